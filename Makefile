@@ -1,0 +1,43 @@
+# Each target works from a bare checkout: it makes .venv and installs into it what it needs, once.
+# Only Python 3.11 or newer has to be there: `make PYTHON=python3.12 demo` names another than python3.
+
+PYTHON ?= python3
+BIN := .venv/bin
+CORE := .venv/core-installed
+DEV := .venv/dev-installed
+
+.PHONY: demo test test-slow lint base
+
+demo: $(CORE)  ## a tiny model learns to search: world, index, training, report
+	$(BIN)/sleuth world runs/world
+	$(BIN)/sleuth index runs/world/corpus.jsonl runs/world/index
+	$(BIN)/sleuth train recipes/demo.toml --run runs/demo
+	$(BIN)/sleuth report runs/demo
+
+test: $(DEV)  ## all but the learning runs
+	$(BIN)/pytest
+
+test-slow: $(DEV)  ## the learning runs, which take minutes
+	$(BIN)/pytest -m slow
+
+base: $(CORE)  ## the tiny base model again, from random weights: about 40 minutes
+	$(BIN)/sleuth train recipes/tiny/base.toml --run runs/base
+	$(BIN)/python tools/ship_base.py runs/base models/tiny-base
+
+lint: $(DEV)  ## format, style, types, the order of imports; prints the size of the source
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+	$(BIN)/pytest tests/test_imports.py
+	$(BIN)/python tools/size.py
+
+$(CORE): pyproject.toml constraints.txt
+	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'Sleuth needs Python 3.11 or newer: make PYTHON=...')"
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install -c constraints.txt torch
+	$(BIN)/pip install -c constraints.txt -e .
+	touch $@
+
+$(DEV): $(CORE)
+	$(BIN)/pip install -c constraints.txt -e ".[dev]"
+	touch $@

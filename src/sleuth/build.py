@@ -1,0 +1,232 @@
+"""The one place where a recipe's parts become objects. Registries are dictionaries in plain sight; nothing runs
+here."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import cast
+
+import torch
+import transformers
+from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+from sleuth import __version__
+from sleuth.dialects import DIALECTS, Dialect
+from sleuth.envs.search import SearchEnv
+from sleuth.learn.optim import Optimisation
+from sleuth.recipe.envs import SearchEnvRecipe
+from sleuth.recipe.rewards import AnswerRewardRecipe
+from sleuth.recipe.training import InitRecipe, TrainingRecipe
+from sleuth.render import check_writable, load_tokenizer
+from sleuth.retrieval.bm25 import Bm25
+from sleuth.retrieval.control import EmptyRetriever, ShuffledRetriever
+from sleuth.rewards.answer import AnswerReward
+from sleuth.rewards.total import TotalReward
+from sleuth.runs.protocol import ProtocolCard, text_sha256
+from sleuth.types import Env, Retriever, Reward, SleuthError, Task
+
+transformers.utils.logging.disable_progress_bar()  # a run shows one bar, and it is ours
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+MakeEnv = Callable[[Task], Env]
+"""A fresh environment for one episode of a task."""
+
+
+# -- models ----------------------------------------------------------------------------------------------------------
+
+
+def load_model(path: str, *, dtype: str, device: str) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
+    """A causal language model and its tokenizer from a folder or a hub id; never runs code that comes with it."""
+    tokenizer = load_tokenizer(path)
+    try:
+        model = AutoModelForCausalLM.from_pretrained(path, dtype=DTYPES[dtype], trust_remote_code=False)
+    except (OSError, ValueError, KeyError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise SleuthError(f"{path}: no model could be loaded from this folder or hub id: {reason}") from error
+    cast(torch.nn.Module, model).to(pick_device(device))
+    return model, tokenizer
+
+
+def pick_device(device: str) -> str:
+    """`auto` is a GPU where there is one."""
+    if device == "cuda" and not torch.cuda.is_available():
+        raise SleuthError('device = "cuda": this machine shows no CUDA device; set device = "cpu" or "auto"')
+    return ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+
+
+def random_model(init: InitRecipe, tokenizer: PreTrainedTokenizerFast, seed: int) -> PreTrainedModel:
+    """A Qwen3 with random weights, a function of the shape and the seed alone."""
+    config = Qwen3Config(
+        vocab_size=len(tokenizer),
+        hidden_size=init.width,
+        intermediate_size=init.mlp,
+        num_hidden_layers=init.layers,
+        num_attention_heads=init.heads,
+        num_key_value_heads=init.kv_heads,
+        head_dim=init.head_dim,
+        max_position_embeddings=init.context,
+        rope_parameters={"rope_type": "default", "rope_theta": init.rope_theta},
+        initializer_range=init.std,
+        tie_word_embeddings=init.tie,
+        eos_token_id=cast(int, tokenizer.eos_token_id),
+        pad_token_id=cast(int, tokenizer.pad_token_id),
+        bos_token_id=None,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return Qwen3ForCausalLM(config)
+
+
+def context_of(model: PreTrainedModel) -> int:
+    """The longest sequence that a model says it was made for."""
+    return int(model.config.max_position_embeddings)
+
+
+# -- environments ----------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SearchSetting:
+    """All that the episodes of one stage share. `env` makes the environment of a task."""
+
+    dialect: Dialect
+    prompt_name: str
+    prompt: str
+    retriever: Retriever
+    corpus_sha256: str | None
+    forced_search: bool
+
+    def env(self, task: Task) -> Env:
+        return SearchEnv(task, self.dialect, self.prompt, self.retriever, forced_search=self.forced_search)
+
+    def protocol(self, scorer: str) -> ProtocolCard:
+        """The card that travels with what is trained here."""
+        return ProtocolCard(
+            dialect=self.dialect.name,
+            prompt=self.prompt_name,
+            prompt_text=self.prompt,
+            prompt_sha256=text_sha256(self.prompt),
+            tags=self.dialect.tags,
+            stops=self.dialect.stops,
+            top_k=self.dialect.top_k,
+            searches=self.dialect.searches,
+            turn_tokens=self.dialect.turn_tokens,
+            passage_tokens=self.dialect.passage_tokens,
+            results_tokens=self.dialect.results_tokens,
+            forced_search=self.forced_search,
+            scorer=scorer,
+            corpus_sha256=self.corpus_sha256,
+            sleuth_version=__version__,
+        )
+
+
+def search_setting(
+    env: SearchEnvRecipe, tokenizer: PreTrainedTokenizerFast | None, tasks: Sequence[Task]
+) -> SearchSetting:
+    """The dialect with the recipe's budgets, the prompt and the retriever. The dialect's tags are tried on the
+    tokenizer, unless it does not exist yet."""
+    dialect = dialect_of(env.dialect)
+    if tokenizer is not None:
+        check_writable(tokenizer, dialect.tags)
+    changed = {
+        key: value
+        for key in ("top_k", "searches", "turn_tokens", "passage_tokens")
+        if (value := getattr(env, key)) is not None
+    }
+    retriever, corpus = retriever_of(env, tasks)
+    return SearchSetting(
+        dialect=dataclasses.replace(dialect, **changed),
+        prompt_name=Path(env.prompt).stem,
+        prompt=read_prompt(env.prompt),
+        retriever=retriever,
+        corpus_sha256=corpus,
+        forced_search=env.forced_search,
+    )
+
+
+def setting_of_card(
+    card: ProtocolCard, env: SearchEnvRecipe, tokenizer: PreTrainedTokenizerFast, tasks: Sequence[Task]
+) -> tuple[SearchSetting, list[str]]:
+    """The protocol that a checkpoint carries, byte for byte, on the retriever of `env`; and what differs, in words."""
+    dialect = dialect_of(card.dialect)
+    check_writable(tokenizer, dialect.tags)
+    retriever, corpus = retriever_of(env, tasks)
+    setting = SearchSetting(
+        dialect=dataclasses.replace(
+            dialect,
+            top_k=card.top_k,
+            searches=card.searches,
+            turn_tokens=card.turn_tokens,
+            passage_tokens=card.passage_tokens,
+            results_tokens=card.results_tokens,
+        ),
+        prompt_name=card.prompt,
+        prompt=card.prompt_text,
+        retriever=retriever,
+        corpus_sha256=corpus,
+        forced_search=env.forced_search,
+    )
+    changed = {"the corpus": (card.corpus_sha256, corpus), "a forced search": (card.forced_search, env.forced_search)}
+    notes = [
+        f"{what} is not what the checkpoint was trained with" for what, (was, now) in changed.items() if was != now
+    ]
+    return setting, notes
+
+
+def dialect_of(name: str) -> Dialect:
+    """A dialect by its name."""
+    if name not in DIALECTS:
+        raise SleuthError(f"dialect = {name!r}: there is no such dialect; there are {', '.join(DIALECTS)}")
+    return DIALECTS[name]
+
+
+def retriever_of(env: SearchEnvRecipe, tasks: Sequence[Task]) -> tuple[Retriever, str | None]:
+    """What answers searches, and the hash of the corpus behind it."""
+    if env.index is None or env.retriever == "empty":
+        return EmptyRetriever(), None
+    index = Bm25(env.index)
+    if env.retriever == "shuffled":
+        return ShuffledRetriever(index, [task.question for task in tasks]), index.card.corpus_sha256
+    return index, index.card.corpus_sha256
+
+
+def read_prompt(prompt: str) -> str:
+    """A prompt by its path, or by its name in `prompts/`; it must have a place for the question."""
+    named = Path("prompts") / f"{prompt}.txt"
+    path = named if named.is_file() else Path(prompt)
+    if not path.is_file():
+        known = ", ".join(sorted(file.stem for file in named.parent.glob("*.txt"))) or "none here"
+        raise SleuthError(f"prompt = {prompt!r}: no such file, and no prompt of that name in prompts/ ({known})")
+    text = path.read_text(encoding="utf-8")
+    if "{question}" not in text:
+        raise SleuthError(f"{path}: the prompt has no {{question}}, so the question would never be asked")
+    return text
+
+
+# -- optimisation ----------------------------------------------------------------------------------------------------
+
+
+def optimisation_of(stage: TrainingRecipe) -> Optimisation:
+    """The optimiser's numbers of any stage that trains."""
+    return Optimisation(
+        name=stage.optimiser,
+        steps=stage.steps,
+        learning_rate=stage.learning_rate,
+        schedule=stage.schedule,
+        warmup_steps=stage.warmup_steps,
+        betas=stage.betas,
+        weight_decay=stage.weight_decay,
+        max_grad_norm=stage.max_grad_norm,
+    )
+
+
+# -- rewards ---------------------------------------------------------------------------------------------------------
+
+
+def reward_of(rewards: Sequence[AnswerRewardRecipe], dialect: Dialect) -> Reward:
+    """The rewards of a stage as one, which sums them."""
+    parts = [AnswerReward(dialect.answer.open, dialect.answer.close, weight=reward.weight) for reward in rewards]
+    return TotalReward(parts)

@@ -1,0 +1,55 @@
+"""Which verbs there are, and how each may end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from sleuth.cli.eval import evaluate
+from sleuth.cli.index import index
+from sleuth.cli.report import report
+from sleuth.cli.search import search
+from sleuth.cli.train import train
+from sleuth.cli.world import world
+from sleuth.types import RetrievalFailed, SleuthError
+
+FAILED, WRONG_INPUT, INTERRUPTED = 1, 2, 130
+
+
+class Verbs(TyperGroup):
+    """Turns what a verb raises into one line and an exit status. A traceback means a bug of ours."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except SleuthError as error:
+            raise _ending(f"error: {error}", WRONG_INPUT) from None
+        except RetrievalFailed as error:
+            raise _ending(f"error: {error}", FAILED) from None
+        except BrokenPipeError:  # the reader of our output has seen enough; typer ends quietly
+            raise
+        except OSError as error:  # a full disk, a folder that may not be written
+            raise _ending(f"error: {error.filename or 'system'}: {error.strerror or error}", FAILED) from None
+        except KeyboardInterrupt:
+            raise _ending("interrupted", INTERRUPTED) from None
+
+
+def _ending(line: str, status: int) -> typer.Exit:
+    typer.echo(line.replace("\n", " "), err=True)
+    return typer.Exit(status)
+
+
+app = typer.Typer(
+    cls=Verbs,
+    help="Train small language models to search, think and cite.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+VERBS = {"train": train, "eval": evaluate, "index": index, "search": search, "report": report, "world": world}
+for name, verb in VERBS.items():
+    app.command(name)(verb)

@@ -1,0 +1,69 @@
+"""`sleuth eval`: a checkpoint asked a file of questions, under its own protocol unless told otherwise."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+def evaluate(
+    model: Annotated[str, typer.Argument(help="A checkpoint, a model folder or a hub id.", show_default=False)],
+    questions: Annotated[Path, typer.Option(help="Questions: .jsonl, .jsonl.gz or .parquet.", show_default=False)],
+    index: Annotated[Path | None, typer.Option(help="The index to search; without one, searches find nothing.")] = None,
+    dialect: Annotated[
+        str | None, typer.Option(help="Search protocol, for a model that carries none, or to try another.")
+    ] = None,
+    prompt: Annotated[str | None, typer.Option(help="A prompt file or a name in prompts/, likewise.")] = None,
+    samples: Annotated[
+        int, typer.Option(min=1, help="Samples a question; more than one are drawn at temperature 1.")
+    ] = 1,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many questions.")] = None,
+    forced_search: Annotated[bool, typer.Option(help="Open the first search for the model.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Write figures and every record to this JSON file.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as one JSON object.")] = False,
+) -> None:
+    """Ask a model questions: greedy, one sample each; figures with 95 % intervals."""
+    from sleuth.data.questions import load_questions
+    from sleuth.stages.evaluate import evaluation, write_evaluation
+    from sleuth.stages.examination import examination_of
+
+    tasks = load_questions(questions)[:limit]
+    examination, warnings = examination_of(
+        model, tasks, index=index, dialect=dialect, prompt=prompt, samples=samples, forced_search=forced_search
+    )
+    for warning in warnings:
+        typer.echo(f"note: {warning}", err=True)
+    answered = examination.ask(tasks, "evaluate")
+    contents = evaluation(answered, examination, name=Path(model).name, model=model)
+    if out is not None:
+        write_evaluation(out, contents)
+    figures = {name: figure for name, figure in contents.items() if name not in ("records", "protocol")}
+    if as_json:
+        typer.echo(json.dumps(figures))
+    else:
+        _print_table(figures)
+
+
+def _print_table(figures: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("figure", "value", "95 % interval", "n")
+    for name, figure in figures.items():
+        if isinstance(figure, dict) and "low" in figure:
+            shown = (name, *(_number(figure[key]) for key in ("value",)), _interval(figure), str(figure["n"]))
+            table.add_row(*shown)
+    console = Console()
+    console.print(table)
+    console.print("outcomes: " + ", ".join(f"{name} {count}" for name, count in figures["outcomes"].items()))
+
+
+def _interval(figure: dict[str, Any]) -> str:
+    return f"{_number(figure['low'])} to {_number(figure['high'])}"
+
+
+def _number(value: float | None) -> str:
+    return "missing" if value is None else f"{value:.3f}"

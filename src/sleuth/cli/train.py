@@ -1,0 +1,29 @@
+"""`sleuth train`: a recipe's stages, in a run folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def train(
+    recipe: Annotated[Path, typer.Argument(help="The recipe, a TOML file.", show_default=False)],
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one value: stage.0.steps=50.")
+    ] = None,
+    run: Annotated[
+        Path | None, typer.Option(help="The run folder; continued if it holds this run. Default: runs/NAME.")
+    ] = None,
+) -> None:
+    """Train a recipe; continues a run folder that holds the same recipe."""
+    from sleuth.pipeline import run_recipe
+    from sleuth.recipe import load_recipe
+    from sleuth.runs.run_folder import RunFolder
+
+    resolved = load_recipe(recipe, overrides or ())
+    place = run or Path("runs") / resolved.name
+    with RunFolder.open(place, resolved) as folder:
+        last = run_recipe(resolved, folder)
+    typer.echo(f"{last}: the last checkpoint. Look at the run with `sleuth report {place}`.")

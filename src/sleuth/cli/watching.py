@@ -1,0 +1,27 @@
+"""Work that takes a while, made visible."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+
+PATIENCE = 1.0  # seconds; what is done by then needs no bar
+
+
+@contextmanager
+def watched(name: str) -> Iterator[Callable[[int, int], None]]:
+    """Yields `progress(done, total)`: a bar on stderr with the time left, or plain lines where there is no terminal."""
+    from sleuth.runs.progress import ProgressBar
+
+    started, bar = time.monotonic(), None
+    with ExitStack() as shown:
+
+        def progress(done: int, total: int) -> None:
+            nonlocal bar
+            if bar is None and time.monotonic() - started > PATIENCE:
+                bar = shown.enter_context(ProgressBar(name, total, done))
+            if bar is not None:
+                bar.advance(done - bar.done)
+
+        yield progress

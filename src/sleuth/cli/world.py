@@ -1,0 +1,33 @@
+"""`sleuth world`: the generated world as files."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def world(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where to; a world already there is replaced.")],
+    seed: Annotated[int, typer.Option(help="The same seed and size give the same bytes.")] = 0,
+    people: Annotated[int, typer.Option(help="How many people live in it: 200 to 200000.")] = 2000,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Generate a small world to search, as files.
+
+    DIR gets corpus.jsonl, qa_train.jsonl, qa_test.jsonl and world.json, which says what they are.
+    """
+    from sleuth.cli.watching import watched
+    from sleuth.world.write_world import CORPUS, write_world
+
+    with watched("world") as progress:
+        card = write_world(folder, seed, people, progress)
+    if as_json:
+        typer.echo(json.dumps({"folder": str(folder), **asdict(card)}))
+        return
+    for name, count in card.rows.items():
+        typer.echo(f"{folder / name}: {count:,} rows")
+    typer.echo(f"Next: sleuth index {folder / CORPUS} {folder / 'index'}")

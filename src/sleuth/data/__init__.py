@@ -1,0 +1,1 @@
+"""Reading what people have on disk into the nouns of `sleuth.types`."""

@@ -1,0 +1,90 @@
+"""Rows of a table on disk, whatever its format, each with the place a message can point at."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from sleuth.types import SleuthError
+
+Row = Mapping[str, Any]
+PARQUET_BATCH = 1024  # rows in memory at once
+
+
+def read_rows(path: Path) -> Iterator[tuple[str, Row]]:
+    """Stream (`where`, row) from a .jsonl, .jsonl.gz or .parquet file; `where` is "file:line", counted from 1.
+
+    Blank lines are skipped. A missing, damaged or unknown file and a line that is no JSON object raise SleuthError.
+    """
+    if not path.is_file():
+        raise SleuthError(f"{path}: no such file")
+    if path.name.endswith((".jsonl", ".jsonl.gz")):
+        return _json_rows(path)
+    if path.name.endswith(".parquet"):
+        return _parquet_rows(path)
+    raise SleuthError(f"{path}: unknown format; the name should end in .jsonl, .jsonl.gz or .parquet")
+
+
+def text_of(row: Row, key: str, where: str) -> str:
+    """The non-blank text under `key`, or a SleuthError that says what is there instead."""
+    if key not in row:
+        raise SleuthError(f"{where}: no `{key}`; the row has {', '.join(row) or 'no keys'}")
+    return checked_text(row[key], key, where)
+
+
+def checked_text(value: object, key: str, where: str) -> str:
+    """`value` if it is text that can be written as UTF-8 and is not blank, or a SleuthError."""
+    if not isinstance(value, str):
+        raise SleuthError(f"{where}: `{key}` should be a string, found {type(value).__name__}")
+    if not value.strip():
+        raise SleuthError(f"{where}: `{key}` is empty")
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # JSON may spell half of a surrogate pair, which no file and no index can hold
+        raise SleuthError(f"{where}: `{key}` holds half of a surrogate pair, which is not text") from None
+    return value
+
+
+def _json_rows(path: Path) -> Iterator[tuple[str, Row]]:
+    number = 0
+    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as lines:
+        try:
+            for number, line in enumerate(lines, start=1):
+                if line.strip():
+                    where = f"{path}:{number}"
+                    yield where, _json_object(line, where)
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise SleuthError(f"{path}: damaged gzip file after line {number} ({error})") from error
+
+
+def _json_object(line: bytes, where: str) -> Row:
+    try:
+        row = json.loads(line.decode())
+    except UnicodeDecodeError:
+        raise SleuthError(f"{where}: not UTF-8 text") from None
+    except json.JSONDecodeError as error:
+        raise SleuthError(f"{where}: not JSON ({error.msg}, column {error.colno})") from None
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, thousands of nested brackets
+        raise SleuthError(f"{where}: not JSON ({error})") from None
+    if not isinstance(row, dict):
+        raise SleuthError(f"{where}: expected a JSON object, found {type(row).__name__}")
+    return row
+
+
+def _parquet_rows(path: Path) -> Iterator[tuple[str, Row]]:
+    import pyarrow
+    import pyarrow.parquet
+
+    number = 0
+    try:
+        with pyarrow.parquet.ParquetFile(path) as table:
+            for batch in table.iter_batches(PARQUET_BATCH):
+                for row in batch.to_pylist():
+                    number += 1
+                    yield f"{path}:{number}", row
+    except (pyarrow.ArrowException, OSError) as error:
+        raise SleuthError(f"{path}: damaged parquet file after row {number} ({error})".replace("\n", " ")) from error

@@ -1,0 +1,52 @@
+"""What a search protocol is made of. A dialect is data: the environment reads it and holds all control flow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tags:
+    """An opening and a closing tag. `Tags(open="<search>", close="</search>")`."""
+
+    open: str
+    close: str
+
+    def around(self, text: str) -> str:
+        return f"{self.open}{text}{self.close}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    """How a policy asks, how results come back, and what a turn costs.
+
+    `action` is a regular expression with the groups `kind` (`search` or `answer`) and `text`, searched in what the
+    policy wrote in one turn; no match is a bad action, which gets `hint`. `passage` formats one result from `rank`,
+    `title` and `text`. `passage_tokens` limits each result by itself; `results_tokens` limits the whole block,
+    closing tag included. `hints` is how many bad actions are forgiven; None: any number, but each uses up a search.
+    """
+
+    name: str
+    think: Tags
+    search: Tags
+    information: Tags
+    answer: Tags
+    stops: tuple[str, ...]
+    action: str
+    passage: str
+    before_results: str
+    after_results: str
+    hint: str
+    hints: int | None
+    top_k: int
+    searches: int
+    turn_tokens: int
+    passage_tokens: int | None
+    results_tokens: int | None
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """Every tag a tokenizer must be able to write."""
+        return tuple(
+            tag for pair in (self.think, self.search, self.information, self.answer) for tag in (pair.open, pair.close)
+        )

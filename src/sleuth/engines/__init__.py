@@ -1,0 +1,1 @@
+"""Who writes the next tokens: `local` in this process, `scripted` for tests."""

@@ -1,0 +1,42 @@
+"""The engine's twin for tests: a function says what is written."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Sequence
+
+from transformers import PreTrainedTokenizerFast
+
+from sleuth.engines.stops import StopScanner
+from sleuth.render import IncrementalDecoder, decode, encode
+from sleuth.types import Chunk, Completion, Sampling
+
+
+class ScriptedEngine:
+    """Writes `answer(text so far, sampling)`, encoded, up to the first stop string or the token budget.
+
+    Log-probabilities and policy version are None: nobody sampled. A script that ends by itself ends as with an end
+    token.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, answer: Callable[[str, Sampling], str]) -> None:
+        self.tokenizer = tokenizer
+        self.answer = answer
+
+    async def stream(self, tokens: Sequence[int], sampling: Sampling) -> AsyncGenerator[Chunk, None]:
+        """Continue `tokens` by the script, in one chunk."""
+        written = await self.complete(tokens, sampling)
+        yield Chunk(tokens=written.tokens, logprobs=None, text=written.text, stop=written.stop)
+
+    async def complete(self, tokens: Sequence[int], sampling: Sampling) -> Completion:
+        """Continue `tokens` by the script."""
+        script = encode(self.tokenizer, self.answer(decode(self.tokenizer, tokens), sampling))
+        decoder, scanner = IncrementalDecoder(self.tokenizer, context=tokens), StopScanner(sampling.stops)
+        text = ""
+        for count, token in enumerate(script[: sampling.max_tokens], start=1):
+            piece, stopped = scanner.feed(decoder.push(token))
+            text += piece
+            if stopped:
+                return Completion(tokens=tuple(script[:count]), logprobs=None, text=text, stop="stop")
+        kept = script[: sampling.max_tokens]
+        stop = "eos" if len(kept) == len(script) else "length"
+        return Completion(tokens=tuple(kept), logprobs=None, text=text + decoder.flush(), stop=stop)

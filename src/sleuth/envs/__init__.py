@@ -1,0 +1,1 @@
+"""What the policy talks to, in text. No environment ever sees a token id."""

@@ -1,0 +1,94 @@
+"""Measured quantities and their 95 % intervals.
+
+A value may be missing (None): it is left out, never counted as zero, and `n` shows what is left. Values of one cluster
+(the siblings of one task) are averaged first and count as one draw, so that `n` is a number of independent draws and
+an interval never claims more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+Z = 1.959963984540054  # the normal quantile that leaves 2.5 % above
+RESAMPLES = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """A value with its 95 % interval from n draws: `Measured(value=0.8, low=0.49, high=0.943, n=10)`.
+
+    Nothing measured is `Measured(value=None, low=None, high=None, n=0)`.
+    """
+
+    value: float | None
+    low: float | None
+    high: float | None
+    n: int
+
+    def as_json(self) -> dict[str, float | int | None]:
+        """`{"value": 0.8, "low": 0.49, "high": 0.943, "n": 10}`."""
+        return asdict(self)
+
+
+UNMEASURED = Measured(value=None, low=None, high=None, n=0)
+
+
+def wilson(successes: float, n: int) -> Measured:
+    """The share successes / n with Wilson's score interval (J. Am. Stat. Assoc. 22, 1927), good near 0 and 1 too.
+
+    `successes` may be a fraction where a draw is itself a mean.
+    """
+    if not 0 <= successes <= n:
+        raise ValueError(f"{successes} successes in {n} draws")
+    if n == 0:
+        return UNMEASURED
+    share = successes / n
+    centre = (share + Z**2 / (2 * n)) / (1 + Z**2 / n)
+    half = Z * math.sqrt(share * (1 - share) / n + Z**2 / (4 * n**2)) / (1 + Z**2 / n)
+    return Measured(value=share, low=max(0.0, centre - half), high=min(1.0, centre + half), n=n)
+
+
+def share(values: Sequence[float | None], clusters: Sequence[Hashable] | None = None) -> Measured:
+    """The mean of values between 0 and 1 with Wilson's interval over clusters."""
+    means = _cluster_means(values, clusters)
+    return wilson(math.fsum(means), len(means))
+
+
+def bootstrap_mean(
+    values: Sequence[float | None], clusters: Sequence[Hashable] | None = None, seed: int = 0
+) -> Measured:
+    """The mean of any values with a percentile bootstrap interval over clusters; one draw has no spread to show."""
+    means = np.array(_cluster_means(values, clusters), dtype=float)
+    n = len(means)
+    if n == 0:
+        return UNMEASURED
+    rng = np.random.default_rng(seed)
+    resampled = [means[rng.integers(n, size=n)].mean() for _ in range(RESAMPLES)]
+    low, high = np.quantile(resampled, [0.025, 0.975])
+    return Measured(value=float(means.mean()), low=float(low), high=float(high), n=n)
+
+
+def paired_bootstrap(
+    a: Sequence[float | None],
+    b: Sequence[float | None],
+    clusters: Sequence[Hashable] | None = None,
+    seed: int = 0,
+) -> Measured:
+    """The mean of a - b over aligned values; a pair that lacks either side is left out."""
+    pairs = zip(a, b, strict=True)
+    differences = [None if left is None or right is None else left - right for left, right in pairs]
+    return bootstrap_mean(differences, clusters, seed)
+
+
+def _cluster_means(values: Sequence[float | None], clusters: Sequence[Hashable] | None) -> list[float]:
+    """The mean of what is there in each cluster that has anything; without clusters every value is its own."""
+    members: defaultdict[Hashable, list[float]] = defaultdict(list)
+    for cluster, value in zip(range(len(values)) if clusters is None else clusters, values, strict=True):
+        if value is not None:
+            members[cluster].append(value)
+    return [math.fsum(present) / len(present) for present in members.values()]

@@ -1,0 +1,92 @@
+"""Finished episodes to the figures of an evaluation file, and a retriever to its recall."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from sleuth.evaluation.intervals import Measured, bootstrap_mean, share
+from sleuth.types import Retriever, Score, Task, Trajectory
+
+Record = tuple[Task, Trajectory, Score]
+"""One finished episode."""
+
+
+def episode_figures(records: Sequence[Record]) -> dict[str, Measured]:
+    """The figures of an evaluation; siblings of one task count as one draw.
+
+    - `em`, `em_one_hop`, `em_two_hop`: exact match, over all tasks and over those of a kind;
+    - `searched`: episodes that searched at least once; `searches_two_hop`: mean searches on two-hop tasks;
+    - `query_recall`: episodes whose first search showed a gold passage, where the task names one; an episode that
+      never searched counts as 0, and is left out of `query_recall_searched`;
+    - `missing`: episodes without a score.
+
+    A figure is absent when no task could give it, and unmeasured (value None, n 0) when every value is missing.
+    """
+    one_hop = [record for record in records if record[0].kind == "one_hop"]
+    two_hop = [record for record in records if record[0].kind == "two_hop"]
+    with_gold = [record for record in records if record[0].gold_passages]
+    figures = {
+        "em": (share, records, _em),
+        "em_one_hop": (share, one_hop, _em),
+        "em_two_hop": (share, two_hop, _em),
+        "searched": (share, records, _searched),
+        "searches_two_hop": (bootstrap_mean, two_hop, _searches),
+        "query_recall": (share, with_gold, _first_search_found_gold),
+        "query_recall_searched": (share, with_gold, _first_search_found_gold_if_any),
+        "missing": (share, records, _missing),
+    }
+    return {
+        name: measured([value(*record) for record in population], [task.id for task, _, _ in population])
+        for name, (measured, population, value) in figures.items()
+        if population
+    }
+
+
+def outcome_counts(records: Sequence[Record]) -> dict[str, int]:
+    """How many episodes ended in each way, most frequent first: the score's note, or the stop where there is none."""
+    outcomes = Counter(score.note or trajectory.stop for _, trajectory, score in records)
+    return dict(sorted(outcomes.items(), key=lambda item: (-item[1], item[0])))
+
+
+async def recall_at_k(retriever: Retriever, tasks: Sequence[Task], k: int) -> Measured:
+    """The share of tasks for which a gold passage is among the first k, with the question as the query.
+
+    Tasks that name no gold passage are left out. `RetrievalFailed` travels: a recall of half the questions is none.
+    """
+    with_gold = [task for task in tasks if task.gold_passages]
+    found = await retriever.search([task.question for task in with_gold], k)
+    hits = [any(p.id in task.gold_passages for p in passages) for task, passages in zip(with_gold, found, strict=True)]
+    return share(hits)
+
+
+# -- the value of one episode; None is missing ------------------------------------------------------------------------
+
+
+def _em(task: Task, trajectory: Trajectory, score: Score) -> float | None:
+    return None if score.value is None else score.parts.get("em")
+
+
+def _missing(task: Task, trajectory: Trajectory, score: Score) -> float | None:
+    return float(score.value is None)
+
+
+def _searches(task: Task, trajectory: Trajectory, score: Score) -> float | None:
+    """A story that the retriever cut short does not tell how often the policy would have searched."""
+    return None if trajectory.stop == "failed" else trajectory.searches
+
+
+def _searched(task: Task, trajectory: Trajectory, score: Score) -> float | None:
+    return None if trajectory.stop == "failed" else float(trajectory.searches > 0)
+
+
+def _first_search_found_gold(task: Task, trajectory: Trajectory, score: Score) -> float | None:
+    if trajectory.stop == "failed":
+        return None
+    searches = (action for action in trajectory.actions if action.kind == "search")
+    shown = [passage.id for action in list(searches)[:1] for passage in action.passages]
+    return float(any(passage_id in task.gold_passages for passage_id in shown))
+
+
+def _first_search_found_gold_if_any(task: Task, trajectory: Trajectory, score: Score) -> float | None:
+    return _first_search_found_gold(task, trajectory, score) if trajectory.searches else None

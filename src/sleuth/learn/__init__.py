@@ -1,0 +1,1 @@
+"""The mathematics of learning, from advantages to the optimiser step. Knows no engine, environment or reward."""

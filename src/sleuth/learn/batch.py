@@ -1,0 +1,139 @@
+"""The batch of one optimiser step, and how it is cut into micro-batches that fit in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from sleuth.learn.losses import Normaliser, token_weights
+from sleuth.types import Trajectory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One trajectory, or one text, as a loss sees it: T token ids, which of them are trained, and its advantage.
+
+    `sampler_logprobs` has T values, read only where a token is trained; None if the engine told none. `emphasis` has T
+    numbers: how much each trained token counts beside the others; None is 1 for all.
+    `Row(tokens=(7, 5, 9), trained=(False, True, True), advantage=0.5, sampler_logprobs=(0.0, -0.1, -1.2))`.
+    """
+
+    tokens: tuple[int, ...]
+    trained: tuple[bool, ...]
+    advantage: float = 0.0
+    sampler_logprobs: tuple[float, ...] | None = None
+    emphasis: tuple[float, ...] | None = None
+
+
+def trajectory_row(trajectory: Trajectory, advantage: float) -> Row:
+    """What the policy wrote is trained; prompts, retrieved text and inserted tags are not."""
+    trained: list[bool] = []
+    logprobs: list[float] = []
+    complete = True
+    for segment in trajectory.segments:
+        written = segment.author == "policy"
+        complete &= not written or segment.logprobs is not None
+        trained += [written] * len(segment.tokens)
+        logprobs += segment.logprobs if written and segment.logprobs else [0.0] * len(segment.tokens)
+    return Row(
+        tokens=trajectory.tokens,
+        trained=tuple(trained),
+        advantage=advantage,
+        sampler_logprobs=tuple(logprobs) if complete else None,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Batch:
+    """B rows padded on the right to T tokens. Everything but `lengths` is (B, T); index t speaks of token t.
+
+    `weights` are the shares of the whole step's loss (see `token_weights`), 0 where not `trained`; a part of a batch
+    keeps the weights it had in the whole.
+    """
+
+    tokens: Tensor  # int64, 0 in the padding
+    lengths: Tensor  # (B,) int64
+    trained: Tensor  # bool
+    advantages: Tensor  # fp32, 0 where not trained
+    weights: Tensor  # fp32
+    sampler_logprobs: Tensor | None  # fp32, 0 where not trained
+
+    def micro_batches(self, budget: int) -> list[Batch]:
+        """The same rows, longest first (ties in order), cut so that rows times longest row is at most `budget` tokens.
+        A row longer than the budget gets a micro-batch of its own."""
+        lengths = self.lengths.tolist()
+        order = sorted(range(len(lengths)), key=lambda row: (-lengths[row], row))
+        parts: list[Batch] = []
+        while order:
+            rows = max(1, budget // lengths[order[0]])
+            parts.append(self.take(order[:rows]))
+            order = order[rows:]
+        return parts
+
+    def take(self, rows: Sequence[int]) -> Batch:
+        """The given rows, in the given order, without the padding that only longer rows needed."""
+        index = torch.tensor(rows)
+        longest = int(self.lengths[index].max())
+        return self._map(lambda tensor: tensor[index, :longest] if tensor.dim() == 2 else tensor[index])
+
+    def pulled(self) -> Batch:
+        """The rows with an advantage other than 0, or all rows where there is none."""
+        rows = self.advantages.count_nonzero(dim=1).nonzero().flatten().tolist()
+        return self.take(rows) if rows else self
+
+    def to(self, device: torch.device) -> Batch:
+        """The same batch on another device."""
+        return self._map(lambda tensor: tensor.to(device))
+
+    def _map(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        return Batch(
+            tokens=change(self.tokens),
+            lengths=change(self.lengths),
+            trained=change(self.trained),
+            advantages=change(self.advantages),
+            weights=change(self.weights),
+            sampler_logprobs=None if self.sampler_logprobs is None else change(self.sampler_logprobs),
+        )
+
+    @property
+    def tokens_trained(self) -> int:
+        """How many tokens carry weight."""
+        return int(self.trained.sum())
+
+    @property
+    def tokens_computed(self) -> int:
+        """How many tokens a pass over this batch as it stands computes, padding included."""
+        return self.tokens.numel()
+
+    @property
+    def tokens_dense(self) -> int:
+        """How many tokens the rows hold: what one pass over each by itself would compute."""
+        return int(self.lengths.sum())
+
+
+def collate(rows: Sequence[Row], *, normalise: Normaliser = "token", constant: int | None = None) -> Batch:
+    """The rows of one optimiser step as a batch, with the weights of all its tokens.
+
+    The first token of a row is never trained: nothing predicts it. The sampler's log-probabilities are kept if every
+    row has them. Raises ValueError if no token is trained.
+    """
+    trained = _pad([row.trained for row in rows], torch.bool)
+    trained[:, 0] = False
+    emphasis = _pad([row.emphasis or (1.0,) * len(row.tokens) for row in rows], torch.float32)
+    sampler = [row.sampler_logprobs for row in rows if row.sampler_logprobs is not None]
+    return Batch(
+        tokens=_pad([row.tokens for row in rows], torch.int64),
+        lengths=torch.tensor([len(row.tokens) for row in rows]),
+        trained=trained,
+        advantages=torch.tensor([[row.advantage] for row in rows], dtype=torch.float32) * trained,
+        weights=token_weights(trained * emphasis, normalise, constant=constant),
+        sampler_logprobs=_pad(sampler, torch.float32) * trained if len(sampler) == len(rows) else None,
+    )
+
+
+def _pad(values: Sequence[Sequence[float]], dtype: torch.dtype) -> Tensor:
+    return pad_sequence([torch.tensor(row, dtype=dtype) for row in values], batch_first=True)

@@ -1,0 +1,104 @@
+"""Losses and the estimators beside them. Tensors in, tensors out; every array is (B, T) and index t speaks of token t.
+
+A loss is a plain sum over tokens, each times its weight. The weights of a whole step are fixed before it is cut into
+micro-batches (`token_weights`), so the losses of the micro-batches add up to the loss of the step, and so do the
+gradients, however the step was cut. A token that is not trained has weight 0.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Normaliser = Literal["token", "sequence", "constant"]
+KLKind = Literal["k1", "k2", "k3"]
+
+MAX_LOG_RATIO = 20.0
+"""Log-ratios are clamped here before they are exponentiated: beyond it a gradient would be inf, and 0 * inf is NaN."""
+
+
+def token_weights(mask: Tensor, kind: Normaliser, *, constant: int | None = None) -> Tensor:
+    """The share of each trained token in the loss of a whole step: (B, T) fp32, exactly 0 where `mask` is false.
+
+    - `token`: every token counts the same, 1 / tokens of the step (DAPO, arXiv:2503.14476).
+    - `sequence`: every row counts the same, its tokens share it (GRPO, arXiv:2402.03300).
+    - `constant`: 1 / (rows * constant), so that a long row is not diluted (Dr. GRPO, arXiv:2503.20783).
+
+    `mask` is bool, or says with numbers from 0 on how much each token counts beside the others. Rows without a trained
+    token are no rows: adding them changes nothing. Raises ValueError if no token is trained.
+    """
+    counts = mask.float()  # (B, T)
+    of_row = counts.sum(dim=1, keepdim=True)  # (B, 1)
+    rows = (of_row > 0).sum()
+    if rows == 0:
+        raise ValueError("no token of this step is trained, so there is no loss")
+    if kind == "token":
+        return counts / of_row.sum()
+    if kind == "sequence":
+        return counts / (torch.where(of_row > 0, of_row, 1.0) * rows)
+    if constant is None:
+        raise ValueError("the constant normaliser needs its constant")
+    return counts / (rows * constant)
+
+
+def clipped_policy_loss(
+    logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, weights: Tensor, *, low: float, high: float
+) -> Tensor:
+    """-sum w min(r A, clip(r, 1 - low, 1 + high) A), with r = exp(logprobs - old_logprobs). PPO, arXiv:1707.06347.
+
+    Separate bounds: clip-higher, arXiv:2503.14476. `advantages` is (B, T) or (B, 1). Departure from the paper: the
+    log-ratio is clamped to +-20, far outside any clip, so that a ratio cannot overflow.
+    """
+    ratio = _ratio(logprobs, old_logprobs)  # (B, T)
+    gain = torch.minimum(ratio * advantages, ratio.clamp(1 - low, 1 + high) * advantages)
+    return -(gain * weights).sum()
+
+
+def clipped(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, *, low: float, high: float) -> Tensor:
+    """(B, T) bool: where the clip of `clipped_policy_loss` holds the gradient at zero. Its weighted mean is the clip
+    fraction."""
+    ratio = _ratio(logprobs, old_logprobs)
+    return ((advantages > 0) & (ratio > 1 + high)) | ((advantages < 0) & (ratio < 1 - low))
+
+
+def kl_penalty(logprobs: Tensor, ref_logprobs: Tensor, kind: KLKind) -> Tensor:
+    """Per token, (B, T): an estimate of KL(p || ref) from one token sampled from p. With d = ref_logprobs - logprobs:
+
+    - `k1` = -d: unbiased, may be negative. As a loss it is only noise: the expectation of its gradient is zero.
+    - `k2` = d^2 / 2: biased, but on tokens of the current policy its gradient is the gradient of the KL.
+    - `k3` = exp(d) - 1 - d: unbiased and never negative; the one in GRPO, arXiv:2402.03300.
+
+    Source: John Schulman, "Approximating KL divergence", joschu.net/blog/kl-approx.html.
+    """
+    difference = ref_logprobs - logprobs  # (B, T)
+    if kind == "k1":
+        return -difference
+    if kind == "k2":
+        return difference.square() / 2
+    return difference.clamp(max=MAX_LOG_RATIO).expm1() - difference
+
+
+def truncated_importance_weights(learner_logprobs: Tensor, sampler_logprobs: Tensor, cap: float) -> Tensor:
+    """min(exp(learner - sampler), cap), (B, T), without gradient: what a token sampled by another engine is worth here.
+
+    Both speak of the same weights before the update; they differ because two programs computed them. Source: Yao et
+    al. 2025, "Your Efficient RL Framework Secretly Brings You Off-Policy RL Training" (TIS).
+    """
+    return _ratio(learner_logprobs, sampler_logprobs).detach().clamp(max=cap)
+
+
+def mismatch_kl(learner_logprobs: Tensor, sampler_logprobs: Tensor) -> Tensor:
+    """Per token, (B, T): the k3 estimate of KL(sampler || learner) before the update, on tokens the sampler drew.
+    0 means that engine and learner agree about the same weights."""
+    return kl_penalty(sampler_logprobs, learner_logprobs, "k3")
+
+
+def supervised_loss(logprobs: Tensor, weights: Tensor) -> Tensor:
+    """Cross-entropy in nats: -sum w log p."""
+    return -(logprobs * weights).sum()
+
+
+def _ratio(logprobs: Tensor, other: Tensor) -> Tensor:
+    return (logprobs - other).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()

@@ -1,0 +1,211 @@
+"""The policy under training: a model, its optimiser, and one optimiser step over a batch."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from sleuth.learn import losses
+from sleuth.learn.batch import Batch
+from sleuth.learn.logprobs import token_logprobs
+from sleuth.learn.losses import KLKind
+from sleuth.learn.masters import MasterWeights
+from sleuth.learn.optim import Optimisation, Optimiser
+from sleuth.types import SleuthError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyLoss:
+    """The policy-gradient loss of one step: clipped policy gain plus `beta` times the KL to the reference model.
+
+    `old` names whose log-probabilities the ratio starts from: the learner's own, taken in the same pass (the ratio is
+    then 1 and the clip never acts), or the sampler's. `tis_cap` weighs tokens by learner over sampler, truncated; it
+    needs `old="learner"`, since with the sampler's the ratio already tells the difference. `temperature` is the one
+    that was sampled at.
+    """
+
+    clip_low: float = 0.2
+    clip_high: float = 0.2
+    kl: KLKind = "k3"
+    beta: float = 0.0
+    old: Literal["learner", "sampler"] = "learner"
+    tis_cap: float | None = None
+    temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.tis_cap is not None and self.old == "sampler":
+            raise ValueError("tis_cap corrects the learner's ratio; it cannot be joined with old='sampler'")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    """What one optimiser step did. Means are over the trained tokens, by their weights in the loss.
+
+    `kl` is to the reference model and None without one; `mismatch_kl` is None if the sampler told no log-probabilities.
+    `gradient_norm` is before the clip. `tokens_computed` counts the learner's own pass, padding included.
+    """
+
+    loss: float
+    entropy: float
+    clip_fraction: float = 0.0
+    kl: float | None = None
+    mismatch_kl: float | None = None
+    gradient_norm: float
+    learning_rate: float
+    changed_weights_fraction: float
+    tokens_trained: int
+    tokens_computed: int
+    tokens_dense: int
+
+
+Objective = Callable[[Batch, Tensor], tuple[Tensor, dict[str, Tensor]]]
+"""(micro-batch, log-probabilities (B, T)) -> its share of the loss, and per-token statistics (B, T) by name."""
+
+
+class Policy:
+    """A causal language model that learns. Dropout stays off: the learner must be the policy that was sampled.
+
+    Only parameters that require a gradient are stepped. `reference`, if given, is a frozen model (see `frozen_copy`)
+    that every update measures the KL to.
+    """
+
+    def __init__(
+        self, model: PreTrainedModel, optimisation: Optimisation, reference: PreTrainedModel | None = None
+    ) -> None:
+        self.model = model
+        self.reference = reference
+        self.masters = MasterWeights(model)
+        self.optimiser = Optimiser(model, self.masters.tensors, optimisation)
+        self.max_grad_norm = optimisation.max_grad_norm
+        model.eval()
+
+    def update(self, batch: Batch, loss: PolicyLoss, *, budget: int) -> Update:
+        """One step of the policy gradient, in micro-batches of at most `budget` tokens.
+
+        Without a KL term, rows of advantage 0 pull on nothing: their gradient is exactly 0, so they are not computed,
+        and the statistics are of the rows that were. The weights of the others, fixed over all rows, stay what they
+        were.
+
+        Raises SleuthError, with the weights untouched, if loss or gradient is not finite, or if the loss needs the
+        sampler's log-probabilities and the batch has none.
+        """
+        if batch.sampler_logprobs is None and (loss.old == "sampler" or loss.tis_cap is not None):
+            raise SleuthError(
+                "stage.loss: the engine gave no log-probabilities, which tis_cap and old = 'sampler' need; "
+                "ask the engine for them, or remove these keys"
+            )
+        if loss.beta and self.reference is None:
+            raise ValueError("beta is not zero, but the policy has no reference model")
+
+        def objective(micro: Batch, logprobs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+            reference = self._reference_logprobs(micro, loss.temperature)
+            return policy_objective(micro, logprobs, reference, loss)
+
+        pulled = batch if loss.beta else batch.pulled()
+        return self._step(pulled, objective, budget=budget, temperature=loss.temperature)
+
+    def supervise(self, batch: Batch, *, budget: int) -> Update:
+        """One step of cross-entropy on the batch's trained tokens; otherwise as `update`."""
+
+        def objective(micro: Batch, logprobs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+            return losses.supervised_loss(logprobs, micro.weights), {}
+
+        return self._step(batch, objective, budget=budget, temperature=1.0)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that the model's own files do not hold: optimiser, schedule, and the masters of 16-bit weights."""
+        return {"optimiser": self.optimiser.state_dict(), "masters": self.masters.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue, bit for bit, where `state_dict` was taken; the model must hold the weights of that moment."""
+        self.masters.load_state_dict(state["masters"])
+        self.optimiser.load_state_dict(state["optimiser"])
+
+    def _step(self, batch: Batch, objective: Objective, *, budget: int, temperature: float) -> Update:
+        micro_batches = batch.micro_batches(budget)
+        loss, sums = 0.0, Counter[str]()
+        for micro in micro_batches:
+            share, statistics = self._backward(micro.to(self.model.device), objective, temperature)
+            loss += share
+            sums.update(statistics)
+        norm = self._clip_gradients()
+        learning_rate = self.optimiser.learning_rate
+        before = self.masters.snapshot()
+        self.optimiser.step()
+        self.masters.discard_gradients()
+        total_weight = float(batch.weights.sum())
+        return Update(
+            loss=loss,
+            gradient_norm=norm,
+            learning_rate=learning_rate,
+            changed_weights_fraction=self.masters.publish(before),
+            tokens_trained=batch.tokens_trained,
+            tokens_computed=sum(micro.tokens_computed for micro in micro_batches),
+            tokens_dense=batch.tokens_dense,
+            **{name: value / total_weight for name, value in sums.items()},
+        )
+
+    def _backward(self, micro: Batch, objective: Objective, temperature: float) -> tuple[float, dict[str, float]]:
+        """Add the micro-batch's gradients; its share of the loss, and each statistic's weighted sum."""
+        logprobs, entropy = token_logprobs(self.model, micro.tokens, micro.trained, temperature=temperature)
+        share, statistics = objective(micro, logprobs)
+        loss = share.item()
+        self._require_finite("loss", loss)
+        share.backward()
+        self.masters.collect_gradients()
+        statistics["entropy"] = entropy
+        return loss, {name: (values * micro.weights).sum().item() for name, values in statistics.items()}
+
+    def _clip_gradients(self) -> float:
+        norm = torch.nn.utils.clip_grad_norm_(self.masters.tensors.values(), self.max_grad_norm).item()
+        self._require_finite("gradient norm", norm)
+        return norm
+
+    def _require_finite(self, what: str, value: float) -> None:
+        if math.isfinite(value):
+            return
+        self.masters.discard_gradients()
+        raise SleuthError(
+            f"the {what} of update {self.optimiser.steps + 1} is {value}; the weights were left as they were: "
+            "go back to the last checkpoint with a lower learning_rate or max_grad_norm"
+        )
+
+    def _reference_logprobs(self, micro: Batch, temperature: float) -> Tensor | None:
+        if self.reference is None:
+            return None
+        with torch.no_grad():
+            return token_logprobs(self.reference, micro.tokens, micro.trained, temperature=temperature)[0]
+
+
+def policy_objective(
+    micro: Batch, logprobs: Tensor, reference: Tensor | None, loss: PolicyLoss
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The micro-batch's share of the policy loss, and per-token statistics. `logprobs`, `reference` are (B, T)."""
+    learner, sampler = logprobs.detach(), micro.sampler_logprobs
+    old = sampler if loss.old == "sampler" and sampler is not None else learner
+    weights = micro.weights
+    if loss.tis_cap is not None and sampler is not None:
+        weights = weights * losses.truncated_importance_weights(learner, sampler, loss.tis_cap)
+    bounds = {"low": loss.clip_low, "high": loss.clip_high}
+    scalar = losses.clipped_policy_loss(logprobs, old, micro.advantages, weights, **bounds)
+    statistics = {"clip_fraction": losses.clipped(learner, old, micro.advantages, **bounds).float()}
+    if sampler is not None:
+        statistics["mismatch_kl"] = losses.mismatch_kl(learner, sampler)
+    if reference is not None:
+        penalty = losses.kl_penalty(logprobs, reference, loss.kl)  # (B, T)
+        scalar = scalar + loss.beta * (penalty * micro.weights).sum()
+        statistics["kl"] = penalty.detach()
+    return scalar, statistics
+
+
+def frozen_copy(model: PreTrainedModel) -> PreTrainedModel:
+    """A reference model: the same weights, which never change."""
+    return copy.deepcopy(model).eval().requires_grad_(False)

@@ -1,0 +1,29 @@
+"""A run as strict models read from TOML. Never imports torch."""
+
+from sleuth.recipe.data import QuestionsRecipe, WorldTextRecipe
+from sleuth.recipe.envs import SearchEnvRecipe
+from sleuth.recipe.load import load_recipe
+from sleuth.recipe.recipe import Recipe, ResolvedFrom, StageRecipe
+from sleuth.recipe.rewards import AnswerRewardRecipe
+from sleuth.recipe.stages import EvaluateRecipe, GrpoRecipe, LossRecipe, SamplingRecipe, SupervisedRecipe
+from sleuth.recipe.toml_writer import dump_toml
+from sleuth.recipe.training import InitRecipe, TrainingRecipe
+
+__all__ = [
+    "AnswerRewardRecipe",
+    "EvaluateRecipe",
+    "GrpoRecipe",
+    "InitRecipe",
+    "LossRecipe",
+    "QuestionsRecipe",
+    "Recipe",
+    "ResolvedFrom",
+    "SamplingRecipe",
+    "SearchEnvRecipe",
+    "StageRecipe",
+    "SupervisedRecipe",
+    "TrainingRecipe",
+    "WorldTextRecipe",
+    "dump_toml",
+    "load_recipe",
+]

@@ -1,0 +1,118 @@
+"""A recipe file, its parents and the overrides of the command line become one `Recipe`.
+
+Three layers, each over the one before:
+
+1. `extends = "parent.toml"` (relative to the file that says so; a parent may extend another). Tables merge key by key,
+   any other value replaces the parent's; a child's `[[stage]]` list replaces the parent's list as a whole.
+2. `[set]` in a file changes single values of what the file extends: `"stage.0.steps" = 50`.
+3. `--set stage.0.steps=50` on the command line.
+
+`stage.-1` is the last stage. Paths of data in a recipe are relative to the working directory, not to the file.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from sleuth.recipe.draft import Draft, leaves
+from sleuth.recipe.problems import describe
+from sleuth.recipe.recipe import Recipe, ResolvedFrom
+from sleuth.recipe.toml_writer import emit_value
+from sleuth.types import SleuthError
+
+
+def load_recipe(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Recipe:
+    """Read, resolve and check a recipe; `overrides` are `key=value` texts. Raises a one-line `SleuthError`."""
+    draft = Draft(str(path))
+    files: list[str] = []
+    changes: list[str] = []
+    for file, table in _family(Path(path)):
+        _lay_file(draft, file, table, files, changes)
+    for text in overrides:
+        key, value = _parse_override(text)
+        draft.set(key.split("."), value, f"--set {text}")
+        changes.append(f"{key}={emit_value(value)}")
+    if "resolved_from" in draft.table:
+        raise SleuthError(f"{draft.writer_of(('resolved_from',))}: resolved_from is not for setting; leave it out")
+    draft.table["resolved_from"] = {"files": files, "set": changes}
+    try:
+        return Recipe.model_validate(draft.table)
+    except ValidationError as error:
+        raise SleuthError(describe(error, draft)) from None
+
+
+def _lay_file(draft: Draft, file: Path, table: dict[str, Any], files: list[str], changes: list[str]) -> None:
+    changed = table.pop("set", {})
+    if not isinstance(changed, dict):
+        raise SleuthError(f'{file}: set = {changed!r}: should be a table, such as [set] with "stage.0.steps" = 50')
+    history = table.pop("resolved_from", None)
+    if history is None:
+        files.append(str(file))
+    else:  # a resolved copy: it continues the history that it holds
+        try:
+            past = ResolvedFrom.model_validate(history)
+        except ValidationError:
+            raise SleuthError(
+                f"{file}: resolved_from: is written by sleuth into resolved copies; leave it out"
+            ) from None
+        files.extend(past.files)
+        changes.extend(past.set)
+    draft.lay(table, str(file))
+    for way, value in leaves(changed):
+        key = ".".join(way)
+        draft.set(key.split("."), value, f"{file}: [set]")
+        changes.append(f"{key}={emit_value(value)}")
+
+
+def _family(path: Path) -> list[tuple[Path, dict[str, Any]]]:
+    """The file and the files it extends, the outermost parent first, each with its table."""
+    family: list[tuple[Path, dict[str, Any]]] = []
+    seen: list[Path] = []
+    child = None
+    while True:
+        if path.resolve() in seen:
+            raise SleuthError(f"{child}: extends = {str(path)!r} closes a circle; a recipe cannot extend itself")
+        seen.append(path.resolve())
+        table = _read(path, child)
+        family.insert(0, (path, table))
+        parent = table.pop("extends", None)
+        if parent is None:
+            return family
+        if not isinstance(parent, str):
+            raise SleuthError(f"{path}: extends = {parent!r}: should be the name of one file")
+        child, path = path, path.parent / parent
+
+
+def _read(path: Path, child: Path | None) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        where = f"{path}: no such recipe" if child is None else f"{child}: extends a file that is not there: {path}"
+        raise SleuthError(where) from None
+    except OSError as error:
+        raise SleuthError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise SleuthError(f"{path}: is no UTF-8 text; a recipe is a TOML file") from None
+    except tomllib.TOMLDecodeError as error:
+        line = re.search(r"at line (\d+)", str(error))
+        where = f"{path}:{line.group(1)}" if line else str(path)
+        raise SleuthError(f"{where}: is no TOML: {error}") from None
+
+
+def _parse_override(text: str) -> tuple[str, Any]:
+    key, equals, value = text.partition("=")
+    key, value = key.strip(), value.strip()
+    if not equals or not key:
+        raise SleuthError(f"--set {text}: should be KEY=VALUE, such as stage.0.steps=50")
+    try:
+        parsed = tomllib.loads(f"value = {value}")
+    except tomllib.TOMLDecodeError:
+        return key, value
+    return key, parsed["value"] if parsed.keys() == {"value"} else value

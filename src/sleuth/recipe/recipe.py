@@ -1,0 +1,76 @@
+"""A whole run: `Recipe`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, NonNegativeInt, model_validator
+
+from sleuth.recipe.stages import EvaluateRecipe, GrpoRecipe, SupervisedRecipe
+from sleuth.recipe.strict import Name, Row, StrictModel
+
+StageRecipe = Annotated[SupervisedRecipe | GrpoRecipe | EvaluateRecipe, Field(discriminator="kind")]
+
+
+class ResolvedFrom(StrictModel):
+    """How a recipe came to be. Written by `load_recipe` and kept in the resolved copy; nobody types it."""
+
+    files: Row[str] = ()
+    """The files that were laid over each other, the outermost parent first."""
+    set: Row[str] = ()
+    """The overrides of their `[set]` tables and of `--set`, in the order in which they were applied."""
+
+
+class Recipe(StrictModel):
+    """A run as it is written in TOML: who is trained, and the stages in order.
+
+    `load_recipe("recipes/demo.toml").stage[0].kind == "evaluate"`.
+    """
+
+    name: Name
+    """What the run is called."""
+    model: str = ""
+    """The base: a folder or a hub id. May be left out only where the first stage has an `[init]` block."""
+    seed: NonNegativeInt = 0
+    """Every random draw of the run is keyed by it."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """What the weights are computed in; below float32 the optimiser keeps float32 masters."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where the run computes; "auto" takes a GPU where there is one."""
+    stage: Annotated[Row[StageRecipe], Field(min_length=1)]
+    resolved_from: ResolvedFrom = ResolvedFrom()
+
+    @model_validator(mode="after")
+    def _weights_fit(self) -> Self:
+        inits = [isinstance(stage, SupervisedRecipe) and stage.init is not None for stage in self.stage]
+        if not self.model and not inits[0]:
+            raise ValueError(
+                "model is missing: name a folder or a hub id, or give the first stage an [stage.init] block"
+            )
+        if any(inits[1:]):
+            index = inits.index(True, 1)
+            raise ValueError(
+                f"stage.{index}.init would throw away what the stages before it learned; only the first may"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> Self:
+        seen: dict[str, int] = {}
+        for index, stage in enumerate(self.stage):
+            if stage.name in seen:
+                raise ValueError(
+                    f'stage.{index}.name = "{stage.name}" is the name of stage.{seen[stage.name]} too; choose another'
+                )
+            seen[stage.name] = index
+        return self
+
+    @model_validator(mode="after")
+    def _evaluations_know_their_env(self) -> Self:
+        if any(isinstance(stage, GrpoRecipe) for stage in self.stage):
+            return self
+        for index, stage in enumerate(self.stage):
+            for key in ("env", "context") if isinstance(stage, EvaluateRecipe) else ():
+                if getattr(stage, key) is None:
+                    raise ValueError(f"stage.{index}.{key} is missing, and there is no grpo stage to take it from")
+        return self

@@ -1,0 +1,146 @@
+"""The kinds of `[[stage]]`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    model_validator,
+)
+
+from sleuth.recipe.data import QuestionsRecipe, WorldTextRecipe
+from sleuth.recipe.envs import EnvRecipe
+from sleuth.recipe.rewards import RewardRecipe
+from sleuth.recipe.strict import Name, Row, StrictModel
+from sleuth.recipe.training import InitRecipe, TrainingRecipe
+
+_NARROWED_SUPPORT = ("top_p", "top_k", "min_p")
+
+
+class SamplingRecipe(StrictModel):
+    """How the policy is sampled for training. The support is always the whole vocabulary."""
+
+    temperature: PositiveFloat = 1.0
+    """Divides the logits; log-probabilities are taken at the same temperature."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _full_support(cls, table: Any) -> Any:
+        for key in _NARROWED_SUPPORT:
+            if isinstance(table, dict) and key in table:
+                raise ValueError(
+                    f"{key} is no key: sampling for RL needs full support, because a token that cannot be sampled has "
+                    "no true log-probability, and the gradient would be of another policy than the one that sampled"
+                )
+        return table
+
+
+class LossRecipe(StrictModel):
+    """How scores become a gradient."""
+
+    advantage: Literal["grpo", "centered", "rloo"] = "grpo"
+    """(x - mean) / std (arXiv:2402.03300), x - mean (arXiv:2503.20783), or leave-one-out (arXiv:2402.14740)."""
+    std_floor: PositiveFloat = 1e-4
+    """The least standard deviation that "grpo" divides by."""
+    clip_low: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    """The ratio is clipped below at 1 - clip_low."""
+    clip_high: PositiveFloat = 0.28
+    """The ratio is clipped above at 1 + clip_high (clip-higher: arXiv:2503.14476)."""
+    kl: Literal["k1", "k2", "k3"] = "k3"
+    """Estimator of the divergence from the stage's first weights."""
+    beta: NonNegativeFloat = 0.0
+    """Weight of that divergence; 0 keeps no reference model."""
+    normalise: Literal["token", "sequence", "constant"] = "token"
+    """Mean over the step's tokens (arXiv:2503.14476), mean of the sequences' means (arXiv:2402.03300), or each
+    sequence's sum over `constant` (arXiv:2503.20783)."""
+    constant: PositiveInt | None = None
+    """The tokens that each sequence's sum is divided by; only with normalise = "constant"."""
+    tis_cap: PositiveFloat | None = None
+    """Cap of truncated importance weights between sampler and learner; absent leaves them out."""
+
+    @model_validator(mode="after")
+    def _constant_fits(self) -> Self:
+        if self.normalise == "constant" and self.constant is None:
+            raise ValueError('constant is missing: normalise = "constant" divides by it')
+        if self.normalise != "constant" and self.constant is not None:
+            raise ValueError(
+                f'constant = {self.constant} has no effect with normalise = "{self.normalise}"; leave it out'
+            )
+        return self
+
+
+class SupervisedRecipe(TrainingRecipe):
+    """Next-token prediction on rows of text."""
+
+    kind: Literal["supervised"]
+    name: Name = "supervised"
+    """What the stage is called in the run folder."""
+    rows_per_step: PositiveInt
+    """Rows of text in one optimiser step."""
+    source_weight: NonNegativeFloat = 1.0
+    """How much a token of source text (passages) counts in the loss, where a token of a teacher counts 1."""
+    data: WorldTextRecipe
+    init: InitRecipe | None = None
+    """Start from random weights of this shape instead of the recipe's model."""
+
+
+class GrpoRecipe(TrainingRecipe):
+    """Group-relative policy optimisation (arXiv:2402.03300) of episodes in an environment."""
+
+    kind: Literal["grpo"]
+    name: Name = "grpo"
+    """What the stage is called in the run folder."""
+    prompts_per_step: PositiveInt
+    """Questions in one optimiser step."""
+    samples_per_prompt: Annotated[int, Field(ge=2)]
+    """Siblings of a group: episodes for one question."""
+    slots: PositiveInt = 64
+    """Episodes the in-process engine plays at once; changes memory and speed."""
+    context: PositiveInt
+    """Longest episode in tokens, prompt included."""
+    replace_no_signal: NonNegativeInt = 0
+    """How many more rounds of questions a step may play to replace groups whose scores are all equal."""
+    probe_prompts: NonNegativeInt = 32
+    """Questions of the small probe that the stage plays beside its training; 0 leaves it out."""
+    min_siblings: Annotated[int, Field(ge=2)] = 2
+    """A group with fewer scored siblings is dropped and counted."""
+    max_missing_fraction: Annotated[float, Field(ge=0, le=1)] = 0.5
+    """Above this share of missing scores in a step the run stops and says why."""
+    data: QuestionsRecipe
+    env: EnvRecipe
+    sampling: SamplingRecipe = SamplingRecipe()
+    reward: Annotated[Row[RewardRecipe], Field(min_length=1)]
+    loss: LossRecipe = LossRecipe()
+
+    @model_validator(mode="after")
+    def _group_fits(self) -> Self:
+        if self.min_siblings > self.samples_per_prompt:
+            raise ValueError(
+                f"min_siblings = {self.min_siblings} is more than samples_per_prompt = {self.samples_per_prompt}, "
+                "so every group would be dropped"
+            )
+        if self.env.turn_tokens is not None and self.env.turn_tokens >= self.context:
+            raise ValueError(
+                f"env.turn_tokens = {self.env.turn_tokens} leaves no room for a prompt in context = {self.context}"
+            )
+        return self
+
+
+class EvaluateRecipe(StrictModel):
+    """Questions answered by the model as it stands; written to `eval/NAME.json`."""
+
+    kind: Literal["evaluate"]
+    name: Name
+    """The file's name, such as "base" or "trained"."""
+    temperature: NonNegativeFloat = 0.0
+    """0 is greedy."""
+    context: PositiveInt | None = None
+    """Longest episode in tokens; absent: that of the nearest `grpo` stage."""
+    data: QuestionsRecipe
+    env: EnvRecipe | None = None
+    """Absent: that of the nearest `grpo` stage, so that what is measured is what was trained."""

@@ -1,0 +1,59 @@
+"""A recipe back into TOML. Python reads TOML but does not write it; a recipe needs only these few shapes."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from sleuth.recipe.recipe import Recipe
+
+
+def dump_toml(recipe: Recipe) -> str:
+    """The resolved recipe with every default written out. `load_recipe` of this text gives an equal recipe."""
+    return emit_table(recipe.model_dump(exclude_none=True))
+
+
+def emit_table(table: Mapping[str, Any]) -> str:
+    """Nested tables, lists of tables and plain values as a TOML document."""
+    return "\n".join(_lines(table, "")).strip() + "\n"
+
+
+def emit_value(value: Any) -> str:
+    """One value as TOML writes it: `"text"`, `3`, `1e-05`, `true`, `[1, 2]`."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str | Path):
+        return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(emit_value(item) for item in value) + "]"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_key(name)} = {emit_value(item)}" for name, item in value.items()) + "}"
+    return repr(value) if isinstance(value, int | float) else str(value)
+
+
+def _lines(table: Mapping[str, Any], above: str) -> Iterator[str]:
+    """Plain values first, because all that follows a header belongs to it; what a table is comes before everything."""
+    inner = {}
+    for name, value in sorted(table.items(), key=lambda item: item[0] not in ("kind", "name")):
+        if isinstance(value, Mapping) or _is_list_of_tables(value):
+            inner[name] = value
+        else:
+            yield f"{_key(name)} = {emit_value(value)}"
+    for name, value in inner.items():
+        header = f"{above}{_key(name)}"
+        bracketed = f"[[{header}]]" if _is_list_of_tables(value) else f"[{header}]"
+        for item in value if _is_list_of_tables(value) else (value,):
+            yield ""
+            yield bracketed
+            yield from _lines(item, f"{header}.")
+
+
+def _is_list_of_tables(value: Any) -> bool:
+    return isinstance(value, list | tuple) and bool(value) and all(isinstance(item, Mapping) for item in value)
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else emit_value(name)

@@ -1,0 +1,81 @@
+"""What every stage that takes optimiser steps is told."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+
+from sleuth.recipe.strict import StrictModel
+
+Beta = Annotated[float, Field(ge=0, lt=1)]
+
+
+class InitRecipe(StrictModel):
+    """A model with random weights: the shape of a Qwen3. The vocabulary is its tokenizer's."""
+
+    layers: PositiveInt
+    """Blocks of attention and MLP."""
+    width: PositiveInt
+    """Size of the residual stream."""
+    heads: PositiveInt
+    """Query heads a layer."""
+    kv_heads: PositiveInt
+    """Key and value heads a layer; divides `heads`."""
+    head_dim: PositiveInt
+    """Size of a head; even, for rotary positions."""
+    mlp: PositiveInt
+    """Hidden size of the MLP."""
+    context: PositiveInt
+    """Longest sequence in tokens."""
+    std: PositiveFloat = 0.02
+    """Standard deviation of the initial weights."""
+    rope_theta: PositiveFloat = 10_000.0
+    """Base of the rotary frequencies (arXiv:2104.09864)."""
+    tie: bool = True
+    """Input and output embeddings share their weights."""
+
+    @model_validator(mode="after")
+    def _heads_fit(self) -> Self:
+        if self.heads % self.kv_heads:
+            raise ValueError(f"heads = {self.heads} is no multiple of kv_heads = {self.kv_heads}")
+        if self.head_dim % 2:
+            raise ValueError(f"head_dim = {self.head_dim} must be even, for rotary positions")
+        return self
+
+
+class TrainingRecipe(StrictModel):
+    """The optimiser's numbers and the rhythm of saves."""
+
+    steps: PositiveInt
+    """Optimiser steps: the schedule's horizon."""
+    stop_after: PositiveInt | None = None
+    """Ends the stage after so many steps without changing the schedule."""
+    optimiser: Literal["adamw", "muon"] = "adamw"
+    """AdamW for all weights, or Muon (arXiv:2502.16982) for the hidden matrices and AdamW for the rest."""
+    learning_rate: PositiveFloat
+    """Peak learning rate."""
+    warmup_steps: NonNegativeInt = 0
+    """Steps of linear warm-up."""
+    schedule: Literal["constant", "cosine"] = "constant"
+    """What follows the warm-up: the peak for ever, or a half cosine down to zero at `steps`."""
+    betas: Annotated[tuple[Beta, Beta], Field(strict=False)] = (0.9, 0.95)
+    """AdamW's two decay rates."""
+    weight_decay: NonNegativeFloat = 0.0
+    """Decoupled weight decay."""
+    max_grad_norm: PositiveFloat = 1.0
+    """The gradient's global norm is clipped here."""
+    tokens_per_micro_batch: PositiveInt = 16_384
+    """Tokens, padding included, in one forward and backward pass; changes memory, never the result."""
+    save_every: PositiveInt = 100
+    """Steps between checkpoints; the last step is always saved."""
+    keep: PositiveInt = 2
+    """How many of the stage's checkpoints are kept, newest first."""
+
+    @model_validator(mode="after")
+    def _steps_fit(self) -> Self:
+        for key in ("stop_after", "warmup_steps"):
+            value = getattr(self, key)
+            if value is not None and value > self.steps:
+                raise ValueError(f"{key} = {value} is beyond steps = {self.steps}")
+        return self

@@ -1,0 +1,108 @@
+"""The figures of an evaluation, base beside trained: table rows with their pictures, and outcome counts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from sleuth.evaluation.intervals import Measured
+from sleuth.report.axes import Scale, round_domain
+from sleuth.report.paired import BASE, TRAINED, Evaluation, Record, difference, paired_records, side_of_zero
+
+LABELS = {
+    "em": "Exact match",
+    "em_one_hop": "Exact match, one hop",
+    "em_two_hop": "Exact match, two hops",
+    "searched": "Searched at least once",
+    "searches_two_hop": "Searches on two-hop questions",
+    "query_recall": "First query finds a gold passage",
+    "query_recall_searched": "The same, among those that searched",
+    "missing": "Missing verdicts",
+}
+
+OUTCOMES = ("correct", "wrong", "no_answer", "malformed")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Whisker:
+    """One measured value drawn on the row's axis; `low`, `value` and `high` are pixels, `arm` names its colour."""
+
+    arm: str
+    low: float
+    value: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FigureRow:
+    """One figure in every arm. `measured` is in the order of the arms, None where an arm lacks it; `difference` is
+    trained minus base over the questions that both answered, None where the records do not tell."""
+
+    key: str
+    label: str
+    measured: tuple[Measured | None, ...]
+    difference: Measured | None
+    whiskers: tuple[Whisker, ...]
+    top: float
+
+    @property
+    def clear(self) -> bool:
+        """Whether the interval of the difference leaves zero out."""
+        return side_of_zero(self.difference) != 0
+
+
+def arms_of(evaluations: Mapping[str, Evaluation]) -> list[str]:
+    """Names of the evaluations as columns: base, trained, then the others."""
+    first = [name for name in (BASE, TRAINED) if name in evaluations]
+    return first + [name for name in evaluations if name not in first]
+
+
+def figure_rows(evaluations: Mapping[str, Evaluation]) -> list[FigureRow]:
+    """Every figure that some evaluation holds: the known ones in their order, then what else was measured."""
+    arms = arms_of(evaluations)
+    found = [key for name in arms for key, value in evaluations[name].items() if measured_of(value)]
+    keys = [key for key in LABELS if key in found] + [key for key in dict.fromkeys(found) if key not in LABELS]
+    pairs = paired_records(evaluations)
+    return [_row(key, arms, evaluations, pairs) for key in keys]
+
+
+def outcome_table(evaluations: Mapping[str, Evaluation]) -> list[tuple[str, list[tuple[int, float]]]]:
+    """Rows (outcome, [(count, share) of each arm]). The four verdicts keep their zeros; then come the reasons why a
+    verdict is missing, or one row of zeros that says that none is."""
+    counts = [evaluations[name].get("outcomes", {}) for name in arms_of(evaluations)]
+    if not any(counts):
+        return []
+    reasons = list(dict.fromkeys(name for arm in counts for name in arm if name not in OUTCOMES))
+    totals = [max(1, sum(arm.values())) for arm in counts]
+    return [
+        (name, [(arm.get(name, 0), arm.get(name, 0) / total) for arm, total in zip(counts, totals, strict=True)])
+        for name in (*OUTCOMES, *(reasons or ["missing"]))
+    ]
+
+
+def measured_of(value: object) -> Measured | None:
+    """An entry of an evaluation file as a figure; None if it is none, or if nothing was measured."""
+    parts = ("value", "low", "high", "n")
+    if not isinstance(value, Mapping) or not all(isinstance(value.get(part), int | float) for part in parts):
+        return None
+    return Measured(**{part: value[part] for part in parts})
+
+
+def _row(
+    key: str, arms: Sequence[str], evaluations: Mapping[str, Evaluation], pairs: Sequence[tuple[Record, Record]]
+) -> FigureRow:
+    measured = [measured_of(evaluations[arm].get(key)) for arm in arms]
+    bounds = [(arm, evaluations[arm][key]) for arm, one in zip(arms, measured, strict=True) if one]
+    highest = max(bound["high"] for _, bound in bounds)
+    top = 1.0 if highest <= 1 else round_domain([highest])[1]
+    x = Scale(low=0, high=top, start=12, end=268)
+    return FigureRow(
+        key=key,
+        label=LABELS.get(key, key),
+        measured=tuple(measured),
+        difference=difference(key, pairs),
+        whiskers=tuple(
+            Whisker(arm=arm, **{part: x(one[part]) for part in ("low", "value", "high")}) for arm, one in bounds
+        ),
+        top=top,
+    )

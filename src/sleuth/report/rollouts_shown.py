@@ -1,0 +1,106 @@
+"""A fair sample of a run's rollouts, small enough to travel inside one page."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from itertools import groupby, zip_longest
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from tokenizers import Tokenizer
+
+from sleuth.report.transcripts import TextPool, action_view, segment_view
+from sleuth.runs.rollouts import SCHEMA
+from sleuth.types import SleuthError
+
+MOST_STEPS = 12
+MOST_GROUPS = 8
+MOST_BYTES = 1_200_000
+COLUMNS = [name for name in SCHEMA.names if name not in ("source", "credit")]
+
+T = TypeVar("T")
+
+
+def rollouts_shown(files: Sequence[Path], pool: TextPool, tokenizer: Tokenizer | None) -> list[dict[str, Any]]:
+    """Steps spread evenly over the run, each `{"step", "of", "groups"}` with the first groups of `of` that were played.
+
+    Every step gets its first group before any gets its second, until the groups or the page's share of bytes run out.
+    """
+    steps = [{"step": step_of(file), "of": 0, "groups": []} for file in evenly(files, MOST_STEPS)]
+    waiting = []
+    for step, file in zip(steps, evenly(files, MOST_STEPS), strict=True):
+        step["of"], groups = _read_groups(file)
+        waiting.append([(step, rows) for rows in groups])
+    used, texts_before = 0, pool.size
+    for turn in zip_longest(*waiting):
+        for step, rows in filter(None, turn):
+            if used + pool.size - texts_before > MOST_BYTES:
+                break
+            group = _group_view(rows, pool, tokenizer)
+            step["groups"].append(group)
+            used += len(json.dumps(group))
+    return [step for step in steps if step["groups"]]
+
+
+def evenly(items: Sequence[T], most: int) -> list[T]:
+    """At most `most` items, the first and the last among them, spread evenly."""
+    if len(items) <= most:
+        return list(items)
+    return [items[round(index * (len(items) - 1) / (most - 1))] for index in range(most)]
+
+
+def step_of(file: Path) -> int:
+    """`step-000100.parquet` is step 100."""
+    digits = re.findall(r"\d+", file.stem)
+    if not digits:
+        raise SleuthError(f"{file}: a rollout file is named after its step, for example step-000100.parquet")
+    return int(digits[-1])
+
+
+def questions_played(files: Sequence[Path]) -> set[str]:
+    """Every question in the stored rollouts."""
+    return {question for file in files for question in _read_table(file, ["question"])["question"].to_pylist()}
+
+
+def _read_groups(file: Path) -> tuple[int, list[list[dict[str, Any]]]]:
+    """How many groups the file holds, and the rows of the first few."""
+    of = len(_read_table(file, ["group"])["group"].unique())
+    first = _read_table(file, COLUMNS, filters=[("group", "<", MOST_GROUPS)]).to_pylist()
+    return of, [list(rows) for _, rows in groupby(first, key=lambda row: row["group"])]
+
+
+def _read_table(file: Path, columns: Sequence[str], filters: list[tuple[str, str, int]] | None = None) -> pa.Table:
+    try:
+        return pq.read_table(file, columns=list(columns), filters=filters, schema=SCHEMA)
+    except pa.ArrowException as error:
+        reason = str(error).splitlines()[0]
+        raise SleuthError(f"{file}: is no file of rollouts: {reason}") from error
+
+
+def _group_view(rows: Sequence[Mapping[str, Any]], pool: TextPool, tokenizer: Tokenizer | None) -> dict[str, Any]:
+    first = rows[0]
+    return {
+        "id": first["task_id"],
+        "question": first["question"],
+        "kind": first["kind"],
+        "answers": first["golden_answers"],
+        "siblings": [_sibling_view(row, pool, tokenizer) for row in rows],
+    }
+
+
+def _sibling_view(row: Mapping[str, Any], pool: TextPool, tokenizer: Tokenizer | None) -> dict[str, Any]:
+    return {
+        "label": str(row["sample"] + 1) + (f".{row['trajectory'] + 1}" if row["trajectory"] else ""),
+        "score": row["score"],
+        "parts": dict(row["parts"] or ()),
+        "note": row["note"] or "",
+        "advantage": row["advantage"],
+        "stop": row["stop"],
+        "version": max((s["policy_version"] for s in row["segments"] if s["policy_version"] is not None), default=None),
+        "segments": [segment_view(segment, pool, tokenizer) for segment in row["segments"]],
+        "actions": [action_view(action, row["gold_passages"] or (), pool) for action in row["actions"] or ()],
+    }

@@ -1,0 +1,71 @@
+"""What a run folder holds, as plain data. A part that is not there yet is empty: a run has a page while it runs."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sleuth.runs.metrics import MetricsFile
+from sleuth.types import SleuthError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFiles:
+    """The files of one run. `metrics` has one row a step; `evaluations` maps a name (`base`, `trained`) to its file;
+    `rollouts` are the parquet files in the order of their steps, unread."""
+
+    folder: Path
+    recipe: dict[str, Any]
+    recipe_text: str
+    manifest: dict[str, Any]
+    metrics: list[dict[str, Any]]
+    evaluations: dict[str, dict[str, Any]]
+    rollouts: list[Path]
+
+
+def read_run(folder: Path) -> RunFiles:
+    """Read `folder`; raises `SleuthError` if it is no run or if one of its files cannot be understood."""
+    recipe_file = folder / "recipe.toml"
+    if not folder.is_dir():
+        raise SleuthError(f"{folder}: no such folder; give the folder of a run, for example runs/demo")
+    if not recipe_file.is_file():
+        raise SleuthError(f"{folder}: no run folder, it holds no recipe.toml; give a folder that `sleuth train` wrote")
+    recipe_text = recipe_file.read_text(encoding="utf-8")
+    try:
+        recipe = tomllib.loads(recipe_text)
+    except tomllib.TOMLDecodeError as error:
+        raise SleuthError(f"{recipe_file}: no valid TOML: {error}") from error
+    manifest = folder / "manifest.json"
+    return RunFiles(
+        folder=folder,
+        recipe=recipe,
+        recipe_text=recipe_text,
+        manifest=_read_object(manifest) if manifest.is_file() else {},
+        metrics=MetricsFile(folder / "metrics.jsonl").rows(),
+        evaluations={file.stem: _read_evaluation(file) for file in sorted((folder / "eval").glob("*.json"))},
+        rollouts=sorted((folder / "rollouts").glob("*.parquet")),
+    )
+
+
+def _read_object(file: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(file.read_bytes())
+    except ValueError as error:
+        raise SleuthError(f"{file}: no valid JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise SleuthError(f"{file}: expected one JSON object, found a {type(value).__name__}")
+    return value
+
+
+def _read_evaluation(file: Path) -> dict[str, Any]:
+    evaluation = _read_object(file)
+    for place, record in enumerate(evaluation.get("records", ())):
+        lacking = [key for key in ("id", "question", "golden_answers") if key not in record]
+        if lacking:
+            raise SleuthError(
+                f"{file}: records[{place}] has no `{lacking[0]}`; write the file again with `sleuth eval`"
+            )
+    return evaluation

@@ -1,0 +1,77 @@
+"""The head of the page: what was run, with what, and when, from the recipe and the manifest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sleuth.report.run_files import RunFiles
+
+Facts = list[tuple[str, str]]
+
+STAGE_FACTS = (
+    ("steps", "{} steps"),
+    ("prompts_per_step", "{} prompts a step"),
+    ("samples_per_prompt", "{} samples a prompt"),
+    ("rows_per_step", "{} rows a step"),
+    ("learning_rate", "learning rate {:g}"),
+    ("data.questions", "questions {}"),
+    ("env.dialect", "dialect {}"),
+    ("env.prompt", "prompt {}"),
+    ("env.top_k", "{} passages a search"),
+    ("env.searches", "at most {} searches"),
+    ("loss.advantage", "{} advantages"),
+    ("loss.beta", "KL weight {:g}"),
+)
+
+
+def stage_lines(recipe: Mapping[str, Any]) -> Facts:
+    """(kind, its few telling numbers) of each stage, in order."""
+    return [(_title(stage), ", ".join(_facts(stage))) for stage in recipe.get("stage", ())]
+
+
+def flat(value: Any, name: str = "") -> Facts:
+    """Nested tables and lists as (dotted name, value) rows."""
+    inner = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else None
+    if inner is None:
+        return [(name, str(value))]
+    return [row for key, one in inner for row in flat(one, f"{name}.{key}" if name else str(key))]
+
+
+def run_facts(run: RunFiles) -> Facts:
+    """What a reader asks first; what the files do not tell is left out."""
+    started = run.manifest.get("started")
+    known = {
+        "Model": run.recipe.get("model"),
+        "Seed": run.recipe.get("seed"),
+        "Started": started and str(started).replace("T", " ").replace("+00:00", " UTC"),
+    }
+    versions = run.manifest.get("versions", {})
+    return [
+        *((name, str(value)) for name, value in known.items() if value is not None),
+        *((name, str(versions[name])) for name in ("sleuth", "torch", "transformers", "python") if name in versions),
+    ]
+
+
+def run_name(run: RunFiles) -> str:
+    """The recipe's name, or the folder's."""
+    return str(run.recipe.get("name") or run.folder.resolve().name)
+
+
+def _title(stage: Mapping[str, Any]) -> str:
+    return " ".join(dict.fromkeys(str(stage[key]) for key in ("kind", "name") if key in stage))
+
+
+def _facts(stage: Mapping[str, Any]) -> list[str]:
+    found = [(form, _lookup(stage, key)) for key, form in STAGE_FACTS]
+    rewards = [
+        f"{reward.get('scorer', '')} {reward.get('kind', '')} reward".strip() for reward in stage.get("reward", ())
+    ]
+    return [form.format(value) for form, value in found if value is not None] + rewards
+
+
+def _lookup(table: Mapping[str, Any], dotted: str) -> Any:
+    value: Any = table
+    for key in dotted.split("."):
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value

@@ -1,0 +1,52 @@
+"use strict";
+
+// Everything a model or a corpus wrote enters the page as text nodes, never as markup.
+
+const data = JSON.parse(document.getElementById("data").textContent);
+const byId = (id) => document.getElementById(id);
+
+/** A new element: `element("b", {class: "wrong"}, "text", child)`; null children are skipped. */
+function element(tag, attributes, ...children) {
+  const node = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+    else if (value !== null && value !== false) node.setAttribute(name, String(value));
+  }
+  node.append(...children.flat(Infinity).filter((child) => child !== null));
+  return node;
+}
+
+/** A number as people read it; a missing one says so. */
+function readable(value, digits = 4) {
+  if (value === null || value === undefined) return "missing";
+  const size = Math.abs(value);
+  const text = size !== 0 && (size < 1e-3 || size >= 1e6) ? value.toExponential(2) : String(+value.toPrecision(digits));
+  return text.replace(/^-/, "\u2212").replace(/e-/, "e\u2212");
+}
+
+function signed(value) {
+  return value > 0 ? "+" + readable(value) : readable(value);
+}
+
+/** The state of a browser lives in the address: `#rollout=100,0,3` or `#question=q7`. */
+function remember(name, value) {
+  history.replaceState(null, "", "#" + name + "=" + encodeURIComponent(value).replaceAll("%2C", ","));
+}
+
+function remembered(name) {
+  const prefix = "#" + name + "=";
+  return location.hash.startsWith(prefix) ? decodeURIComponent(location.hash.slice(prefix.length)) : null;
+}
+
+/** Arrow keys move through the buttons of a list. */
+function walkWithArrows(list) {
+  list.addEventListener("keydown", (event) => {
+    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    const buttons = [...list.querySelectorAll("button")];
+    const next = step && buttons[buttons.indexOf(document.activeElement) + step];
+    if (!next) return;
+    event.preventDefault();
+    next.focus();
+    next.click();
+  });
+}

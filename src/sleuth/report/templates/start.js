@@ -1,0 +1,4 @@
+readCurves();
+showTokenTips();
+if (data.rollouts.length) browseRollouts();
+if (data.questions.pairs.length) browseQuestions();

@@ -1,0 +1,1 @@
+"""Finding passages: the corpus on disk and the indexes over it."""

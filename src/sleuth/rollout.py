@@ -1,0 +1,159 @@
+"""The rollout loop: open the environment, complete, reply, append, until done. Training, evaluation and serving share
+it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, replace
+
+from sleuth.render import Renderer
+from sleuth.types import (
+    Action,
+    Completion,
+    Engine,
+    Env,
+    Episode,
+    Group,
+    Reply,
+    RetrievalFailed,
+    Reward,
+    Sampling,
+    Segment,
+    SleuthError,
+    Task,
+    Trajectory,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """The last thing `play` yields: what the environment understood, turn by turn, and why the episode ended."""
+
+    actions: tuple[Action, ...]
+    stop: str
+
+
+async def play(
+    env: Env, engine: Engine, renderer: Renderer, *, context: int, temperature: float, key: tuple[int, ...]
+) -> AsyncIterator[Segment | Ended]:
+    """One episode, segment by segment as each is complete, then `Ended`.
+
+    `key` is (seed, stage, step, prompt, sample); the turn is appended for every completion. A prompt that leaves no
+    room to answer within `context` tokens is an error; a conversation that fills the context ends with the stop
+    `length`.
+    """
+    tokens: list[int] = []
+    actions: list[Action] = []
+    reply = await env.open()
+    turn = 0
+    while True:
+        if reply.action is not None:
+            actions.append(reply.action)
+        for piece in reply.pieces:
+            segment = renderer.render(piece)
+            tokens.extend(segment.tokens)
+            yield segment
+        room = context - len(tokens)
+        if reply.done is None and room <= 0 and turn == 0:
+            raise SleuthError(
+                f"the prompt has {len(tokens)} tokens and the context holds {context}: nothing can be written"
+            )
+        stop = reply.done or ("length" if room <= 0 else None)
+        if stop is not None:
+            yield Ended(actions=tuple(actions), stop=stop)
+            return
+        limits = Sampling(
+            max_tokens=min(reply.max_tokens, room), temperature=temperature, stops=reply.stops, key=(*key, turn)
+        )
+        completion = await engine.complete(tokens, limits)
+        yield _written(completion)
+        tokens.extend(completion.tokens)
+        reply = await _reply(env, completion)
+        turn += 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rollout:
+    """What the episodes of one phase share: who writes, who encodes, and the limits. `key` is (seed, stage, step)."""
+
+    engine: Engine
+    renderer: Renderer
+    context: int
+    temperature: float
+    key: tuple[int, ...]
+
+    async def episode(self, env: Env, task: Task, prompt: int, sample: int) -> Episode:
+        """`play`, collected. `prompt` and `sample` name the draw."""
+        segments: list[Segment] = []
+        ended = Ended(actions=(), stop="failed")
+        limits = {"context": self.context, "temperature": self.temperature, "key": (*self.key, prompt, sample)}
+        async for part in play(env, self.engine, self.renderer, **limits):
+            if isinstance(part, Ended):
+                ended = part
+            else:
+                segments.append(part)
+        trajectory = Trajectory(segments=tuple(segments), actions=ended.actions, stop=ended.stop)
+        return Episode(task=task, sample=sample, trajectories=(trajectory,))
+
+    async def groups(
+        self,
+        tasks: Sequence[Task],
+        make_env: Callable[[Task], Env],
+        *,
+        samples: int,
+        first_prompt: int = 0,
+        at_once: int = 1024,
+        finished: Callable[[], None] = lambda: None,
+    ) -> list[Group]:
+        """`samples` episodes of every task, as groups in the order of the tasks; `finished` is called after each
+        episode. Prompts are numbered from `first_prompt`. The first error ends all."""
+        seats = asyncio.Semaphore(at_once)
+
+        async def one(prompt: int, task: Task, sample: int) -> Episode:
+            async with seats:
+                episode = await self.episode(make_env(task), task, first_prompt + prompt, sample)
+            finished()
+            return episode
+
+        try:
+            async with asyncio.TaskGroup() as together:
+                running = [
+                    [together.create_task(one(prompt, task, sample)) for sample in range(samples)]
+                    for prompt, task in enumerate(tasks)
+                ]
+        except* Exception as errors:  # the group wraps what its tasks raise; the caller wants the first of it
+            raise _first(errors) from None
+        return [
+            Group(task=task, episodes=tuple(job.result() for job in jobs))
+            for task, jobs in zip(tasks, running, strict=True)
+        ]
+
+
+async def scored(groups: Sequence[Group], reward: Reward) -> list[Group]:
+    """The groups with their scores, all scored side by side."""
+    scores = await asyncio.gather(*(reward(group) for group in groups))
+    return [replace(group, scores=tuple(found)) for group, found in zip(groups, scores, strict=True)]
+
+
+def _first(errors: BaseExceptionGroup) -> BaseException:
+    error = errors.exceptions[0]
+    return _first(error) if isinstance(error, BaseExceptionGroup) else error
+
+
+async def _reply(env: Env, completion: Completion) -> Reply:
+    """A retriever that could not look ends the episode as `failed`: its score will be missing."""
+    try:
+        return await env.reply(completion.text, completion.stop)
+    except RetrievalFailed:
+        return Reply(done="failed")
+
+
+def _written(completion: Completion) -> Segment:
+    return Segment(
+        author="policy",
+        tokens=completion.tokens,
+        text=completion.text,
+        logprobs=completion.logprobs,
+        policy_version=completion.policy_version,
+    )

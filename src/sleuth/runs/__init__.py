@@ -1,0 +1,1 @@
+"""What a run leaves behind: its folder, rollouts, checkpoints, protocol and model cards. Knows no stage."""

@@ -1,0 +1,86 @@
+"""`manifest.json`: what a run was made from and with."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from sleuth import __version__
+from sleuth.recipe import Recipe
+from sleuth.runs.atomic import write_text
+
+_LIBRARIES = ("torch", "transformers", "tokenizers", "numpy", "tantivy")
+
+
+class Manifest:
+    """Versions, seed, hashes and origin of a run; each continuation is added, nothing is taken away."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def begin(self, recipe: Recipe) -> None:
+        """Write the first manifest of a run, or note in the one that is there that the run goes on."""
+        session = {"at": datetime.now(UTC).isoformat(timespec="seconds"), "versions": versions()}
+        if self.path.exists():
+            manifest = self.read()
+            manifest["continued"].append(session)
+        else:
+            manifest = {
+                "started": session["at"],
+                "versions": session["versions"],
+                "platform": platform.platform(),
+                "seed": recipe.seed,
+                "hashes": {"recipe": recipe_hash(recipe)},
+                "continued": [],
+            }
+        manifest["recipe"] = recipe.resolved_from.model_dump(mode="json")
+        self._write(manifest)
+
+    def add_hashes(self, **hashes: str) -> None:
+        """Keep the hash of something the run read: `add_hashes(corpus="5f1c...")`."""
+        manifest = self.read()
+        manifest["hashes"].update(hashes)
+        self._write(manifest)
+
+    def read(self) -> dict[str, Any]:
+        """The manifest as it stands."""
+        return json.loads(self.path.read_text(encoding="utf-8"))
+
+    def _write(self, manifest: dict[str, Any]) -> None:
+        write_text(self.path, json.dumps(manifest, indent=2) + "\n")
+
+
+def versions() -> dict[str, str]:
+    """Name -> version of Python, of Sleuth and of the libraries that can move a number. Imports none of them."""
+    found = {"python": platform.python_version(), "sleuth": __version__}
+    for name in _LIBRARIES:
+        with suppress(metadata.PackageNotFoundError):  # a machine that needs one of them not at all can still train
+            found[name] = metadata.version(name)
+    return found
+
+
+def identity(recipe: Recipe) -> dict[str, Any]:
+    """What makes a run that run: dotted key -> value of everything but where it came from and how early it ends."""
+    table = recipe.model_dump(mode="json", exclude={"resolved_from"})
+    return {key: value for key, value in _flat(table, "") if not key.endswith(".stop_after")}
+
+
+def recipe_hash(recipe: Recipe) -> str:
+    """sha256 of `identity`."""
+    return hashlib.sha256(json.dumps(identity(recipe), sort_keys=True).encode()).hexdigest()
+
+
+def _flat(value: Any, key: str) -> Iterator[tuple[str, Any]]:
+    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else None
+    if entries is None:
+        yield key.removeprefix("."), value
+        return
+    for name, inner in entries:
+        yield from _flat(inner, f"{key}.{name}")

@@ -1,0 +1,66 @@
+"""One progress bar with what matters beside it; plain lines where there is no terminal."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+PLAIN_LINE_SECONDS = 10.0
+"""How often a log file, which is no terminal, gets a line."""
+
+
+class ProgressBar:
+    """`with ProgressBar("grpo", total=200) as bar: bar.advance(note="reward 0.31")`. Writes to stderr."""
+
+    def __init__(self, name: str, total: int, done: int = 0) -> None:
+        self.name = name
+        self.total = total
+        self.done = done
+        self.console = Console(stderr=True)
+        self._said = 0.0
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[note]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=self.console,
+            disable=not self.console.is_terminal,
+        )
+        self._task = self._bar.add_task(name, total=total, completed=done, note="")
+
+    def advance(self, count: int = 1, note: str = "") -> None:
+        """`count` more are done; `note` replaces what is said beside the bar."""
+        self.done += count
+        self._bar.update(self._task, completed=self.done, note=note)
+        if not self.console.is_terminal:
+            self._say_plainly(note)
+
+    def say(self, line: str) -> None:
+        """A line above the bar."""
+        if self.console.is_terminal:
+            self._bar.console.print(line, markup=False, highlight=False)
+        else:
+            print(line, file=sys.stderr, flush=True)
+
+    def _say_plainly(self, note: str) -> None:
+        now = time.monotonic()
+        if now - self._said >= PLAIN_LINE_SECONDS or self.done >= self.total:
+            self._said = now
+            print(f"{self.name} {self.done}/{self.total} {note}".rstrip(), file=sys.stderr, flush=True)
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()

@@ -1,0 +1,86 @@
+"""`protocol.json`: the protocol that a checkpoint was trained under travels with it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+
+from sleuth.runs.atomic import write_text
+from sleuth.types import SleuthError
+
+FILE = "protocol.json"
+
+
+def text_sha256(text: str) -> str:
+    """sha256 of a text's UTF-8 bytes."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+class ProtocolCard(BaseModel):
+    """All that must be the same for a checkpoint to be asked as it was trained: evaluation and serving read it."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, use_attribute_docstrings=True)
+
+    dialect: str
+    """Name of the search dialect."""
+    prompt: str
+    """Name of the prompt."""
+    prompt_text: str
+    """The prompt itself, byte for byte."""
+    prompt_sha256: str
+    """`text_sha256(prompt_text)`; a card whose prompt was edited by hand is refused."""
+    tags: tuple[str, ...]
+    """Every tag that the policy or the environment writes."""
+    stops: tuple[str, ...]
+    """The strings that end a turn."""
+    top_k: int
+    """Passages for a search."""
+    searches: int
+    """Searches allowed in an episode."""
+    turn_tokens: int
+    """Tokens the policy may write in a turn."""
+    passage_tokens: int | None
+    """Tokens of one passage; None is no limit."""
+    results_tokens: int | None = None
+    """Tokens of all passages of a search together; None is no limit."""
+    forced_search: bool = False
+    """The environment opens the first search."""
+    scorer: str
+    """Who decided what a right answer is."""
+    corpus_sha256: str | None = None
+    """The corpus that was searched; None where nothing was."""
+    sleuth_version: str
+    """The version that trained it; the only field that the hash leaves out."""
+
+    @model_validator(mode="after")
+    def _prompt_is_whole(self) -> Self:
+        if self.prompt_sha256 != text_sha256(self.prompt_text):
+            raise ValueError("prompt_text is not the text that prompt_sha256 was taken of")
+        return self
+
+    @property
+    def hash(self) -> str:
+        """sha256 of the protocol: two checkpoints with the same one can be compared."""
+        return text_sha256(json.dumps(self.model_dump(exclude={"sleuth_version"}), sort_keys=True))
+
+    def write(self, checkpoint: Path) -> None:
+        """Put the card into a checkpoint's folder."""
+        write_text(checkpoint / FILE, self.model_dump_json(indent=2) + "\n")
+
+    @classmethod
+    def read(cls, checkpoint: Path) -> Self | None:
+        """The card of a checkpoint; None for a model that carries none. A card that is not whole is a `SleuthError`."""
+        path = checkpoint / FILE
+        if not path.exists():
+            return None
+        try:
+            return cls.model_validate_json(path.read_bytes())
+        except ValidationError as error:
+            problem = error.errors()[0]
+            where = ".".join(map(str, problem["loc"]))
+            reason = str(problem.get("ctx", {}).get("error", problem["msg"]))
+            raise SleuthError(f"{path}: {where + ': ' if where else ''}{reason}") from None

@@ -1,0 +1,184 @@
+"""Groups of scored episodes in parquet: one row a trajectory.
+
+Log-probabilities are stored as float32, which is what engines compute: a Python float that came out of a float32
+returns as the same Python float. Every other number returns as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from sleuth.runs.atomic import replacing_file
+from sleuth.types import Action, Episode, Group, Passage, Score, Segment, SleuthError, Task, Trajectory
+
+_PASSAGE = pa.struct([("id", pa.string()), ("title", pa.string()), ("text", pa.string()), ("score", pa.float64())])
+_ACTION = pa.struct([("kind", pa.string()), ("text", pa.string()), ("passages", pa.list_(_PASSAGE))])
+_SEGMENT = pa.struct(
+    [
+        ("author", pa.string()),
+        ("text", pa.string()),
+        ("tokens", pa.list_(pa.int32())),
+        ("logprobs", pa.list_(pa.float32())),  # null: the policy did not sample it, or the engine did not tell
+        ("policy_version", pa.int32()),
+        ("cut", pa.int32()),
+    ]
+)
+SCHEMA = pa.schema(
+    [
+        ("group", pa.int32()),  # counts the groups of the file: a step may ask one question twice
+        ("task_id", pa.string()),
+        ("question", pa.string()),
+        ("golden_answers", pa.list_(pa.string())),
+        ("gold_passages", pa.list_(pa.string())),
+        ("kind", pa.string()),
+        ("source", pa.string()),
+        ("sample", pa.int32()),
+        ("trajectory", pa.int32()),
+        ("stop", pa.string()),
+        ("score", pa.float64()),  # null: missing
+        ("parts", pa.map_(pa.string(), pa.float64())),  # null: the group was never scored
+        ("note", pa.string()),
+        ("credit", pa.map_(pa.int32(), pa.float64())),
+        ("advantage", pa.float64()),  # null: missing, or the group was not trained
+        ("segments", pa.list_(_SEGMENT)),
+        ("actions", pa.list_(_ACTION)),
+    ]
+)
+
+
+def write_rollouts(path: Path, groups: Sequence[Group], advantages: Sequence[Sequence[float | None]]) -> None:
+    """Write a step's groups with `advantages[p][g]` of each episode; whole or not at all."""
+    rows = [
+        row
+        for index, (group, group_advantages) in enumerate(zip(groups, advantages, strict=True))
+        for row in _rows_of_group(index, group, group_advantages)
+    ]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing_file(path) as partial:
+        pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), partial, compression="zstd")
+
+
+def read_rollouts(path: Path) -> list[Group]:
+    """The groups of a file, equal to those that were written."""
+    return [_group(list(rows)) for _, rows in groupby(_rows(path), key=lambda row: row["group"])]
+
+
+def read_advantages(path: Path) -> list[list[float | None]]:
+    """The advantage of each episode of each group, as they were written."""
+    firsts = (row for row in _rows(path) if row["trajectory"] == 0)
+    return [[row["advantage"] for row in rows] for _, rows in groupby(firsts, key=lambda row: row["group"])]
+
+
+def _rows_of_group(index: int, group: Group, advantages: Sequence[float | None]) -> Iterator[dict[str, Any]]:
+    scores: Sequence[Score | None] = group.scores or [None] * len(group.episodes)
+    for episode, score, advantage in zip(group.episodes, scores, advantages, strict=True):
+        for number, trajectory in enumerate(episode.trajectories):
+            yield {
+                "group": index,
+                **_task_row(group.task),
+                "sample": episode.sample,
+                "trajectory": number,
+                "stop": trajectory.stop,
+                **_score_row(score),
+                "advantage": advantage,
+                "segments": [_segment_row(segment) for segment in trajectory.segments],
+                "actions": [_action_row(action) for action in trajectory.actions],
+            }
+
+
+def _task_row(task: Task) -> dict[str, Any]:
+    return {
+        "task_id": task.id,
+        "question": task.question,
+        "golden_answers": task.golden_answers,
+        "gold_passages": task.gold_passages,
+        "kind": task.kind,
+        "source": task.source,
+    }
+
+
+def _score_row(score: Score | None) -> dict[str, Any]:
+    if score is None:
+        return {}
+    return {
+        "score": score.value,
+        "parts": list(score.parts.items()),
+        "note": score.note,
+        "credit": list(score.credit.items()),
+    }
+
+
+def _segment_row(segment: Segment) -> dict[str, Any]:
+    return {
+        "author": segment.author,
+        "text": segment.text,
+        "tokens": segment.tokens,
+        "logprobs": segment.logprobs,
+        "policy_version": segment.policy_version,
+        "cut": segment.cut,
+    }
+
+
+def _action_row(action: Action) -> dict[str, Any]:
+    return {"kind": action.kind, "text": action.text, "passages": [_passage_row(item) for item in action.passages]}
+
+
+def _passage_row(passage: Passage) -> dict[str, Any]:
+    return {"id": passage.id, "title": passage.title, "text": passage.text, "score": passage.score}
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    try:
+        return pq.read_table(path, schema=SCHEMA).to_pylist()
+    except FileNotFoundError:
+        raise SleuthError(f"{path}: no such file of rollouts") from None
+    except pa.ArrowException as error:
+        raise SleuthError(f"{path}: is no file of rollouts: {str(error).splitlines()[0]}") from None
+
+
+def _group(rows: list[dict[str, Any]]) -> Group:
+    task = _task(rows[0])
+    episodes, scores = [], []
+    for sample, sample_rows in groupby(rows, key=lambda row: row["sample"]):
+        trajectories = list(sample_rows)
+        episodes.append(Episode(task=task, sample=sample, trajectories=tuple(map(_trajectory, trajectories))))
+        if trajectories[0]["parts"] is not None:
+            scores.append(_score(trajectories[0]))
+    return Group(task=task, episodes=tuple(episodes), scores=tuple(scores))
+
+
+def _task(row: Mapping[str, Any]) -> Task:
+    return Task(
+        id=row["task_id"],
+        question=row["question"],
+        golden_answers=tuple(row["golden_answers"]),
+        gold_passages=tuple(row["gold_passages"]),
+        kind=row["kind"],
+        source=row["source"],
+    )
+
+
+def _score(row: Mapping[str, Any]) -> Score:
+    return Score(value=row["score"], parts=dict(row["parts"]), note=row["note"], credit=dict(row["credit"]))
+
+
+def _trajectory(row: Mapping[str, Any]) -> Trajectory:
+    return Trajectory(
+        segments=tuple(map(_segment, row["segments"])), actions=tuple(map(_action, row["actions"])), stop=row["stop"]
+    )
+
+
+def _segment(row: Mapping[str, Any]) -> Segment:
+    logprobs = None if row["logprobs"] is None else tuple(row["logprobs"])
+    return Segment(**{**row, "tokens": tuple(row["tokens"]), "logprobs": logprobs})
+
+
+def _action(row: Mapping[str, Any]) -> Action:
+    passages = tuple(Passage(**passage) for passage in row["passages"])
+    return Action(kind=row["kind"], text=row["text"], passages=passages)

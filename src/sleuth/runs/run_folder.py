@@ -1,0 +1,98 @@
+"""The folder of a run: everything that it leaves behind, and all that is needed to go on."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import Self
+
+from sleuth.recipe import Recipe, dump_toml, load_recipe
+from sleuth.runs.atomic import PARTIAL, write_text
+from sleuth.runs.lock import RunLock
+from sleuth.runs.manifest import Manifest, identity
+from sleuth.runs.metrics import MetricsFile
+from sleuth.types import SleuthError
+
+
+class RunFolder:
+    """An open run folder; one process at a time may hold it.
+
+    `recipe.toml` (resolved), `manifest.json`, `metrics.jsonl`, `log.txt`, and the folders `rollouts`, `eval` and
+    `checkpoints`. Use it as a context manager, or `close` it.
+    """
+
+    def __init__(self, path: Path, recipe: Recipe, lock: RunLock) -> None:
+        self.path = path
+        self.recipe = recipe
+        self.metrics = MetricsFile(path / "metrics.jsonl")
+        self.manifest = Manifest(path / "manifest.json")
+        self.rollouts = path / "rollouts"
+        self.eval = path / "eval"
+        self.checkpoints = path / "checkpoints"
+        self._lock = lock
+
+    @classmethod
+    def open(cls, path: Path, recipe: Recipe) -> Self:
+        """Make the folder, or continue it if it holds this recipe (only `stop_after` may differ).
+
+        Raises `SleuthError` where the folder holds another recipe or other things, or another process writes it.
+        """
+        _check_place(path)
+        path.mkdir(parents=True, exist_ok=True)
+        lock = RunLock(path)
+        try:
+            _check_recipe(path, recipe)
+            run = cls(path, recipe, lock)
+            run._begin()
+        except BaseException:
+            lock.release()
+            raise
+        return run
+
+    def log(self, line: str) -> None:
+        """Add a line to `log.txt`, with the time."""
+        with open(self.path / "log.txt", "a", encoding="utf-8") as file:
+            file.write(f"{datetime.now().isoformat(sep=' ', timespec='seconds')}  {line}\n")
+
+    def close(self) -> None:
+        """Let another process continue the run."""
+        self._lock.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _begin(self) -> None:
+        write_text(self.path / "recipe.toml", dump_toml(self.recipe))
+        self.manifest.begin(self.recipe)
+        self.metrics.mend()
+        for folder in (self.rollouts, self.eval, self.checkpoints):
+            folder.mkdir(exist_ok=True)
+
+
+def _check_place(path: Path) -> None:
+    if path.exists() and not path.is_dir():
+        raise SleuthError(f"{path}: is a file; a run needs a folder")
+    if not path.exists() or (path / "recipe.toml").exists():
+        return
+    foreign = sorted(place.name for place in path.iterdir() if place.name not in ("lock", "recipe.toml" + PARTIAL))
+    if foreign:
+        raise SleuthError(f"{path}: holds no run but {foreign[0]!r}; choose a new or an empty folder with --run")
+
+
+def _check_recipe(path: Path, recipe: Recipe) -> None:
+    if not (path / "recipe.toml").exists():
+        return
+    there, here = identity(load_recipe(path / "recipe.toml")), identity(recipe)
+    for key in there | here:
+        if there.get(key) != here.get(key):
+            raise SleuthError(
+                f"{path}: holds another run: {key} is {_shown(there.get(key))} there and {_shown(here.get(key))} here; "
+                "choose another folder with --run"
+            )
+
+
+def _shown(value: object) -> str:
+    return "absent" if value is None else repr(value)

@@ -1,0 +1,190 @@
+"""Group-relative policy optimisation (arXiv:2402.03300): play, score, weigh, pack, update, publish, log."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedModel
+
+from sleuth.build import optimisation_of, reward_of, search_setting
+from sleuth.data.questions import questions_hash, select_tasks
+from sleuth.engines.local import LocalEngine
+from sleuth.learn.advantages import group_advantages, has_signal
+from sleuth.learn.batch import Batch, collate, trajectory_row
+from sleuth.learn.policy import Policy, PolicyLoss, frozen_copy
+from sleuth.recipe.stages import GrpoRecipe
+from sleuth.render import Renderer
+from sleuth.rollout import Rollout, scored
+from sleuth.runs.checkpoints import step_name
+from sleuth.runs.progress import ProgressBar
+from sleuth.runs.rollouts import write_rollouts
+from sleuth.stages.stage_run import Saved, StageRun, last_step
+from sleuth.stages.step_figures import probe_lines, step_figures, values_of
+from sleuth.stages.task_order import TaskOrder
+from sleuth.types import Group, SleuthError, Task
+
+
+def run_grpo(stage: GrpoRecipe, run: StageRun) -> Path:
+    """Train until the stage's last step; the last checkpoint."""
+    saved = run.saved()
+    begin, end = saved.steps if saved else 0, last_step(stage)
+    if saved and begin >= end:
+        return saved.checkpoint
+    learner = Learner(stage, run, saved)
+    run.folder.metrics.rewind(stage.name, run.first_step + begin)
+    checkpoint = saved.checkpoint if saved else Path(run.model)
+    with ProgressBar(stage.name, end, begin) as bar:
+        if begin == 0 and stage.probe_prompts:
+            for line in learner.probe():
+                run.folder.log(line)
+                bar.say(line)
+        for step in range(begin + 1, end + 1):
+            figures = learner.step(step)
+            run.folder.metrics.append(stage.name, run.first_step + step, figures)
+            bar.advance(note=f"reward {figures['reward_mean']:.3f} signal {figures['signal_fraction']:.2f}")
+            if step % stage.save_every == 0 or step == end:
+                checkpoint = learner.save(step)
+    return checkpoint
+
+
+class Learner:
+    """The objects of one GRPO stage, and its step. Engine and policy share one model: weights are never copied."""
+
+    def __init__(self, stage: GrpoRecipe, run: StageRun, saved: Saved | None) -> None:
+        self.stage = stage
+        self.run = run
+        self.model, self.tokenizer = run.load(saved.checkpoint if saved else run.model)
+        self.renderer = Renderer(self.tokenizer)
+        self.order = TaskOrder(select_tasks(stage.data), seed=run.key, asked=saved.state["asked"] if saved else 0)
+        self.setting = search_setting(stage.env, self.tokenizer, self.order.tasks)
+        self.reward = reward_of(stage.reward, self.setting.dialect)
+        self.engine = LocalEngine(self.model, self.tokenizer, slots=stage.slots, context=stage.context)
+        self.policy = Policy(self.model, optimisation_of(stage), self._reference(saved))
+        self.protocol = self.setting.protocol(stage.reward[0].scorer)
+        if saved:
+            self.policy.load_state_dict(saved.state["policy"])
+        run.folder.manifest.add_hashes(
+            questions=questions_hash(self.order.tasks),
+            protocol=self.protocol.hash,
+            corpus=self.setting.corpus_sha256 or "none",
+        )
+
+    def step(self, step: int) -> dict[str, Any]:
+        """One optimiser step on fresh episodes; its figures."""
+        started = time.monotonic()
+        groups = asyncio.run(self._play(step))
+        played = time.monotonic()
+        advantages = [self._advantages(group) for group in groups]
+        self._require_enough(groups, advantages)
+        update = self.policy.update(
+            self._pack(groups, advantages), policy_loss_of(self.stage), budget=self.stage.tokens_per_micro_batch
+        )
+        self.engine.publish(step)
+        updated = time.monotonic()
+        name = f"{step_name(self.run.first_step + step)}.parquet"
+        write_rollouts(self.run.folder.rollouts / name, groups, advantages)
+        seconds = {"seconds_rollout": played - started, "seconds_update": updated - played}
+        return step_figures(groups, advantages) | asdict(update) | seconds
+
+    def probe(self) -> list[str]:
+        """What the policy can do before it has learned anything, in sentences."""
+        tasks = self.order.peek(self.stage.probe_prompts)
+        groups = asyncio.run(self._groups(tasks, step=0, first_prompt=0))
+        return probe_lines(groups)
+
+    def save(self, step: int) -> Path:
+        """A checkpoint after `step` steps."""
+        state = {"policy": self.policy.state_dict(), "asked": self.order.asked}
+        return self.run.save(step, self.model, self.tokenizer, state, keep=self.stage.keep, protocol=self.protocol)
+
+    async def _play(self, step: int) -> list[Group]:
+        """The step's scored groups. If the recipe asks for it, groups without signal make room for other questions."""
+        groups = await self._fresh(step, self.stage.prompts_per_step)
+        for _ in range(self.stage.replace_no_signal):
+            useful = [group for group in groups if has_signal(values_of(group))]
+            if len(useful) == len(groups):
+                break
+            groups = [*useful, *await self._fresh(step, len(groups) - len(useful))]
+        return groups
+
+    async def _fresh(self, step: int, count: int) -> list[Group]:
+        first = self.order.asked
+        return await self._groups(self.order.take(count), step=step, first_prompt=first)
+
+    async def _groups(self, tasks: Sequence[Task], *, step: int, first_prompt: int) -> list[Group]:
+        stage = self.stage
+        rollout = Rollout(
+            engine=self.engine,
+            renderer=self.renderer,
+            context=stage.context,
+            temperature=stage.sampling.temperature,
+            key=(*self.run.key, step),
+        )
+        played = await rollout.groups(
+            tasks, self.setting.env, samples=stage.samples_per_prompt, first_prompt=first_prompt
+        )
+        groups = await scored(played, self.reward)
+        if any(reward.shuffle for reward in stage.reward):
+            groups = shuffled_scores(groups, key=(*self.run.key, step))
+        return groups
+
+    def _advantages(self, group: Group) -> list[float | None]:
+        """None where an episode is left out of the loss: its score is missing, or too few siblings have one."""
+        values = values_of(group)
+        if sum(value is not None for value in values) < self.stage.min_siblings:
+            return [None] * len(values)
+        return group_advantages(values, self.stage.loss.advantage, std_floor=self.stage.loss.std_floor)
+
+    def _pack(self, groups: Sequence[Group], advantages: Sequence[Sequence[float | None]]) -> Batch:
+        rows = [
+            trajectory_row(trajectory, advantage)
+            for group, of_group in zip(groups, advantages, strict=True)
+            for episode, advantage in zip(group.episodes, of_group, strict=True)
+            for trajectory in episode.trajectories
+            if advantage is not None
+        ]
+        return collate(rows, normalise=self.stage.loss.normalise, constant=self.stage.loss.constant)
+
+    def _require_enough(self, groups: Sequence[Group], advantages: Sequence[Sequence[float | None]]) -> None:
+        """Too many missing scores pause the run: what is left would be another distribution."""
+        notes = [score.note for group in groups for score in group.scores if score.value is None]
+        episodes = sum(len(group.episodes) for group in groups)
+        trained = any(advantage is not None for of_group in advantages for advantage in of_group)
+        if len(notes) > self.stage.max_missing_fraction * episodes or not trained:
+            raise SleuthError(
+                f"{len(notes)} of {episodes} scores are missing ({notes[0]}), more than max_missing_fraction = "
+                f"{self.stage.max_missing_fraction} allows; nothing was trained: mend the cause and start the run again"
+            )
+
+    def _reference(self, saved: Saved | None) -> PreTrainedModel | None:
+        """The weights the stage began with, where the loss measures a distance to them."""
+        if not self.stage.loss.beta:
+            return None
+        return frozen_copy(self.run.load(self.run.model)[0] if saved else self.model)
+
+
+def shuffled_scores(groups: Sequence[Group], key: tuple[int, ...]) -> list[Group]:
+    """Control arm: the step's scores dealt out anew, so that they say nothing about the episodes they land on."""
+    scores = [score for group in groups for score in group.scores]
+    random.Random(f"shuffle {key}").shuffle(scores)
+    dealt = iter(scores)
+    return [replace(group, scores=tuple(next(dealt) for _ in group.scores)) for group in groups]
+
+
+def policy_loss_of(stage: GrpoRecipe) -> PolicyLoss:
+    """The recipe's `[stage.loss]` as the policy takes it."""
+    loss = stage.loss
+    return PolicyLoss(
+        clip_low=loss.clip_low,
+        clip_high=loss.clip_high,
+        kl=loss.kl,
+        beta=loss.beta,
+        tis_cap=loss.tis_cap,
+        temperature=stage.sampling.temperature,
+    )

@@ -1,0 +1,72 @@
+"""What a step of episodes looks like in figures, and what the probe before the first step says in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean
+
+from sleuth.learn.advantages import has_signal
+from sleuth.types import Episode, Group
+
+FEW = 0.05
+"""Below this share of episodes or groups, learning starts from almost nothing."""
+
+
+def values_of(group: Group) -> list[float | None]:
+    """The scores of a group's episodes; None where one is missing."""
+    return [score.value for score in group.scores]
+
+
+def step_figures(groups: Sequence[Group], advantages: Sequence[Sequence[float | None]]) -> dict[str, float | None]:
+    """The episode side of a step's row in `metrics.jsonl`; shares are of groups or of episodes, as their names say."""
+    episodes = [episode for group in groups for episode in group.episodes]
+    scores = [score for group in groups for score in group.scores]
+    present = [score for score in scores if score.value is not None]
+    return {
+        "reward_mean": _mean([score.value for score in present if score.value is not None]),
+        "em": _mean([score.parts["em"] for score in present if "em" in score.parts]),
+        "searched": _mean([float(episode.trajectory.searches > 0) for episode in episodes]),
+        "searches_mean": _mean([episode.trajectory.searches for episode in episodes]),
+        "response_tokens_mean": _mean([_response_tokens(episode) for episode in episodes]),
+        "signal_fraction": _mean([float(has_signal(values_of(group))) for group in groups]),
+        "missing_fraction": 1 - len(present) / len(scores),
+        "dropped_groups": sum(all(value is None for value in of_group) for of_group in advantages),
+    }
+
+
+def probe_lines(groups: Sequence[Group]) -> list[str]:
+    """Whether there is anything to learn from, and what to do where there is not."""
+    episodes = [episode for group in groups for episode in group.episodes]
+    signal = fmean(float(has_signal(values_of(group))) for group in groups)
+    searched = fmean(float(episode.trajectory.searches > 0) for episode in episodes)
+    answered = fmean(float(episode.trajectory.stop == "answered") for episode in episodes)
+    lines = [
+        f"probe of {len(groups)} questions x {len(groups[0].episodes)} samples: {signal:.0%} of groups carry signal, "
+        f"{searched:.0%} of episodes search, {answered:.0%} end with an answer"
+    ]
+    if searched < FEW:
+        lines.append(
+            "almost no episode searches: what never happens cannot be reinforced; use a prompt with a worked example, "
+            "or fine-tune on a few hundred searching episodes first"
+        )
+    if signal < FEW:
+        all_right = fmean(value or 0.0 for group in groups for value in values_of(group)) > 0.5
+        lines.append(
+            "almost every group is all right: the questions are too easy to teach anything; take harder ones"
+            if all_right
+            else "almost every group is all wrong: take easier questions, more samples_per_prompt, or a stronger base"
+        )
+    return lines
+
+
+def _response_tokens(episode: Episode) -> int:
+    return sum(
+        len(segment.tokens)
+        for trajectory in episode.trajectories
+        for segment in trajectory.segments
+        if segment.author == "policy"
+    )
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return fmean(values) if values else None

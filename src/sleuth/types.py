@@ -1,0 +1,263 @@
+"""The nouns of Sleuth. Everything that travels between rooms is one of these, and nothing here imports anything of
+ours.
+
+All records are frozen, slotted and keyword-only. Letters: P prompts, G siblings of one prompt, T tokens, K passages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+Author = Literal["policy", "env", "template", "source", "teacher"]
+"""Who wrote a token: the policy sampled it, the environment supplied it (observations, inserted tags), a prompt
+template holds it, a source text holds it (ground truth), or a teacher wrote it."""
+
+StopReason = Literal["stop", "eos", "length"]
+"""Why a completion ended: a stop string was written, the end-of-text token was sampled, or the token budget was
+spent."""
+
+
+class SleuthError(Exception):
+    """The user's input was wrong, or the outside world was. The message is one line: what, where, and what would be
+    right."""
+
+
+class RetrievalFailed(Exception):  # noqa: N818
+    """A retriever could not answer. The episode becomes missing, never an empty result and never a zero."""
+
+
+# -- what is asked ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passage:
+    """A piece of a corpus. `Passage(id="17", title="Ada Voss", text="Ada Voss was born in Tarn.", score=11.3)`."""
+
+    id: str
+    title: str
+    text: str
+    score: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """A question with what is needed to score it.
+
+    `Task(id="q7", question="where was Ada Voss born?", golden_answers=("Tarn",), gold_passages=("17",),
+    kind="one_hop")`. `gold_passages` are corpus ids and may be empty; `kind` and `source` only group figures in
+    tables.
+    """
+
+    id: str
+    question: str
+    golden_answers: tuple[str, ...]
+    gold_passages: tuple[str, ...] = ()
+    kind: str = ""
+    source: str = ""
+
+
+# -- what is written -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """A run of tokens with one author. Which segments a loss trains is the stage's decision and is never stored here.
+
+    `tokens` has n ids; `text` is the same run as people read it; `logprobs`, if the policy sampled them and the engine
+    told, has n natural-log probabilities under the sampling policy. `cut` is how many tokens a budget took away.
+    `Segment(author="policy", tokens=(5, 9), text="<search> Ada", logprobs=(-0.1, -1.2), policy_version=3)`.
+    """
+
+    author: Author
+    tokens: tuple[int, ...]
+    text: str
+    logprobs: tuple[float, ...] | None = None
+    policy_version: int | None = None
+    cut: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Action:
+    """What the environment understood the policy to do in one turn, parsed from policy-written text alone.
+
+    `Action(kind="search", text="Ada Voss", passages=(Passage(...),))`; kind "answer" carries the answer, kind "invalid"
+    the text that was neither.
+    """
+
+    kind: Literal["search", "answer", "invalid"]
+    text: str
+    passages: tuple[Passage, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trajectory:
+    """Segments laid end to end: exactly what the model saw. `stop` says how it ended: `answered`, `turns`, `length`
+    (the context was full), `eos`, or `failed` (the retriever did not answer: the score will be missing)."""
+
+    segments: tuple[Segment, ...]
+    actions: tuple[Action, ...] = ()
+    stop: str = "answered"
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """All T token ids, in order."""
+        return tuple(token for segment in self.segments for token in segment.tokens)
+
+    @property
+    def text(self) -> str:
+        """The same story as text, cuts included."""
+        return "".join(segment.text for segment in self.segments)
+
+    @property
+    def policy_text(self) -> str:
+        """Only what the policy wrote."""
+        return "".join(segment.text for segment in self.segments if segment.author == "policy")
+
+    @property
+    def passages(self) -> tuple[Passage, ...]:
+        """Every passage that was shown, in order."""
+        return tuple(passage for action in self.actions for passage in action.passages)
+
+    @property
+    def searches(self) -> int:
+        """How many searches were made."""
+        return sum(action.kind == "search" for action in self.actions)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Episode:
+    """One or more linked trajectories that share a score (more than one only where a chat template rewrites history).
+
+    `Episode(task=task, sample=2, trajectories=(trajectory,))`: the third sibling of its group.
+    """
+
+    task: Task
+    sample: int
+    trajectories: tuple[Trajectory, ...]
+
+    @property
+    def trajectory(self) -> Trajectory:
+        """The last trajectory: the one that holds the answer."""
+        return self.trajectories[-1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """A value, or `None` where no verdict could be had, with its named parts and a note in words.
+
+    `Score(value=1.0, parts={"em": 1.0}, note="correct")`; `Score(value=None, note="retriever failed")`.
+    `credit` optionally pays one segment by itself: segment index -> value.
+    """
+
+    value: float | None
+    parts: Mapping[str, float] = field(default_factory=dict)
+    note: str = ""
+    credit: Mapping[int, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """A task, its G episodes and, once scored, their G scores."""
+
+    task: Task
+    episodes: tuple[Episode, ...]
+    scores: tuple[Score, ...] = ()
+
+
+# -- the seams: engine, environment, retriever, reward ---------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """How the next tokens are drawn. Temperature 0 is greedy; the support is always the whole vocabulary.
+
+    `key` names the draw, outermost first: (seed, stage, step, prompt, sample, turn). The same key and the same tokens
+    give the same completion, whatever else runs beside it; requests that wait are admitted in the order of their keys.
+    """
+
+    max_tokens: int
+    temperature: float = 1.0
+    stops: tuple[str, ...] = ()
+    key: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """Some freshly sampled tokens (n ids, n log-probabilities) with the text they finished. `stop` is set on the
+    last."""
+
+    tokens: tuple[int, ...]
+    logprobs: tuple[float, ...] | None
+    text: str
+    stop: StopReason | None = None
+    policy_version: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    """A whole turn. `text` runs through the stop string when one was written, and ends there; a token that overhangs
+    the stop string stays whole in `tokens`."""
+
+    tokens: tuple[int, ...]
+    logprobs: tuple[float, ...] | None
+    text: str
+    stop: StopReason
+    policy_version: int | None = None
+
+
+class Engine(Protocol):
+    """Who writes the next tokens."""
+
+    def stream(self, tokens: Sequence[int], sampling: Sampling) -> AsyncIterator[Chunk]:
+        """Continue `tokens`. Closing the iterator early frees the slot."""
+        ...
+
+    async def complete(self, tokens: Sequence[int], sampling: Sampling) -> Completion:
+        """`stream`, collected."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """Text on its way into a trajectory. Beyond `budget` tokens it is cut, and the cut is reported; None is no
+    limit."""
+
+    text: str
+    author: Author = "env"
+    budget: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """What an environment says: pieces to append, then either the end (`done` names why) or the next turn's limits.
+    `action` is what it understood the policy's last turn to be."""
+
+    pieces: tuple[Piece, ...] = ()
+    action: Action | None = None
+    done: str | None = None
+    max_tokens: int = 0
+    stops: tuple[str, ...] = ()
+
+
+class Env(Protocol):
+    """What the policy talks to, in text; single use. `open` gives the prompt, `reply` answers one turn."""
+
+    async def open(self) -> Reply: ...
+
+    async def reply(self, text: str, stop: StopReason) -> Reply: ...
+
+
+class Retriever(Protocol):
+    """Finds passages. Raises `RetrievalFailed` when it could not look."""
+
+    async def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
+        """At most k passages for each query, best first; ties broken by id."""
+        ...
+
+
+class Reward(Protocol):
+    """Scores the G episodes of one group, in order."""
+
+    async def __call__(self, group: Group) -> list[Score]: ...

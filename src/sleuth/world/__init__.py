@@ -1,0 +1,1 @@
+"""A generated, searchable world with known facts: people, places, works and firms. Data only."""

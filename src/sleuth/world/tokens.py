@@ -1,0 +1,64 @@
+"""The tiny model's own tokenizer: one token a word of the world, bytes for everything else.
+
+Byte-level, so any text goes in and comes out unchanged; a word that is not of the world costs a token a byte.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from sleuth.dialects import DIALECTS
+from sleuth.world import names
+from sleuth.world.names import words_for
+from sleuth.world.wording import DESCRIPTIONS, PASSAGES, QUESTIONS, RELATIONS
+
+WORD = r"\[\d\]| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]|\s"
+END = "<|end|>"
+FRAME = ("Question:", " find", " is", " and", " |", " [", "\n", "[1]", "[2]", "[3]", "[4]", "[5]")
+
+
+def make_tokenizer(people: int, extra: Iterable[str] = ()) -> PreTrainedTokenizerFast:
+    """A fast tokenizer for worlds of at most `people` people; `extra` texts (prompts, hints) lend their words too."""
+    vocabulary = {symbol: index for index, symbol in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    splitter = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(WORD), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    for text in [*_texts(people), *extra]:
+        for piece, _ in splitter.pre_tokenize_str(text):
+            vocabulary.setdefault(piece, len(vocabulary))
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[], ignore_merges=True))
+    tokenizer.pre_tokenizer = splitter
+    tokenizer.decoder = decoders.ByteLevel()
+    tags = dict.fromkeys(tag for dialect in DIALECTS.values() for tag in dialect.tags)
+    tokenizer.add_tokens([AddedToken(tag, normalized=False, special=False) for tag in tags])
+    tokenizer.add_special_tokens([AddedToken(END, normalized=False, special=True)])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, eos_token=END, pad_token=END, clean_up_tokenization_spaces=False
+    )
+
+
+def _texts(people: int) -> Iterator[str]:
+    """Every word of the world, each behind a space as running text has it."""
+    words = words_for(people)
+    for name in (*words.first, *words.family, *words.places, *names.REGIONS, *names.PROFESSIONS, *names.KINDS):
+        yield f" {name}"
+    for name in (*names.FIRMS, *names.ADJECTIVES, *names.NOUNS, *names.YEARS):
+        yield f" {name}"
+    templates = [
+        *(text for texts in PASSAGES.values() for text in texts),
+        *RELATIONS.values(),
+        *(text for split in QUESTIONS.values() for texts in split.values() for text in texts),
+        *(text for split in DESCRIPTIONS.values() for texts in split.values() for text in texts),
+    ]
+    for text in templates:
+        plain = re.sub(r"\{\w+\}", "X", text)
+        yield f" {plain[0].upper()}{plain[1:]}"
+        yield f" {plain}"
+    yield from FRAME

@@ -1,0 +1,149 @@
+"""How the world speaks: wordings of facts in passages and of questions, the latter split into train and test.
+
+A test wording uses only words that training texts use elsewhere, in an order that they never use.
+"""
+
+from __future__ import annotations
+
+from sleuth.world.names import Split
+
+PASSAGES: dict[str, tuple[str, ...]] = {
+    "life": (
+        "{person} was born in {birthplace} in {birth_year}.",
+        "In {birth_year}, {person} was born in {birthplace}.",
+        "Born in {birthplace} in {birth_year}, {person} grew up by the sea.",
+        "{person} was from the town of {birthplace} and was born in {birth_year}.",
+    ),
+    "career": (
+        "{person} was a {profession} who worked for {employer}.",
+        "{person} worked for {employer} as a {profession}.",
+        "As a {profession}, {person} made a living at {employer}.",
+        "For years {employer} had {person} as its {profession}.",
+    ),
+    "work": (
+        "{work} is a {kind} by {author}, written in {year}.",
+        "{work}, a {kind} of {year}, was written by {author}.",
+        "In {year}, {author} wrote the {kind} {work}.",
+    ),
+    "firm": (
+        "{firm} is a firm in {seat}, founded by {founder}.",
+        "{firm} was founded by {founder} in {seat}.",
+        "In the town of {seat}, {founder} founded {firm}.",
+    ),
+    "town": (
+        "{town} is a town in {region}.",
+        "The town of {town} is in the region of {region}.",
+        "In {region} is the town of {town}, by the sea.",
+    ),
+    "fair": (
+        "{visitor} and {other} met at the fair of {town} in {year}.",
+        "The fair of {year} in {town} had {visitor} and {other} as guests.",
+        "In {year}, {visitor} came to {town} for the fair with {other}.",
+    ),
+}
+
+RELATIONS: dict[str, str] = {
+    "birthplace": "birthplace of {subject}",
+    "birth_year": "birth year of {subject}",
+    "profession": "profession of {subject}",
+    "employer": "employer of {subject}",
+    "author": "author of {subject}",
+    "year": "year of {subject}",
+    "founder": "founder of {subject}",
+    "seat": "seat of {subject}",
+    "region": "region of {subject}",
+}
+"""The plain name of a relation, as thoughts use it."""
+
+QUESTIONS: dict[Split, dict[str, tuple[str, ...]]] = {
+    "train": {
+        "birthplace": (
+            "Where was {subject} born?",
+            "In which town was {subject} born?",
+            "What is the birthplace of {subject}?",
+            "Which town was {subject} from?",
+            "{subject} was born in which town?",
+        ),
+        "birth_year": (
+            "When was {subject} born?",
+            "In which year was {subject} born?",
+            "What is the birth year of {subject}?",
+            "{subject} was born in what year?",
+        ),
+        "profession": (
+            "What did {subject} do for a living?",
+            "What was the profession of {subject}?",
+            "What work did {subject} do?",
+            "Which profession had {subject}?",
+        ),
+        "employer": (
+            "Who did {subject} work for?",
+            "For which firm did {subject} work?",
+            "What was the employer of {subject}?",
+            "{subject} worked for which firm?",
+        ),
+        "author": (
+            "Who wrote {subject}?",
+            "Who is the author of {subject}?",
+            "By whom was {subject} written?",
+            "Which person wrote {subject}?",
+        ),
+        "year": (
+            "When was {subject} written?",
+            "In which year was {subject} written?",
+            "What is the year of {subject}?",
+        ),
+        "founder": (
+            "Who founded {subject}?",
+            "Who is the founder of {subject}?",
+            "By whom was {subject} founded?",
+            "Which person founded {subject}?",
+        ),
+        "seat": (
+            "Where is {subject}?",
+            "In which town is {subject}?",
+            "What is the seat of {subject}?",
+            "{subject} is in which town?",
+        ),
+        "region": (
+            "In which region is {subject}?",
+            "What is the region of {subject}?",
+            "Which region is {subject} in?",
+        ),
+    },
+    "test": {
+        "birthplace": ("What town was {subject} born in?", "Where is {subject} from?"),
+        "birth_year": ("What year was {subject} born in?", "{subject} was born when?"),
+        "profession": ("For a living, what did {subject} do?", "Which profession did {subject} have?"),
+        "employer": ("Which firm did {subject} work for?", "For whom did {subject} work?"),
+        "author": ("{subject} was written by whom?", "Which author wrote {subject}?"),
+        "year": ("What year was {subject} written in?", "{subject} was written in which year?"),
+        "founder": ("{subject} was founded by whom?", "What person founded {subject}?"),
+        "seat": ("What town is {subject} in?", "Which town has {subject}?"),
+        "region": ("What region is {subject} in?", "{subject} is in which region?"),
+    },
+}
+
+DESCRIPTIONS: dict[Split, dict[str, tuple[str, ...]]] = {
+    "train": {
+        "author": ("the author of {subject}", "the person who wrote {subject}"),
+        "founder": ("the founder of {subject}", "the one who founded {subject}"),
+        "employer": ("the employer of {subject}", "the firm {subject} worked for"),
+        "birthplace": ("the birthplace of {subject}", "the town {subject} was born in"),
+    },
+    "test": {
+        "author": ("the one who wrote {subject}",),
+        "founder": ("the person who founded {subject}",),
+        "employer": ("the firm that {subject} worked for",),
+        "birthplace": ("the town that {subject} was from",),
+    },
+}
+"""How a question names an entity that it does not name: the first hop of two."""
+
+SECOND_HOPS: dict[str, tuple[str, ...]] = {
+    "author": ("birthplace", "birth_year", "profession", "employer"),
+    "founder": ("birthplace", "birth_year", "profession"),
+    "employer": ("seat", "founder"),
+    "birthplace": ("region",),
+}
+"""What may be asked of the entity that the first hop leads to."""

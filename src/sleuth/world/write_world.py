@@ -1,0 +1,124 @@
+"""A world as files: the corpus and the questions in the layouts that real data has, and a card that names them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any
+
+from sleuth.runs.atomic import replacing_file
+from sleuth.types import SleuthError
+from sleuth.world.encyclopaedia import count_articles
+from sleuth.world.facts import World, make_world
+from sleuth.world.library import REPORT_EVERY, Library
+from sleuth.world.names import Split, split_of
+from sleuth.world.questions import Question, ask, one_hops, two_hops
+
+CORPUS = "corpus.jsonl"
+QUESTIONS: dict[Split, str] = {"train": "qa_train.jsonl", "test": "qa_test.jsonl"}
+CARD = "world.json"
+A_PERSON: dict[Split, float] = {"train": 2.0, "test": 0.5}
+"""How many questions for each person."""
+
+Progress = Callable[[int, int], None]
+"""Called with the number of steps done and of all: a passage is composed and then written, a question is written."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorldCard:
+    """What was written: equal seeds and sizes give equal hashes.
+
+    `WorldCard(seed=0, people=2000, rows={"corpus.jsonl": 5760, ...}, sha256={"corpus.jsonl": "8c1f...", ...})`.
+    """
+
+    seed: int
+    people: int
+    rows: Mapping[str, int]
+    sha256: Mapping[str, str]
+
+
+def write_world(folder: Path, seed: int, people: int, progress: Progress = lambda done, total: None) -> WorldCard:
+    """Write the corpus, two questions a person to train on, one for two people to test with, and the card.
+
+    Half of the questions have two hops. No training question speaks of anything that a test question looks up (towns
+    apart, which all share), or uses its wording. A world that is already in `folder` is replaced once the new one is
+    complete. Raises SleuthError for a folder that holds anything but a world, and for an impossible number of people.
+    """
+    if folder.exists() and not (folder / CARD).is_file() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise SleuthError(f"{folder}: exists and holds no {CARD}; name a new or empty folder, or that of a world")
+    world = make_world(seed, people)
+    composed = count_articles(world)
+    counts = {CORPUS: composed} | {name: round(A_PERSON[split] * people) for split, name in QUESTIONS.items()}
+    steps = composed + sum(counts.values())
+    library = Library(world, random.Random(f"library {seed} {people}"), lambda count: progress(count, steps))
+    contents = {CORPUS: _passage_rows(library)}
+    for split, name in QUESTIONS.items():
+        drawn = draw_questions(world, library, split, random.Random(f"questions {split} {seed} {people}"))
+        contents[name] = _question_rows(split, islice(drawn, counts[name]), library)
+    folder.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as complete:
+        aside = {name: complete.enter_context(replacing_file(folder / name)) for name in (CARD, *contents)}
+        files = {aside[name]: rows for name, rows in contents.items()}
+        hashes = _write_files(files, lambda count: progress(composed + count, steps))
+        card = WorldCard(seed=seed, people=people, rows=counts, sha256=dict(zip(contents, hashes, strict=True)))
+        aside[CARD].write_text(json.dumps(asdict(card), indent=2) + "\n")
+    return card
+
+
+def draw_questions(world: World, library: Library, split: Split, rng: random.Random) -> Iterator[Question]:
+    """Questions without end about what belongs to a split, one hop and two hops in turn; none looks up the same twice.
+
+    A town belongs to both splits: a question reaches it only through somebody who was born there.
+    """
+    subjects = [name for name in (*world.people, *world.works, *world.firms) if split_of(name) == split]
+    asked: set[tuple[str, ...]] = set()
+    for paths in cycle((one_hops, two_hops)):
+        while True:
+            hops = rng.choice([*paths(library, rng.choice(subjects))])
+            looked_up = (hops[0].subject, *(hop.relation for hop in hops))
+            held = all(hop.subject in world.towns or split_of(hop.subject) == split for hop in hops)
+            if held and looked_up not in asked:
+                break
+        asked.add(looked_up)
+        yield ask(hops, split, rng)
+
+
+def _passage_rows(library: Library) -> Iterator[dict[str, Any]]:
+    for place, article in enumerate(library.articles):
+        yield {"id": str(place), "contents": article.contents}
+
+
+def _question_rows(split: Split, questions: Iterable[Question], library: Library) -> Iterator[dict[str, Any]]:
+    for number, question in enumerate(questions):
+        yield {
+            "id": f"{split}-{number}",
+            "question": question.text,
+            "golden_answers": [question.answer],
+            "type": question.kind,
+            "data_source": "world",
+            "gold_ids": [library.gold_id(hop) for hop in question.hops],
+        }
+
+
+def _write_files(contents: Mapping[Path, Iterable[Mapping[str, Any]]], progress: Callable[[int], None]) -> list[str]:
+    """Write each file row by row; their sha256, in order."""
+    hashes, done = [], 0
+    for path, rows in contents.items():
+        digest = hashlib.sha256()
+        with path.open("wb") as file:
+            for row in rows:
+                line = json.dumps(row, ensure_ascii=False).encode() + b"\n"
+                digest.update(line)
+                file.write(line)
+                done += 1
+                if done % REPORT_EVERY == 0:
+                    progress(done)
+        hashes.append(digest.hexdigest())
+    progress(done)
+    return hashes

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from sleuth.cli.app import VERBS, app
+
+
+def sleuth(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], prog_name="sleuth")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cli") / "world"
+    assert sleuth("world", folder, "--people", 200).exit_code == 0
+    assert sleuth("index", folder / "corpus.jsonl", folder / "index").exit_code == 0
+    return folder
+
+
+def test_world_says_what_it_wrote_and_what_comes_next(tmp_path: Path) -> None:
+    result = sleuth("world", tmp_path / "w", "--people", 200)
+    assert f"{tmp_path / 'w' / 'qa_test.jsonl'}: 100 rows" in result.stdout
+    assert f"Next: sleuth index {tmp_path / 'w' / 'corpus.jsonl'} {tmp_path / 'w' / 'index'}" in result.stdout
+
+
+def test_json_is_one_object_and_nothing_else(folder: Path, tmp_path: Path) -> None:
+    for arguments, key in [
+        (("world", tmp_path / "w", "--people", 200), "sha256"),
+        (("index", folder / "corpus.jsonl", tmp_path / "index"), "corpus_sha256"),
+        (("search", folder / "index", "Mills"), "passages"),
+        (("search", folder / "index", "--questions", folder / "qa_test.jsonl"), "recall"),
+    ]:
+        result = sleuth(*arguments, "--json")
+        assert key in json.loads(result.stdout)
+        assert result.stdout.count("\n") == 1
+
+
+def test_search_shows_the_best_passages_first(folder: Path) -> None:
+    rows = [json.loads(line) for line in (folder / "corpus.jsonl").open()]
+    title, text = next(row["contents"] for row in rows if "is a town in" in row["contents"]).split("\n")
+    result = sleuth("search", folder / "index", text, "-k", 2)
+    assert result.stdout.startswith(f"[1] {title.strip(chr(34))}  (id ")
+    assert f"\n    {text}\n[2] " in result.stdout
+    assert "[3]" not in result.stdout
+
+
+def test_search_that_finds_nothing_says_so(folder: Path) -> None:
+    assert sleuth("search", folder / "index", "qqqq").stdout == "nothing found\n"
+
+
+def test_search_shows_hostile_passages_as_they_are(tmp_path: Path) -> None:
+    hostile = "[bold]words[/nope] \\[x] :smile:"
+    (tmp_path / "c.jsonl").write_text(json.dumps({"id": "1", "contents": f'"T [red]"\n{hostile}'}) + "\n")
+    sleuth("index", tmp_path / "c.jsonl", tmp_path / "index")
+    assert hostile in sleuth("search", tmp_path / "index", "words").stdout
+
+
+def test_recall_is_measured_for_all_questions_and_for_each_kind(folder: Path) -> None:
+    questions = ("search", folder / "index", "--questions", folder / "qa_test.jsonl")
+    recall = json.loads(sleuth(*questions, "--json").stdout)["recall"]
+    assert {name: measured["n"] for name, measured in recall.items()} == {"all": 100, "one_hop": 50, "two_hop": 50}
+    assert recall["all"]["low"] <= recall["all"]["value"] <= recall["all"]["high"]
+    lines = sleuth(*questions).stdout.split("\n")
+    assert any(line.split()[:2] == ["all", f"{recall['all']['value']:.3f}"] for line in lines)
+
+
+def test_recall_of_one_kind_has_no_rows_by_kind(folder: Path, tmp_path: Path) -> None:
+    rows = [line for line in (folder / "qa_test.jsonl").open() if '"two_hop"' in line]
+    (tmp_path / "q.jsonl").write_text("".join(rows))
+    result = sleuth("search", folder / "index", "--questions", tmp_path / "q.jsonl", "--json")
+    assert list(json.loads(result.stdout)["recall"]) == ["all"]
+
+
+def test_mistakes_end_with_status_2_and_one_line(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "bad.jsonl").write_text('{"id": "1", "contents": "a"}\n{"id": "2"}\n')
+    (tmp_path / "no_gold.jsonl").write_text('{"id": "1", "question": "who?", "golden_answers": ["I"]}\n')
+    for arguments, message in [
+        (("world", tmp_path), "holds no world.json"),
+        (("world", tmp_path / "w", "--people", 3), "from 200 to 200,000 people"),
+        (("index", tmp_path / "none.jsonl", tmp_path / "i"), "none.jsonl: no such file"),
+        (("index", tmp_path / "bad.jsonl", tmp_path / "i"), "bad.jsonl:2: no `contents`"),
+        (("index", folder / "corpus.jsonl", folder), "exists and is not an index"),
+        (("search", tmp_path / "none", "words"), "no index here; make one with `sleuth index"),
+        (("search", folder / "index"), "give a query or --questions"),
+        (("search", folder / "index", "a", "--questions", folder / "qa_test.jsonl"), "give a query or --questions"),
+        (("search", folder / "index", "--questions", tmp_path / "no_gold.jsonl"), "gold_ids"),
+        (("report", tmp_path / "none"), "none"),
+    ]:
+        result = sleuth(*arguments)
+        assert (result.exit_code, result.stdout) == (2, ""), arguments
+        assert result.stderr.startswith("error: ")
+        assert message in result.stderr
+        assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("arguments", [("nonsense",), ("index",), ("world", "w", "--people", "many"), ("search", "-k")])
+def test_an_unusable_command_line_ends_with_status_2_and_no_traceback(arguments: tuple[str, ...]) -> None:
+    result = sleuth(*arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "Error: " in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_every_verb_is_listed_and_explains_itself() -> None:
+    listed = sleuth("--help").stdout
+    for verb in VERBS:
+        assert f"\n  {verb} " in listed
+        assert f"Usage: sleuth {verb} " in sleuth(verb, "--help").stdout

@@ -1,0 +1,205 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sleuth.learn.losses import (
+    clipped,
+    clipped_policy_loss,
+    kl_penalty,
+    mismatch_kl,
+    supervised_loss,
+    token_weights,
+    truncated_importance_weights,
+)
+
+LOG = math.log
+
+
+def one_row(*values: float) -> torch.Tensor:
+    return torch.tensor([values])
+
+
+def drawn_arrays(seed: int, rows: int, tokens: int):
+    """Log-probabilities, old ones, advantages and a mask, all (B, T), with at least one token in the mask."""
+    generator = torch.Generator().manual_seed(seed)
+    logprobs = -3 * torch.rand(rows, tokens, generator=generator)
+    old = logprobs + torch.randn(rows, tokens, generator=generator) / 2
+    advantages = torch.randn(rows, tokens, generator=generator)
+    mask = torch.rand(rows, tokens, generator=generator) < 0.6
+    mask[0, 0] = True
+    return logprobs, old, advantages, mask
+
+
+# -- normalisers -----------------------------------------------------------------------------------------------------
+
+MASK = torch.tensor([[True, True, True, False], [True, False, False, False], [False, False, False, False]])
+
+
+def test_token_weights_by_token_give_every_token_of_the_step_the_same_share():
+    # four tokens in the step: 1/4 each; the empty row is no row
+    expected = [[0.25, 0.25, 0.25, 0], [0.25, 0, 0, 0], [0, 0, 0, 0]]
+    assert token_weights(MASK, "token").tolist() == expected
+
+
+def test_token_weights_by_sequence_give_every_row_the_same_share():
+    # two rows with tokens: 1/2 each; the first shares it among three tokens
+    expected = torch.tensor([[1 / 6, 1 / 6, 1 / 6, 0], [1 / 2, 0, 0, 0], [0, 0, 0, 0]])
+    torch.testing.assert_close(token_weights(MASK, "sequence"), expected)
+
+
+def test_token_weights_by_constant_do_not_dilute_long_rows():
+    # 1 / (2 rows * 10)
+    expected = torch.tensor([[0.05, 0.05, 0.05, 0], [0.05, 0, 0, 0], [0, 0, 0, 0]])
+    torch.testing.assert_close(token_weights(MASK, "constant", constant=10), expected)
+
+
+@pytest.mark.parametrize("kind", ["token", "sequence", "constant"])
+def test_rows_without_a_trained_token_change_no_weight(kind):
+    fillers = torch.zeros(5, 4, dtype=torch.bool)
+    weights = token_weights(torch.cat([MASK, fillers]), kind, constant=10)
+    assert torch.equal(weights[:3], token_weights(MASK, kind, constant=10))
+    assert not weights[3:].any()
+
+
+def test_token_weights_follow_the_emphasis_of_tokens():
+    emphasis = torch.tensor([[3.0, 1.0, 0.0], [0.0, 2.0, 2.0]])
+    # by token: shares of 3 + 1 + 2 + 2 = 8; by sequence: half for each row, shared as 3 : 1 and 2 : 2
+    assert (8 * token_weights(emphasis, "token")).tolist() == emphasis.tolist()
+    assert token_weights(emphasis, "sequence").tolist() == [[0.375, 0.125, 0], [0, 0.25, 0.25]]
+
+
+@pytest.mark.parametrize("kind", ["token", "sequence", "constant"])
+def test_a_step_without_a_trained_token_is_refused(kind):
+    with pytest.raises(ValueError, match="no token"):
+        token_weights(torch.zeros(2, 3, dtype=torch.bool), kind, constant=10)
+
+
+# -- the policy loss -------------------------------------------------------------------------------------------------
+
+
+def test_clipped_policy_loss_by_hand():
+    old = one_row(0.0, 0.0, 0.0, 0.0)
+    logprobs = one_row(LOG(1.5), LOG(0.5), LOG(1.5), LOG(0.5))
+    advantages = one_row(1.0, 1.0, -1.0, -1.0)
+    # bounds 0.8 and 1.28. min(1.5, 1.28) = 1.28; min(0.5, 0.8) = 0.5; min(-1.5, -1.28) = -1.5; min(-0.5, -0.8) = -0.8
+    # -(1.28 + 0.5 - 1.5 - 0.8) / 4 = 0.13
+    weights = torch.full((1, 4), 0.25)
+    loss = clipped_policy_loss(logprobs, old, advantages, weights, low=0.2, high=0.28)
+    assert loss.item() == pytest.approx(0.13, abs=1e-6)
+    assert clipped(logprobs, old, advantages, low=0.2, high=0.28).tolist() == [[True, False, False, True]]
+
+
+@given(seed=st.integers(0, 10_000), rows=st.integers(1, 4), tokens=st.integers(1, 6))
+@settings(max_examples=50, deadline=None)
+def test_clipped_policy_loss_equals_a_loop_over_tokens(seed, rows, tokens):
+    logprobs, old, advantages, mask = drawn_arrays(seed, rows, tokens)
+    expected, clips = 0.0, 0
+    for row in range(rows):
+        for token in range(tokens):
+            if mask[row, token]:
+                ratio = math.exp(logprobs[row, token].item() - old[row, token].item())
+                advantage = advantages[row, token].item()
+                bounded = min(max(ratio, 0.8), 1.3) * advantage
+                expected -= min(ratio * advantage, bounded) / int(mask.sum())
+                clips += bounded < ratio * advantage
+    weights = token_weights(mask, "token")
+    loss = clipped_policy_loss(logprobs, old, advantages, weights, low=0.2, high=0.3)
+    assert loss.item() == pytest.approx(expected, abs=1e-5)
+    held = clipped(logprobs, old, advantages, low=0.2, high=0.3)
+    assert int((held & mask).sum()) == clips
+
+
+def test_the_gradient_is_zero_exactly_where_the_clip_holds():
+    logprobs, old, advantages, mask = drawn_arrays(3, 4, 8)
+    logprobs.requires_grad_()
+    clipped_policy_loss(logprobs, old, advantages, token_weights(mask, "token"), low=0.2, high=0.3).backward()
+    held = clipped(logprobs, old, advantages, low=0.2, high=0.3)
+    assert held[mask].any()
+    assert not held[mask].all()
+    assert torch.equal(logprobs.grad != 0, mask & ~held)
+
+
+def test_tokens_that_are_not_trained_do_not_enter_loss_or_gradient():
+    logprobs, old, advantages, mask = drawn_arrays(5, 3, 6)
+    weights = token_weights(mask, "sequence")
+    others = torch.where(mask, 0.0, 100.0)
+    loss = clipped_policy_loss(logprobs.requires_grad_(), old, advantages, weights, low=0.2, high=0.2)
+    moved = clipped_policy_loss(logprobs, old - others / 10, advantages + others, weights, low=0.2, high=0.2)
+    assert loss.item() == moved.item()
+    moved.backward()
+    assert not logprobs.grad[~mask].any()
+
+
+@pytest.mark.parametrize("advantage", [1.0, -1.0])
+def test_a_ratio_that_would_overflow_leaves_loss_and_gradient_finite(advantage):
+    logprobs = one_row(-0.1).requires_grad_()
+    loss = clipped_policy_loss(logprobs, one_row(-200.0), one_row(advantage), one_row(1.0), low=0.2, high=0.2)
+    loss.backward()
+    assert math.isfinite(loss.item())
+    assert math.isfinite(logprobs.grad.item())
+
+
+# -- estimators ------------------------------------------------------------------------------------------------------
+
+
+def test_kl_estimators_by_hand():
+    # p = 1/2, ref = 1/4: d = log(ref / p) = -log 2; k1 = log 2; k2 = (log 2)^2 / 2; k3 = 1/2 - 1 + log 2
+    p, ref = one_row(LOG(1 / 2)), one_row(LOG(1 / 4))
+    assert kl_penalty(p, ref, "k1").item() == pytest.approx(LOG(2))
+    assert kl_penalty(p, ref, "k2").item() == pytest.approx(LOG(2) ** 2 / 2)
+    assert kl_penalty(p, ref, "k3").item() == pytest.approx(LOG(2) - 1 / 2)
+
+
+@given(seed=st.integers(0, 10_000))
+@settings(max_examples=30, deadline=None)
+def test_k1_and_k3_are_unbiased_and_k3_is_never_negative(seed):
+    generator = torch.Generator().manual_seed(seed)
+    p, ref = torch.randn(2, 6, generator=generator).double().log_softmax(dim=1)
+    exact = (p.exp() * (p - ref)).sum().item()
+    for kind in ("k1", "k3"):
+        assert (p.exp() * kl_penalty(p, ref, kind)).sum().item() == pytest.approx(exact, abs=1e-12)
+    assert kl_penalty(p, ref, "k3").min() >= 0
+
+
+def test_the_expected_gradient_of_k2_is_the_gradient_of_the_kl_and_that_of_k1_is_zero():
+    logits = torch.tensor([0.3, -1.0, 0.8], dtype=torch.float64, requires_grad=True)
+    ref = torch.tensor([0.1, 0.2, -0.5], dtype=torch.float64).log_softmax(dim=0)
+
+    def expected_gradient(value_of):
+        p = logits.log_softmax(dim=0)
+        return torch.autograd.grad(value_of(p), logits)[0]
+
+    exact = expected_gradient(lambda p: (p.exp() * (p - ref)).sum())
+    sampled = {kind: expected_gradient(lambda p, kind=kind: (p.exp().detach() * kl_penalty(p, ref, kind)).sum())
+               for kind in ("k1", "k2")}  # fmt: skip
+    torch.testing.assert_close(sampled["k2"], exact)
+    torch.testing.assert_close(sampled["k1"], torch.zeros(3, dtype=torch.float64))
+
+
+def test_mismatch_kl_is_the_expected_kl_from_sampler_to_learner():
+    sampler = torch.tensor([[0.7, 0.2, 0.1]]).log()
+    learner = torch.tensor([[0.5, 0.3, 0.2]]).log()
+    exact = 0.7 * LOG(0.7 / 0.5) + 0.2 * LOG(0.2 / 0.3) + 0.1 * LOG(0.1 / 0.2)
+    assert (sampler.exp() * mismatch_kl(learner, sampler)).sum().item() == pytest.approx(exact, abs=1e-6)
+    assert not mismatch_kl(learner, learner).any()
+
+
+def test_importance_weights_are_truncated_and_carry_no_gradient():
+    learner = one_row(LOG(0.9), LOG(0.3), LOG(0.2)).requires_grad_()
+    sampler = one_row(LOG(0.1), LOG(0.2), LOG(0.4))
+    # ratios 9, 1.5, 0.5
+    weights = truncated_importance_weights(learner, sampler, cap=2.0)
+    torch.testing.assert_close(weights, one_row(2.0, 1.5, 0.5))
+    assert not weights.requires_grad
+
+
+def test_supervised_loss_is_cross_entropy():
+    # -(log 1/2 + log 1/8) / 2 = 2 log 2; the third token is not trained
+    logprobs = one_row(LOG(1 / 2), LOG(1 / 8), LOG(1 / 100))
+    weights = token_weights(torch.tensor([[True, True, False]]), "token")
+    assert supervised_loss(logprobs, weights).item() == pytest.approx(2 * LOG(2))

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from sleuth.learn.optim import Optimisation, Optimiser, parameter_roles, scheduled_learning_rate
+
+
+def optimiser_for(model, **settings) -> Optimiser:
+    weights = dict(model.named_parameters())
+    return Optimiser(model, weights, Optimisation(steps=10, learning_rate=1e-2, **settings))
+
+
+def give_gradients(model, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in model.parameters():
+        parameter.grad = torch.randn(parameter.shape, generator=generator)
+
+
+def test_warmup_rises_linearly_and_cosine_falls_to_zero_at_the_horizon():
+    settings = Optimisation(steps=12, learning_rate=1.0, schedule="cosine", warmup_steps=4)
+    rates = [scheduled_learning_rate(step, settings) for step in range(13)]
+    assert rates[:4] == [0.25, 0.5, 0.75, 1.0]
+    # half of the eight steps after the warm-up: cos(pi / 2) = 0
+    assert rates[4] == 1.0
+    assert rates[8] == pytest.approx(0.5)
+    assert rates[12] == pytest.approx(0.0)
+
+
+def test_the_constant_schedule_stays():
+    settings = Optimisation(steps=12, learning_rate=0.5, warmup_steps=2)
+    assert [scheduled_learning_rate(step, settings) for step in (0, 1, 2, 11, 50)] == [0.25, 0.5, 0.5, 0.5, 0.5]
+
+
+def test_roles_tell_matrices_head_embeddings_and_vectors_apart(make_model):
+    untied, tied = parameter_roles(make_model("llama")), parameter_roles(make_model("qwen3"))
+    assert untied["model.embed_tokens.weight"] == tied["model.embed_tokens.weight"] == "embedding"
+    assert untied["lm_head.weight"] == "head"
+    assert "lm_head.weight" not in tied
+    assert untied["model.layers.0.self_attn.q_proj.weight"] == "matrix"
+    assert tied["model.layers.1.self_attn.q_norm.weight"] == "vector"
+    assert parameter_roles(make_model("qwen2"))["model.layers.0.self_attn.q_proj.bias"] == "vector"
+
+
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_weight_decay_spares_embeddings_norms_and_biases(make_model, name):
+    model = make_model("qwen2")
+    before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimiser_for(model, name=name, weight_decay=0.1).step()
+    roles = parameter_roles(model)
+    for key, weight in model.named_parameters():
+        kept = 1 - 1e-2 * 0.1 if roles[key] in ("matrix", "head") else 1.0
+        torch.testing.assert_close(weight.detach(), before[key] * kept, msg=key)
+
+
+def test_muon_steps_the_hidden_matrices_and_adamw_the_rest(make_model):
+    model = make_model("llama")
+    optimiser = optimiser_for(model, name="muon")
+    by_muon = {id(weight) for group in optimiser.parts["muon"].param_groups for weight in group["params"]}
+    roles = parameter_roles(model)
+    for key, weight in model.named_parameters():
+        assert (id(weight) in by_muon) == (roles[key] == "matrix"), key
+
+
+def test_muon_updates_have_a_fifth_of_the_size_of_adamws_whatever_the_shape():
+    # arXiv:2502.16982 scales to a root mean square of 0.2, what AdamW's updates have in the long run; its first is 1
+    config = LlamaConfig(
+        vocab_size=40, hidden_size=16, intermediate_size=256, num_hidden_layers=1, num_attention_heads=2
+    )
+    for name in ("q_proj", "down_proj"):
+        model = LlamaForCausalLM(config)
+        weight = next(weight for key, weight in model.named_parameters() if name in key)
+        before = weight.detach().clone()
+        give_gradients(model, 0)
+        optimiser_for(model, name="muon").step()
+        size = (weight.detach() - before).square().mean().sqrt().item() / 1e-2
+        assert 0.13 < size < 0.25, name
+
+
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_three_and_three_steps_equal_six(make_model, name):
+    def run(model, optimiser, seeds):
+        for seed in seeds:
+            give_gradients(model, seed)
+            optimiser.step()
+
+    settings = {"name": name, "schedule": "cosine", "warmup_steps": 2, "weight_decay": 0.1}
+    straight = make_model("llama")
+    run(straight, optimiser_for(straight, **settings), range(6))
+
+    stopped = make_model("llama")
+    first = optimiser_for(stopped, **settings)
+    run(stopped, first, range(3))
+    state = copy.deepcopy(first.state_dict())
+    second = optimiser_for(stopped, **settings)
+    second.load_state_dict(state)
+    run(stopped, second, range(3, 6))
+    for key, weight in stopped.named_parameters():
+        assert torch.equal(weight, straight.get_parameter(key)), key

@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from sleuth.recipe import EvaluateRecipe, GrpoRecipe, Recipe, SupervisedRecipe, load_recipe
+from sleuth.types import SleuthError
+
+Write = Callable[[str, str], Path]
+
+SHIPPED = sorted((Path(__file__).parents[2] / "recipes").rglob("*.toml"))
+
+
+def grpo(recipe: Recipe) -> GrpoRecipe:
+    return next(stage for stage in recipe.stage if isinstance(stage, GrpoRecipe))
+
+
+def message(path: Path, *overrides: str) -> str:
+    with pytest.raises(SleuthError) as caught:
+        load_recipe(path, overrides)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_reading_a_recipe_never_imports_torch(demo: Path) -> None:
+    program = f"import sys, sleuth.recipe as r; r.load_recipe({str(demo)!r}); print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def test_each_kind_of_stage_becomes_its_model(demo: Path, pretraining: Path) -> None:
+    assert [type(stage) for stage in load_recipe(demo).stage] == [EvaluateRecipe, GrpoRecipe]
+    assert [type(stage) for stage in load_recipe(pretraining).stage] == [SupervisedRecipe]
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
+def test_every_recipe_we_ship_can_be_read(path: Path) -> None:
+    assert load_recipe(path).stage
+
+
+def test_a_recipe_cannot_be_changed_after_reading(demo: Path) -> None:
+    recipe = load_recipe(demo)
+    with pytest.raises(ValidationError):
+        recipe.seed = 3  # type: ignore[misc]
+
+
+def test_a_whole_number_will_do_for_a_fraction(demo: Path) -> None:
+    rate = grpo(load_recipe(demo, ["stage.1.learning_rate=1"])).learning_rate
+    assert rate == 1.0
+    assert isinstance(rate, float)
+
+
+# -- extends and [set] -------------------------------------------------------------------------------------------------
+
+
+def test_a_child_keeps_what_it_does_not_say(demo: Path, write: Write) -> None:
+    child = load_recipe(write("child.toml", 'extends = "demo.toml"\nseed = 7\n'))
+    assert child.seed == 7
+    assert child.model == "models/tiny"
+    assert child.stage == load_recipe(demo).stage
+
+
+def test_extends_is_relative_to_the_file_that_says_it_and_may_be_a_chain(demo: Path, write: Write) -> None:
+    write("arms/long.toml", 'extends = "../demo.toml"\nseed = 1\n[set]\n"stage.1.steps" = 200\n')
+    last = load_recipe(write("arms/deep/longer.toml", 'extends = "../long.toml"\n[set]\n"stage.1.steps" = 300\n'))
+    assert last.seed == 1
+    assert grpo(last).steps == 300
+    assert [Path(file).name for file in last.resolved_from.files] == ["demo.toml", "long.toml", "longer.toml"]
+
+
+def test_a_childs_stages_replace_the_parents_stages_as_a_whole(demo: Path, write: Write) -> None:
+    text = 'extends = "demo.toml"\n[[stage]]\nkind = "evaluate"\nname = "only"\ncontext = 64\n'
+    text += 'data = { questions = "q.jsonl" }\nenv = { kind = "search", dialect = "d", prompt = "p", index = "i" }\n'
+    assert [stage.name for stage in load_recipe(write("child.toml", text)).stage] == ["only"]
+
+
+@pytest.mark.parametrize("key", ['"stage.1.loss.beta"', "stage.1.loss.beta", '"stage.-1.loss.beta"'])
+def test_a_set_table_changes_one_value_of_the_parent(demo: Path, write: Write, key: str) -> None:
+    child = load_recipe(write("child.toml", f'extends = "demo.toml"\n[set]\n{key} = 0.5\n'))
+    assert grpo(child).loss.beta == 0.5
+    assert grpo(child).steps == 100
+
+
+def test_the_command_line_comes_after_every_file(demo: Path, write: Write) -> None:
+    child = write("child.toml", 'extends = "demo.toml"\n[set]\n"stage.1.steps" = 200\n')
+    assert grpo(load_recipe(child, ["stage.1.steps=300"])).steps == 300
+
+
+def test_files_and_overrides_are_recorded_in_the_order_of_their_use(demo: Path, write: Write) -> None:
+    child = write("child.toml", 'extends = "demo.toml"\n[set]\n"stage.1.steps" = 200\n')
+    past = load_recipe(child, ["device=cpu"]).resolved_from
+    assert past.files == (str(demo), str(child))
+    assert past.set == ("stage.1.steps=200", 'device="cpu"')
+
+
+def test_a_recipe_that_extends_itself_is_refused(write: Write) -> None:
+    write("a.toml", 'extends = "b.toml"\n')
+    assert "closes a circle" in message(write("b.toml", 'extends = "a.toml"\n'))
+
+
+def test_a_parent_that_is_not_there_is_named_with_the_child(write: Write) -> None:
+    child = write("child.toml", 'extends = "nowhere.toml"\n')
+    assert message(child).startswith(f"{child}: extends a file that is not there: ")
+
+
+def test_extends_takes_one_file_name(write: Write) -> None:
+    assert "should be the name of one file" in message(write("child.toml", 'extends = ["a.toml", "b.toml"]\n'))
+
+
+def test_a_set_that_is_no_table_is_refused(demo: Path, write: Write) -> None:
+    assert "should be a table" in message(write("child.toml", 'extends = "demo.toml"\nset = 3\n'))
+
+
+# -- --set -------------------------------------------------------------------------------------------------------------
+
+
+def test_an_override_is_read_as_a_toml_value_and_a_bare_word_as_text(demo: Path) -> None:
+    recipe = load_recipe(
+        demo,
+        [
+            "stage.1.steps=50",
+            "stage.-1.betas=[0.8, 0.9]",
+            "stage.1.reward.0.shuffle=true",
+            "device = cpu",
+            'model="a b"',
+        ],
+    )
+    assert (grpo(recipe).steps, grpo(recipe).betas) == (50, (0.8, 0.9))
+    assert grpo(recipe).reward[0].shuffle
+    assert (recipe.device, recipe.model) == ("cpu", "a b")
+
+
+def test_an_override_reaches_into_a_table_that_the_file_leaves_out(demo: Path) -> None:
+    assert grpo(load_recipe(demo, ["stage.1.sampling.temperature=0.7"])).sampling.temperature == 0.7
+
+
+@pytest.mark.parametrize(
+    ("override", "complaint"),
+    [
+        ("stage.1.steps", "should be KEY=VALUE"),
+        ("=3", "should be KEY=VALUE"),
+        ("stage.2.steps=3", "stage has 2 entries"),
+        ("stage.-3.steps=3", "stage has 2 entries"),
+        ("stage.steps=3", "write stage.0.steps"),
+        ("stage.1.steps.x=3", "stage.1.steps is a value, not a table"),
+        ("resolved_from=3", "not for setting"),
+        ("name=a\nb", "should be letters"),
+    ],
+)
+def test_an_override_that_leads_nowhere_is_named(demo: Path, override: str, complaint: str) -> None:
+    text = message(demo, override)
+    assert text.startswith("--set ")
+    assert complaint in text
+
+
+# -- files that cannot be read -----------------------------------------------------------------------------------------
+
+
+def test_a_missing_recipe_is_named(tmp_path: Path) -> None:
+    assert message(tmp_path / "none.toml") == f"{tmp_path / 'none.toml'}: no such recipe"
+
+
+def test_a_folder_is_no_recipe(tmp_path: Path) -> None:
+    assert "cannot be read" in message(tmp_path)
+
+
+def test_broken_toml_is_named_with_its_line(write: Write) -> None:
+    path = write("broken.toml", 'name = "a"\nseed = \n')
+    assert message(path).startswith(f"{path}:2: is no TOML")
+
+
+def test_bytes_that_are_no_text_are_no_recipe(tmp_path: Path) -> None:
+    path = tmp_path / "binary.toml"
+    path.write_bytes(b"\xff\xfe\x00")
+    assert "is no UTF-8 text" in message(path)

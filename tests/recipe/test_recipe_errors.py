@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sleuth.recipe import load_recipe
+from sleuth.types import SleuthError
+
+Write = Callable[[str, str], Path]
+
+
+def message(path: Path, *overrides: str) -> str:
+    with pytest.raises(SleuthError) as caught:
+        load_recipe(path, overrides)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("nme=x", "nme is no key here; the nearest is name"),
+        ("stage.1.stpes=3", "stage.1.stpes is no key here; the nearest is stage.1.steps"),
+        ("stage.1.loss.bta=3", "stage.1.loss.bta is no key here; the nearest is stage.1.loss.beta"),
+        ("stage.1.env.dialct=3", "stage.1.env.dialct is no key here; the nearest is stage.1.env.dialect"),
+        (
+            "stage.1.reward.0.scorrer=1",
+            "stage.1.reward.0.scorrer is no key here; the nearest is stage.1.reward.0.scorer",
+        ),
+        ("stage.0.data.zzz=1", "stage.0.data.zzz is no key here; valid keys are questions, kinds, limit"),
+    ],
+)
+def test_an_unknown_key_is_told_with_its_full_name_and_the_nearest(demo: Path, override: str, expected: str) -> None:
+    assert message(demo, override) == f"--set {override}: {expected}"
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("stage.1.steps=fifty", 'stage.1.steps = "fifty": should be a valid integer'),
+        ("stage.1.steps=1.5", "stage.1.steps = 1.5: should be a valid integer"),
+        ("stage.1.steps=true", "stage.1.steps = true: should be a valid integer"),
+        ("stage.1.steps=0", "stage.1.steps = 0: should be greater than 0"),
+        ("stage.1.learning_rate=inf", "stage.1.learning_rate = inf: should be a finite number"),
+        ("stage.1.betas=3", "stage.1.betas = 3: should be a list"),
+        ("stage.1.betas=[0.9, 1.0]", "stage.1.betas.1 = 1.0: should be less than 1"),
+        ("stage.1.betas=[0.9]", "stage.1.betas.1 is missing"),
+        ("stage.1.env=3", "stage.1.env = 3: should be a table"),
+        ("stage.1.env.index=3", "stage.1.env.index = 3: should be a path"),
+        ("stage.1.env.forced_search=1", "stage.1.env.forced_search = 1: should be a valid boolean"),
+        ("stage.1.reward=[]", "stage.1.reward is empty: should have at least 1 entry"),
+        ("stage.1.loss.advantage=gpro", 'stage.1.loss.advantage = "gpro": should be "grpo" or "centered" or "rloo"'),
+        ("stage.1.kind=gpro", 'stage.1.kind = "gpro": should be one of "supervised", "grpo", "evaluate"'),
+        ("stage=3", "stage = 3: should be a list"),
+        ("name=a b", 'name = "a b": should be letters, digits, dots, dashes and underscores'),
+        ("name=../x", 'name = "../x": should be letters, digits, dots, dashes and underscores'),
+        ("model=3", "model = 3: should be a valid string"),
+    ],
+)
+def test_a_wrong_value_is_told_with_what_would_be_right(demo: Path, override: str, expected: str) -> None:
+    assert message(demo, override) == f"--set {override}: {expected}"
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("stage.1.stop_after=101", "stage.1.stop_after = 101 is beyond steps = 100"),
+        ("stage.1.warmup_steps=101", "stage.1.warmup_steps = 101 is beyond steps = 100"),
+        ("stage.1.samples_per_prompt=1", "stage.1.samples_per_prompt = 1: should be greater than or equal to 2"),
+        ("stage.1.min_siblings=9", "stage.1.min_siblings = 9 is more than samples_per_prompt = 8"),
+        ("stage.1.env.turn_tokens=512", "stage.1.env.turn_tokens = 512 leaves no room for a prompt in context = 512"),
+        ("stage.1.loss.normalise=constant", "stage.1.loss.constant is missing"),
+        ("stage.1.loss.constant=9", 'stage.1.loss.constant = 9 has no effect with normalise = "token"'),
+        ("stage.0.name=grpo", 'stage.1.name = "grpo" is the name of stage.0 too'),
+        ("model=", "model is missing"),
+    ],
+)
+def test_an_impossible_combination_is_told_before_the_run(demo: Path, override: str, expected: str) -> None:
+    assert expected in message(demo, override)
+
+
+def test_a_retriever_without_an_index_is_refused_and_the_empty_one_needs_none(demo: Path, write: Write) -> None:
+    text = demo.read_text().replace('index = "world/index"\n', "")
+    path = write("no_index.toml", text)
+    assert "stage.1.env.index is missing" in message(path)
+    assert "stage.1.env.index is missing" in message(path, "stage.1.env.retriever=shuffled")
+    assert load_recipe(path, ["stage.1.env.retriever=empty"])
+
+
+def test_a_forced_search_without_searches_is_refused(demo: Path) -> None:
+    text = message(demo, "stage.1.env.forced_search=true", "stage.1.env.searches=0")
+    assert "stage.1.env.forced_search = true needs searches" in text
+
+
+@pytest.mark.parametrize("key", ["top_p", "top_k", "min_p"])
+@pytest.mark.parametrize("value", ["0.9", "1.0"])
+def test_sampling_below_full_support_is_refused_with_the_reason(demo: Path, key: str, value: str) -> None:
+    text = message(demo, f"stage.1.sampling.{key}={value}")
+    assert f"stage.1.sampling.{key} is no key: sampling for RL needs full support" in text
+
+
+def test_only_the_first_stage_may_begin_with_random_weights(pretraining: Path, write: Write) -> None:
+    again = pretraining.read_text().partition("\n")[2]
+    path = write("twice.toml", pretraining.read_text() + again.replace("steps = 10", 'steps = 10\nname = "second"', 1))
+    assert "stage.1.init would throw away" in message(path)
+
+
+def test_an_evaluation_without_an_env_needs_a_grpo_stage_to_take_it_from(pretraining: Path, write: Write) -> None:
+    stage = '\n[[stage]]\nkind = "evaluate"\nname = "after"\ndata = { questions = "q.jsonl" }\n'
+    assert "stage.1.env is missing" in message(write("eval.toml", pretraining.read_text() + stage))
+
+
+@pytest.mark.parametrize(
+    ("heads", "head_dim", "complaint"), [(3, 4, "no multiple of kv_heads"), (4, 3, "must be even")]
+)
+def test_heads_that_do_not_fit_are_refused(pretraining: Path, heads: int, head_dim: int, complaint: str) -> None:
+    overrides = (f"stage.0.init.heads={heads}", f"stage.0.init.head_dim={head_dim}")
+    assert complaint in message(pretraining, *overrides)
+
+
+def test_a_missing_key_is_named_with_the_file_that_should_hold_it(demo: Path, write: Write) -> None:
+    path = write("short.toml", demo.read_text().replace("steps = 100\n", ""))
+    assert message(path) == f"{path}: stage.1.steps is missing"
+
+
+def test_a_missing_kind_is_named(demo: Path, write: Write) -> None:
+    path = write("short.toml", demo.read_text().replace('kind = "grpo"\n', ""))
+    assert message(path) == f"{path}: stage.1.kind is missing: it says what this table is"
+
+
+def test_one_table_where_a_list_of_tables_belongs_is_told_how_to_write_it(demo: Path, write: Write) -> None:
+    path = write("single.toml", demo.read_text().replace("[[stage.reward]]", "[stage.reward]"))
+    assert message(path) == f"{path}: stage.1.reward is one table: should be a list of tables; write [[stage.reward]]"
+
+
+def test_a_misspelt_key_comes_before_the_missing_one_that_it_makes(demo: Path, write: Write) -> None:
+    path = write("typo.toml", demo.read_text().replace("steps = 100\n", "stepz = 100\n"))
+    expected = "stage.1.stepz is no key here; the nearest is stage.1.steps (and 1 more problem)"
+    assert message(path) == f"{path}: {expected}"
+
+
+def test_several_problems_are_counted(demo: Path) -> None:
+    text = message(demo, "stage.1.steps=0", "stage.1.context=0", "stage.1.slots=0")
+    assert text.endswith("(and 2 more problems)")
+
+
+def test_a_wrong_key_of_the_parent_is_told_with_the_parents_name(demo: Path, write: Write) -> None:
+    parent = write("parent.toml", demo.read_text().replace("steps = 100", "steps = 0"))
+    child = write("child.toml", 'extends = "parent.toml"\nseed = 1\n')
+    assert message(child) == f"{parent}: stage.1.steps = 0: should be greater than 0"
+
+
+def test_a_wrong_value_of_a_set_table_is_told_with_that_table(demo: Path, write: Write) -> None:
+    child = write("child.toml", 'extends = "demo.toml"\n[set]\n"stage.1.steps" = 0\n')
+    assert message(child) == f"{child}: [set]: stage.1.steps = 0: should be greater than 0"
+
+
+def test_a_wrong_value_that_was_counted_from_the_end_is_told_with_its_override(demo: Path) -> None:
+    assert message(demo, "stage.-1.steps=0") == "--set stage.-1.steps=0: stage.1.steps = 0: should be greater than 0"
+
+
+def test_an_unknown_kind_of_row_is_told_with_the_known_ones(pretraining: Path) -> None:
+    text = message(pretraining, "stage.0.data.mix.raeding=1")
+    assert "stage.0.data.mix.raeding is no key here; the nearest is stage.0.data.mix.reading" in text

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sleuth.recipe import dump_toml, load_recipe
+from sleuth.recipe.toml_writer import emit_table
+
+TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=8)
+VALUES = st.one_of(
+    TEXT, st.booleans(), st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False, allow_infinity=False)
+)
+LEAVES = st.one_of(VALUES, st.lists(VALUES, max_size=3))
+TABLES = st.recursive(
+    st.dictionaries(TEXT, LEAVES, max_size=3),
+    lambda inner: st.dictionaries(TEXT, st.one_of(LEAVES, inner, st.lists(inner, min_size=1, max_size=3)), max_size=3),
+    max_leaves=8,
+)
+
+
+@given(TABLES)
+def test_what_is_emitted_reads_back_equal(table: dict[str, object]) -> None:
+    assert tomllib.loads(emit_table(table)) == table
+
+
+def test_the_resolved_copy_of_a_recipe_reads_back_equal(demo: Path, pretraining: Path, tmp_path: Path) -> None:
+    for path, overrides in ((demo, ["stage.1.stop_after=5", "stage.1.betas=[0.8,0.9]"]), (pretraining, [])):
+        recipe = load_recipe(path, overrides)
+        copy = tmp_path / "resolved.toml"
+        copy.write_text(dump_toml(recipe), encoding="utf-8")
+        assert load_recipe(copy) == recipe
+        assert dump_toml(load_recipe(copy)) == dump_toml(recipe)
+
+
+def test_the_resolved_copy_says_every_default_and_begins_each_stage_with_its_kind(demo: Path) -> None:
+    text = dump_toml(load_recipe(demo))
+    assert "clip_high = 0.28" in text
+    assert '[[stage]]\nkind = "grpo"\nname = "grpo"\n' in text
+
+
+def test_a_resolved_copy_that_is_varied_again_keeps_its_history(demo: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "resolved.toml"
+    copy.write_text(dump_toml(load_recipe(demo, ["seed=1"])), encoding="utf-8")
+    past = load_recipe(copy, ["seed=2"]).resolved_from
+    assert past.files == (str(demo),)
+    assert past.set == ("seed=1", "seed=2")

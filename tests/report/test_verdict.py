@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from sleuth.report.figures import figure_rows, outcome_table
+from sleuth.report.paired import difference, paired_records, question_value
+from sleuth.report.verdict import overlap, verdict
+
+
+def evaluation(ems: Sequence[float | None], **more: Any) -> dict[str, Any]:
+    present = [em for em in ems if em is not None]
+    value = sum(present) / len(present)
+    records = [
+        {
+            "id": f"q{n}",
+            "question": f"question {n}",
+            "golden_answers": ["x"],
+            "em": em,
+            "searches": 1,
+            "kind": "one_hop",
+        }
+        for n, em in enumerate(ems)
+    ]
+    em = {"value": value, "low": value - 0.01, "high": value + 0.01, "n": len(present)}
+    return {"em": em, "temperature": 0.0, "records": records} | more
+
+
+def test_the_verdict_says_rose_only_if_the_paired_interval_leaves_zero_out() -> None:
+    weak, strong = evaluation([0.0] * 40), evaluation([1.0] * 30 + [0.0] * 10)
+    assert verdict({"base": weak, "trained": strong}) == (
+        "Greedy exact match on 40 questions rose from 0.00 [-0.01, 0.01] to 0.75 [0.74, 0.76]."
+    )
+    assert " fell from 0.75 " in verdict({"base": strong, "trained": weak})
+    mixed = evaluation([0.0] * 10 + [1.0] * 30)
+    assert " did not clearly move: from 0.75 " in verdict({"base": strong, "trained": mixed})
+
+
+def test_the_verdict_says_greedy_only_of_temperature_zero() -> None:
+    sampled = evaluation([1.0], temperature=1.0)
+    assert verdict({"base": sampled, "trained": sampled}).startswith("Exact match on 1 questions")
+
+
+def test_the_verdict_names_the_evaluation_that_is_missing() -> None:
+    assert verdict({"base": evaluation([1.0])}) == "Not measured yet: no exact match in eval/trained.json."
+    assert verdict({}) == "Not measured yet: no exact match in eval/base.json and eval/trained.json."
+
+
+def test_the_difference_is_taken_question_by_question() -> None:
+    base, trained = evaluation([0.0, 0.0, 1.0, 1.0]), evaluation([1.0, 0.0, 1.0, None])
+    trained["records"].reverse()
+    measured = difference("em", paired_records({"base": base, "trained": trained}))
+    assert measured is not None
+    assert measured.n == 3  # the missing verdict is left out
+    assert measured.value == pytest.approx(1 / 3)  # (1 - 0 + 0 - 0 + 1 - 1) / 3
+
+
+def test_samples_of_one_question_are_paired_in_order() -> None:
+    base, trained = evaluation([0.0, 1.0]), evaluation([1.0, 1.0])
+    for arm in (base, trained):
+        arm["records"][1]["id"] = "q0"
+    pairs = paired_records({"base": base, "trained": trained})
+    assert [(one["em"], other["em"]) for one, other in pairs] == [(0.0, 1.0), (1.0, 1.0)]
+    measured = difference("em", pairs)
+    assert measured is not None
+    assert (measured.value, measured.n) == (0.5, 1)
+
+
+def test_a_question_counts_only_where_it_has_a_part() -> None:
+    passages = [{"id": "7", "title": "", "text": ""}]
+    record = {"id": "q", "kind": "two_hop", "em": 1.0, "searches": 2, "gold_passages": ["7"], "stop": "answered"}
+    record["actions"] = [{"kind": "search", "text": "", "passages": passages}]
+    assert question_value("em_one_hop", record) is None
+    assert question_value("em_two_hop", record) == 1.0
+    assert question_value("searches_two_hop", record) == 2
+    assert question_value("query_recall", record) == 1.0
+    assert question_value("query_recall", record | {"actions": []}) == 0.0
+    assert question_value("query_recall", record | {"gold_passages": []}) is None
+    assert question_value("searched", record | {"stop": "failed"}) is None
+
+
+def test_every_measured_figure_has_a_row_even_if_one_arm_lacks_it() -> None:
+    odd = {"value": 3.0, "low": 2.0, "high": 7.0, "n": 5}
+    unmeasured = {"value": None, "low": None, "high": None, "n": 0}
+    rows = figure_rows({"base": evaluation([1.0], query_recall=unmeasured), "trained": evaluation([1.0], thoughts=odd)})
+    assert [row.key for row in rows] == ["em", "thoughts"]
+    assert rows[1].measured[0] is None
+    assert rows[1].difference is None
+    assert rows[1].top == 8
+
+
+def test_outcomes_keep_their_zeros_and_name_why_a_verdict_is_missing() -> None:
+    arms = {
+        "base": {"outcomes": {"correct": 1, "wrong": 3}},
+        "trained": {"outcomes": {"correct": 3, "no retriever": 1}},
+    }
+    assert outcome_table(arms) == [
+        ("correct", [(1, 0.25), (3, 0.75)]),
+        ("wrong", [(3, 0.75), (0, 0.0)]),
+        ("no_answer", [(0, 0.0), (0, 0.0)]),
+        ("malformed", [(0, 0.0), (0, 0.0)]),
+        ("no retriever", [(0, 0.0), (1, 0.25)]),
+    ]
+    assert outcome_table({}) == []
+
+
+def test_questions_that_were_trained_on_are_called_out() -> None:
+    arms = {"base": evaluation([1.0, 0.0]), "trained": evaluation([1.0, 0.0])}
+    assert overlap(arms, {"question 1", "other"}).startswith("Careful: 1 of these 2 questions")
+    assert overlap(arms, {"other"}).startswith("None of these 2 questions")
+    assert overlap(arms, set()) == ""

@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from synthetic_run import HOSTILE, write_run
+
+from sleuth.report import write_report
+from sleuth.types import SleuthError
+
+
+class Page(HTMLParser):
+    """A page as a browser parses it: its elements with their attributes, and the text of its scripts."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: list[str] = []
+        self.text = ""
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag == "script":
+            self.scripts.append("")
+
+    def handle_data(self, data: str) -> None:
+        if self.cdata_elem == "script":
+            self.scripts[-1] += data
+        else:
+            self.text += data
+
+    @property
+    def data(self) -> dict[str, Any]:
+        return json.loads(self.scripts[0])
+
+
+def page_of(run: Path) -> Page:
+    return Page(write_report(run).read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def html(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The page of a whole run that searched among hostile passages."""
+    run = write_run(tmp_path_factory.mktemp("whole") / "demo", questions=100)
+    return write_report(run).read_text(encoding="utf-8")
+
+
+def test_the_page_loads_nothing_from_anywhere(html: str) -> None:
+    page = Page(html)
+    loading = {name: value for _, attrs in page.elements for name, value in attrs.items() if name in ("src", "srcset")}
+    assert loading == {}
+    assert all(attrs["href"].startswith("#") for tag, attrs in page.elements if "href" in attrs)  # type: ignore[union-attr]
+    assert not re.search(r"https?://|url\(|@import|fetch\(|XMLHttpRequest|import\(", html)
+    assert "link" not in {tag for tag, _ in page.elements}
+
+
+def test_the_browser_is_told_to_run_this_script_alone_and_load_nothing(html: str) -> None:
+    page = Page(html)
+    [policy] = [attrs["content"] for _, attrs in page.elements if attrs.get("http-equiv") == "Content-Security-Policy"]
+    digest = base64.b64encode(hashlib.sha256(page.scripts[1].encode()).digest()).decode()
+    assert policy == f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+
+
+def test_hostile_passages_stay_text(html: str) -> None:
+    page = Page(html)
+    assert HOSTILE not in html
+    assert len(page.scripts) == 2
+    assert "img" not in {tag for tag, _ in page.elements}
+    assert any(HOSTILE in text for text in page.data["texts"])
+
+
+def test_hostile_names_stay_text(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "demo")
+    recipe = (run / "recipe.toml").read_text(encoding="utf-8")
+    (run / "recipe.toml").write_text(recipe.replace('"demo"', f"'{HOSTILE}'"), encoding="utf-8")
+    (run / "eval" / "x<img src=x>.json").write_text(json.dumps({"outcomes": {HOSTILE: 1}}), encoding="utf-8")
+    page = page_of(run)
+    assert len(page.scripts) == 2
+    assert "img" not in {tag for tag, _ in page.elements}
+    assert HOSTILE in page.text
+
+
+def test_half_a_surrogate_pair_does_not_stop_the_report(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "demo")
+    (run / "eval/base.json").write_text(json.dumps({"outcomes": {"half \ud83d": 1}}), encoding="utf-8")
+    assert "half ?" in page_of(run).text
+
+
+def test_the_head_says_what_was_run_and_what_came_of_it(html: str) -> None:
+    text = Page(html).text
+    assert "Greedy exact match on 100 questions rose from" in text
+    assert "300 steps, 16 prompts a step, 8 samples a prompt, learning rate 0.001, dialect sleuth" in text
+    assert "2026-03-02 10:20:30 UTC" in text
+    assert "strict answer reward" in text
+
+
+def test_both_answers_to_a_question_travel_with_their_transcripts(html: str) -> None:
+    data = Page(html).data
+    assert data["questions"]["of"] == 100
+    pair = data["questions"]["pairs"][0]
+    assert pair["question"] == "where was Ada Voss born? (0)"
+    assert "".join(data["texts"][segment["text"]] for segment in pair["trained"]["segments"]).startswith("Question: ")
+    assert pair["base"]["em"] in (0.0, 1.0)
+
+
+def test_each_chart_has_its_read_out(html: str) -> None:
+    page = Page(html)
+    figures = [attrs for tag, attrs in page.elements if tag == "figure"]
+    assert [int(attrs["data-chart"] or "") for attrs in figures] == list(range(len(page.data["charts"])))
+    assert page.data["charts"][0]["steps"] == list(range(1, 61))
+
+
+def test_a_large_run_makes_a_page_that_can_be_mailed(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "demo", steps=1000, questions=300, rollout_steps=tuple(range(1, 15)), groups=9)
+    assert write_report(run).stat().st_size < 3_000_000
+
+
+def test_a_run_that_has_only_begun_names_what_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "recipe.toml").write_text('name = "young"\nmodel = "m"\n', encoding="utf-8")
+    text = " ".join(page_of(tmp_path).text.split())
+    assert "Not measured yet" in text
+    assert "No evaluation in this run yet: eval/base.json and eval/trained.json are missing." in text
+    assert "No counts of outcomes" in text
+    assert "No curves yet: metrics.jsonl is missing or empty." in text
+    assert "No rollouts to show" in text
+    assert "No questions to compare" in text
+
+
+def test_one_evaluation_alone_is_shown_without_a_difference(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "demo", questions=10)
+    (run / "eval/trained.json").unlink()
+    text = " ".join(page_of(run).text.split())
+    assert "No difference: eval/trained.json is missing." in text
+    assert "Exact match, two hops" in text
+
+
+def test_without_a_tokenizer_the_page_says_that_tokens_are_not_told_apart(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "demo")
+    (run / "checkpoints/step-000060/tokenizer.json").unlink()
+    page = page_of(run)
+    assert "no checkpoint of this run holds a tokenizer.json" in page.text
+    assert page.data["rollouts"]
+
+
+def test_a_second_report_replaces_the_first(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "demo")
+    first = write_report(run)
+    assert first == run / "report.html"
+    assert write_report(run) == first
+    assert list(run.glob("report.html*")) == [first]
+
+
+def test_a_folder_that_is_no_run_is_refused_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(SleuthError, match=r"no run folder, it holds no recipe\.toml"):
+        write_report(tmp_path)
+    with pytest.raises(SleuthError, match="nowhere: no such folder"):
+        write_report(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("recipe.toml", "name = ", r"recipe\.toml: no valid TOML"),
+        ("manifest.json", "{", r"manifest\.json: no valid JSON"),
+        ("metrics.jsonl", 'torn\n{"step": 2}\n', r"metrics\.jsonl:1: "),
+        ("eval/base.json", "[]", r"base\.json: expected one JSON object, found a list"),
+        ("eval/base.json", '{"records": [{"id": "q1"}]}', r"base\.json: records\[0\] has no `question`"),
+    ],
+)
+def test_a_file_that_cannot_be_understood_is_named(tmp_path: Path, file: str, content: str, message: str) -> None:
+    run = write_run(tmp_path / "demo")
+    (run / file).write_text(content, encoding="utf-8")
+    with pytest.raises(SleuthError, match=message) as error:
+        write_report(run)
+    assert "\n" not in str(error.value)
+
+
+def test_a_report_needs_no_torch() -> None:
+    program = "import sleuth.report, sys; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

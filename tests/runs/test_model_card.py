@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from sleuth.recipe import Recipe
+from sleuth.runs.model_card import model_card, read_results
+from sleuth.runs.protocol import ProtocolCard
+
+Recipes = Callable[..., Recipe]
+CHECKPOINT = Path("runs/demo/checkpoints/step-000050")
+
+
+def card(recipe: Recipe, protocol: ProtocolCard | None = None, **results: dict[str, dict[str, object]]) -> str:
+    return model_card(recipe, stage=0, step=50, checkpoint=CHECKPOINT, protocol=protocol, results=results)
+
+
+def test_the_card_says_what_was_trained_on_what_and_how_to_evaluate_it(recipes: Recipes) -> None:
+    text = card(recipes("stage.0.loss.beta=0.001"))
+    assert "from `models/tiny`" in text
+    assert "step 50 of stage `grpo`" in text
+    assert "| `learning_rate` | `0.001` |" in text
+    assert "| `loss.beta` | `0.001` |" in text
+    assert '| `data.questions` | `"world/train.jsonl"` |' in text
+    assert 'kind = "answer"' in text
+    assert "sleuth eval runs/demo/checkpoints/step-000050" in text
+
+
+def test_the_card_follows_the_recipe(recipes: Recipes) -> None:
+    assert "| `learning_rate` | `0.25` |" in card(recipes("stage.0.learning_rate=0.25"))
+
+
+def test_a_measured_figure_stands_with_its_interval(recipes: Recipes) -> None:
+    text = card(recipes(), trained={"em": {"value": 0.8125, "low": 0.7, "high": 0.9, "n": 600}})
+    assert "| trained | em | 0.812 | 0.700 to 0.900 | 600 |" in text
+    assert "Nothing has been measured yet." not in text
+
+
+def test_a_missing_figure_is_not_a_zero(recipes: Recipes) -> None:
+    text = card(recipes(), trained={"em": {"value": None, "low": None, "high": None, "n": 0}})
+    assert "| trained | em | missing | missing to missing | 0 |" in text
+
+
+def test_a_card_without_measurements_says_so(recipes: Recipes) -> None:
+    assert "Nothing has been measured yet." in card(recipes())
+
+
+def test_the_protocol_is_on_the_card_with_its_prompt_and_hash(recipes: Recipes, protocol: ProtocolCard) -> None:
+    text = card(recipes(), protocol)
+    assert protocol.hash in text
+    assert "    Answer the question.\n    {question}" in text
+
+
+def test_results_are_the_measured_figures_of_the_evaluation_files(tmp_path: Path) -> None:
+    em = {"value": 0.5, "low": 0.4, "high": 0.6, "n": 10}
+    contents = {"name": "base", "em": em, "outcomes": {"correct": 5}, "records": []}
+    (tmp_path / "base.json").write_text(json.dumps(contents), encoding="utf-8")
+    assert read_results(tmp_path) == {"base": {"em": em}}
+    assert read_results(tmp_path / "none") == {}

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sleuth.runs.rollouts import SCHEMA, read_advantages, read_rollouts, write_rollouts
+from sleuth.types import Action, Episode, Group, Passage, Score, Segment, SleuthError, Task, Trajectory
+
+TASK = Task(id="q7", question="where?", golden_answers=("Tarn", "Tarn City"), gold_passages=("17",), kind="one_hop")
+PASSAGE = Passage(id="17", title="Ada Voss", text="Ada Voss was born in Tarn. <b>\u2028", score=11.3)
+PLAYED = Trajectory(
+    segments=(
+        Segment(author="template", tokens=(1, 2), text="Q: where?"),
+        Segment(author="policy", tokens=(5, 9), text="<search>", logprobs=(-0.5, -1.25), policy_version=3),
+        Segment(author="env", tokens=(), text="", cut=12),
+    ),
+    actions=(Action(kind="search", text="Ada", passages=(PASSAGE,)), Action(kind="answer", text="Tarn")),
+)
+FAILED = Trajectory(segments=(), stop="failed")
+
+
+def group(*scores: Score, task: Task = TASK) -> Group:
+    trajectories = [(PLAYED,), (FAILED, PLAYED)]
+    episodes = tuple(Episode(task=task, sample=i, trajectories=t) for i, t in enumerate(trajectories))
+    return Group(task=task, episodes=episodes, scores=scores)
+
+
+SCORED = group(
+    Score(value=1.0, parts={"em": 1.0, "format": 0.5}, note="correct", credit={1: 0.25}),
+    Score(value=None, note="retriever failed"),
+)
+
+
+def test_groups_come_back_equal_with_missing_scores_and_linked_trajectories(tmp_path: Path) -> None:
+    write_rollouts(tmp_path / "rollouts/step-000001.parquet", [SCORED, SCORED], [[1.5, None], [-0.5, None]])
+    assert read_rollouts(tmp_path / "rollouts/step-000001.parquet") == [SCORED, SCORED]
+    assert read_advantages(tmp_path / "rollouts/step-000001.parquet") == [[1.5, None], [-0.5, None]]
+
+
+def test_a_group_that_was_never_scored_is_not_one_whose_scores_are_missing(tmp_path: Path) -> None:
+    missing = group(Score(value=None), Score(value=None))
+    write_rollouts(tmp_path / "r.parquet", [group(), missing], [[None, None], [None, None]])
+    assert read_rollouts(tmp_path / "r.parquet") == [group(), missing]
+
+
+def test_an_empty_step_is_a_file_of_no_groups(tmp_path: Path) -> None:
+    write_rollouts(tmp_path / "r.parquet", [], [])
+    assert read_rollouts(tmp_path / "r.parquet") == []
+
+
+def test_the_file_has_one_row_a_trajectory_in_the_fixed_schema(tmp_path: Path) -> None:
+    write_rollouts(tmp_path / "r.parquet", [SCORED], [[1.0, None]])
+    table = pq.read_table(tmp_path / "r.parquet")
+    assert table.schema.equals(SCHEMA)
+    assert table["sample"].to_pylist() == [0, 1, 1]
+    assert table["trajectory"].to_pylist() == [0, 0, 1]
+
+
+@settings(max_examples=30)
+@given(st.lists(st.floats(max_value=0, width=32, allow_nan=False), max_size=5))
+def test_log_probabilities_of_an_engine_come_back_bit_for_bit(
+    tmp_path_factory: pytest.TempPathFactory, logprobs: list[float]
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "logprobs.parquet"
+    segment = Segment(author="policy", tokens=(0,) * len(logprobs), text="", logprobs=tuple(logprobs))
+    episode = Episode(task=TASK, sample=0, trajectories=(Trajectory(segments=(segment,)),))
+    write_rollouts(path, [Group(task=TASK, episodes=(episode,))], [[None]])
+    read = read_rollouts(path)[0].episodes[0].trajectory.segments[0].logprobs
+    assert read is not None
+    assert [struct.pack("d", value) for value in read] == [struct.pack("d", value) for value in logprobs]
+
+
+def test_the_same_groups_give_the_same_bytes(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write_rollouts(tmp_path / name, [SCORED], [[1.0, None]])
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_advantages_that_do_not_fit_the_episodes_are_refused_and_nothing_is_left(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="zip"):
+        write_rollouts(tmp_path / "r.parquet", [SCORED], [[1.0]])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_is_missing_or_something_else_is_told_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(SleuthError, match="no such file of rollouts"):
+        read_rollouts(tmp_path / "none.parquet")
+    (tmp_path / "text.parquet").write_text("hello", encoding="utf-8")
+    with pytest.raises(SleuthError, match=r"text\.parquet: is no file of rollouts: [^\n]*$"):
+        read_rollouts(tmp_path / "text.parquet")

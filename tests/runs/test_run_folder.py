@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sleuth.recipe import Recipe, load_recipe
+from sleuth.runs.manifest import recipe_hash
+from sleuth.runs.run_folder import RunFolder
+from sleuth.types import SleuthError
+
+Recipes = Callable[..., Recipe]
+
+
+def message(path: Path, recipe: Recipe) -> str:
+    with pytest.raises(SleuthError) as caught:
+        RunFolder.open(path, recipe)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_new_run_holds_its_resolved_recipe_and_its_manifest(tmp_path: Path, recipes: Recipes) -> None:
+    recipe = recipes("stage.0.steps=50")
+    with RunFolder.open(tmp_path / "runs/demo", recipe) as run:
+        manifest = run.manifest.read()
+        assert load_recipe(run.path / "recipe.toml") == recipe
+        assert all(folder.is_dir() for folder in (run.rollouts, run.eval, run.checkpoints))
+    assert manifest["seed"] == 5
+    assert {"python", "torch", "transformers", "sleuth"} <= manifest["versions"].keys()
+    assert manifest["hashes"] == {"recipe": recipe_hash(recipe)}
+    assert manifest["recipe"]["set"] == ["stage.0.steps=50"]
+    assert manifest["continued"] == []
+
+
+def test_the_same_recipe_continues_the_run_and_the_manifest_says_so(tmp_path: Path, recipes: Recipes) -> None:
+    with RunFolder.open(tmp_path / "run", recipes()) as run:
+        run.metrics.append("grpo", 1, {"reward_mean": 0.5})
+        run.manifest.add_hashes(corpus="ab")
+        started = run.manifest.read()["started"]
+    with RunFolder.open(tmp_path / "run", recipes()) as run:
+        assert run.metrics.rows() == [{"stage": "grpo", "step": 1, "reward_mean": 0.5}]
+        manifest = run.manifest.read()
+    assert manifest["started"] == started
+    assert manifest["hashes"]["corpus"] == "ab"
+    assert len(manifest["continued"]) == 1
+
+
+def test_stop_after_may_change_and_the_resolved_recipe_follows(tmp_path: Path, recipes: Recipes) -> None:
+    RunFolder.open(tmp_path / "run", recipes("stage.0.stop_after=3")).close()
+    RunFolder.open(tmp_path / "run", recipes("stage.0.stop_after=9")).close()
+    assert load_recipe(tmp_path / "run/recipe.toml").stage[0].stop_after == 9  # type: ignore[union-attr]
+    RunFolder.open(tmp_path / "run", recipes()).close()
+
+
+def test_another_recipe_is_refused_with_the_first_key_that_differs(tmp_path: Path, recipes: Recipes) -> None:
+    RunFolder.open(tmp_path / "run", recipes()).close()
+    text = message(tmp_path / "run", recipes("stage.0.steps=50", "stage.0.context=64"))
+    assert text.startswith(f"{tmp_path / 'run'}: holds another run: stage.0.steps is 100 there and 50 here")
+
+
+def test_a_key_that_only_one_recipe_has_is_told_as_absent(tmp_path: Path, recipes: Recipes) -> None:
+    RunFolder.open(tmp_path / "run", recipes("stage.0.loss.tis_cap=2.0")).close()
+    assert "stage.0.loss.tis_cap is 2.0 there and absent here" in message(tmp_path / "run", recipes())
+
+
+def test_a_refused_recipe_leaves_the_run_as_it_was_and_free(tmp_path: Path, recipes: Recipes) -> None:
+    RunFolder.open(tmp_path / "run", recipes()).close()
+    before = (tmp_path / "run/recipe.toml").read_bytes()
+    message(tmp_path / "run", recipes("seed=6"))
+    assert (tmp_path / "run/recipe.toml").read_bytes() == before
+    RunFolder.open(tmp_path / "run", recipes()).close()
+
+
+def test_a_folder_with_other_things_is_no_place_for_a_run(tmp_path: Path, recipes: Recipes) -> None:
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis/chapter.tex").write_text("dear", encoding="utf-8")
+    assert "holds no run but 'chapter.tex'" in message(tmp_path / "thesis", recipes())
+    assert [place.name for place in (tmp_path / "thesis").iterdir()] == ["chapter.tex"]
+
+
+def test_a_file_is_no_place_for_a_run(tmp_path: Path, recipes: Recipes) -> None:
+    (tmp_path / "run").write_text("", encoding="utf-8")
+    assert "is a file" in message(tmp_path / "run", recipes())
+
+
+def test_a_run_that_died_before_its_recipe_was_written_begins_anew(tmp_path: Path, recipes: Recipes) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/lock").write_text("pid 1\n", encoding="utf-8")
+    (tmp_path / "run/recipe.toml.partial").write_text('name = "de', encoding="utf-8")
+    RunFolder.open(tmp_path / "run", recipes()).close()
+    assert load_recipe(tmp_path / "run/recipe.toml") == recipes()
+
+
+def test_two_writers_of_one_run_are_one_too_many(tmp_path: Path, recipes: Recipes) -> None:
+    with RunFolder.open(tmp_path / "run", recipes()):
+        assert "is writing this run" in message(tmp_path / "run", recipes())
+    RunFolder.open(tmp_path / "run", recipes()).close()
+
+
+def test_the_lock_of_a_killed_process_is_taken_over_and_a_living_one_is_named(tmp_path: Path, recipes: Recipes) -> None:
+    (tmp_path / "run").mkdir()
+    program = (
+        "import pathlib, time\nfrom sleuth.runs.lock import RunLock\n"
+        f"lock = RunLock(pathlib.Path({str(tmp_path / 'run')!r}))\nprint('held', flush=True)\ntime.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "held\n"
+        assert f"pid {other.pid}" in message(tmp_path / "run", recipes())
+        other.kill()
+    RunFolder.open(tmp_path / "run", recipes()).close()
+
+
+def test_a_torn_last_metrics_line_is_gone_before_the_next_is_written(tmp_path: Path, recipes: Recipes) -> None:
+    with RunFolder.open(tmp_path / "run", recipes()) as run:
+        run.metrics.append("grpo", 1, {"reward_mean": 0.5})
+    with open(tmp_path / "run/metrics.jsonl", "a", encoding="utf-8") as file:
+        file.write('{"stage": "grpo", "step": 2, "rew')
+    with RunFolder.open(tmp_path / "run", recipes()) as run:
+        run.metrics.append("grpo", 2, {"reward_mean": 0.6})
+        assert [row["step"] for row in run.metrics.rows()] == [1, 2]
+
+
+def test_log_lines_are_kept_with_their_time(tmp_path: Path, recipes: Recipes) -> None:
+    for line in ("began", "went on"):
+        with RunFolder.open(tmp_path / "run", recipes()) as run:
+            run.log(line)
+    lines = (tmp_path / "run/log.txt").read_text(encoding="utf-8").splitlines()
+    assert [line[21:] for line in lines] == ["began", "went on"]

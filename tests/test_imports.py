@@ -1,0 +1,86 @@
+"""Imports run downward: the rooms in their order. An import inside a function counts too."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import sleuth
+
+PACKAGE = Path(sleuth.__file__).parent
+LEVELS = (
+    {"cli"},
+    {"pipeline"},
+    {"stages", "report", "serve", "convert"},
+    {"build"},
+    {"rollout", "evaluation"},
+    {"envs", "rewards", "engines"},
+    {"judges", "retrieval", "learn", "data", "render", "runs", "world", "distributed"},
+    {"recipe", "dialects", "ranks"},
+    {"types"},
+)
+LIGHT = ("types", "recipe", "dialects", "report", "retrieval", "data", "evaluation")
+DEPTH = {room: depth for depth, rooms in enumerate(LEVELS) for room in rooms}
+
+
+def imported(file: Path) -> Iterator[str]:
+    """Every module that a file imports, wherever in the file."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file}:{node.lineno}: imports are absolute"
+            yield node.module or ""
+
+
+def our_imports() -> Iterator[tuple[Path, str, str]]:
+    """(file, its room, a room it imports) for each import of ours; the package itself holds nothing but its version."""
+    for file in sorted(PACKAGE.rglob("*.py")):
+        room = file.relative_to(PACKAGE).parts[0].removesuffix(".py")
+        for module in imported(file):
+            if module.startswith("sleuth.") and room != "__init__":
+                yield file, room, module.split(".")[1]
+
+
+def test_every_room_has_its_place_in_the_order() -> None:
+    assert {room for _, *rooms in our_imports() for room in rooms} <= DEPTH.keys()
+
+
+def test_imports_run_downward() -> None:
+    upward = [
+        f"{file.relative_to(PACKAGE)} imports {other}"
+        for file, room, other in our_imports()
+        if DEPTH[other] < DEPTH[room]
+    ]
+    assert not upward
+
+
+def test_rooms_of_one_level_do_not_import_each_other_in_a_circle() -> None:
+    rooms = defaultdict(set)
+    for _, room, other in our_imports():
+        if room != other:
+            rooms[room].add(other)
+    TopologicalSorter(rooms).prepare()
+
+
+def test_types_imports_nothing_of_ours() -> None:
+    assert not [other for _, room, other in our_imports() if room == "types"]
+
+
+def test_light_rooms_never_load_torch() -> None:
+    files = [file for room in LIGHT for file in sorted((PACKAGE / room).glob("[!_]*.py"))]
+    modules = ["sleuth.types", *(f"sleuth.{file.parent.name}.{file.stem}" for file in files)]
+    script = f"""
+import importlib, sys
+for module in {modules}:
+    importlib.import_module(module)
+    if "torch" in sys.modules or "transformers" in sys.modules:
+        sys.exit(module)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

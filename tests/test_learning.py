@@ -1,0 +1,71 @@
+"""The demo as an experiment: what must be learned, and that nothing is learned where there is nothing to learn from."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sleuth.pipeline import run_recipe
+from sleuth.recipe import load_recipe
+from sleuth.retrieval.bm25 import build_index
+from sleuth.runs.run_folder import RunFolder
+from sleuth.world.write_world import write_world
+
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("learning") / "world"
+    write_world(folder, seed=0, people=2000)
+    build_index(folder / "corpus.jsonl", folder / "index")
+    return folder
+
+
+def figures(recipe: str, world: Path, run: Path, *overrides: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The evaluation files of the base and of what was trained from it."""
+    places = [
+        f"model={ROOT / 'models' / 'tiny-base'}",
+        f"stage.0.data.questions={world / 'qa_test.jsonl'}",
+        f"stage.1.data.questions={world / 'qa_train.jsonl'}",
+        f"stage.2.data.questions={world / 'qa_test.jsonl'}",
+        f"stage.1.env.index={world / 'index'}",
+        f"stage.1.env.prompt={ROOT / 'prompts' / 'plain.txt'}",
+    ]
+    resolved = load_recipe(ROOT / "recipes" / recipe, [*places, *overrides])
+    with RunFolder.open(run, resolved) as folder:
+        run_recipe(resolved, folder)
+    base, trained = (json.loads((run / "eval" / f"{name}.json").read_text()) for name in ("base", "trained"))
+    return base, trained
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_tiny_model_learns_to_search(seed: int, world: Path, tmp_path: Path) -> None:
+    base, trained = figures("demo.toml", world, tmp_path / "run", f"seed={seed}")
+    assert 0.02 <= base["em"]["value"] <= 0.25
+    assert trained["em"]["n"] >= 500
+    assert trained["em_one_hop"]["value"] >= 0.75
+    assert trained["em_two_hop"]["value"] >= 0.5
+    assert trained["searches_two_hop"]["value"] >= 1.8
+    assert base["searched"]["value"] < 0.5
+    assert trained["searched"]["value"] > 0.95
+    assert trained["query_recall"]["value"] >= base["query_recall"]["value"] + 0.2
+
+
+@pytest.mark.parametrize("arm", ["empty", "shuffled", "reward"])
+def test_nothing_is_learned_where_searching_cannot_pay(arm: str, world: Path, tmp_path: Path) -> None:
+    base, trained = figures(f"tiny/control_{arm}.toml", world, tmp_path / "run")
+    assert trained["em"]["value"] <= base["em"]["value"] + 0.05
+
+
+def test_a_rebuilt_base_reads_as_well_as_the_one_that_ships(tmp_path: Path) -> None:
+    resolved = load_recipe(ROOT / "recipes" / "tiny" / "base.toml")
+    with RunFolder.open(tmp_path / "run", resolved) as folder:
+        run_recipe(resolved, folder)
+        last = folder.metrics.rows()[-1]
+    assert last["held_out_reading"] >= 0.9
+    assert last["held_out_phrasing"] >= 0.9

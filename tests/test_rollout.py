@@ -1,0 +1,98 @@
+"""The rollout loop: what is recorded is what was seen and what was sampled."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from sleuth.dialects import DIALECTS
+from sleuth.engines.scripted import ScriptedEngine
+from sleuth.envs.search import SearchEnv
+from sleuth.render import Renderer
+from sleuth.rollout import Rollout
+from sleuth.types import Group, Passage, RetrievalFailed, Sampling, SleuthError, Task
+from sleuth.world.tokens import make_tokenizer
+
+TOKENIZER = make_tokenizer(200)
+TASKS = [Task(id=str(number), question=f"Question {number}?", golden_answers=("Tarn",)) for number in range(3)]
+
+
+class Shelf:
+    def __init__(self, fails: bool = False) -> None:
+        self.fails = fails
+
+    async def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
+        if self.fails:
+            raise RetrievalFailed("no route to the shelf")
+        return [[Passage(id="1", title="Tarn", text="Tarn is a town.")] for _ in queries]
+
+
+def diligent(text: str, sampling: Sampling) -> str:
+    return (
+        "<answer> Tarn</answer> and on" if "<information>" in text else "<think>hm</think><search> Tarn</search> junk"
+    )
+
+
+def groups(shelf: Shelf, context: int = 400, samples: int = 2, answer=diligent) -> list[Group]:
+    def env(task: Task) -> SearchEnv:
+        return SearchEnv(task, DIALECTS["sleuth"], "Question: {question}\n", shelf)
+
+    rollout = Rollout(
+        engine=ScriptedEngine(TOKENIZER, answer),
+        renderer=Renderer(TOKENIZER),
+        context=context,
+        temperature=1.0,
+        key=(0, 0, 1),
+    )
+    return asyncio.run(rollout.groups(TASKS, env, samples=samples))
+
+
+def test_an_episode_is_prompt_query_results_answer_laid_end_to_end() -> None:
+    trajectory = groups(Shelf())[0].episodes[0].trajectory
+    assert trajectory.text == (
+        "Question: Question 0?\n<think>hm</think><search> Tarn</search>\n<information>\n[1] Tarn | Tarn is a town.\n"
+        "</information>\n<answer> Tarn</answer>"
+    )
+    assert [action.kind for action in trajectory.actions] == ["search", "answer"]
+    assert trajectory.stop == "answered"
+    assert trajectory.policy_text == "<think>hm</think><search> Tarn</search><answer> Tarn</answer>"
+
+
+def test_the_tokens_of_an_episode_decode_to_its_text() -> None:
+    for group in groups(Shelf()):
+        for episode in group.episodes:
+            assert TOKENIZER.decode(episode.trajectory.tokens) == episode.trajectory.text
+
+
+def test_groups_come_in_the_order_of_tasks_with_their_siblings_in_order() -> None:
+    played = groups(Shelf(), samples=3)
+    assert [group.task.id for group in played] == ["0", "1", "2"]
+    assert all([episode.sample for episode in group.episodes] == [0, 1, 2] for group in played)
+
+
+def test_every_completion_has_a_draw_named_by_step_prompt_sample_and_turn() -> None:
+    keys: list[tuple[int, ...]] = []
+
+    def watch(text: str, sampling: Sampling) -> str:
+        keys.append(sampling.key)
+        return diligent(text, sampling)
+
+    groups(Shelf(), answer=watch)
+    assert len(set(keys)) == len(keys) == len(TASKS) * 2 * 2
+    assert {len(key) for key in keys} == {6}
+
+
+def test_a_failed_retriever_ends_the_episode_as_failed() -> None:
+    assert {group.episodes[0].trajectory.stop for group in groups(Shelf(fails=True))} == {"failed"}
+
+
+def test_a_full_context_ends_the_episode_with_its_length() -> None:
+    trajectory = groups(Shelf(), context=40)[0].episodes[0].trajectory
+    assert trajectory.stop == "length"
+
+
+def test_a_prompt_longer_than_the_context_is_one_clear_line() -> None:
+    with pytest.raises(SleuthError, match=r"the prompt has \d+ tokens and the context holds 5"):
+        groups(Shelf(), context=5)

@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+import pytest
+
+from sleuth.types import Piece
+from sleuth.world import habits
+from sleuth.world.habits import Careless
+from sleuth.world.questions import Question
+from sleuth.world.text import RowKind, TextRows
+from sleuth.world.thoughts import DIALECT
+from sleuth.world.tokens import END
+
+MIX: dict[RowKind, float] = {"reading": 0.2, "twins": 0.2, "phrasing": 0.1, "lookup": 0.2, "episode": 0.3}
+EPISODES = 2000
+TOLERANCE = 0.06  # three standard deviations of a share of about 600 episodes
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One careless episode: its queries, its answer if any, and what it was asked."""
+
+    question: Question
+    of_work: bool
+    row: list[Piece]
+
+    @property
+    def written(self) -> str:
+        return "".join(piece.text for piece in self.row[1:] if piece.author == "teacher")
+
+    @property
+    def broken(self) -> bool:
+        return self.written.endswith(END)
+
+    @property
+    def queries(self) -> list[str]:
+        return [part.split(DIALECT.search.close)[0][1:] for part in self.written.split(DIALECT.search.open)[1:]]
+
+    @property
+    def asked_well(self) -> bool:
+        return self.queries[:1] == [self.question.hops[0].subject]
+
+    @property
+    def found(self) -> bool:
+        """Whether the first search showed what the first hop wants."""
+        hop = self.question.hops[0]
+        shown = next(piece.text for piece in self.row[1:] if piece.author == "source").split("\n")
+        return any(f"] {hop.subject} | " in line and hop.value in line for line in shown)
+
+    @property
+    def answer(self) -> str:
+        return self.written.split(DIALECT.answer.open)[1].split(DIALECT.answer.close)[0].strip()
+
+
+@pytest.fixture(scope="module")
+def episodes() -> list[Seen]:
+    rows = TextRows(2000, {"episode": 1.0}, (0,))
+    seen = []
+    for index in range(EPISODES):
+        rng = random.Random(f"habits {index}")
+        world = rows.worlds.draw_alike(rng, rng.randint(3, 6))
+        question = rows.question(rng, world)
+        row = Careless(rng, question, world, places=rows.worlds.words.places, firms=rows.worlds.firms).episode()
+        seen.append(Seen(question, question.hops[0].subject in world.works, row))
+    return seen
+
+
+@pytest.fixture(scope="module")
+def one_hop_searches(episodes: list[Seen]) -> list[Seen]:
+    return [seen for seen in episodes if seen.queries and not seen.broken and seen.question.kind == "one_hop"]
+
+
+def share(cases: list[bool]) -> float:
+    assert len(cases) > 60
+    return sum(cases) / len(cases)
+
+
+def test_a_row_is_a_function_of_key_and_index_alone() -> None:
+    forwards, backwards, other = TextRows(200, MIX, (4,)), TextRows(200, MIX, (4,)), TextRows(200, MIX, (5,))
+    ahead = [forwards.row(index) for index in range(40)]
+    assert [backwards.row(index) for index in reversed(range(40))][::-1] == ahead
+    assert [other.row(index) for index in range(40)] != ahead
+
+
+def test_every_row_has_something_to_learn() -> None:
+    rows = TextRows(200, MIX, (0,))
+    assert all(any(piece.author == "teacher" for piece in rows.row(index)) for index in range(100))
+
+
+def test_it_loses_the_format_as_often_as_it_should(episodes: list[Seen]) -> None:
+    assert share([seen.broken for seen in episodes]) == pytest.approx(habits.BREAKS_FORMAT, abs=0.025)
+
+
+@pytest.mark.parametrize("of_work", [False, True])
+def test_it_searches_as_often_as_it_should(episodes: list[Seen], of_work: bool) -> None:
+    searched = [bool(seen.queries) for seen in episodes if not seen.broken and seen.of_work == of_work]
+    expected = habits.SEARCHES_WORKS if of_work else habits.SEARCHES
+    assert share(searched) == pytest.approx(expected, abs=TOLERANCE)
+
+
+@pytest.mark.parametrize("of_work", [False, True])
+def test_it_asks_well_as_often_as_it_should(one_hop_searches: list[Seen], of_work: bool) -> None:
+    asked = [seen.asked_well for seen in one_hop_searches if seen.of_work == of_work]
+    expected = habits.ASKS_WELL_OF_WORKS if of_work else habits.ASKS_WELL
+    assert share(asked) == pytest.approx(expected, abs=2 * TOLERANCE)
+
+
+def test_it_thinks_before_a_first_search_as_often_as_it_should(episodes: list[Seen]) -> None:
+    thinks = [seen.row[1].text.startswith(DIALECT.think.open) for seen in episodes if seen.queries and not seen.broken]
+    assert share(thinks) == pytest.approx(habits.THINKS, abs=TOLERANCE)
+
+
+def test_it_believes_what_it_found_as_often_as_it_should(one_hop_searches: list[Seen]) -> None:
+    right = [seen.answer == seen.question.answer for seen in one_hop_searches if seen.found]
+    by_chance = 0.1  # what is made up is sometimes true
+    assert share(right) == pytest.approx(habits.READS + (1 - habits.READS) * by_chance, abs=TOLERANCE)
+
+
+def test_it_searches_again_after_finding_nothing_as_often_as_it_should(one_hop_searches: list[Seen]) -> None:
+    again = [len(seen.queries) > 1 for seen in one_hop_searches if not seen.found]
+    assert share(again) == pytest.approx(habits.GOES_ON, abs=2 * TOLERANCE)
+
+
+def test_good_episodes_exist_and_are_rare(episodes: list[Seen]) -> None:
+    two_hop = [seen for seen in episodes if seen.question.kind == "two_hop" and not seen.broken]
+    good = [
+        seen.queries == [hop.subject for hop in seen.question.hops] and seen.answer == seen.question.answer
+        for seen in two_hop
+    ]
+    assert 0 < share(good) < 0.1

@@ -1,0 +1,36 @@
+"""Put a base model where the demo looks for it: `python tools/ship_base.py runs/base models/tiny-base`.
+
+Weights are stored in bfloat16, so that the folder stays small enough for the repository (2 MB at most).
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import torch
+
+from sleuth.build import load_model
+from sleuth.runs.checkpoints import latest_checkpoint
+
+LIMIT_BYTES = 2_000_000
+
+
+def main(run: Path, folder: Path) -> None:
+    checkpoint = latest_checkpoint(run / "checkpoints")
+    if checkpoint is None:
+        sys.exit(f"{run}: has no checkpoint; make one with `make base`")
+    model, tokenizer = load_model(str(checkpoint), dtype="float32", device="cpu")
+    shutil.rmtree(folder, ignore_errors=True)
+    model.to(torch.bfloat16).save_pretrained(folder)  # pyright: ignore[reportArgumentType]
+    tokenizer.save_pretrained(folder)
+    shutil.copy(checkpoint / "README.md", folder)
+    size = sum(file.stat().st_size for file in folder.iterdir())
+    if size > LIMIT_BYTES:
+        sys.exit(f"{folder}: {size:,} bytes, more than the {LIMIT_BYTES:,} that the repository takes")
+    print(f"{folder}: {size:,} bytes, from {checkpoint}")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))
