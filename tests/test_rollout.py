@@ -93,6 +93,17 @@ def test_a_full_context_ends_the_episode_with_its_length() -> None:
     assert trajectory.stop == "length"
 
 
+def test_results_that_leave_no_room_to_go_on_were_never_shown_and_no_episode_outgrows_the_context() -> None:
+    whole = groups(Shelf())[0].episodes[0].trajectory
+    asked = sum(len(segment.tokens) for segment in whole.segments[:2])
+    for context in range(asked + 1, len(whole.tokens)):
+        trajectory = groups(Shelf(), context=context)[0].episodes[0].trajectory
+        assert len(trajectory.tokens) <= context
+        assert trajectory.stop == "length"
+        assert trajectory.searches == 1
+        assert bool(trajectory.passages) is ("<information>" in trajectory.text)
+
+
 def test_a_prompt_longer_than_the_context_is_one_clear_line() -> None:
-    with pytest.raises(SleuthError, match=r"the prompt has \d+ tokens and the context holds 5"):
+    with pytest.raises(SleuthError, match=r"the prompt has \d+ tokens and the context holds 5: .* 'Question: Question"):
         groups(Shelf(), context=5)

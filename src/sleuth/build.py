@@ -4,12 +4,13 @@ here."""
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 import transformers
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from sleuth import __version__
@@ -31,8 +32,8 @@ transformers.utils.logging.disable_progress_bar()  # a run shows one bar, and it
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
-MakeEnv = Callable[[Task], Env]
-"""A fresh environment for one episode of a task."""
+Loaded = tuple[PreTrainedModel, dict[str, Any]]
+"""A model, and what transformers found and missed while it loaded it."""
 
 
 # -- models ----------------------------------------------------------------------------------------------------------
@@ -42,10 +43,13 @@ def load_model(path: str, *, dtype: str, device: str) -> tuple[PreTrainedModel, 
     """A causal language model and its tokenizer from a folder or a hub id; never runs code that comes with it."""
     tokenizer = load_tokenizer(path)
     try:
-        model = AutoModelForCausalLM.from_pretrained(path, dtype=DTYPES[dtype], trust_remote_code=False)
-    except (OSError, ValueError, KeyError) as error:
+        options = {"dtype": DTYPES[dtype], "trust_remote_code": False, "output_loading_info": True}
+        model, found = cast(Loaded, AutoModelForCausalLM.from_pretrained(path, **options))
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         reason = " ".join(str(error).split())[:200]
         raise SleuthError(f"{path}: no model could be loaded from this folder or hub id: {reason}") from error
+    if missing := sorted(found["missing_keys"]):  # transformers would go on with random weights
+        raise SleuthError(f"{path}: the weights lack {len(missing)} of the model's parameters, such as {missing[0]}")
     cast(torch.nn.Module, model).to(pick_device(device))
     return model, tokenizer
 
@@ -150,8 +154,12 @@ def search_setting(
 def setting_of_card(
     card: ProtocolCard, env: SearchEnvRecipe, tokenizer: PreTrainedTokenizerFast, tasks: Sequence[Task]
 ) -> tuple[SearchSetting, list[str]]:
-    """The protocol that a checkpoint carries, byte for byte, on the retriever of `env`; and what differs, in words."""
+    """The protocol that a checkpoint carries, its prompt byte for byte unless `env` names another, on the retriever of
+    `env`; and what differs, in words."""
     dialect = dialect_of(card.dialect)
+    prompt_name, prompt = card.prompt, card.prompt_text
+    if env.prompt != card.prompt:
+        prompt_name, prompt = Path(env.prompt).stem, read_prompt(env.prompt)
     check_writable(tokenizer, dialect.tags)
     retriever, corpus = retriever_of(env, tasks)
     setting = SearchSetting(
@@ -163,13 +171,19 @@ def setting_of_card(
             passage_tokens=card.passage_tokens,
             results_tokens=card.results_tokens,
         ),
-        prompt_name=card.prompt,
-        prompt=card.prompt_text,
+        prompt_name=prompt_name,
+        prompt=prompt,
         retriever=retriever,
         corpus_sha256=corpus,
         forced_search=env.forced_search,
     )
-    changed = {"the corpus": (card.corpus_sha256, corpus), "a forced search": (card.forced_search, env.forced_search)}
+    changed = {
+        "the corpus": (card.corpus_sha256, corpus),
+        "a forced search": (card.forced_search, env.forced_search),
+        "the dialect's tags": (card.tags, dialect.tags),
+        "the dialect's stop rule": (card.stops, dialect.stops),
+        "the prompt": (card.prompt_text, prompt),
+    }
     notes = [
         f"{what} is not what the checkpoint was trained with" for what, (was, now) in changed.items() if was != now
     ]

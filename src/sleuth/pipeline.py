@@ -12,7 +12,7 @@ from sleuth.render import load_tokenizer
 from sleuth.runs.run_folder import RunFolder
 from sleuth.stages.evaluate import run_evaluate
 from sleuth.stages.grpo import run_grpo
-from sleuth.stages.stage_run import StageRun, last_step
+from sleuth.stages.stage_run import StageRun
 from sleuth.stages.supervised import run_supervised
 from sleuth.types import SleuthError
 
@@ -31,7 +31,7 @@ def run_recipe(recipe: Recipe, folder: RunFolder) -> Path:
             case EvaluateRecipe():
                 run_evaluate(stage, run)
         if not isinstance(stage, EvaluateRecipe):
-            first_step += last_step(stage)
+            first_step += stage.steps
     return Path(model)
 
 

@@ -40,28 +40,26 @@ async def play(
     """One episode, segment by segment as each is complete, then `Ended`.
 
     `key` is (seed, stage, step, prompt, sample); the turn is appended for every completion. A prompt that leaves no
-    room to answer within `context` tokens is an error; a conversation that fills the context ends with the stop
-    `length`.
+    room to answer within `context` tokens is an error. A reply that leaves none ends the episode with the stop `length`
+    and is left out: nothing was written after reading it, so it was never shown.
     """
     tokens: list[int] = []
     actions: list[Action] = []
     reply = await env.open()
     turn = 0
     while True:
+        segments = [renderer.render(piece) for piece in reply.pieces]
+        room = context - len(tokens) - sum(len(segment.tokens) for segment in segments)
+        full = reply.done is None and room <= 0
+        if full and turn == 0:
+            raise _prompt_too_long(segments, context)
         if reply.action is not None:
-            actions.append(reply.action)
-        for piece in reply.pieces:
-            segment = renderer.render(piece)
+            actions.append(replace(reply.action, passages=()) if full else reply.action)
+        for segment in segments if not full else ():
             tokens.extend(segment.tokens)
             yield segment
-        room = context - len(tokens)
-        if reply.done is None and room <= 0 and turn == 0:
-            raise SleuthError(
-                f"the prompt has {len(tokens)} tokens and the context holds {context}: nothing can be written"
-            )
-        stop = reply.done or ("length" if room <= 0 else None)
-        if stop is not None:
-            yield Ended(actions=tuple(actions), stop=stop)
+        if full or reply.done is not None:
+            yield Ended(actions=tuple(actions), stop=reply.done or "length")
             return
         limits = Sampling(
             max_tokens=min(reply.max_tokens, room), temperature=temperature, stops=reply.stops, key=(*key, turn)
@@ -147,6 +145,14 @@ async def _reply(env: Env, completion: Completion) -> Reply:
         return await env.reply(completion.text, completion.stop)
     except RetrievalFailed:
         return Reply(done="failed")
+
+
+def _prompt_too_long(segments: Sequence[Segment], context: int) -> SleuthError:
+    length = sum(len(segment.tokens) for segment in segments)
+    end = "".join(segment.text for segment in segments)[-80:]
+    return SleuthError(
+        f"the prompt has {length} tokens and the context holds {context}: nothing can be written after {end!r}"
+    )
 
 
 def _written(completion: Completion) -> Segment:

@@ -68,8 +68,22 @@ def test_search_r1_writes_results_as_its_paper_does() -> None:
     env, _ = environment("search_r1")
     _, found = replies(env, "<search>Ada</search>")
     assert text_of(found) == (
-        '\n\n<information>\nDoc 1(Title: "Ada") Ada was born in Tarn.\nDoc 2(Title: "Bo") Bo.\n</information>\n\n'
+        '\n\n<information>Doc 1(Title: "Ada") Ada was born in Tarn.\nDoc 2(Title: "Bo") Bo.</information>\n\n'
     )
+
+
+@pytest.mark.parametrize(
+    ("dialect", "shown"),
+    [
+        ("sleuth", "\n<information>\n</information>\n"),
+        ("search_r1", "\n\n<information></information>\n\n"),
+    ],
+)
+def test_a_search_that_finds_nothing_gets_an_empty_block(dialect: str, shown: str) -> None:
+    env, shelf = environment(dialect)
+    shelf.passages = []
+    _, found = replies(env, "<search> Ada</search>")
+    assert text_of(found) == shown
 
 
 @pytest.mark.parametrize("dialect", ["sleuth", "search_r1"])

@@ -91,5 +91,10 @@ def test_an_answer_in_an_earlier_turn_is_not_the_final_answer() -> None:
     assert outcome(("policy", "<answer>Paris</answer>"), ("env", "."), ("policy", "hm")) == (0.0, "no_answer")
 
 
+@pytest.mark.parametrize("stop", ["turns", "length"])
+def test_an_answer_that_the_environment_did_not_take_is_malformed(stop: str) -> None:
+    assert outcome(("policy", "<search> x <answer> Paris</answer>"), stop=stop) == (0.0, "malformed")
+
+
 def test_a_failed_retriever_makes_the_score_missing_and_never_zero() -> None:
     assert outcome(("policy", "<search>x</search>"), stop="failed") == (None, "retriever failed")

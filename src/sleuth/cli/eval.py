@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from sleuth.cli.figures import print_figures
+
 
 def evaluate(
     model: Annotated[str, typer.Argument(help="A checkpoint, a model folder or a hub id.", show_default=False)],
@@ -44,26 +46,15 @@ def evaluate(
     if as_json:
         typer.echo(json.dumps(figures))
     else:
-        _print_table(figures)
+        _print_table(contents["name"], figures)
 
 
-def _print_table(figures: dict[str, Any]) -> None:
-    from rich.console import Console
-    from rich.table import Table
+def _print_table(title: str, figures: dict[str, Any]) -> None:
+    from sleuth.evaluation.intervals import Measured
 
-    table = Table("figure", "value", "95 % interval", "n")
-    for name, figure in figures.items():
-        if isinstance(figure, dict) and "low" in figure:
-            shown = (name, *(_number(figure[key]) for key in ("value",)), _interval(figure), str(figure["n"]))
-            table.add_row(*shown)
-    console = Console()
-    console.print(table)
-    console.print("outcomes: " + ", ".join(f"{name} {count}" for name, count in figures["outcomes"].items()))
+    print_figures(title, {name: Measured(**figure) for name, figure in figures.items() if _measured(figure)})
+    typer.echo("outcomes: " + ", ".join(f"{name} {count}" for name, count in figures["outcomes"].items()))
 
 
-def _interval(figure: dict[str, Any]) -> str:
-    return f"{_number(figure['low'])} to {_number(figure['high'])}"
-
-
-def _number(value: float | None) -> str:
-    return "missing" if value is None else f"{value:.3f}"
+def _measured(figure: object) -> bool:
+    return isinstance(figure, dict) and "low" in figure

@@ -22,8 +22,9 @@ class Dialect:
 
     `action` is a regular expression with the groups `kind` (`search` or `answer`) and `text`, searched in what the
     policy wrote in one turn; no match is a bad action, which gets `hint`. `passage` formats one result from `rank`,
-    `title` and `text`. `passage_tokens` limits each result by itself; `results_tokens` limits the whole block,
-    closing tag included. `hints` is how many bad actions are forgiven; None: any number, but each uses up a search.
+    `title` and `text`; `margin` stands between the results and their tags. `passage_tokens` limits each result by
+    itself; `results_tokens` limits all results of a search together, their tags not counted. `hints` is how many bad
+    actions are forgiven; None: any number, but each uses up a search.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Dialect:
     action: str
     passage: str
     before_results: str
+    margin: str
     after_results: str
     hint: str
     hints: int | None

@@ -20,6 +20,7 @@ SLEUTH = Dialect(
     ),
     passage="[{rank}] {title} | {text}",
     before_results="\n",
+    margin="\n",
     after_results="\n",
     hint="\nWrite one search or one answer.\n",
     hints=1,

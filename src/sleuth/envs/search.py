@@ -70,18 +70,20 @@ class SearchEnv:
     def _results(self, passages: Sequence[Passage]) -> Iterator[Piece]:
         """The block of results in pieces: the tags are pieces of their own, so that no cut can take them."""
         dialect = self.dialect
-        yield Piece(text=f"{dialect.before_results}{dialect.information.open}\n")
+        yield Piece(text=f"{dialect.before_results}{dialect.information.open}{dialect.margin}")
         lines = [
             dialect.passage.format(rank=rank, title=passage.title, text=passage.text)
             for rank, passage in enumerate(passages, 1)
         ]
         if dialect.results_tokens is not None:
-            yield Piece(text="".join(f"{line}\n" for line in lines), budget=dialect.results_tokens)
+            yield Piece(text="\n".join(lines), budget=dialect.results_tokens)
         else:
-            for line in lines:
+            for rank, line in enumerate(lines):
+                if rank:
+                    yield Piece(text="\n")
                 yield Piece(text=line, budget=dialect.passage_tokens)
-                yield Piece(text="\n")
-        yield Piece(text=f"{dialect.information.close}{dialect.after_results}")
+        margin = dialect.margin if lines else ""
+        yield Piece(text=f"{margin}{dialect.information.close}{dialect.after_results}")
 
     def _next(self, pieces: Sequence[Piece], action: Action | None = None) -> Reply:
         return Reply(pieces=tuple(pieces), action=action, max_tokens=self.dialect.turn_tokens, stops=self.dialect.stops)

@@ -40,7 +40,7 @@ def extract(policy_turns: Sequence[str], answer_open: str = "<answer>", answer_c
     """The last closed answer element of the last turn the policy wrote; it must be the last thing there.
 
     `no_answer`: no answer tag in the last turn. `malformed`: an answer tag, but unclosed, nested, empty or followed by
-    more words. White space and text after an end-of-text token do not count.
+    more words. White space does not count.
     """
     last = policy_turns[-1] if policy_turns else ""
     if answer_open not in last:
@@ -55,7 +55,8 @@ def extract(policy_turns: Sequence[str], answer_open: str = "<answer>", answer_c
 class AnswerReward:
     """1 for an exact match, 0 otherwise; missing when the episode failed through no fault of the policy.
 
-    Parts: `em`, and one of `correct`, `wrong`, `no_answer`, `malformed` at 1; the note names it.
+    What the environment did not take for an answer is none, whatever tags it holds: it counts as malformed. Parts:
+    `em`, and one of `correct`, `wrong`, `no_answer`, `malformed` at 1; the note names it.
     """
 
     def __init__(self, answer_open: str, answer_close: str, weight: float = 1.0) -> None:
@@ -72,7 +73,9 @@ class AnswerReward:
         turns = [segment.text for segment in episode.trajectory.segments if segment.author == "policy"]
         found = extract(turns, self.answer_open, self.answer_close)
         outcome: Outcome = found.fault or "wrong"
-        if found.answer is not None and exact_match(found.answer, episode.task.golden_answers):
+        if found.answer is not None and episode.trajectory.stop != "answered":
+            outcome = "malformed"
+        elif found.answer is not None and exact_match(found.answer, episode.task.golden_answers):
             outcome = "correct"
         em = float(outcome == "correct")
         return Score(value=self.weight * em, parts={"em": em, outcome: 1.0}, note=outcome)

@@ -19,9 +19,9 @@ from sleuth.types import Episode, Score, SleuthError
 
 
 def run_evaluate(stage: EvaluateRecipe, run: StageRun) -> Path:
-    """Write `eval/NAME.json` unless it is there already; the model goes on as it came."""
+    """Write `eval/NAME.json` unless it is there already, of this very model; the model goes on as it came."""
     file = run.folder.eval / f"{stage.name}.json"
-    if file.exists():
+    if _measures(file, run.model):
         return Path(run.model)
     model, tokenizer = run.load(run.model)
     tasks = select_tasks(stage.data)
@@ -89,6 +89,12 @@ def question_record(episode: Episode, score: Score) -> dict[str, Any]:
 def write_evaluation(file: Path, contents: dict[str, Any]) -> None:
     """The file whole, or not at all."""
     write_text(file, json.dumps(contents, ensure_ascii=False, indent=1) + "\n")
+
+
+def _measures(file: Path, model: str) -> bool:
+    """Whether the file holds an evaluation of `model`: a stage that went on makes those of its earlier end stale. Names
+    are compared, because a run folder may have been moved."""
+    return file.exists() and Path(json.loads(file.read_text(encoding="utf-8"))["model"]).name == Path(model).name
 
 
 def _nearest_grpo(run: StageRun) -> GrpoRecipe:

@@ -68,7 +68,8 @@ def examination_of(
     samples: int,
     forced_search: bool,
 ) -> tuple[Examination, list[str]]:
-    """A checkpoint under the protocol it carries, or under a named dialect; and what differs from its training."""
+    """A checkpoint under the protocol it carries, or under another prompt or dialect; and what differs from its
+    training. Another dialect brings its own budgets."""
     loaded, tokenizer = load_model(model, dtype="float32", device="auto")
     card = ProtocolCard.read(Path(model)) if Path(model).is_dir() else None
     retriever = SearchEnvRecipe(
@@ -79,11 +80,12 @@ def examination_of(
         retriever="index" if index else "empty",
         forced_search=forced_search,
     )
-    if card is not None and dialect is None and prompt is None:
+    if card is not None and retriever.dialect == card.dialect:
         setting, notes = setting_of_card(card, retriever, tokenizer, tasks)
     else:
         setting = search_setting(retriever, tokenizer, tasks)
-        notes = [f"{model} carries no protocol: asked in the dialect {setting.dialect.name!r}"] if card is None else []
+        trained = f"was trained in the dialect {card.dialect!r}" if card else "carries no protocol"
+        notes = [f"{model} {trained}: asked in the dialect {setting.dialect.name!r}"]
     examination = Examination(
         model=loaded,
         tokenizer=tokenizer,

@@ -69,6 +69,7 @@ class Learner:
         self.protocol = self.setting.protocol(stage.reward[0].scorer)
         if saved:
             self.policy.load_state_dict(saved.state["policy"])
+            self.engine.publish(saved.steps)
         run.folder.manifest.add_hashes(
             questions=questions_hash(self.order.tasks),
             protocol=self.protocol.hash,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,8 +32,8 @@ class Saved:
 class StageRun:
     """Stage number `index` of a recipe in a run folder. `model` is what the stage begins with: a folder or a hub id.
 
-    Steps are counted through the whole run, so that a file named after a step belongs to one stage: `first_step` are
-    the steps that earlier stages took.
+    Steps are counted through the whole run, so that a file named after a step belongs to one stage: `first_step` is the
+    sum of the horizons of the earlier stages, wherever `stop_after` ended them.
     """
 
     recipe: Recipe
@@ -67,13 +68,17 @@ class StageRun:
         keep: int,
         protocol: ProtocolCard | None = None,
     ) -> Path:
-        """A checkpoint after `step` steps of this stage; older ones beyond `keep` go."""
+        """A checkpoint after `step` steps of this stage; older ones beyond `keep` go, and so do those of later steps:
+        they grew out of where this stage ended before it went on."""
         checkpoint = self.folder.checkpoints / step_name(self.first_step + step)
         results = read_results(self.folder.eval)
         card = model_card(
             self.recipe, stage=self.index, step=step, checkpoint=checkpoint, protocol=protocol, results=results
         )
         save_checkpoint(checkpoint, model, tokenizer, card=card, protocol=protocol, state=state)
+        for outgrown in checkpoints_in(self.folder.checkpoints):
+            if step_of(outgrown) > step_of(checkpoint):
+                shutil.rmtree(outgrown)
         prune_checkpoints(self.folder.checkpoints, keep, after=self.first_step)
         return checkpoint
 

@@ -18,8 +18,9 @@ def values_of(group: Group) -> list[float | None]:
 
 
 def step_figures(groups: Sequence[Group], advantages: Sequence[Sequence[float | None]]) -> dict[str, float | None]:
-    """The episode side of a step's row in `metrics.jsonl`; shares are of groups or of episodes, as their names say."""
-    episodes = [episode for group in groups for episode in group.episodes]
+    """The episode side of a step's row in `metrics.jsonl`; shares are of groups or of episodes, as their names say.
+    Episodes that a retriever cut short are in `missing_fraction` alone."""
+    episodes = _whole_episodes(groups)
     scores = [score for group in groups for score in group.scores]
     present = [score for score in scores if score.value is not None]
     return {
@@ -36,7 +37,10 @@ def step_figures(groups: Sequence[Group], advantages: Sequence[Sequence[float | 
 
 def probe_lines(groups: Sequence[Group]) -> list[str]:
     """Whether there is anything to learn from, and what to do where there is not."""
-    episodes = [episode for group in groups for episode in group.episodes]
+    episodes = _whole_episodes(groups)
+    values = [value for group in groups for value in values_of(group) if value is not None]
+    if not episodes or not values:
+        return [f"probe of {len(groups)} questions: every score is missing ({groups[0].scores[0].note})"]
     signal = fmean(float(has_signal(values_of(group))) for group in groups)
     searched = fmean(float(episode.trajectory.searches > 0) for episode in episodes)
     answered = fmean(float(episode.trajectory.stop == "answered") for episode in episodes)
@@ -50,13 +54,18 @@ def probe_lines(groups: Sequence[Group]) -> list[str]:
             "or fine-tune on a few hundred searching episodes first"
         )
     if signal < FEW:
-        all_right = fmean(value or 0.0 for group in groups for value in values_of(group)) > 0.5
+        all_right = fmean(values) > 0.5
         lines.append(
             "almost every group is all right: the questions are too easy to teach anything; take harder ones"
             if all_right
             else "almost every group is all wrong: take easier questions, more samples_per_prompt, or a stronger base"
         )
     return lines
+
+
+def _whole_episodes(groups: Sequence[Group]) -> list[Episode]:
+    """Those that ran to their end: one cut short does not tell what the policy would have done."""
+    return [episode for group in groups for episode in group.episodes if episode.trajectory.stop != "failed"]
 
 
 def _response_tokens(episode: Episode) -> int:

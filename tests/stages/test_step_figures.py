@@ -1,0 +1,45 @@
+"""What a step is said to have been: missing is missing, never zero."""
+
+from __future__ import annotations
+
+from sleuth.stages.step_figures import probe_lines, step_figures
+from sleuth.types import Action, Episode, Group, Score, Task, Trajectory
+
+TASK = Task(id="q", question="?", golden_answers=("x",))
+SEARCHED = Trajectory(segments=(), actions=(Action(kind="search", text="x"),))
+FAILED = Trajectory(segments=(), stop="failed")
+RIGHT, WRONG = Score(value=1.0, parts={"em": 1.0}), Score(value=0.0, parts={"em": 0.0})
+MISSING = Score(value=None, note="retriever failed")
+
+
+def group(*played: tuple[Trajectory, Score]) -> Group:
+    episodes = tuple(Episode(task=TASK, sample=i, trajectories=(one,)) for i, (one, _) in enumerate(played))
+    return Group(task=TASK, episodes=episodes, scores=tuple(score for _, score in played))
+
+
+def test_an_episode_that_a_retriever_cut_short_is_counted_as_missing_and_nowhere_else() -> None:
+    figures = step_figures([group((SEARCHED, RIGHT), (SEARCHED, WRONG), (FAILED, MISSING))], [[1.0, -1.0, None]])
+    assert (figures["reward_mean"], figures["em"], figures["searched"], figures["searches_mean"]) == (0.5, 0.5, 1, 1)
+    assert figures["missing_fraction"] == 1 - 2 / 3
+    assert figures["signal_fraction"] == 1.0
+
+
+def test_a_step_of_nothing_but_failures_has_no_means() -> None:
+    figures = step_figures([group((FAILED, MISSING), (FAILED, MISSING))], [[None, None]])
+    assert (figures["reward_mean"], figures["searched"], figures["missing_fraction"]) == (None, None, 1.0)
+    assert figures["dropped_groups"] == 1
+
+
+def test_the_probe_does_not_take_missing_scores_for_wrong_answers() -> None:
+    lines = probe_lines([group((SEARCHED, RIGHT), (FAILED, MISSING), (FAILED, MISSING))])
+    assert "too easy" in lines[-1]
+    assert probe_lines([group((FAILED, MISSING))]) == [
+        "probe of 1 questions: every score is missing (retriever failed)"
+    ]
+
+
+def test_the_probe_says_what_to_do_where_nothing_can_be_learned() -> None:
+    [figures, search, level] = probe_lines([group((Trajectory(segments=()), WRONG), (Trajectory(segments=()), WRONG))])
+    assert "0% of groups carry signal, 0% of episodes search" in figures
+    assert "worked example" in search
+    assert "all wrong" in level

@@ -1,0 +1,45 @@
+"""From a folder to a model: what is not whole is said in one line, never made up."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from sleuth.build import load_model
+from sleuth.types import SleuthError
+
+BASE = Path(__file__).parents[1] / "models" / "tiny-base"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(BASE, tmp_path / "model"))
+
+
+def complaint(folder: Path) -> str:
+    with pytest.raises(SleuthError) as caught:
+        load_model(str(folder), dtype="float32", device="cpu")
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_weights_that_lack_a_parameter_are_refused_not_filled_with_random_numbers(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    del weights["model.norm.weight"]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    assert "lack 1 of the model's parameters, such as model.norm.weight" in complaint(folder)
+
+
+def test_weights_that_cannot_be_read_are_one_line(folder: Path) -> None:
+    (folder / "model.safetensors").write_bytes(b"no weights at all")
+    assert str(folder) in complaint(folder)
+
+
+def test_weights_of_another_shape_are_one_line(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"intermediate_size": 64}))
+    assert str(folder) in complaint(folder)
