@@ -93,8 +93,9 @@ class Action:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trajectory:
-    """Segments laid end to end: exactly what the model saw. `stop` says how it ended: `answered`, `turns`, `length`
-    (the context was full), `eos`, or `failed` (the retriever did not answer: the score will be missing)."""
+    """Segments laid end to end: exactly what the model saw. `stop` says how it ended: `answered`, `turns`
+    (nothing more was allowed), `length` (the context was full), or `failed` (the retriever did not answer: the score
+    will be missing)."""
 
     segments: tuple[Segment, ...]
     actions: tuple[Action, ...] = ()
