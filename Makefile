@@ -20,7 +20,7 @@ test: $(DEV)  ## all but the learning runs
 test-slow: $(DEV)  ## the learning runs, which take minutes
 	$(BIN)/pytest -m slow
 
-base: $(CORE)  ## the tiny base model again, from random weights: about 40 minutes
+base: $(CORE)  ## the tiny base model again, from random weights
 	$(BIN)/sleuth train recipes/tiny/base.toml --run runs/base
 	$(BIN)/python tools/ship_base.py runs/base models/tiny-base
 
