@@ -10,8 +10,9 @@ import torch
 from sleuth.learn.batch import Row, collate
 from sleuth.learn.logprobs import token_logprobs
 from sleuth.learn.losses import kl_penalty, token_weights
+from sleuth.learn.objective import PolicyLoss, policy_objective
 from sleuth.learn.optim import Optimisation
-from sleuth.learn.policy import Policy, PolicyLoss, frozen_copy, policy_objective
+from sleuth.learn.policy import Policy, frozen_copy
 from sleuth.types import SleuthError
 
 WHOLE = 10**9

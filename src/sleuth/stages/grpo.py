@@ -17,7 +17,8 @@ from sleuth.data.questions import questions_hash, select_tasks
 from sleuth.engines.local import LocalEngine
 from sleuth.learn.advantages import group_advantages, has_signal
 from sleuth.learn.batch import Batch, collate, trajectory_row
-from sleuth.learn.policy import Policy, PolicyLoss, frozen_copy
+from sleuth.learn.objective import PolicyLoss
+from sleuth.learn.policy import Policy, frozen_copy
 from sleuth.recipe.stages import GrpoRecipe
 from sleuth.render import Renderer
 from sleuth.rollout import Rollout, scored
