@@ -10,6 +10,7 @@ from sleuth.learn.advantages import group_advantages
 from sleuth.learn.batch import Row, collate
 from sleuth.learn.logprobs import token_logprobs
 from sleuth.learn.losses import clipped_policy_loss
+from sleuth.learn.prefix_tree import Pack, prefix_tree
 
 FILE = Path(__file__).parents[1] / "examples" / "one_file_grpo.py"
 
@@ -47,7 +48,7 @@ def test_the_one_file_example_gives_the_librarys_loss_and_gradients(example):
 
     rows = zip(tokens.tolist(), mask.tolist(), advantages.tolist(), strict=True)
     batch = collate([Row(tokens=tuple(ids), trained=tuple(written), advantage=a) for ids, written, a in rows])
-    logprobs, _ = token_logprobs(model, batch.tokens, batch.trained)
+    logprobs, _ = token_logprobs(model, Pack(rows=batch, tree=prefix_tree(batch)))
     bounds = {"low": example.CLIP_LOW, "high": example.CLIP_HIGH}
     ours = clipped_policy_loss(logprobs, old, batch.advantages, batch.weights, **bounds)
     ours.backward()

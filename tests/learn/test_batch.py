@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from sleuth.learn.batch import Row, collate, trajectory_row
 from sleuth.types import Segment, Trajectory
@@ -16,8 +14,6 @@ TRAJECTORY = Trajectory(
         Segment(author="policy", tokens=(8,), text="Tarn", logprobs=(-1.0,)),
     )
 )
-
-ragged = st.lists(st.integers(2, 20), min_size=1, max_size=12)
 
 
 def plain_row(length: int, first: int = 0) -> Row:
@@ -53,30 +49,9 @@ def test_emphasis_counts_only_on_trained_tokens():
     assert batch.weights.tolist() == [[0, 0.75, 0], [0, 0.25, 0]]
 
 
-def test_counts_tell_trained_computed_and_dense_tokens():
+def test_counts_tell_trained_and_dense_tokens():
     batch = collate([plain_row(3), plain_row(5), plain_row(2)])
-    assert (batch.tokens_trained, batch.tokens_computed, batch.tokens_dense) == (7, 15, 10)
-
-
-def test_micro_batches_are_longest_first_with_ties_in_order():
-    batch = collate([plain_row(3, 10), plain_row(5, 20), plain_row(3, 30), plain_row(5, 40)])
-    first, second = batch.micro_batches(10)
-    assert first.tokens[:, 0].tolist() == [20, 40]
-    assert second.tokens[:, 0].tolist() == [10, 30]
-    assert second.tokens.shape == (2, 3)
-
-
-@given(lengths=ragged, budget=st.integers(1, 60))
-@settings(max_examples=60, deadline=None)
-def test_micro_batches_fit_the_budget_and_lose_nothing(lengths, budget):
-    batch = collate([plain_row(length, 100 * index) for index, length in enumerate(lengths)])
-    parts = batch.micro_batches(budget)
-    for part in parts:
-        assert part.tokens_computed <= budget or len(part.lengths) == 1
-        assert part.tokens.shape[1] == int(part.lengths.max())
-    rows = sorted(tuple(row[: part.lengths[i]].tolist()) for part in parts for i, row in enumerate(part.tokens))
-    assert rows == sorted(plain_row(length, 100 * index).tokens for index, length in enumerate(lengths))
-    assert sum(part.weights.sum().item() for part in parts) == pytest.approx(1.0)
+    assert (batch.tokens_trained, batch.tokens_dense) == (7, 10)
 
 
 def test_a_part_keeps_the_weights_it_had_in_the_whole():

@@ -2,12 +2,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from transformers import LlamaConfig, LlamaForCausalLM
+from padded import whole
 
-from sleuth.learn import logprobs as logprobs_module
+from sleuth.learn.batch import Batch
 from sleuth.learn.logprobs import token_hits, token_logprobs
+from sleuth.learn.prefix_tree import Pack
 
 FAMILIES = ["qwen3", "qwen2", "llama"]
 
@@ -17,6 +16,15 @@ def drawn_batch(seed: int = 0, rows: int = 5, tokens: int = 17):
     input_ids = torch.randint(40, (rows, tokens), generator=generator)
     needed = torch.rand(rows, tokens, generator=generator) < 0.4
     return input_ids, needed
+
+
+def as_pack(input_ids, needed) -> Pack:
+    ones = torch.ones(input_ids.shape)
+    lengths = torch.full((len(input_ids),), input_ids.shape[1])
+    batch = Batch(
+        tokens=input_ids, lengths=lengths, trained=needed, advantages=ones, weights=ones, sampler_logprobs=None
+    )
+    return whole(batch)
 
 
 def slow_logprobs(model, input_ids, needed, temperature):
@@ -37,82 +45,22 @@ def slow_logprobs(model, input_ids, needed, temperature):
 def test_index_t_speaks_of_token_t(make_model, family, temperature):
     model, (input_ids, needed) = make_model(family), drawn_batch()
     needed[:, 0] = True  # the first token is predicted by nothing: 0
-    ours = token_logprobs(model, input_ids, needed, temperature=temperature)
+    ours = token_logprobs(model, as_pack(input_ids, needed), temperature=temperature)
     for mine, slow in zip(ours, slow_logprobs(model, input_ids, needed, temperature), strict=True):
         assert mine.dtype == torch.float32
         torch.testing.assert_close(mine, slow, atol=1e-5, rtol=1e-5)
     assert not ours[0][:, 0].any()
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@torch.no_grad()
-def test_padding_on_the_right_changes_no_log_probability(make_model, family):
-    model, (input_ids, needed) = make_model(family), drawn_batch()
-    needed[:, 12:] = False
-    alone = token_logprobs(model, input_ids[:, :12], needed[:, :12])[0]
-    padded = token_logprobs(model, input_ids, needed)[0]
-    torch.testing.assert_close(padded[:, :12], alone, atol=1e-5, rtol=1e-5)
-
-
-@given(seed=st.integers(0, 1000), rows=st.integers(1, 6))
-@settings(max_examples=15, deadline=None)
-def test_a_projection_in_parts_gives_the_same_values_and_gradients(seed, rows):
-    torch.manual_seed(seed)
-    config = LlamaConfig(
-        vocab_size=40, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
-    )
-    model, (input_ids, needed) = LlamaForCausalLM(config), drawn_batch(seed, rows)
-    results = []
-    for at_once in (2**26, 40 * 3):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(logprobs_module, "LOGITS_AT_ONCE", at_once)
-            values, entropies = token_logprobs(model, input_ids, needed)
-        model.zero_grad()
-        values.sum().backward()
-        results.append((values, entropies, [parameter.grad.clone() for parameter in model.parameters()]))
-    whole, parts = results
-    torch.testing.assert_close(parts[0], whole[0])
-    torch.testing.assert_close(parts[1], whole[1])
-    for part, full in zip(parts[2], whole[2], strict=True):
-        torch.testing.assert_close(part, full, rtol=1e-4, atol=1e-5)
-
-
-def test_a_projection_in_parts_keeps_no_more_than_one_part_of_the_logits(make_model, monkeypatch):
-    monkeypatch.setattr(logprobs_module, "LOGITS_AT_ONCE", 40 * 4)
-    saved: list[int] = []
-
-    def remember(tensor):
-        saved.append(tensor.numel() if tensor.dim() == 2 and tensor.shape[1] == 40 else 0)
-        return tensor
-
-    input_ids, _ = drawn_batch()
-    with torch.autograd.graph.saved_tensors_hooks(remember, lambda tensor: tensor):
-        token_logprobs(make_model(), input_ids, torch.ones_like(input_ids, dtype=torch.bool))
-    assert sum(saved) == 0, "distributions over the vocabulary were kept for the backward pass"
-
-
 def test_the_entropy_carries_no_gradient(make_model):
-    logprobs, entropy = token_logprobs(make_model(), *drawn_batch())
+    logprobs, entropy = token_logprobs(make_model(), as_pack(*drawn_batch()))
     assert logprobs.requires_grad
     assert not entropy.requires_grad
 
 
-def test_positions_that_predict_no_needed_token_get_exactly_no_gradient(make_model):
-    model, (input_ids, needed) = make_model(), drawn_batch()
-    states: list[torch.Tensor] = []
-    model.base_model.register_forward_hook(lambda module, args, output: states.append(output.last_hidden_state))
-    logprobs, _ = token_logprobs(model, input_ids, needed)
-    states[0].retain_grad()
-    logprobs.sum().backward()
-    predicts = torch.zeros_like(needed)
-    predicts[:, :-1] = needed[:, 1:]
-    # only the vocabulary projection reads the last hidden states, so no gradient here is no gradient of any logit
-    assert torch.equal(states[0].grad.abs().sum(dim=2) > 0, predicts)
-
-
 def test_no_needed_token_gives_a_loss_of_zero_that_can_be_differentiated(make_model):
     model, (input_ids, needed) = make_model(), drawn_batch()
-    logprobs, _ = token_logprobs(model, input_ids, torch.zeros_like(needed))
+    logprobs, _ = token_logprobs(model, as_pack(input_ids, torch.zeros_like(needed)))
     logprobs.sum().backward()
     assert not logprobs.any()
     assert all(parameter.grad is None or not parameter.grad.any() for parameter in model.parameters())
@@ -128,4 +76,4 @@ def test_hits_are_the_needed_tokens_that_the_model_holds_most_likely(make_model)
     expected = torch.zeros_like(needed)
     expected[:, 1:] = needed[:, 1:] & (likeliest[:, :-1] == input_ids[:, 1:])
     assert expected[0, 5]
-    assert torch.equal(token_hits(model, input_ids, needed), expected)
+    assert torch.equal(token_hits(model, as_pack(input_ids, needed)), expected)

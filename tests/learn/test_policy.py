@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from padded import whole
 
 from sleuth.learn.batch import Row, collate
 from sleuth.learn.logprobs import token_logprobs
@@ -13,6 +14,7 @@ from sleuth.learn.losses import kl_penalty, token_weights
 from sleuth.learn.objective import PolicyLoss, policy_objective
 from sleuth.learn.optim import Optimisation
 from sleuth.learn.policy import Policy, frozen_copy
+from sleuth.learn.prefix_tree import pack, prefix_tree
 from sleuth.types import SleuthError
 
 WHOLE = 10**9
@@ -27,11 +29,11 @@ def gradients_of(model, batch, loss: PolicyLoss, budget: int):
         reference.get_input_embeddings().weight.mul_(1.1)
     model.zero_grad()
     total = 0.0
-    for micro in batch.micro_batches(budget):
-        logprobs, _ = token_logprobs(model, micro.tokens, micro.trained)
+    for part in pack(batch, budget):
+        logprobs, _ = token_logprobs(model, part)
         with torch.no_grad():
-            ref, _ = token_logprobs(reference, micro.tokens, micro.trained)
-        share, _ = policy_objective(micro, logprobs, ref, loss)
+            ref, _ = token_logprobs(reference, part)
+        share, _ = policy_objective(part.rows, logprobs, ref, loss)
         share.backward()
         total += share.item()
     return total, [parameter.grad.clone() for parameter in model.parameters()]
@@ -51,7 +53,7 @@ def assert_same_gradients(ours, theirs):
 @pytest.mark.parametrize("budget", [1, 40, 75])
 def test_loss_and_gradients_do_not_depend_on_how_the_batch_is_cut(make_model, make_rows, normalise, budget):
     model, batch = make_model(), collate(make_rows(9), normalise=normalise, constant=30)
-    assert len(batch.micro_batches(budget)) > 1
+    assert len(pack(batch, budget)) > 1
     whole, whole_gradients = gradients_of(model, batch, LOSS, WHOLE)
     cut, cut_gradients = gradients_of(model, batch, LOSS, budget)
     assert cut == pytest.approx(whole, abs=1e-6)
@@ -67,9 +69,10 @@ def test_an_update_does_not_depend_on_how_the_batch_is_cut(make_model, make_rows
     for update in updates[:-1]:
         for name in ("loss", "entropy", "kl", "mismatch_kl", "clip_fraction", "gradient_norm"):
             assert getattr(update, name) == pytest.approx(getattr(updates[-1], name), rel=1e-5, abs=1e-6), name
-        assert update.tokens_computed < updates[-1].tokens_computed
+        assert update.tokens_computed >= updates[-1].tokens_computed
         assert update.tokens_dense == updates[-1].tokens_dense
-    assert updates[0].tokens_computed == updates[0].tokens_dense, "one row at a time has no padding"
+    assert updates[0].tokens_computed == updates[0].tokens_dense, "one row at a time shares nothing"
+    assert updates[-1].tokens_computed < updates[-1].tokens_dense
 
 
 def test_the_loss_is_what_a_loop_over_rows_and_tokens_gives(make_model, make_rows):
@@ -116,12 +119,13 @@ def test_retrieved_tokens_get_no_gradient(make_model, make_rows):
         states.append(output.last_hidden_state)
 
     model.base_model.register_forward_hook(keep)
-    logprobs, _ = token_logprobs(model, batch.tokens, batch.trained)
+    part = whole(batch)
+    logprobs, _ = token_logprobs(model, part)
     policy_objective(batch, logprobs, None, PolicyLoss())[0].backward()
-    predicts_policy = torch.zeros_like(batch.trained)
-    predicts_policy[:, :-1] = batch.trained[:, 1:]
+    predicts_policy = torch.zeros(len(part.tree), dtype=torch.bool)
+    predicts_policy[part.tree.parents[part.tree.places[batch.trained]]] = True
     # only the vocabulary projection reads the last hidden states: no gradient there is no gradient of any logit
-    assert torch.equal(states[0].grad.abs().sum(dim=2) > 0, predicts_policy)
+    assert torch.equal(states[0].grad[0].abs().sum(dim=1) > 0, predicts_policy)
 
 
 def test_advantages_and_log_probabilities_of_retrieved_tokens_change_nothing(make_model, make_rows):
@@ -152,8 +156,8 @@ def test_an_update_tells_its_statistics_as_weighted_means(make_model, make_rows)
     model, batch = make_model(), collate(make_rows(6))
     reference = frozen_copy(make_model(seed=1))
     with torch.no_grad():
-        logprobs, entropy = token_logprobs(model, batch.tokens, batch.trained)
-        ref, _ = token_logprobs(reference, batch.tokens, batch.trained)
+        logprobs, entropy = token_logprobs(model, whole(batch))
+        ref, _ = token_logprobs(reference, whole(batch))
     ratio = (logprobs - batch.sampler_logprobs).exp()
     held = (batch.advantages > 0) & (ratio > 1.2) | (batch.advantages < 0) & (ratio < 0.8)
     update = Policy(model, SETTINGS, reference).update(batch, PolicyLoss(old="sampler"), budget=50)
@@ -179,7 +183,7 @@ def test_updates_make_rewarded_tokens_likelier(make_model, make_rows):
 
     def gain() -> float:
         with torch.no_grad():
-            logprobs, _ = token_logprobs(model, batch.tokens, batch.trained)
+            logprobs, _ = token_logprobs(model, whole(batch))
         return (logprobs * batch.advantages * batch.weights).sum().item()
 
     before = gain()
@@ -193,7 +197,7 @@ def test_supervision_lowers_the_cross_entropy(make_model, make_rows):
     policy, batch = Policy(make_model(), Optimisation(steps=20, learning_rate=3e-3)), collate(make_rows(4))
     steps = [policy.supervise(batch, budget=40) for _ in range(8)]
     with torch.no_grad():
-        logprobs, _ = token_logprobs(make_model(), batch.tokens, batch.trained)
+        logprobs, _ = token_logprobs(make_model(), whole(batch))
     assert steps[0].loss == pytest.approx(-(logprobs * token_weights(batch.trained, "token")).sum().item(), rel=1e-5)
     assert steps[-1].loss < steps[0].loss - 0.2
 
@@ -322,5 +326,6 @@ def test_rows_without_an_advantage_are_not_computed_and_change_no_gradient(make_
 def test_with_a_kl_term_every_row_is_computed(make_model, make_rows):
     batch = collate([dataclasses.replace(row, advantage=0.0) for row in make_rows(4)][:3] + make_rows(4)[3:])
     policy = Policy(make_model(), SETTINGS, reference=frozen_copy(make_model(seed=1)))
-    assert policy.update(batch, LOSS, budget=WHOLE).tokens_computed == batch.tokens_computed
-    assert policy.update(batch, dataclasses.replace(LOSS, beta=0.0), budget=WHOLE).tokens_computed < batch.tokens_dense
+    computed = policy.update(batch, LOSS, budget=WHOLE).tokens_computed
+    assert computed == len(prefix_tree(batch))
+    assert policy.update(batch, dataclasses.replace(LOSS, beta=0.0), budget=WHOLE).tokens_computed < computed

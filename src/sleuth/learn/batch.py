@@ -1,4 +1,4 @@
-"""The batch of one optimiser step, and how it is cut into micro-batches that fit in memory."""
+"""The batch of one optimiser step: its rows as the losses see them."""
 
 from __future__ import annotations
 
@@ -62,18 +62,6 @@ class Batch:
     weights: Tensor  # fp32
     sampler_logprobs: Tensor | None  # fp32, 0 where not trained
 
-    def micro_batches(self, budget: int) -> list[Batch]:
-        """The same rows, longest first (ties in order), cut so that rows times longest row is at most `budget` tokens.
-        A row longer than the budget gets a micro-batch of its own."""
-        lengths = self.lengths.tolist()
-        order = sorted(range(len(lengths)), key=lambda row: (-lengths[row], row))
-        parts: list[Batch] = []
-        while order:
-            rows = max(1, budget // lengths[order[0]])
-            parts.append(self.take(order[:rows]))
-            order = order[rows:]
-        return parts
-
     def take(self, rows: Sequence[int]) -> Batch:
         """The given rows, in the given order, without the padding that only longer rows needed."""
         index = torch.tensor(rows)
@@ -103,11 +91,6 @@ class Batch:
     def tokens_trained(self) -> int:
         """How many tokens carry weight."""
         return int(self.trained.sum())
-
-    @property
-    def tokens_computed(self) -> int:
-        """How many tokens a pass over this batch as it stands computes, padding included."""
-        return self.tokens.numel()
 
     @property
     def tokens_dense(self) -> int:

@@ -2,70 +2,77 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import cast
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
-LOGITS_AT_ONCE = 2**26
-"""At most this many logits (256 MB in fp32) exist at a time; a larger projection is cut and recomputed backwards."""
+from sleuth.learn.attention import TREE_ATTENTION, Branches
+from sleuth.learn.prefix_tree import Pack, PrefixTree
+from sleuth.learn.vocabulary import chosen_logprobs
 
 
-def token_logprobs(
-    model: PreTrainedModel, input_ids: Tensor, needed: Tensor, *, temperature: float = 1.0
-) -> tuple[Tensor, Tensor]:
-    """Natural-log probability of each needed token given those before it, and the entropy of its distribution.
+def token_logprobs(model: PreTrainedModel, pack: Pack, *, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
+    """Natural-log probability of each trained token given those before it, and the entropy of its distribution.
 
-    `input_ids` (B, T) int64, padded on the right; `needed` (B, T) bool. Both results are (B, T) fp32, index t speaks of
-    token t, and both are 0 where no token is needed and at t = 0, which nothing predicts. The entropy, in nats, carries
-    no gradient. The softmax is taken in fp32 at `temperature`.
+    Both are (R, T) fp32 for the R rows of the pack, index t speaks of token t, and both are 0 where no token is trained
+    and at t = 0, which nothing predicts. The entropy, in nats, carries no gradient. The softmax is taken in fp32 at
+    `temperature`.
 
-    The vocabulary projection runs only at positions that predict a needed token. There is no attention mask: under
-    causal attention no token sees the padding behind it. The model must be a decoder whose logits are its output
-    embeddings times its last hidden state (Qwen, Llama and kin; no soft-capped or rescaled logits).
+    Each distinct token is computed once, and the vocabulary projection only where a trained token is predicted; rows
+    that share a token share its value, and their gradients add up on it. The model must be a decoder with a replaceable
+    attention whose logits are its output embeddings times its last hidden state (Qwen, Llama and kin; no soft-capped or
+    rescaled logits).
     """
-    body = model.base_model(input_ids=input_ids, use_cache=False)
-    predicted = needed[:, 1:]  # (B, T - 1): position t predicts token t + 1
-    hidden = body.last_hidden_state[:, :-1][predicted]  # (N, width)
-    targets = input_ids[:, 1:][predicted]  # (N,)
-    logprobs, entropies = _project(model, hidden, targets, temperature)
-    return _place(logprobs, predicted), _place(entropies, predicted)
+    tree, trained = pack.tree, pack.rows.trained
+    hidden, needed = _predicting(model, tree, trained)  # (M, width), (M,)
+    of_needed = chosen_logprobs(_head(model), hidden, tree.tokens[needed], temperature)  # (M,), (M,)
+    logprobs, entropy = (_place(values, needed, tree, trained) for values in of_needed)
+    return logprobs, entropy
 
 
 @torch.no_grad()
-def token_hits(model: PreTrainedModel, input_ids: Tensor, needed: Tensor) -> Tensor:
-    """(B, T) bool: where a needed token is the one that the model holds most likely. Otherwise as `token_logprobs`."""
-    hidden = model.base_model(input_ids=input_ids, use_cache=False).last_hidden_state[:, :-1]
-    predicted = needed[:, 1:]
-    likeliest = cast(nn.Linear, model.get_output_embeddings())(hidden[predicted]).argmax(dim=-1)  # (N,)
-    return _place(likeliest == input_ids[:, 1:][predicted], predicted)
+def token_hits(model: PreTrainedModel, pack: Pack) -> Tensor:
+    """(R, T) bool: where a trained token is the one that the model holds most likely. Otherwise as `token_logprobs`."""
+    tree, trained = pack.tree, pack.rows.trained
+    hidden, needed = _predicting(model, tree, trained)
+    likeliest = _head(model)(hidden).argmax(dim=-1)
+    return _place(likeliest == tree.tokens[needed], needed, tree, trained)
 
 
-def _project(
-    model: PreTrainedModel, hidden: Tensor, targets: Tensor, temperature: float
-) -> tuple[Tensor, Tensor]:  # (N,), (N,)
-    head = cast(nn.Linear, model.get_output_embeddings())
-
-    def score(hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        distribution = (head(hidden).float() / temperature).log_softmax(dim=-1)  # (n, V)
-        with torch.no_grad():
-            entropy = -(distribution.exp() * distribution).sum(dim=-1)
-        return distribution.gather(1, targets[:, None]).squeeze(1), entropy
-
-    rows = max(1, LOGITS_AT_ONCE // head.weight.shape[0])
-    if len(targets) <= rows:
-        return score(hidden, targets)
-    parts = [
-        checkpoint(score, *part, use_reentrant=False, preserve_rng_state=False)
-        for part in zip(hidden.split(rows), targets.split(rows), strict=True)
-    ]
-    logprobs, entropies = zip(*parts, strict=True)
-    return torch.cat(logprobs), torch.cat(entropies)
+def _predicting(model: PreTrainedModel, tree: PrefixTree, trained: Tensor) -> tuple[Tensor, Tensor]:
+    """Which M tokens of the tree are trained in any row, and the hidden states (M, width) that predict them."""
+    needed = tree.places[trained].unique()
+    needed = needed[tree.parents[needed] >= 0]  # (M,)
+    with _tree_attention(model):
+        body = model.base_model(
+            input_ids=tree.tokens[None],
+            position_ids=tree.positions[None],
+            use_cache=False,
+            branches=Branches(tree, model.dtype),
+        )
+    return body.last_hidden_state[0, tree.parents[needed]], needed
 
 
-def _place(values: Tensor, predicted: Tensor) -> Tensor:
-    """N values back to the tokens they speak of: (B, T), one column further right than the positions that predict."""
-    grid = values.new_zeros(predicted.shape).masked_scatter(predicted, values)
-    return nn.functional.pad(grid, (1, 0))
+def _place(values: Tensor, needed: Tensor, tree: PrefixTree, trained: Tensor) -> Tensor:
+    """Values of M tokens of the tree, gathered for every row that passes through them: (R, T)."""
+    of_tree = values.new_zeros(len(tree)).index_put((needed,), values)
+    return of_tree[tree.places] * trained
+
+
+def _head(model: PreTrainedModel) -> nn.Linear:
+    return cast(nn.Linear, model.get_output_embeddings())
+
+
+@contextmanager
+def _tree_attention(model: PreTrainedModel) -> Iterator[None]:
+    """The model with the tree's attention; then as it was."""
+    before = model.config._attn_implementation
+    model.config._attn_implementation = TREE_ATTENTION
+    try:
+        yield
+    finally:
+        model.config._attn_implementation = before

@@ -19,6 +19,7 @@ from sleuth.learn.logprobs import token_logprobs
 from sleuth.learn.masters import MasterWeights
 from sleuth.learn.objective import PolicyLoss, policy_objective
 from sleuth.learn.optim import Optimisation, Optimiser
+from sleuth.learn.prefix_tree import Pack, pack
 from sleuth.types import SleuthError
 
 
@@ -27,7 +28,8 @@ class Update:
     """What one optimiser step did. Means are over the trained tokens, by their weights in the loss.
 
     `kl` is to the reference model and None without one; `mismatch_kl` is None if the sampler told no log-probabilities.
-    `gradient_norm` is before the clip. `tokens_computed` counts the learner's own pass, padding included.
+    `gradient_norm` is before the clip. `tokens_computed` counts the learner's own pass, each distinct prefix once;
+    `tokens_dense` what the rows hold.
     """
 
     loss: float
@@ -43,8 +45,8 @@ class Update:
     tokens_dense: int
 
 
-Objective = Callable[[Batch, Tensor], tuple[Tensor, dict[str, Tensor]]]
-"""(micro-batch, log-probabilities (B, T)) -> its share of the loss, and per-token statistics (B, T) by name."""
+Objective = Callable[[Pack, Tensor], tuple[Tensor, dict[str, Tensor]]]
+"""(pack, log-probabilities (R, T)) -> its share of the loss, and per-token statistics (R, T) by name."""
 
 
 class Policy:
@@ -65,7 +67,7 @@ class Policy:
         model.eval()
 
     def update(self, batch: Batch, loss: PolicyLoss, *, budget: int) -> Update:
-        """One step of the policy gradient, in micro-batches of at most `budget` tokens.
+        """One step of the policy gradient, in passes over at most `budget` distinct tokens.
 
         Without a KL term, rows of advantage 0 pull on nothing: their gradient is exactly 0, so they are not computed,
         and the statistics are of the rows that were. The weights of the others, fixed over all rows, stay what they
@@ -82,9 +84,9 @@ class Policy:
         if loss.beta and self.reference is None:
             raise ValueError("beta is not zero, but the policy has no reference model")
 
-        def objective(micro: Batch, logprobs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-            reference = self._reference_logprobs(micro, loss.temperature)
-            return policy_objective(micro, logprobs, reference, loss)
+        def objective(part: Pack, logprobs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+            reference = self._reference_logprobs(part, loss.temperature)
+            return policy_objective(part.rows, logprobs, reference, loss)
 
         pulled = batch if loss.beta else batch.pulled()
         return self._step(pulled, objective, budget=budget, temperature=loss.temperature)
@@ -92,8 +94,8 @@ class Policy:
     def supervise(self, batch: Batch, *, budget: int) -> Update:
         """One step of cross-entropy on the batch's trained tokens; otherwise as `update`."""
 
-        def objective(micro: Batch, logprobs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-            return losses.supervised_loss(logprobs, micro.weights), {}
+        def objective(part: Pack, logprobs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+            return losses.supervised_loss(logprobs, part.rows.weights), {}
 
         return self._step(batch, objective, budget=budget, temperature=1.0)
 
@@ -107,10 +109,10 @@ class Policy:
         self.optimiser.load_state_dict(state["optimiser"])
 
     def _step(self, batch: Batch, objective: Objective, *, budget: int, temperature: float) -> Update:
-        micro_batches = batch.micro_batches(budget)
+        packs = pack(batch, budget)
         loss, sums = 0.0, Counter[str]()
-        for micro in micro_batches:
-            share, statistics = self._backward(micro.to(self.model.device), objective, temperature)
+        for part in packs:
+            share, statistics = self._backward(part.to(self.model.device), objective, temperature)
             loss += share
             sums.update(statistics)
         norm = self._clip_gradients()
@@ -125,21 +127,21 @@ class Policy:
             learning_rate=learning_rate,
             changed_weights_fraction=self.masters.publish(before),
             tokens_trained=batch.tokens_trained,
-            tokens_computed=sum(micro.tokens_computed for micro in micro_batches),
+            tokens_computed=sum(len(part.tree) for part in packs),
             tokens_dense=batch.tokens_dense,
             **{name: value / total_weight for name, value in sums.items()},
         )
 
-    def _backward(self, micro: Batch, objective: Objective, temperature: float) -> tuple[float, dict[str, float]]:
-        """Add the micro-batch's gradients; its share of the loss, and each statistic's weighted sum."""
-        logprobs, entropy = token_logprobs(self.model, micro.tokens, micro.trained, temperature=temperature)
-        share, statistics = objective(micro, logprobs)
+    def _backward(self, part: Pack, objective: Objective, temperature: float) -> tuple[float, dict[str, float]]:
+        """Add the pack's gradients; its share of the loss, and each statistic's weighted sum."""
+        logprobs, entropy = token_logprobs(self.model, part, temperature=temperature)
+        share, statistics = objective(part, logprobs)
         loss = share.item()
         self._require_finite("loss", loss)
         share.backward()
         self.masters.collect_gradients()
         statistics["entropy"] = entropy
-        return loss, {name: (values * micro.weights).sum().item() for name, values in statistics.items()}
+        return loss, {name: (values * part.rows.weights).sum().item() for name, values in statistics.items()}
 
     def _clip_gradients(self) -> float:
         norm = torch.nn.utils.clip_grad_norm_(self.masters.tensors.values(), self.max_grad_norm).item()
@@ -155,11 +157,11 @@ class Policy:
             "go back to the last checkpoint with a lower learning_rate or max_grad_norm"
         )
 
-    def _reference_logprobs(self, micro: Batch, temperature: float) -> Tensor | None:
+    def _reference_logprobs(self, part: Pack, temperature: float) -> Tensor | None:
         if self.reference is None:
             return None
         with torch.no_grad():
-            return token_logprobs(self.reference, micro.tokens, micro.trained, temperature=temperature)[0]
+            return token_logprobs(self.reference, part, temperature=temperature)[0]
 
 
 def frozen_copy(model: PreTrainedModel) -> PreTrainedModel:

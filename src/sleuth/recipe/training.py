@@ -66,7 +66,7 @@ class TrainingRecipe(StrictModel):
     max_grad_norm: PositiveFloat = 1.0
     """The gradient's global norm is clipped here."""
     tokens_per_micro_batch: PositiveInt = 16_384
-    """Tokens, padding included, in one forward and backward pass; changes memory, never the result."""
+    """Distinct tokens in one forward and backward pass; changes memory and speed, never the result."""
     save_every: PositiveInt = 100
     """Steps between checkpoints; the last step is always saved."""
     keep: PositiveInt = 2

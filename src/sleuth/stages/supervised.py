@@ -14,7 +14,7 @@ from sleuth.build import optimisation_of, pick_device, random_model
 from sleuth.learn.batch import Batch, Row, collate
 from sleuth.learn.logprobs import token_hits
 from sleuth.learn.policy import Policy
-from sleuth.recipe.data import WorldTextRecipe
+from sleuth.learn.prefix_tree import pack
 from sleuth.recipe.stages import SupervisedRecipe
 from sleuth.render import Renderer
 from sleuth.runs.progress import ProgressBar
@@ -37,6 +37,7 @@ def run_supervised(stage: SupervisedRecipe, run: StageRun) -> Path:
     policy = Policy(model, optimisation_of(stage))
     if saved:
         policy.load_state_dict(saved.state["policy"])
+    renderer = Renderer(tokenizer)
     rows = TextRows(stage.data.people, stage.data.mix, run.key)
     run.folder.metrics.rewind(stage.name, run.first_step + begin)
     checkpoint = saved.checkpoint if saved else Path(run.model)
@@ -46,12 +47,12 @@ def run_supervised(stage: SupervisedRecipe, run: StageRun) -> Path:
             first = (step - 1) * stage.rows_per_step
             pieces = [rows.row(index) for index in range(first, first + stage.rows_per_step)]
             update = policy.supervise(
-                text_batch(pieces, tokenizer, stage.source_weight), budget=stage.tokens_per_micro_batch
+                text_batch(pieces, renderer, stage.source_weight), budget=stage.tokens_per_micro_batch
             )
             figures = asdict(update) | {"seconds_update": time.monotonic() - started}
             bar.advance(note=f"loss {update.loss:.3f}")
             if step % stage.save_every == 0 or step == end:
-                found = held_out(model, tokenizer, stage.data)
+                found = held_out(model, renderer, stage)
                 figures |= {f"held_out_{kind}": share for kind, share in found.items()}
                 bar.say(f"step {step}, held out: " + ", ".join(f"{kind} {share:.3f}" for kind, share in found.items()))
             run.folder.metrics.append(stage.name, run.first_step + step, figures)
@@ -61,23 +62,21 @@ def run_supervised(stage: SupervisedRecipe, run: StageRun) -> Path:
     return checkpoint
 
 
-def held_out(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, data: WorldTextRecipe) -> dict[str, float]:
+def held_out(model: PreTrainedModel, renderer: Renderer, stage: SupervisedRecipe) -> dict[str, float]:
     """By kind of row, the share of teachers' tokens that the model holds likeliest, on names and wordings that are
     never trained. Reading below 0.9 is too poor a base for reinforcement learning: what is found would not pay."""
     shares = {}
-    for kind in data.mix:
-        text = TextRows(data.people, {kind: 1.0}, HELD_OUT_KEY, split="test")
-        rows = [text.row(index) for index in range(HELD_OUT_ROWS)]
-        batch = text_batch(rows, tokenizer, source_weight=0.0).to(model.device)
-        hits = token_hits(model, batch.tokens, batch.trained)
-        shares[kind] = int(hits.sum()) / batch.tokens_trained
+    for kind in stage.data.mix:
+        text = TextRows(stage.data.people, {kind: 1.0}, HELD_OUT_KEY, split="test")
+        batch = text_batch([text.row(index) for index in range(HELD_OUT_ROWS)], renderer, source_weight=0.0)
+        parts = pack(batch, stage.tokens_per_micro_batch)
+        shares[kind] = sum(int(token_hits(model, part.to(model.device)).sum()) for part in parts) / batch.tokens_trained
     return shares
 
 
-def text_batch(rows: list[list[Piece]], tokenizer: PreTrainedTokenizerFast, source_weight: float) -> Batch:
+def text_batch(rows: list[list[Piece]], renderer: Renderer, source_weight: float) -> Batch:
     """Rows of pieces as a batch: what a teacher wrote counts 1, what a source wrote `source_weight`, the rest
     nothing."""
-    renderer = Renderer(tokenizer)
     weight_of = {"teacher": 1.0, "source": source_weight}
 
     def row(pieces: list[Piece]) -> Row:

@@ -1,0 +1,186 @@
+"""Attention over a prefix tree: every token sees the tokens on its own path, and no mask wider than a bush is built.
+
+On a CPU the tree is cut into blocks. A trunk sees itself causally; all that grows out of it lies behind it in one
+stretch and sees it whole, with no mask; subtrees of a few tokens, bushes, are taken together under a small mask. What a
+token gathered from several blocks is merged by log-sum-exp. The backward pass runs over the same blocks with the merged
+output and log-sum-exp, which makes the gradient of each block exact (as in ring attention, arXiv:2310.01889). On other
+devices FlexAttention (arXiv:2412.05496) takes the ancestor test as its mask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
+from transformers import AttentionInterface
+
+from sleuth.learn.prefix_tree import PrefixTree
+from sleuth.types import SleuthError
+
+TREE_ATTENTION = "sleuth_tree"
+"""The name under which transformers knows `attend_tree`."""
+
+BUSH = 128
+"""Neighbouring subtrees of together at most so many tokens attend under one mask instead of trunk by trunk."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """The tokens `queries` see those of `keys`: all of them, those before (`causal`), or where `bias` is 0, not -inf.
+
+    Where both are the same stretch, it is a block of tokens that see themselves: there is one for every token.
+    """
+
+    queries: slice
+    keys: slice
+    causal: bool = False
+    bias: Tensor | None = None  # (n, n)
+
+
+class Branches:
+    """A prefix tree as attention needs it, prepared once and used by every layer."""
+
+    def __init__(self, tree: PrefixTree, dtype: torch.dtype) -> None:
+        self.depth = int(tree.positions.max()) + 1
+        self.mask: BlockMask | None = None
+        self.blocks: list[Block] = []
+        if tree.tokens.device.type == "cpu":
+            self.blocks = sorted(_blocks(tree.ends, dtype), key=lambda block: block.queries != block.keys)
+        else:
+            self.mask = _flex_mask(tree.ends)
+
+
+def attend_tree(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    branches: Branches,
+    scaling: float | None = None,
+    **options: Any,
+) -> tuple[Tensor, None]:
+    """The attention function that transformers calls in every layer while the learner runs.
+
+    `query` (1, H, N, D), `key` and `value` (1, kv_heads, N, D) -> (1, N, H, D).
+    """
+    window = options.get("sliding_window")
+    if window is not None and window < branches.depth:
+        raise SleuthError(
+            f"{type(module).__name__} sees only the last {window} tokens, and an episode has {branches.depth}: "
+            "the learner has no sliding windows; keep episodes within the window, or take another model"
+        )
+    if any(options.get(name) is not None for name in ("softcap", "s_aux")):
+        raise SleuthError(f"the learner has no soft caps or attention sinks: {type(module).__name__}")
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    if branches.mask is not None:
+        output = _compiled_flex()(query, key, value, block_mask=branches.mask, scale=scale, enable_gqa=True)
+        return output.transpose(1, 2), None
+    return BlockAttention.apply(query, key, value, branches.blocks, scale), None
+
+
+class BlockAttention(torch.autograd.Function):
+    """Softmax attention over blocks: (1, H, N, D) queries, (1, kv_heads, N, D) keys and values -> (1, N, H, D)."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, blocks: list[Block], scale: float) -> Tensor:
+        """Blocks of a token's own stretch come first: they fill, the others are merged in."""
+        q, k, v = _by_kv_head(query, key, value)
+        output = torch.empty(query.transpose(1, 2).shape, dtype=query.dtype)  # (1, N, H, D)
+        merged = output.transpose(1, 2).view(q.shape)  # (kv_heads, sharing, N, D)
+        lse = torch.empty(q.shape[:3], dtype=torch.promote_types(q.dtype, torch.float32))  # (kv_heads, sharing, N)
+        for block in blocks:
+            at = (slice(None), slice(None), block.queries)
+            seen, weight = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+                q[at], k[:, :, block.keys], v[:, :, block.keys], 0.0, block.causal, attn_mask=block.bias, scale=scale
+            )
+            if block.queries == block.keys:
+                merged[at], lse[at] = seen, weight
+            else:
+                both = torch.logaddexp(lse[at], weight)
+                merged[at].mul_((lse[at] - both).exp_().unsqueeze(-1)).add_(seen * (weight - both).exp_().unsqueeze(-1))
+                lse[at] = both
+        ctx.save_for_backward(query, key, value, output, lse)
+        ctx.blocks, ctx.scale = blocks, scale
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
+        """The gradient of each block, as if its weights had been normalised by all that its tokens saw."""
+        query, key, value, output, lse = ctx.saved_tensors
+        q, k, v = _by_kv_head(query, key, value)
+        merged, arrived = (tensor.transpose(1, 2).reshape(q.shape) for tensor in (output, gradients[0]))
+        of_query, of_key, of_value = (torch.zeros_like(tensor) for tensor in (query, key, value))
+        for block in ctx.blocks:
+            at, seen = (slice(None), slice(None), block.queries), (slice(None), slice(None), block.keys)
+            parts = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+                arrived[at], q[at], k[seen], v[seen], merged[at], lse[at],
+                0.0, block.causal, attn_mask=block.bias, scale=ctx.scale,
+            )  # fmt: skip
+            of_query.view(q.shape)[at].add_(parts[0])
+            of_key[0, :, block.keys].add_(parts[1].sum(dim=1))
+            of_value[0, :, block.keys].add_(parts[2].sum(dim=1))
+        return of_query, of_key, of_value, None, None
+
+
+def _by_kv_head(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """(kv_heads, sharing, N, D) each: heads that share keys side by side, and no key is repeated in memory."""
+    kv_heads, (heads, count, size) = key.shape[1], query.shape[1:]
+    sharing = heads // kv_heads
+    keys, values = (tensor[0, :, None].expand(kv_heads, sharing, count, -1) for tensor in (key, value))
+    return query.view(kv_heads, sharing, count, size), keys, values
+
+
+def _blocks(ends: Tensor, dtype: torch.dtype) -> Iterator[Block]:
+    """The blocks of a tree, by where the subtree of each of its tokens ends."""
+    ends_of = ends.tolist()
+    forests = [(0, len(ends_of))]  # stretches of whole subtrees, side by side
+    while forests:
+        first, stop = forests.pop()
+        while first < stop:
+            bush = first
+            while bush < stop and ends_of[bush] - first <= BUSH:
+                bush = ends_of[bush]
+            if bush > first:
+                yield _bush(ends, slice(first, bush), dtype)
+                first = bush
+                continue
+            end = ends_of[first]
+            trunk = next((at for at in range(first, end) if ends_of[at] != end), end)
+            yield Block(queries=slice(first, trunk), keys=slice(first, trunk), causal=True)
+            if trunk < end:
+                yield Block(queries=slice(trunk, end), keys=slice(first, trunk))
+                forests.append((trunk, end))
+            first = end
+
+
+def _bush(ends: Tensor, stretch: slice, dtype: torch.dtype) -> Block:
+    if (ends[stretch] == stretch.stop).all():
+        return Block(queries=stretch, keys=stretch, causal=True)
+    at = torch.arange(stretch.start, stretch.stop)
+    hidden = (at > at[:, None]) | (at[:, None] >= ends[stretch])  # (n, n): not an ancestor
+    bias = torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, float("-inf"))
+    return Block(queries=stretch, keys=stretch, bias=bias)
+
+
+def ancestor_test(ends: Tensor) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
+    """Whether a key is on the path of a query, as FlexAttention asks: (batch, head, query, key) -> bool."""
+    return lambda batch, head, query, key: (key <= query) & (query < ends[key])
+
+
+def _flex_mask(ends: Tensor) -> BlockMask:
+    return create_block_mask(ancestor_test(ends), None, None, len(ends), len(ends), device=str(ends.device))
+
+
+@cache
+def _compiled_flex() -> Any:
+    return torch.compile(flex_attention, dynamic=True)
+
+
+AttentionInterface.register(TREE_ATTENTION, attend_tree)

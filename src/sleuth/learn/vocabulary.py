@@ -1,0 +1,81 @@
+"""The vocabulary projection: the widest array of a language model, made in chunks and never held whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+LOGITS_AT_ONCE = 2**19
+"""A chunk has so many logits (2 MB in fp32): they stay in the processor's cache."""
+
+LEAST_ROWS = 128
+"""But it has so many rows at least: the weights are read once a chunk, and their gradient is written."""
+
+
+def chosen_logprobs(head: nn.Linear, hidden: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    """Log-probability of each target, and the entropy of its distribution in nats, without gradient: (M,) each.
+
+    `hidden` (M, width), `targets` (M,) int64. The softmax is fp32 (fp64 where the model is), at `temperature`.
+    """
+    return _ChosenLogprobs.apply(hidden, head.weight, head.bias, targets, temperature)
+
+
+class _ChosenLogprobs(torch.autograd.Function):
+    """d log p(target) / d logits is one-hot minus softmax. The backward pass computes the softmax again, chunk by chunk
+    in the same piece of memory: that costs less than to write all of it and read it back."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, temperature: float
+    ) -> tuple[Tensor, Tensor]:
+        logprobs, entropy, lse = (hidden.new_empty(len(targets), dtype=_precision(hidden)) for _ in range(3))
+        exponentials = None
+        for part, logits in _logits_in_chunks(hidden, weight, bias, temperature):
+            exponentials = torch.empty_like(logits) if exponentials is None else exponentials[: len(logits)]
+            largest = logits.amax(dim=-1, keepdim=True)  # (n, 1)
+            torch.exp(logits.sub_(largest), out=exponentials)
+            total = exponentials.sum(dim=-1)
+            logprobs[part] = logits.gather(1, targets[part, None])[:, 0] - total.log()
+            entropy[part] = total.log() - exponentials.mul_(logits).sum(dim=-1) / total
+            lse[part] = total.log() + largest[:, 0]
+        ctx.save_for_backward(hidden, weight, bias, targets, lse)
+        ctx.temperature = temperature
+        ctx.mark_non_differentiable(entropy)
+        return logprobs, entropy
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor | None, None, None]:
+        hidden, weight, bias, targets, lse = ctx.saved_tensors
+        of_hidden, of_weight = torch.empty_like(hidden), torch.zeros_like(weight)
+        of_bias = None if bias is None else torch.zeros_like(bias)
+        scale = (gradients[0] / ctx.temperature)[:, None]  # (M, 1)
+        for part, logits in _logits_in_chunks(hidden, weight, bias, ctx.temperature):
+            softmax = logits.sub_(lse[part, None]).exp_()
+            of_logits = softmax.mul_(-scale[part]).scatter_add_(1, targets[part, None], scale[part]).to(weight.dtype)
+            of_hidden[part] = of_logits @ weight
+            of_weight.addmm_(of_logits.T, hidden[part])
+            if of_bias is not None:
+                of_bias += of_logits.sum(dim=0)
+        return of_hidden, of_weight, of_bias, None, None
+
+
+def _logits_in_chunks(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float
+) -> Iterator[tuple[slice, Tensor]]:
+    """Stretches of the M rows with their logits (n, V), which the next chunk overwrites."""
+    size = max(LEAST_ROWS, LOGITS_AT_ONCE // len(weight))
+    space = hidden.new_empty(min(size, len(hidden)), len(weight))
+    for first in range(0, len(hidden), size):
+        part = slice(first, min(first + size, len(hidden)))
+        logits = torch.mm(hidden[part], weight.T, out=space[: part.stop - first])
+        if bias is not None:
+            logits += bias
+        logits = logits.to(_precision(hidden))
+        yield part, logits if temperature == 1 else logits.div_(temperature)
+
+
+def _precision(hidden: Tensor) -> torch.dtype:
+    return torch.promote_types(hidden.dtype, torch.float32)

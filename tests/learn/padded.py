@@ -1,0 +1,57 @@
+"""The plain way, which the prefix tree must equal: rows padded on the right, the model's own attention, all logits."""
+
+from __future__ import annotations
+
+import random
+
+import torch
+from torch import Tensor, nn
+
+from sleuth.learn.batch import Batch, Row
+from sleuth.learn.prefix_tree import Pack, prefix_tree
+
+
+def whole(batch: Batch) -> Pack:
+    """All rows in one pack, in their order."""
+    return Pack(rows=batch, tree=prefix_tree(batch))
+
+
+def padded_logprobs(model, batch: Batch, temperature: float = 1.0) -> Tensor:
+    """(B, T): 0 where a token is not trained."""
+    distribution = (model(batch.tokens).logits / temperature).log_softmax(dim=-1)
+    chosen = distribution[:, :-1].gather(2, batch.tokens[:, 1:, None])[..., 0]
+    return nn.functional.pad(chosen, (1, 0)) * batch.trained
+
+
+def in_float64(model):
+    """The model with nothing left that rounds to fp32: Hugging Face's norms do, whatever the model's dtype."""
+    model = model.double()
+    for module in list(model.modules()):
+        for name, child in module.named_children():
+            if type(child).__name__.endswith("RMSNorm"):
+                exact = nn.RMSNorm(child.weight.shape, eps=child.variance_epsilon, dtype=torch.float64)
+                exact.weight = child.weight
+                setattr(module, name, exact)
+    return model
+
+
+def group_rows(draw: random.Random, *, groups: int, siblings: int, longest: int, letters: int = 40) -> list[Row]:
+    """Rows as siblings are: a common prompt, then words from few letters, so that they part late and at any depth."""
+
+    def row(prompt: list[int]) -> Row:
+        written = [draw.randrange(2) for _ in range(draw.randint(0, longest))]
+        return Row(
+            tokens=(*prompt, *written),
+            trained=(*[False] * len(prompt), *[draw.random() < 0.7 for _ in written]),
+            advantage=draw.uniform(-2, 2),
+            sampler_logprobs=tuple(-draw.uniform(0.5, 4.0) for _ in (*prompt, *written)),
+        )
+
+    prompts = [[draw.randrange(letters) for _ in range(draw.randint(1, longest))] for _ in range(groups)]
+    rows = [row(prompt) for prompt in prompts for _ in range(draw.randint(1, siblings))]
+    twin = draw.choice(rows)
+    return [
+        *rows,
+        twin,
+        Row(tokens=(*twin.tokens[:1], 1), trained=(False, True), advantage=1.0, sampler_logprobs=(0.0, -1.0)),
+    ]

@@ -1,0 +1,195 @@
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from padded import group_rows, in_float64, padded_logprobs, whole
+from tiny_models import FAMILIES
+
+from sleuth.learn import attention
+from sleuth.learn.batch import Row, collate
+from sleuth.learn.logprobs import token_logprobs
+from sleuth.learn.objective import PolicyLoss, policy_objective
+from sleuth.learn.prefix_tree import pack, prefix_tree
+
+draws = st.integers(0, 10**6).map(random.Random)
+
+
+def plain(*tokens: int) -> Row:
+    return Row(tokens=tokens, trained=(False, *[True] * (len(tokens) - 1)), advantage=1.0)
+
+
+def some_rows(draw: random.Random) -> list[Row]:
+    return group_rows(draw, groups=draw.randint(1, 3), siblings=draw.randint(1, 5), longest=draw.randint(1, 16))
+
+
+# -- the tree --------------------------------------------------------------------------------------------------------
+
+
+def test_siblings_share_the_tokens_of_their_common_path():
+    tree = prefix_tree(collate([plain(7, 5, 9), plain(7, 5, 4), plain(7, 5)]))
+    assert tree.tokens.tolist() == [7, 5, 4, 9]
+    assert tree.positions.tolist() == [0, 1, 2, 2]
+    assert tree.parents.tolist() == [-1, 0, 1, 1]
+    assert tree.ends.tolist() == [4, 4, 3, 4]
+    assert tree.places.tolist() == [[0, 1, 3], [0, 1, 2], [0, 1, 0]]
+
+
+def test_the_same_token_after_another_path_is_not_shared():
+    tree = prefix_tree(collate([plain(1, 2, 3), plain(4, 2, 3), plain(1, 3, 2)]))
+    assert len(tree) == 8
+
+
+@given(draw=draws)
+@settings(max_examples=60, deadline=None)
+def test_every_row_reads_off_the_tree_and_no_token_is_held_twice(draw):
+    batch = collate(some_rows(draw))
+    tree = prefix_tree(batch)
+    for row, length in enumerate(batch.lengths.tolist()):
+        path = tree.places[row, :length]
+        assert torch.equal(tree.tokens[path], batch.tokens[row, :length])
+        assert torch.equal(tree.positions[path], torch.arange(length))
+        assert torch.equal(tree.parents[path[1:]], path[:-1])
+        assert tree.parents[path[0]] == -1
+    prefixes = {tuple(row[:end]) for row, n in zip(batch.tokens.tolist(), batch.lengths.tolist(), strict=True)
+                for end in range(1, n + 1)}  # fmt: skip
+    assert len(tree) == len(prefixes)
+
+
+@given(draw=draws)
+@settings(max_examples=60, deadline=None)
+def test_a_token_is_on_the_path_of_just_those_between_it_and_its_end(draw):
+    tree = prefix_tree(collate(some_rows(draw)))
+    for token in range(len(tree)):
+        path, at = set(), token
+        while at >= 0:
+            path.add(at)
+            at = int(tree.parents[at])
+        assert path == {j for j in range(len(tree)) if j <= token < tree.ends[j]}
+
+
+# -- packs -----------------------------------------------------------------------------------------------------------
+
+
+@given(draw=draws, budget=st.integers(1, 80))
+@settings(max_examples=60, deadline=None)
+def test_packs_fit_the_budget_and_lose_no_row(draw, budget):
+    batch = collate(some_rows(draw))
+    parts = pack(batch, budget)
+    for part in parts:
+        assert len(part.tree) <= budget or len(part.rows.lengths) == 1
+    packed = sorted(tuple(row[:n]) for part in parts
+                    for row, n in zip(part.rows.tokens.tolist(), part.rows.lengths.tolist(), strict=True))  # fmt: skip
+    assert packed == sorted(
+        tuple(row[:n]) for row, n in zip(batch.tokens.tolist(), batch.lengths.tolist(), strict=True)
+    )
+    assert sum(part.rows.weights.sum().item() for part in parts) == pytest.approx(1.0)
+
+
+def test_a_group_over_the_budget_is_cut_where_its_branches_part():
+    left, right = [plain(1, 2, 3, 4, n) for n in (5, 6)], [plain(1, 2, 8, 9, n) for n in (5, 6)]
+    parts = pack(collate([left[0], right[0], left[1], right[1]]), 7)
+    assert [len(part.tree) for part in parts] == [6, 6]
+    assert [part.rows.tokens[:, 2].tolist() for part in parts] == [[3, 3], [8, 8]]
+
+
+def brute_force(rows: list[tuple[int, ...]], budget: int) -> int:
+    """The fewest tokens of any way to cut the ordered rows."""
+    if not rows:
+        return 0
+    costs = []
+    for stop in range(1, len(rows) + 1):
+        tokens = len({row[:end] for row in rows[:stop] for end in range(1, len(row) + 1)})
+        if stop == 1 or tokens <= budget:
+            costs.append(tokens + brute_force(rows[stop:], budget))
+    return min(costs)
+
+
+@given(draw=draws, budget=st.integers(3, 30))
+@settings(max_examples=30, deadline=None)
+def test_no_cut_of_the_ordered_rows_computes_fewer_tokens(draw, budget):
+    rows = [plain(*[draw.randrange(2) for _ in range(draw.randint(2, 9))]) for _ in range(draw.randint(1, 7))]
+    computed = sum(len(part.tree) for part in pack(collate(rows), budget))
+    assert computed == brute_force(sorted(row.tokens for row in rows), budget)
+
+
+def test_the_same_batch_gives_the_same_packs():
+    batch = collate(some_rows(random.Random(3)))
+    once, again = pack(batch, 30), pack(batch, 30)
+    assert [part.tree.tokens.tolist() for part in once] == [part.tree.tokens.tolist() for part in again]
+    assert [part.rows.advantages.tolist() for part in once] == [part.rows.advantages.tolist() for part in again]
+
+
+# -- the same numbers as padded rows ---------------------------------------------------------------------------------
+
+
+def gradients(model, loss) -> list[torch.Tensor]:
+    model.zero_grad()
+    loss.backward()
+    return [parameter.grad.clone() for parameter in model.parameters()]
+
+
+def relative_error(ours, theirs) -> float:
+    difference = sum((a - b).square().sum() for a, b in zip(ours, theirs, strict=True)).sqrt()
+    return float(difference / sum(b.square().sum() for b in theirs).sqrt())
+
+
+LOSS = PolicyLoss(old="sampler", clip_low=0.2, clip_high=0.28)
+
+
+def compare(model, draw: random.Random, budget: int, tolerance: float) -> None:
+    batch = collate(some_rows(draw))
+    if not batch.trained.any():
+        return
+    expected = policy_objective(batch, padded_logprobs(model, batch), None, LOSS)[0]
+    theirs = gradients(model, expected)
+    shares = [
+        policy_objective(part.rows, token_logprobs(model, part)[0], None, LOSS)[0] for part in pack(batch, budget)
+    ]
+    ours = gradients(model, sum(shares))
+    assert sum(shares).item() == pytest.approx(expected.item(), rel=1e-5, abs=1e-6)
+    assert relative_error(ours, theirs) <= tolerance
+
+
+@given(draw=draws, budget=st.sampled_from([10, 40, 10**6]), bush=st.sampled_from([0, 6, 128]))
+@settings(max_examples=40, deadline=None)
+def test_loss_and_gradients_of_any_tree_equal_those_of_padded_rows(draw, budget, bush):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(attention, "BUSH", bush)
+        compare(MODELS[draw.choice(sorted(MODELS))], draw, budget, 1e-5)  # fp32 adds in another order
+
+
+@given(draw=draws, bush=st.sampled_from([0, 6, 128]))
+@settings(max_examples=25, deadline=None)
+def test_in_float64_the_gradients_equal_to_ten_digits(draw, bush):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(attention, "BUSH", bush)
+        compare(EXACT, draw, 40, 1e-10)
+
+
+def test_a_token_that_two_rows_share_keeps_its_own_loss_in_each(make_model):
+    """A clip is not linear: one row may be clipped where its twin is not, and weights are never added up on a node."""
+    model = make_model()
+    tokens, trained = (3, 4, 5), (False, True, True)
+    rows = [
+        Row(tokens=tokens, trained=trained, advantage=1.0, sampler_logprobs=(0.0, -9.0, -9.0)),  # clipped
+        Row(tokens=tokens, trained=trained, advantage=-0.5, sampler_logprobs=(0.0, -9.0, -9.0)),  # not
+    ]
+    batch = collate(rows)
+    assert len(prefix_tree(batch)) == 3
+    both = gradients(model, policy_objective(batch, token_logprobs(model, whole(batch))[0], None, LOSS)[0])
+    padded = gradients(model, policy_objective(batch, padded_logprobs(model, batch), None, LOSS)[0])
+    assert relative_error(both, padded) <= 1e-5
+    assert any(gradient.any() for gradient in padded)
+
+
+def _models():
+    torch.manual_seed(0)
+    return {name: make().eval() for name, make in FAMILIES.items()}
+
+
+MODELS = _models()
+EXACT = in_float64(_models()["qwen3"])

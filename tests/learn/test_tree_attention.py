@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+from padded import group_rows, padded_logprobs, whole
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
+
+from sleuth.learn import attention
+from sleuth.learn.attention import BlockAttention, Branches
+from sleuth.learn.batch import Row, collate
+from sleuth.learn.logprobs import token_logprobs
+from sleuth.learn.prefix_tree import prefix_tree
+from sleuth.types import SleuthError
+
+SHAPE = {"vocab_size": 40, "hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 48, "initializer_range": 0.2}
+
+
+def drawn(kv_heads: int, seed: int = 0, dtype: torch.dtype = torch.float64):
+    """A tree of three groups and random queries, keys and values for it: 4 heads of 8."""
+    tree = prefix_tree(collate(group_rows(random.Random(seed), groups=3, siblings=5, longest=30)))
+    generator = torch.Generator().manual_seed(seed)
+    sizes = [(1, 4, len(tree), 8), (1, kv_heads, len(tree), 8), (1, kv_heads, len(tree), 8)]
+    return tree, [torch.randn(size, generator=generator, dtype=dtype, requires_grad=True) for size in sizes]
+
+
+def under_a_dense_mask(tree, query, key, value, scale: float):
+    """(1, N, H, D) by the ancestor test on the whole square."""
+    sharing = query.shape[1] // key.shape[1]
+    key, value = (tensor.repeat_interleave(sharing, dim=1) for tensor in (key, value))
+    at = torch.arange(len(tree))
+    visible = (at[None] <= at[:, None]) & (at[:, None] < tree.ends[None])
+    weights = (query @ key.transpose(-1, -2) * scale).masked_fill(~visible, float("-inf")).softmax(-1)
+    return (weights @ value).transpose(1, 2)
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+@pytest.mark.parametrize("bush", [0, 5, 128])
+def test_every_token_sees_its_own_path_and_nothing_else(monkeypatch, kv_heads, bush):
+    monkeypatch.setattr(attention, "BUSH", bush)
+    tree, tensors = drawn(kv_heads)
+    ours = BlockAttention.apply(*tensors, Branches(tree, torch.float64).blocks, 0.3)
+    plain = under_a_dense_mask(tree, *tensors, 0.3)
+    torch.testing.assert_close(ours, plain, rtol=0, atol=1e-12)
+    arrived = torch.randn(ours.shape, dtype=torch.float64)
+    for mine, theirs in zip(
+        torch.autograd.grad(ours, tensors, arrived), torch.autograd.grad(plain, tensors, arrived), strict=True
+    ):
+        torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("bush", [0, 5, 128])
+def test_every_token_is_in_exactly_one_block_that_sees_itself(monkeypatch, bush):
+    monkeypatch.setattr(attention, "BUSH", bush)
+    tree, _ = drawn(1, seed=4)
+    seen = torch.zeros(len(tree), dtype=torch.int64)
+    for block in Branches(tree, torch.float32).blocks:
+        if block.queries == block.keys:
+            seen[block.queries] += 1
+    assert (seen == 1).all()
+
+
+def test_flex_attention_under_the_ancestor_test_gives_the_same():
+    """What other devices run, here in its plain form: the mask is the claim, the compiler is not tested."""
+    tree, tensors = drawn(2, dtype=torch.float32)
+    tensors = [tensor.detach() for tensor in tensors]
+    mask = create_block_mask(attention.ancestor_test(tree.ends), None, None, len(tree), len(tree), device="cpu")
+    flex = flex_attention(*tensors, block_mask=mask, scale=0.3, enable_gqa=True).transpose(1, 2)
+    torch.testing.assert_close(flex, under_a_dense_mask(tree, *tensors, 0.3), rtol=0, atol=1e-5)
+
+
+def long_row(tokens: int) -> Row:
+    return Row(tokens=tuple(range(tokens)), trained=(False, *[True] * (tokens - 1)), advantage=1.0)
+
+
+def test_a_sliding_window_shorter_than_an_episode_is_refused():
+    shape = {"num_attention_heads": 2, "num_key_value_heads": 2, "max_window_layers": 0}
+    model = Qwen2ForCausalLM(Qwen2Config(**SHAPE, **shape, use_sliding_window=True, sliding_window=8)).eval()
+    with pytest.raises(SleuthError, match="only the last 8 tokens, and an episode has 9"):
+        token_logprobs(model, whole(collate([long_row(9)])))
+    batch = collate([long_row(8)])  # within the window it changes nothing
+    torch.testing.assert_close(token_logprobs(model, whole(batch))[0], padded_logprobs(model, batch))
+
+
+def test_the_model_keeps_its_own_attention_afterwards():
+    model = Qwen3ForCausalLM(Qwen3Config(**SHAPE, num_attention_heads=2, num_key_value_heads=1, head_dim=8)).eval()
+    before = model.config._attn_implementation
+    token_logprobs(model, whole(collate([long_row(5)])))
+    assert model.config._attn_implementation == before
+
+
+def test_bfloat16_stays_near_fp32():
+    model = Qwen3ForCausalLM(Qwen3Config(**SHAPE, num_attention_heads=4, num_key_value_heads=2, head_dim=8)).eval()
+    batch = collate(group_rows(random.Random(1), groups=2, siblings=4, longest=20))
+    exact = token_logprobs(model, whole(batch))[0]
+    rough = token_logprobs(model.to(torch.bfloat16), whole(batch))[0]
+    assert (exact - rough).abs().max() < 0.3, "bfloat16 has 8 bits: 0.4 % a product, over two layers of large weights"

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from sleuth.learn import vocabulary
+from sleuth.learn.vocabulary import chosen_logprobs
+
+
+def drawn(rows: int = 23, words: int = 40, bias: bool = False, dtype: torch.dtype = torch.float64):
+    torch.manual_seed(0)
+    head = nn.Linear(16, words, bias=bias, dtype=dtype)
+    return head, torch.randn(rows, 16, dtype=dtype, requires_grad=True), torch.randint(words, (rows,))
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("rows_at_once", [1, 7, 1000])
+def test_chunks_give_the_values_and_gradients_of_the_whole_softmax(monkeypatch, temperature, bias, rows_at_once):
+    monkeypatch.setattr(vocabulary, "LEAST_ROWS", rows_at_once)
+    monkeypatch.setattr(vocabulary, "LOGITS_AT_ONCE", 1)
+    head, hidden, targets = drawn(bias=bias)
+    distribution = (head(hidden) / temperature).log_softmax(dim=-1)
+    plain = distribution[torch.arange(len(targets)), targets]
+    ours, entropy = chosen_logprobs(head, hidden, targets, temperature)
+    torch.testing.assert_close(ours, plain, rtol=0, atol=1e-12)
+    torch.testing.assert_close(entropy, -(distribution.exp() * distribution).sum(-1).detach(), rtol=0, atol=1e-12)
+    assert not entropy.requires_grad
+    arrived, inputs = torch.randn(len(targets), dtype=torch.float64), [hidden, *head.parameters()]
+    for mine, theirs in zip(
+        torch.autograd.grad(ours, inputs, arrived), torch.autograd.grad(plain, inputs, arrived), strict=True
+    ):
+        torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-12)
+
+
+class LargestResult(TorchDispatchMode):
+    """The most elements that any operation's result has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.elements = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        for tensor in result if isinstance(result, (tuple, list)) else (result,):
+            if isinstance(tensor, torch.Tensor):
+                self.elements = max(self.elements, tensor.numel())
+        return result
+
+
+def test_the_logits_of_a_large_vocabulary_never_exist_at_once():
+    """151,936 words and 8,192 rows would be 5 GB of logits; two buffers of 128 rows are 1/32 of that."""
+    rows, words = 8192, 151_936
+    head = nn.Linear(2, words, bias=False, device="meta")
+    hidden, targets = (
+        torch.zeros(rows, 2, device="meta", requires_grad=True),
+        torch.zeros(rows, dtype=torch.long, device="meta"),
+    )
+    with LargestResult() as forward:
+        logprobs, _ = chosen_logprobs(head, hidden, targets, 1.0)
+        logprobs.sum().backward()
+    assert forward.elements * 2 * 16 <= rows * words
+
+
+def test_nothing_as_wide_as_the_vocabulary_is_kept_for_the_backward_pass():
+    head, hidden, targets = drawn(rows=100, words=300)
+    kept: list[int] = []
+
+    def remember(tensor):
+        kept.append(tensor.numel())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(remember, lambda tensor: tensor):
+        chosen_logprobs(head, hidden, targets, 1.0)
+    assert max(kept) == head.weight.numel() < 100 * 300
+
+
+def test_no_row_gives_no_value_and_a_gradient_of_zero():
+    head, hidden, targets = drawn(rows=0)
+    logprobs, _ = chosen_logprobs(head, hidden, targets, 1.0)
+    logprobs.sum().backward()
+    assert not head.weight.grad.any()
