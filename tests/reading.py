@@ -1,0 +1,55 @@
+"""How well a base model reads: the share of held-out facts that it tells after a search for the name."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+from sleuth.build import load_model
+from sleuth.engines.local import LocalEngine
+from sleuth.render import Renderer, encode
+from sleuth.retrieval.bm25 import Bm25
+from sleuth.types import Passage, Piece, Sampling
+from sleuth.world.encyclopaedia import Article
+from sleuth.world.facts import make_world
+from sleuth.world.library import Library
+from sleuth.world.names import split_of
+from sleuth.world.questions import Hop, one_hops
+from sleuth.world.thoughts import DIALECT, goal, results
+
+QUESTIONS = 200
+
+
+def share_read(base: str, index: Bm25) -> float:
+    """Each of 200 held-out subjects is searched for; the base is to tell the fact that it wanted to know."""
+    model, tokenizer = load_model(base, dtype="float32", device="cpu")
+    engine, renderer = LocalEngine(model, tokenizer, slots=32, context=512), Renderer(tokenizer)
+
+    async def read(number: int, hop: Hop) -> bool:
+        [found] = await index.search([hop.subject], DIALECT.top_k)
+        asked = DIALECT.think.around(goal(hop)) + DIALECT.search.around(f" {hop.subject}")
+        begun = f"{DIALECT.think.open}{goal(hop)} is"
+        tokens = [
+            *encode(tokenizer, asked),
+            *renderer.render(Piece(text=results(_as_articles(found)))).tokens,
+            *encode(tokenizer, begun),
+        ]
+        limits = Sampling(max_tokens=8, temperature=0.0, stops=(DIALECT.think.close,), key=(number,))
+        written = await engine.complete(tokens, limits)
+        return written.text == f" {hop.value}{DIALECT.think.close}"
+
+    async def read_all() -> list[bool]:
+        return await asyncio.gather(*(read(number, hop) for number, hop in enumerate(_held_out_hops())))
+
+    return sum(asyncio.run(read_all())) / QUESTIONS
+
+
+def _held_out_hops() -> list[Hop]:
+    world, rng = make_world(0, 2000), random.Random(0)
+    library = Library(world, random.Random(0))
+    subjects = [name for name in (*world.people, *world.works, *world.firms) if split_of(name) == "test"]
+    return [rng.choice([*one_hops(library, subject)])[0] for subject in rng.sample(subjects, QUESTIONS)]
+
+
+def _as_articles(passages: list[Passage]) -> list[Article]:
+    return [Article(title=p.title, text=p.text, about=p.title, facts={}) for p in passages]
