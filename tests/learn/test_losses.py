@@ -8,10 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sleuth.learn.losses import (
+    cispo_policy_loss,
     clipped,
     clipped_policy_loss,
     kl_penalty,
     mismatch_kl,
+    out_of_bounds,
+    sequence_old_logprobs,
     supervised_loss,
     token_weights,
     truncated_importance_weights,
@@ -142,6 +145,70 @@ def test_a_ratio_that_would_overflow_leaves_loss_and_gradient_finite(advantage):
     loss.backward()
     assert math.isfinite(loss.item())
     assert math.isfinite(logprobs.grad.item())
+
+
+def test_cispo_caps_what_a_token_counts_and_keeps_its_gradient():
+    old = one_row(LOG(0.1), LOG(0.1), LOG(0.4), LOG(0.4))
+    logprobs = one_row(LOG(0.3), LOG(0.12), LOG(0.3), LOG(0.1)).requires_grad_()
+    # ratios 3, 1.2, 0.75, 0.25 within 0.5 and 2: 2, 1.2, 0.75, 0.5
+    advantages = one_row(1.0, -1.0, 1.0, -1.0)
+    loss = cispo_policy_loss(logprobs, old, advantages, torch.ones(1, 4), low=0.5, high=1.0)
+    loss.backward()
+    torch.testing.assert_close(logprobs.grad, one_row(-2.0, 1.2, -0.75, 0.5))
+    assert loss.item() == pytest.approx(-2 * LOG(0.3) + 1.2 * LOG(0.12) - 0.75 * LOG(0.3) + 0.5 * LOG(0.1))
+    assert out_of_bounds(logprobs, old, advantages, low=0.5, high=1.0).tolist() == [[True, False, False, True]]
+
+
+def test_cispo_without_a_lower_bound_counts_an_unlikely_token_for_its_ratio():
+    logprobs = one_row(LOG(0.01)).requires_grad_()
+    cispo_policy_loss(logprobs, one_row(LOG(0.5)), one_row(1.0), one_row(1.0), low=1.0, high=4.0).backward()
+    assert logprobs.grad.item() == pytest.approx(-0.02)
+
+
+def test_the_ratio_of_a_row_is_the_geometric_mean_over_its_mask():
+    # ratios 8, 1/2 and 2 under the mask: (8 * 1/2 * 2)^(1/3) = 2; the third token is not the policy's
+    logprobs = one_row(LOG(0.8), LOG(0.2), LOG(0.9), LOG(0.4))
+    old = one_row(LOG(0.1), LOG(0.4), LOG(0.1), LOG(0.2))
+    of_row = sequence_old_logprobs(logprobs, old, torch.tensor([[True, True, False, True]]))
+    torch.testing.assert_close((logprobs - of_row).exp(), torch.full((1, 4), 2.0))
+
+
+def test_a_row_without_a_trained_token_has_the_ratio_one():
+    logprobs, old, _, _ = drawn_arrays(1, 1, 3)
+    of_row = sequence_old_logprobs(logprobs, old, torch.zeros(1, 3, dtype=torch.bool))
+    assert torch.equal(of_row, logprobs)
+
+
+@given(seed=st.integers(0, 10_000))
+@settings(max_examples=30, deadline=None)
+def test_gspo_token_has_value_and_gradient_of_plain_gspo_where_a_row_shares_its_advantage(seed):
+    """arXiv:2507.18071: mean over rows of min(s A, clip(s) A), s = exp(mean over the row of logprobs - old)."""
+    logprobs, old, advantages, mask = (array.double() for array in drawn_arrays(seed, 4, 6))
+    advantages = advantages[:, :1]
+    logprobs.requires_grad_()
+    s = (((logprobs - old) * mask).sum(dim=1) / mask.sum(dim=1).clamp(min=1)).exp()[:, None]  # (B, 1)
+    gain = torch.minimum(s * advantages, s.clamp(0.8, 1.3) * advantages)
+    rows = mask.any(dim=1, keepdim=True)
+    plain = -(gain * rows).sum() / rows.sum()
+    of_row = sequence_old_logprobs(logprobs, old, mask.bool())
+    weights = token_weights(mask, "sequence")
+    ours = clipped_policy_loss(logprobs, of_row, advantages, weights, low=0.2, high=0.3)
+    torch.testing.assert_close(ours, plain)
+    gradients = [torch.autograd.grad(loss, logprobs)[0] for loss in (ours, plain)]
+    torch.testing.assert_close(*gradients)
+
+
+def test_gspo_token_scales_each_tokens_own_gradient_by_the_ratio_of_its_row():
+    logprobs, old = one_row(LOG(0.8), LOG(0.2)).requires_grad_(), one_row(LOG(0.2), LOG(0.2))
+    # the row's ratio is (4 * 1)^(1/2) = 2
+    of_row = sequence_old_logprobs(logprobs, old, torch.ones(1, 2, dtype=torch.bool))
+    clipped_policy_loss(logprobs, of_row, one_row(1.0, -3.0), torch.ones(1, 2), low=0.5, high=2.0).backward()
+    torch.testing.assert_close(logprobs.grad, one_row(-2.0, 6.0))
+
+
+def test_weights_of_an_fp64_mask_are_fp64():
+    assert token_weights(MASK.double(), "sequence")[0, 0].item() == 1 / 6
+    assert token_weights(MASK, "sequence").dtype == torch.float32
 
 
 # -- estimators ------------------------------------------------------------------------------------------------------

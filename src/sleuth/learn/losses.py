@@ -20,7 +20,8 @@ MAX_LOG_RATIO = 20.0
 
 
 def token_weights(mask: Tensor, kind: Normaliser, *, constant: int | None = None) -> Tensor:
-    """The share of each trained token in the loss of a whole step: (B, T) fp32, exactly 0 where `mask` is false.
+    """The share of each trained token in the loss of a whole step: (B, T) fp32, exactly 0 where `mask` is false
+    (fp64 if `mask` is).
 
     - `token`: every token counts the same, 1 / tokens of the step (DAPO, arXiv:2503.14476).
     - `sequence`: every row counts the same, its tokens share it (GRPO, arXiv:2402.03300).
@@ -29,7 +30,7 @@ def token_weights(mask: Tensor, kind: Normaliser, *, constant: int | None = None
     `mask` is bool, or says with numbers from 0 on how much each token counts beside the others. Rows without a trained
     token are no rows: adding them changes nothing. Raises ValueError if no token is trained.
     """
-    counts = mask.float()  # (B, T)
+    counts = mask.to(torch.promote_types(mask.dtype, torch.float32))  # (B, T)
     of_row = counts.sum(dim=1, keepdim=True)  # (B, 1)
     rows = (of_row > 0).sum()
     if rows == 0:
@@ -56,11 +57,42 @@ def clipped_policy_loss(
     return -(gain * weights).sum()
 
 
+def cispo_policy_loss(
+    logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, weights: Tensor, *, low: float, high: float
+) -> Tensor:
+    """-sum w sg(clip(r, 1 - low, 1 + high)) A log p, with r = exp(logprobs - old_logprobs). CISPO, arXiv:2506.13585.
+
+    The bounds cap how much a token counts and never silence it; sg lets no gradient through. `low` = 1 leaves the lower
+    side free, as in the paper. All (B, T); `advantages` may be (B, 1).
+    """
+    importance = _ratio(logprobs, old_logprobs).detach().clamp(1 - low, 1 + high)  # (B, T)
+    return -(importance * advantages * logprobs * weights).sum()
+
+
+def sequence_old_logprobs(logprobs: Tensor, old_logprobs: Tensor, mask: Tensor) -> Tensor:
+    """Old log-probabilities (B, T), without gradient, from which every token's ratio is that of its whole row.
+
+    At each token exp(logprobs - result) has the value s = exp(mean over the row's `mask` of logprobs - old_logprobs)
+    and the gradient s d log p of that token alone: GSPO-token, arXiv:2507.18071. Where the tokens of a row share
+    advantage and weight, value and gradient are those of plain GSPO. `mask` is bool.
+    """
+    current = logprobs.detach()
+    of_row = mask.sum(dim=1, keepdim=True).clamp(min=1)  # (B, 1)
+    mean = torch.where(mask, current - old_logprobs, 0.0).sum(dim=1, keepdim=True) / of_row
+    return current - mean
+
+
 def clipped(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, *, low: float, high: float) -> Tensor:
     """(B, T) bool: where the clip of `clipped_policy_loss` holds the gradient at zero. Its weighted mean is the clip
     fraction."""
     ratio = _ratio(logprobs, old_logprobs)
     return ((advantages > 0) & (ratio > 1 + high)) | ((advantages < 0) & (ratio < 1 - low))
+
+
+def out_of_bounds(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, *, low: float, high: float) -> Tensor:
+    """(B, T) bool: where `cispo_policy_loss` counts a token for other than its ratio, whatever its advantage."""
+    ratio = _ratio(logprobs, old_logprobs)
+    return ((ratio > 1 + high) | (ratio < 1 - low)) & (advantages != 0)
 
 
 def kl_penalty(logprobs: Tensor, ref_logprobs: Tensor, kind: KLKind) -> Tensor:

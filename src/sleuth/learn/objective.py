@@ -11,17 +11,28 @@ from sleuth.learn import losses
 from sleuth.learn.batch import Batch
 from sleuth.learn.losses import KLKind
 
+POLICY_LOSSES = {
+    "clip": (losses.clipped_policy_loss, losses.clipped),
+    "cispo": (losses.cispo_policy_loss, losses.out_of_bounds),
+}
+"""Each kind's loss, and where its bounds act."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyLoss:
-    """The policy-gradient loss of one step: clipped policy gain plus `beta` times the KL to the reference model.
+    """The policy-gradient loss of one step: the policy's gain within bounds plus `beta` times the KL to the reference.
 
-    `old` names whose log-probabilities the ratio starts from: the learner's own, taken in the same pass (the ratio is
-    then 1 and the clip never acts), or the sampler's. `tis_cap` weighs tokens by learner over sampler, truncated; it
-    needs `old="learner"`, since with the sampler's the ratio already tells the difference. `temperature` is the one
-    that was sampled at.
+    `old` names whose log-probabilities the ratio starts from. The learner's own are taken in the same pass: the ratio
+    is then 1, no bound ever acts, and every `policy_loss` and `ratio` has the same gradient, A d log p. The sampler's
+    make the ratio tell how far the learner is from what sampled the tokens: there the bounds act. `tis_cap` weighs
+    tokens by learner over sampler, truncated; it needs `old="learner"`, since with the sampler's the ratio already
+    tells the difference. `ratio` is each token's own, or one for a whole row (GSPO, arXiv:2507.18071). `policy_loss` is
+    PPO's clip (arXiv:1707.06347) or CISPO's capped weight (arXiv:2506.13585). `temperature` is the one that was sampled
+    at.
     """
 
+    policy_loss: Literal["clip", "cispo"] = "clip"
+    ratio: Literal["token", "sequence"] = "token"
     clip_low: float = 0.2
     clip_high: float = 0.2
     kl: KLKind = "k3"
@@ -41,12 +52,15 @@ def policy_objective(
     """The micro-batch's share of the policy loss, and per-token statistics. `logprobs`, `reference` are (B, T)."""
     learner, sampler = logprobs.detach(), micro.sampler_logprobs
     old = sampler if loss.old == "sampler" and sampler is not None else learner
+    if loss.ratio == "sequence":
+        old = losses.sequence_old_logprobs(learner, old, micro.trained)
     weights = micro.weights
     if loss.tis_cap is not None and sampler is not None:
         weights = weights * losses.truncated_importance_weights(learner, sampler, loss.tis_cap)
+    policy_loss, bounded = POLICY_LOSSES[loss.policy_loss]
     bounds = {"low": loss.clip_low, "high": loss.clip_high}
-    scalar = losses.clipped_policy_loss(logprobs, old, micro.advantages, weights, **bounds)
-    statistics = {"clip_fraction": losses.clipped(learner, old, micro.advantages, **bounds).float()}
+    scalar = policy_loss(logprobs, old, micro.advantages, weights, **bounds)
+    statistics = {"clip_fraction": bounded(learner, old, micro.advantages, **bounds).float()}
     if sampler is not None:
         statistics["mismatch_kl"] = losses.mismatch_kl(learner, sampler)
     if reference is not None:

@@ -183,6 +183,9 @@ def policy_loss_of(stage: GrpoRecipe) -> PolicyLoss:
     """The recipe's `[stage.loss]` as the policy takes it."""
     loss = stage.loss
     return PolicyLoss(
+        policy_loss=loss.policy_loss,
+        ratio=loss.ratio,
+        old=loss.old,
         clip_low=loss.clip_low,
         clip_high=loss.clip_high,
         kl=loss.kl,
