@@ -239,6 +239,28 @@ def test_tis_with_the_samplers_ratio_would_count_the_mismatch_twice():
         PolicyLoss(old="sampler", tis_cap=2.0)
 
 
+# -- gradient checkpointing --------------------------------------------------------------------------------------------
+
+
+def test_gradient_checkpointing_keeps_less_and_changes_no_gradient(make_model, make_rows):
+    results = []
+    for recompute in (False, True):
+        model, kept = make_model(), []
+
+        def count(tensor, kept=kept):
+            kept.append(tensor.numel())
+            return tensor
+
+        policy = Policy(model, Optimisation(steps=1, learning_rate=0.0), gradient_checkpointing=recompute)
+        with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+            update = policy.update(collate(make_rows(6)), PolicyLoss(), budget=WHOLE)
+        assert not any(module.training for module in model.modules())
+        results.append((update.gradient_norm, update.loss, sum(kept)))
+    (norm, loss, all_kept), (same_norm, same_loss, kept) = results
+    assert (same_norm, same_loss) == (norm, loss)
+    assert kept < all_kept / 2
+
+
 # -- precision and resume --------------------------------------------------------------------------------------------
 
 

@@ -47,7 +47,7 @@ def _predicting(model: PreTrainedModel, tree: PrefixTree, trained: Tensor) -> tu
     """Which M tokens of the tree are trained in any row, and the hidden states (M, width) that predict them."""
     needed = tree.places[trained].unique()
     needed = needed[tree.parents[needed] >= 0]  # (M,)
-    with _tree_attention(model):
+    with tree_attention(model):
         body = model.base_model(
             input_ids=tree.tokens[None],
             position_ids=tree.positions[None],
@@ -68,7 +68,7 @@ def _head(model: PreTrainedModel) -> nn.Linear:
 
 
 @contextmanager
-def _tree_attention(model: PreTrainedModel) -> Iterator[None]:
+def tree_attention(model: PreTrainedModel) -> Iterator[None]:
     """The model with the tree's attention; then as it was."""
     before = model.config._attn_implementation
     model.config._attn_implementation = TREE_ATTENTION

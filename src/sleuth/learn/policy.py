@@ -5,17 +5,18 @@ from __future__ import annotations
 import copy
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from sleuth.learn import losses
 from sleuth.learn.batch import Batch
-from sleuth.learn.logprobs import token_logprobs
+from sleuth.learn.logprobs import token_logprobs, tree_attention
 from sleuth.learn.masters import MasterWeights
 from sleuth.learn.objective import PolicyLoss, policy_objective
 from sleuth.learn.optim import Optimisation, Optimiser
@@ -53,14 +54,21 @@ class Policy:
     """A causal language model that learns. Dropout stays off: the learner must be the policy that was sampled.
 
     Only parameters that require a gradient are stepped. `reference`, if given, is a frozen model (see `frozen_copy`)
-    that every update measures the KL to.
+    that every update measures the KL to. With `gradient_checkpointing` a layer's activations are computed again in the
+    backward pass instead of being kept: less memory, a third more work, the same gradients.
     """
 
     def __init__(
-        self, model: PreTrainedModel, optimisation: Optimisation, reference: PreTrainedModel | None = None
+        self,
+        model: PreTrainedModel,
+        optimisation: Optimisation,
+        reference: PreTrainedModel | None = None,
+        *,
+        gradient_checkpointing: bool = False,
     ) -> None:
         self.model = model
         self.reference = reference
+        self._recomputed = recomputed_layers(model) if gradient_checkpointing else []
         self.masters = MasterWeights(model)
         self.optimiser = Optimiser(model, self.masters.tensors, optimisation)
         self.max_grad_norm = optimisation.max_grad_norm
@@ -134,11 +142,12 @@ class Policy:
 
     def _backward(self, part: Pack, objective: Objective, temperature: float) -> tuple[float, dict[str, float]]:
         """Add the pack's gradients; its share of the loss, and each statistic's weighted sum."""
-        logprobs, entropy = token_logprobs(self.model, part, temperature=temperature)
-        share, statistics = objective(part, logprobs)
-        loss = share.item()
-        self._require_finite("loss", loss)
-        share.backward()
+        with tree_attention(self.model), _marked_as_training(self._recomputed):  # also where layers run again
+            logprobs, entropy = token_logprobs(self.model, part, temperature=temperature)
+            share, statistics = objective(part, logprobs)
+            loss = share.item()
+            self._require_finite("loss", loss)
+            share.backward()
         self.masters.collect_gradients()
         statistics["entropy"] = entropy
         return loss, {name: (values * part.rows.weights).sum().item() for name, values in statistics.items()}
@@ -167,3 +176,25 @@ class Policy:
 def frozen_copy(model: PreTrainedModel) -> PreTrainedModel:
     """A reference model: the same weights, which never change."""
     return copy.deepcopy(model).eval().requires_grad_(False)
+
+
+def recomputed_layers(model: PreTrainedModel) -> list[nn.Module]:
+    """Turn gradient checkpointing on; the modules that will do it, as soon as they are marked as training."""
+    if not model.supports_gradient_checkpointing:
+        raise SleuthError(f"gradient_checkpointing: {type(model).__name__} cannot compute its layers again; leave it out")
+    # The name before transformers 6 and the one from it on.
+    enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+    enable({"use_reentrant": False})
+    return [module for module in model.modules() if getattr(module, "gradient_checkpointing", False)]
+
+
+@contextmanager
+def _marked_as_training(modules: Sequence[nn.Module]) -> Iterator[None]:
+    """Only these modules, not what is in them: transformers recomputes in training alone, but dropout stays off."""
+    for module in modules:
+        module.training = True
+    try:
+        yield
+    finally:
+        for module in modules:
+            module.training = False

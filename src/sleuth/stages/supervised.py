@@ -34,7 +34,7 @@ def run_supervised(stage: SupervisedRecipe, run: StageRun) -> Path:
     if saved and begin >= end:
         return saved.checkpoint
     model, tokenizer = run.load(saved.checkpoint) if saved else _first_model(stage, run)
-    policy = Policy(model, optimisation_of(stage))
+    policy = Policy(model, optimisation_of(stage), gradient_checkpointing=stage.gradient_checkpointing)
     if saved:
         policy.load_state_dict(saved.state["policy"])
     renderer = Renderer(tokenizer)
