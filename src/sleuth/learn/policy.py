@@ -181,7 +181,7 @@ def frozen_copy(model: PreTrainedModel) -> PreTrainedModel:
 def recomputed_layers(model: PreTrainedModel) -> list[nn.Module]:
     """Turn gradient checkpointing on; the modules that will do it, as soon as they are marked as training."""
     if not model.supports_gradient_checkpointing:
-        raise SleuthError(f"gradient_checkpointing: {type(model).__name__} cannot compute its layers again; leave it out")
+        raise SleuthError(f"gradient_checkpointing: {type(model).__name__} has none; leave the key out")
     # The name before transformers 6 and the one from it on.
     enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
     enable({"use_reentrant": False})
