@@ -27,21 +27,20 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def figures(recipe: str, world: Path, run: Path, *overrides: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The evaluation files of the base and of what was trained from it."""
+def figures(recipe: str, world: Path, run: Path, *overrides: str) -> tuple[dict[str, Any], ...]:
+    """The evaluation files of the base, of the base with its first search opened, and of what was trained from it."""
     places = [
         f"model={ROOT / 'models' / 'tiny-base'}",
         f"stage.0.data.questions={world / 'qa_test.jsonl'}",
         f"stage.1.data.questions={world / 'qa_train.jsonl'}",
         f"stage.2.data.questions={world / 'qa_test.jsonl'}",
         f"stage.1.env.index={world / 'index'}",
-        f"stage.1.env.prompt={ROOT / 'prompts' / 'plain.txt'}",
     ]
     resolved = load_recipe(ROOT / "recipes" / recipe, [*places, *overrides])
     with RunFolder.open(run, resolved) as folder:
         run_recipe(resolved, folder)
-    base, trained = (json.loads((run / "eval" / f"{name}.json").read_text()) for name in ("base", "trained"))
-    return base, trained
+    names = ("base", "base_forced", "trained")
+    return tuple(json.loads((run / "eval" / f"{name}.json").read_text()) for name in names)
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
@@ -49,7 +48,7 @@ def test_a_tiny_model_learns_to_search(seed: int, world: Path, tmp_path: Path) -
     assert_learned(*figures("demo.toml", world, tmp_path / "run", f"seed={seed}"))
 
 
-def assert_learned(base: dict[str, Any], trained: dict[str, Any]) -> None:
+def assert_learned(base: dict[str, Any], forced: dict[str, Any], trained: dict[str, Any]) -> None:
     assert 0.02 <= base["em"]["value"] <= 0.25
     assert trained["em"]["n"] >= 500
     assert trained["em_one_hop"]["value"] >= 0.75
@@ -58,11 +57,12 @@ def assert_learned(base: dict[str, Any], trained: dict[str, Any]) -> None:
     assert base["searched"]["value"] < 0.5
     assert trained["searched"]["value"] > 0.95
     assert trained["query_recall"]["value"] >= base["query_recall"]["value"] + 0.2
+    assert forced["em"]["value"] <= trained["em"]["value"] / 2
 
 
 @pytest.mark.parametrize("arm", ["empty", "shuffled", "reward"])
 def test_nothing_is_learned_where_searching_cannot_pay(arm: str, world: Path, tmp_path: Path) -> None:
-    base, trained = figures(f"tiny/control_{arm}.toml", world, tmp_path / "run")
+    base, _, trained = figures(f"tiny/control_{arm}.toml", world, tmp_path / "run")
     assert trained["em"]["value"] <= base["em"]["value"] + 0.05
 
 
@@ -73,5 +73,4 @@ def test_a_rebuilt_base_is_as_good_as_the_one_that_ships(world: Path, tmp_path: 
         run_recipe(resolved, folder)
     rebuilt = max((tmp_path / "run" / "checkpoints").iterdir())
     assert share_read(str(rebuilt), Bm25(world / "index")) >= 0.9
-    base, trained = figures("demo.toml", world, tmp_path / "demo", f"model={rebuilt}")
-    assert_learned(base, trained)
+    assert_learned(*figures("demo.toml", world, tmp_path / "demo", f"model={rebuilt}"))

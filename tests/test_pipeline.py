@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
+from sleuth.build import random_model
 from sleuth.pipeline import require_inputs
-from sleuth.recipe import Recipe, load_recipe
+from sleuth.recipe import InitRecipe, Recipe, load_recipe
 from sleuth.types import SleuthError
 from sleuth.world.tokens import make_tokenizer
 
@@ -21,16 +23,27 @@ steps = 1
 prompts_per_step = 1
 samples_per_prompt = 2
 learning_rate = 1e-3
-context = 100
+context = 128
 data = {{ questions = "{folder}/questions.jsonl" }}
 env = {{ kind = "search", dialect = "sleuth", prompt = "{folder}/prompt.txt", index = "{folder}/index" }}
 reward = [{{ kind = "answer" }}]
 """
 
 
+INIT = InitRecipe(layers=1, width=8, heads=1, kv_heads=1, head_dim=8, mlp=8, context=128)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder, tokenizer = tmp_path_factory.mktemp("model"), make_tokenizer(200)
+    random_model(INIT, tokenizer, seed=0).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    make_tokenizer(200).save_pretrained(tmp_path / "model")
+def folder(model: Path, tmp_path: Path) -> Path:
+    shutil.copytree(model, tmp_path / "model")
     question = {"id": "1", "question": "Where?", "golden_answers": ["here"]}
     (tmp_path / "questions.jsonl").write_text(json.dumps(question) + "\n")
     (tmp_path / "prompt.txt").write_text("Question: {question}\n")
@@ -98,3 +111,66 @@ def test_a_missing_prompt_and_one_without_a_question_are_told_apart(folder: Path
 
 def test_an_unknown_dialect_names_those_there_are(folder: Path) -> None:
     assert "sleuth, search_r1" in complaint(recipe(folder, 'stage.0.env.dialect="slouth"'))
+
+
+def test_a_context_beyond_the_models_positions_is_told_before_the_first_step(folder: Path) -> None:
+    said = complaint(recipe(folder, "stage.0.context=129"))
+    assert said == "stage.0 (grpo): context = 129 is more than the 128 positions of the model"
+
+
+RANDOM_FIRST = """
+[[stage]]
+kind = "supervised"
+steps = 1
+rows_per_step = 1
+learning_rate = 1e-3
+data = { kind = "world_text", people = 200, mix = { reading = 1 } }
+init = { layers = 1, width = 8, heads = 1, kv_heads = 1, head_dim = 8, mlp = 8, context = 64 }
+"""
+
+
+def test_a_context_beyond_the_positions_of_random_weights_is_told_too(folder: Path) -> None:
+    text = (folder / "recipe.toml").read_text().replace(f'model = "{folder}/model"\n', RANDOM_FIRST)
+    (folder / "recipe.toml").write_text(text)
+    given = load_recipe(folder / "recipe.toml", ['stage.1.env.retriever="empty"'])
+    assert complaint(given) == "stage.1 (grpo): context = 128 is more than the 64 positions of the model"
+
+
+def test_a_question_whose_prompt_leaves_no_room_for_a_turn_is_named(folder: Path) -> None:
+    with (folder / "questions.jsonl").open("a") as file:
+        for name, words in (("long", 90), ("short", 3)):
+            question = {"id": name, "question": "1 " * words, "golden_answers": ["x"]}
+            file.write(json.dumps(question) + "\n")
+    said = complaint(recipe(folder))
+    assert said.startswith("stage.0 (grpo): question 'long': its prompt of ")
+    assert "and turn_tokens = 64 do not fit in context = 128" in said
+    with pytest.raises(SleuthError, match="its prompt of 5 tokens and turn_tokens = 124 "):
+        require_inputs(recipe(folder, "stage.0.env.turn_tokens=124", "stage.0.data.limit=1"))
+    require_inputs(recipe(folder, "stage.0.env.turn_tokens=123", "stage.0.data.limit=1"))
+
+
+EVALUATION = """
+[[stage]]
+kind = "evaluate"
+name = "base"
+data = {{ questions = "{folder}/other.jsonl" }}
+"""
+
+
+def test_an_evaluation_is_looked_at_in_the_env_and_context_that_it_borrows(folder: Path) -> None:
+    question = {"id": "long", "question": "1 " * 90, "golden_answers": ["x"]}
+    (folder / "other.jsonl").write_text(json.dumps(question) + "\n")
+    with (folder / "recipe.toml").open("a") as file:
+        file.write(EVALUATION.format(folder=folder))
+    assert complaint(recipe(folder)).startswith("stage.1 (base): question 'long': its prompt of ")
+    assert "stage.1 (base): context = 200" in complaint(recipe(folder, "stage.1.context=200"))
+
+
+def test_weights_that_are_missing_or_damaged_are_told_before_the_first_step(folder: Path) -> None:
+    weights = folder / "model" / "model.safetensors"
+    whole = weights.read_bytes()
+    for contents in (whole[: len(whole) // 2], b"garbage"):
+        weights.write_bytes(contents)
+        assert f"{folder}/model: no model could be loaded" in complaint(recipe(folder))
+    weights.unlink()
+    assert f"{folder}/model: no model could be loaded" in complaint(recipe(folder))

@@ -7,42 +7,60 @@ from pathlib import Path
 
 import pytest
 
+from sleuth.build import random_model
 from sleuth.data.questions import load_questions
+from sleuth.recipe import InitRecipe
+from sleuth.render import load_tokenizer
 from sleuth.retrieval.bm25 import build_index
+from sleuth.runs.rollouts import read_rollouts, write_rollouts
 from sleuth.stages.evaluate import evaluation
 from sleuth.stages.examination import examination_of
+from sleuth.types import Group
 
 ROOT = Path(__file__).parents[1]
+BASE = ROOT / "models" / "tiny-base"
 DATA = ROOT.parent / "shared" / "data"
+UNTRAINED = InitRecipe(layers=1, width=16, heads=1, kv_heads=1, head_dim=16, mlp=16, context=1024)
 pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason="the real data is not on this machine")
 
 
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("real") / "index"
+    build_index(DATA / "corpus.jsonl.gz", folder)
+    return folder
+
+
+@pytest.fixture(params=["base", "untrained"])
+def model(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    if request.param == "base":
+        return BASE
+    tokenizer = load_tokenizer(str(BASE))
+    random_model(UNTRAINED, tokenizer, seed=0).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    return tmp_path
+
+
 def test_real_questions_give_whole_records_and_every_token_is_accounted_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: Path, index: Path, tmp_path: Path
 ) -> None:
-    monkeypatch.chdir(ROOT)
-    build_index(DATA / "corpus.jsonl.gz", tmp_path / "index")
     tasks = load_questions(DATA / "qa_test.jsonl")[:12]
-    examination, notes = examination_of(
-        "models/tiny-base",
-        tasks,
-        index=tmp_path / "index",
-        dialect="sleuth",
-        prompt="plain",
-        samples=3,
-        forced_search=True,
-    )
+    examination, notes = examination_of(str(model), tasks, index=index, samples=3, forced_search=True)
     answered = examination.ask(tasks, "real questions")
-    contents = json.loads(json.dumps(evaluation(answered, examination, name="real", model="models/tiny-base")))
-    assert notes == ["models/tiny-base carries no protocol: asked in the dialect 'sleuth'"]
+    contents = json.loads(json.dumps(evaluation(answered, examination, name="real", model=str(model))))
+    assert notes == [f"{model} carries no protocol: asked in the dialect 'sleuth'"]
     assert contents["em"]["n"] == len(tasks)
     assert len(contents["records"]) == 3 * len(tasks)
     tokenizer = examination.tokenizer
-    for episode, _ in answered:
+    for (episode, _), record in zip(answered, contents["records"], strict=True):
         trajectory = episode.trajectory
         assert len(trajectory.tokens) <= examination.context
-        assert sum(len(segment.tokens) for segment in trajectory.segments) == len(trajectory.tokens)
+        assert sum(segment["tokens"] for segment in record["segments"]) == len(trajectory.tokens)
         for segment in trajectory.segments:
-            if segment.author != "policy" and not segment.cut:
-                assert tokenizer.decode(segment.tokens) == segment.text
-    assert any(episode.trajectory.passages for episode, _ in answered)
+            written = tokenizer.decode(segment.tokens)
+            assert written.startswith(segment.text)
+            assert segment.author == "policy" or written == segment.text
+    groups = [Group(task=episode.task, episodes=(episode,), scores=(score,)) for episode, score in answered]
+    write_rollouts(tmp_path / "real.parquet", groups, [[None]] * len(groups))
+    assert read_rollouts(tmp_path / "real.parquet") == groups
+    assert model != BASE or any(episode.trajectory.passages for episode, _ in answered)

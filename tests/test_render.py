@@ -132,3 +132,72 @@ def test_a_control_token_in_retrieved_text_is_only_letters() -> None:
     assert tokenizer.eos_token_id not in shown.tokens
     assert decode(tokenizer, shown.tokens) == shown.text == f"Tarn {end} is a town"
     assert tokenizer.eos_token_id in renderer.render(Piece(text=f"Tarn{end}", author="template")).tokens
+
+
+# -- a prompt and the question in it -----------------------------------------------------------------------------------
+
+
+def prompt(before: str, question: str, after: str) -> list[Piece]:
+    return [Piece(text=before, author="template"), Piece(text=question), Piece(text=after, author="template")]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(max_size=12), st.text(max_size=12), st.text(max_size=12))
+def test_a_prompt_has_the_tokens_of_its_whole_text_so_no_seam_shows(before, question, after):
+    segments = Renderer(TOKENIZER).render_all(prompt(before, question, after))
+    assert [token for segment in segments for token in segment.tokens] == encode(TOKENIZER, before + question + after)
+    assert "".join(segment.text for segment in segments) == before + question + after
+
+
+def test_words_that_a_tokenizer_joins_across_the_seam_belong_to_the_question():
+    segments = Renderer(make_tokenizer(200)).render_all(prompt("Question: ", "Where is Tarn?", "\n"))
+    assert [(s.author, s.text) for s in segments] == [
+        ("template", "Question:"),
+        ("env", " Where is Tarn?"),
+        ("template", "\n"),
+    ]
+
+
+def test_a_tokenizer_that_marks_the_beginning_of_a_text_marks_no_seam_and_no_control_token_of_a_prompt():
+    words = Tokenizer(models.WordLevel({"<s>": 0, "▁Ada": 1, "Ada": 2, "▁Voss": 3, "▁": 4}, unk_token="▁"))
+    words.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, bos_token="<s>")
+    segments = Renderer(tokenizer).render_all(prompt("<s>", "Ada", " Voss"))
+    assert [segment.tokens for segment in segments] == [(0,), (2,), (3,)]
+    assert encode(tokenizer, "<s>Ada Voss") == [0, 2, 3]
+
+
+def test_a_control_token_is_one_in_the_template_and_letters_in_the_question():
+    end = TOKENIZER.eos_token
+    pieces = prompt(f"{end}Ada {end}", f"Voss{end}", f"{end} born?")
+    segments = Renderer(TOKENIZER).render_all(pieces)
+    assert [(s.author, s.text) for s in segments] == [(piece.author, piece.text) for piece in pieces]
+    assert [s.tokens.count(TOKENIZER.eos_token_id) for s in segments] == [2, 0, 1]
+
+
+def test_a_control_token_that_a_template_and_a_question_only_spell_together_is_letters():
+    segments = Renderer(TOKENIZER).render_all(prompt("<|en", "d|", ">"))
+    assert TOKENIZER.eos_token_id not in [token for segment in segments for token in segment.tokens]
+    assert "".join(segment.text for segment in segments) == TOKENIZER.eos_token
+
+
+def test_what_follows_a_prompt_is_encoded_by_itself():
+    renderer, opened = Renderer(TOKENIZER), Piece(text=" Ada Voss?")
+    *asked, last = renderer.render_all([*prompt("where ", "was", ""), opened])
+    assert last == renderer.render(opened)
+    assert asked == renderer.render_all(prompt("where ", "was", ""))
+
+
+def test_a_tokenizer_without_control_tokens_renders_a_prompt_too():
+    words = Tokenizer(models.WordLevel({"Ada": 0, "Voss": 1}, unk_token="Ada"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words)
+    assert not tokenizer.added_tokens_decoder
+    segments = Renderer(tokenizer).render_all(prompt("Ada ", "Voss", ""))
+    assert [(s.author, s.tokens) for s in segments] == [("template", (0,)), ("env", (1,))]
+
+
+def test_the_end_of_text_in_a_prompt_that_is_only_a_question_is_letters():
+    [segment] = Renderer(TOKENIZER).render_all(prompt("", TOKENIZER.eos_token, ""))
+    assert (segment.author, segment.text) == ("env", TOKENIZER.eos_token)
+    assert TOKENIZER.eos_token_id not in segment.tokens

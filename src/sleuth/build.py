@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,7 +16,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokeni
 
 from sleuth import __version__
 from sleuth.dialects import DIALECTS, Dialect
-from sleuth.envs.search import SearchEnv
+from sleuth.envs.search import QUESTION, SearchEnv
 from sleuth.learn.optim import Optimisation
 from sleuth.recipe.envs import SearchEnvRecipe
 from sleuth.recipe.rewards import AnswerRewardRecipe
@@ -39,18 +40,26 @@ Loaded = tuple[PreTrainedModel, dict[str, Any]]
 # -- models ----------------------------------------------------------------------------------------------------------
 
 
-def load_model(path: str, *, dtype: str, device: str) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
-    """A causal language model and its tokenizer from a folder or a hub id; never runs code that comes with it."""
+def load_model(path: str, *, dtype: str | None, device: str) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
+    """A causal language model and its tokenizer from a folder or a hub id; never runs code that comes with it.
+
+    `dtype` None is float32 on a CPU and, on a GPU, what the weights are stored in.
+    """
     tokenizer = load_tokenizer(path)
+    place = pick_device(device)
+    stored = torch.float32 if place == "cpu" else "auto"
+    options = {"dtype": DTYPES[dtype] if dtype else stored, "trust_remote_code": False, "output_loading_info": True}
     try:
-        options = {"dtype": DTYPES[dtype], "trust_remote_code": False, "output_loading_info": True}
         model, found = cast(Loaded, AutoModelForCausalLM.from_pretrained(path, **options))
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         reason = " ".join(str(error).split())[:200]
         raise SleuthError(f"{path}: no model could be loaded from this folder or hub id: {reason}") from error
     if missing := sorted(found["missing_keys"]):  # transformers would go on with random weights
         raise SleuthError(f"{path}: the weights lack {len(missing)} of the model's parameters, such as {missing[0]}")
-    cast(torch.nn.Module, model).to(pick_device(device))
+    try:
+        cast(torch.nn.Module, model).to(place)
+    except torch.OutOfMemoryError:
+        raise SleuthError(f"{path}: the weights in {model.dtype} do not fit on this machine's GPU") from None
     return model, tokenizer
 
 
@@ -106,20 +115,14 @@ class SearchSetting:
     def env(self, task: Task) -> Env:
         return SearchEnv(task, self.dialect, self.prompt, self.retriever, forced_search=self.forced_search)
 
-    def protocol(self, scorer: str) -> ProtocolCard:
-        """The card that travels with what is trained here."""
+    def protocol(self, scorer: str, context: int) -> ProtocolCard:
+        """The card that travels with what is trained here, in episodes of at most `context` tokens."""
         return ProtocolCard(
-            dialect=self.dialect.name,
+            dialect=self.dialect,
             prompt=self.prompt_name,
             prompt_text=self.prompt,
             prompt_sha256=text_sha256(self.prompt),
-            tags=self.dialect.tags,
-            stops=self.dialect.stops,
-            top_k=self.dialect.top_k,
-            searches=self.dialect.searches,
-            turn_tokens=self.dialect.turn_tokens,
-            passage_tokens=self.dialect.passage_tokens,
-            results_tokens=self.dialect.results_tokens,
+            context=context,
             forced_search=self.forced_search,
             scorer=scorer,
             corpus_sha256=self.corpus_sha256,
@@ -154,23 +157,15 @@ def search_setting(
 def setting_of_card(
     card: ProtocolCard, env: SearchEnvRecipe, tokenizer: PreTrainedTokenizerFast, tasks: Sequence[Task]
 ) -> tuple[SearchSetting, list[str]]:
-    """The protocol that a checkpoint carries, its prompt byte for byte unless `env` names another, on the retriever of
+    """The dialect that a checkpoint carries, its prompt byte for byte unless `env` names another, on the retriever of
     `env`; and what differs, in words."""
-    dialect = dialect_of(card.dialect)
     prompt_name, prompt = card.prompt, card.prompt_text
     if env.prompt != card.prompt:
         prompt_name, prompt = Path(env.prompt).stem, read_prompt(env.prompt)
-    check_writable(tokenizer, dialect.tags)
+    check_writable(tokenizer, card.dialect.tags)
     retriever, corpus = retriever_of(env, tasks)
     setting = SearchSetting(
-        dialect=dataclasses.replace(
-            dialect,
-            top_k=card.top_k,
-            searches=card.searches,
-            turn_tokens=card.turn_tokens,
-            passage_tokens=card.passage_tokens,
-            results_tokens=card.results_tokens,
-        ),
+        dialect=card.dialect,
         prompt_name=prompt_name,
         prompt=prompt,
         retriever=retriever,
@@ -180,8 +175,6 @@ def setting_of_card(
     changed = {
         "the corpus": (card.corpus_sha256, corpus),
         "a forced search": (card.forced_search, env.forced_search),
-        "the dialect's tags": (card.tags, dialect.tags),
-        "the dialect's stop rule": (card.stops, dialect.stops),
         "the prompt": (card.prompt_text, prompt),
     }
     notes = [
@@ -208,15 +201,18 @@ def retriever_of(env: SearchEnvRecipe, tasks: Sequence[Task]) -> tuple[Retriever
 
 
 def read_prompt(prompt: str) -> str:
-    """A prompt by its path, or by its name in `prompts/`; it must have a place for the question."""
-    named = Path("prompts") / f"{prompt}.txt"
-    path = named if named.is_file() else Path(prompt)
-    if not path.is_file():
-        known = ", ".join(sorted(file.stem for file in named.parent.glob("*.txt"))) or "none here"
-        raise SleuthError(f"prompt = {prompt!r}: no such file, and no prompt of that name in prompts/ ({known})")
-    text = path.read_text(encoding="utf-8")
-    if "{question}" not in text:
-        raise SleuthError(f"{path}: the prompt has no {{question}}, so the question would never be asked")
+    """One of our own prompts by its name, or any by its path; it must have a place for the question."""
+    ours = files("sleuth").joinpath("prompts")
+    names = sorted(file.name.removesuffix(".txt") for file in ours.iterdir())
+    if prompt not in names and not Path(prompt).is_file():
+        raise SleuthError(f"prompt = {prompt!r}: no such file, and no prompt of ours; ours are {', '.join(names)}")
+    contents = (ours.joinpath(f"{prompt}.txt") if prompt in names else Path(prompt)).read_bytes()
+    try:
+        text = contents.decode()  # and no newline translated: a prompt is used byte for byte
+    except UnicodeDecodeError:
+        raise SleuthError(f"{prompt}: the prompt is no UTF-8 text") from None
+    if QUESTION not in text:
+        raise SleuthError(f"{prompt}: the prompt has no {QUESTION}, so the question would never be asked")
     return text
 
 

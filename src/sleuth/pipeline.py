@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+import heapq
+from collections.abc import Sequence
 from pathlib import Path
 
-from sleuth.build import search_setting
+from transformers import PreTrainedTokenizerFast
+
+from sleuth.build import SearchSetting, context_of, load_model, search_setting
 from sleuth.data.questions import select_tasks
 from sleuth.recipe import Recipe
 from sleuth.recipe.stages import EvaluateRecipe, GrpoRecipe, SupervisedRecipe
-from sleuth.render import load_tokenizer
+from sleuth.render import Renderer
 from sleuth.runs.run_folder import RunFolder
 from sleuth.stages.evaluate import run_evaluate
 from sleuth.stages.grpo import run_grpo
 from sleuth.stages.stage_run import StageRun
 from sleuth.stages.supervised import run_supervised
-from sleuth.types import SleuthError
+from sleuth.types import SleuthError, Task
+
+LONG_QUESTIONS = 100
+"""Of so many questions, those of the most bytes, the tokens are counted before a run: of all it would take minutes."""
 
 
 def run_recipe(recipe: Recipe, folder: RunFolder) -> Path:
@@ -36,15 +44,52 @@ def run_recipe(recipe: Recipe, folder: RunFolder) -> Path:
 
 
 def require_inputs(recipe: Recipe) -> None:
-    """Read all that the stages will need, so that a missing file stops the run before its first step, not in its third
-    hour. Raises a one-line `SleuthError` that names the stage."""
-    tokenizer = load_tokenizer(recipe.model) if recipe.model else None
+    """Read all that the stages will need, so that what is missing or does not fit stops the run before its first step,
+    not in its third hour. Raises a one-line `SleuthError` that names the stage."""
+    tokenizer, positions = _base(recipe)
     for index, stage in enumerate(recipe.stage):
         if isinstance(stage, SupervisedRecipe):
             continue
+        env, context = recipe.played_in(index)
         try:
+            if context > positions:
+                raise SleuthError(f"context = {context} is more than the {positions} positions of the model")
             tasks = select_tasks(stage.data)
-            if stage.env is not None:
-                search_setting(stage.env, tokenizer, tasks)
+            setting = search_setting(env, tokenizer, tasks)
+            if tokenizer is not None:
+                _require_room(setting, tokenizer, tasks, context)
         except SleuthError as error:
             raise SleuthError(f"stage.{index} ({stage.name}): {error}") from None
+
+
+def _base(recipe: Recipe) -> tuple[PreTrainedTokenizerFast | None, int]:
+    """The tokenizer of what the run begins with, and how many positions that has. The weights are read for nothing but
+    to see that they can be; random ones, and their tokenizer, do not exist yet."""
+    first = recipe.stage[0]
+    if isinstance(first, SupervisedRecipe) and first.init is not None:
+        return None, first.init.context
+    model, tokenizer = load_model(recipe.model, dtype=recipe.dtype, device="cpu")
+    return tokenizer, context_of(model)
+
+
+def _require_room(
+    setting: SearchSetting, tokenizer: PreTrainedTokenizerFast, tasks: Sequence[Task], context: int
+) -> None:
+    """The longest prompt must leave room for a whole turn."""
+    renderer = Renderer(tokenizer)
+
+    async def prompt_tokens(task: Task) -> int:
+        opening = await setting.env(task).open()
+        return sum(len(segment.tokens) for segment in renderer.render_all(opening.pieces))
+
+    async def longest_prompt() -> tuple[int, str]:
+        long = heapq.nlargest(LONG_QUESTIONS, tasks, key=lambda task: len(task.question.encode()))
+        return max([(await prompt_tokens(task), task.id) for task in long])
+
+    tokens, question = asyncio.run(longest_prompt())
+    turn = setting.dialect.turn_tokens
+    if tokens + turn > context:
+        raise SleuthError(
+            f"question {question!r}: its prompt of {tokens} tokens and turn_tokens = {turn} do not fit in "
+            f"context = {context}; raise context, lower env.turn_tokens, or leave the question out"
+        )

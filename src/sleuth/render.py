@@ -6,13 +6,16 @@ again; they are only decoded, token by token, for stop strings and for streams.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from itertools import groupby
 from pathlib import Path
 
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from sleuth.types import Piece, Segment, SleuthError
+from sleuth.types import Author, Piece, Segment, SleuthError
 
 UNFINISHED = "\ufffd"
 """What a tokenizer decodes the first bytes of an unfinished character to."""
@@ -23,18 +26,39 @@ CHARACTER_TOKENS = 3
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 """Where there is none of these, transformers may make an empty tokenizer without a word."""
 
+NOTHING = "(?!)"
+"""A regular expression that matches nowhere."""
+
+CACHED_PROMPTS = 64
+"""The siblings of a group open one after the other with the same prompt."""
+
 
 class Renderer:
     """Turns pieces of text into segments of tokens with `tokenizer`.
 
-    What the environment says is plain text: the name of a control token in a passage is written out in letters and
-    never becomes that token. Templates, sources and teachers may use control tokens.
+    What the environment says, a question too, is plain text: the name of a control token in it is written out in
+    letters and never becomes that token. Templates, sources and teachers may use control tokens.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
         self.tokenizer = tokenizer
         self._plain = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
         self._plain.encode_special_tokens = True
+        controls = {str(token) for token in tokenizer.added_tokens_decoder.values() if token.special}
+        longest_first = sorted(controls, key=len, reverse=True)
+        self._controls = re.compile(f"({'|'.join(map(re.escape, longest_first)) or NOTHING})")
+        self._cached_prompt = lru_cache(maxsize=CACHED_PROMPTS)(self._prompt)
+
+    def render_all(self, pieces: Sequence[Piece]) -> list[Segment]:
+        """A reply as segments. All from its first template piece to its last is a prompt: one text, encoded as one, so
+        that no seam between a template and what fills it shows in the tokens. Every other piece is encoded by itself.
+        """
+        templates = [at for at, piece in enumerate(pieces) if piece.author == "template"]
+        if not templates:
+            return [self.render(piece) for piece in pieces]
+        begin, end = templates[0], templates[-1] + 1
+        before, after = (map(self.render, pieces[:begin]), map(self.render, pieces[end:]))
+        return [*before, *self._cached_prompt(tuple(pieces[begin:end])), *after]
 
     def render(self, piece: Piece) -> Segment:
         """The piece as n tokens, n <= `piece.budget`; special tokens are never added.
@@ -51,6 +75,51 @@ class Renderer:
             return Segment(author=piece.author, tokens=tuple(tokens), text=piece.text)
         kept = tokens[: piece.budget]
         return Segment(author=piece.author, tokens=tuple(kept), text=decode(self.tokenizer, kept), cut=cut)
+
+    def _prompt(self, pieces: Sequence[Piece]) -> list[Segment]:
+        """A template and what fills it, encoded together. A token on a seam belongs to what fills the template."""
+        if any(piece.budget is not None for piece in pieces):
+            raise ValueError("a prompt is encoded as one text: none of its pieces can have a budget")
+        piece_at = [index for index, piece in enumerate(pieces) for _ in piece.text]  # by character
+        tokens, owners, start = [], [], 0
+        for stretch, may_control in self._stretches(pieces):
+            encoder = self.tokenizer.backend_tokenizer if may_control else self._plain
+            encoding = encoder.encode(stretch, add_special_tokens=False)
+            for token, (first, last) in zip(encoding.ids, encoding.offsets, strict=True):
+                spanned = piece_at[start + first : start + max(last, first + 1)] or piece_at[-1:]
+                tokens.append(token)
+                owners.append(next((index for index in spanned if pieces[index].author != "template"), spanned[0]))
+            start += len(stretch)
+        decoder = IncrementalDecoder(self.tokenizer)
+        texts = [decoder.push(token) for token in tokens]
+        texts[-1:] = [text + decoder.flush() for text in texts[-1:]]
+        written = groupby(zip(owners, tokens, texts, strict=True), key=lambda entry: entry[0])
+        return [_segment(pieces[owner].author, list(entries)) for owner, entries in written]
+
+    def _stretches(self, pieces: Sequence[Piece]) -> Iterator[tuple[str, bool]]:
+        """The text of a prompt in (text, whether control tokens in it are meant): in one go if only the template names
+        any, otherwise cut at those of the template."""
+        whole = "".join(piece.text for piece in pieces)
+        named = [name for piece in pieces if piece.author == "template" for name in self._controls.findall(piece.text)]
+        if self._controls.findall(whole) == named:
+            yield whole, True
+            return
+        text = ""
+        for piece in pieces:
+            parts = self._controls.split(piece.text) if piece.author == "template" else [piece.text]
+            for at, part in enumerate(parts):  # every second part is a control token
+                if at % 2:
+                    yield from ((text, False), (part, True))
+                    text = ""
+                else:
+                    text += part
+        yield text, False
+
+
+def _segment(author: Author, entries: Sequence[tuple[int, int, str]]) -> Segment:
+    """(piece, token, text) of neighbouring tokens as one segment."""
+    _, tokens, texts = zip(*entries, strict=True)
+    return Segment(author=author, tokens=tokens, text="".join(texts))
 
 
 class IncrementalDecoder:

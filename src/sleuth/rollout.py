@@ -15,8 +15,6 @@ from sleuth.types import (
     Env,
     Episode,
     Group,
-    Reply,
-    RetrievalFailed,
     Reward,
     Sampling,
     Segment,
@@ -24,6 +22,9 @@ from sleuth.types import (
     Task,
     Trajectory,
 )
+
+EPISODES_AT_ONCE = 1024
+"""Episodes that are open together; more wait, so that engines and retrievers never face a queue of ten thousand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +49,7 @@ async def play(
     reply = await env.open()
     turn = 0
     while True:
-        segments = [renderer.render(piece) for piece in reply.pieces]
+        segments = renderer.render_all(reply.pieces)
         room = context - len(tokens) - sum(len(segment.tokens) for segment in segments)
         full = reply.done is None and room <= 0
         if full and turn == 0:
@@ -67,7 +68,7 @@ async def play(
         completion = await engine.complete(tokens, limits)
         yield _written(completion)
         tokens.extend(completion.tokens)
-        reply = await _reply(env, completion)
+        reply = await env.reply(completion.text, completion.stop)
         turn += 1
 
 
@@ -101,12 +102,11 @@ class Rollout:
         *,
         samples: int,
         first_prompt: int = 0,
-        at_once: int = 1024,
         finished: Callable[[], None] = lambda: None,
     ) -> list[Group]:
         """`samples` episodes of every task, as groups in the order of the tasks; `finished` is called after each
         episode. Prompts are numbered from `first_prompt`. The first error ends all."""
-        seats = asyncio.Semaphore(at_once)
+        seats = asyncio.Semaphore(EPISODES_AT_ONCE)
 
         async def one(prompt: int, task: Task, sample: int) -> Episode:
             async with seats:
@@ -137,14 +137,6 @@ async def scored(groups: Sequence[Group], reward: Reward) -> list[Group]:
 def _first(errors: BaseExceptionGroup) -> BaseException:
     error = errors.exceptions[0]
     return _first(error) if isinstance(error, BaseExceptionGroup) else error
-
-
-async def _reply(env: Env, completion: Completion) -> Reply:
-    """A retriever that could not look ends the episode as `failed`: its score will be missing."""
-    try:
-        return await env.reply(completion.text, completion.stop)
-    except RetrievalFailed:
-        return Reply(done="failed")
 
 
 def _prompt_too_long(segments: Sequence[Segment], context: int) -> SleuthError:

@@ -2,47 +2,39 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner, Result
 
 from sleuth.cli.app import app
+from sleuth.dialects import DIALECTS
+from sleuth.engines.local import LocalEngine
 from sleuth.runs.protocol import ProtocolCard, text_sha256
+from sleuth.stages.examination import examination_of
 
 BASE = Path(__file__).parents[2] / "models" / "tiny-base"
 PROMPT = "Asked: {question}\n"
+CARD = ProtocolCard(
+    dialect=dataclasses.replace(DIALECTS["sleuth"], top_k=2, searches=1, turn_tokens=5, passage_tokens=30),
+    prompt="mine",
+    prompt_text=PROMPT,
+    prompt_sha256=text_sha256(PROMPT),
+    context=200,
+    scorer="strict",
+    sleuth_version="0",
+)
 
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
     """The tiny base with a protocol of its own: few tokens a turn, one search."""
     folder = Path(shutil.copytree(BASE, tmp_path / "checkpoint"))
-    ProtocolCard(
-        dialect="sleuth",
-        prompt="mine",
-        prompt_text=PROMPT,
-        prompt_sha256=text_sha256(PROMPT),
-        tags=(
-            "<think>",
-            "</think>",
-            "<search>",
-            "</search>",
-            "<information>",
-            "</information>",
-            "<answer>",
-            "</answer>",
-        ),
-        stops=("</search>", "</answer>"),
-        top_k=2,
-        searches=1,
-        turn_tokens=5,
-        passage_tokens=30,
-        scorer="strict",
-        sleuth_version="0",
-    ).write(folder)
+    CARD.write(folder)
     rows = [{"id": str(i), "question": "Where was Ada born?", "golden_answers": ["Tarn"]} for i in range(3)]
     (tmp_path / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "other.txt").write_text("Question: {question}\n")
@@ -61,24 +53,24 @@ def test_a_checkpoint_is_asked_under_the_protocol_it_carries(checkpoint: Path) -
     assert json.loads(result.stdout)["em"]["n"] == 3
     assert result.stdout.count("\n") == 1
     assert "note:" not in result.stderr
-    assert found["protocol"]["turn_tokens"] == 5
+    assert found["protocol"]["hash"] == CARD.hash
     segments = [segment for record in found["records"] for segment in record["segments"]]
-    assert {segment["text"] for segment in segments if segment["author"] == "template"} == {
-        "Asked: Where was Ada born?\n"
-    }
+    for record in found["records"]:
+        shown = "".join(segment["text"] for segment in record["segments"])
+        assert shown.startswith("Asked: Where was Ada born?\n")
     assert max(segment["tokens"] for segment in segments if segment["author"] == "policy") <= 5
 
 
 def test_another_prompt_is_said_and_leaves_the_budgets_as_they_were(checkpoint: Path) -> None:
     result, found = ask(checkpoint, "--prompt", checkpoint.parent / "other.txt")
     assert "note: the prompt is not what the checkpoint was trained with" in result.stderr
-    assert (found["protocol"]["prompt"], found["protocol"]["turn_tokens"]) == ("other", 5)
+    assert (found["protocol"]["prompt"], found["protocol"]["dialect"]["turn_tokens"]) == ("other", 5)
 
 
 def test_another_dialect_is_said(checkpoint: Path) -> None:
     result, found = ask(checkpoint, "--prompt", checkpoint.parent / "other.txt", "--dialect", "search_r1", "--limit", 1)
     assert "was trained in the dialect 'sleuth': asked in the dialect 'search_r1'" in result.stderr
-    assert found["protocol"]["turn_tokens"] == 500
+    assert found["protocol"]["dialect"]["turn_tokens"] == 500
 
 
 def test_the_table_has_every_figure_and_the_outcomes(checkpoint: Path) -> None:
@@ -92,3 +84,87 @@ def test_a_model_without_a_protocol_is_said(checkpoint: Path) -> None:
     (checkpoint / "protocol.json").unlink()
     result, _ = ask(checkpoint, "--prompt", checkpoint.parent / "other.txt", "--limit", 1)
     assert "carries no protocol: asked in the dialect 'sleuth'" in result.stderr
+
+
+def test_the_dialect_of_the_checkpoint_is_used_byte_for_byte_though_ours_has_changed_since(checkpoint: Path) -> None:
+    nothing_is_an_action = r"(?!)(?P<kind>search|answer)(?P<text>.)"
+    theirs = dataclasses.replace(CARD.dialect, name="theirs", action=nothing_is_an_action, hint="\nMORE\n")
+    CARD.model_copy(update={"dialect": theirs}).write(checkpoint)
+    result, found = ask(checkpoint, "--limit", 1)
+    assert "note:" not in result.stderr
+    assert "\nMORE\n" in [segment["text"] for segment in found["records"][0]["segments"]]
+
+
+def test_a_checkpoint_is_asked_in_the_context_it_was_trained_with(checkpoint: Path) -> None:
+    result, found = ask(checkpoint, "--limit", 1)
+    assert found["protocol"]["context"] == 200
+    assert "note:" not in result.stderr
+
+
+def test_another_context_is_said(checkpoint: Path) -> None:
+    result, found = ask(checkpoint, "--limit", 1, "--context", 300)
+    assert found["protocol"]["context"] == 300
+    assert "note: the context of 300 tokens is not the 200 that the checkpoint was trained with" in result.stderr
+
+
+def test_a_model_that_cannot_hold_its_context_is_asked_in_what_it_holds_and_that_is_said(checkpoint: Path) -> None:
+    CARD.model_copy(update={"context": 5000}).write(checkpoint)
+    result, found = ask(checkpoint, "--limit", 1)
+    assert found["protocol"]["context"] == 1024
+    assert "note: the model holds 1024 tokens, not the context of 5000 that it was trained with" in result.stderr
+
+
+def test_a_context_that_the_model_cannot_hold_is_refused(checkpoint: Path) -> None:
+    result, _ = ask(checkpoint, "--context", 5000)
+    assert (result.exit_code, result.stderr) == (
+        2,
+        "error: --context 5000: the model holds 1024 tokens; ask with that or fewer\n",
+    )
+
+
+def test_a_checkpoint_trained_with_a_forced_search_is_asked_with_one(checkpoint: Path) -> None:
+    CARD.model_copy(update={"forced_search": True}).write(checkpoint)
+    result, found = ask(checkpoint, "--limit", 1)
+    assert found["protocol"]["forced_search"] is True
+    assert "note:" not in result.stderr
+    result, found = ask(checkpoint, "--limit", 1, "--no-forced-search")
+    assert found["protocol"]["forced_search"] is False
+    assert "note: a forced search is not what the checkpoint was trained with" in result.stderr
+
+
+def test_one_slot_gives_the_records_of_many(checkpoint: Path) -> None:
+    _, many = ask(checkpoint)
+    _, one = ask(checkpoint, "--slots", 1)
+    assert one["records"] == many["records"]
+
+
+def test_more_slots_than_memory_holds_are_one_line_that_names_them(checkpoint: Path) -> None:
+    result, _ = ask(checkpoint, "--slots", 10**12)
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: out of memory with 1000000000000 slots of up to 200 tokens: ask again with")
+    assert "--slots 250000000000" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "error",
+    [torch.OutOfMemoryError("CUDA out of memory."), RuntimeError("DefaultCPUAllocator: can't allocate memory")],
+)
+def test_memory_that_runs_out_while_it_answers_is_one_line_too(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch, error: RuntimeError
+) -> None:
+    def full(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(LocalEngine, "_forward", full)
+    result, _ = ask(checkpoint)
+    assert result.exit_code == 2
+    assert "--slots 16" in result.stderr.splitlines()[-1]
+
+
+def test_weights_are_computed_in_float32_on_a_cpu_unless_told_otherwise(checkpoint: Path) -> None:
+    stored = json.loads((checkpoint / "config.json").read_text())["dtype"]
+    examination, _ = examination_of(str(checkpoint), [], index=None)
+    assert (stored, examination.model.dtype) == ("bfloat16", torch.float32)
+    examination, _ = examination_of(str(checkpoint), [], index=None, dtype="bfloat16")
+    assert examination.model.dtype == torch.bfloat16

@@ -8,12 +8,20 @@ from collections.abc import Sequence
 
 import pytest
 
+from sleuth.build import read_prompt
 from sleuth.dialects import DIALECTS
 from sleuth.envs.search import SearchEnv
-from sleuth.types import Passage, Reply, Task
+from sleuth.types import Passage, Reply, RetrievalFailed, Task
+from sleuth.world import thoughts
+from sleuth.world.encyclopaedia import Article
 
 TASK = Task(id="q", question="Where was Ada born?", golden_answers=("Tarn",))
 PROMPT = "Answer it.\nQuestion: {question}\n"
+
+
+class FailingShelf:
+    async def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
+        raise RetrievalFailed("no route to the shelf")
 
 
 class OneShelf:
@@ -51,7 +59,16 @@ def test_the_prompt_is_given_byte_for_byte_with_the_question_in_its_place() -> N
     env, _ = environment()
     [opening] = replies(env)
     assert text_of(opening) == "Answer it.\nQuestion: Where was Ada born?\n"
-    assert {piece.author for piece in opening.pieces} == {"template"}
+
+
+def test_the_prompt_is_template_and_the_question_in_it_is_not() -> None:
+    env, _ = environment()
+    [opening] = replies(env)
+    assert [(piece.author, piece.text) for piece in opening.pieces] == [
+        ("template", "Answer it.\nQuestion: "),
+        ("env", "Where was Ada born?"),
+        ("template", "\n"),
+    ]
 
 
 def test_a_search_is_answered_with_passages_in_order_and_its_tags_closed() -> None:
@@ -185,3 +202,27 @@ def test_a_passage_full_of_tags_is_shown_and_changes_no_action() -> None:
     assert shelf.queries == ["Ada"]
     assert end.action is not None
     assert end.action.text == "Tarn"
+
+
+def test_a_search_that_failed_ends_the_episode_and_keeps_its_query() -> None:
+    env = SearchEnv(TASK, DIALECTS["sleuth"], PROMPT, FailingShelf())
+    _, end = replies(env, "<search> Ada</search>")
+    assert (end.done, end.pieces) == ("failed", ())
+    assert end.action is not None
+    assert (end.action.kind, end.action.text, end.action.passages) == ("search", "Ada", ())
+
+
+# -- the generated world writes training text in the same bytes --------------------------------------------------------
+
+
+def test_training_text_asks_with_the_bytes_of_the_plain_prompt() -> None:
+    assert read_prompt("plain") == thoughts.PROMPT
+
+
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_training_text_shows_results_in_the_bytes_that_the_environment_writes(count: int) -> None:
+    env, shelf = environment()
+    shelf.passages = shelf.passages[:count]
+    _, found = replies(env, "<search> Ada</search>")
+    shown = [Article(title=p.title, text=p.text, about=p.title, facts={}) for p in shelf.passages]
+    assert thoughts.results(shown) == text_of(found)

@@ -55,6 +55,22 @@ def test_a_whole_number_will_do_for_a_fraction(demo: Path) -> None:
     assert isinstance(rate, float)
 
 
+def test_an_evaluation_plays_in_its_own_env_or_in_that_of_the_nearest_training_an_earlier_one_first(
+    demo: Path, write: Write
+) -> None:
+    *_, training = demo.read_text().partition('[[stage]]\nkind = "grpo"')
+    after = '\n[[stage]]\nkind = "evaluate"\nname = "after"\ncontext = 300\ndata = { questions = "q.jsonl" }\n'
+    again = '\n[[stage]]\nkind = "grpo"\nname = "again"' + training.replace("context = 512", "context = 256")
+    recipe = load_recipe(write("two.toml", demo.read_text() + after + again.replace("turn_tokens = 32", "top_k = 1")))
+    first, second = recipe.stage[1], recipe.stage[3]
+    assert isinstance(first, GrpoRecipe)
+    assert isinstance(second, GrpoRecipe)
+    assert recipe.played_in(0) == recipe.played_in(1) == (first.env, 512)
+    assert recipe.played_in(2) == (first.env, 300)
+    assert recipe.played_in(3) == (second.env, 256)
+    assert first.env != second.env
+
+
 # -- extends and [set] -------------------------------------------------------------------------------------------------
 
 

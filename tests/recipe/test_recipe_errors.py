@@ -92,6 +92,13 @@ def test_a_retriever_without_an_index_is_refused_and_the_empty_one_needs_none(de
 def test_a_forced_search_without_searches_is_refused(demo: Path) -> None:
     text = message(demo, "stage.1.env.forced_search=true", "stage.1.env.searches=0")
     assert "stage.1.env.forced_search = true needs searches" in text
+    text = message(demo, "stage.0.also_forced=true", "stage.1.env.searches=0")
+    assert "stage.0.also_forced = true needs an env with searches" in text
+
+
+def test_the_file_of_a_forced_evaluation_is_no_other_stages(demo: Path) -> None:
+    text = message(demo, "stage.0.also_forced=true", "stage.0.name=base", "stage.1.name=base_forced")
+    assert "stage.1.name = 'base_forced' is where stage.0.also_forced writes" in text
 
 
 @pytest.mark.parametrize("key", ["top_p", "top_k", "min_p"])

@@ -7,6 +7,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
+from sleuth.dialects import DIALECTS
 from sleuth.recipe import Recipe, load_recipe
 from sleuth.runs.protocol import ProtocolCard, text_sha256
 
@@ -72,16 +73,11 @@ def model() -> Qwen3ForCausalLM:
 def protocol() -> ProtocolCard:
     prompt = "Answer the question.\n{question}\n"
     return ProtocolCard(
-        dialect="sleuth",
+        dialect=DIALECTS["sleuth"],
         prompt="plain",
         prompt_text=prompt,
         prompt_sha256=text_sha256(prompt),
-        tags=("<search>", "</search>"),
-        stops=("</search>",),
-        top_k=3,
-        searches=2,
-        turn_tokens=32,
-        passage_tokens=None,
+        context=512,
         scorer="strict",
         corpus_sha256="ab" * 32,
         sleuth_version="0.1.0",

@@ -117,10 +117,17 @@ def test_a_run_without_checkpoints_has_no_latest(tmp_path: Path) -> None:
 def test_pruning_keeps_the_newest_and_removes_the_half_written(tmp_path: Path) -> None:
     for name in ("step-000001", "step-000002", "step-000003", "step-000004.partial", "notes"):
         (tmp_path / name).mkdir()
-    prune_checkpoints(tmp_path, keep=2)
+    prune_checkpoints(tmp_path, tmp_path / "step-000003", keep=2)
     assert sorted(place.name for place in tmp_path.iterdir()) == ["notes", "step-000002", "step-000003"]
     with pytest.raises(ValueError, match="keep = 0"):
-        prune_checkpoints(tmp_path, keep=0)
+        prune_checkpoints(tmp_path, tmp_path / "step-000003", keep=0)
+
+
+def test_pruning_removes_what_grew_out_of_an_earlier_end_and_leaves_the_stages_before_alone(tmp_path: Path) -> None:
+    for step in (1, 2, 5, 6, 7, 10, 12):
+        (tmp_path / step_name(step)).mkdir()
+    prune_checkpoints(tmp_path, tmp_path / step_name(7), keep=2, after=2)
+    assert [step_of(place) for place in checkpoints_in(tmp_path)] == [1, 2, 6, 7]
 
 
 def test_a_checkpoint_without_state_cannot_be_continued(

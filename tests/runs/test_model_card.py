@@ -50,6 +50,9 @@ def test_the_protocol_is_on_the_card_with_its_prompt_and_hash(recipes: Recipes, 
     text = card(recipes(), protocol)
     assert protocol.hash in text
     assert "    Answer the question.\n    {question}" in text
+    assert "| `context` | `512` |" in text
+    assert "| `dialect.top_k` | `3` |" in text
+    assert r'| `dialect.passage` | `"[{rank}] {title} \| {text}"` |' in text
 
 
 def test_results_are_the_measured_figures_of_the_evaluation_files(tmp_path: Path) -> None:

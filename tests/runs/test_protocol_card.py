@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
 import pytest
 
+from sleuth.dialects import Dialect, Tags
 from sleuth.runs.protocol import ProtocolCard
 from sleuth.types import SleuthError
 
@@ -22,12 +24,50 @@ def test_a_model_without_a_card_has_none(tmp_path: Path) -> None:
     assert ProtocolCard.read(tmp_path) is None
 
 
-@pytest.mark.parametrize(
-    "change",
-    [{"top_k": 5}, {"turn_tokens": 64}, {"stops": ("</answer>",)}, {"scorer": "loose"}, {"corpus_sha256": None}],
-)
-def test_any_change_of_the_protocol_changes_its_hash(protocol: ProtocolCard, change: dict[str, object]) -> None:
-    assert protocol.model_copy(update=change).hash != protocol.hash
+OF_THE_CARD = {
+    "prompt": "other",
+    "prompt_text": "Other. {question}",
+    "context": 513,
+    "forced_search": True,
+    "scorer": "loose",
+    "corpus_sha256": None,
+}
+OF_THE_DIALECT = {
+    "name": "other",
+    "think": Tags(open="<t>", close="</think>"),
+    "search": Tags(open="<search>", close="</s>"),
+    "information": Tags(open="<i>", close="</information>"),
+    "answer": Tags(open="<a>", close="</answer>"),
+    "stops": ("</answer>",),
+    "action": "(?P<kind>search)(?P<text>x)",
+    "passage": "[{rank}] {title} {text}",
+    "before_results": "",
+    "margin": " ",
+    "after_results": "",
+    "hint": "Once more.",
+    "hints": 2,
+    "top_k": 5,
+    "searches": 9,
+    "turn_tokens": 65,
+    "passage_tokens": 161,
+    "results_tokens": 500,
+}
+
+
+@pytest.mark.parametrize("key", OF_THE_CARD)
+def test_any_change_of_the_protocol_changes_its_hash(protocol: ProtocolCard, key: str) -> None:
+    assert protocol.model_copy(update={key: OF_THE_CARD[key]}).hash != protocol.hash
+
+
+@pytest.mark.parametrize("key", OF_THE_DIALECT)
+def test_any_change_of_the_dialect_changes_the_hash_of_the_protocol(protocol: ProtocolCard, key: str) -> None:
+    changed = dataclasses.replace(protocol.dialect, **{key: OF_THE_DIALECT[key]})
+    assert protocol.model_copy(update={"dialect": changed}).hash != protocol.hash
+
+
+def test_no_field_is_left_out_of_the_two_tests_above() -> None:
+    assert ProtocolCard.model_fields.keys() - {"dialect", "prompt_sha256", "sleuth_version"} == OF_THE_CARD.keys()
+    assert {field.name for field in dataclasses.fields(Dialect)} == OF_THE_DIALECT.keys()
 
 
 def test_a_new_version_of_sleuth_does_not_change_the_hash(protocol: ProtocolCard) -> None:
@@ -38,7 +78,9 @@ def test_a_new_version_of_sleuth_does_not_change_the_hash(protocol: ProtocolCard
     ("change", "complaint"),
     [
         ({"prompt_text": "Answer.  {question}"}, "prompt_text is not the text that prompt_sha256 was taken of"),
-        ({"top_k": "3"}, "top_k: Input should be a valid integer"),
+        ({"context": "3"}, "context: Input should be a valid integer"),
+        ({"context": 0}, "context: Input should be greater than 0"),
+        ({"dialect": "sleuth"}, "dialect: Input should be an object"),
         ({"extra": 1}, "extra: Extra inputs are not permitted"),
     ],
 )
@@ -46,6 +88,27 @@ def test_a_card_that_was_edited_by_hand_is_refused(
     tmp_path: Path, protocol: ProtocolCard, change: dict[str, object], complaint: str
 ) -> None:
     edited = protocol.model_dump(mode="json") | change
+    (tmp_path / "protocol.json").write_text(json.dumps(edited), encoding="utf-8")
+    with pytest.raises(SleuthError) as caught:
+        ProtocolCard.read(tmp_path)
+    assert str(caught.value) == f"{tmp_path / 'protocol.json'}: {complaint}"
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"top_k": "3"}, "dialect.top_k: Input should be a valid integer"),
+        ({"extra": 1}, "dialect.extra: Unexpected keyword argument"),
+        ({"action": "("}, "dialect: action is no regular expression: missing ), unterminated subpattern at position 0"),
+        ({"action": "a"}, "dialect: action has no groups (?P<kind>...) and (?P<text>...)"),
+        ({"passage": "{body}"}, "dialect: passage = '{body}' does not format rank, title and text"),
+    ],
+)
+def test_a_dialect_that_cannot_be_spoken_is_refused(
+    tmp_path: Path, protocol: ProtocolCard, change: dict[str, object], complaint: str
+) -> None:
+    edited = protocol.model_dump(mode="json")
+    edited["dialect"] |= change
     (tmp_path / "protocol.json").write_text(json.dumps(edited), encoding="utf-8")
     with pytest.raises(SleuthError) as caught:
         ProtocolCard.read(tmp_path)

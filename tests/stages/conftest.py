@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 RECIPE = """
 name = "small"
 model = "{model}"
-seed = 3
+seed = 4
 
 [[stage]]
 kind = "evaluate"
@@ -29,14 +29,14 @@ data = {{ questions = "{world}/qa_test.jsonl", limit = 12 }}
 kind = "grpo"
 steps = 4
 prompts_per_step = 4
-samples_per_prompt = 4
+samples_per_prompt = 8
 learning_rate = 1e-3
-slots = 16
+slots = 32
 context = 400
 save_every = 2
 probe_prompts = 4
 data = {{ questions = "{world}/qa_train.jsonl" }}
-env = {{ kind = "search", dialect = "sleuth", prompt = "{root}/prompts/plain.txt", index = "{world}/index" }}
+env = {{ kind = "search", dialect = "sleuth", prompt = "plain", index = "{world}/index" }}
 reward = [{{ kind = "answer" }}]
 
 [[stage]]
@@ -57,7 +57,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def recipe_file(world: Path, tmp_path: Path) -> Path:
     file = tmp_path / "small.toml"
-    file.write_text(RECIPE.format(world=world, root=ROOT, model=ROOT / "models" / "tiny-base"))
+    file.write_text(RECIPE.format(world=world, model=ROOT / "models" / "tiny-base"))
     return file
 
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from sleuth.dialects import DIALECTS
 from sleuth.recipe import GrpoRecipe, load_recipe
 from sleuth.runs.protocol import ProtocolCard
 from sleuth.runs.rollouts import read_advantages, read_rollouts
@@ -19,6 +24,7 @@ from sleuth.stages.stage_run import StageRun
 from sleuth.types import Episode, Group, Passage, RetrievalFailed, Score, SleuthError, Task, Trajectory
 
 Run = Callable[..., Path]
+ROOT = Path(__file__).parents[2]
 
 
 def weights(checkpoint: Path) -> bytes:
@@ -43,7 +49,8 @@ def test_a_run_leaves_a_folder_that_can_be_read_evaluated_and_continued(
     assert AutoTokenizer.from_pretrained(last).decode(AutoTokenizer.from_pretrained(last)("<search> a").input_ids)
     card = ProtocolCard.read(last)
     assert card is not None
-    assert card.prompt_text == "Question: {question}\n"
+    assert (card.prompt_text, card.context) == ("Question: {question}\n", 400)
+    assert card.dialect == DIALECTS["sleuth"]
     assert (last / "README.md").read_text().startswith("---")
     assert [row["step"] for row in metrics(tmp_path / "run")] == [1, 2, 3, 4]
     for name in ("base", "trained"):
@@ -57,7 +64,7 @@ def test_what_was_sampled_is_what_is_recorded_and_the_learner_agrees_with_the_en
     run(recipe_file, tmp_path / "run")
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "run" / "checkpoints" / "step-000004")
     groups = read_rollouts(tmp_path / "run" / "rollouts" / "step-000002.parquet")
-    assert [len(group.episodes) for group in groups] == [4] * 4
+    assert [len(group.episodes) for group in groups] == [8] * 4
     for group in groups:
         for episode in group.episodes:
             for segment in episode.trajectory.segments:
@@ -65,7 +72,9 @@ def test_what_was_sampled_is_what_is_recorded_and_the_learner_agrees_with_the_en
                 assert (segment.logprobs is not None) is sampled
                 assert not sampled or segment.policy_version == 1
                 assert tokenizer.decode(segment.tokens).startswith(segment.text)
-    assert all(abs(float(str(row["mismatch_kl"]))) < 1e-9 for row in metrics(tmp_path / "run"))
+    measured = [float(str(row["mismatch_kl"])) for row in metrics(tmp_path / "run") if row["loss"] is not None]
+    assert measured
+    assert max(map(abs, measured)) < 1e-9
     assert len(read_advantages(tmp_path / "run" / "rollouts" / "step-000002.parquet")) == 4
 
 
@@ -114,7 +123,7 @@ def test_a_finished_run_is_not_run_again(run: Run, recipe_file: Path, tmp_path: 
 
 def test_another_seed_is_another_run(run: Run, recipe_file: Path, tmp_path: Path) -> None:
     run(recipe_file, tmp_path / "one", "stage.1.stop_after=1")
-    run(recipe_file, tmp_path / "other", "stage.1.stop_after=1", "seed=4")
+    run(recipe_file, tmp_path / "other", "stage.1.stop_after=1", "seed=5")
     assert metrics(tmp_path / "one") != metrics(tmp_path / "other")
 
 
@@ -126,6 +135,47 @@ def test_groups_with_signal_move_the_weights(run: Run, recipe_file: Path, tmp_pa
     assert min(moved) > 0.5
 
 
+# -- one step by itself ------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def learning(recipe_file: Path, folder: Path, *overrides: str) -> Iterator[Learner]:
+    """The learner of the recipe's `grpo` stage, before its first step."""
+    recipe = load_recipe(recipe_file, overrides)
+    stage = recipe.stage[1]
+    assert isinstance(stage, GrpoRecipe)
+    with RunFolder.open(folder, recipe) as place:
+        yield Learner(stage, StageRun(recipe=recipe, index=1, folder=place, model=recipe.model), None)
+
+
+def learned(learner: Learner) -> list[torch.Tensor]:
+    """Every weight, and every moment of the optimiser."""
+    moments = [
+        moment
+        for part in learner.policy.optimiser.parts.values()
+        for of_weight in part.state.values()
+        for moment in of_weight.values()
+    ]
+    return [*learner.model.state_dict().values(), *moments]
+
+
+class ByQuestion:
+    """Pays the first `right` siblings of a question; no more is known of any."""
+
+    def __init__(self, right: Callable[[Task], int]) -> None:
+        self.right = right
+
+    async def __call__(self, group: Group) -> list[Score]:
+        return [Score(value=float(episode.sample < self.right(group.task)), note="paid") for episode in group.episodes]
+
+
+class Missing:
+    """No verdict on any sibling but the first."""
+
+    async def __call__(self, group: Group) -> list[Score]:
+        return [Score(value=None if e.sample else 1.0, note="judge asleep") for e in group.episodes]
+
+
 class Broken:
     async def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         raise RetrievalFailed("the shelf is on fire")
@@ -134,14 +184,109 @@ class Broken:
 def test_a_retriever_that_fails_stops_the_run_with_the_reason_and_never_scores_zero(
     recipe_file: Path, tmp_path: Path
 ) -> None:
-    recipe = load_recipe(recipe_file, ["stage.1.max_missing_fraction=0.0"])
-    stage = recipe.stage[1]
-    assert isinstance(stage, GrpoRecipe)
-    with RunFolder.open(tmp_path / "run", recipe) as folder:
-        learner = Learner(stage, StageRun(recipe=recipe, index=1, folder=folder, model=recipe.model), None)
+    with learning(recipe_file, tmp_path / "run", "stage.1.max_missing_fraction=0.0") as learner:
         learner.setting = dataclasses.replace(learner.setting, retriever=Broken())
-        with pytest.raises(SleuthError, match=r"\d+ of 16 scores are missing \(retriever failed\)"):
+        with pytest.raises(SleuthError, match=r"\d+ of 32 scores are missing \(retriever failed\), more than max_miss"):
             learner.step(1)
+
+
+def test_groups_with_too_few_scores_are_not_blamed_on_the_share_that_may_be_missing(
+    recipe_file: Path, tmp_path: Path
+) -> None:
+    with learning(recipe_file, tmp_path / "run", "stage.1.max_missing_fraction=1.0") as learner:
+        learner.reward = Missing()
+        expected = r"28 of 32 scores are missing \(judge asleep\), so that no group keeps the min_siblings = 2 scores"
+        with pytest.raises(SleuthError, match=expected):
+            learner.step(1)
+
+
+def test_a_step_without_signal_leaves_weights_momentum_and_schedule_alone(recipe_file: Path, tmp_path: Path) -> None:
+    with learning(recipe_file, tmp_path / "run") as learner:
+        learner.reward = ByQuestion(lambda task: 4)
+        assert learner.step(1)["changed_weights_fraction"] > 0.5
+        before = copy.deepcopy(learned(learner))
+        learner.reward = ByQuestion(lambda task: 8)
+        figures = learner.step(2)
+        after = learned(learner)
+    assert len(before) > len(list(learner.model.parameters()))
+    assert all(torch.equal(was, now) for was, now in zip(before, after, strict=True))
+    assert learner.policy.optimiser.steps == 1
+    assert (figures["reward_mean"], figures["signal_fraction"], figures["loss"]) == (1.0, 0.0, None)
+    assert (figures["changed_weights_fraction"], figures["tokens_trained"]) == (0, 0)
+    assert len(read_rollouts(tmp_path / "run" / "rollouts" / "step-000002.parquet")) == 4
+
+
+def test_a_step_without_signal_is_said_on_the_console_and_in_the_log_and_has_its_row(
+    run: Run, recipe_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    unanswerable = tmp_path / "q.jsonl"
+    row = {"id": "1", "question": "Where?", "golden_answers": ["no model would ever say this"]}
+    unanswerable.write_text(json.dumps(row) + "\n")
+    run(recipe_file, tmp_path / "run", f"stage.1.data.questions={unanswerable}", "stage.1.stop_after=2")
+    told = "step 2: in no group do the scores differ, so there was nothing to learn and no update"
+    assert told in capsys.readouterr().err
+    assert told in (tmp_path / "run" / "log.txt").read_text()
+    assert [(row["loss"], row["reward_mean"]) for row in metrics(tmp_path / "run")] == [(None, 0.0)] * 2
+    base = load_file(ROOT / "models" / "tiny-base" / "model.safetensors")
+    trained = load_file(tmp_path / "run" / "checkpoints" / "step-000002" / "model.safetensors")
+    assert all(torch.equal(base[name].float(), trained[name]) for name in base)
+
+
+def test_a_penalty_still_pulls_where_no_score_does(recipe_file: Path, tmp_path: Path) -> None:
+    with learning(recipe_file, tmp_path / "run", "stage.1.loss.beta=0.1") as learner:
+        learner.reward = ByQuestion(lambda task: 4)
+        learner.step(1)
+        learner.reward = ByQuestion(lambda task: 8)
+        figures = learner.step(2)
+    assert figures["loss"] is not None
+    assert figures["changed_weights_fraction"] > 0
+
+
+def test_groups_without_signal_make_room_and_stay_on_record_as_they_were_played(
+    recipe_file: Path, tmp_path: Path
+) -> None:
+    overrides = ("stage.1.replace_no_signal=2", "stage.1.prompts_per_step=2")
+    with learning(recipe_file, tmp_path / "run", *overrides) as learner:
+        asked = [task.id for task in learner.order.peek(5)]
+        useful = {asked[1], asked[3]}  # of the first two, one is replaced by the third, that one by the fourth
+        learner.reward = ByQuestion(lambda task: 4 if task.id in useful else 0)
+        figures = learner.step(1)
+    file = tmp_path / "run" / "rollouts" / "step-000001.parquet"
+    groups, advantages = read_rollouts(file), read_advantages(file)
+    assert [group.task.id for group in groups] == asked[:4]
+    assert [set(of_group) for of_group in advantages] == [{None}, {1.0, -1.0}, {None}, {1.0, -1.0}]
+    assert all(len(group.scores) == 8 for group in groups)
+    assert (figures["replaced_groups"], figures["dropped_groups"], figures["signal_fraction"]) == (2, 0, 0.5)
+    assert figures["reward_mean"] == 0.25
+    trained = [e.trajectory for group in groups if group.task.id in useful for e in group.episodes]
+    written = sum(len(s.tokens) for trajectory in trained for s in trajectory.segments if s.author == "policy")
+    assert figures["tokens_trained"] == written
+
+
+@pytest.mark.parametrize(("old", "share"), [("learner", None), ("sampler", 0.0)])
+def test_a_share_of_clipped_tokens_is_claimed_only_where_a_bound_could_have_acted(
+    recipe_file: Path, tmp_path: Path, old: str, share: float | None
+) -> None:
+    with learning(recipe_file, tmp_path / "run", f"stage.1.loss.old={old}") as learner:
+        learner.reward = ByQuestion(lambda task: 4)
+        assert learner.step(1)["clip_fraction"] == share
+
+
+def test_the_base_is_asked_a_second_time_with_its_first_search_opened_for_it(
+    run: Run, recipe_file: Path, tmp_path: Path
+) -> None:
+    run(recipe_file, tmp_path / "run", "stage.1.stop_after=1", "stage.0.also_forced=true")
+    names = sorted(file.stem for file in (tmp_path / "run" / "eval").iterdir())
+    assert names == ["base", "base_forced", "trained"]
+    for record in records(tmp_path / "run", "base_forced"):
+        authors = [segment["author"] for segment in record["segments"]]
+        opened = authors.index("policy") - 1
+        assert (authors[opened], record["segments"][opened]["text"]) == ("env", "<search>")
+    files = [json.loads((tmp_path / "run" / "eval" / f"{name}.json").read_text()) for name in names]
+    assert [file["name"] for file in files] == names
+    assert [file["protocol"]["forced_search"] for file in files] == [False, True, False]
+    asked = [[record["id"] for record in file["records"]] for file in files]
+    assert asked[0] == asked[1] == asked[2]
 
 
 def test_shuffled_scores_are_the_same_scores_on_other_episodes() -> None:

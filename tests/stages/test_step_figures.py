@@ -43,3 +43,11 @@ def test_the_probe_says_what_to_do_where_nothing_can_be_learned() -> None:
     assert "0% of groups carry signal, 0% of episodes search" in figures
     assert "worked example" in search
     assert "all wrong" in level
+
+
+def test_groups_that_were_replaced_are_counted_and_count_in_what_was_played() -> None:
+    idle, useful = group((SEARCHED, WRONG), (SEARCHED, WRONG)), group((SEARCHED, RIGHT), (SEARCHED, WRONG))
+    dropped = group((SEARCHED, RIGHT), (FAILED, MISSING))
+    figures = step_figures([idle, useful, dropped], [[None, None], [1.0, -1.0], [None, None]], replaced={0})
+    assert (figures["replaced_groups"], figures["dropped_groups"]) == (1, 1)
+    assert (figures["reward_mean"], figures["signal_fraction"]) == (2 / 5, 1 / 3)

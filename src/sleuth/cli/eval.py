@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -18,12 +18,22 @@ def evaluate(
     dialect: Annotated[
         str | None, typer.Option(help="Search protocol, for a model that carries none, or to try another.")
     ] = None,
-    prompt: Annotated[str | None, typer.Option(help="A prompt file or a name in prompts/, likewise.")] = None,
+    prompt: Annotated[str | None, typer.Option(help="A prompt of ours by its name, or a file, likewise.")] = None,
+    context: Annotated[
+        int | None, typer.Option(min=1, help="Longest episode in tokens. [default: what the model was trained with]")
+    ] = None,
     samples: Annotated[
         int, typer.Option(min=1, help="Samples a question; more than one are drawn at temperature 1.")
     ] = 1,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many questions.")] = None,
-    forced_search: Annotated[bool, typer.Option(help="Open the first search for the model.")] = False,
+    forced_search: Annotated[
+        bool | None, typer.Option(help="Open the first search for the model. [default: as it was trained]")
+    ] = None,
+    slots: Annotated[int, typer.Option(min=1, help="Episodes played at once; fewer take less memory.")] = 64,
+    dtype: Annotated[
+        Literal["float32", "bfloat16"] | None,
+        typer.Option(help="Precision. [default: float32 on a CPU, what the weights are stored in on a GPU]"),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Write figures and every record to this JSON file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as one JSON object.")] = False,
 ) -> None:
@@ -34,7 +44,16 @@ def evaluate(
 
     tasks = load_questions(questions)[:limit]
     examination, warnings = examination_of(
-        model, tasks, index=index, dialect=dialect, prompt=prompt, samples=samples, forced_search=forced_search
+        model,
+        tasks,
+        index=index,
+        dialect=dialect,
+        prompt=prompt,
+        context=context,
+        samples=samples,
+        forced_search=forced_search,
+        slots=slots,
+        dtype=dtype,
     )
     for warning in warnings:
         typer.echo(f"note: {warning}", err=True)

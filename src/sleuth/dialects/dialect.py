@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 
@@ -25,6 +26,8 @@ class Dialect:
     `title` and `text`; `margin` stands between the results and their tags. `passage_tokens` limits each result by
     itself; `results_tokens` limits all results of a search together, their tags not counted. `hints` is how many bad
     actions are forgiven; None: any number, but each uses up a search.
+
+    Raises ValueError for an `action` or a `passage` that cannot be used: a dialect may come with a checkpoint.
     """
 
     name: str
@@ -45,6 +48,18 @@ class Dialect:
     turn_tokens: int
     passage_tokens: int | None
     results_tokens: int | None
+
+    def __post_init__(self) -> None:
+        try:
+            groups = re.compile(self.action).groupindex
+        except re.error as error:
+            raise ValueError(f"action is no regular expression: {error}") from None
+        if not {"kind", "text"} <= groups.keys():
+            raise ValueError("action has no groups (?P<kind>...) and (?P<text>...)")
+        try:
+            self.passage.format(rank=1, title="", text="")
+        except (LookupError, ValueError, AttributeError):
+            raise ValueError(f"passage = {self.passage!r} does not format rank, title and text") from None
 
     @property
     def tags(self) -> tuple[str, ...]:

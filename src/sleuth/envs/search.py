@@ -6,14 +6,18 @@ import re
 from collections.abc import Iterator, Sequence
 
 from sleuth.dialects import Dialect
-from sleuth.types import Action, Passage, Piece, Reply, Retriever, StopReason, Task
+from sleuth.types import Action, Passage, Piece, Reply, RetrievalFailed, Retriever, StopReason, Task
+
+QUESTION = "{question}"
+"""Where a prompt has its question."""
 
 
 class SearchEnv:
     """Answers one episode in the text protocol of a dialect. Observations are appended, never rendered again.
 
     After the dialect's number of searches one last turn is granted; a search in it ends the episode with the stop
-    `turns`. With `forced_search` the first turn begins behind an opening search tag that the environment wrote.
+    `turns`. With `forced_search` the first turn begins behind an opening search tag that the environment wrote. A
+    retriever that could not look ends the episode as `failed`, with the query that it was asked.
     """
 
     def __init__(
@@ -28,8 +32,12 @@ class SearchEnv:
         self.hints = 0
 
     async def open(self) -> Reply:
-        """The prompt, byte for byte, with the question in its place."""
-        pieces = [Piece(text=self.prompt.replace("{question}", self.task.question), author="template")]
+        """The prompt, byte for byte, with the question in its place. The prompt is template, the question is not: a
+        control token in it is only letters."""
+        first, *others = (Piece(text=part, author="template") for part in self.prompt.split(QUESTION))
+        pieces = [first]
+        for part in others:
+            pieces += [Piece(text=self.task.question), part]
         if self.prefix:
             pieces.append(Piece(text=self.prefix))
         return self._next(pieces)
@@ -49,7 +57,10 @@ class SearchEnv:
 
     async def _search(self, query: str) -> Reply:
         self.searches += 1
-        [passages] = await self.retriever.search([query], self.dialect.top_k)
+        try:
+            [passages] = await self.retriever.search([query], self.dialect.top_k)
+        except RetrievalFailed:
+            return Reply(action=Action(kind="search", text=query), done="failed")
         action = Action(kind="search", text=query, passages=tuple(passages))
         return self._next(list(self._results(passages)), action)
 

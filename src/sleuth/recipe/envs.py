@@ -16,7 +16,7 @@ class SearchEnvRecipe(StrictModel):
     dialect: str
     """The search protocol: its tags, wrappers and stop rule."""
     prompt: str
-    """A prompt by its name in `prompts/`, or the path of a text file."""
+    """One of our own prompts by its name, such as "plain", or the path of a text file."""
     index: FilePath | None = None
     """The folder that `sleuth index` made."""
     retriever: Literal["index", "empty", "shuffled"] = "index"

@@ -6,6 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, NonNegativeInt, model_validator
 
+from sleuth.recipe.envs import EnvRecipe
 from sleuth.recipe.stages import EvaluateRecipe, GrpoRecipe, SupervisedRecipe
 from sleuth.recipe.strict import Name, Row, StrictModel
 
@@ -40,6 +41,22 @@ class Recipe(StrictModel):
     stage: Annotated[Row[StageRecipe], Field(min_length=1)]
     resolved_from: ResolvedFrom = ResolvedFrom()
 
+    def played_in(self, index: int) -> tuple[EnvRecipe, int]:
+        """The environment and the context of a stage that plays episodes. An evaluation without its own takes those of
+        the nearest `grpo` stage, an earlier one first: what is measured is what was trained."""
+        stage = self.stage[index]
+        if isinstance(stage, GrpoRecipe):
+            return stage.env, stage.context
+        if not isinstance(stage, EvaluateRecipe):
+            raise ValueError(f"stage.{index} ({stage.name}) plays no episodes")
+        trained = {at: other for at, other in enumerate(self.stage) if isinstance(other, GrpoRecipe)}
+        if not trained:
+            assert stage.env is not None  # the checks below let no such recipe pass
+            assert stage.context is not None
+            return stage.env, stage.context
+        near = trained[min(trained, key=lambda at: (abs(at - index), at))]
+        return stage.env or near.env, stage.context or near.context
+
     @model_validator(mode="after")
     def _weights_fit(self) -> Self:
         inits = [isinstance(stage, SupervisedRecipe) and stage.init is not None for stage in self.stage]
@@ -63,6 +80,11 @@ class Recipe(StrictModel):
                     f'stage.{index}.name = "{stage.name}" is the name of stage.{seen[stage.name]} too; choose another'
                 )
             seen[stage.name] = index
+        for index, stage in enumerate(self.stage):
+            if isinstance(stage, EvaluateRecipe) and stage.also_forced and (name := f"{stage.name}_forced") in seen:
+                raise ValueError(
+                    f"stage.{seen[name]}.name = {name!r} is where stage.{index}.also_forced writes; rename it"
+                )
         return self
 
     @model_validator(mode="after")
@@ -73,4 +95,11 @@ class Recipe(StrictModel):
             for key in ("env", "context") if isinstance(stage, EvaluateRecipe) else ():
                 if getattr(stage, key) is None:
                     raise ValueError(f"stage.{index}.{key} is missing, and there is no grpo stage to take it from")
+        return self
+
+    @model_validator(mode="after")
+    def _forced_searches_are_allowed(self) -> Self:
+        for index, stage in enumerate(self.stage):
+            if isinstance(stage, EvaluateRecipe) and stage.also_forced and self.played_in(index)[0].searches == 0:
+                raise ValueError(f"stage.{index}.also_forced = true needs an env with searches of 1 or more")
         return self

@@ -196,5 +196,8 @@ class EvaluateRecipe(StrictModel):
     context: PositiveInt | None = None
     """Longest episode in tokens; absent: that of the nearest `grpo` stage."""
     data: QuestionsRecipe
+    also_forced: bool = False
+    """Ask once more with the first action replaced by an opening search tag, for `eval/NAME_forced.json`: what a
+    trained model gains over that is more than the habit of searching."""
     env: EnvRecipe | None = None
     """Absent: that of the nearest `grpo` stage, so that what is measured is what was trained."""

@@ -88,13 +88,16 @@ def latest_checkpoint(directory: Path) -> Path | None:
     return next(reversed(checkpoints_in(directory)), None)
 
 
-def prune_checkpoints(directory: Path, keep: int, after: int = 0) -> None:
-    """Of the checkpoints beyond step `after`, remove all but the `keep` newest, and what killed processes left half
-    written. What came before belongs to another stage, which this one may still need."""
+def prune_checkpoints(directory: Path, newest: Path, keep: int, after: int = 0) -> None:
+    """Remove what `newest`, just saved, has outlived: all but the `keep` last checkpoints from step `after` to its own;
+    those of later steps, which grew out of where this stage had ended before it went on; and what killed processes left
+    half written. What came until `after` belongs to another stage, which this one may still need."""
     if keep < 1:
         raise ValueError(f"keep = {keep}: a run keeps at least its last checkpoint")
-    own = [place for place in checkpoints_in(directory) if step_of(place) > after]
-    for place in [*own[:-keep], *directory.glob(f"step-*{PARTIAL}")]:
+    there, last = checkpoints_in(directory), step_of(newest)
+    own = [place for place in there if after < step_of(place) <= last]
+    later = [place for place in there if step_of(place) > last]
+    for place in [*own[:-keep], *later, *directory.glob(f"step-*{PARTIAL}")]:
         shutil.rmtree(place)
 
 

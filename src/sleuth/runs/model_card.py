@@ -86,7 +86,7 @@ def _protocol(protocol: ProtocolCard) -> list[str]:
     """The prompt stands in an indented block, because a prompt may hold any fence."""
     figures = protocol.model_dump(exclude={"prompt_text"}, exclude_none=True) | {"hash": protocol.hash}
     return [
-        *_table(("key", "value"), [(f"`{key}`", f"`{emit_value(value)}`") for key, value in figures.items()]),
+        *_table(("key", "value"), [(f"`{key}`", f"`{emit_value(value)}`") for key, value in _flat(figures, "")]),
         *("", "The prompt, byte for byte in `protocol.json`:", ""),
         *(f"    {line}" for line in protocol.prompt_text.splitlines()),
     ]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Self
+from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from sleuth.dialects import Dialect
 from sleuth.runs.atomic import write_text
 from sleuth.types import SleuthError
 
@@ -25,28 +26,16 @@ class ProtocolCard(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, use_attribute_docstrings=True)
 
-    dialect: str
-    """Name of the search dialect."""
+    dialect: Dialect
+    """The search dialect, whole: tags, wrappers, passage format, action rule, stops, hint and budgets."""
     prompt: str
     """Name of the prompt."""
     prompt_text: str
     """The prompt itself, byte for byte."""
     prompt_sha256: str
     """`text_sha256(prompt_text)`; a card whose prompt was edited by hand is refused."""
-    tags: tuple[str, ...]
-    """Every tag that the policy or the environment writes."""
-    stops: tuple[str, ...]
-    """The strings that end a turn."""
-    top_k: int
-    """Passages for a search."""
-    searches: int
-    """Searches allowed in an episode."""
-    turn_tokens: int
-    """Tokens the policy may write in a turn."""
-    passage_tokens: int | None
-    """Tokens of one passage; None is no limit."""
-    results_tokens: int | None = None
-    """Tokens of all passages of a search together; None is no limit."""
+    context: Annotated[int, Field(gt=0)]
+    """Longest episode in tokens, prompt included."""
     forced_search: bool = False
     """The environment opens the first search."""
     scorer: str

@@ -10,32 +10,37 @@ from typing import Any
 from sleuth.build import search_setting
 from sleuth.data.questions import select_tasks
 from sleuth.evaluation.metrics import episode_figures, outcome_counts
-from sleuth.recipe.envs import SearchEnvRecipe
-from sleuth.recipe.stages import EvaluateRecipe, GrpoRecipe
+from sleuth.recipe.stages import EvaluateRecipe
 from sleuth.runs.atomic import write_text
 from sleuth.stages.examination import Examination
 from sleuth.stages.stage_run import StageRun
-from sleuth.types import Episode, Score, SleuthError
+from sleuth.types import Episode, Score
 
 
 def run_evaluate(stage: EvaluateRecipe, run: StageRun) -> Path:
-    """Write `eval/NAME.json` unless it is there already, of this very model; the model goes on as it came."""
-    file = run.folder.eval / f"{stage.name}.json"
-    if _measures(file, run.model):
+    """Write `eval/NAME.json`, and `eval/NAME_forced.json` if asked, unless they are there already, of this very model;
+    the model goes on as it came."""
+    env, context = run.recipe.played_in(run.index)
+    arms = {stage.name: env}
+    if stage.also_forced:
+        arms[f"{stage.name}_forced"] = env.model_copy(update={"forced_search": True})
+    due = {name: arm for name, arm in arms.items() if not _measures(run.folder.eval / f"{name}.json", run.model)}
+    if not due:
         return Path(run.model)
     model, tokenizer = run.load(run.model)
     tasks = select_tasks(stage.data)
-    env, context = stage.env or _env_of_nearest_grpo(run), stage.context or _context_of_nearest_grpo(run)
-    examination = Examination(
-        model=model,
-        tokenizer=tokenizer,
-        setting=search_setting(env, tokenizer, tasks),
-        context=context,
-        temperature=stage.temperature,
-        seed=run.recipe.seed,
-    )
-    answered = examination.ask(tasks, f"evaluate {stage.name}")
-    write_evaluation(file, evaluation(answered, examination, name=stage.name, model=run.model))
+    for name, arm in due.items():
+        examination = Examination(
+            model=model,
+            tokenizer=tokenizer,
+            setting=search_setting(arm, tokenizer, tasks),
+            context=context,
+            temperature=stage.temperature,
+            seed=run.recipe.seed,
+        )
+        answered = examination.ask(tasks, f"evaluate {name}")
+        contents = evaluation(answered, examination, name=name, model=run.model)
+        write_evaluation(run.folder.eval / f"{name}.json", contents)
     return Path(run.model)
 
 
@@ -44,7 +49,7 @@ def evaluation(
 ) -> dict[str, Any]:
     """The contents of an evaluation file: every figure with its interval, how the episodes ended, and all records."""
     records = [(episode.task, episode.trajectory, score) for episode, score in answered]
-    protocol = examination.setting.protocol("strict")
+    protocol = examination.protocol()
     return {
         "name": name,
         "model": model,
@@ -95,22 +100,3 @@ def _measures(file: Path, model: str) -> bool:
     """Whether the file holds an evaluation of `model`: a stage that went on makes those of its earlier end stale. Names
     are compared, because a run folder may have been moved."""
     return file.exists() and Path(json.loads(file.read_text(encoding="utf-8"))["model"]).name == Path(model).name
-
-
-def _nearest_grpo(run: StageRun) -> GrpoRecipe:
-    """The `grpo` stage closest to this one, an earlier one first: what is measured is what was trained."""
-    stages = [(abs(index - run.index), index, stage) for index, stage in enumerate(run.recipe.stage)]
-    near = sorted(entry[:2] for entry in stages if isinstance(entry[2], GrpoRecipe))
-    if not near:
-        raise SleuthError(f"stage.{run.index}.env is missing, and the recipe has no grpo stage to take it from")
-    stage = run.recipe.stage[near[0][1]]
-    assert isinstance(stage, GrpoRecipe)
-    return stage
-
-
-def _env_of_nearest_grpo(run: StageRun) -> SearchEnvRecipe:
-    return _nearest_grpo(run).env
-
-
-def _context_of_nearest_grpo(run: StageRun) -> int:
-    return _nearest_grpo(run).context

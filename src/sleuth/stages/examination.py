@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from sleuth.build import SearchSetting, context_of, load_model, reward_of, search_setting, setting_of_card
@@ -17,12 +19,12 @@ from sleuth.render import Renderer
 from sleuth.rollout import Rollout, scored
 from sleuth.runs.progress import ProgressBar
 from sleuth.runs.protocol import ProtocolCard
-from sleuth.types import Episode, Score, Task
+from sleuth.types import Episode, Score, SleuthError, Task
 
 DEFAULT_CONTEXT = 4096
 DEFAULT_DIALECT = "sleuth"
 DEFAULT_PROMPT = "plain"
-SLOTS = 64
+DEFAULT_SLOTS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,29 +35,32 @@ class Examination:
     tokenizer: PreTrainedTokenizerFast
     setting: SearchSetting
     context: int
+    slots: int = DEFAULT_SLOTS
     temperature: float = 0.0
     samples: int = 1
     seed: int = 0
 
     def ask(self, tasks: Sequence[Task], name: str) -> list[tuple[Episode, Score]]:
         """`samples` scored episodes for each task, in order."""
-        engine = LocalEngine(self.model, self.tokenizer, slots=SLOTS, context=self.context)
+        with _memory_named(self.slots, self.context):
+            return asyncio.run(self._play(tasks, name))
+
+    def protocol(self) -> ProtocolCard:
+        """What the model is asked under."""
+        return self.setting.protocol("strict", self.context)
+
+    async def _play(self, tasks: Sequence[Task], name: str) -> list[tuple[Episode, Score]]:
         rollout = Rollout(
-            engine=engine,
+            engine=LocalEngine(self.model, self.tokenizer, slots=self.slots, context=self.context),
             renderer=Renderer(self.tokenizer),
             context=self.context,
             temperature=self.temperature,
             key=(self.seed,),
         )
-        reward = reward_of([AnswerRewardRecipe(kind="answer")], self.setting.dialect)
-
-        async def play() -> list[tuple[Episode, Score]]:
-            with ProgressBar(name, len(tasks) * self.samples) as bar:
-                groups = await rollout.groups(tasks, self.setting.env, samples=self.samples, finished=bar.advance)
-            done = await scored(groups, reward)
-            return [pair for group in done for pair in zip(group.episodes, group.scores, strict=True)]
-
-        return asyncio.run(play())
+        with ProgressBar(name, len(tasks) * self.samples) as bar:
+            groups = await rollout.groups(tasks, self.setting.env, samples=self.samples, finished=bar.advance)
+        done = await scored(groups, reward_of([AnswerRewardRecipe(kind="answer")], self.setting.dialect))
+        return [pair for group in done for pair in zip(group.episodes, group.scores, strict=True)]
 
 
 def examination_of(
@@ -63,35 +68,71 @@ def examination_of(
     tasks: Sequence[Task],
     *,
     index: Path | None,
-    dialect: str | None,
-    prompt: str | None,
-    samples: int,
-    forced_search: bool,
+    dialect: str | None = None,
+    prompt: str | None = None,
+    context: int | None = None,
+    samples: int = 1,
+    forced_search: bool | None = None,
+    slots: int = DEFAULT_SLOTS,
+    dtype: str | None = None,
 ) -> tuple[Examination, list[str]]:
-    """A checkpoint under the protocol it carries, or under another prompt or dialect; and what differs from its
-    training. Another dialect brings its own budgets."""
-    loaded, tokenizer = load_model(model, dtype="float32", device="auto")
+    """A checkpoint under the protocol it carries, or under another prompt, context or dialect; and what differs from
+    its training. Another dialect brings its own budgets and no context."""
+    loaded, tokenizer = load_model(model, dtype=dtype, device="auto")
     card = ProtocolCard.read(Path(model)) if Path(model).is_dir() else None
-    retriever = SearchEnvRecipe(
+    env = SearchEnvRecipe(
         kind="search",
-        dialect=dialect or (card.dialect if card else DEFAULT_DIALECT),
+        dialect=dialect or (card.dialect.name if card else DEFAULT_DIALECT),
         prompt=prompt or (card.prompt if card else DEFAULT_PROMPT),
         index=index,
         retriever="index" if index else "empty",
-        forced_search=forced_search,
+        forced_search=card.forced_search if card and forced_search is None else bool(forced_search),
     )
-    if card is not None and retriever.dialect == card.dialect:
-        setting, notes = setting_of_card(card, retriever, tokenizer, tasks)
+    if card is not None and env.dialect == card.dialect.name:
+        setting, notes = setting_of_card(card, env, tokenizer, tasks)
+        trained_context = card.context
     else:
-        setting = search_setting(retriever, tokenizer, tasks)
-        trained = f"was trained in the dialect {card.dialect!r}" if card else "carries no protocol"
+        setting = search_setting(env, tokenizer, tasks)
+        trained = f"was trained in the dialect {card.dialect.name!r}" if card else "carries no protocol"
         notes = [f"{model} {trained}: asked in the dialect {setting.dialect.name!r}"]
+        trained_context = None
+    fitting, more_notes = _context(context, trained=trained_context, holds=context_of(loaded))
     examination = Examination(
         model=loaded,
         tokenizer=tokenizer,
         setting=setting,
-        context=min(context_of(loaded), DEFAULT_CONTEXT),
+        context=fitting,
+        slots=slots,
         temperature=1.0 if samples > 1 else 0.0,
         samples=samples,
     )
-    return examination, notes
+    return examination, notes + more_notes
+
+
+def _context(asked: int | None, *, trained: int | None, holds: int) -> tuple[int, list[str]]:
+    """The context to ask with: the one asked for, or the one trained with, as far as the model holds it; and what is to
+    be said of it."""
+    if asked is not None and asked > holds:
+        raise SleuthError(f"--context {asked}: the model holds {holds} tokens; ask with that or fewer")
+    if trained is None:
+        return asked or min(holds, DEFAULT_CONTEXT), []
+    if asked is not None and asked != trained:
+        return asked, [f"the context of {asked} tokens is not the {trained} that the checkpoint was trained with"]
+    if trained > holds:
+        return holds, [f"the model holds {holds} tokens, not the context of {trained} that it was trained with"]
+    return trained, []
+
+
+@contextmanager
+def _memory_named(slots: int, context: int) -> Iterator[None]:
+    """Out of memory, on either kind of machine, as one line that says what takes it."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:  # torch raises a RuntimeError of its own for each kind of machine
+        on_cpu = "can't allocate memory" in str(error)
+        if not (on_cpu or isinstance(error, MemoryError | torch.OutOfMemoryError)):
+            raise
+        raise SleuthError(
+            f"out of memory with {slots} slots of up to {context} tokens: "
+            f"ask again with fewer, such as --slots {max(1, slots // 4)}, or with a shorter --context"
+        ) from None

@@ -6,7 +6,7 @@ import asyncio
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from sleuth.engines.local import LocalEngine
 from sleuth.learn.advantages import group_advantages, has_signal
 from sleuth.learn.batch import Batch, collate, trajectory_row
 from sleuth.learn.objective import PolicyLoss
-from sleuth.learn.policy import Policy, frozen_copy
+from sleuth.learn.policy import Policy, Update, frozen_copy
 from sleuth.recipe.stages import GrpoRecipe
 from sleuth.render import Renderer
 from sleuth.rollout import Rollout, scored
@@ -26,7 +26,7 @@ from sleuth.runs.checkpoints import step_name
 from sleuth.runs.progress import ProgressBar
 from sleuth.runs.rollouts import write_rollouts
 from sleuth.stages.stage_run import Saved, StageRun, last_step
-from sleuth.stages.step_figures import probe_lines, step_figures, values_of
+from sleuth.stages.step_figures import Advantages, probe_lines, step_figures, values_of
 from sleuth.stages.task_order import TaskOrder
 from sleuth.types import Group, SleuthError, Task
 
@@ -49,6 +49,10 @@ def run_grpo(stage: GrpoRecipe, run: StageRun) -> Path:
             figures = learner.step(step)
             run.folder.metrics.append(stage.name, run.first_step + step, figures)
             bar.advance(note=f"reward {figures['reward_mean']:.3f} signal {figures['signal_fraction']:.2f}")
+            if figures["loss"] is None:
+                line = f"step {step}: in no group do the scores differ, so there was nothing to learn and no update"
+                run.folder.log(line)
+                bar.say(line)
             if step % stage.save_every == 0 or step == end:
                 checkpoint = learner.save(step)
     return checkpoint
@@ -67,7 +71,7 @@ class Learner:
         self.reward = reward_of(stage.reward, self.setting.dialect)
         self.engine = LocalEngine(self.model, self.tokenizer, slots=stage.slots, context=stage.context)
         self.policy = Policy(self.model, optimisation_of(stage), self._reference(saved))
-        self.protocol = self.setting.protocol(stage.reward[0].scorer)
+        self.protocol = self.setting.protocol(stage.reward[0].scorer, stage.context)
         if saved:
             self.policy.load_state_dict(saved.state["policy"])
             self.engine.publish(saved.steps)
@@ -80,19 +84,17 @@ class Learner:
     def step(self, step: int) -> dict[str, Any]:
         """One optimiser step on fresh episodes; its figures."""
         started = time.monotonic()
-        groups = asyncio.run(self._play(step))
+        groups, replaced = asyncio.run(self._play(step))
         played = time.monotonic()
-        advantages = [self._advantages(group) for group in groups]
+        advantages = [self._advantages(group, at in replaced) for at, group in enumerate(groups)]
         self._require_enough(groups, advantages)
-        update = self.policy.update(
-            self._pack(groups, advantages), policy_loss_of(self.stage), budget=self.stage.tokens_per_micro_batch
-        )
+        update = self._update(groups, advantages)
         self.engine.publish(step)
         updated = time.monotonic()
         name = f"{step_name(self.run.first_step + step)}.parquet"
         write_rollouts(self.run.folder.rollouts / name, groups, advantages)
         seconds = {"seconds_rollout": played - started, "seconds_update": updated - played}
-        return step_figures(groups, advantages) | asdict(update) | seconds
+        return step_figures(groups, advantages, replaced) | update | seconds
 
     def probe(self) -> list[str]:
         """What the policy can do before it has learned anything, in sentences."""
@@ -105,15 +107,18 @@ class Learner:
         state = {"policy": self.policy.state_dict(), "asked": self.order.asked}
         return self.run.save(step, self.model, self.tokenizer, state, keep=self.stage.keep, protocol=self.protocol)
 
-    async def _play(self, step: int) -> list[Group]:
-        """The step's scored groups. If the recipe asks for it, groups without signal make room for other questions."""
+    async def _play(self, step: int) -> tuple[list[Group], set[int]]:
+        """The step's scored groups in the order in which they were played, and which of them were replaced. If the
+        recipe asks for it, groups without signal make room in the update for other questions."""
         groups = await self._fresh(step, self.stage.prompts_per_step)
+        replaced: set[int] = set()
         for _ in range(self.stage.replace_no_signal):
-            useful = [group for group in groups if has_signal(values_of(group))]
-            if len(useful) == len(groups):
+            idle = {at for at, group in enumerate(groups) if not has_signal(values_of(group))} - replaced
+            if not idle:
                 break
-            groups = [*useful, *await self._fresh(step, len(groups) - len(useful))]
-        return groups
+            replaced |= idle
+            groups += await self._fresh(step, len(idle))
+        return groups, replaced
 
     async def _fresh(self, step: int, count: int) -> list[Group]:
         first = self.order.asked
@@ -136,14 +141,28 @@ class Learner:
             groups = shuffled_scores(groups, key=(*self.run.key, step))
         return groups
 
-    def _advantages(self, group: Group) -> list[float | None]:
-        """None where an episode is left out of the loss: its score is missing, or too few siblings have one."""
+    def _advantages(self, group: Group, replaced: bool) -> list[float | None]:
+        """None where an episode is left out of the loss: its group was replaced, its score is missing, or too few
+        siblings have one."""
         values = values_of(group)
-        if sum(value is not None for value in values) < self.stage.min_siblings:
+        if replaced or sum(value is not None for value in values) < self.stage.min_siblings:
             return [None] * len(values)
         return group_advantages(values, self.stage.loss.advantage, std_floor=self.stage.loss.std_floor)
 
-    def _pack(self, groups: Sequence[Group], advantages: Sequence[Sequence[float | None]]) -> Batch:
+    def _update(self, groups: Sequence[Group], advantages: Advantages) -> dict[str, Any]:
+        """The figures of an update. Where nothing pulls on the weights there is none, and the schedule waits: a step of
+        the optimiser would move them all the same, by its momentum."""
+        pulls = any(advantage for of_group in advantages for advantage in of_group)
+        if not pulls and not self.stage.loss.beta:
+            counts = ("changed_weights_fraction", "tokens_trained", "tokens_computed", "tokens_dense")
+            return dict.fromkeys(field.name for field in fields(Update)) | dict.fromkeys(counts, 0)
+        batch, budget = self._pack(groups, advantages), self.stage.tokens_per_micro_batch
+        figures = asdict(self.policy.update(batch, policy_loss_of(self.stage), budget=budget))
+        if self.stage.loss.old == "learner":  # one update a batch: every ratio is 1, so that no bound could have acted
+            figures["clip_fraction"] = None
+        return figures
+
+    def _pack(self, groups: Sequence[Group], advantages: Advantages) -> Batch:
         rows = [
             trajectory_row(trajectory, advantage)
             for group, of_group in zip(groups, advantages, strict=True)
@@ -153,16 +172,21 @@ class Learner:
         ]
         return collate(rows, normalise=self.stage.loss.normalise, constant=self.stage.loss.constant)
 
-    def _require_enough(self, groups: Sequence[Group], advantages: Sequence[Sequence[float | None]]) -> None:
+    def _require_enough(self, groups: Sequence[Group], advantages: Advantages) -> None:
         """Too many missing scores pause the run: what is left would be another distribution."""
         notes = [score.note for group in groups for score in group.scores if score.value is None]
         episodes = sum(len(group.episodes) for group in groups)
-        trained = any(advantage is not None for of_group in advantages for advantage in of_group)
-        if len(notes) > self.stage.max_missing_fraction * episodes or not trained:
-            raise SleuthError(
-                f"{len(notes)} of {episodes} scores are missing ({notes[0]}), more than max_missing_fraction = "
-                f"{self.stage.max_missing_fraction} allows; nothing was trained: mend the cause and start the run again"
-            )
+        allowed = self.stage.max_missing_fraction
+        if len(notes) > allowed * episodes:
+            reason = f"more than max_missing_fraction = {allowed} allows"
+        elif all(advantage is None for of_group in advantages for advantage in of_group):
+            reason = f"so that no group keeps the min_siblings = {self.stage.min_siblings} scores that it needs"
+        else:
+            return
+        raise SleuthError(
+            f"{len(notes)} of {episodes} scores are missing ({notes[0]}), {reason}; "
+            "nothing was trained: mend the cause and start the run again"
+        )
 
     def _reference(self, saved: Saved | None) -> PreTrainedModel | None:
         """The weights the stage began with, where the loss measures a distance to them."""

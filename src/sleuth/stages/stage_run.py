@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,18 +67,14 @@ class StageRun:
         keep: int,
         protocol: ProtocolCard | None = None,
     ) -> Path:
-        """A checkpoint after `step` steps of this stage; older ones beyond `keep` go, and so do those of later steps:
-        they grew out of where this stage ended before it went on."""
+        """A checkpoint after `step` steps of this stage; those that it has outlived go."""
         checkpoint = self.folder.checkpoints / step_name(self.first_step + step)
         results = read_results(self.folder.eval)
         card = model_card(
             self.recipe, stage=self.index, step=step, checkpoint=checkpoint, protocol=protocol, results=results
         )
         save_checkpoint(checkpoint, model, tokenizer, card=card, protocol=protocol, state=state)
-        for outgrown in checkpoints_in(self.folder.checkpoints):
-            if step_of(outgrown) > step_of(checkpoint):
-                shutil.rmtree(outgrown)
-        prune_checkpoints(self.folder.checkpoints, keep, after=self.first_step)
+        prune_checkpoints(self.folder.checkpoints, checkpoint, keep, after=self.first_step)
         return checkpoint
 
     def _checkpoints(self) -> list[Path]:

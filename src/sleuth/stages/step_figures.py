@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from statistics import fmean
 
 from sleuth.learn.advantages import has_signal
 from sleuth.types import Episode, Group
+
+Advantages = Sequence[Sequence[float | None]]
+"""Of each episode of each group; None where an episode is left out of the loss."""
 
 FEW = 0.05
 """Below this share of episodes or groups, learning starts from almost nothing."""
@@ -17,9 +20,14 @@ def values_of(group: Group) -> list[float | None]:
     return [score.value for score in group.scores]
 
 
-def step_figures(groups: Sequence[Group], advantages: Sequence[Sequence[float | None]]) -> dict[str, float | None]:
+def step_figures(
+    groups: Sequence[Group], advantages: Advantages, replaced: Container[int] = ()
+) -> dict[str, float | None]:
     """The episode side of a step's row in `metrics.jsonl`; shares are of groups or of episodes, as their names say.
-    Episodes that a retriever cut short are in `missing_fraction` alone."""
+
+    Every group that was played counts, `replaced` ones (by their place) too: what was played is what the policy does.
+    Episodes that a retriever cut short are in `missing_fraction` alone.
+    """
     episodes = _whole_episodes(groups)
     scores = [score for group in groups for score in group.scores]
     present = [score for score in scores if score.value is not None]
@@ -31,7 +39,10 @@ def step_figures(groups: Sequence[Group], advantages: Sequence[Sequence[float | 
         "response_tokens_mean": _mean([_response_tokens(episode) for episode in episodes]),
         "signal_fraction": _mean([float(has_signal(values_of(group))) for group in groups]),
         "missing_fraction": 1 - len(present) / len(scores),
-        "dropped_groups": sum(all(value is None for value in of_group) for of_group in advantages),
+        "dropped_groups": sum(
+            all(value is None for value in of_group) for at, of_group in enumerate(advantages) if at not in replaced
+        ),
+        "replaced_groups": sum(at in replaced for at in range(len(groups))),
     }
 
 

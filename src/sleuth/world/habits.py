@@ -24,6 +24,8 @@ Otherwise it answers from memory, that is, makes something up."""
 ASKS_WELL, ASKS_WELL_OF_WORKS = 0.4, 0.6
 """How often its first query names what the question is about, and how often where that is a work and nothing more is
 asked. Its commonest fault is to stop after the first word of a name."""
+ASKS_WELL_UNTHINKING = 0.1
+"""How often it does so when it has not thought of what it wants to know first."""
 ASKS_WELL_AGAIN = 0.7
 """How often a later query does."""
 THINKS = 0.7
@@ -65,9 +67,9 @@ class Careless:
         if not self._sometimes(SEARCHES_WORKS if self.about_a_work else SEARCHES):
             return [*row, self._says(self._thought(goal(self.question.hops[0])), self._answer(self._made_up()))]
         for hop in self.question.hops:
-            found = self._search(row, hop, self._asks_well(hop))
+            found = self._search(row, hop, self._share_of_good_queries(hop))
             if not found and self._sometimes(GOES_ON):
-                found = self._search(row, hop, self._sometimes(ASKS_WELL_AGAIN))
+                found = self._search(row, hop, ASKS_WELL_AGAIN)
             value = hop.value if found and self._sometimes(READS) else self._made_up()
             seen = self._thought(f"{goal(hop)} is {value}") if found else ""
             if hop is self.question.hops[-1] or not self._sometimes(GOES_ON):
@@ -76,16 +78,19 @@ class Careless:
             row.append(self._says(seen))
         return row
 
-    def _asks_well(self, hop: Hop) -> bool:
+    def _share_of_good_queries(self, hop: Hop) -> float:
         if hop is not self.question.hops[0]:
-            return self._sometimes(ASKS_WELL_AGAIN)
-        return self._sometimes(ASKS_WELL_OF_WORKS if self.about_a_work and len(self.question.hops) == 1 else ASKS_WELL)
+            return ASKS_WELL_AGAIN
+        return ASKS_WELL_OF_WORKS if self.about_a_work and len(self.question.hops) == 1 else ASKS_WELL
 
-    def _search(self, row: Row, hop: Hop, well: bool) -> bool:
+    def _search(self, row: Row, hop: Hop, asks_well: float) -> bool:
         """One search with its results; whether they say what was wanted."""
+        thought = self._thought(goal(hop))
+        first = len(row) == 1
+        well = self._sometimes(asks_well if thought or not first else ASKS_WELL_UNTHINKING)
         query = hop.subject if well else self._poor_query(hop)
         shown = self.shelf.search(query, self.rng)
-        row.append(self._says(self._thought(goal(hop)), DIALECT.search.around(f" {query}")))
+        row.append(self._says(thought, DIALECT.search.around(f" {query}")))
         row.append(Piece(text=results(shown), author="source"))
         return any(article.about == hop.subject and hop.relation in article.facts for article in shown)
 

@@ -1,6 +1,6 @@
 """How the world speaks: wordings of facts in passages and of questions, the latter split into train and test.
 
-A test wording uses only words that training texts use elsewhere, in an order that they never use.
+A test wording uses only words and turns that training texts use elsewhere, put together as they never are.
 """
 
 from __future__ import annotations
@@ -60,82 +60,112 @@ QUESTIONS: dict[Split, dict[str, tuple[str, ...]]] = {
         "birthplace": (
             "Where was {subject} born?",
             "In which town was {subject} born?",
+            "In what town was {subject} born?",
             "What is the birthplace of {subject}?",
+            "Which town was {subject} born in?",
             "Which town was {subject} from?",
             "{subject} was born in which town?",
+            "{subject} was from what town?",
         ),
         "birth_year": (
             "When was {subject} born?",
             "In which year was {subject} born?",
+            "In what year was {subject} born?",
             "What is the birth year of {subject}?",
+            "What year was {subject} born in?",
             "{subject} was born in what year?",
         ),
         "profession": (
             "What did {subject} do for a living?",
             "What was the profession of {subject}?",
+            "What profession did {subject} have?",
             "What work did {subject} do?",
+            "Which work did {subject} do?",
             "Which profession had {subject}?",
         ),
         "employer": (
             "Who did {subject} work for?",
             "For which firm did {subject} work?",
             "What was the employer of {subject}?",
+            "What firm did {subject} work for?",
+            "Which firm was the employer of {subject}?",
             "{subject} worked for which firm?",
         ),
         "author": (
             "Who wrote {subject}?",
             "Who is the author of {subject}?",
             "By whom was {subject} written?",
+            "By which person was {subject} written?",
             "Which person wrote {subject}?",
+            "Who was {subject} written by?",
+            "{subject} was written by which person?",
         ),
         "year": (
             "When was {subject} written?",
             "In which year was {subject} written?",
             "What is the year of {subject}?",
+            "What year was {subject} written in?",
+            "Which year was {subject} written in?",
+            "{subject} was written in which year?",
         ),
         "founder": (
             "Who founded {subject}?",
             "Who is the founder of {subject}?",
             "By whom was {subject} founded?",
             "Which person founded {subject}?",
+            "What person founded {subject}?",
+            "Which person was {subject} founded by?",
+            "{subject} was founded by whom?",
         ),
         "seat": (
             "Where is {subject}?",
             "In which town is {subject}?",
+            "In what town is {subject}?",
             "What is the seat of {subject}?",
+            "What town is {subject} in?",
+            "Which town has {subject}?",
             "{subject} is in which town?",
         ),
         "region": (
             "In which region is {subject}?",
             "What is the region of {subject}?",
             "Which region is {subject} in?",
+            "Which region has {subject}?",
+            "{subject} is in which region?",
         ),
     },
     "test": {
-        "birthplace": ("What town was {subject} born in?", "From which town was {subject}?"),
-        "birth_year": ("What year was {subject} born in?", "{subject} was born in which year?"),
+        "birthplace": ("What town was {subject} born in?", "What town was {subject} from?"),
+        "birth_year": ("Which year was {subject} born in?", "{subject} was born in which year?"),
         "profession": ("What profession had {subject}?", "Which profession did {subject} have?"),
-        "employer": ("Which firm did {subject} work for?", "{subject} did work for which firm?"),
-        "author": ("{subject} was written by whom?", "Which author wrote {subject}?"),
-        "year": ("What year was {subject} written in?", "{subject} was written in which year?"),
-        "founder": ("{subject} was founded by whom?", "What person founded {subject}?"),
-        "seat": ("What town is {subject} in?", "Which town has {subject}?"),
-        "region": ("What region is {subject} in?", "{subject} is in which region?"),
+        "employer": ("Which firm did {subject} work for?", "For what firm did {subject} work?"),
+        "author": ("{subject} was written by whom?", "What person wrote {subject}?"),
+        "year": ("In what year was {subject} written?", "{subject} was written in what year?"),
+        "founder": ("Who was {subject} founded by?", "{subject} was founded by which person?"),
+        "seat": ("Which town is {subject} in?", "{subject} is in what town?"),
+        "region": ("What region is {subject} in?", "In what region is {subject}?"),
     },
 }
+"""Each test wording puts together what training has apart: a frame that it uses for another relation, and the words of
+this relation in other frames. `The Humble Garden was written by whom?` is new; `was founded by whom?` and `was written
+by which person?` are not."""
 
 DESCRIPTIONS: dict[Split, dict[str, tuple[str, ...]]] = {
     "train": {
-        "author": ("the author of {subject}", "the person who wrote {subject}"),
-        "founder": ("the founder of {subject}", "the one who founded {subject}"),
-        "employer": ("the employer of {subject}", "the firm {subject} worked for"),
-        "birthplace": ("the birthplace of {subject}", "the town {subject} was born in"),
+        "author": ("the author of {subject}", "the person who wrote {subject}", "the person {subject} was written by"),
+        "founder": ("the founder of {subject}", "the one who founded {subject}", "the one {subject} was founded by"),
+        "employer": ("the employer of {subject}", "the firm {subject} worked for", "the firm that had {subject}"),
+        "birthplace": (
+            "the birthplace of {subject}",
+            "the town {subject} was born in",
+            "the town that {subject} was born in",
+        ),
     },
     "test": {
         "author": ("the one who wrote {subject}",),
         "founder": ("the person who founded {subject}",),
         "employer": ("the firm that {subject} worked for",),
-        "birthplace": ("the town that {subject} was from",),
+        "birthplace": ("the town {subject} was from",),
     },
 }
 """How a question names an entity that it does not name: the first hop of two."""
