@@ -44,7 +44,8 @@ def policy_loss_of(recipe: LossRecipe) -> PolicyLoss:
 
 def ours(recipe: dict[str, Any], advantages: list[float], empty: tuple[int, ...] = ()) -> tuple[Tensor, Tensor, Tensor]:
     """Loss, gradient (B, T) and clip fraction of a `[stage.loss]` on the frozen batch; `empty` rows train nothing."""
-    loss = LossRecipe.model_validate(recipe)
+    starts = NAMED_LOSSES.get(recipe.get("setting", ""), {}).get("old", "learner")  # on policy, unless said otherwise
+    loss = LossRecipe.model_validate({"old": starts} | recipe)
     trained = tensor(BATCH["mask"]).bool()
     trained[list(empty)] = False
     micro = Batch(
@@ -339,8 +340,8 @@ def test_a_named_setting_says_its_keys_and_can_be_read_again_from_the_resolved_r
         ({"setting": "gspo", "old": "learner"}, 'old = "learner" is not setting = "gspo", where it is "sampler"'),
         ({"setting": "dr_grpo"}, "constant is missing"),
         ({"setting": "gpso"}, "'grpo', 'dr_grpo', 'dapo', 'gspo' or 'cispo'"),
-        ({"ratio": "sequence"}, 'ratio = "sequence" has no effect with old = "learner"'),
-        ({"policy_loss": "cispo"}, 'policy_loss = "cispo" has no effect with old = "learner"'),
+        ({"ratio": "sequence", "old": "learner"}, 'ratio = "sequence" has no effect with old = "learner"'),
+        ({"policy_loss": "cispo", "old": "learner"}, 'policy_loss = "cispo" has no effect with old = "learner"'),
         ({"tis_cap": 2.0, "old": "sampler"}, 'tis_cap says what old = "sampler" says already'),
         ({"setting": "cispo", "tis_cap": 2.0}, 'tis_cap says what old = "sampler" says already'),
     ],

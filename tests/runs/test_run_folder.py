@@ -62,8 +62,8 @@ def test_another_recipe_is_refused_with_the_first_key_that_differs(tmp_path: Pat
 
 
 def test_a_key_that_only_one_recipe_has_is_told_as_absent(tmp_path: Path, recipes: Recipes) -> None:
-    RunFolder.open(tmp_path / "run", recipes("stage.0.loss.tis_cap=2.0")).close()
-    assert "stage.0.loss.tis_cap is 2.0 there and absent here" in message(tmp_path / "run", recipes())
+    RunFolder.open(tmp_path / "run", recipes("stage.0.env.top_k=2")).close()
+    assert "stage.0.env.top_k is 2 there and absent here" in message(tmp_path / "run", recipes())
 
 
 def test_a_refused_recipe_leaves_the_run_as_it_was_and_free(tmp_path: Path, recipes: Recipes) -> None:

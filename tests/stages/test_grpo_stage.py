@@ -269,7 +269,8 @@ def test_a_share_of_clipped_tokens_is_claimed_only_where_a_bound_could_have_acte
 ) -> None:
     with learning(recipe_file, tmp_path / "run", f"stage.1.loss.old={old}") as learner:
         learner.reward = ByQuestion(lambda task: 4)
-        assert learner.step(1)["clip_fraction"] == share
+        figures = learner.step(1)
+    assert (figures["clip_fraction"], figures["old_logprobs"]) == (share, old)
 
 
 def test_the_base_is_asked_a_second_time_with_its_first_search_opened_for_it(

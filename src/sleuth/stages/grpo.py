@@ -70,7 +70,12 @@ class Learner:
         self.setting = search_setting(stage.env, self.tokenizer, self.order.tasks)
         self.reward = reward_of(stage.reward, self.setting.dialect)
         self.engine = LocalEngine(self.model, self.tokenizer, slots=stage.slots, context=stage.context)
-        self.policy = Policy(self.model, optimisation_of(stage), self._reference(saved))
+        self.policy = Policy(
+            self.model,
+            optimisation_of(stage),
+            self._reference(saved),
+            gradient_checkpointing=stage.gradient_checkpointing,
+        )
         self.protocol = self.setting.protocol(stage.reward[0].scorer, stage.context)
         if saved:
             self.policy.load_state_dict(saved.state["policy"])
@@ -160,7 +165,7 @@ class Learner:
         figures = asdict(self.policy.update(batch, policy_loss_of(self.stage), budget=budget))
         if self.stage.loss.old == "learner":  # one update a batch: every ratio is 1, so that no bound could have acted
             figures["clip_fraction"] = None
-        return figures
+        return figures | {"old_logprobs": self.stage.loss.old}
 
     def _pack(self, groups: Sequence[Group], advantages: Advantages) -> Batch:
         rows = [
