@@ -72,8 +72,8 @@ class LossRecipe(StrictModel):
     """What the bounds do: end the pull of a token beyond them (arXiv:1707.06347), or cap its weight and keep the pull
     (arXiv:2506.13585)."""
     old: Literal["sampler", "learner"] = "sampler"
-    """Where the ratio starts: what the sampler said of its tokens, or the learner before its update, so that it is 1 and
-    no bound acts."""
+    """Where the ratio starts: what the sampler said of its tokens, or the learner before its update, so that it is 1
+    and no bound acts."""
     ratio: Literal["token", "sequence"] = "token"
     """A ratio for each token, or one for all that the policy wrote in a trajectory (arXiv:2507.18071)."""
     clip_low: Annotated[float, Field(gt=0, le=1)] = 0.2
