@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 Author = Literal["policy", "env", "template", "source", "teacher"]
-"""Who wrote a token: the policy sampled it, the environment supplied it (observations, inserted tags), a prompt
-template holds it, a source text holds it (ground truth), or a teacher wrote it."""
+"""Who wrote a token: the policy sampled it, the environment supplied it (question, observations, inserted tags), a
+prompt template holds it, a source text holds it (ground truth), or a teacher wrote it."""
 
 StopReason = Literal["stop", "eos", "length"]
 """Why a completion ended: a stop string was written, the end-of-text token was sampled, or the token budget was
