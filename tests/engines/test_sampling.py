@@ -1,36 +1,51 @@
 from __future__ import annotations
 
+import numpy as np
+import pytest
 import torch
 
+from sleuth.engines import sampling
 from sleuth.engines.sampling import sample, uniforms
 
 
 def test_draws_follow_the_key_and_nothing_else():
-    assert uniforms((0, 3, 1), 5) == uniforms((0, 3, 1), 9)[:5]
-    assert uniforms((0, 3, 1), 5) != uniforms((0, 31), 5)
+    assert np.array_equal(uniforms((0, 3, 1), 5), uniforms((0, 3, 1), 9)[:5])
+    assert not np.array_equal(uniforms((0, 3, 1), 5), uniforms((0, 31), 5))
     assert all(0 <= draw < 1 for draw in uniforms((), 100))
 
 
 def test_tokens_are_drawn_as_often_as_they_are_likely():
     logits = torch.tensor([[0.0, 1.0, 2.0, -1.0]])
-    draws = torch.tensor(uniforms((1,), 20000))
-    tokens, logprobs = sample(logits.expand(20000, -1), torch.full((20000,), 0.5), draws)
-    expected = (logits[0] / 0.5).softmax(-1)
-    assert torch.allclose(tokens.bincount(minlength=4) / 20000, expected, atol=0.01)
-    assert torch.allclose(logprobs.exp(), expected[tokens])
+    tokens, logprobs = sample(logits.repeat(20000, 1), np.full(20000, 0.5), uniforms((1,), 20000))
+    expected = (logits[0] / 0.5).softmax(-1).numpy()
+    assert np.allclose(np.bincount(tokens, minlength=4) / 20000, expected, atol=0.01)
+    assert np.allclose(np.exp(logprobs), expected[tokens])
+
+
+@pytest.mark.parametrize("words", [1, 40, 64, 65, 1000])
+@pytest.mark.parametrize("at_once", [1, 2**19])
+def test_a_token_is_where_the_whole_cumulative_sum_passes_the_draw(monkeypatch, words, at_once):
+    """The search in two steps, stretch by stretch, and in parts of the rows, finds what a search of the row finds."""
+    monkeypatch.setattr(sampling, "LOGITS_AT_ONCE", at_once)
+    logits, draws = torch.randn(50, words, generator=torch.Generator().manual_seed(0)) * 3, uniforms((7,), 50)
+    temperatures = np.where(np.arange(50) % 2, 1.0, 0.6)
+    plain = (logits.double() / torch.from_numpy(temperatures)[:, None]).log_softmax(-1)
+    expected = torch.searchsorted(plain.exp().cumsum(-1), torch.from_numpy(draws)[:, None], right=True)[:, 0]
+    tokens, logprobs = sample(logits.clone(), temperatures, draws)
+    assert tokens.tolist() == expected.clamp(max=words - 1).tolist()
+    assert np.allclose(logprobs, plain.gather(1, torch.from_numpy(tokens)[:, None])[:, 0], atol=1e-5)
 
 
 def test_each_row_keeps_its_own_temperature_and_zero_is_greedy():
-    logits = torch.tensor([[0.0, 3.0, 1.0]]).expand(3, -1)
-    tokens, logprobs = sample(logits, torch.tensor([0.0, 1.0, 100.0]), torch.tensor([0.999, 0.999, 0.999]))
+    logits = torch.tensor([[0.0, 3.0, 1.0]])
+    tokens, logprobs = sample(logits.repeat(3, 1), np.array([0.0, 1.0, 100.0]), np.array([0.999, 0.999, 0.999]))
     assert tokens.tolist() == [1, 2, 2]
-    assert torch.allclose(logprobs[0], logits[0].log_softmax(-1)[1])  # greedy tells it at temperature 1
+    assert np.allclose(logprobs[0], logits[0].log_softmax(-1)[1])  # greedy tells it at temperature 1
 
 
 def test_a_token_of_probability_zero_is_never_drawn():
     never = float("-inf")
     logits = torch.tensor([[never, 0.0, never, -200.0, 0.0, never]])
-    edges = torch.tensor([0.0, 0.5, 1 - 2**-53, 1.0], dtype=torch.float64)
-    tokens, logprobs = sample(logits.expand(4, -1), torch.ones(4), edges)
+    tokens, logprobs = sample(logits.repeat(4, 1), np.ones(4), np.array([0.0, 0.5, 1 - 2**-53, 1.0]))
     assert tokens.tolist() == [1, 4, 4, 4]
-    assert logprobs.isfinite().all()
+    assert np.isfinite(logprobs).all()

@@ -1,121 +1,218 @@
 """Attention over the slots: a forward reads ragged rows laid end to end as one sequence, with no padding.
 
 Everything in a causal model but attention looks at one token at a time, so the rows of a batch need no common length
-there. Attention is done here, window by window: rows in neighbouring slots that are alike in length.
+there. Attention is done here: who writes a token reads the keys of its slot, together with others and what siblings
+share only once; who reads a run of tokens has a call of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.attention.bias import causal_lower_right
 from transformers import AttentionInterface
 
 from sleuth.engines.cache import SlotCache
+from sleuth.engines.plan import Trunk, find_trunks, find_windows
+from sleuth.engines.slots import Run
 from sleuth.types import SleuthError
 
 SLOT_ATTENTION = "sleuth_slots"
 """The name under which transformers knows `attend_slots`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """New tokens for one slot: `Row(slot=3, start=7, tokens=[5, 9])` reads two tokens at positions 7 and 8."""
+class Batch:
+    """The tokens of one forward, laid end to end as a sequence of T: a token for each of `writing` (slots, rising),
+    then the tokens of each run. `tokens` [slots, context] and `read` [slots] are those of the slot table."""
 
-    slot: int
-    start: int
-    tokens: Sequence[int]
+    def __init__(
+        self,
+        tokens: np.ndarray,
+        read: np.ndarray,
+        writing: np.ndarray,
+        runs: Sequence[Run],
+        cache: SlotCache,
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        self.cache = cache
+        self.runs = runs
+        self.count = len(writing)
+        lengths = [run.stop - run.start for run in runs]
+        slots = np.concatenate([writing, np.repeat([run.slot for run in runs], lengths).astype(np.int64)])
+        positions = np.concatenate([read[writing], *(np.arange(run.start, run.stop) for run in runs)])
+        told = torch.from_numpy(np.stack([tokens[slots, positions], slots, positions])).to(device)
+        self.tokens, self.slots, self.positions = told  # (T) each
+        self.places: Tensor | None = None  # of the tokens' keys in the cache, known once its heads are
+        self.ends = len(writing) + np.cumsum(lengths, dtype=np.int64)  # of the runs
+        self.writers = Writers(tokens, writing, read[writing], device, dtype) if len(writing) else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
-    """Rows that attend together: R neighbouring `slots` with n new tokens each, at `span` in the sequence.
+class Writers:
+    """How slots that write a token each read their keys: `lengths` (B) are in the cache, the token itself comes next.
 
-    `bias` (R, 1, n, L) is 0 where a token may look and -inf where it may not.
+    `levels` are what rows share, `rows` (M) those of a level, None where they are all rows in order. `windows` are read
+    with `biases` (slots, 1, 1, keys), 0 where a row may look and -inf where it may not. An idle slot between two others
+    stands in with the row before it, and nobody looks at what comes of it: `padded` lists the rows of all windows and
+    `real` picks the rows out again; both are None where no slot is idle.
     """
 
-    span: slice
-    slots: slice
-    bias: torch.Tensor
+    def __init__(
+        self, tokens: np.ndarray, slots: np.ndarray, lengths: np.ndarray, device: torch.device, dtype: torch.dtype
+    ) -> None:
+        self.levels, begins = find_trunks(tokens, slots, lengths)
+        self.rows = [
+            _index([row for trunk in level for row in trunk.rows], len(slots), device) for level in self.levels
+        ]
+        self.windows = list(find_windows(slots, begins, lengths + 1))
+        covered = np.concatenate([np.arange(window.slots.start, window.slots.stop) for window in self.windows])
+        padded = np.searchsorted(slots, covered, side="right") - 1
+        self.padded = _index(padded, len(slots), device)
+        self.real = None if self.padded is None else torch.from_numpy(np.searchsorted(covered, slots)).to(device)
+        bounds = np.stack([begins, lengths])[:, padded]  # (2, slots of all windows)
+        edges = np.cumsum([0, *(window.slots.stop - window.slots.start for window in self.windows)]).tolist()
+        self.spans = [slice(first, stop) for first, stop in pairwise(edges)]
+        self.biases = [
+            _window_bias(bounds[:, span], window.keys, device, dtype)
+            for span, window in zip(self.spans, self.windows, strict=True)
+        ]
 
 
-class Batch:
-    """The rows of one forward in the order of their slots, laid end to end as one sequence of T tokens."""
-
-    def __init__(self, rows: Sequence[Row], cache: SlotCache, *, device: torch.device, dtype: torch.dtype) -> None:
-        self.cache = cache
-        tokens = [token for row in rows for token in row.tokens]
-        slots = [row.slot for row in rows for _ in row.tokens]
-        positions = [position for row in rows for position in range(row.start, row.start + len(row.tokens))]
-        self.tokens, self.slots, self.positions = torch.tensor([tokens, slots, positions], device=device)  # each (T)
-        self.last = torch.tensor([len(row.tokens) for row in rows], device=device).cumsum(0) - 1  # (B)
-        self.windows = list(self._windows(rows, dtype))
-
-    def _windows(self, rows: Sequence[Row], dtype: torch.dtype) -> Iterator[Window]:
-        first, begin = 0, 0
-        for end in range(1, len(rows) + 1):
-            if end < len(rows) and rows[end].slot == rows[end - 1].slot + 1 and _are_alike(rows[first], rows[end]):
-                continue
-            span = slice(begin, begin + (end - first) * len(rows[first].tokens))
-            yield self._window(rows[first:end], span, dtype)
-            first, begin = end, span.stop
-
-    def _window(self, rows: Sequence[Row], span: slice, dtype: torch.dtype) -> Window:
-        count = len(rows[0].tokens)
-        longest = max(row.start for row in rows) + count
-        positions = self.positions[span].view(len(rows), 1, count, 1)
-        hidden = torch.arange(longest, device=positions.device) > positions
-        bias = torch.zeros(hidden.shape, dtype=dtype, device=positions.device).masked_fill_(hidden, float("-inf"))
-        return Window(span=span, slots=slice(rows[0].slot, rows[0].slot + len(rows)), bias=bias)
+def _index(rows: Sequence[int] | np.ndarray, count: int, device: torch.device) -> Tensor | None:
+    """`rows` as an index, None if it would change nothing."""
+    index = np.asarray(rows, dtype=np.int64)
+    return None if np.array_equal(index, np.arange(count)) else torch.from_numpy(index).to(device)
 
 
-def _are_alike(row: Row, other: Row) -> bool:
-    """Whether the rows have as many new tokens, and neither would wait long for the other to be read."""
-    shorter, longer = sorted((row.start, other.start))
-    return len(row.tokens) == len(other.tokens) and longer <= 2 * shorter + 16
+def _window_bias(bounds: np.ndarray, keys: slice, device: torch.device, dtype: torch.dtype) -> Tensor | None:
+    """(slots, 1, 1, keys): a row looks from its first bound (slots) to its second, that one included. None where all
+    look everywhere."""
+    at = np.arange(keys.start, keys.stop)
+    hidden = (at < bounds[0, :, None]) | (at > bounds[1, :, None])
+    if not hidden.any():
+        return None
+    return torch.from_numpy(np.where(hidden, -np.inf, 0.0)[:, None, None]).to(device, dtype)
 
 
 def attend_slots(
     module: Any,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
     *,
     batch: Batch,
     scaling: float | None = None,
     **options: object,
-) -> tuple[torch.Tensor, None]:
+) -> tuple[Tensor, None]:
     """The attention function that transformers calls in every layer while the engine runs.
 
     `query` (1, H, T, D), `key` and `value` (1, kv_heads, T, D) of the new tokens -> (1, T, H, D). They are written to
-    the slots first; each window then reads its slots up to its longest row.
+    the slots first.
     """
     if any(options.get(name) is not None for name in ("sliding_window", "softcap", "s_aux")):
         raise SleuthError(f"the local engine has no sliding windows, soft caps or sinks: {type(module).__name__}")
-    keys, values = batch.cache.write(
-        module.layer_idx, batch.slots, batch.positions, key[0].transpose(0, 1), value[0].transpose(0, 1)
-    )
-    query = query[0].transpose(0, 1)  # (T, H, D)
-    kv_heads, sharing = key.shape[1], query.shape[1] // key.shape[1]
-    output = query.new_empty(*query.shape[:2], value.shape[-1])
-    for window in batch.windows:
-        rows, _, count, length = window.bias.shape
-        # Heads that share keys become queries of one head, so that no key is ever repeated in memory.
-        folded = query[window.span].view(rows, count, kv_heads, sharing, -1).permute(0, 2, 3, 1, 4)
-        attended = F.scaled_dot_product_attention(
-            folded.reshape(rows, kv_heads, sharing * count, -1),
-            keys[window.slots, :, :length],
-            values[window.slots, :, :length],
-            attn_mask=window.bias.repeat(1, 1, sharing, 1) if sharing > 1 and count > 1 else window.bias,
-            scale=scaling,
+    _, kv_heads, total, size = key.shape
+    if batch.places is None:
+        batch.places = batch.cache.places(batch.slots, batch.positions, kv_heads)
+    keys, values = batch.cache.write(module.layer_idx, batch.places, key[0].transpose(0, 1), value[0].transpose(0, 1))
+    query = query[0].transpose(0, 1).unflatten(1, (kv_heads, -1))  # (T, kv_heads, sharing, D)
+    scale = size**-0.5 if scaling is None else scaling
+    parts = []
+    if batch.writers is not None:
+        parts.append(_write(query[: batch.count], keys, values, batch.writers, scale))
+    for run, end in zip(batch.runs, batch.ends.tolist(), strict=True):
+        of_run = query[end - (run.stop - run.start) : end]
+        parts.append(_read(of_run, keys[run.slot, :, : run.stop], values[run.slot, :, : run.stop], run.start, scale))
+    output = parts[0] if len(parts) == 1 else torch.cat(parts)
+    return output.reshape(1, total, -1, output.shape[-1]), None
+
+
+def _read(query: Tensor, keys: Tensor, values: Tensor, start: int, scale: float) -> Tensor:
+    """A run of tokens, the first of them at position `start`: `query` (n, kv_heads, sharing, D), `keys` and `values`
+    (kv_heads, L, D) -> as query."""
+    query = query.permute(1, 2, 0, 3)
+    keys, values = (tensor[:, None].expand(-1, query.shape[1], -1, -1) for tensor in (keys, values))
+    if not _has_kernel(keys, values):
+        bias = causal_lower_right(query.shape[2], keys.shape[2])
+        output = F.scaled_dot_product_attention(query, keys, values, attn_mask=bias, scale=scale)
+        return output.permute(2, 0, 1, 3)
+    output, weight = _attend(query, keys[:, :, start:], values[:, :, start:], scale, causal=True)
+    if start:
+        output, _ = _merge(output, weight, *_attend(query, keys[:, :, :start], values[:, :, :start], scale))
+    return output.permute(2, 0, 1, 3)
+
+
+def _write(query: Tensor, keys: Tensor, values: Tensor, writers: Writers, scale: float) -> Tensor:
+    """A token a row: `query` (B, kv_heads, sharing, D), `keys` and `values` [slots, kv_heads, capacity, D] -> as query.
+
+    Each row's own stretch first; then, level by level, what it shares is merged in.
+    """
+    padded = query if writers.padded is None else query[writers.padded]
+    parts = []
+    for span, window, bias in zip(writers.spans, writers.windows, writers.biases, strict=True):
+        stretch = (window.slots, slice(None), window.keys)
+        parts.append(_attend(padded[span], keys[stretch], values[stretch], scale, bias=bias))
+    output, weight = parts[0] if len(parts) == 1 else (torch.cat(part) for part in zip(*parts, strict=True))
+    if writers.real is not None:
+        output, weight = output[writers.real], weight[writers.real]
+    for trunks, rows in zip(writers.levels, writers.rows, strict=True):
+        if rows is None:
+            output, weight = _merge(output, weight, *_attend_trunks(query, trunks, keys, values, scale))
+        else:
+            shared = _attend_trunks(query[rows], trunks, keys, values, scale)
+            output[rows], weight[rows] = _merge(output[rows], weight[rows], *shared)
+    return output
+
+
+def _attend_trunks(
+    query: Tensor, trunks: Sequence[Trunk], keys: Tensor, values: Tensor, scale: float
+) -> tuple[Tensor, Tensor]:
+    """(M, kv_heads, sharing, D) -> the same and its log-sum-exp (M, kv_heads, sharing). The queries of all rows and
+    heads that share a stretch of keys are as one head's."""
+    count, kv_heads, sharing, _ = query.shape
+    folded = query.transpose(0, 1).reshape(1, kv_heads, count * sharing, -1)
+    parts, first = [], 0
+    for trunk in trunks:
+        stop = first + len(trunk.rows) * sharing
+        stretch = (slice(trunk.slot, trunk.slot + 1), slice(None), trunk.keys)
+        parts.append(_attend(folded[:, :, first:stop], keys[stretch], values[stretch], scale))
+        first = stop
+    output, weight = (torch.cat(part, dim=2) for part in zip(*parts, strict=True))
+    shape = (kv_heads, count, sharing)
+    return output.view(*shape, -1).transpose(0, 1), weight.view(shape).transpose(0, 1)
+
+
+def _merge(output: Tensor, weight: Tensor, other: Tensor, of_other: Tensor) -> tuple[Tensor, Tensor]:
+    """Attention over two stretches of keys from that over each, by their log-sum-exps."""
+    share = torch.sigmoid(of_other - weight)[..., None].to(output.dtype)
+    return torch.lerp(output, other, share), torch.logaddexp(weight, of_other)
+
+
+def _attend(
+    query: Tensor, keys: Tensor, values: Tensor, scale: float, *, bias: Tensor | None = None, causal: bool = False
+) -> tuple[Tensor, Tensor]:
+    """(b, h, n, D) queries, (b, h, L, D) keys and values -> the output and its log-sum-exp (b, h, n)."""
+    if _has_kernel(keys, values):
+        return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+            query, keys, values, 0.0, causal, attn_mask=bias, scale=scale
         )
-        unfolded = attended.view(rows, kv_heads, sharing, count, -1).permute(0, 3, 1, 2, 4)
-        output[window.span] = unfolded.reshape(rows * count, kv_heads * sharing, -1)
-    return output[None], None
+    scores = (query @ keys.transpose(-1, -2)).float() * scale
+    scores = scores if bias is None else scores + bias
+    weight = scores.logsumexp(dim=-1)
+    return (scores - weight[..., None]).exp().to(values.dtype) @ values, weight
+
+
+def _has_kernel(keys: Tensor, values: Tensor) -> bool:
+    """Whether there is one that tells the log-sum-exp."""
+    return keys.device.type == "cpu" and keys.shape[-1] == values.shape[-1]
 
 
 AttentionInterface.register(SLOT_ATTENTION, attend_slots)

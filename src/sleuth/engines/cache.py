@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 
 FIRST_CAPACITY = 64
 """Tokens a slot holds before it grows."""
@@ -11,8 +12,8 @@ FIRST_CAPACITY = 64
 class SlotCache:
     """Two tensors a layer, `[slots, kv_heads, capacity, head_dim]`; token p of a slot lies at position p.
 
-    Capacity doubles when a longer sequence asks for it, up to `context`. A layer's tensors are made at its first write,
-    when its shapes are known.
+    Capacity doubles at least when a longer sequence asks for it, up to `context`. A layer's tensors are made at its
+    first write, when its shapes are known.
     """
 
     def __init__(self, *, slots: int, context: int) -> None:
@@ -21,16 +22,21 @@ class SlotCache:
         self.capacity = min(FIRST_CAPACITY, context)
         self.layers: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
+    def places(self, slots: torch.Tensor, positions: torch.Tensor, kv_heads: int) -> torch.Tensor:
+        """Where the tokens at `positions` (T) of `slots` (T) lie in a layer of which slots, heads and positions are
+        laid end to end: (T * kv_heads)."""
+        heads = slots[:, None] * kv_heads + torch.arange(kv_heads, device=slots.device)
+        return (heads * self.capacity + positions[:, None]).flatten()
+
     def write(
-        self, layer: int, slots: torch.Tensor, positions: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
+        self, layer: int, places: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Put `keys` and `values` (T, kv_heads, head_dim) at `slots` (T) and `positions` (T); the layer's tensors."""
+        """Put `keys` and `values` (T, kv_heads, head_dim) at their `places`; the layer's tensors."""
         if layer not in self.layers:
             self.layers[layer] = self._empty(keys), self._empty(values)
-        layer_keys, layer_values = self.layers[layer]
-        layer_keys[slots, :, positions] = keys
-        layer_values[slots, :, positions] = values
-        return layer_keys, layer_values
+        for tensor, new in zip(self.layers[layer], (keys, values), strict=True):
+            tensor.flatten(0, 2).index_copy_(0, places, new.flatten(0, 1))
+        return self.layers[layer]
 
     def copy(self, source: int, target: int, length: int) -> None:
         """Give slot `target` the first `length` tokens of slot `source`."""
@@ -42,8 +48,7 @@ class SlotCache:
         """Make room for sequences of `length` tokens, at most `context`."""
         if length <= self.capacity:
             return
-        while self.capacity < length:
-            self.capacity = min(2 * self.capacity, self.context)
+        self.capacity = min(max(length, 2 * self.capacity), self.context)
         for index, (keys, values) in self.layers.items():
             self.layers[index] = self._grown(keys), self._grown(values)
 
@@ -57,6 +62,4 @@ class SlotCache:
         return like.new_zeros(self.slots, like.shape[1], self.capacity, like.shape[2])
 
     def _grown(self, tensor: torch.Tensor) -> torch.Tensor:
-        grown = self._empty(tensor[0].transpose(0, 1))
-        grown[:, :, : tensor.shape[2]] = tensor
-        return grown
+        return F.pad(tensor, (0, 0, 0, self.capacity - tensor.shape[2]))

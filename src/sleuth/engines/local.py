@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import bisect
 import math
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import TypeVar, cast
 
+import numpy as np
 import torch
+from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from sleuth.engines.attention import SLOT_ATTENTION, Batch, Row
+from sleuth.engines.attention import SLOT_ATTENTION, Batch
 from sleuth.engines.cache import SlotCache
-from sleuth.engines.request import Request
+from sleuth.engines.drafts import Drafts
+from sleuth.engines.request import Request, StreamRequest
 from sleuth.engines.sampling import sample
-from sleuth.engines.slots import SlotTable
+from sleuth.engines.slots import Place, SlotTable
+from sleuth.engines.stops import StopTokens
+from sleuth.engines.weights import TurnedWeights
 from sleuth.types import Chunk, Completion, Sampling, SleuthError
 
-FORWARD_TOKENS = 2048
-"""New tokens one forward reads; longer prompts are read in parts."""
+FORWARD_TOKENS = 512
+"""New tokens one forward reads, besides those that are written; longer prompts are read in parts. With more, what
+passes between the layers leaves the processor's cache."""
 
 ROUNDS_OF_ARRIVAL = 8
 """How often the event loop goes round before a forward, so that callers who can ask now are all in it."""
@@ -47,15 +54,20 @@ class LocalEngine:
         self.tokens_sampled = 0
         self.forwards = 0
         self._ends = _end_tokens(model, tokenizer)
+        vocabulary = cast(nn.Linear, model.get_output_embeddings()).weight.shape[0]
+        self._stop_tokens = StopTokens(tokenizer, vocabulary, self._ends)
+        self._drafts = Drafts(slots=slots, context=context, vocabulary=vocabulary)
+        self._weights = TurnedWeights(model)
         self._cache = SlotCache(slots=slots, context=context)
         self._table = SlotTable(slots, context)
         self._waiting: list[Request] = []
         self._running: dict[int, Request] = {}  # by slot
+        self._rounds = 0  # of the event loop, before the next forward
         self._driver: asyncio.Task[None] | None = None
 
     async def stream(self, tokens: Sequence[int], sampling: Sampling) -> AsyncGenerator[Chunk, None]:
         """Continue `tokens`, a chunk a token. Closing the iterator early frees the slot."""
-        request = self._submit(tokens, sampling, listens=True)
+        request = self._submit(tokens, sampling, StreamRequest)
         try:
             while request.stop is None or not request.inbox.empty():
                 yield await _receive(request, Chunk)
@@ -64,7 +76,7 @@ class LocalEngine:
 
     async def complete(self, tokens: Sequence[int], sampling: Sampling) -> Completion:
         """Continue `tokens` until a stop."""
-        request = self._submit(tokens, sampling, listens=False)
+        request = self._submit(tokens, sampling, Request)
         try:
             return await _receive(request, Completion)
         finally:
@@ -75,22 +87,31 @@ class LocalEngine:
         if self._running or self._waiting:
             raise RuntimeError(f"weights {version} were published while requests of {self.policy_version} are running")
         self._table.forget()
+        self._weights.forget()
         self.policy_version = version
 
     # -- requests ----------------------------------------------------------------------------------------------------
 
-    def _submit(self, tokens: Sequence[int], sampling: Sampling, *, listens: bool) -> Request:
+    def _submit(self, tokens: Sequence[int], sampling: Sampling, kind: type[Request]) -> Request:
         if not 0 < len(tokens) <= self.context:
             raise SleuthError(f"a prompt of {len(tokens)} tokens does not fit: the context holds 1 to {self.context}")
         limit = min(sampling.max_tokens, self.context - len(tokens))
-        request = Request(tokens, sampling, limit=limit, tokenizer=self.tokenizer, listens=listens)
+        request = kind(tokens, sampling, limit=limit, tokenizer=self.tokenizer)
         if limit < 1:
-            request.decline(self.policy_version)
+            self._look(request, np.zeros(0, dtype=np.int64), np.zeros(0))
             return request
-        self._waiting.append(request)
+        bisect.insort(self._waiting, request, key=lambda waiting: waiting.sampling.key)
+        self._rounds = ROUNDS_OF_ARRIVAL
         if self._driver is None:
             self._driver = asyncio.create_task(self._drive())
         return request
+
+    def _look(self, request: Request, tokens: np.ndarray, logprobs: np.ndarray) -> None:
+        request.look(tokens, logprobs, ends=self._ends, policy_version=self.policy_version)
+        if request.stop is not None or request.listens:
+            self._rounds = ROUNDS_OF_ARRIVAL
+        if request.stop is not None:
+            self._release(request)
 
     def _withdraw(self, request: Request) -> None:
         """The caller has what it wanted, or wants no more."""
@@ -110,8 +131,7 @@ class LocalEngine:
         """Runs while there are requests. Whatever goes wrong reaches every caller."""
         try:
             while self._waiting or self._running:
-                for _ in range(ROUNDS_OF_ARRIVAL):
-                    await asyncio.sleep(0)
+                await self._arrivals()
                 with self._model_at_work():
                     self._admit()
                     if self._running:
@@ -123,76 +143,79 @@ class LocalEngine:
         finally:
             self._driver = None
 
+    async def _arrivals(self) -> None:
+        """Give way to the callers, until those who were just answered had time to ask again."""
+        await asyncio.sleep(0)
+        while self._rounds > 1:
+            self._rounds -= 1
+            await asyncio.sleep(0)
+
     def _admit(self) -> None:
-        self._waiting.sort(key=lambda request: request.sampling.key)
-        for request in list(self._waiting):
-            if len(self._running) == self._cache.slots:
-                return
-            place = self._table.place(request.sequence)
+        for place in self._table.arrived():
+            self._bring(place)
+        for request in self._waiting:
+            place = self._table.place(request.prompt)
             if place is None:
-                continue
-            self._cache.reserve(len(request.sequence) + request.limit)
-            if place.source != place.slot:
-                self._cache.copy(place.source, place.slot, place.reused)
-            self._waiting.remove(request)
-            self._table.occupy(place.slot, request.sequence, read=place.reused)
+                break
+            length = len(request.prompt)
+            self._cache.reserve(length + request.limit)
+            if self._table.occupy(place, request.prompt):
+                self._bring(place)
+            watched = request.listens or self._stop_tokens.of(request.sampling.stops)
+            self._drafts.begin(place.slot, request.sampling, length=length, limit=request.limit, watched=watched)
             self._running[place.slot] = request
             request.slot = place.slot
-            self.tokens_reused += place.reused
-            self.tokens_prefilled += len(request.sequence) - place.reused
+            self.tokens_prefilled += length
+        self._waiting = [request for request in self._waiting if request.slot is None]
+
+    def _bring(self, place: Place) -> None:
+        """What a request reuses comes to its slot."""
+        if place.source != place.slot:
+            self._cache.copy(place.source, place.slot, place.reused)
+        self.tokens_reused += place.reused
+        self.tokens_prefilled -= place.reused
 
     def _step(self) -> None:
-        """One forward over all running requests, and a token for each that has been read to its end."""
-        rows = self._rows()
-        logits = self._forward(rows)  # (B, V)
-        for row in rows:
-            self._table.read[row.slot] = row.start + len(row.tokens)
-        requests = [self._running[row.slot] for row in rows]
-        ready = [
-            at for at, (row, request) in enumerate(zip(rows, requests, strict=True)) if _reads_to_end(row, request)
-        ]
-        if ready:
-            self._sample([requests[at] for at in ready], logits if len(ready) == len(rows) else logits[ready])
+        """One forward over all running slots, and a token for each that has been read to its end."""
+        table = self._table
+        writing, runs = table.unread(FORWARD_TOKENS)
+        model = self.model
+        batch = Batch(table.tokens, table.read, writing, runs, self._cache, device=model.device, dtype=model.dtype)
+        done = np.array([run.stop == table.length[run.slot] for run in runs], dtype=bool)  # read to the end
+        slots = np.concatenate([writing, np.array([run.slot for run in runs], dtype=np.int64)[done]])
+        logits = self._forward(batch, np.concatenate([np.arange(len(writing)), batch.ends[done] - 1]))
+        table.read[writing] += 1
+        for run in runs:
+            table.read[run.slot] = run.stop
+        if len(slots):
+            self._write(slots, logits)
 
-    def _rows(self) -> list[Row]:
-        """What each request has not read yet, in the order of slots, within the tokens of one forward."""
-        rows = []
-        left = FORWARD_TOKENS
-        for slot in sorted(self._running):
-            sequence = self._running[slot].sequence
-            start = int(self._table.read[slot])
-            unread = len(sequence) - start
-            count = 1 if unread == 1 else min(unread, left)  # who is writing never waits for who is reading
-            if count:
-                rows.append(Row(slot=slot, start=start, tokens=sequence[start : start + count]))
-                left = max(0, left - count)
-        return rows
-
-    def _forward(self, rows: Sequence[Row]) -> torch.Tensor:
-        """Read the rows' tokens; the logits after each row's last, (B, V)."""
-        batch = Batch(rows, self._cache, device=self.model.device, dtype=self.model.dtype)
+    def _forward(self, batch: Batch, last: np.ndarray) -> torch.Tensor:
+        """Read the batch; the logits (B, V) after its tokens at `last` (B)."""
         output = self.model(
             input_ids=batch.tokens[None],
             position_ids=batch.positions[None],
             use_cache=False,
-            logits_to_keep=batch.last,
+            logits_to_keep=0 if len(last) == len(batch.tokens) else torch.from_numpy(last).to(self.model.device),
             batch=batch,
         )
         self.forwards += 1
         return output.logits[0]
 
-    def _sample(self, requests: Sequence[Request], logits: torch.Tensor) -> None:
-        temperatures = torch.tensor([request.sampling.temperature for request in requests], device=logits.device)
-        draws = torch.tensor([request.next_draw() for request in requests], dtype=torch.float64, device=logits.device)
-        tokens, logprobs = (drawn.tolist() for drawn in sample(logits, temperatures, draws))
-        if not math.isfinite(sum(logprobs)):
+    def _write(self, slots: np.ndarray, logits: torch.Tensor) -> None:
+        """Sample a token for each of `slots` (B) by its `logits` (B, V), and answer the callers whose slot is done."""
+        table, drafts = self._table, self._drafts
+        places = slots, table.length[slots]
+        tokens, logprobs = sample(logits, drafts.temperatures[slots], drafts.draws[places])
+        if not math.isfinite(logprobs.sum()):
             raise SleuthError("the model's logits are not finite: its weights have diverged or do not fit its dtype")
-        for request, token, logprob in zip(requests, tokens, logprobs, strict=True):
-            self._table.tokens[request.slot, len(request.sequence)] = token
-            request.accept(token, logprob, ends=self._ends, policy_version=self.policy_version)
-            if request.stop is not None:
-                self._release(request)
-        self.tokens_sampled += len(requests)
+        drafts.logprobs[places] = logprobs
+        table.append(slots, tokens)
+        self.tokens_sampled += len(slots)
+        for slot in slots[drafts.due(slots, table.length[slots], tokens)].tolist():
+            request = self._running[slot]
+            written = slice(len(request.prompt), int(table.length[slot]))
+            self._look(request, table.tokens[slot, written], drafts.logprobs[slot, written])
 
     def _fail(self, error: BaseException) -> None:
         requests = [*self._waiting, *self._running.values()]
@@ -212,16 +235,12 @@ class LocalEngine:
         if training:
             self.model.eval()
         try:
-            with torch.inference_mode():
+            with torch.inference_mode(), self._weights.at_work():
                 yield
         finally:
             config._attn_implementation = attention
             if training:
                 self.model.train()
-
-
-def _reads_to_end(row: Row, request: Request) -> bool:
-    return row.start + len(row.tokens) == len(request.sequence)
 
 
 async def _receive(request: Request, kind: type[Received]) -> Received:

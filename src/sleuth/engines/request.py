@@ -5,84 +5,109 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Sequence
 
+import numpy as np
 from transformers import PreTrainedTokenizerFast
 
-from sleuth.engines.sampling import uniforms
-from sleuth.engines.stops import StopScanner
-from sleuth.render import IncrementalDecoder
+from sleuth.engines.stops import StopScanner, end_of_stop
+from sleuth.render import CHARACTER_TOKENS, UNFINISHED, IncrementalDecoder, decode
 from sleuth.types import Chunk, Completion, Sampling, StopReason
 
 
 class Request:
-    """What was asked, what was written so far, and the inbox of the caller who waits for it.
+    """What was asked, and the inbox of the caller who waits for it: there is the `Completion`, once there is one, or
+    the exception if the engine failed.
 
-    A caller who listens finds a `Chunk` a token in `inbox`, one who does not finds the `Completion` only; either finds
-    the exception if the engine failed. `limit` is the most tokens it may write, `slot` where it runs, once it does.
+    `limit` is the most tokens it may write, `slot` where it runs, once it does. Nothing is decoded until a token was
+    written that can complete a stop string.
     """
 
+    listens = False
+    """Whether the caller wants to hear of every token."""
+
     def __init__(
-        self,
-        prompt: Sequence[int],
-        sampling: Sampling,
-        *,
-        limit: int,
-        tokenizer: PreTrainedTokenizerFast,
-        listens: bool,
+        self, prompt: Sequence[int], sampling: Sampling, *, limit: int, tokenizer: PreTrainedTokenizerFast
     ) -> None:
-        self.sequence = list(prompt)  # all tokens: the prompt, then what was sampled
+        self.prompt = list(prompt)
         self.sampling = sampling
         self.limit = limit
-        self.listens = listens
+        self.tokenizer = tokenizer
         self.slot: int | None = None
         self.stop: StopReason | None = None
         self.inbox: asyncio.Queue[Chunk | Completion | BaseException] = asyncio.Queue()
-        self._prompt_length = len(prompt)
-        self._draws: list[float] = []
-        self._logprobs: list[float] = []
-        self._pieces: list[str] = []
+        self._reach = max((len(stop.encode()) for stop in sampling.stops), default=0)
+
+    def look(self, tokens: np.ndarray, logprobs: np.ndarray, *, ends: Collection[int], policy_version: int) -> None:
+        """All n tokens written so far: sets `stop` and answers if the last is one of `ends`, completes a stop string or
+        is the last allowed."""
+        written = tokens.tolist()
+        ended = bool(written) and written[-1] in ends
+        spoken = written[:-1] if ended else written
+        text = self._text_to_stop(spoken)
+        if text is not None:
+            self.stop = "stop"
+        elif ended or len(written) >= self.limit:
+            self.stop = "eos" if ended else "length"
+            text = self._text(spoken)
+        if self.stop is not None and text is not None:
+            self.inbox.put_nowait(
+                Completion(
+                    tokens=tuple(written),
+                    logprobs=tuple(logprobs.tolist()),
+                    text=text,
+                    stop=self.stop,
+                    policy_version=policy_version,
+                )
+            )
+
+    def _text_to_stop(self, written: list[int]) -> str | None:
+        """The text through the stop string that the last token completed, if it did. A token has at least one byte, so
+        the last few tokens tell."""
+        if not self._reach or end_of_stop(self._text(written, last=self._reach), self.sampling.stops) is None:
+            return None
+        text = self._text(written)
+        return text[: end_of_stop(text, self.sampling.stops)]
+
+    def _text(self, written: list[int], last: int | None = None) -> str:
+        """The text of what was written, or only of its `last` tokens, after the few before them: some tokenizers drop
+        the space at the beginning of a text."""
+        run = written if last is None else written[-last:]
+        before = (self.prompt[-CHARACTER_TOKENS:] + written[: len(written) - len(run)])[-CHARACTER_TOKENS:]
+        known = decode(self.tokenizer, before)
+        if known.endswith(UNFINISHED):  # the text before ends inside a character: not ours to finish
+            before, known = [], ""
+        return decode(self.tokenizer, before + run)[len(known) :]
+
+
+class StreamRequest(Request):
+    """A request whose caller finds a `Chunk` a token in `inbox`."""
+
+    listens = True
+
+    def __init__(
+        self, prompt: Sequence[int], sampling: Sampling, *, limit: int, tokenizer: PreTrainedTokenizerFast
+    ) -> None:
+        super().__init__(prompt, sampling, limit=limit, tokenizer=tokenizer)
         self._decoder = IncrementalDecoder(tokenizer, context=prompt)
         self._scanner = StopScanner(sampling.stops)
 
-    def next_draw(self) -> float:
-        """The random number for the next token."""
-        if not self._draws:
-            self._draws = uniforms(self.sampling.key, self.limit)
-        return self._draws[len(self._logprobs)]
-
-    def accept(self, token: int, logprob: float, *, ends: Collection[int], policy_version: int) -> None:
-        """Add a sampled token; sets `stop` if it is one of `ends`, completes a stop string or is the last allowed."""
-        self.sequence.append(token)
-        self._logprobs.append(logprob)
-        piece, stopped = self._scanner.feed(self._decoder.flush() if token in ends else self._decoder.push(token))
+    def look(self, tokens: np.ndarray, logprobs: np.ndarray, *, ends: Collection[int], policy_version: int) -> None:
+        """As for a request, after every token."""
+        last = tokens[-1:].tolist()
+        ended = bool(last) and last[0] in ends
+        piece, stopped = self._scanner.feed(self._decoder.flush() if ended or not last else self._decoder.push(last[0]))
         if stopped:
             self.stop = "stop"
-        elif token in ends:
+        elif ended:
             self.stop = "eos"
-        elif len(self._logprobs) >= self.limit:
+        elif len(tokens) >= self.limit:
             self.stop = "length"
             piece += self._decoder.flush()
-        self._pieces.append(piece)
-        if self.listens:
-            self.inbox.put_nowait(
-                Chunk(tokens=(token,), logprobs=(logprob,), text=piece, stop=self.stop, policy_version=policy_version)
+        self.inbox.put_nowait(
+            Chunk(
+                tokens=tuple(last),
+                logprobs=tuple(logprobs[-1:].tolist()),
+                text=piece,
+                stop=self.stop,
+                policy_version=policy_version,
             )
-        elif self.stop is not None:
-            self.inbox.put_nowait(self._completion(self.stop, policy_version))
-
-    def decline(self, policy_version: int) -> None:
-        """End before the first token: there is no room for one."""
-        self.stop = "length"
-        if self.listens:
-            chunk = Chunk(tokens=(), logprobs=(), text="", stop="length", policy_version=policy_version)
-            self.inbox.put_nowait(chunk)
-        else:
-            self.inbox.put_nowait(self._completion("length", policy_version))
-
-    def _completion(self, stop: StopReason, policy_version: int) -> Completion:
-        return Completion(
-            tokens=tuple(self.sequence[self._prompt_length :]),
-            logprobs=tuple(self._logprobs),
-            text="".join(self._pieces),
-            stop=stop,
-            policy_version=policy_version,
         )

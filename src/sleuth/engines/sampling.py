@@ -7,30 +7,88 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+import torch.nn.functional as F
+
+LOGITS_AT_ONCE = 2**19
+"""On a CPU so many logits are worked on at a time, as far as one row has no more: they stay in the processor's
+cache."""
+
+STRETCH = 64
+"""The vocabulary is searched in two steps: for the stretch of so many tokens that holds the draw, then inside it."""
 
 
-def uniforms(key: Sequence[int], n: int) -> list[float]:
+def uniforms(key: Sequence[int], n: int) -> np.ndarray:
     """The n random numbers in [0, 1) of the request named `key`; the i-th is for its i-th token.
 
     A counter-based generator (Philox) keyed by a hash of `key`: nothing that runs beside the request can shift them.
     """
     digest = hashlib.blake2b(",".join(str(int(part)) for part in key).encode(), digest_size=16).digest()
-    return np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little"))).random(n).tolist()
+    return np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little"))).random(n)
 
 
-def sample(logits: torch.Tensor, temperatures: torch.Tensor, draws: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def sample(logits: torch.Tensor, temperatures: np.ndarray, draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """One token a row with its log-probability: `logits` (B, V), `temperatures` (B) and `draws` (B) -> (B), (B).
 
     The whole vocabulary is the support. The token is where the cumulative distribution passes the row's draw; at
     temperature 0 it is the likeliest, and the log-probability reported is the one at temperature 1. A token of
-    probability zero is never drawn. Log-probabilities are fp32, the cumulative sum fp64.
+    probability zero is never drawn. Probabilities are fp32, their cumulative sums fp64. The logits are used up.
     """
     greedy = temperatures == 0
-    logprobs = (logits.float() / temperatures.masked_fill(greedy, 1.0)[:, None]).log_softmax(-1)  # (B, V)
-    cumulative = logprobs.exp().cumsum(-1, dtype=torch.float64)  # (B, V)
-    total = cumulative[:, -1]
-    threshold = torch.minimum(draws.double() * total, torch.nextafter(total, torch.zeros_like(total)))
-    # The first entry above the threshold has grown from its predecessor, so its probability is not zero.
-    tokens = torch.searchsorted(cumulative, threshold[:, None], right=True)[:, 0]
-    tokens = torch.where(greedy, logprobs.argmax(-1), tokens).clamp(max=logits.shape[-1] - 1)
-    return tokens, logprobs.gather(-1, tokens[:, None])[:, 0]
+    told = np.stack([np.where(greedy, 1.0, temperatures), greedy, draws])  # (3, B)
+    count = max(1, LOGITS_AT_ONCE // logits.shape[1]) if logits.device.type == "cpu" else len(logits)
+    parts = [
+        _sample(part, *of_part, tempered=bool((told[0] != 1).any()), any_greedy=bool(greedy.any()))
+        for part, of_part in zip(
+            logits.split(count), torch.from_numpy(told).to(logits.device).split(count, 1), strict=True
+        )
+    ]
+    tokens, logprobs = torch.cat(parts, dim=1).cpu().numpy()  # one transfer; fp64 holds any token exactly
+    return tokens.astype(np.int64), logprobs
+
+
+def _sample(
+    logits: torch.Tensor,
+    temperatures: torch.Tensor,
+    greedy: torch.Tensor,
+    draws: torch.Tensor,
+    *,
+    tempered: bool,
+    any_greedy: bool,
+) -> torch.Tensor:
+    """(2, b) fp64: the tokens and their log-probabilities. What no row asks for is not computed."""
+    shares = logits.float()  # (b, V)
+    shares -= shares.amax(dim=-1, keepdim=True)
+    if tempered:
+        shares /= temperatures[:, None].float()
+    likeliest = shares.argmax(dim=-1) if any_greedy else None
+    tokens, total = _pick(shares.exp_(), draws)
+    if likeliest is not None:
+        tokens = torch.where(greedy.bool(), likeliest, tokens)
+    chosen = shares.gather(1, tokens[:, None])[:, 0]
+    return torch.stack([tokens.double(), chosen.double().log() - total.log()])
+
+
+def _pick(shares: torch.Tensor, draws: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Where the cumulative sum of `shares` (b, V) passes the draw's part of the total, and the total: (b), (b) fp64."""
+    vocabulary = shares.shape[1]
+    if vocabulary % STRETCH:
+        shares = F.pad(shares, (0, -vocabulary % STRETCH))
+    stretches = shares.unflatten(1, (-1, STRETCH))  # (b, n, STRETCH)
+    ends = stretches.sum(dim=-1).cumsum(dim=-1, dtype=torch.float64)  # (b, n)
+    total = ends[:, -1:]
+    stretch, threshold = _search(ends, draws[:, None] * total)  # (b, 1) each
+    before = F.pad(ends, (1, 0)).gather(1, stretch)
+    inside = stretches.gather(1, stretch[:, :, None].expand(-1, 1, STRETCH))[:, 0].cumsum(dim=-1, dtype=torch.float64)
+    place, _ = _search(inside, threshold - before)
+    return (stretch * STRETCH + place)[:, 0].clamp(max=vocabulary - 1), total[:, 0]
+
+
+def _search(cumulative: torch.Tensor, threshold: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The first entry (b, 1) above the threshold, which is kept below the total, and the threshold so kept.
+
+    That entry has grown from its predecessor, so its share is not zero.
+    """
+    total = cumulative[:, -1:]
+    threshold = torch.minimum(threshold.clamp(min=0), torch.nextafter(total, torch.zeros_like(total)))
+    found = torch.searchsorted(cumulative, threshold, right=True)
+    return found.clamp(max=cumulative.shape[1] - 1), threshold  # beyond the last: where the total is not a number

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 WORTH_WAITING = 8
-"""Tokens that a running request is about to read and a waiting one could then copy: from so many on, it waits."""
+"""Tokens that a running request is about to read and another could then copy: from so many on, it waits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A slot that reads several tokens: `Run(slot=3, start=7, stop=9)` reads those at positions 7 and 8."""
+
+    slot: int
+    start: int
+    stop: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a request goes: `slot`, whose first `reused` tokens are already read, in slot `source`."""
+    """Where a request goes: `slot`, whose first `reused` tokens come from slot `source`, once they are read there."""
 
     slot: int
     source: int
@@ -29,46 +38,96 @@ class SlotTable:
 
     def __init__(self, slots: int, context: int) -> None:
         self.tokens = np.full((slots, context), -1, dtype=np.int32)  # -1 where there is none
-        self.read = np.zeros(slots, dtype=np.int64)
+        self.length = np.zeros(slots, dtype=np.int64)  # tokens known
+        self.read = np.zeros(slots, dtype=np.int64)  # of these, in the cache
         self.busy = np.zeros(slots, dtype=bool)
+        self._waits = np.zeros(slots, dtype=bool)  # busy, and its place is awaited
+        self._awaited: list[Place] = []
         self._last_used = np.zeros(slots, dtype=np.int64)
         self._clock = 0
 
     def place(self, tokens: Sequence[int]) -> Place | None:
-        """A slot for a request that continues `tokens`; None if it has to wait.
+        """A slot for a request that continues `tokens`; None if every slot is busy.
 
-        It waits if every slot is busy, or if one is about to read what the request could copy. A slot is reused in
-        place if the request continues all that it holds; otherwise the idle slot that was used longest ago is taken.
+        What a running request is about to read is worth waiting for. A slot is reused in place if the request continues
+        all that it holds; otherwise the idle slot that was used longest ago is taken.
         """
         if self.busy.all():
             return None
         prompt = np.asarray(tokens, dtype=np.int32)
-        common = self._common_prefixes(prompt)
         # The last token is always read again: its logits are where the completion begins.
-        ready = np.minimum(np.minimum(common, self.read), len(prompt) - 1)
+        common = self._common_prefixes(prompt)
+        usable = np.minimum(common, len(prompt) - 1)
+        ready = np.minimum(usable, self.read)
         source = int(np.argmax(2 * ready + ~self.busy))
-        if (common * self.busy).max() >= ready[source] + WORTH_WAITING:
-            return None
+        reused = int(ready[source])
         in_place = not self.busy[source] and common[source] >= self.read[source]
         slot = source if in_place else int(np.argmin(np.where(self.busy, np.iinfo(np.int64).max, self._last_used)))
-        return Place(slot=slot, source=source, reused=int(ready[source]))
+        awaited = usable * self.busy
+        if awaited.max() >= reused + WORTH_WAITING:
+            source = int(np.argmax(2 * awaited + ~self._waits))
+            reused = int(awaited[source])
+        return Place(slot=slot, source=source, reused=reused)
 
-    def occupy(self, slot: int, tokens: Sequence[int], *, read: int) -> None:
-        """A request that continues `tokens`, of which `read` are in the cache, begins to run in `slot`."""
+    def occupy(self, place: Place, tokens: Sequence[int]) -> bool:
+        """A request that continues `tokens` goes to `place`. Whether what it reuses is there; else it waits for
+        that."""
+        slot = place.slot
+        there = bool(self.read[place.source] >= place.reused)
         self.tokens[slot, : len(tokens)] = tokens
         self.tokens[slot, len(tokens) :] = -1
-        self.read[slot] = read
+        self.length[slot] = len(tokens)
+        self.read[slot] = place.reused if there else 0
         self.busy[slot] = True
+        self._waits[slot] = not there
+        if not there:
+            self._awaited.append(place)
+        return there
+
+    def arrived(self) -> Iterator[Place]:
+        """The places that wait no longer, in the order in which they were taken."""
+        for place in list(self._awaited):
+            if self.read[place.source] >= place.reused:
+                self._awaited.remove(place)
+                self._waits[place.slot] = False
+                self.read[place.slot] = place.reused
+                yield place
+
+    def append(self, slots: np.ndarray, tokens: np.ndarray) -> None:
+        """A token for each of `slots` (B)."""
+        self.tokens[slots, self.length[slots]] = tokens
+        self.length[slots] += 1
+
+    def unread(self, budget: int) -> tuple[np.ndarray, list[Run]]:
+        """The running slots that have one token to read, rising, and those that have more, these within a budget of
+        tokens: who is writing never waits for who is reading."""
+        running = np.flatnonzero(self.busy & ~self._waits)
+        count = self.length[running] - self.read[running]
+        runs = []
+        for slot in running[count > 1].tolist():
+            start = int(self.read[slot])
+            stop = min(int(self.length[slot]), start + budget)
+            budget -= stop - start
+            if stop > start:
+                runs.append(Run(slot=slot, start=start, stop=stop))
+        return running[count == 1], runs
 
     def release(self, slot: int) -> None:
-        """The request in `slot` has ended; its tokens stay until the slot is needed."""
+        """The request in `slot` has ended; its tokens stay until the slot is needed. Who waited for more of them makes
+        do with what was read."""
         self._clock += 1
         self._last_used[slot] = self._clock
-        self.busy[slot] = False
+        self.busy[slot] = self._waits[slot] = False
+        left = [place for place in self._awaited if place.slot != slot]
+        read = int(self.read[slot])
+        self._awaited = [
+            replace(place, reused=min(place.reused, read)) if place.source == slot else place for place in left
+        ]
 
     def forget(self) -> None:
         """Nothing that was read is valid any more, and no trace of it is left: what follows must not depend on it."""
         self.tokens.fill(-1)
+        self.length.fill(0)
         self.read.fill(0)
         self._last_used.fill(0)
         self._clock = 0

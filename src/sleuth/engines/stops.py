@@ -1,8 +1,13 @@
-"""Stop strings, found in text that arrives in pieces."""
+"""Stop strings: which tokens can complete one, and where it ends in text that arrives in pieces."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+
+import numpy as np
+from transformers import PreTrainedTokenizerFast
+
+from sleuth.render import decode
 
 
 class StopScanner:
@@ -16,8 +21,38 @@ class StopScanner:
     def feed(self, piece: str) -> tuple[str, bool]:
         """The part of `piece` that belongs to the completion, and whether a stop string ends it."""
         text = self._tail + piece
-        ends = [at + len(stop) for stop in self.stops if (at := text.find(stop)) >= 0]
-        if ends:
-            return text[len(self._tail) : min(ends)], True
+        end = end_of_stop(text, self.stops)
+        if end is not None:
+            return text[len(self._tail) : end], True
         self._tail = text[-self._reach :] if self._reach else ""
         return piece, False
+
+
+def end_of_stop(text: str, stops: Sequence[str]) -> int | None:
+    """Where the stop string that is complete first ends in `text`, if there is one."""
+    return min((at + len(stop) for stop in stops if stop and (at := text.find(stop)) >= 0), default=None)
+
+
+class StopTokens:
+    """The tokens after which a completion may be over: those that end a text, and those whose own text holds the last
+    character of a stop string. All others need no look at the text."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, vocabulary: int, ends: Collection[int]) -> None:
+        self.tokenizer = tokenizer
+        self.ends = np.zeros(vocabulary, dtype=bool)
+        self.ends[[token for token in ends if token < vocabulary]] = True
+        self._texts: list[str] = []
+        self._by_characters: dict[frozenset[str], np.ndarray] = {frozenset(): self.ends}
+
+    def of(self, stops: Sequence[str]) -> np.ndarray:
+        """(V) bool. Everything, where a last character may be spread over tokens, or vanish from a token alone."""
+        characters = frozenset(stop[-1] for stop in stops if stop)
+        if characters not in self._by_characters:
+            self._by_characters[characters] = self.ends | self._holding(characters)
+        return self._by_characters[characters]
+
+    def _holding(self, characters: Collection[str]) -> np.ndarray:
+        if any(not character.isascii() or character.isspace() for character in characters):
+            return np.ones_like(self.ends)
+        self._texts = self._texts or [decode(self.tokenizer, [token]) for token in range(len(self.ends))]
+        return np.array([any(character in text for character in characters) for text in self._texts], dtype=bool)
