@@ -77,3 +77,16 @@ def test_hits_are_the_needed_tokens_that_the_model_holds_most_likely(make_model)
     expected[:, 1:] = needed[:, 1:] & (likeliest[:, :-1] == input_ids[:, 1:])
     assert expected[0, 5]
     assert torch.equal(token_hits(model, as_pack(input_ids, needed)), expected)
+
+
+def test_the_gradients_of_tokens_that_rows_share_add_up_in_the_same_order_every_time(make_model):
+    model, (input_ids, needed) = make_model(), drawn_batch(rows=600, tokens=60)
+    input_ids[:, :40] = input_ids[0, :40]
+    pack, pulls = as_pack(input_ids, needed), torch.randn(600, 60)
+
+    def gradient() -> bytes:
+        model.zero_grad()
+        (token_logprobs(model, pack)[0] * pulls).sum().backward()
+        return model.get_input_embeddings().weight.grad.numpy().tobytes()
+
+    assert len({gradient() for _ in range(6)}) == 1

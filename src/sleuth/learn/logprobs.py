@@ -54,13 +54,14 @@ def _predicting(model: PreTrainedModel, tree: PrefixTree, trained: Tensor) -> tu
             use_cache=False,
             branches=Branches(tree, model.dtype),
         )
-    return body.last_hidden_state[0, tree.parents[needed]], needed
+    return body.last_hidden_state[0].index_select(0, tree.parents[needed]), needed
 
 
 def _place(values: Tensor, needed: Tensor, tree: PrefixTree, trained: Tensor) -> Tensor:
     """Values of M tokens of the tree, gathered for every row that passes through them: (R, T)."""
     of_tree = values.new_zeros(len(tree)).index_put((needed,), values)
-    return of_tree[tree.places] * trained
+    # Not of_tree[places]: with several threads its backward pass adds up in an order that changes from run to run.
+    return of_tree.index_select(0, tree.places.flatten()).view(tree.places.shape) * trained
 
 
 def _head(model: PreTrainedModel) -> nn.Linear:
