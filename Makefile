@@ -5,8 +5,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 CORE := .venv/core-installed
 DEV := .venv/dev-installed
+BENCH := .venv-bench/installed
 
-.PHONY: demo test test-slow lint base
+.PHONY: demo test test-slow lint base bench
 
 demo: $(CORE)  ## a tiny model learns to search: world, index, training, report
 	$(BIN)/sleuth world runs/world
@@ -24,6 +25,9 @@ base: $(CORE)  ## the tiny base model again, from random weights
 	$(BIN)/sleuth train recipes/tiny/base.toml --run runs/base
 	$(BIN)/python tools/ship_base.py runs/base models/tiny-base
 
+bench: $(BENCH)  ## speed and memory beside the peers: benchmarks/results/latest.json
+	.venv-bench/bin/python -m benchmarks
+
 lint: $(DEV)  ## format, style, types, the order of imports; prints the size of the source
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -40,4 +44,10 @@ $(CORE): pyproject.toml constraints.txt
 
 $(DEV): $(CORE)
 	$(BIN)/pip install -c constraints.txt -e ".[dev]"
+	touch $@
+
+$(BENCH): pyproject.toml constraints.txt benchmarks/requirements.txt
+	$(PYTHON) -m venv .venv-bench
+	.venv-bench/bin/pip install -c constraints.txt torch
+	.venv-bench/bin/pip install -c constraints.txt -e . -r benchmarks/requirements.txt
 	touch $@

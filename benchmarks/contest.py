@@ -1,0 +1,142 @@
+"""A comparison carried out: the peer tuned, the gradients compared, both sides measured in turn, the row made."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.comparisons import METRICS, Comparison, Setting
+from benchmarks.fresh import JobFailedError, run_fresh
+
+TOLERANCE = 1e-5
+"""Relative error of our gradient against a peer's, in fp32; beyond it there is nothing to compare in speed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableRow:
+    """`ours` and `peer` are medians in `unit`, `ratio` says how many times faster or smaller ours is, `low` and `high`
+    are the least and the greatest ratio of a pair. All None, and a note, where there is nothing to compare.
+
+    `TableRow(name="update/refiner/trl", ours=2.4, peer=12.0, ratio=5.0, low=4.6, high=5.3, unit="s")`.
+    """
+
+    name: str
+    unit: str
+    ours: float | None = None
+    peer: float | None = None
+    ratio: float | None = None
+    low: float | None = None
+    high: float | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contest:
+    """One run of the benchmarks: the folder of materials, the rounds, and what was measured on the way.
+
+    `grids`: by measurement, the value at each setting. `gradients`: relative errors by row. `reports`: what our side
+    told in each round, by row.
+    """
+
+    folder: Path
+    rounds: int
+    say: Callable[[str], None]
+    grids: dict[str, dict[str, float | str]] = field(default_factory=dict)
+    gradients: dict[str, float] = field(default_factory=dict)
+    reports: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+
+    def row(self, comparison: Comparison) -> TableRow:
+        """The comparison's row; one that cannot be measured says why."""
+        unit = METRICS[comparison.job].unit
+        try:
+            setting = self._tune(comparison)
+            self._survey(comparison.job, comparison)  # what the peer takes elsewhere, where it is tuned for speed
+            if comparison.same_gradients and (note := self._difference(comparison, setting)):
+                return TableRow(name=comparison.name, unit=unit, note=note)
+            pairs = [self._pair(comparison, setting, turn) for turn in range(self.rounds)]
+        except JobFailedError as error:
+            self.say(str(error))
+            return TableRow(name=comparison.name, unit=unit, note=str(error).splitlines()[-1])
+        return table_row(comparison, pairs, note=f"peer at {_name(setting)}")
+
+    def _tune(self, comparison: Comparison) -> Setting:
+        """The setting of the grid at which the peer is best."""
+        metric = METRICS[comparison.tuned_by]
+        found = self._survey(comparison.tuned_by, comparison)
+        values = {at: value for at, value in found.items() if not isinstance(value, str)}
+        if not values:
+            raise JobFailedError(
+                f"no setting of the grid could be measured: {'; '.join(sorted({*map(str, found.values())}))}"
+            )
+        best = max(values, key=values.__getitem__) if metric.more_is_better else min(values, key=values.__getitem__)
+        return next(setting for setting in comparison.grid if _name(setting) == best)
+
+    def _survey(self, job: str, comparison: Comparison) -> dict[str, float | str]:
+        """The peer at every setting of the grid, or why it could not be measured there. Once a peer and shape: a KL
+        term, which changes nothing about what is best, is left out."""
+        given = {key: value for key, value in comparison.given.items() if key != "beta"}
+        name = " ".join([job, *map(str, given.values()), comparison.peer["side"]])
+        if name not in self.grids:
+            self.grids[name] = {}
+            for setting in comparison.grid:
+                self.say(f"{name}: trying {_name(setting)}")
+                try:
+                    found = self._run(job, given, comparison.peer, setting)[METRICS[job].key]
+                except JobFailedError as error:
+                    found = str(error).splitlines()[-1]
+                self.grids[name][_name(setting)] = found
+        return self.grids[name]
+
+    def _difference(self, comparison: Comparison, setting: Setting) -> str:
+        """What is wrong with the gradients, in words; empty where they agree."""
+        self.say(f"{comparison.name}: comparing gradients")
+        given = dict(comparison.given)
+        terms = {key: given.pop(key) for key in ("beta",) if key in given}
+        sides = {"ours": {**comparison.ours, **terms}, "peer": {**comparison.peer, **setting, **terms}}
+        error = self._run("gradients", given, sides)["error"]
+        self.gradients[comparison.name] = error
+        return "" if error <= TOLERANCE else f"gradients differ by {error:.1e}, more than {TOLERANCE:.0e}"
+
+    def _pair(self, comparison: Comparison, setting: Setting, turn: int) -> tuple[float, float]:
+        """One measurement of each side, ours first in every other round."""
+        key = METRICS[comparison.job].key
+        sides = {"ours": (comparison.ours, {}), "peer": (comparison.peer, setting)}
+        results = {}
+        for side in ("ours", "peer") if turn % 2 == 0 else ("peer", "ours"):
+            results[side] = self._run(comparison.job, comparison.given, *sides[side])
+            self.say(f"{comparison.name}: round {turn + 1}, {side} {results[side][key]:.4g}")
+        self.reports.setdefault(comparison.name, []).append(results["ours"])
+        return results["ours"][key], results["peer"][key]
+
+    def _run(self, job: str, *arguments: Mapping[str, Any]) -> dict[str, Any]:
+        merged = {key: value for part in arguments for key, value in part.items()}
+        return run_fresh(job, folder=str(self.folder), **merged)
+
+
+def table_row(comparison: Comparison, pairs: list[tuple[float, float]], note: str = "") -> TableRow:
+    """The row of (ours, peer) pairs: the ratio of the medians, between the least and the greatest ratio of a pair."""
+    metric = METRICS[comparison.job]
+    ours, peer = (statistics.median(side) for side in zip(*pairs, strict=True))
+    ratios = [_ratio(*pair, metric.more_is_better) for pair in pairs]
+    return TableRow(
+        name=comparison.name,
+        unit=metric.unit,
+        ours=ours,
+        peer=peer,
+        ratio=_ratio(ours, peer, metric.more_is_better),
+        low=min(ratios),
+        high=max(ratios),
+        note=note,
+    )
+
+
+def _ratio(ours: float, peer: float, more_is_better: bool) -> float:
+    return ours / peer if more_is_better else peer / ours
+
+
+def _name(setting: Setting) -> str:
+    return json.dumps(setting)[1:-1].replace('"', "")

@@ -1,0 +1,44 @@
+"""Floating-point operations: what an update needs, and what this machine's matrix product reaches."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+
+import torch
+from transformers import PretrainedConfig
+
+from benchmarks.shapes import distinct_positions, scored_tokens
+from sleuth.learn.batch import Row
+
+MATRIX = 2_048
+REPEATS = 15
+
+
+def matmul_flops() -> float:
+    """FLOP a second of a square fp32 matrix product: the median after warming up."""
+    a, b, out = (torch.rand(MATRIX, MATRIX) for _ in range(3))
+    seconds = []
+    for _ in range(2 * REPEATS):
+        started = time.perf_counter()
+        torch.mm(a, b, out=out)
+        seconds.append(time.perf_counter() - started)
+    return 2 * MATRIX**3 / statistics.median(seconds[REPEATS:])
+
+
+def update_flops(rows: Sequence[Row], config: PretrainedConfig) -> float:
+    """Operations that one forward and backward pass cannot do without, each distinct token computed once.
+
+    Two for each weight and token, two for each of the two products of attention with every token seen; the backward
+    pass is twice the forward pass. The vocabulary is projected for trained tokens only. What is computed again, norms,
+    softmax and the optimiser are not counted.
+    """
+    heads = config.num_attention_heads * config.head_dim
+    attention = config.hidden_size * (2 * heads + 2 * config.num_key_value_heads * config.head_dim)
+    weights = config.num_hidden_layers * (attention + 3 * config.hidden_size * config.intermediate_size)
+    positions = distinct_positions(rows)
+    seen = sum(position + 1 for position in positions)
+    body = 2 * weights * len(positions) + 4 * config.num_hidden_layers * heads * seen
+    head = 2 * config.hidden_size * config.vocab_size * scored_tokens(rows)
+    return 3.0 * (body + head)

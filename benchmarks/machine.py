@@ -1,0 +1,42 @@
+"""Where and with what the figures were measured."""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import torch
+
+LIBRARIES = ("torch", "transformers", "trl", "prefix-grouper", "accelerate", "tokenizers", "tantivy", "numpy")
+
+
+def versions() -> dict[str, str]:
+    """The libraries that matter; what is not installed is left out."""
+    return {"python": platform.python_version(), "sleuth": version("sleuth")} | {
+        name: found for name in LIBRARIES if (found := _version(name))
+    }
+
+
+def machine() -> dict[str, str | int]:
+    """Processor, cores, threads that torch uses, memory, and system."""
+    return {
+        "processor": _processor(),
+        "cores": os.cpu_count() or 0,
+        "threads": torch.get_num_threads(),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "system": f"{platform.system()} {platform.machine()}",
+    }
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _processor() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor())

@@ -1,0 +1,55 @@
+"""Our update: `Policy.update` on collated rows."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+
+from benchmarks.sides import LEARNING_RATE, MAX_GRAD_NORM, Terms, open_policy
+from sleuth.learn.batch import Row, collate
+from sleuth.learn.objective import PolicyLoss
+from sleuth.learn.optim import Optimisation
+from sleuth.learn.policy import Policy, Update
+
+BUDGET = 16_384
+"""Tokens of a micro-batch: the default of a recipe."""
+
+
+class Ours:
+    """Sleuth's learner. `last` is what its last update reported."""
+
+    def __init__(self, terms: Terms) -> None:
+        reference = (
+            AutoModelForCausalLM.from_pretrained(terms.model).eval().requires_grad_(False) if terms.beta else None
+        )
+        optimisation = Optimisation(steps=100, learning_rate=LEARNING_RATE, max_grad_norm=MAX_GRAD_NORM)
+        self.policy = Policy(open_policy(terms), optimisation, reference)
+        self.loss = PolicyLoss(beta=terms.beta)
+        self.budget = terms.setting
+        self.last: Update | None = None
+
+    def play(self, batches: Sequence[Sequence[Row]]) -> list[float]:
+        """One update a batch; the seconds of each."""
+        return [self._update(rows) for rows in batches]
+
+    def gradients(self, rows: Sequence[Row]) -> dict[str, Tensor]:
+        """The gradient of one update; the weights stay as they are."""
+        kept: dict[str, Tensor] = {}
+
+        def keep() -> None:
+            gradients = {name: weight.grad for name, weight in self.policy.masters.tensors.items()}
+            kept.update({name: gradient.clone() for name, gradient in gradients.items() if gradient is not None})
+
+        self.policy.max_grad_norm = math.inf
+        self.policy.optimiser.step = keep
+        self._update(rows)
+        return kept
+
+    def _update(self, rows: Sequence[Row]) -> float:
+        started = time.perf_counter()
+        self.last = self.policy.update(collate(rows), self.loss, budget=self.budget)
+        return time.perf_counter() - started

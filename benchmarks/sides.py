@@ -1,0 +1,83 @@
+"""Who updates: the contract that ours and every peer keep, so that one clock and one comparison serve all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from sleuth.learn.batch import Row
+
+LEARNING_RATE = 1e-6
+MAX_GRAD_NORM = 1.0
+"""AdamW without weight decay, constant learning rate, gradients clipped: the same for all sides."""
+
+AWAY = 0.005
+"""How far a policy stands from its reference: the deviation of noise on weights whose own is 0.02."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What a side is opened with. `model` is a folder. `setting` is the side's own knob: ours takes a budget in tokens,
+    padded batches and TRL rows a micro-batch, PrefixGrouper groups a micro-batch. `beta` weighs the KL (k3) to a frozen
+    copy of the model. An update has `rows` rows in groups of `siblings`. `recompute` is gradient
+    checkpointing, for TRL, which has it on by default."""
+
+    model: Path
+    setting: int
+    rows: int
+    siblings: int
+    beta: float = 0.0
+    recompute: bool = False
+
+
+class Side(Protocol):
+    """A model with its optimiser, ready to update."""
+
+    def play(self, batches: Sequence[Sequence[Row]]) -> list[float]:
+        """One update a batch, from rows to stepped weights; the seconds of each."""
+        ...
+
+    def gradients(self, rows: Sequence[Row]) -> dict[str, Tensor]:
+        """The gradient of one update by parameter name, unclipped."""
+        ...
+
+
+SIDES = {
+    "ours": ("benchmarks.ours", "Ours"),
+    "padded": ("benchmarks.padded_peer", "Padded"),
+    "prefix_grouper": ("benchmarks.prefix_grouper_peer", "Grouped"),
+    "trl": ("benchmarks.trl_peer", "Trl"),
+}
+
+
+def open_side(name: str, terms: Terms) -> Side:
+    """A side by its name. Its libraries are imported only here: a process pays for one side alone."""
+    module, kind = SIDES[name]
+    return getattr(import_module(module), kind)(terms)
+
+
+def open_policy(terms: Terms) -> PreTrainedModel:
+    """The model that learns. With a KL term it is moved away from its reference, or the KL would have no gradient."""
+    model = AutoModelForCausalLM.from_pretrained(terms.model)
+    if terms.beta:
+        torch.manual_seed(1)
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight.add_(torch.randn_like(weight), alpha=AWAY)
+    return model
+
+
+def relative_error(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> float:
+    """The distance of two gradients over the length of the second, all parameters as one vector."""
+    if ours.keys() != theirs.keys():
+        raise ValueError(f"gradients of different parameters: {sorted(ours.keys() ^ theirs.keys())}")
+    distance = sum(float((ours[name] - theirs[name]).double().square().sum()) for name in theirs)
+    length = sum(float(gradient.double().square().sum()) for gradient in theirs.values())
+    return (distance / length) ** 0.5
