@@ -15,7 +15,7 @@ from sleuth.learn.objective import PolicyLoss
 from sleuth.learn.optim import Optimisation
 from sleuth.learn.policy import Policy, Update
 
-BUDGET = 16_384
+BUDGET = 4_096
 """Tokens of a micro-batch: the default of a recipe."""
 
 

@@ -14,7 +14,7 @@ from benchmarks.workloads import Request
 from sleuth.engines.local import LocalEngine
 from sleuth.types import Sampling
 
-SLOTS = 64
+SLOTS = 256
 CONTEXT = 1_024
 
 

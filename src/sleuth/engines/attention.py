@@ -159,7 +159,7 @@ def _write(query: Tensor, keys: Tensor, values: Tensor, writers: Writers, scale:
     parts = []
     for span, window, bias in zip(writers.spans, writers.windows, writers.biases, strict=True):
         stretch = (window.slots, slice(None), window.keys)
-        parts.append(_attend(padded[span], keys[stretch], values[stretch], scale, bias=bias))
+        parts.append(_attend_own(padded[span], keys[stretch], values[stretch], scale, bias))
     output, weight = parts[0] if len(parts) == 1 else (torch.cat(part) for part in zip(*parts, strict=True))
     if writers.real is not None:
         output, weight = output[writers.real], weight[writers.real]
@@ -194,6 +194,21 @@ def _merge(output: Tensor, weight: Tensor, other: Tensor, of_other: Tensor) -> t
     """Attention over two stretches of keys from that over each, by their log-sum-exps."""
     share = torch.sigmoid(of_other - weight)[..., None].to(output.dtype)
     return torch.lerp(output, other, share), torch.logaddexp(weight, of_other)
+
+
+def _attend_own(
+    query: Tensor, keys: Tensor, values: Tensor, scale: float, bias: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """`_attend` for the few queries of one token a row (b, kv_heads, sharing, D). Matrix products of the whole batch:
+    the kernel, made for long runs, takes a row's head by itself and gains nothing from a second core."""
+    scores = (query @ keys.transpose(-1, -2)).float().mul_(scale)
+    if bias is not None:
+        scores += bias
+    largest = scores.amax(dim=-1, keepdim=True)
+    shares = scores.sub_(largest).exp_()
+    total = shares.sum(dim=-1, keepdim=True)
+    output = shares.to(values.dtype) @ values
+    return output.div_(total), total.log_().add_(largest)[..., 0]
 
 
 def _attend(

@@ -65,7 +65,7 @@ class TrainingRecipe(StrictModel):
     """Decoupled weight decay."""
     max_grad_norm: PositiveFloat = 1.0
     """The gradient's global norm is clipped here."""
-    tokens_per_micro_batch: PositiveInt = 16_384
+    tokens_per_micro_batch: PositiveInt = 4_096
     """Distinct tokens in one forward and backward pass; changes memory and speed, never the result."""
     gradient_checkpointing: bool = False
     """Compute a layer's activations again in the backward pass instead of keeping them: less memory, a third slower."""
