@@ -24,9 +24,10 @@ from sleuth.recipe.training import InitRecipe, TrainingRecipe
 from sleuth.render import check_writable, load_tokenizer
 from sleuth.retrieval.bm25 import Bm25
 from sleuth.retrieval.control import EmptyRetriever, ShuffledRetriever
-from sleuth.rewards.answer import AnswerReward
+from sleuth.rewards.answer import SCORER_VERSIONS, AnswerReward
 from sleuth.rewards.total import TotalReward
 from sleuth.runs.protocol import ProtocolCard, text_sha256
+from sleuth.runs.reward_spec import RewardPart, RewardSpec
 from sleuth.types import Env, Retriever, Reward, SleuthError, Task
 
 transformers.utils.logging.disable_progress_bar()  # a run shows one bar, and it is ours
@@ -115,7 +116,9 @@ class SearchSetting:
     def env(self, task: Task) -> Env:
         return SearchEnv(task, self.dialect, self.prompt, self.retriever, forced_search=self.forced_search)
 
-    def protocol(self, scorer: str, context: int) -> ProtocolCard:
+    def protocol(
+        self, scorer: str, context: int, reward: RewardSpec | None = None, questions_sha256: str | None = None
+    ) -> ProtocolCard:
         """The card that travels with what is trained here, in episodes of at most `context` tokens."""
         return ProtocolCard(
             dialect=self.dialect,
@@ -126,6 +129,8 @@ class SearchSetting:
             forced_search=self.forced_search,
             scorer=scorer,
             corpus_sha256=self.corpus_sha256,
+            reward=reward,
+            questions_sha256=questions_sha256,
             sleuth_version=__version__,
         )
 
@@ -234,6 +239,22 @@ def optimisation_of(stage: TrainingRecipe) -> Optimisation:
 
 
 # -- rewards ---------------------------------------------------------------------------------------------------------
+
+
+def reward_spec_of(rewards: Sequence[AnswerRewardRecipe]) -> RewardSpec:
+    """What `reward_of` pays for, as it travels with a checkpoint."""
+    return RewardSpec(
+        parts=tuple(
+            RewardPart(
+                kind=reward.kind,
+                scorer=reward.scorer,
+                scorer_version=SCORER_VERSIONS[reward.scorer],
+                weight=reward.weight,
+                shuffle=reward.shuffle,
+            )
+            for reward in rewards
+        )
+    )
 
 
 def reward_of(rewards: Sequence[AnswerRewardRecipe], dialect: Dialect) -> Reward:

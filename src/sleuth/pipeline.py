@@ -43,6 +43,20 @@ def run_recipe(recipe: Recipe, folder: RunFolder) -> Path:
     return Path(model)
 
 
+def roll_back(recipe: Recipe, folder: RunFolder) -> None:
+    """Send the last stage that has saved anything back to its best checkpoint. Raises SleuthError where none has."""
+    first_step, last = 0, None
+    for index, stage in enumerate(recipe.stage):
+        if isinstance(stage, EvaluateRecipe):
+            continue
+        run = StageRun(recipe=recipe, index=index, folder=folder, model=recipe.model, first_step=first_step)
+        last = run if run.checkpoints() else last
+        first_step += stage.steps
+    if last is None:
+        raise SleuthError(f"{folder.path}: holds no checkpoint to go back to")
+    folder.say(last.roll_back())
+
+
 def require_inputs(recipe: Recipe) -> None:
     """Read all that the stages will need, so that what is missing or does not fit stops the run before its first step,
     not in its third hour. Raises a one-line `SleuthError` that names the stage."""

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from sleuth.dialects import Dialect, Tags
-from sleuth.runs.protocol import ProtocolCard
+from sleuth.runs.protocol import HISTORY, ProtocolCard
+from sleuth.runs.reward_spec import RewardPart, RewardSpec
 from sleuth.types import SleuthError
 
 
@@ -66,12 +67,15 @@ def test_any_change_of_the_dialect_changes_the_hash_of_the_protocol(protocol: Pr
 
 
 def test_no_field_is_left_out_of_the_two_tests_above() -> None:
-    assert ProtocolCard.model_fields.keys() - {"dialect", "prompt_sha256", "sleuth_version"} == OF_THE_CARD.keys()
+    assert ProtocolCard.model_fields.keys() - {"dialect", "prompt_sha256"} - HISTORY == OF_THE_CARD.keys()
     assert {field.name for field in dataclasses.fields(Dialect)} == OF_THE_DIALECT.keys()
 
 
-def test_a_new_version_of_sleuth_does_not_change_the_hash(protocol: ProtocolCard) -> None:
-    assert protocol.model_copy(update={"sleuth_version": "9.9.9"}).hash == protocol.hash
+def test_where_a_checkpoint_comes_from_does_not_change_the_hash(protocol: ProtocolCard) -> None:
+    part = RewardPart(kind="answer", scorer="strict", scorer_version=1, weight=2.0)
+    history = {"sleuth_version": "9.9.9", "reward": RewardSpec(parts=(part,)), "questions_sha256": "5f1c"}
+    assert history.keys() == HISTORY
+    assert protocol.model_copy(update=history).hash == protocol.hash
 
 
 @pytest.mark.parametrize(

@@ -127,6 +127,6 @@ def test_a_torn_last_metrics_line_is_gone_before_the_next_is_written(tmp_path: P
 def test_log_lines_are_kept_with_their_time(tmp_path: Path, recipes: Recipes) -> None:
     for line in ("began", "went on"):
         with RunFolder.open(tmp_path / "run", recipes()) as run:
-            run.log(line)
+            run.say(line)
     lines = (tmp_path / "run/log.txt").read_text(encoding="utf-8").splitlines()
     assert [line[21:] for line in lines] == ["began", "went on"]

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from sleuth.types import SleuthError
+
 
 def train(
     recipe: Annotated[Path, typer.Argument(help="The recipe, a TOML file.", show_default=False)],
@@ -16,14 +18,24 @@ def train(
     run: Annotated[
         Path | None, typer.Option(help="The run folder; continued if it holds this run. Default: runs/NAME.")
     ] = None,
+    back: Annotated[
+        bool, typer.Option("--roll-back", help="Go on from the best checkpoint, with other draws; --set may differ.")
+    ] = False,
+    accepted_reward: Annotated[
+        str | None, typer.Option("--accept-reward", metavar="HASH", help="Go on under this other reward.")
+    ] = None,
 ) -> None:
     """Train a recipe; continues a run folder that holds the same recipe."""
-    from sleuth.pipeline import run_recipe
+    from sleuth.pipeline import roll_back, run_recipe
     from sleuth.recipe import load_recipe
     from sleuth.runs.run_folder import RunFolder
 
     resolved = load_recipe(recipe, overrides or ())
     place = run or Path("runs") / resolved.name
-    with RunFolder.open(place, resolved) as folder:
+    if back and not (place / "recipe.toml").exists():
+        raise SleuthError(f"{place}: holds no run to go back in")
+    with RunFolder.open(place, resolved, accepted_reward=accepted_reward, changed=back) as folder:
+        if back:
+            roll_back(resolved, folder)
         last = run_recipe(resolved, folder)
     typer.echo(f"{last}: the last checkpoint. Look at the run with `sleuth report {place}`.")

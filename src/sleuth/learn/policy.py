@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -46,6 +47,16 @@ class Update:
     tokens_dense: int
 
 
+def no_update() -> dict[str, Any]:
+    """The figures of an `Update` that was not made."""
+    counts = ("changed_weights_fraction", "tokens_trained", "tokens_computed", "tokens_dense")
+    return dict.fromkeys(field.name for field in dataclasses.fields(Update)) | dict.fromkeys(counts, 0)
+
+
+class NotFiniteError(SleuthError):
+    """A loss or a gradient is no number. The weights were left as they were."""
+
+
 Objective = Callable[[Pack, Tensor], tuple[Tensor, dict[str, Tensor]]]
 """(pack, log-probabilities (R, T)) -> its share of the loss, and per-token statistics (R, T) by name."""
 
@@ -81,8 +92,8 @@ class Policy:
         and the statistics are of the rows that were. The weights of the others, fixed over all rows, stay what they
         were.
 
-        Raises SleuthError, with the weights untouched, if loss or gradient is not finite, or if the loss needs the
-        sampler's log-probabilities and the batch has none.
+        Raises NotFiniteError, with the weights untouched, if loss or gradient is not finite, and SleuthError if the
+        loss needs the sampler's log-probabilities and the batch has none.
         """
         if batch.sampler_logprobs is None and (loss.old == "sampler" or loss.tis_cap is not None):
             raise SleuthError(
@@ -107,6 +118,18 @@ class Policy:
 
         return self._step(batch, objective, budget=budget, temperature=1.0)
 
+    @property
+    def state_bytes(self) -> int:
+        """What `state_dict` will hold once every weight was stepped."""
+        moments = {"adamw": 2, "muon": 1}
+        stepped = sum(
+            moments[name] * tensor.nbytes
+            for name, part in self.optimiser.parts.items()
+            for group in part.param_groups
+            for tensor in group["params"]
+        )
+        return stepped + sum(tensor.nbytes for tensor in self.masters.state_dict().values())
+
     def state_dict(self) -> dict[str, Any]:
         """All that the model's own files do not hold: optimiser, schedule, and the masters of 16-bit weights."""
         return {"optimiser": self.optimiser.state_dict(), "masters": self.masters.state_dict()}
@@ -119,11 +142,15 @@ class Policy:
     def _step(self, batch: Batch, objective: Objective, *, budget: int, temperature: float) -> Update:
         packs = pack(batch, budget)
         loss, sums = 0.0, Counter[str]()
-        for part in packs:
-            share, statistics = self._backward(part.to(self.model.device), objective, temperature)
-            loss += share
-            sums.update(statistics)
-        norm = self._clip_gradients()
+        try:
+            for part in packs:
+                share, statistics = self._backward(part.to(self.model.device), objective, temperature)
+                loss += share
+                sums.update(statistics)
+            norm = self._clip_gradients()
+        except BaseException:
+            self.masters.discard_gradients()
+            raise
         learning_rate = self.optimiser.learning_rate
         before = self.masters.snapshot()
         self.optimiser.step()
@@ -160,8 +187,7 @@ class Policy:
     def _require_finite(self, what: str, value: float) -> None:
         if math.isfinite(value):
             return
-        self.masters.discard_gradients()
-        raise SleuthError(
+        raise NotFiniteError(
             f"the {what} of update {self.optimiser.steps + 1} is {value}; the weights were left as they were: "
             "go back to the last checkpoint with a lower learning_rate or max_grad_norm"
         )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from sleuth.recipe.strict import StrictModel
+from sleuth.recipe.alarms import AlarmsRecipe
+from sleuth.recipe.strict import Name, StrictModel
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
@@ -47,6 +48,10 @@ class InitRecipe(StrictModel):
 class TrainingRecipe(StrictModel):
     """The optimiser's numbers and the rhythm of saves."""
 
+    kind: Any
+    """Which loop it is: each stage says its own."""
+    name: Name
+    """What the stage is called in the run folder."""
     steps: PositiveInt
     """Optimiser steps: the schedule's horizon."""
     stop_after: PositiveInt | None = None
@@ -72,7 +77,10 @@ class TrainingRecipe(StrictModel):
     save_every: PositiveInt = 100
     """Steps between checkpoints; the last step is always saved."""
     keep: PositiveInt = 2
-    """How many of the stage's checkpoints are kept, newest first."""
+    """How many checkpoints that the stage can go on from are kept, newest first, beside its best one."""
+    milestone_every: PositiveInt | None = None
+    """Steps between checkpoints whose weights are kept for good."""
+    alarms: AlarmsRecipe = AlarmsRecipe()
 
     @model_validator(mode="after")
     def _steps_fit(self) -> Self:

@@ -10,6 +10,9 @@ from typing import Literal
 
 from sleuth.types import Episode, Group, Score
 
+SCORER_VERSIONS = {"strict": 1}
+"""Raised whenever the same episode could score differently: a run that began under another one is not continued."""
+
 Outcome = Literal["correct", "wrong", "no_answer", "malformed"]
 
 

@@ -1,7 +1,8 @@
 """Checkpoints: a Hugging Face folder that any loader reads, with what Sleuth needs to go on beside it.
 
 `step-000100/` holds the model (safetensors), the tokenizer, `protocol.json`, `README.md` and `state/`. It is written
-as `step-000100.partial` and renamed when it is on the disk, so that a folder with its final name is always whole.
+as `step-000100.partial` and renamed when it is on the disk, and it gets that name again before it is removed, so that a
+folder with its final name is always whole. A milestone is a checkpoint whose state was removed.
 torch is imported where it is used: a report lists checkpoints without it.
 """
 
@@ -10,11 +11,13 @@ from __future__ import annotations
 import pickle
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sleuth.runs.atomic import PARTIAL, replacing_folder
+from sleuth.runs.disk import SLACK, require_free, telling_full_disks
 from sleuth.runs.protocol import ProtocolCard
 from sleuth.types import SleuthError
 
@@ -51,7 +54,8 @@ def save_checkpoint(
     import torch
 
     _check_plain(state, "state")
-    with replacing_folder(folder) as partial:
+    with replacing_folder(folder) as partial, telling_full_disks(folder.parent):
+        require_free(folder.parent, checkpoint_bytes(model, state or {}))
         model.save_pretrained(partial)
         tokenizer.save_pretrained(partial)
         (partial / "README.md").write_text(card, encoding="utf-8")
@@ -60,6 +64,12 @@ def save_checkpoint(
         if state is not None:
             (partial / STATE).parent.mkdir()
             torch.save(dict(state), partial / STATE)
+
+
+def checkpoint_bytes(model: PreTrainedModel, state: Mapping[str, Any]) -> int:
+    """What a checkpoint will take on the disk, nearly: weights that are tied are counted once."""
+    weights = {id(weight): weight.nbytes for weight in model.parameters()}
+    return sum(weights.values()) + sum(_tensor_bytes(state)) + SLACK
 
 
 def load_state(checkpoint: Path) -> dict[str, Any]:
@@ -83,22 +93,76 @@ def checkpoints_in(directory: Path) -> list[Path]:
     return sorted(whole, key=step_of)
 
 
+def resumable(checkpoint: Path) -> bool:
+    """Whether a stage can go on from it."""
+    return (checkpoint / STATE).exists()
+
+
 def latest_checkpoint(directory: Path) -> Path | None:
     """The checkpoint of the highest step, if there is one."""
     return next(reversed(checkpoints_in(directory)), None)
 
 
-def prune_checkpoints(directory: Path, newest: Path, keep: int, after: int = 0) -> None:
-    """Remove what `newest`, just saved, has outlived: all but the `keep` last checkpoints from step `after` to its own;
-    those of later steps, which grew out of where this stage had ended before it went on; and what killed processes left
-    half written. What came until `after` belongs to another stage, which this one may still need."""
-    if keep < 1:
-        raise ValueError(f"keep = {keep}: a run keeps at least its last checkpoint")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retention:
+    """Which checkpoints of a stage outlive a save: the `keep` newest and `best`, whole; and without their state, those
+    whose step is a multiple of `milestone_every`, as the stage counts from step `after` on."""
+
+    keep: int
+    milestone_every: int | None = None
+    best: Path | None = None
+    after: int = 0
+
+    def is_milestone(self, checkpoint: Path) -> bool:
+        """Whether its weights are kept for good."""
+        every = self.milestone_every
+        return every is not None and (step_of(checkpoint) - self.after) % every == 0
+
+
+def prune_checkpoints(directory: Path, newest: Path, retention: Retention) -> None:
+    """Remove what `newest`, just saved, has outlived: what its stage does not retain; checkpoints of later steps, which
+    grew out of where this stage had ended before it went on; and what killed processes left half written. What came
+    until `retention.after` belongs to another stage, which this one may still need."""
+    if retention.keep < 1:
+        raise ValueError(f"keep = {retention.keep}: a run keeps at least its last checkpoint")
     there, last = checkpoints_in(directory), step_of(newest)
-    own = [place for place in there if after < step_of(place) <= last]
-    later = [place for place in there if step_of(place) > last]
-    for place in [*own[:-keep], *later, *directory.glob(f"step-*{PARTIAL}")]:
+    own = [place for place in there if retention.after < step_of(place) <= last]
+    whole = [place for place in own if resumable(place)]
+    for place in [place for place in whole[: -retention.keep] if place != retention.best]:
+        if retention.is_milestone(place):
+            remove_state(place)
+        else:
+            remove_checkpoint(place)
+    for place in there:
+        if step_of(place) > last:
+            remove_checkpoint(place)
+    for place in directory.glob(f"step-*{PARTIAL}"):
         shutil.rmtree(place)
+
+
+def remove_checkpoint(checkpoint: Path) -> None:
+    """It loses its name first: half of it would pass for a checkpoint."""
+    doomed = checkpoint.with_name(checkpoint.name + ".removed" + PARTIAL)
+    shutil.rmtree(doomed, ignore_errors=True)
+    checkpoint.rename(doomed)
+    shutil.rmtree(doomed)
+
+
+def remove_state(checkpoint: Path) -> None:
+    """What is left is a model that cannot be trained further where it stopped."""
+    (checkpoint / STATE).unlink()
+    (checkpoint / STATE).parent.rmdir()
+
+
+def _tensor_bytes(value: Any) -> Iterator[int]:
+    if isinstance(value, Mapping):
+        for inner in value.values():
+            yield from _tensor_bytes(inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _tensor_bytes(inner)
+    elif hasattr(value, "nbytes"):
+        yield value.nbytes
 
 
 def _check_plain(value: Any, where: str) -> None:

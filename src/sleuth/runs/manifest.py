@@ -49,6 +49,16 @@ class Manifest:
         manifest["hashes"].update(hashes)
         self._write(manifest)
 
+    def add_roll_back(self, stage: str, *, left: int, begun_at: int) -> None:
+        """Note that a stage left step `left` to begin again at step `begun_at`, with other draws."""
+        manifest = self.read()
+        manifest.setdefault("rolled_back", []).append({"stage": stage, "left": left, "begun_at": begun_at})
+        self._write(manifest)
+
+    def roll_backs(self, stage: str) -> int:
+        """How often a stage was rolled back."""
+        return sum(entry["stage"] == stage for entry in self.read().get("rolled_back", ()))
+
     def read(self) -> dict[str, Any]:
         """The manifest as it stands."""
         return json.loads(self.path.read_text(encoding="utf-8"))

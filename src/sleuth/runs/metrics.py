@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,17 @@ class MetricsFile:
         self.path = path
 
     def append(self, stage: str, step: int, figures: Mapping[str, Any]) -> None:
-        """Write one step's row and hand it to the system at once. A figure that is not finite is written as null."""
+        """Write one step's row, whole or not at all, and hand it to the system at once. A figure that is not finite is
+        written as null."""
         row = {"stage": stage, "step": step} | {name: _finite(value) for name, value in figures.items()}
-        with open(self.path, "a", encoding="utf-8") as file:
-            file.write(json.dumps(row, allow_nan=False) + "\n")
+        with open(self.path, "ab") as file:
+            end = file.tell()
+            try:
+                file.write(json.dumps(row, allow_nan=False).encode() + b"\n")
+                file.flush()
+            except OSError:
+                os.truncate(self.path, end)
+                raise
 
     def rows(self) -> list[dict[str, Any]]:
         """Every row. A last line that a killed process left half written is passed over."""

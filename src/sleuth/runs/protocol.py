@@ -11,9 +11,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from sleuth.dialects import Dialect
 from sleuth.runs.atomic import write_text
+from sleuth.runs.reward_spec import RewardSpec
 from sleuth.types import SleuthError
 
 FILE = "protocol.json"
+HISTORY = {"sleuth_version", "reward", "questions_sha256"}
+"""The fields that tell where a checkpoint comes from, not how it is to be asked."""
 
 
 def text_sha256(text: str) -> str:
@@ -42,8 +45,12 @@ class ProtocolCard(BaseModel):
     """Who decided what a right answer is."""
     corpus_sha256: str | None = None
     """The corpus that was searched; None where nothing was."""
+    reward: RewardSpec | None = None
+    """What was paid for; None where nothing was trained."""
+    questions_sha256: str | None = None
+    """The questions it was trained on."""
     sleuth_version: str
-    """The version that trained it; the only field that the hash leaves out."""
+    """The version that trained it."""
 
     @model_validator(mode="after")
     def _prompt_is_whole(self) -> Self:
@@ -53,8 +60,9 @@ class ProtocolCard(BaseModel):
 
     @property
     def hash(self) -> str:
-        """sha256 of the protocol: two checkpoints with the same one can be compared."""
-        return text_sha256(json.dumps(self.model_dump(exclude={"sleuth_version"}), sort_keys=True))
+        """sha256 of how questions are asked and answers are judged, whatever was trained on what: two evaluations with
+        the same one can be compared."""
+        return text_sha256(json.dumps(self.model_dump(exclude=HISTORY), sort_keys=True))
 
     def write(self, checkpoint: Path) -> None:
         """Put the card into a checkpoint's folder."""

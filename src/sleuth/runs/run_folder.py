@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from sleuth.recipe import Recipe, dump_toml, load_recipe
 from sleuth.runs.atomic import PARTIAL, write_text
+from sleuth.runs.backlog import Backlog
 from sleuth.runs.lock import RunLock
 from sleuth.runs.manifest import Manifest, identity
 from sleuth.runs.metrics import MetricsFile
 from sleuth.types import SleuthError
+
+REWARD_KEY = r"stage\.\d+\.reward\."
 
 
 class RunFolder:
@@ -21,7 +28,7 @@ class RunFolder:
     `checkpoints`. Use it as a context manager, or `close` it.
     """
 
-    def __init__(self, path: Path, recipe: Recipe, lock: RunLock) -> None:
+    def __init__(self, path: Path, recipe: Recipe, lock: RunLock, accepted_reward: str | None = None) -> None:
         self.path = path
         self.recipe = recipe
         self.metrics = MetricsFile(path / "metrics.jsonl")
@@ -29,11 +36,15 @@ class RunFolder:
         self.rollouts = path / "rollouts"
         self.eval = path / "eval"
         self.checkpoints = path / "checkpoints"
+        self.accepted_reward = accepted_reward
+        self.backlog = Backlog(self.say)
+        self._console: Callable[[str], None] = _to_stderr
         self._lock = lock
 
     @classmethod
-    def open(cls, path: Path, recipe: Recipe) -> Self:
-        """Make the folder, or continue it if it holds this recipe (only `stop_after` may differ).
+    def open(cls, path: Path, recipe: Recipe, *, accepted_reward: str | None = None, changed: bool = False) -> Self:
+        """Make the folder, or continue it if it holds this recipe (only `stop_after` may differ; with `accepted_reward`
+        the rewards too, and all of it where the recipe is said to be `changed`).
 
         Raises `SleuthError` where the folder holds another recipe or other things, or another process writes it.
         """
@@ -41,18 +52,33 @@ class RunFolder:
         path.mkdir(parents=True, exist_ok=True)
         lock = RunLock(path)
         try:
-            _check_recipe(path, recipe)
-            run = cls(path, recipe, lock)
+            if not changed:
+                _check_recipe(path, recipe, rewards_may_differ=accepted_reward is not None)
+            run = cls(path, recipe, lock, accepted_reward)
             run._begin()
         except BaseException:
             lock.release()
             raise
         return run
 
-    def log(self, line: str) -> None:
-        """Add a line to `log.txt`, with the time."""
-        with open(self.path / "log.txt", "a", encoding="utf-8") as file:
+    def say(self, line: str) -> None:
+        """A line for whoever watches, and for `log.txt`, with the time. A log that cannot be written ends no run."""
+        self._console(line)
+        with suppress(OSError), open(self.path / "log.txt", "a", encoding="utf-8") as file:
             file.write(f"{datetime.now().isoformat(sep=' ', timespec='seconds')}  {line}\n")
+
+    @contextmanager
+    def saying(self, console: Callable[[str], None]) -> Iterator[None]:
+        """What `say` prints goes through `console`: a progress bar keeps its place below."""
+        self._console, before = console, self._console
+        try:
+            yield
+        finally:
+            self._console = before
+
+    def write_metrics(self, stage: str, step: int, figures: Mapping[str, Any]) -> None:
+        """A row of `metrics.jsonl`; on a full disk it waits."""
+        self.backlog.write(f"the figures of step {step}", lambda: self.metrics.append(stage, step, figures))
 
     def close(self) -> None:
         """Let another process continue the run."""
@@ -72,6 +98,10 @@ class RunFolder:
             folder.mkdir(exist_ok=True)
 
 
+def _to_stderr(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
 def _check_place(path: Path) -> None:
     if path.exists() and not path.is_dir():
         raise SleuthError(f"{path}: is a file; a run needs a folder")
@@ -82,12 +112,12 @@ def _check_place(path: Path) -> None:
         raise SleuthError(f"{path}: holds no run but {foreign[0]!r}; choose a new or an empty folder with --run")
 
 
-def _check_recipe(path: Path, recipe: Recipe) -> None:
+def _check_recipe(path: Path, recipe: Recipe, *, rewards_may_differ: bool) -> None:
     if not (path / "recipe.toml").exists():
         return
     there, here = identity(load_recipe(path / "recipe.toml")), identity(recipe)
     for key in there | here:
-        if there.get(key) != here.get(key):
+        if there.get(key) != here.get(key) and not (rewards_may_differ and re.match(REWARD_KEY, key)):
             raise SleuthError(
                 f"{path}: holds another run: {key} is {_shown(there.get(key))} there and {_shown(here.get(key))} here; "
                 "choose another folder with --run"

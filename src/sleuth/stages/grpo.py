@@ -6,56 +6,39 @@ import asyncio
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedModel
 
-from sleuth.build import optimisation_of, reward_of, search_setting
+from sleuth.build import optimisation_of, reward_of, reward_spec_of, search_setting
 from sleuth.data.questions import questions_hash, select_tasks
 from sleuth.engines.local import LocalEngine
 from sleuth.learn.advantages import group_advantages, has_signal
 from sleuth.learn.batch import Batch, collate, trajectory_row
 from sleuth.learn.objective import PolicyLoss
-from sleuth.learn.policy import Policy, Update, frozen_copy
+from sleuth.learn.policy import NotFiniteError, Policy, frozen_copy, no_update
 from sleuth.recipe.stages import GrpoRecipe
 from sleuth.render import Renderer
 from sleuth.rollout import Rollout, scored
 from sleuth.runs.checkpoints import step_name
-from sleuth.runs.progress import ProgressBar
 from sleuth.runs.rollouts import write_rollouts
+from sleuth.stages.evidence import episodes_showing
+from sleuth.stages.memory import TokenBudget
 from sleuth.stages.stage_run import Saved, StageRun, last_step
 from sleuth.stages.step_figures import Advantages, probe_lines, step_figures, values_of
 from sleuth.stages.task_order import TaskOrder
+from sleuth.stages.training import train
 from sleuth.types import Group, SleuthError, Task
 
 
 def run_grpo(stage: GrpoRecipe, run: StageRun) -> Path:
     """Train until the stage's last step; the last checkpoint."""
     saved = run.saved()
-    begin, end = saved.steps if saved else 0, last_step(stage)
-    if saved and begin >= end:
+    if saved and saved.steps >= last_step(stage):
         return saved.checkpoint
-    learner = Learner(stage, run, saved)
-    run.folder.metrics.rewind(stage.name, run.first_step + begin)
-    checkpoint = saved.checkpoint if saved else Path(run.model)
-    with ProgressBar(stage.name, end, begin) as bar:
-        if begin == 0 and stage.probe_prompts:
-            for line in learner.probe():
-                run.folder.log(line)
-                bar.say(line)
-        for step in range(begin + 1, end + 1):
-            figures = learner.step(step)
-            run.folder.metrics.append(stage.name, run.first_step + step, figures)
-            bar.advance(note=f"reward {figures['reward_mean']:.3f} signal {figures['signal_fraction']:.2f}")
-            if figures["loss"] is None:
-                line = f"step {step}: in no group do the scores differ, so there was nothing to learn and no update"
-                run.folder.log(line)
-                bar.say(line)
-            if step % stage.save_every == 0 or step == end:
-                checkpoint = learner.save(step)
-    return checkpoint
+    return train(stage, run, Learner(stage, run, saved), saved)
 
 
 class Learner:
@@ -76,15 +59,32 @@ class Learner:
             self._reference(saved),
             gradient_checkpointing=stage.gradient_checkpointing,
         )
-        self.protocol = self.setting.protocol(stage.reward[0].scorer, stage.context)
+        self.budget = TokenBudget(stage.tokens_per_micro_batch, run.folder.say)
+        self.played: list[Group] = []  # in the last step, and where they are kept
+        self.rollouts = run.folder.rollouts
+        questions = questions_hash(self.order.tasks)
+        self.reward_spec = reward_spec_of(stage.reward)
+        self.protocol = self.setting.protocol(
+            stage.reward[0].scorer, stage.context, reward=self.reward_spec, questions_sha256=questions
+        )
         if saved:
+            run.require_same_reward(saved, self.reward_spec)
             self.policy.load_state_dict(saved.state["policy"])
+            self.budget.tokens = saved.state["budget"]
             self.engine.publish(saved.steps)
         run.folder.manifest.add_hashes(
-            questions=questions_hash(self.order.tasks),
+            questions=questions,
             protocol=self.protocol.hash,
+            reward=self.reward_spec.hash,
             corpus=self.setting.corpus_sha256 or "none",
         )
+
+    def opening(self) -> list[str]:
+        """What the policy can do before it has learned anything, in sentences."""
+        if not self.stage.probe_prompts:
+            return []
+        tasks = self.order.peek(self.stage.probe_prompts)
+        return probe_lines(asyncio.run(self._groups(tasks, step=0, first_prompt=0)))
 
     def step(self, step: int) -> dict[str, Any]:
         """One optimiser step on fresh episodes; its figures."""
@@ -96,21 +96,35 @@ class Learner:
         update = self._update(groups, advantages)
         self.engine.publish(step)
         updated = time.monotonic()
-        name = f"{step_name(self.run.first_step + step)}.parquet"
-        write_rollouts(self.run.folder.rollouts / name, groups, advantages)
+        self.played = groups
+        self.rollouts = file = self.run.folder.rollouts / f"{step_name(self.run.first_step + step)}.parquet"
+        self.run.folder.backlog.write(f"the rollouts of step {step}", lambda: write_rollouts(file, groups, advantages))
         seconds = {"seconds_rollout": played - started, "seconds_update": updated - played}
         return step_figures(groups, advantages, replaced) | update | seconds
 
-    def probe(self) -> list[str]:
-        """What the policy can do before it has learned anything, in sentences."""
-        tasks = self.order.peek(self.stage.probe_prompts)
-        groups = asyncio.run(self._groups(tasks, step=0, first_prompt=0))
-        return probe_lines(groups)
+    def note(self, figures: dict[str, Any]) -> str:
+        """What matters most: reward, and whether there is anything to learn from."""
+        return f"reward {_shown(figures['reward_mean'])} signal {_shown(figures['signal_fraction'])}"
+
+    def remarks(self, step: int, figures: dict[str, Any]) -> list[str]:
+        """Steps that changed nothing."""
+        if figures["loss"] is not None or "not_finite" in figures:
+            return []
+        return [f"step {step}: in no group do the scores differ, so there was nothing to learn and no update"]
+
+    def evidence(self, alarm: str) -> str:
+        """Episodes of the last step, and where they can be read."""
+        return f"; see {', '.join(episodes_showing(alarm, self.played))} in {self.rollouts.name}"
 
     def save(self, step: int) -> Path:
         """A checkpoint after `step` steps."""
-        state = {"policy": self.policy.state_dict(), "asked": self.order.asked}
-        return self.run.save(step, self.model, self.tokenizer, state, keep=self.stage.keep, protocol=self.protocol)
+        state = {
+            "policy": self.policy.state_dict(),
+            "asked": self.order.asked,
+            "budget": self.budget.tokens,
+            "reward": self.reward_spec.model_dump(mode="json"),
+        }
+        return self.run.save(step, self.model, self.tokenizer, state, protocol=self.protocol)
 
     async def _play(self, step: int) -> tuple[list[Group], set[int]]:
         """The step's scored groups in the order in which they were played, and which of them were replaced. If the
@@ -159,10 +173,12 @@ class Learner:
         the optimiser would move them all the same, by its momentum."""
         pulls = any(advantage for of_group in advantages for advantage in of_group)
         if not pulls and not self.stage.loss.beta:
-            counts = ("changed_weights_fraction", "tokens_trained", "tokens_computed", "tokens_dense")
-            return dict.fromkeys(field.name for field in fields(Update)) | dict.fromkeys(counts, 0)
-        batch, budget = self._pack(groups, advantages), self.stage.tokens_per_micro_batch
-        figures = asdict(self.policy.update(batch, policy_loss_of(self.stage), budget=budget))
+            return no_update()
+        batch, loss = self._pack(groups, advantages), policy_loss_of(self.stage)
+        try:
+            figures = asdict(self.budget.run(lambda budget: self.policy.update(batch, loss, budget=budget)))
+        except NotFiniteError as error:
+            return no_update() | {"not_finite": str(error)}
         if self.stage.loss.old == "learner":  # one update a batch: every ratio is 1, so that no bound could have acted
             figures["clip_fraction"] = None
         return figures | {"old_logprobs": self.stage.loss.old}
@@ -206,6 +222,10 @@ def shuffled_scores(groups: Sequence[Group], key: tuple[int, ...]) -> list[Group
     random.Random(f"shuffle {key}").shuffle(scores)
     dealt = iter(scores)
     return [replace(group, scores=tuple(next(dealt) for _ in group.scores)) for group in groups]
+
+
+def _shown(figure: float | None) -> str:
+    return "missing" if figure is None else f"{figure:.3f}"
 
 
 def policy_loss_of(stage: GrpoRecipe) -> PolicyLoss:

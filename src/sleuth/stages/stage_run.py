@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -12,10 +14,25 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from sleuth.build import load_model
 from sleuth.recipe import Recipe
 from sleuth.recipe.training import TrainingRecipe
-from sleuth.runs.checkpoints import checkpoints_in, load_state, prune_checkpoints, save_checkpoint, step_name, step_of
+from sleuth.runs.alarms import RECENT
+from sleuth.runs.checkpoints import (
+    Retention,
+    checkpoint_bytes,
+    checkpoints_in,
+    load_state,
+    prune_checkpoints,
+    remove_checkpoint,
+    resumable,
+    save_checkpoint,
+    step_name,
+    step_of,
+)
+from sleuth.runs.disk import bytes_in, free_bytes
 from sleuth.runs.model_card import model_card, read_results
 from sleuth.runs.protocol import ProtocolCard
+from sleuth.runs.reward_spec import RewardSpec
 from sleuth.runs.run_folder import RunFolder
+from sleuth.types import SleuthError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,20 +59,33 @@ class StageRun:
     first_step: int = 0
 
     @property
-    def key(self) -> tuple[int, int]:
-        """The beginning of every random draw's name."""
-        return self.recipe.seed, self.index
+    def key(self) -> tuple[int, ...]:
+        """The beginning of every random draw's name. After a roll-back the draws are others: the same ones would lead
+        to where the run came from."""
+        times = self.folder.manifest.roll_backs(self._stage.name)
+        return (self.recipe.seed, self.index, *([times] if times else []))
 
     def load(self, path: str | Path) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
         """A model in the run's precision, on the run's device."""
         return load_model(str(path), dtype=self.recipe.dtype, device=self.recipe.device)
 
     def saved(self) -> Saved | None:
-        """This stage's last checkpoint, if the stage has saved one."""
-        own = self._checkpoints()
+        """This stage's last checkpoint that it can go on from, if it has saved one."""
+        own = self.checkpoints()
         if not own:
             return None
         return Saved(checkpoint=own[-1], steps=step_of(own[-1]) - self.first_step, state=load_state(own[-1]))
+
+    def require_same_reward(self, saved: Saved, reward: RewardSpec) -> None:
+        """Raises SleuthError where the stage began under another reward, unless this one was accepted by its hash."""
+        before = RewardSpec.model_validate_json(json.dumps(saved.state["reward"]))
+        if before.hash == reward.hash or reward.hash == self.folder.accepted_reward:
+            return
+        raise SleuthError(
+            f"{saved.checkpoint}: was trained under the reward {before.hash}, and the recipe's is now {reward.hash}: "
+            f"{_difference(before, reward)}; begin a new run, or go on under the new one with "
+            f"--accept-reward {reward.hash}"
+        )
 
     def save(
         self,
@@ -64,25 +94,90 @@ class StageRun:
         tokenizer: PreTrainedTokenizerFast,
         state: Mapping[str, Any],
         *,
-        keep: int,
         protocol: ProtocolCard | None = None,
     ) -> Path:
-        """A checkpoint after `step` steps of this stage; those that it has outlived go."""
+        """A checkpoint after `step` steps of this stage; those that it has outlived go, and first, where both do not
+        fit on the disk. Raises OSError (ENOSPC), with the last one untouched, where there is no room all the same."""
         checkpoint = self.folder.checkpoints / step_name(self.first_step + step)
         results = read_results(self.folder.eval)
         card = model_card(
             self.recipe, stage=self.index, step=step, checkpoint=checkpoint, protocol=protocol, results=results
         )
+        self._make_room(checkpoint_bytes(model, state))
         save_checkpoint(checkpoint, model, tokenizer, card=card, protocol=protocol, state=state)
-        prune_checkpoints(self.folder.checkpoints, checkpoint, keep, after=self.first_step)
+        prune_checkpoints(self.folder.checkpoints, checkpoint, self._retention(best=self.best()))
         return checkpoint
 
-    def _checkpoints(self) -> list[Path]:
-        """The whole checkpoints of this stage, oldest first."""
+    def checkpoints(self) -> list[Path]:
+        """Those of this stage that it can go on from, oldest first."""
+        steps = range(self.first_step + 1, self.first_step + self._stage.steps + 1)
+        own = [place for place in checkpoints_in(self.folder.checkpoints) if step_of(place) in steps]
+        return [place for place in own if resumable(place)]
+
+    def best(self) -> Path | None:
+        """The checkpoint before which the mean reward of a few steps was highest, the earlier one of equals; None where
+        no reward is paid."""
+        rows = [row for row in self.folder.metrics.rows() if row["stage"] == self._stage.name]
+        rewards = {row["step"]: row.get("reward_mean") for row in rows}
+
+        def reached(checkpoint: Path) -> float | None:
+            last = step_of(checkpoint)
+            values = [rewards.get(step) for step in range(last - RECENT + 1, last + 1)]
+            known = [value for value in values if value is not None]
+            return fmean(known) if known else None
+
+        values = {place: value for place in self.checkpoints() if (value := reached(place)) is not None}
+        return max(values, key=values.__getitem__, default=None)
+
+    def roll_back(self) -> str:
+        """Forget what came after the best checkpoint; what to say about it. The draws that follow will be others."""
+        best, last = self.best(), self.checkpoints()[-1]
+        if best is None:
+            raise SleuthError(
+                f"{self.folder.path}: stage {self._stage.name} has no rewards to tell its best checkpoint"
+            )
+        for place in reversed(checkpoints_in(self.folder.checkpoints)):
+            if step_of(place) > step_of(best):
+                remove_checkpoint(place)
+        self.folder.manifest.add_roll_back(self._stage.name, left=step_of(last), begun_at=step_of(best))
+        return (
+            f"back from step {step_of(last)} to step {step_of(best)}, the best checkpoint of stage {self._stage.name}"
+        )
+
+    def held_bytes(self) -> int:
+        """What the checkpoints of this stage take."""
+        return sum(bytes_in(place) for place in self.checkpoints())
+
+    @property
+    def _stage(self) -> TrainingRecipe:
         stage = self.recipe.stage[self.index]
         assert isinstance(stage, TrainingRecipe)
-        steps = range(self.first_step + 1, self.first_step + stage.steps + 1)
-        return [place for place in checkpoints_in(self.folder.checkpoints) if step_of(place) in steps]
+        return stage
+
+    def _retention(self, *, best: Path | None, keep: int | None = None) -> Retention:
+        stage = self._stage
+        return Retention(
+            keep=keep or stage.keep, milestone_every=stage.milestone_every, best=best, after=self.first_step
+        )
+
+    def _make_room(self, needed: int) -> None:
+        """Where `needed` bytes are not free, remove all checkpoints but the last and the best, then the best."""
+        for best in (self.best(), None):
+            there = self.checkpoints()
+            if not there or free_bytes(self.folder.path) >= needed:
+                return
+            prune_checkpoints(self.folder.checkpoints, there[-1], self._retention(best=best, keep=1))
+
+
+def _difference(before: RewardSpec, now: RewardSpec) -> str:
+    was, is_now = (spec.model_dump(mode="json") for spec in (before, now))
+    changed = [
+        f"parts.{at}.{name} was {one[name]!r} and is {other[name]!r}"
+        for at, (one, other) in enumerate(zip(was["parts"], is_now["parts"], strict=False))
+        for name in one
+        if one[name] != other[name]
+    ]
+    return ", ".join(changed) or "it has other parts"
 
 
 def last_step(stage: TrainingRecipe) -> int:

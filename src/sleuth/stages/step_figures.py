@@ -33,10 +33,11 @@ def step_figures(
     present = [score for score in scores if score.value is not None]
     return {
         "reward_mean": _mean([score.value for score in present if score.value is not None]),
+        "reward_max": max((score.value for score in present if score.value is not None), default=None),
         "em": _mean([score.parts["em"] for score in present if "em" in score.parts]),
         "searched": _mean([float(episode.trajectory.searches > 0) for episode in episodes]),
         "searches_mean": _mean([episode.trajectory.searches for episode in episodes]),
-        "response_tokens_mean": _mean([_response_tokens(episode) for episode in episodes]),
+        "response_tokens_mean": _mean([response_tokens(episode) for episode in episodes]),
         "signal_fraction": _mean([float(has_signal(values_of(group))) for group in groups]),
         "missing_fraction": 1 - len(present) / len(scores),
         "dropped_groups": sum(
@@ -79,7 +80,8 @@ def _whole_episodes(groups: Sequence[Group]) -> list[Episode]:
     return [episode for group in groups for episode in group.episodes if episode.trajectory.stop != "failed"]
 
 
-def _response_tokens(episode: Episode) -> int:
+def response_tokens(episode: Episode) -> int:
+    """How many tokens the policy wrote in an episode."""
     return sum(
         len(segment.tokens)
         for trajectory in episode.trajectories

@@ -1,0 +1,144 @@
+"""What goes wrong in runs, told from their figures. Each disease is a pure function of the rows of `metrics.jsonl`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+Rows = Sequence[Mapping[str, Any]]
+"""A stage's rows of `metrics.jsonl`, oldest first."""
+
+RECENT = 5
+"""Figures are means over so many steps: one step alone says little."""
+BEFORE = 20
+"""How far back "before" lies, in steps."""
+QUIET = 20
+"""An alarm that was raised stays quiet for so many steps."""
+
+MISMATCH = 0.01
+"""Nats a token by which sampler and learner may disagree. In fp32 they differ by 1e-7, in bf16 by about 1e-3."""
+TINY = 0.01
+"""Share of the stored weights that a step should change at least."""
+
+
+def diagnose(rows: Rows) -> dict[str, str]:
+    """The diseases that the last row shows, each in one sentence; without those that were raised a short while ago."""
+    known = {name for row in rows[-1 - QUIET : -1] for name in row.get("alarms", ())}
+    found = {name: sentence for name, disease in DISEASES.items() if (sentence := disease(rows))}
+    return {name: sentence for name, sentence in found.items() if name not in known or name == "not_finite"}
+
+
+def smoothed(rows: Rows, name: str) -> list[float]:
+    """The mean of a figure over each stretch of RECENT steps that have it, oldest first."""
+    values = [float(row[name]) for row in rows if row.get(name) is not None]
+    return [fmean(values[end - RECENT : end]) for end in range(RECENT, len(values) + 1)]
+
+
+def reward_collapse(rows: Rows) -> str | None:
+    """Half of what had been reached is gone."""
+    reward = smoothed(rows, "reward_mean")
+    if not reward or max(reward) < 0.1 or reward[-1] >= max(reward) / 2:
+        return None
+    return (
+        f"the reward fell from {max(reward):.2f} to {reward[-1]:.2f}: go back to the best checkpoint with --roll-back "
+        "and a lower learning_rate"
+    )
+
+
+def entropy_collapse(rows: Rows) -> str | None:
+    """No variety is left to learn from, while other episodes score far better than the mean."""
+    entropy, reward, best = (smoothed(rows, name) for name in ("entropy", "reward_mean", "reward_max"))
+    if not entropy or not reward or not best:
+        return None
+    if entropy[-1] >= entropy[0] / 10 or reward[-1] >= 0.8 * best[-1]:
+        return None
+    return (
+        f"the entropy fell from {entropy[0]:.3f} to {entropy[-1]:.3f} nats a token at a reward of {reward[-1]:.2f}, "
+        f"where the best episodes get {best[-1]:.2f}: siblings say the same, so that little can be learned; raise "
+        "loss.clip_high, set loss.beta, or lower learning_rate"
+    )
+
+
+def length_runaway(rows: Rows) -> str | None:
+    """Twice as long as a while ago, and no better for it."""
+    length, reward = smoothed(rows, "response_tokens_mean"), smoothed(rows, "reward_mean")
+    if len(length) <= RECENT or len(reward) != len(length):
+        return None
+    then = max(0, len(length) - 1 - BEFORE)
+    if length[-1] < 2 * length[then] or reward[-1] > 1.05 * reward[then] + 0.01:
+        return None
+    return (
+        f"what the policy writes grew from {length[then]:.0f} to {length[-1]:.0f} tokens an episode, and the reward "
+        f"went from {reward[then]:.2f} to {reward[-1]:.2f}: lower env.turn_tokens, or set "
+        'loss.normalise = "token", which does not favour long wrong answers'
+    )
+
+
+def tool_abandonment(rows: Rows) -> str | None:
+    """A quarter of the searches that there were."""
+    searched = smoothed(rows, "searched")
+    if not searched or max(searched) < 0.2 or searched[-1] >= max(searched) / 4:
+        return None
+    return (
+        f"episodes that search fell from {max(searched):.0%} to {searched[-1]:.0%}: searching does not pay; see in the "
+        "rollouts whether the index finds what is asked and whether the policy reads what is found"
+    )
+
+
+def no_signal(rows: Rows) -> str | None:
+    """In RECENT steps not one group to learn from, and why."""
+    last = rows[-RECENT:]
+    if len(last) < RECENT or any(row.get("signal_fraction") != 0 for row in last):
+        return None
+    rewards = [row.get("reward_mean") for row in last]
+    best = max((row["reward_max"] for row in rows if row.get("reward_max") is not None), default=0.0)
+    if all(reward is None for reward in rewards):
+        why = "every score is missing: mend what scores, as the notes of the rollouts tell"
+    elif all(reward is not None and reward == best > 0 for reward in rewards):
+        why = "every episode is all right: take harder questions"
+    elif all(not reward for reward in rewards):
+        why = "every episode is all wrong: take easier questions, more samples_per_prompt, or a stronger base"
+    else:
+        why = "siblings always score the same: take questions that the policy answers now and then"
+    return f"in {RECENT} steps no group carried any signal; {why}"
+
+
+def mismatch(rows: Rows) -> str | None:
+    """The sampler is not the policy that is trained."""
+    values = [abs(row["mismatch_kl"]) for row in rows[-RECENT:] if row.get("mismatch_kl") is not None]
+    if not values or max(values) < MISMATCH:
+        return None
+    return (
+        f"sampler and learner disagree by {max(values):.2g} nats a token (mismatch_kl): the sampler has other weights, "
+        "another temperature or another precision; what it samples is not what is trained"
+    )
+
+
+def tiny_updates(rows: Rows) -> str | None:
+    """The weights as stored hardly move."""
+    shares = [row["changed_weights_fraction"] for row in rows if row.get("loss") is not None][-RECENT:]
+    if len(shares) < RECENT or max(shares) >= TINY:
+        return None
+    return (
+        f"a step changes {max(shares):.2%} of the stored weights: its updates are smaller than the spacing of their "
+        'dtype; raise learning_rate, or train with dtype = "float32"'
+    )
+
+
+def not_finite(rows: Rows) -> str | None:
+    """Loss or gradient is no number; the stage noted it."""
+    return rows[-1].get("not_finite") if rows else None
+
+
+DISEASES: dict[str, Callable[[Rows], str | None]] = {
+    "reward_collapse": reward_collapse,
+    "entropy_collapse": entropy_collapse,
+    "length_runaway": length_runaway,
+    "tool_abandonment": tool_abandonment,
+    "no_signal": no_signal,
+    "mismatch": mismatch,
+    "tiny_updates": tiny_updates,
+    "not_finite": not_finite,
+}
+"""By the name of their key in `[stage.alarms]`."""

@@ -1,0 +1,278 @@
+"""The figures of `metrics.jsonl` once more, for whoever watches runs in a tracker. The file stays the truth: a tracker
+that fails is told of once and left alone, and none of them sends anything anywhere by itself."""
+
+from __future__ import annotations
+
+import contextvars
+import io
+import json
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
+from numbers import Real
+from pathlib import Path
+from queue import Full, Queue
+from threading import Thread
+from typing import Any, Protocol, Self
+from uuid import uuid4
+
+from sleuth.runs.atomic import write_text
+from sleuth.types import SleuthError
+
+PROJECT = "sleuth"
+FOLDER = "trackers"
+"""In the run folder; holds `tensorboard`, `wandb` and `trackio`."""
+BEHIND = 1000
+"""How many steps a tracker may be behind the run."""
+PATIENCE_SECONDS = 10.0
+"""How long the end of a run waits for a tracker."""
+
+
+class Tracker(Protocol):
+    """Made of (folder, name of the run, its recipe). Opened on a folder that it has written before, it goes on there.
+
+    Both may raise anything and take any time.
+    """
+
+    def log(self, stage: str, step: int, figures: Mapping[str, Any]) -> None:
+        """The row of one step, as `MetricsFile.append` takes it. A step that is done again may come again."""
+        ...
+
+    def close(self) -> None:
+        """Nothing comes any more."""
+        ...
+
+
+def curves(stage: str, figures: Mapping[str, Any]) -> dict[str, float]:
+    """`{"grpo/reward_mean": 0.31}`: what of a row can be drawn. Figures that are no finite numbers are left out."""
+    return {f"{stage}/{name}": float(value) for name, value in figures.items() if _is_number(value)}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+
+
+# -- the trackers ----------------------------------------------------------------------------------------------------
+
+
+class TensorBoard:
+    """`tensorboard --logdir RUN/trackers`. After a resume its readers pass over what is done again."""
+
+    def __init__(self, folder: Path, run_name: str, config: Mapping[str, Any]) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._begin = lambda step: SummaryWriter(str(folder / "tensorboard"), purge_step=step)
+        self._config = json.dumps({"name": run_name} | dict(config), indent=2, default=str)
+        self._writer: SummaryWriter | None = None
+
+    def log(self, stage: str, step: int, figures: Mapping[str, Any]) -> None:
+        if self._writer is None:
+            self._writer = self._begin(step)
+            self._writer.add_text("recipe", "\n".join(f"    {line}" for line in self._config.splitlines()), 0)
+        for name, value in curves(stage, figures).items():
+            self._writer.add_scalar(name, value, step)
+        self._writer.flush()
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+
+class Wandb:
+    """`wandb sync RUN/trackers/wandb/offline-run-*`, unless WANDB_MODE says otherwise. Each session of a run is a file
+    of the same run id, which `wandb sync` joins; the steps are the figure `step`, so that they may come again."""
+
+    def __init__(self, folder: Path, run_name: str, config: Mapping[str, Any]) -> None:
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # it reports to its makers in offline mode too
+        os.environ.setdefault("WANDB_CACHE_DIR", str(folder / "wandb" / "cache"))
+        import wandb  # pyright: ignore[reportMissingImports]
+
+        mode: Any = os.environ.get("WANDB_MODE") or "offline"
+        self._run = wandb.init(
+            project=os.environ.get("WANDB_PROJECT", PROJECT),
+            name=run_name,
+            id=_kept_id(folder / "wandb_run_id"),
+            resume="allow",
+            reinit="create_new",
+            mode=mode,
+            dir=folder,
+            config=dict(config),
+            settings=wandb.Settings(silent=True, console="off"),
+        )
+        self._run.define_metric("step", hidden=True)
+        self._run.define_metric("*", step_metric="step")
+
+    def log(self, stage: str, step: int, figures: Mapping[str, Any]) -> None:
+        self._run.log({"step": step} | curves(stage, figures))
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+def _kept_id(path: Path) -> str:
+    """The id that wandb knows the run by, made at its first session."""
+    if not path.exists():
+        write_text(path, uuid4().hex[:8] + "\n")
+    return path.read_text(encoding="utf-8").strip()
+
+
+class Trackio:
+    """`TRACKIO_DIR=RUN/trackers/trackio trackio show`. Local: no space and no server, whatever the environment says."""
+
+    def __init__(self, folder: Path, run_name: str, config: Mapping[str, Any]) -> None:
+        os.environ["TRACKIO_DIR"] = str(folder / "trackio")
+        for elsewhere in ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL", "TRACKIO_BUCKET_ID"):
+            os.environ.pop(elsewhere, None)
+        import trackio  # pyright: ignore[reportMissingImports]
+        from trackio import sqlite_storage, utils  # pyright: ignore[reportMissingImports]
+
+        utils.TRACKIO_DIR = sqlite_storage.TRACKIO_DIR = folder / "trackio"  # they read the environment only once
+        with _quietly_offline():
+            self._run = contextvars.copy_context().run(  # the current run of nobody else: trackio would end it twice
+                trackio.init,
+                project=PROJECT,
+                name=run_name,
+                resume="allow",
+                config=dict(config),
+                embed=False,
+                auto_log_gpu=False,
+                auto_log_cpu=False,
+            )
+
+    def log(self, stage: str, step: int, figures: Mapping[str, Any]) -> None:
+        self._run.log(curves(stage, figures), step=step)
+
+    def close(self) -> None:
+        with _quietly_offline():
+            self._run.finish()
+
+
+@contextmanager
+def _quietly_offline() -> Iterator[None]:
+    """trackio asks the hub for the user's name, and prints its progress to stdout."""
+    from huggingface_hub import constants
+
+    before, constants.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE, True
+    try:
+        with redirect_stdout(io.StringIO()):
+            yield
+    finally:
+        constants.HF_HUB_OFFLINE = before
+
+
+TRACKERS: dict[str, Callable[[Path, str, Mapping[str, Any]], Tracker]] = {
+    "tensorboard": TensorBoard,
+    "wandb": Wandb,
+    "trackio": Trackio,
+}
+"""By their name in a recipe's `trackers`."""
+
+
+# -- all of a run ----------------------------------------------------------------------------------------------------
+
+
+def open_trackers(
+    names: Sequence[str], run_folder: Path, run_name: str, config: Mapping[str, Any], say: Callable[[str], None]
+) -> Trackers:
+    """The trackers of a run, each going on where the run folder's earlier session left it.
+
+    Raises SleuthError, before the first step, for one that is not installed or cannot be opened.
+    """
+    folder = run_folder / FOLDER
+    trackers = Trackers(say)
+    try:
+        for name in dict.fromkeys(names):
+            trackers.add(name, _opened(name, folder, run_name, config))
+    except SleuthError:
+        trackers.close()
+        raise
+    return trackers
+
+
+def _opened(name: str, folder: Path, run_name: str, config: Mapping[str, Any]) -> Tracker:
+    if name not in TRACKERS:
+        raise SleuthError(f"trackers: there is no {name!r}; there are {', '.join(TRACKERS)}")
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        return TRACKERS[name](folder, run_name, config)
+    except ImportError:
+        raise SleuthError(f'trackers: {name} is not installed; pip install "sleuth[trackers]"') from None
+    except Exception as error:  # what its package raises is its own affair; nothing is lost before the first step
+        raise SleuthError(f"trackers: {name} cannot be opened: {_told(error)}; mend that or leave it out") from error
+
+
+class Trackers:
+    """Every tracker of a run as one, which never fails and never waits. Use it as a context manager, or `close` it."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._feeds: list[_Feed] = []
+
+    def add(self, name: str, tracker: Tracker) -> None:
+        """Feed one more."""
+        self._feeds.append(_Feed(name, tracker))
+
+    def log(self, stage: str, step: int, figures: Mapping[str, Any]) -> None:
+        """One step's row to each."""
+        for feed in self._feeds:
+            feed.put((stage, step, dict(figures)))
+        self._drop_failed()
+
+    def close(self) -> None:
+        """Let them finish, for a while."""
+        for feed in self._feeds:
+            feed.put(None)
+        for feed in self._feeds:
+            feed.wait()
+        self._drop_failed()
+        self._feeds.clear()
+
+    def _drop_failed(self) -> None:
+        for feed in self._feeds:
+            if feed.failure is not None:
+                self._say(f"tracker {feed.name}: {feed.failure}; it is left alone, metrics.jsonl has every figure")
+        self._feeds = [feed for feed in self._feeds if feed.failure is None]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _Feed:
+    """A tracker in a thread of its own, which may raise or hang there. `failure` says why it is not fed any more."""
+
+    def __init__(self, name: str, tracker: Tracker) -> None:
+        self.name = name
+        self.failure: str | None = None
+        self._tracker = tracker
+        self._rows: Queue[tuple[str, int, dict[str, Any]] | None] = Queue(BEHIND)
+        self._thread = Thread(target=self._work, name=f"tracker {name}", daemon=True)
+        self._thread.start()
+
+    def put(self, row: tuple[str, int, dict[str, Any]] | None) -> None:
+        """A row, or None for the end."""
+        try:
+            self._rows.put_nowait(row)
+        except Full:
+            self.failure = self.failure or f"is {BEHIND} steps behind"
+
+    def wait(self) -> None:
+        self._thread.join(PATIENCE_SECONDS)
+        if self._thread.is_alive():
+            self.failure = self.failure or f"did not finish in {PATIENCE_SECONDS:g} seconds"
+
+    def _work(self) -> None:
+        try:
+            for row in iter(self._rows.get, None):
+                self._tracker.log(*row)
+            self._tracker.close()
+        except BaseException as error:  # a package may even call sys.exit; the run goes on
+            self.failure = _told(error)
+
+
+def _told(error: BaseException) -> str:
+    """An exception in one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"

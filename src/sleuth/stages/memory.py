@@ -1,0 +1,44 @@
+"""Updates that fit the memory there is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from sleuth.learn.policy import Update
+from sleuth.types import SleuthError
+
+LEAST_BUDGET = 256
+"""A micro-batch of so few tokens that does not fit will not fit in halves either."""
+
+
+class TokenBudget:
+    """Tokens of a micro-batch: halved, for the rest of the run, whenever an update runs out of memory."""
+
+    def __init__(self, tokens: int, say: Callable[[str], None]) -> None:
+        self.tokens = tokens
+        self.say = say
+
+    def run(self, update: Callable[[int], Update]) -> Update:
+        """`update` under the largest budget that fits. Raises SleuthError where none does."""
+        while True:
+            try:
+                return update(self.tokens)
+            except RuntimeError as error:
+                if not _is_out_of_memory(error):
+                    raise
+            # Only here, outside of the handler, does nothing hold on to what the failed update had allocated.
+            if self.tokens // 2 < LEAST_BUDGET:
+                raise SleuthError(
+                    f"out of memory in an update with tokens_per_micro_batch = {self.tokens}: set "
+                    "gradient_checkpointing = true, a shorter context, or take a smaller model"
+                )
+            self.tokens //= 2
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+            self.say(f"out of memory: the update is made again, and all after it, with {self.tokens} tokens at once")
+
+
+def _is_out_of_memory(error: RuntimeError) -> bool:
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)

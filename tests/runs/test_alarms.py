@@ -1,0 +1,89 @@
+"""Each alarm rises when its disease is there, and only then. The runs are made of the figures that tell."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sleuth.recipe.alarms import AlarmsRecipe
+from sleuth.runs.alarms import DISEASES, QUIET, RECENT, diagnose
+
+HEALTHY = {
+    "reward_mean": 0.5,
+    "reward_max": 1.0,
+    "entropy": 0.5,
+    "response_tokens_mean": 40.0,
+    "searched": 0.9,
+    "signal_fraction": 0.6,
+    "missing_fraction": 0.0,
+    "mismatch_kl": 1e-7,
+    "changed_weights_fraction": 0.9,
+    "loss": 0.1,
+}
+
+
+def rows(count: int = 30, **changes: Any) -> list[dict[str, Any]]:
+    """A run of `count` steps; the figures in `changes` are so in the last third."""
+    sick = count - count // 3
+    return [HEALTHY | (changes if at >= sick else {}) for at in range(count)]
+
+
+DISEASED = {
+    "reward_collapse": {"reward_mean": 0.2},
+    "entropy_collapse": {"entropy": 0.01},
+    "length_runaway": {"response_tokens_mean": 100.0},
+    "tool_abandonment": {"searched": 0.05},
+    "no_signal": {"signal_fraction": 0.0},
+    "mismatch": {"mismatch_kl": 0.3},
+    "tiny_updates": {"changed_weights_fraction": 0.001},
+    "not_finite": {"not_finite": "the loss of update 20 is nan"},
+}
+
+
+def test_a_healthy_run_raises_no_alarm() -> None:
+    assert diagnose(rows()) == {}
+    assert diagnose(rows(1)) == {}
+
+
+@pytest.mark.parametrize("name", DISEASES)
+def test_a_disease_raises_its_alarm_and_no_other(name: str) -> None:
+    assert diagnose(rows(**DISEASED[name])).keys() == {name}
+
+
+def test_every_disease_has_its_key_in_the_recipe() -> None:
+    assert DISEASES.keys() == AlarmsRecipe.model_fields.keys() == DISEASED.keys()
+
+
+def test_a_figure_that_is_not_there_raises_nothing() -> None:
+    assert diagnose([{"loss": 0.5, "entropy": None, "changed_weights_fraction": 0.9}] * 30) == {}
+
+
+def test_an_alarm_that_was_raised_stays_quiet_for_a_while() -> None:
+    run = rows(90, signal_fraction=0.0)
+    first = next(at for at in range(len(run)) if diagnose(run[: at + 1]))
+    run[first] |= {"alarms": ["no_signal"]}
+    assert diagnose(run[: first + QUIET]) == {}
+    assert diagnose(run[: first + QUIET + 2]).keys() == {"no_signal"}
+
+
+@pytest.mark.parametrize(
+    ("figures", "why"),
+    [
+        ({"reward_mean": 0.0, "reward_max": 0.0}, "all wrong"),
+        ({"reward_mean": 1.0, "reward_max": 1.0}, "all right"),
+        ({"reward_mean": None, "reward_max": None}, "every score is missing"),
+        ({"reward_mean": 0.4, "reward_max": 1.0}, "siblings always score the same"),
+    ],
+)
+def test_where_there_is_no_signal_the_alarm_says_why(figures: dict[str, Any], why: str) -> None:
+    run = [HEALTHY] * 3 + [HEALTHY | figures | {"signal_fraction": 0.0}] * RECENT
+    assert why in diagnose(run)["no_signal"]
+
+
+def test_a_policy_that_is_sure_because_it_is_right_is_not_sick() -> None:
+    assert diagnose(rows(entropy=0.001, reward_mean=0.97)) == {}
+
+
+def test_longer_and_better_is_no_runaway() -> None:
+    assert diagnose(rows(response_tokens_mean=100.0, reward_mean=0.7)) == {}

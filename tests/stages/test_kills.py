@@ -1,0 +1,88 @@
+"""A run that is killed and started again is the run that was never killed, whenever the kill comes."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+RHYTHM = ("stage.1.save_every=1", "stage.1.keep=1", "stage.1.milestone_every=2", "stage.1.steps=6")
+BRIEF = ("stage.0.data.limit=1", "stage.2.data.limit=1", "stage.1.probe_prompts=0")
+
+
+@contextmanager
+def training(recipe: Path, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """`sleuth train` in a process of its own."""
+    options = [option for override in (*RHYTHM, *BRIEF) for option in ("--set", override)]
+    sleuth = Path(sys.executable).with_name("sleuth")
+    command = [str(sleuth), "train", str(recipe), "--run", str(folder), *options]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+        yield process
+
+
+def finish(recipe: Path, folder: Path) -> None:
+    with training(recipe, folder) as process:
+        _, told = process.communicate(timeout=300)
+        assert process.returncode == 0, told.decode()
+
+
+def kill_after(seconds: float, recipe: Path, folder: Path) -> bool:
+    """Kill the run so long after it has opened its folder; whether it was still running."""
+    with training(recipe, folder) as process:
+        while process.poll() is None and not (folder / "manifest.json").exists():
+            time.sleep(0.01)
+        time.sleep(seconds)
+        running = process.poll() is None
+        process.send_signal(signal.SIGKILL)
+        return running
+
+
+def outcome(folder: Path) -> tuple[dict[str, bytes], list[dict[str, object]], list[str], dict[str, bytes]]:
+    """All that must be the same: every weight and state, the figures but for seconds, the names, the rollouts."""
+    files = {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted((folder / "checkpoints").rglob("*"))
+        if path.name in ("model.safetensors", "protocol.json")
+    }
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    rows = [{name: value for name, value in row.items() if not name.startswith("seconds")} for row in rows]
+    names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    rollouts = {path.name: path.read_bytes() for path in sorted((folder / "rollouts").iterdir())}
+    return files, rows, names, rollouts
+
+
+def survives(kills: int, recipe: Path, place: Path, seed: int) -> None:
+    began = time.monotonic()
+    finish(recipe, place / "whole")
+    lasted = time.monotonic() - began
+    expected = outcome(place / "whole")
+    draw = random.Random(seed)
+    interrupted = 0
+    for number in range(kills):
+        folder = place / f"killed-{number}"
+        moment = draw.uniform(0, lasted)
+        while not kill_after(moment, recipe, folder):  # it was through before; the machine is quicker than it was
+            moment, folder = draw.uniform(0, moment), folder.with_name(folder.name + "-again")
+        interrupted += 1
+        finish(recipe, folder)
+        assert outcome(folder) == expected, f"killed after {moment:.2f} seconds"
+    assert interrupted == kills
+
+
+def test_a_run_killed_once_is_the_run_that_was_never_killed(recipe_file: Path, tmp_path: Path) -> None:
+    survives(1, recipe_file, tmp_path, seed=0)
+
+
+@pytest.mark.slow
+def test_a_run_killed_at_any_of_fifty_moments_is_the_run_that_was_never_killed(
+    recipe_file: Path, tmp_path: Path
+) -> None:
+    survives(50, recipe_file, tmp_path, seed=1)
