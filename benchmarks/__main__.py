@@ -10,7 +10,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from benchmarks.comparisons import all_comparisons
-from benchmarks.contest import Contest
+from benchmarks.contest import Contest, TableRow
 from benchmarks.fresh import run_fresh
 from benchmarks.table import print_table, results
 
@@ -25,15 +25,18 @@ def main() -> int:
         print(f"--only {options.only}: no row has such a name; there are:", file=sys.stderr)
         print(*(comparison.name for comparison in all_comparisons()), sep="\n", file=sys.stderr)
         return 2
+    target = options.out or (LATEST if options.only == "*" else None)
     with tempfile.TemporaryDirectory(prefix="sleuth-bench-") as folder:
         run_fresh("materials", folder=folder)
         contest = Contest(folder=Path(folder), rounds=options.rounds, say=lambda line: print(line, file=sys.stderr))
-        rows = [contest.row(comparison) for comparison in chosen]
+        rows: list[TableRow] = []
         found = results(contest, rows)
-    target = options.out or (LATEST if options.only == "*" else None)
-    if target:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(json.dumps(found, indent=2) + "\n")
+        for comparison in chosen:
+            rows.append(contest.row(comparison))
+            found = results(contest, rows)
+            if target:  # after every row: an hour of measurements is not lost to the last one
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_text(json.dumps(found, indent=2) + "\n")
     if options.json:
         print(json.dumps(found))
     else:

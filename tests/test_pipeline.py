@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from sleuth.build import random_model
-from sleuth.pipeline import require_inputs
+from sleuth.pipeline import require_inputs, run_recipe
 from sleuth.recipe import InitRecipe, Recipe, load_recipe
+from sleuth.runs.run_folder import RunFolder
 from sleuth.types import SleuthError
 from sleuth.world.tokens import make_tokenizer
 
@@ -174,3 +175,21 @@ def test_weights_that_are_missing_or_damaged_are_told_before_the_first_step(fold
         assert f"{folder}/model: no model could be loaded" in complaint(recipe(folder))
     weights.unlink()
     assert f"{folder}/model: no model could be loaded" in complaint(recipe(folder))
+
+
+def test_questions_that_are_trained_and_asked_are_told_before_the_run_and_kept(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    questions = [{"id": str(at), "question": f"Where is {at}?", "golden_answers": ["here"]} for at in range(4)]
+    (folder / "questions.jsonl").write_text("".join(json.dumps(question) + "\n" for question in questions[:3]))
+    asked = [questions[2] | {"id": "x", "question": "where is 2"}, questions[3]]
+    (folder / "asked.jsonl").write_text("".join(json.dumps(question) + "\n" for question in asked))
+    with (folder / "recipe.toml").open("a") as file:
+        file.write(f'[[stage]]\nkind = "evaluate"\nname = "after"\ndata = {{ questions = "{folder}/asked.jsonl" }}\n')
+    given = recipe(folder)
+    with RunFolder.open(folder / "run", given) as place:
+        last = run_recipe(given, place)
+        assert place.manifest.read()["overlap"] == [{"train": "grpo", "test": "after", "shared": 1, "of": 2}]
+    sentence = "1 of the 2 questions of after are also trained on, in stage grpo"
+    assert sentence in capsys.readouterr().err
+    assert "1 of the 2 questions of `after` are also trained on" in (last / "README.md").read_text()

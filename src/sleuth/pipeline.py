@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 from transformers import PreTrainedTokenizerFast
 
 from sleuth.build import SearchSetting, context_of, load_model, search_setting
+from sleuth.data.overlap import question_overlap
 from sleuth.data.questions import select_tasks
 from sleuth.recipe import Recipe
 from sleuth.recipe.stages import EvaluateRecipe, GrpoRecipe, SupervisedRecipe
@@ -27,7 +30,11 @@ LONG_QUESTIONS = 100
 
 def run_recipe(recipe: Recipe, folder: RunFolder) -> Path:
     """Run every stage; the last checkpoint (or the recipe's model, if nothing trained)."""
-    require_inputs(recipe)
+    tasks = require_inputs(recipe)
+    overlaps = list(_overlaps(recipe, tasks))
+    folder.manifest.set_overlap(overlaps)
+    for overlap in overlaps:
+        folder.say("{shared} of the {of} questions of {test} are also trained on, in stage {train}".format(**overlap))
     model, first_step = recipe.model, 0
     for index, stage in enumerate(recipe.stage):
         run = StageRun(recipe=recipe, index=index, folder=folder, model=model, first_step=first_step)
@@ -57,10 +64,11 @@ def roll_back(recipe: Recipe, folder: RunFolder) -> None:
     folder.say(last.roll_back())
 
 
-def require_inputs(recipe: Recipe) -> None:
+def require_inputs(recipe: Recipe) -> dict[int, list[Task]]:
     """Read all that the stages will need, so that what is missing or does not fit stops the run before its first step,
-    not in its third hour. Raises a one-line `SleuthError` that names the stage."""
+    not in its third hour; the questions by stage. Raises a one-line `SleuthError` that names the stage."""
     tokenizer, positions = _base(recipe)
+    questions: dict[int, list[Task]] = {}
     for index, stage in enumerate(recipe.stage):
         if isinstance(stage, SupervisedRecipe):
             continue
@@ -68,12 +76,23 @@ def require_inputs(recipe: Recipe) -> None:
         try:
             if context > positions:
                 raise SleuthError(f"context = {context} is more than the {positions} positions of the model")
-            tasks = select_tasks(stage.data)
+            tasks = questions[index] = select_tasks(stage.data)
             setting = search_setting(env, tokenizer, tasks)
             if tokenizer is not None:
                 _require_room(setting, tokenizer, tasks, context)
         except SleuthError as error:
             raise SleuthError(f"stage.{index} ({stage.name}): {error}") from None
+    return questions
+
+
+def _overlaps(recipe: Recipe, tasks: Mapping[int, Sequence[Task]]) -> Iterator[dict[str, Any]]:
+    """Where an evaluation asks what a stage trains on."""
+    asked = [index for index in tasks if isinstance(recipe.stage[index], EvaluateRecipe)]
+    for trained, tested in product([index for index in tasks if index not in asked], asked):
+        shared = len(question_overlap(tasks[trained], tasks[tested]))
+        if shared:
+            names = {"train": recipe.stage[trained].name, "test": recipe.stage[tested].name}
+            yield names | {"shared": shared, "of": len(tasks[tested])}
 
 
 def _base(recipe: Recipe) -> tuple[PreTrainedTokenizerFast | None, int]:

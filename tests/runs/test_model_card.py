@@ -24,7 +24,7 @@ def test_the_card_says_what_was_trained_on_what_and_how_to_evaluate_it(recipes: 
     assert "| `loss.beta` | `0.001` |" in text
     assert '| `data.questions` | `"world/train.jsonl"` |' in text
     assert 'kind = "answer"' in text
-    assert "sleuth eval runs/demo/checkpoints/step-000050" in text
+    assert "sleuth eval runs/demo/checkpoints/step-000050 --questions" in text
 
 
 def test_the_card_follows_the_recipe(recipes: Recipes) -> None:
@@ -61,3 +61,50 @@ def test_results_are_the_measured_figures_of_the_evaluation_files(tmp_path: Path
     (tmp_path / "base.json").write_text(json.dumps(contents), encoding="utf-8")
     assert read_results(tmp_path) == {"base": {"em": em}}
     assert read_results(tmp_path / "none") == {}
+
+
+BASE_CARD = """---
+license: apache-2.0
+---
+# A base
+
+```bibtex
+@misc{base, title={A base}}
+```
+"""
+
+
+def test_licence_and_citations_are_those_of_the_base(recipes: Recipes, tmp_path: Path) -> None:
+    (tmp_path / "base").mkdir()
+    (tmp_path / "base" / "README.md").write_text(BASE_CARD)
+    text = card(recipes(f'model="{tmp_path}/base"'))
+    assert f'base_model: "{tmp_path}/base"\nlicense: apache-2.0\n' in text
+    assert "is `apache-2.0`; that of the data is its own." in text
+    assert "```bibtex\n@misc{base, title={A base}}\n```" in text
+
+
+def test_a_base_that_states_no_licence_gives_none(recipes: Recipes) -> None:
+    text = card(recipes())
+    assert "license:" not in text
+    assert "`models/tiny` is not stated on its card" in text
+
+
+def test_the_card_says_how_far_its_figures_reach_and_what_was_trained_on(recipes: Recipes) -> None:
+    overlap = {"train": "grpo", "test": "trained", "shared": 3, "of": 600}
+    text = model_card(
+        recipes(),
+        stage=0,
+        step=50,
+        checkpoint=CHECKPOINT,
+        protocol=None,
+        results={"trained": {"em": {"value": 0.5, "low": 0.4, "high": 0.6, "n": 600}}},
+        overlaps=[overlap],
+    )
+    assert "3 of the 600 questions of `trained` are also trained on, in stage `grpo`." in text
+    assert "Nothing is claimed for other questions, corpora, languages or prompts." in text
+
+
+def test_the_card_tells_how_to_ask_the_model_without_sleuth(recipes: Recipes, protocol: ProtocolCard) -> None:
+    text = card(recipes(), protocol)
+    assert "`vllm serve runs/demo/checkpoints/step-000050`" in text
+    assert f"stop at {', '.join(f'`{stop}`' for stop in protocol.dialect.stops)}." in text

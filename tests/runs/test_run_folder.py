@@ -4,12 +4,14 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from sleuth.recipe import Recipe, load_recipe
-from sleuth.runs.manifest import recipe_hash
+from sleuth.runs.manifest import identity, recipe_hash
 from sleuth.runs.run_folder import RunFolder
+from sleuth.runs.trackers import TRACKERS
 from sleuth.types import SleuthError
 
 Recipes = Callable[..., Recipe]
@@ -130,3 +132,12 @@ def test_log_lines_are_kept_with_their_time(tmp_path: Path, recipes: Recipes) ->
             run.say(line)
     lines = (tmp_path / "run/log.txt").read_text(encoding="utf-8").splitlines()
     assert [line[21:] for line in lines] == ["began", "went on"]
+
+
+def test_the_trackers_that_a_recipe_may_name_are_those_that_there_are() -> None:
+    names, _ = get_args(Recipe.model_fields["trackers"].annotation)  # tuple[Literal[...], ...]
+    assert set(TRACKERS) == set(get_args(names))
+
+
+def test_a_run_may_go_on_with_other_trackers(tmp_path: Path, recipes: Recipes) -> None:
+    assert identity(recipes()) == identity(recipes('trackers=["tensorboard"]'))

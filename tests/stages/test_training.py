@@ -218,3 +218,14 @@ def test_an_update_that_runs_out_of_memory_is_made_again_in_halves_and_so_are_th
     assert budgets == [4096, 2048, 1024]
     run(recipe_file, tmp_path / "run")
     assert budgets[3:] == [1024] * 2
+
+
+def test_a_stage_that_begins_under_another_protocol_says_what_differs(
+    run: Run, recipe_file: Path, tmp_path: Path
+) -> None:
+    first = run(recipe_file, tmp_path / "first", "stage.1.stop_after=2")
+    run(recipe_file, tmp_path / "second", f'model="{first}"', "stage.1.stop_after=1", "stage.1.env.top_k=2")
+    said = "another protocol: the first checkpoint limits the passages of a search to 3, this stage to 2"
+    assert said in log(tmp_path / "second")
+    run(recipe_file, tmp_path / "third", f'model="{first}"', "stage.1.stop_after=1")
+    assert "another protocol" not in log(tmp_path / "third")

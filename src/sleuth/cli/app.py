@@ -7,6 +7,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from sleuth.cli.check import check
 from sleuth.cli.eval import evaluate
 from sleuth.cli.index import index
 from sleuth.cli.report import report
@@ -50,6 +51,14 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-VERBS = {"train": train, "eval": evaluate, "index": index, "search": search, "report": report, "world": world}
+VERBS = {
+    "train": train,
+    "eval": evaluate,
+    "index": index,
+    "search": search,
+    "report": report,
+    "world": world,
+    "check": check,
+}
 for name, verb in VERBS.items():
     app.command(name)(verb)

@@ -38,6 +38,8 @@ class Recipe(StrictModel):
     """What the weights are computed in; below float32 the optimiser keeps float32 masters."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where the run computes; "auto" takes a GPU where there is one."""
+    trackers: Row[Literal["tensorboard", "wandb", "trackio"]] = ()
+    """Where the figures of `metrics.jsonl` go too; needs `pip install "sleuth[trackers]"`."""
     stage: Annotated[Row[StageRecipe], Field(min_length=1)]
     resolved_from: ResolvedFrom = ResolvedFrom()
 

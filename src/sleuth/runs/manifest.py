@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from importlib import metadata
@@ -49,6 +49,12 @@ class Manifest:
         manifest["hashes"].update(hashes)
         self._write(manifest)
 
+    def set_overlap(self, overlaps: Sequence[Mapping[str, Any]]) -> None:
+        """Keep how many questions of which evaluation are also trained on, and in which stage."""
+        manifest = self.read()
+        manifest["overlap"] = list(overlaps)
+        self._write(manifest)
+
     def add_roll_back(self, stage: str, *, left: int, begun_at: int) -> None:
         """Note that a stage left step `left` to begin again at step `begun_at`, with other draws."""
         manifest = self.read()
@@ -77,8 +83,9 @@ def versions() -> dict[str, str]:
 
 
 def identity(recipe: Recipe) -> dict[str, Any]:
-    """What makes a run that run: dotted key -> value of everything but where it came from and how early it ends."""
-    table = recipe.model_dump(mode="json", exclude={"resolved_from"})
+    """What makes a run that run: dotted key -> value of everything but where it came from, how early it ends and
+    who is told."""
+    table = recipe.model_dump(mode="json", exclude={"resolved_from", "trackers"})
     return {key: value for key, value in _flat(table, "") if not key.endswith(".stop_after")}
 
 

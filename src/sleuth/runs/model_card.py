@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from sleuth import __version__
 from sleuth.recipe import Recipe, StageRecipe
 from sleuth.recipe.toml_writer import emit_value
+from sleuth.runs.base_card import Inherited, inherited_from
 from sleuth.runs.protocol import ProtocolCard
 
 Results = Mapping[str, Mapping[str, Mapping[str, Any]]]
@@ -17,22 +18,32 @@ Results = Mapping[str, Mapping[str, Mapping[str, Any]]]
 
 
 def model_card(
-    recipe: Recipe, *, stage: int, step: int, checkpoint: Path, protocol: ProtocolCard | None, results: Results
+    recipe: Recipe,
+    *,
+    stage: int,
+    step: int,
+    checkpoint: Path,
+    protocol: ProtocolCard | None,
+    results: Results,
+    overlaps: Sequence[Mapping[str, Any]] = (),
 ) -> str:
-    """The card of `step` of the recipe's stage number `stage`. `results` may be empty: then the card says so."""
+    """The card of `step` of the recipe's stage number `stage`. `results` may be empty: then the card says so.
+
+    `overlaps` are the manifest's: how many questions of an evaluation are also trained on.
+    """
     trained = recipe.stage[stage]
+    base = Inherited() if _from_scratch(recipe) else inherited_from(recipe.model)
     lines = [
-        *("---", "library_name: transformers", "pipeline_tag: text-generation"),
-        *("tags:", "- sleuth", f"- {trained.kind}", "---", ""),
+        *_front_matter(recipe, trained, base),
         *(f"# {recipe.name}, step {step} of stage `{trained.name}`", ""),
         *(f"Trained with Sleuth {__version__} {_origin(recipe, stage)}.", ""),
-        *("## Measured", "", *_measured(results), ""),
-        *("```", f"sleuth eval {checkpoint}", "```", ""),
+        *("## Measured", "", *_measured(results), "", *_bounds(results, overlaps), ""),
+        *("## How to run it", "", *_how_to_run(checkpoint, protocol), ""),
         *("## Training", "", *_table(("key", "value"), _settings(recipe, trained, step)), ""),
     ]
     if protocol is not None:
         lines += ["## Protocol", "", *_protocol(protocol), ""]
-    return "\n".join(lines)
+    return "\n".join([*lines, "## Licence and citations", "", *_rights(recipe, base), ""])
 
 
 def read_results(eval_folder: Path) -> dict[str, dict[str, dict[str, Any]]]:
@@ -47,10 +58,61 @@ def read_results(eval_folder: Path) -> dict[str, dict[str, dict[str, Any]]]:
     }
 
 
-def _origin(recipe: Recipe, stage: int) -> str:
+def _from_scratch(recipe: Recipe) -> bool:
     first = recipe.stage[0]
-    from_scratch = first.kind == "supervised" and first.init is not None
-    start = "from random weights" if from_scratch else f"from `{recipe.model}`"
+    return first.kind == "supervised" and first.init is not None
+
+
+def _front_matter(recipe: Recipe, trained: StageRecipe, base: Inherited) -> list[str]:
+    known = [] if _from_scratch(recipe) else [f"base_model: {json.dumps(recipe.model)}"]
+    known += [f"license: {base.licence}"] if base.licence else []
+    return [
+        *("---", "library_name: transformers", "pipeline_tag: text-generation", *known),
+        *("tags:", "- sleuth", f"- {trained.kind}", "---", ""),
+    ]
+
+
+def _bounds(results: Results, overlaps: Sequence[Mapping[str, Any]]) -> list[str]:
+    """How far the figures reach."""
+    lines = [
+        f"{overlap['shared']} of the {overlap['of']} questions of `{overlap['test']}` are also trained on, in stage "
+        f"`{overlap['train']}`."
+        for overlap in overlaps
+    ]
+    if results:
+        lines.append(
+            "They were measured on these questions, with this corpus and under the protocol below. Nothing is claimed "
+            "for other questions, corpora, languages or prompts."
+        )
+    return lines
+
+
+def _how_to_run(checkpoint: Path, protocol: ProtocolCard | None) -> list[str]:
+    """With Sleuth, which reads `protocol.json`, or with a server of completions, to which one must hold to it."""
+    lines = ["```", f"sleuth eval {checkpoint} --questions FILE --index DIR", "```"]
+    if protocol is None:
+        return lines
+    stops = ", ".join(f"`{stop}`" for stop in protocol.dialect.stops)
+    return [
+        *lines,
+        "",
+        f"Any server of plain completions runs it too: `vllm serve {checkpoint}`, or `python -m sglang.launch_server "
+        f"--model-path {checkpoint}`. Send the prompt below byte for byte, without a chat template, and stop at "
+        f"{stops}. After a search, append the {protocol.dialect.top_k} best passages as the protocol wraps them, and "
+        f"go on; at most {protocol.dialect.searches} times.",
+    ]
+
+
+def _rights(recipe: Recipe, base: Inherited) -> list[str]:
+    if _from_scratch(recipe):
+        return ["Trained from random weights: no licence is inherited from another model."]
+    licence = f"`{base.licence}`" if base.licence else "not stated on its card"
+    lines = [f"The licence of the base `{recipe.model}` is {licence}; that of the data is its own."]
+    return [*lines, *(line for citation in base.citations for line in ("", citation))]
+
+
+def _origin(recipe: Recipe, stage: int) -> str:
+    start = "from random weights" if _from_scratch(recipe) else f"from `{recipe.model}`"
     before = [f"`{earlier.name}`" for earlier in recipe.stage[:stage] if earlier.kind != "evaluate"]
     return start + (f", after {', '.join(before)}" if before else "")
 

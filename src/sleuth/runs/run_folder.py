@@ -16,6 +16,7 @@ from sleuth.runs.backlog import Backlog
 from sleuth.runs.lock import RunLock
 from sleuth.runs.manifest import Manifest, identity
 from sleuth.runs.metrics import MetricsFile
+from sleuth.runs.trackers import Trackers, open_trackers
 from sleuth.types import SleuthError
 
 REWARD_KEY = r"stage\.\d+\.reward\."
@@ -39,6 +40,7 @@ class RunFolder:
         self.accepted_reward = accepted_reward
         self.backlog = Backlog(self.say)
         self._console: Callable[[str], None] = _to_stderr
+        self.trackers = Trackers(self.say)
         self._lock = lock
 
     @classmethod
@@ -79,9 +81,11 @@ class RunFolder:
     def write_metrics(self, stage: str, step: int, figures: Mapping[str, Any]) -> None:
         """A row of `metrics.jsonl`; on a full disk it waits."""
         self.backlog.write(f"the figures of step {step}", lambda: self.metrics.append(stage, step, figures))
+        self.trackers.log(stage, step, figures)
 
     def close(self) -> None:
         """Let another process continue the run."""
+        self.trackers.close()
         self._lock.release()
 
     def __enter__(self) -> Self:
@@ -96,6 +100,8 @@ class RunFolder:
         self.metrics.mend()
         for folder in (self.rollouts, self.eval, self.checkpoints):
             folder.mkdir(exist_ok=True)
+        names, config = self.recipe.trackers, self.recipe.model_dump(mode="json")
+        self.trackers = open_trackers(names, self.path, self.recipe.name, config, self.say)
 
 
 def _to_stderr(line: str) -> None:

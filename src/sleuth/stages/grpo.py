@@ -23,6 +23,8 @@ from sleuth.recipe.stages import GrpoRecipe
 from sleuth.render import Renderer
 from sleuth.rollout import Rollout, scored
 from sleuth.runs.checkpoints import step_name
+from sleuth.runs.protocol import ProtocolCard
+from sleuth.runs.protocol_differences import differences
 from sleuth.runs.rollouts import write_rollouts
 from sleuth.stages.evidence import episodes_showing
 from sleuth.stages.memory import TokenBudget
@@ -80,11 +82,15 @@ class Learner:
         )
 
     def opening(self) -> list[str]:
-        """What the policy can do before it has learned anything, in sentences."""
+        """Where the protocol is another than that of the weights the stage begins with, and what the policy can do
+        before it has learned anything, in sentences."""
+        before = ProtocolCard.read(Path(self.run.model))
+        changed = differences(before, self.protocol, ("the first checkpoint", "this stage")) if before else []
+        lines = [f"another protocol: {sentence}" for sentence in changed]
         if not self.stage.probe_prompts:
-            return []
+            return lines
         tasks = self.order.peek(self.stage.probe_prompts)
-        return probe_lines(asyncio.run(self._groups(tasks, step=0, first_prompt=0)))
+        return lines + probe_lines(asyncio.run(self._groups(tasks, step=0, first_prompt=0)))
 
     def step(self, step: int) -> dict[str, Any]:
         """One optimiser step on fresh episodes; its figures."""

@@ -101,7 +101,13 @@ class StageRun:
         checkpoint = self.folder.checkpoints / step_name(self.first_step + step)
         results = read_results(self.folder.eval)
         card = model_card(
-            self.recipe, stage=self.index, step=step, checkpoint=checkpoint, protocol=protocol, results=results
+            self.recipe,
+            stage=self.index,
+            step=step,
+            checkpoint=checkpoint,
+            protocol=protocol,
+            results=results,
+            overlaps=self.folder.manifest.read().get("overlap", ()),
         )
         self._make_room(checkpoint_bytes(model, state))
         save_checkpoint(checkpoint, model, tokenizer, card=card, protocol=protocol, state=state)

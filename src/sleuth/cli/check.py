@@ -1,0 +1,77 @@
+"""`sleuth check`: all that can be known before a run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sleuth.types import SleuthError
+
+if TYPE_CHECKING:
+    from sleuth.runs.protocol import ProtocolCard
+
+
+def check(
+    what: Annotated[Path, typer.Argument(metavar="WHAT", help="A recipe (.toml) or a checkpoint.", show_default=False)],
+    other: Annotated[
+        Path | None, typer.Argument(metavar="[OTHER]", help="A checkpoint to compare with.", show_default=False)
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Check a recipe before it runs, or tell how two checkpoints' protocols and rewards differ.
+
+    Reads all that the recipe's stages will need and starts nothing.
+    """
+    if other is not None:
+        _compare(what, other, as_json)
+    elif what.suffix == ".toml":
+        _check_recipe(what, as_json)
+    elif what.is_dir():
+        raise SleuthError(f"{what}: a checkpoint is compared with another: sleuth check {what} OTHER")
+    else:
+        raise SleuthError(f"{what}: is no recipe (.toml); give one, or two checkpoints: sleuth check A B")
+
+
+def _compare(a: Path, b: Path, as_json: bool) -> None:
+    from sleuth.runs.protocol_differences import differences
+
+    found = differences(_card(a), _card(b))
+    if as_json:
+        typer.echo(json.dumps({"same": not found, "differences": found}))
+    elif found:
+        typer.echo("\n".join([f"A is {a}", f"B is {b}", *found]))
+    else:
+        typer.echo("the protocols are the same")
+
+
+def _card(checkpoint: Path) -> ProtocolCard:
+    from sleuth.runs.checkpoints import latest_checkpoint
+    from sleuth.runs.protocol import FILE, ProtocolCard
+
+    card = ProtocolCard.read(checkpoint)
+    if card is not None:
+        return card
+    last = latest_checkpoint(checkpoint / "checkpoints")
+    example = f"this run's last one is {last}" if last else "give one that Sleuth saved, RUN/checkpoints/step-000100"
+    raise SleuthError(f"{checkpoint}: is no checkpoint with a protocol: there is no {FILE}; {example}")
+
+
+def _check_recipe(path: Path, as_json: bool) -> None:
+    from sleuth.pipeline import require_inputs
+    from sleuth.recipe import TrainingRecipe, load_recipe
+    from sleuth.stages.stage_run import last_step
+
+    recipe = load_recipe(path)
+    require_inputs(recipe)
+    steps = sum(last_step(stage) for stage in recipe.stage if isinstance(stage, TrainingRecipe))
+    if as_json:
+        typer.echo(json.dumps({"ok": True, "stages": len(recipe.stage), "steps": steps}))
+    else:
+        typer.echo(f"ok: {_count(len(recipe.stage), 'stage')}, {_count(steps, 'step')}")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

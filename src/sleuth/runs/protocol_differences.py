@@ -1,0 +1,229 @@
+"""How the protocols of two checkpoints differ, in plain sentences. A field without words of its own is told by its
+name, so that one that is added later is never passed over."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+
+from sleuth.dialects import Tags
+from sleuth.runs.protocol import ProtocolCard
+from sleuth.runs.reward_spec import RewardPart
+
+LONGEST = 60
+"""Longer texts are shown from a little before the first character in which they differ."""
+BEFORE, AFTER = 20, 30
+"""How many characters of them."""
+DIGITS = 12
+"""How much of a hash is shown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wording:
+    """What a checkpoint does by a field: `says` with its value, `again` where the other one does it too, and `absent`
+    where the field is None or false."""
+
+    says: str
+    again: str = "{}"
+    absent: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """`Difference(field="dialect.searches", a=3, b=4)`. Of one part of a reward, `part` is its kind."""
+
+    field: str
+    a: Any
+    b: Any
+    part: str = ""
+
+
+WORDINGS = {
+    "dialect.name": Wording(says="speaks the dialect {}"),
+    "dialect.think": Wording(says="thinks in {}", again="in {}"),
+    "dialect.search": Wording(says="searches with {}", again="with {}"),
+    "dialect.information": Wording(says="gets its results in {}", again="in {}"),
+    "dialect.answer": Wording(says="answers in {}", again="in {}"),
+    "dialect.stops": Wording(says="ends a turn at {}", again="at {}"),
+    "dialect.action": Wording(says="finds actions with {}", again="with {}"),
+    "dialect.passage": Wording(says="shows a passage as {}", again="as {}"),
+    "dialect.before_results": Wording(says="puts {} before the results"),
+    "dialect.margin": Wording(says="puts {} between the results and their tags"),
+    "dialect.after_results": Wording(says="puts {} after the results"),
+    "dialect.hint": Wording(says="answers a bad action with {}", again="with {}"),
+    "dialect.hints": Wording(
+        says="limits the bad actions that are forgiven to {}",
+        again="to {}",
+        absent="lets each bad action cost a search",
+    ),
+    "dialect.top_k": Wording(says="limits the passages of a search to {}", again="to {}"),
+    "dialect.searches": Wording(says="limits searches to {}", again="to {}"),
+    "dialect.turn_tokens": Wording(says="limits a turn to {} tokens", again="to {}"),
+    "dialect.passage_tokens": Wording(
+        says="limits each passage to {} tokens", again="to {}", absent="does not limit each passage"
+    ),
+    "dialect.results_tokens": Wording(
+        says="limits all results of a search to {} tokens", again="to {}", absent="does not limit results together"
+    ),
+    "prompt": Wording(says="has the prompt {}"),
+    "prompt_text": Wording(says="is asked with the text {}", again="with {}"),
+    "context": Wording(says="limits an episode to {} tokens", again="to {}"),
+    "forced_search": Wording(
+        says="has its first search opened by the environment", absent="opens its first search itself"
+    ),
+    "scorer": Wording(says="is judged by the scorer {}", again="by {}"),
+    "corpus_sha256": Wording(says="searched the corpus {}", absent="searched no corpus"),
+    "reward": Wording(says="was trained for the reward {}", again="for {}", absent="was trained for no reward"),
+    "reward.aggregation": Wording(says="makes one score of its rewards by {}", again="by {}"),
+    "reward.parts": Wording(says="adds its rewards in the order {}", again="in the order {}"),
+    "reward.part": Wording(says="was paid for {part} {}", absent="was not paid for {part}"),
+    "reward.part.weight": Wording(says="weighs {part} {}"),
+    "reward.part.scorer": Wording(says="was paid for {part} by the scorer {}", again="by {}"),
+    "reward.part.scorer_version": Wording(
+        says="was paid for {part} by version {} of its scorer", again="by version {}"
+    ),
+    "reward.part.shuffle": Wording(says="shuffles the scores of {part}", absent="pays {part} to whom it belongs"),
+    "questions_sha256": Wording(says="was trained on the questions {}", again="on {}", absent="names no questions"),
+    "sleuth_version": Wording(says="was trained by Sleuth {}", again="by {}"),
+}
+"""By field, as a value is reached in the card."""
+
+
+def differences(a: ProtocolCard, b: ProtocolCard, names: tuple[str, str] = ("A", "B")) -> list[str]:
+    """One sentence for every field that differs, in the order of the card: `A searches with <search>, B with <tool>`.
+
+    A long text is shown where it first differs, with the white space visible.
+    """
+    return [_sentence(difference, names) for difference in _differing("", a, b) if not _follows(difference, a, b)]
+
+
+def visible(text: str) -> str:
+    """The text in backquotes; white space that could be missed is written out: `\\n`, and a dot for a space."""
+    if not text:
+        return "nothing"
+    dotted = re.sub("^ +| +$|  +", lambda spaces: "·" * len(spaces.group()), text, flags=re.MULTILINE)
+    escaped = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in dotted)
+    return f"`{''.join(escaped)}`"
+
+
+# -- what differs ----------------------------------------------------------------------------------------------------
+
+
+def _differing(field: str, a: Any, b: Any) -> Iterator[Difference]:
+    if field == "reward.parts":
+        yield from _differing_parts(a, b)
+    elif _is_record(a) and type(a) is type(b):
+        for name in _fields(a):
+            yield from _differing(f"{field}.{name}" if field else name, getattr(a, name), getattr(b, name))
+    elif a != b:
+        yield Difference(field=field, a=a, b=b)
+
+
+def _differing_parts(a: Sequence[RewardPart], b: Sequence[RewardPart]) -> Iterator[Difference]:
+    """Parts are the same by their kind, wherever they stand."""
+    one, other = _by_kind(a), _by_kind(b)
+    for kind in one | other:
+        found = _differing("reward.part", one.get(kind), other.get(kind))
+        yield from (dataclasses.replace(difference, part=visible(kind)) for difference in found)
+    orders = tuple(kind for kind in one if kind in other), tuple(kind for kind in other if kind in one)
+    if orders[0] != orders[1]:
+        yield Difference(field="reward.parts", a=orders[0], b=orders[1])
+
+
+def _by_kind(parts: Sequence[RewardPart]) -> dict[str, RewardPart]:
+    """`answer`; a second part of the kind is `answer 2`."""
+    seen: Counter[str] = Counter()
+    named = {}
+    for part in parts:
+        seen[part.kind] += 1
+        named[part.kind if seen[part.kind] == 1 else f"{part.kind} {seen[part.kind]}"] = part
+    return named
+
+
+def _follows(difference: Difference, a: ProtocolCard, b: ProtocolCard) -> bool:
+    """The prompt's hash says nothing that its text has not said."""
+    return difference.field == "prompt_sha256" and a.prompt_text != b.prompt_text
+
+
+def _is_record(value: Any) -> bool:
+    return isinstance(value, BaseModel) or (dataclasses.is_dataclass(value) and not isinstance(value, Tags))
+
+
+def _fields(record: Any) -> list[str]:
+    if isinstance(record, BaseModel):
+        return list(type(record).model_fields)
+    return [field.name for field in dataclasses.fields(record)]
+
+
+# -- in words --------------------------------------------------------------------------------------------------------
+
+
+def _sentence(difference: Difference, names: tuple[str, str]) -> str:
+    wording = WORDINGS.get(difference.field) or _plain(difference)
+    a, b, where = _shown_apart(difference)
+
+    def says(template: str, value: str) -> str:
+        return template.format(value, part=difference.part)
+
+    absent = [wording.absent if value is None or value is False else None for value in (difference.a, difference.b)]
+    first = says(absent[0] or wording.says, a)
+    second = says(absent[1] or (wording.says if absent[0] else wording.again), b)
+    return f"{names[0]} {first}, {names[1]} {second}{where}"
+
+
+def _plain(difference: Difference) -> Wording:
+    """The words of a field that has none of its own."""
+    of = " of {part}" if difference.part else ""
+    return Wording(says=f"has {difference.field}{of} = {{}}")
+
+
+def _shown_apart(difference: Difference) -> tuple[str, str, str]:
+    """Both values as they are shown, never alike, and where they differ."""
+    a, b, where = difference.a, difference.b, ""
+    if difference.field.endswith("sha256"):
+        shown = [str(value)[:DIGITS] for value in (a, b)]
+    elif isinstance(a, str) and isinstance(b, str) and max(len(a), len(b)) > LONGEST:
+        at = _first_difference(a, b)
+        shown = [visible(_excerpt(text, at)) for text in (a, b)]
+        before = a[:at].split("\n")
+        where = f" (they first differ in line {len(before)}, character {len(before[-1]) + 1})"
+    else:
+        shown = [_shown(value) for value in (a, b)]
+    if shown[0] == shown[1]:
+        shown = [repr(value) for value in (a, b)]
+    return shown[0], shown[1], where
+
+
+def _first_difference(a: str, b: str) -> int:
+    pairs = enumerate(zip(a, b, strict=False))
+    return next((at for at, (one, other) in pairs if one != other), min(len(a), len(b)))
+
+
+def _excerpt(text: str, at: int) -> str:
+    begin, end = max(0, at - BEFORE), at + AFTER
+    return ("..." if begin > 0 else "") + text[begin:end] + ("..." if end < len(text) else "")
+
+
+def _shown(value: Any) -> str:
+    match value:
+        case str():
+            return visible(value)
+        case Tags(open=opening, close=closing):
+            paired = closing == f"</{opening.removeprefix('<')}"
+            return visible(opening) if paired else f"{visible(opening)} and {visible(closing)}"
+        case tuple():
+            return " and ".join(map(_shown, value)) or "nothing"
+        case None:
+            return "none"
+        case bool():
+            return "yes" if value else "no"
+        case _ if _is_record(value):
+            return "(" + ", ".join(f"{name} {_shown(getattr(value, name))}" for name in _fields(value)) + ")"
+        case _:
+            return str(value)

@@ -1,0 +1,142 @@
+"""`sleuth check`: two checkpoints, or a recipe before its run."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from sleuth.cli.app import Verbs
+from sleuth.cli.check import check
+from sleuth.dialects import DIALECTS
+from sleuth.runs.protocol import ProtocolCard, text_sha256
+
+BASE = Path(__file__).parents[2] / "models" / "tiny-base"
+PROMPT = "Asked: {question}\n"
+CARD = ProtocolCard(
+    dialect=DIALECTS["sleuth"],
+    prompt="mine",
+    prompt_text=PROMPT,
+    prompt_sha256=text_sha256(PROMPT),
+    context=200,
+    scorer="strict",
+    sleuth_version="0",
+)
+RECIPE = """
+name = "r"
+model = "{folder}/model"
+[[stage]]
+kind = "evaluate"
+name = "base"
+data = {{ questions = "{folder}/q.jsonl" }}
+[[stage]]
+kind = "grpo"
+steps = 1200
+stop_after = 1100
+prompts_per_step = 1
+samples_per_prompt = 2
+learning_rate = 1e-3
+context = 128
+data = {{ questions = "{folder}/q.jsonl" }}
+env = {{ kind = "search", dialect = "sleuth", prompt = "{folder}/prompt.txt", retriever = "empty" }}
+reward = [{{ kind = "answer" }}]
+"""
+
+
+def sleuth_check(*arguments: object) -> Result:
+    app = typer.Typer(cls=Verbs, pretty_exceptions_enable=False)
+    app.command("check")(check)
+    app.command("other")(lambda: None)
+    return CliRunner().invoke(app, ["check", *map(str, arguments)])
+
+
+def complaint(*arguments: object) -> str:
+    result = sleuth_check(*arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith("error: ")
+    assert result.stderr.count("\n") == 1
+    return result.stderr
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Checkpoints `a`, `same` and `b`, a recipe, and a file that is neither."""
+    others = {"a": CARD, "same": CARD, "b": CARD.model_copy(update={"context": 512, "scorer": "loose"})}
+    for name, card in others.items():
+        (tmp_path / name).mkdir()
+        card.write(tmp_path / name)
+    (tmp_path / "q.jsonl").write_text('{"id": "1", "question": "Where?", "golden_answers": ["here"]}\n')
+    (tmp_path / "prompt.txt").write_text("Question: {question}\n")
+    (tmp_path / "recipe.toml").write_text(RECIPE.format(folder=tmp_path))
+    shutil.copytree(BASE, tmp_path / "model")
+    return tmp_path
+
+
+def test_two_checkpoints_are_told_apart_line_by_line(folder: Path) -> None:
+    result = sleuth_check(folder / "a", folder / "b")
+    assert result.exit_code == 0
+    assert result.stdout.splitlines() == [
+        f"A is {folder / 'a'}",
+        f"B is {folder / 'b'}",
+        "A limits an episode to 200 tokens, B to 512",
+        "A is judged by the scorer `strict`, B by `loose`",
+    ]
+
+
+def test_the_same_protocols_are_said_to_be_the_same(folder: Path) -> None:
+    result = sleuth_check(folder / "a", folder / "same")
+    assert (result.exit_code, result.stdout) == (0, "the protocols are the same\n")
+
+
+def test_json_is_one_object_and_nothing_else(folder: Path) -> None:
+    assert json.loads(sleuth_check(folder / "a", folder / "same", "--json").stdout) == {"same": True, "differences": []}
+    result = sleuth_check(folder / "a", folder / "b", "--json")
+    assert result.exit_code == 0
+    found = json.loads(result.stdout)
+    assert (found["same"], len(found["differences"])) == (False, 2)
+    assert json.loads(sleuth_check(folder / "recipe.toml", "--json").stdout) == {"ok": True, "stages": 2, "steps": 1100}
+
+
+def test_what_is_no_checkpoint_is_told_what_one_is(folder: Path) -> None:
+    for wrong in ("model", "q.jsonl", "nowhere"):
+        for pair in ((folder / "a", folder / wrong), (folder / wrong, folder / "a")):
+            said = complaint(*pair)
+            assert f"{folder / wrong}: is no checkpoint with a protocol: there is no protocol.json" in said
+            assert "RUN/checkpoints/step-000100" in said
+
+
+def test_a_run_instead_of_a_checkpoint_is_told_its_last_one(folder: Path) -> None:
+    last = folder / "run" / "checkpoints" / "step-000020"
+    last.mkdir(parents=True)
+    last.with_name("step-000010").mkdir()
+    assert complaint(folder / "run", folder / "a").endswith(f"this run's last one is {last}\n")
+
+
+def test_a_card_that_is_not_whole_is_told(folder: Path) -> None:
+    (folder / "a" / "protocol.json").write_text("{")
+    assert "protocol.json: " in complaint(folder / "a", folder / "b")
+
+
+def test_one_checkpoint_alone_asks_for_another(folder: Path) -> None:
+    assert f"sleuth check {folder / 'a'} OTHER" in complaint(folder / "a")
+
+
+def test_what_is_neither_recipe_nor_checkpoint_is_told_what_would_be_right(folder: Path) -> None:
+    assert "is no recipe (.toml); give one, or two checkpoints: sleuth check A B" in complaint(folder / "q.jsonl")
+    assert "nowhere.toml: no such recipe" in complaint(folder / "nowhere.toml")
+
+
+def test_a_recipe_that_has_all_it_needs_is_ok_with_the_steps_it_will_take(folder: Path) -> None:
+    result = sleuth_check(folder / "recipe.toml")
+    assert (result.exit_code, result.stdout) == (0, "ok: 2 stages, 1,100 steps\n")
+
+
+def test_a_recipe_that_cannot_run_is_told_why(folder: Path) -> None:
+    (folder / "prompt.txt").write_text("Question:\n")
+    assert "stage.0 (base): " in complaint(folder / "recipe.toml")
+    (folder / "recipe.toml").write_text(RECIPE.format(folder=folder).replace("steps = 1200", "stpes = 1200"))
+    assert "stage.1.stpes is no key here" in complaint(folder / "recipe.toml")

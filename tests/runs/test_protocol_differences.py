@@ -1,0 +1,215 @@
+"""Whatever differs between two protocols is said, and in words that name both sides."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, create_model
+
+from sleuth.dialects import Dialect, Tags
+from sleuth.runs.protocol import ProtocolCard, text_sha256
+from sleuth.runs.protocol_differences import WORDINGS, differences, visible
+from sleuth.runs.reward_spec import RewardPart, RewardSpec
+
+ANSWER = RewardPart(kind="answer", scorer="strict", scorer_version=1, weight=1.0)
+CITATION = RewardPart(kind="citation", scorer="lexical", scorer_version=3, weight=0.5)
+
+
+@pytest.fixture
+def card(protocol: ProtocolCard) -> ProtocolCard:
+    return protocol.model_copy(update={"reward": RewardSpec(parts=(ANSWER,)), "questions_sha256": "cd" * 32})
+
+
+def asked(card: ProtocolCard, prompt: str) -> ProtocolCard:
+    return card.model_copy(update={"prompt_text": prompt, "prompt_sha256": text_sha256(prompt)})
+
+
+def speaking(card: ProtocolCard, **changes: Any) -> ProtocolCard:
+    return card.model_copy(update={"dialect": dataclasses.replace(card.dialect, **changes)})
+
+
+def paid(card: ProtocolCard, *parts: RewardPart) -> ProtocolCard:
+    return card.model_copy(update={"reward": RewardSpec(parts=parts)})
+
+
+def other_than(value: Any) -> Any:
+    """A value of the same kind that is not this one."""
+    match value:
+        case bool():
+            return not value
+        case int() | float():
+            return value + 1
+        case str():
+            return value + "(?:x)?"
+        case Tags():
+            return Tags(open=value.open, close=value.close + "!")
+        case None:
+            return "something"
+        case tuple():
+            return (*value, value[0])
+        case Dialect():
+            return dataclasses.replace(value, top_k=value.top_k + 1)
+        case RewardSpec():
+            return None
+        case _:
+            raise TypeError(f"{value!r}: say here what another value of this kind is")
+
+
+# -- nothing is passed over ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("field", ProtocolCard.model_fields)
+def test_a_change_of_any_field_of_the_card_is_said(card: ProtocolCard, field: str) -> None:
+    said = differences(card, card.model_copy(update={field: other_than(getattr(card, field))}))
+    assert len(said) == 1
+    assert said[0].startswith("A ")
+    assert ", B " in said[0]
+
+
+@pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(Dialect)])
+def test_a_change_of_any_field_of_the_dialect_is_said(card: ProtocolCard, field: str) -> None:
+    changed = speaking(card, **{field: other_than(getattr(card.dialect, field))})
+    assert len(differences(card, changed)) == 1
+
+
+@pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(Dialect) if "None" in str(field.type)])
+def test_a_limit_of_the_dialect_that_only_one_has_is_said(card: ProtocolCard, field: str) -> None:
+    limited, free = speaking(card, **{field: 7}), speaking(card, **{field: None})
+    [said], [turned] = differences(limited, free), differences(free, limited)
+    assert " 7" in said
+    assert " 7" in turned
+    assert "none" not in said + turned
+
+
+@pytest.mark.parametrize("field", [*RewardSpec.model_fields.keys() - {"parts"}])
+def test_a_change_of_any_field_of_the_reward_is_said(card: ProtocolCard, field: str) -> None:
+    assert card.reward is not None
+    reward = card.reward.model_copy(update={field: other_than(getattr(card.reward, field))})
+    assert len(differences(card, card.model_copy(update={"reward": reward}))) == 1
+
+
+@pytest.mark.parametrize("field", RewardPart.model_fields)
+def test_a_change_of_any_field_of_a_part_of_the_reward_is_said(card: ProtocolCard, field: str) -> None:
+    changed = ANSWER.model_copy(update={field: other_than(getattr(ANSWER, field))})
+    said = differences(card, paid(card, changed))
+    assert len(said) == (2 if field == "kind" else 1)
+    assert all("`answer" in sentence for sentence in said)
+
+
+def later(record: BaseModel, name: str, a: Any, b: Any) -> tuple[Any, Any]:
+    """The record twice with one more field, as a later version of Sleuth may write it."""
+    fields: dict[str, Any] = {name: (Any, ...)}
+    model = create_model("Later", __base__=type(record), **fields)
+    return model.model_construct(**dict(record), **{name: a}), model.model_construct(**dict(record), **{name: b})
+
+
+def test_a_field_that_is_added_later_is_said_by_its_name(card: ProtocolCard) -> None:
+    assert differences(*later(card, "judge", "nli", "lexical")) == ["A has judge = `nli`, B `lexical`"]
+    assert differences(*later(card, "strict", True, None)) == ["A has strict = yes, B none"]
+    assert differences(*later(card, "strict", None, False)) == ["A has strict = none, B no"]
+
+
+def test_a_field_that_is_added_to_the_dialect_later_is_said(card: ProtocolCard) -> None:
+    citing = dataclasses.make_dataclass("Citing", [("cite", Tags)], bases=(Dialect,), frozen=True, kw_only=True)
+    spoken = {field.name: getattr(card.dialect, field.name) for field in dataclasses.fields(Dialect)}
+    one, other = (citing(**spoken, cite=Tags(open=tag, close="</c>")) for tag in ("<c>", "<d>"))
+    cards = [card.model_copy(update={"dialect": dialect}) for dialect in (one, other)]
+    assert differences(cards[0], cards[1]) == ["A has dialect.cite = `<c>`, B `<d>` and `</c>`"]
+
+
+def test_a_field_that_is_added_to_the_reward_later_is_said(card: ProtocolCard) -> None:
+    one, other = later(ANSWER, "floor", 0.0, 0.5)
+    assert differences(paid(card, one), paid(card, other)) == ["A has reward.part.floor of `answer` = 0.0, B 0.5"]
+
+
+def test_every_wording_is_of_a_field_that_there_is() -> None:
+    known = {*ProtocolCard.model_fields, "reward.part"}
+    known |= {f"dialect.{field.name}" for field in dataclasses.fields(Dialect)}
+    known |= {f"reward.{name}" for name in RewardSpec.model_fields}
+    known |= {f"reward.part.{name}" for name in RewardPart.model_fields}
+    assert WORDINGS.keys() <= known
+
+
+def test_values_that_look_alike_are_told_apart(card: ProtocolCard) -> None:
+    newline, letters = speaking(card, margin="\n"), speaking(card, margin="\\n")
+    assert differences(newline, letters) == [r"A puts '\n' between the results and their tags, B '\\n'"]
+    one, other = (card.model_copy(update={"corpus_sha256": "ab" * 31 + end}) for end in ("00", "01"))
+    assert "ab00'" in differences(one, other)[0]
+
+
+# -- in words --------------------------------------------------------------------------------------------------------
+
+
+def test_the_same_protocol_has_no_differences(card: ProtocolCard) -> None:
+    assert differences(card, ProtocolCard.model_validate_json(card.model_dump_json())) == []
+
+
+def test_differences_read_as_sentences(card: ProtocolCard) -> None:
+    tags = Tags(open="<tool_call>", close="</tool_call>")
+    other = speaking(card, search=tags, stops=("</answer>",), hints=None, margin="", searches=1, passage_tokens=None)
+    other = other.model_copy(update={"context": 1024, "forced_search": True, "corpus_sha256": None, "prompt": "mine"})
+    assert differences(card, other) == [
+        "A searches with `<search>`, B with `<tool_call>`",
+        "A ends a turn at `</search>` and `</answer>`, B at `</answer>`",
+        r"A puts `\n` between the results and their tags, B nothing",
+        "A limits the bad actions that are forgiven to 1, B lets each bad action cost a search",
+        "A limits searches to 3, B to 1",
+        "A limits each passage to 160 tokens, B does not limit each passage",
+        "A has the prompt `plain`, B `mine`",
+        "A limits an episode to 512 tokens, B to 1024",
+        "A opens its first search itself, B has its first search opened by the environment",
+        "A searched the corpus abababababab, B searched no corpus",
+    ]
+
+
+def test_the_names_are_the_callers(card: ProtocolCard) -> None:
+    other = card.model_copy(update={"scorer": "loose"})
+    assert differences(card, other, ("base", "ours")) == ["base is judged by the scorer `strict`, ours by `loose`"]
+
+
+def test_prompts_are_shown_where_they_first_differ_with_their_white_space(card: ProtocolCard) -> None:
+    story = "Answer the question with what you find.\nSearch as often as you need."
+    said = differences(asked(card, f"{story} \n{{question}}\n"), asked(card, f"{story}\n{{question}}\n"))
+    assert said == [
+        r"A is asked with the text `...s often as you need.·\n{question}\n`, "
+        r"B with `...s often as you need.\n{question}\n` (they first differ in line 2, character 29)"
+    ]
+
+
+def test_white_space_that_could_be_missed_is_written_out() -> None:
+    assert visible(" a  b c \t\n d \n\u00a0 ") == r"`·a··b c \t\n·d·\n\xa0·`"
+    assert visible("") == "nothing"
+
+
+def test_rewards_differ_by_their_parts_wherever_these_stand(card: ProtocolCard) -> None:
+    heavy = ANSWER.model_copy(update={"weight": 2.0, "scorer": "loose", "scorer_version": 2, "shuffle": True})
+    assert differences(paid(card, ANSWER), paid(card, CITATION, heavy)) == [
+        "A was paid for `answer` by the scorer `strict`, B by `loose`",
+        "A was paid for `answer` by version 1 of its scorer, B by version 2",
+        "A weighs `answer` 1.0, B 2.0",
+        "A pays `answer` to whom it belongs, B shuffles the scores of `answer`",
+        "A was not paid for `citation`, B was paid for `citation` "
+        "(kind `citation`, scorer `lexical`, scorer_version 3, weight 0.5, shuffle no)",
+    ]
+
+
+def test_another_order_of_the_same_rewards_is_said(card: ProtocolCard) -> None:
+    assert differences(paid(card, ANSWER, CITATION), paid(card, CITATION, ANSWER)) == [
+        "A adds its rewards in the order `answer` and `citation`, B in the order `citation` and `answer`"
+    ]
+
+
+def test_two_rewards_of_one_kind_are_two(card: ProtocolCard) -> None:
+    half = ANSWER.model_copy(update={"weight": 0.5})
+    assert differences(paid(card, ANSWER, ANSWER), paid(card, ANSWER, half)) == ["A weighs `answer 2` 1.0, B 0.5"]
+
+
+def test_a_checkpoint_that_was_trained_for_no_reward_is_told_from_one_that_was(card: ProtocolCard) -> None:
+    [said] = differences(card.model_copy(update={"reward": None}), card)
+    assert said.startswith("A was trained for no reward, B was trained for the reward (aggregation `sum`, parts (kind")
+
+
+def test_the_hash_of_a_prompt_is_not_said_beside_its_text(card: ProtocolCard) -> None:
+    assert len(differences(card, asked(card, "Other. {question}"))) == 1
