@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 from sleuth.cli.check import check
 from sleuth.cli.eval import evaluate
 from sleuth.cli.index import index
+from sleuth.cli.merge import merge
 from sleuth.cli.report import report
 from sleuth.cli.search import search
 from sleuth.cli.train import train
@@ -59,6 +60,7 @@ VERBS = {
     "report": report,
     "world": world,
     "check": check,
+    "merge": merge,
 }
 for name, verb in VERBS.items():
     app.command(name)(verb)

@@ -1,0 +1,52 @@
+"""`sleuth merge`: the shards of another trainer as a Hugging Face folder."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+
+def merge(
+    shards: Annotated[Path, typer.Argument(metavar="SHARDS", help="A verl FSDP actor folder, or a .pt state dict.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The Hugging Face folder; it must be new or empty.")],
+    config: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder with config.json and tokenizer, where SHARDS carries none."),
+    ] = None,
+    dtype: Annotated[
+        Literal["float32", "bfloat16", "float16"] | None, typer.Option(help="Cast the weights. [default: as saved]")
+    ] = None,
+    max_shard_size: Annotated[str, typer.Option(metavar="SIZE", help="Largest file to write: 500MB, 4GB.")] = "2GB",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Merge FSDP shards, or a bare state dict, into a Hugging Face folder.
+
+    Names and shapes are checked against the model's config.json before anything is written.
+    """
+    import torch
+
+    from sleuth.cli.watching import watched
+    from sleuth.convert import merge_shards
+    from sleuth.convert.weight_files import parse_size
+    from sleuth.runs.disk import shown
+
+    with watched("merge") as progress:
+        merged = merge_shards(
+            shards,
+            out,
+            config=config,
+            dtype=getattr(torch, dtype) if dtype else None,
+            max_file_bytes=parse_size(max_shard_size),
+            progress=progress,
+        )
+    if as_json:
+        typer.echo(json.dumps({"folder": str(out), **asdict(merged)}))
+        return
+    files = "1 file" if merged.files == 1 else f"{merged.files} files"
+    counts = f"{merged.tensors:,} tensors, {merged.parameters:,} parameters"
+    typer.echo(f"{out}: {counts}, {merged.dtype}, {shown(merged.bytes)} in {files}")
+    typer.echo(f"Next: sleuth eval {out} --questions FILE")

@@ -1,0 +1,121 @@
+"""safetensors files, written tensor by tensor and a few rows at a time: a model needs no memory to be written.
+
+Format: eight bytes, the length of a JSON header that says where each tensor lies, the header, then the tensors.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import torch
+
+from sleuth.convert.pieces import Whole
+from sleuth.types import SleuthError
+
+ROWS_BYTES = 2**24
+"""About how much is put together in memory before it is written."""
+INDEX = "model.safetensors.index.json"
+DTYPE_NAMES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+
+
+def parse_size(text: str) -> int:
+    """Bytes in "500MB", "2GB", "1.5 GB" or "4000000"."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]B|)", text.strip().upper())
+    if match is None or not float(match[1]):
+        raise SleuthError(f"size {text!r}: write a number with KB, MB or GB after it, such as 500MB or 2GB")
+    return max(1, int(float(match[1]) * UNITS[match[2]]))
+
+
+def stored_dtype(whole: Whole, dtype: torch.dtype | None) -> torch.dtype:
+    """How a tensor is written: as it is, or with its floating-point numbers in `dtype`."""
+    return dtype if dtype is not None and whole.dtype.is_floating_point else whole.dtype
+
+
+def stored_bytes(whole: Whole, dtype: torch.dtype | None) -> int:
+    """What a tensor takes on the disk."""
+    return whole.count * stored_dtype(whole, dtype).itemsize
+
+
+def write_weights(
+    folder: Path,
+    weights: Mapping[str, Whole],
+    *,
+    dtype: torch.dtype | None,
+    max_file_bytes: int,
+    progress: Callable[[int, int], None],
+) -> int:
+    """Write `model*.safetensors`, with an index where there are several; returns how many there are. No file holds more
+    than `max_file_bytes` of tensors, unless a single tensor does."""
+    files = list(_dealt(weights, dtype, max_file_bytes))
+    names = [f"model-{number:05d}-of-{len(files):05d}.safetensors" for number in range(1, len(files) + 1)]
+    if len(files) == 1:
+        names = ["model.safetensors"]
+    else:
+        total = sum(stored_bytes(whole, dtype) for whole in weights.values())
+        weight_map = {tensor: name for name, dealt in zip(names, files, strict=True) for tensor in dealt}
+        index = {"metadata": {"total_size": total}, "weight_map": weight_map}
+        (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+    done = 0
+    for name, dealt in zip(names, files, strict=True):
+        for _ in _write_file(folder / name, dealt, dtype):
+            done += 1
+            progress(done, len(weights))
+    return len(files)
+
+
+def _dealt(weights: Mapping[str, Whole], dtype: torch.dtype | None, most: int) -> Iterator[dict[str, Whole]]:
+    """The tensors of each file, in order."""
+    file: dict[str, Whole] = {}
+    held = 0
+    for name, whole in weights.items():
+        size = stored_bytes(whole, dtype)
+        if file and held + size > most:
+            yield file
+            file, held = {}, 0
+        file[name] = whole
+        held += size
+    yield file
+
+
+def _write_file(path: Path, weights: Mapping[str, Whole], dtype: torch.dtype | None) -> Iterator[str]:
+    """Yields the name of each tensor that is written."""
+    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name, whole in weights.items():
+        start, end = end, end + stored_bytes(whole, dtype)
+        written = DTYPE_NAMES[stored_dtype(whole, dtype)]
+        header[name] = {"dtype": written, "shape": list(whole.shape), "data_offsets": [start, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # the tensors start on a multiple of eight
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for name, whole in weights.items():
+            for block in _blocks(whole):
+                file.write(block.to(stored_dtype(whole, dtype)).flatten().view(torch.uint8).numpy().data)
+            yield name
+
+
+def _blocks(whole: Whole) -> Iterator[torch.Tensor]:
+    """The whole from its first row to its last, in pieces of about ROWS_BYTES."""
+    row = math.prod(whole.shape[1:]) * whole.dtype.itemsize
+    step = max(1, ROWS_BYTES // max(row, 1))
+    for start in range(0, whole.height, step):
+        yield whole.rows(start, min(start + step, whole.height))

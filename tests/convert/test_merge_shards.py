@@ -1,0 +1,243 @@
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from small_models import (
+    assert_same_tensors,
+    make_model,
+    weights_of,
+    write_companions,
+    write_row_shards,
+    written_tensors,
+)
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+from sleuth.convert import merge_shards, weight_files
+from sleuth.types import SleuthError
+
+
+@pytest.fixture
+def actor(tmp_path: Path) -> Path:
+    """Three ranks' row shards of a tied model, lm_head left out."""
+    folder = tmp_path / "actor"
+    write_row_shards(make_model("qwen3"), folder, 3)
+    return folder
+
+
+def bare(tmp_path: Path, state: dict, family: str = "qwen2") -> Path:
+    write_companions(make_model(family), tmp_path)
+    torch.save(state, tmp_path / "model.pt")
+    return tmp_path / "model.pt"
+
+
+def refusal(source: Path, out: Path, **settings) -> str:
+    before = sorted(out.parent.rglob("*"))
+    with pytest.raises(SleuthError) as caught:
+        merge_shards(source, out, **settings)
+    assert sorted(out.parent.rglob("*")) == before, "a refused merge leaves the disk as it was"
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_plain_row_shards_merge_into_the_model(actor: Path, tmp_path: Path) -> None:
+    merged = merge_shards(actor, tmp_path / "out")
+    expected = weights_of(make_model("qwen3"))
+    assert_same_tensors(written_tensors(tmp_path / "out"), expected)
+    count = sum(weight.numel() for weight in expected.values())
+    assert (merged.ranks, merged.tensors, merged.parameters) == (3, len(expected), count)
+    assert (merged.dtype, merged.bytes, merged.files) == ("bfloat16", 2 * count, 1)
+
+
+@pytest.mark.parametrize("nest", [(), ("model",), ("state_dict",), ("module",)])
+@pytest.mark.parametrize("prefix", ["", "module.", "_orig_mod.", "model."])
+def test_a_bare_state_dict_merges_wherever_it_is_nested(nest: tuple, prefix: str, tmp_path: Path) -> None:
+    state: dict = {prefix + name: weight.data for name, weight in make_model("qwen2").state_dict().items()}
+    for name in nest:
+        state = {name: state, "step": 7}
+    merge_shards(bare(tmp_path, state), tmp_path / "out")
+    assert_same_tensors(written_tensors(tmp_path / "out"), weights_of(make_model("qwen2")))
+
+
+def test_a_module_saved_with_its_parameters_merges(tmp_path: Path) -> None:
+    merge_shards(bare(tmp_path, dict(make_model("llama").named_parameters()), "llama"), tmp_path / "out")
+    assert_same_tensors(written_tensors(tmp_path / "out"), weights_of(make_model("llama")))
+
+
+def test_a_tied_name_that_was_saved_is_written_once(tmp_path: Path) -> None:
+    merge_shards(bare(tmp_path, make_model("qwen3").state_dict(), "qwen3"), tmp_path / "out")
+    assert "lm_head.weight" not in written_tensors(tmp_path / "out")
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    assert loaded.lm_head.weight is loaded.model.embed_tokens.weight
+
+
+def test_tied_names_that_differ_are_refused(tmp_path: Path) -> None:
+    state = {name: weight.clone() for name, weight in make_model("qwen3").state_dict().items()}
+    state["lm_head.weight"][-1, -1] += 1
+    assert "lm_head.weight differs from model.embed_tokens.weight" in refusal(
+        bare(tmp_path, state, "qwen3"), tmp_path / "out"
+    )
+
+
+def test_a_cast_is_written_and_the_config_says_so(actor: Path, tmp_path: Path) -> None:
+    assert merge_shards(actor, tmp_path / "out", dtype=torch.float32).dtype == "float32"
+    expected = {name: weight.float() for name, weight in weights_of(make_model("qwen3")).items()}
+    assert_same_tensors(weights_of(AutoModelForCausalLM.from_pretrained(tmp_path / "out")), expected)
+
+
+@pytest.mark.parametrize("key", ["dtype", "torch_dtype"])
+def test_weights_are_loaded_as_they_were_saved_whatever_the_config_said(key: str, actor: Path, tmp_path: Path) -> None:
+    path = actor / "huggingface" / "config.json"
+    config = json.loads(path.read_text())
+    config.pop("dtype", None)
+    path.write_text(json.dumps({**config, key: "float16"}))
+    merge_shards(actor, tmp_path / "out")
+    assert json.loads((tmp_path / "out" / "config.json").read_text())[key] == "bfloat16"
+    assert AutoModelForCausalLM.from_pretrained(tmp_path / "out").dtype == torch.bfloat16
+
+
+def test_several_files_load_as_one_model(actor: Path, tmp_path: Path) -> None:
+    assert merge_shards(actor, tmp_path / "out", max_file_bytes=9000).files > 2
+    loaded, info = AutoModelForCausalLM.from_pretrained(tmp_path / "out", output_loading_info=True)
+    assert not any(info.values())
+    assert_same_tensors(weights_of(loaded), weights_of(make_model("qwen3")))
+
+
+def test_config_and_tokenizer_come_from_the_folder_that_is_named(actor: Path, tmp_path: Path) -> None:
+    (actor / "huggingface").rename(tmp_path / "base")
+    assert refusal(actor, tmp_path / "out") == (
+        f"no config.json in {actor / 'huggingface'} or {actor}; name a Hugging Face folder of the same model with "
+        "--config DIR"
+    )
+    assert f"{actor}: holds no config.json" in refusal(actor, tmp_path / "out", config=actor)
+    (tmp_path / "base" / "model.safetensors").write_bytes(b"the weights before training")
+    merge_shards(actor, tmp_path / "out", config=tmp_path / "base")
+    assert_same_tensors(written_tensors(tmp_path / "out"), weights_of(make_model("qwen3")))
+    assert AutoTokenizer.from_pretrained(tmp_path / "out").convert_tokens_to_ids("Tarn") == 2
+
+
+def test_a_folder_that_holds_something_is_left_alone_and_an_empty_one_is_filled(actor: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "thesis.tex").write_text("x")
+    assert refusal(actor, out) == f"{out}: is there already; name a new folder or an empty one"
+    (out / "thesis.tex").unlink()
+    merge_shards(actor, out)
+    assert_same_tensors(written_tensors(out), weights_of(make_model("qwen3")))
+
+
+def test_the_folder_one_stands_in_can_be_filled(actor: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "out").mkdir()
+    monkeypatch.chdir(tmp_path / "out")
+    merge_shards(actor, Path("."))
+    assert_same_tensors(written_tensors(tmp_path / "out"), weights_of(make_model("qwen3")))
+
+
+def test_missing_ranks_are_named(actor: Path, tmp_path: Path) -> None:
+    (actor / "model_world_size_3_rank_0.pt").unlink()
+    (actor / "model_world_size_3_rank_2.pt").unlink()
+    assert refusal(actor, tmp_path / "out") == f"{actor}: 2 of 3 ranks are missing: 0, 2"
+
+
+def test_shards_of_two_runs_in_one_folder_are_refused(actor: Path, tmp_path: Path) -> None:
+    shutil.copy(actor / "model_world_size_3_rank_0.pt", actor / "model_world_size_1_rank_0.pt")
+    assert "holds shards of 1 and of 3 ranks" in refusal(actor, tmp_path / "out")
+
+
+def test_the_folder_above_is_told_where_the_actor_is(actor: Path, tmp_path: Path) -> None:
+    assert refusal(tmp_path, tmp_path / "out").endswith(f"did you mean {actor}?")
+
+
+def test_ranks_with_different_names_are_refused(actor: Path, tmp_path: Path) -> None:
+    path = actor / "model_world_size_3_rank_1.pt"
+    torch.save({**torch.load(path), "extra": torch.ones(1)}, path)
+    assert refusal(actor, tmp_path / "out") == (
+        f"{path}: extra is only here or only in model_world_size_3_rank_0.pt; save all ranks again"
+    )
+
+
+def test_a_wrong_shape_is_refused(actor: Path, tmp_path: Path) -> None:
+    path = actor / "huggingface" / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "vocab_size": 43}))
+    assert refusal(actor, tmp_path / "out") == (
+        f"{actor}: model.embed_tokens.weight is 41 x 30, and in the model of config.json 43 x 30"
+    )
+
+
+def test_another_models_config_is_refused(actor: Path, tmp_path: Path) -> None:
+    write_companions(make_model("qwen2"), tmp_path / "base")
+    told = refusal(actor, tmp_path / "out", config=tmp_path / "base")
+    assert "tensors are missing (model.layers.0.self_attn.q_proj.bias" in told
+    assert "4 tensors are unexpected (model.layers.0.self_attn.q_norm.weight" in told
+
+
+@pytest.mark.parametrize(
+    ("state", "told"),
+    [
+        ({}, "holds no tensors"),
+        ({"step": 7}, "'step' is a int; a state dict has names and tensors only"),
+        ({3: torch.ones(1)}, "3 is a Tensor; a state dict has names and tensors only"),
+        ({"model": {}}, "holds no tensors"),
+    ],
+)
+def test_a_file_without_a_model_is_refused(state: dict, told: str, tmp_path: Path) -> None:
+    assert refusal(bare(tmp_path, state), tmp_path / "out") == f"{tmp_path / 'model.pt'}: {told}"
+
+
+def test_a_dtype_that_no_safetensors_file_holds_is_refused(tmp_path: Path) -> None:
+    state = {name: weight.to(torch.complex64) for name, weight in make_model("qwen2").state_dict().items()}
+    assert "is complex64, which safetensors files cannot hold" in refusal(bare(tmp_path, state), tmp_path / "out")
+
+
+def test_a_write_that_fails_leaves_nothing(actor: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        merge_shards(actor, tmp_path / "out", progress=fail)
+    assert [path.name for path in tmp_path.iterdir()] == ["actor"]
+
+
+MEASURE = """
+import resource, sys
+from pathlib import Path
+import torch, transformers
+from sleuth.convert import merge_shards
+from sleuth.convert.blueprint import read_blueprint
+
+def resident(name):
+    line = next(line for line in open("/proc/self/status") if line.startswith(name))
+    return int(line.split()[1]) * 1024
+
+source, out = map(Path, sys.argv[1:])
+read_blueprint(source / "huggingface")
+Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from here
+before = resident("VmRSS")
+anonymous = []
+merge_shards(source, out, progress=lambda done, total: anonymous.append(resident("RssAnon")))
+print(resident("VmHWM") - before, max(anonymous) - anonymous[0])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="peak memory is read from Linux's /proc")
+def test_a_merge_takes_little_more_memory_than_the_pages_of_the_shards(tmp_path: Path) -> None:
+    """The shards are mapped: their pages count as resident while they are read, and the system takes them back when it
+    needs them. What the process itself holds is a few blocks of rows."""
+    sizes = {"vocab_size": 60_000, "hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 6}
+    with torch.device("meta"):
+        model = LlamaForCausalLM(LlamaConfig(**sizes, num_attention_heads=8, tie_word_embeddings=True)).bfloat16()
+    model = model.to_empty(device="cpu")
+    write_row_shards(model, tmp_path / "actor", 2)
+    size = sum(path.stat().st_size for path in (tmp_path / "actor").glob("*.pt"))
+    command = [sys.executable, "-c", MEASURE, str(tmp_path / "actor"), str(tmp_path / "out")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+    peak, anonymous = map(int, done.stdout.split())
+    assert size > 200e6
+    assert peak < 1.3 * size
+    assert anonymous < 6 * weight_files.ROWS_BYTES

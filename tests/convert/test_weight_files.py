@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from small_models import assert_same_tensors, written_tensors
+
+from sleuth.convert import weight_files
+from sleuth.convert.layouts import whole_of
+from sleuth.convert.pieces import Whole
+from sleuth.convert.weight_files import DTYPE_NAMES, parse_size, write_weights
+from sleuth.types import SleuthError
+
+
+def wholes(tensors: dict[str, torch.Tensor]) -> dict[str, Whole]:
+    return {name: whole_of([tensor], tuple(tensor.shape), name) for name, tensor in tensors.items()}
+
+
+def write(folder: Path, tensors: dict[str, torch.Tensor], dtype: torch.dtype | None = None, most: int = 10**9) -> int:
+    quiet = lambda done, total: None  # noqa: E731
+    return write_weights(folder, wholes(tensors), dtype=dtype, max_file_bytes=most, progress=quiet)
+
+
+def test_the_safetensors_library_reads_every_dtype_and_shape_that_is_written(tmp_path: Path) -> None:
+    tensors = {str(dtype): torch.arange(6).view(2, 3).to(dtype) for dtype in DTYPE_NAMES}
+    tensors |= {"scalar": torch.tensor(3.5), "none": torch.zeros(0, 4), "transposed": torch.randn(3, 5).t()}
+    assert write(tmp_path, tensors) == 1
+    assert_same_tensors(written_tensors(tmp_path), tensors)
+    with safe_open(tmp_path / "model.safetensors", "pt") as file:
+        assert file.metadata() == {"format": "pt"}
+
+
+@pytest.mark.parametrize("block", [1, 7, 64, 10**6])
+def test_the_file_does_not_depend_on_how_many_rows_are_written_at_once(
+    block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weight_files, "ROWS_BYTES", block)
+    tensors = {"a": torch.randn(13, 3), "b": torch.randn(5), "c": torch.randn(4, 2, 3)}
+    write(tmp_path, tensors)
+    assert_same_tensors(written_tensors(tmp_path), tensors)
+
+
+def test_files_stay_below_the_size_asked_for_and_the_index_finds_each_tensor(tmp_path: Path) -> None:
+    tensors = {f"w{number}": torch.randn(10, 10) for number in range(5)} | {"large": torch.randn(30, 10)}
+    assert write(tmp_path, tensors, most=800) == 4
+    assert_same_tensors(written_tensors(tmp_path), tensors)
+    index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
+    assert index["metadata"]["total_size"] == sum(tensor.nbytes for tensor in tensors.values())
+    assert set(index["weight_map"].values()) == {path.name for path in tmp_path.glob("*.safetensors")}
+    assert max(path.stat().st_size for path in tmp_path.glob("model-0000[1-3]*")) < 800 + 400  # and a header
+    for name, file in index["weight_map"].items():
+        with safe_open(tmp_path / file, "pt") as opened:
+            assert torch.equal(opened.get_tensor(name), tensors[name])
+
+
+def test_a_cast_changes_floating_point_numbers_only(tmp_path: Path) -> None:
+    tensors = {"a": torch.randn(4, 3), "steps": torch.arange(3)}
+    write(tmp_path, tensors, dtype=torch.bfloat16)
+    assert_same_tensors(written_tensors(tmp_path), {"a": tensors["a"].bfloat16(), "steps": tensors["steps"]})
+
+
+def test_every_tensor_is_told(tmp_path: Path) -> None:
+    told: list[tuple[int, int]] = []
+    tensors = {name: torch.ones(2) for name in "abc"}
+    write_weights(
+        tmp_path,
+        wholes(tensors),
+        dtype=None,
+        max_file_bytes=8,
+        progress=lambda done, total: told.append((done, total)),
+    )
+    assert told == [(1, 3), (2, 3), (3, 3)]
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("500MB", 5 * 10**8), ("2GB", 2 * 10**9), ("1.5 gb", 15 * 10**8), ("10kb", 10**4), ("7", 7)]
+)
+def test_sizes_are_read_as_people_write_them(text: str, size: int) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "GB", "0GB", "-1GB", "2TBs", "2 G B"])
+def test_a_size_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(SleuthError, match="such as 500MB or 2GB"):
+        parse_size(text)
