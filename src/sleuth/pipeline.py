@@ -36,6 +36,7 @@ def run_recipe(recipe: Recipe, folder: RunFolder) -> Path:
     for overlap in overlaps:
         folder.say("{shared} of the {of} questions of {test} are also trained on, in stage {train}".format(**overlap))
     model, first_step = recipe.model, 0
+    trained: StageRun | None = None  # the last stage that trained
     for index, stage in enumerate(recipe.stage):
         run = StageRun(recipe=recipe, index=index, folder=folder, model=model, first_step=first_step)
         match stage:
@@ -45,23 +46,33 @@ def run_recipe(recipe: Recipe, folder: RunFolder) -> Path:
                 model = str(run_grpo(stage, run))
             case EvaluateRecipe():
                 run_evaluate(stage, run)
+                if trained is not None:
+                    trained.write_card(Path(model))
         if not isinstance(stage, EvaluateRecipe):
             first_step += stage.steps
+            trained = run
+    folder.require_written()
     return Path(model)
 
 
 def roll_back(recipe: Recipe, folder: RunFolder) -> None:
     """Send the last stage that has saved anything back to its best checkpoint. Raises SleuthError where none has."""
-    first_step, last = 0, None
+    begun = [run for run in trained_stages(recipe, folder) if run.checkpoints()]
+    if not begun:
+        raise SleuthError(f"{folder.path}: holds no checkpoint to go back to")
+    folder.say(begun[-1].roll_back())
+
+
+def trained_stages(recipe: Recipe, folder: RunFolder) -> Iterator[StageRun]:
+    """The stages that train, each beginning with what the folder holds of the one before."""
+    model, first_step = recipe.model, 0
     for index, stage in enumerate(recipe.stage):
         if isinstance(stage, EvaluateRecipe):
             continue
-        run = StageRun(recipe=recipe, index=index, folder=folder, model=recipe.model, first_step=first_step)
-        last = run if run.checkpoints() else last
-        first_step += stage.steps
-    if last is None:
-        raise SleuthError(f"{folder.path}: holds no checkpoint to go back to")
-    folder.say(last.roll_back())
+        run = StageRun(recipe=recipe, index=index, folder=folder, model=model, first_step=first_step)
+        yield run
+        saved = run.checkpoints()
+        model, first_step = str(saved[-1]) if saved else model, first_step + stage.steps
 
 
 def require_inputs(recipe: Recipe) -> dict[int, list[Task]]:

@@ -78,7 +78,7 @@ def test_licence_and_citations_are_those_of_the_base(recipes: Recipes, tmp_path:
     (tmp_path / "base").mkdir()
     (tmp_path / "base" / "README.md").write_text(BASE_CARD)
     text = card(recipes(f'model="{tmp_path}/base"'))
-    assert f'base_model: "{tmp_path}/base"\nlicense: apache-2.0\n' in text
+    assert "pipeline_tag: text-generation\nlicense: apache-2.0\n" in text  # and no base_model: a folder is none
     assert "is `apache-2.0`; that of the data is its own." in text
     assert "```bibtex\n@misc{base, title={A base}}\n```" in text
 
@@ -86,6 +86,7 @@ def test_licence_and_citations_are_those_of_the_base(recipes: Recipes, tmp_path:
 def test_a_base_that_states_no_licence_gives_none(recipes: Recipes) -> None:
     text = card(recipes())
     assert "license:" not in text
+    assert 'base_model: "models/tiny"\n' in text
     assert "`models/tiny` is not stated on its card" in text
 
 

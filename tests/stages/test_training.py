@@ -17,7 +17,7 @@ from sleuth.rewards import answer
 from sleuth.runs import disk
 from sleuth.runs.checkpoints import checkpoints_in, load_state, step_of
 from sleuth.runs.run_folder import RunFolder
-from sleuth.stages import grpo, stage_run
+from sleuth.stages import grpo, stage_run, weighing
 from sleuth.stages.grpo import Learner
 from sleuth.types import SleuthError
 
@@ -152,7 +152,9 @@ def test_an_alarm_that_is_off_says_nothing(
 def test_a_loss_that_is_no_number_leaves_the_weights_and_ends_the_run_unless_it_is_only_to_be_told(
     run: Run, recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(grpo, "group_advantages", lambda values, *_, **__: [float("nan")] + [1.0] * (len(values) - 1))
+    monkeypatch.setattr(
+        weighing, "group_advantages", lambda values, *_, **__: [float("nan")] + [1.0] * (len(values) - 1)
+    )
     with pytest.raises(SleuthError, match="stopped at step 1 by not_finite; the last checkpoint is none yet"):
         run(recipe_file, tmp_path / "stopped")
     last = run(recipe_file, tmp_path / "told", 'stage.1.alarms.not_finite="warn"')
@@ -187,7 +189,7 @@ def test_a_run_does_not_go_on_under_another_reward_unless_that_one_is_named(
     run(recipe_file, tmp_path / "run", "stage.1.stop_after=2")
     monkeypatch.setitem(answer.SCORER_VERSIONS, "strict", 2)
     with pytest.raises(
-        SleuthError, match=r"parts\.0\.scorer_version was 1 and is 2; .*--accept-reward (\w+)"
+        SleuthError, match=r"by version 1 of its scorer, the recipe by version 2; .*--accept-reward \w+"
     ) as caught:
         run(recipe_file, tmp_path / "run")
     named = str(caught.value).rsplit(" ", 1)[1]

@@ -11,6 +11,7 @@ from sleuth.cli.check import check
 from sleuth.cli.eval import evaluate
 from sleuth.cli.index import index
 from sleuth.cli.merge import merge
+from sleuth.cli.replay import replay
 from sleuth.cli.report import report
 from sleuth.cli.search import search
 from sleuth.cli.train import train
@@ -61,6 +62,7 @@ VERBS = {
     "world": world,
     "check": check,
     "merge": merge,
+    "replay": replay,
 }
 for name, verb in VERBS.items():
     app.command(name)(verb)

@@ -95,6 +95,22 @@ class Policy:
         Raises NotFiniteError, with the weights untouched, if loss or gradient is not finite, and SleuthError if the
         loss needs the sampler's log-probabilities and the batch has none.
         """
+        pulled, objective = self._policy_objective(batch, loss)
+        return self._step(pulled, objective, budget=budget, temperature=loss.temperature)
+
+    def gradient(self, batch: Batch, loss: PolicyLoss, *, budget: int) -> tuple[float, Tensor]:
+        """The loss of `update` and its gradient as one fp32 vector, before any clip; the weights stay as they are."""
+        pulled, objective = self._policy_objective(batch, loss)
+        try:
+            value, _ = self._accumulate(pack(pulled, budget), objective, loss.temperature)
+            weights = self.masters.tensors.values()
+            parts = [(torch.zeros_like(weight) if weight.grad is None else weight.grad).flatten() for weight in weights]
+            return value, torch.cat(parts)
+        finally:
+            self.masters.discard_gradients()
+
+    def _policy_objective(self, batch: Batch, loss: PolicyLoss) -> tuple[Batch, Objective]:
+        """The rows that pull, and what each pack of them adds to the loss."""
         if batch.sampler_logprobs is None and (loss.old == "sampler" or loss.tis_cap is not None):
             raise SleuthError(
                 "stage.loss: the engine gave no log-probabilities, which tis_cap and old = 'sampler' need; "
@@ -107,8 +123,7 @@ class Policy:
             reference = self._reference_logprobs(part, loss.temperature)
             return policy_objective(part.rows, logprobs, reference, loss)
 
-        pulled = batch if loss.beta else batch.pulled()
-        return self._step(pulled, objective, budget=budget, temperature=loss.temperature)
+        return batch if loss.beta else batch.pulled(), objective
 
     def supervise(self, batch: Batch, *, budget: int) -> Update:
         """One step of cross-entropy on the batch's trained tokens; otherwise as `update`."""
@@ -141,12 +156,8 @@ class Policy:
 
     def _step(self, batch: Batch, objective: Objective, *, budget: int, temperature: float) -> Update:
         packs = pack(batch, budget)
-        loss, sums = 0.0, Counter[str]()
         try:
-            for part in packs:
-                share, statistics = self._backward(part.to(self.model.device), objective, temperature)
-                loss += share
-                sums.update(statistics)
+            loss, sums = self._accumulate(packs, objective, temperature)
             norm = self._clip_gradients()
         except BaseException:
             self.masters.discard_gradients()
@@ -166,6 +177,17 @@ class Policy:
             tokens_dense=batch.tokens_dense,
             **{name: value / total_weight for name, value in sums.items()},
         )
+
+    def _accumulate(
+        self, packs: Sequence[Pack], objective: Objective, temperature: float
+    ) -> tuple[float, Mapping[str, float]]:
+        """Add the gradients of all packs; the loss, and each statistic's weighted sum."""
+        loss, sums = 0.0, Counter[str]()
+        for part in packs:
+            share, statistics = self._backward(part.to(self.model.device), objective, temperature)
+            loss += share
+            sums.update(statistics)
+        return loss, sums
 
     def _backward(self, part: Pack, objective: Objective, temperature: float) -> tuple[float, dict[str, float]]:
         """Add the pack's gradients; its share of the loss, and each statistic's weighted sum."""

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 STATE = Path("state") / "state.pt"
+CARD = "README.md"
 
 
 def step_name(step: int) -> str:
@@ -58,7 +59,7 @@ def save_checkpoint(
         require_free(folder.parent, checkpoint_bytes(model, state or {}))
         model.save_pretrained(partial)
         tokenizer.save_pretrained(partial)
-        (partial / "README.md").write_text(card, encoding="utf-8")
+        (partial / CARD).write_text(card, encoding="utf-8")
         if protocol is not None:
             protocol.write(partial)
         if state is not None:

@@ -64,7 +64,8 @@ def _from_scratch(recipe: Recipe) -> bool:
 
 
 def _front_matter(recipe: Recipe, trained: StageRecipe, base: Inherited) -> list[str]:
-    known = [] if _from_scratch(recipe) else [f"base_model: {json.dumps(recipe.model)}"]
+    on_the_hub = not _from_scratch(recipe) and not Path(recipe.model).exists()
+    known = [f"base_model: {json.dumps(recipe.model)}"] if on_the_hub else []
     known += [f"license: {base.licence}"] if base.licence else []
     return [
         *("---", "library_name: transformers", "pipeline_tag: text-generation", *known),

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from sleuth.dialects import Tags
 from sleuth.runs.protocol import ProtocolCard
-from sleuth.runs.reward_spec import RewardPart
+from sleuth.runs.reward_spec import RewardPart, RewardSpec
 
 LONGEST = 60
 """Longer texts are shown from a little before the first character in which they differ."""
@@ -101,6 +101,11 @@ def differences(a: ProtocolCard, b: ProtocolCard, names: tuple[str, str] = ("A",
     A long text is shown where it first differs, with the white space visible.
     """
     return [_sentence(difference, names) for difference in _differing("", a, b) if not _follows(difference, a, b)]
+
+
+def reward_differences(a: RewardSpec, b: RewardSpec, names: tuple[str, str] = ("A", "B")) -> list[str]:
+    """The same of two rewards."""
+    return [_sentence(difference, names) for difference in _differing("reward", a, b)]
 
 
 def visible(text: str) -> str:

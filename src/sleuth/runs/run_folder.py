@@ -29,7 +29,9 @@ class RunFolder:
     `checkpoints`. Use it as a context manager, or `close` it.
     """
 
-    def __init__(self, path: Path, recipe: Recipe, lock: RunLock, accepted_reward: str | None = None) -> None:
+    def __init__(
+        self, path: Path, recipe: Recipe, lock: RunLock | None = None, accepted_reward: str | None = None
+    ) -> None:
         self.path = path
         self.recipe = recipe
         self.metrics = MetricsFile(path / "metrics.jsonl")
@@ -63,6 +65,13 @@ class RunFolder:
             raise
         return run
 
+    @classmethod
+    def look(cls, path: Path) -> Self:
+        """A folder that holds a run, to read it, also while another process writes it."""
+        if not (path / "recipe.toml").exists():
+            raise SleuthError(f"{path}: holds no run")
+        return cls(path, load_recipe(path / "recipe.toml"))
+
     def say(self, line: str) -> None:
         """A line for whoever watches, and for `log.txt`, with the time. A log that cannot be written ends no run."""
         self._console(line)
@@ -83,10 +92,23 @@ class RunFolder:
         self.backlog.write(f"the figures of step {step}", lambda: self.metrics.append(stage, step, figures))
         self.trackers.log(stage, step, figures)
 
+    def require_written(self) -> None:
+        """Raises SleuthError where something still waits for room on the disk."""
+        if not self.backlog.flush():
+            raise SleuthError(self.full_disk())
+
+    def full_disk(self) -> str:
+        """What to say where a run ends without room for all that it made."""
+        return (
+            f"{self.path}: the disk is full, and not all of the run could be written; make room and run the same "
+            "command again: it goes on from the last checkpoint"
+        )
+
     def close(self) -> None:
         """Let another process continue the run."""
         self.trackers.close()
-        self._lock.release()
+        if self._lock is not None:
+            self._lock.release()
 
     def __enter__(self) -> Self:
         return self

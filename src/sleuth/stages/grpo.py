@@ -15,9 +15,7 @@ from transformers import PreTrainedModel
 from sleuth.build import optimisation_of, reward_of, reward_spec_of, search_setting
 from sleuth.data.questions import questions_hash, select_tasks
 from sleuth.engines.local import LocalEngine
-from sleuth.learn.advantages import group_advantages, has_signal
-from sleuth.learn.batch import Batch, collate, trajectory_row
-from sleuth.learn.objective import PolicyLoss
+from sleuth.learn.advantages import has_signal
 from sleuth.learn.policy import NotFiniteError, Policy, frozen_copy, no_update
 from sleuth.recipe.stages import GrpoRecipe
 from sleuth.render import Renderer
@@ -32,6 +30,7 @@ from sleuth.stages.stage_run import Saved, StageRun, last_step
 from sleuth.stages.step_figures import Advantages, probe_lines, step_figures, values_of
 from sleuth.stages.task_order import TaskOrder
 from sleuth.stages.training import train
+from sleuth.stages.weighing import advantages_of, policy_loss_of, teaches, training_batch
 from sleuth.types import Group, SleuthError, Task
 
 
@@ -97,7 +96,7 @@ class Learner:
         started = time.monotonic()
         groups, replaced = asyncio.run(self._play(step))
         played = time.monotonic()
-        advantages = [self._advantages(group, at in replaced) for at, group in enumerate(groups)]
+        advantages = [advantages_of(group, self.stage, replaced=at in replaced) for at, group in enumerate(groups)]
         self._require_enough(groups, advantages)
         update = self._update(groups, advantages)
         self.engine.publish(step)
@@ -166,21 +165,11 @@ class Learner:
             groups = shuffled_scores(groups, key=(*self.run.key, step))
         return groups
 
-    def _advantages(self, group: Group, replaced: bool) -> list[float | None]:
-        """None where an episode is left out of the loss: its group was replaced, its score is missing, or too few
-        siblings have one."""
-        values = values_of(group)
-        if replaced or sum(value is not None for value in values) < self.stage.min_siblings:
-            return [None] * len(values)
-        return group_advantages(values, self.stage.loss.advantage, std_floor=self.stage.loss.std_floor)
-
     def _update(self, groups: Sequence[Group], advantages: Advantages) -> dict[str, Any]:
-        """The figures of an update. Where nothing pulls on the weights there is none, and the schedule waits: a step of
-        the optimiser would move them all the same, by its momentum."""
-        pulls = any(advantage for of_group in advantages for advantage in of_group)
-        if not pulls and not self.stage.loss.beta:
+        """The figures of an update, or of none where nothing is taught."""
+        if not teaches(advantages, self.stage):
             return no_update()
-        batch, loss = self._pack(groups, advantages), policy_loss_of(self.stage)
+        batch, loss = training_batch(groups, advantages, self.stage), policy_loss_of(self.stage)
         try:
             figures = asdict(self.budget.run(lambda budget: self.policy.update(batch, loss, budget=budget)))
         except NotFiniteError as error:
@@ -188,16 +177,6 @@ class Learner:
         if self.stage.loss.old == "learner":  # one update a batch: every ratio is 1, so that no bound could have acted
             figures["clip_fraction"] = None
         return figures | {"old_logprobs": self.stage.loss.old}
-
-    def _pack(self, groups: Sequence[Group], advantages: Advantages) -> Batch:
-        rows = [
-            trajectory_row(trajectory, advantage)
-            for group, of_group in zip(groups, advantages, strict=True)
-            for episode, advantage in zip(group.episodes, of_group, strict=True)
-            for trajectory in episode.trajectories
-            if advantage is not None
-        ]
-        return collate(rows, normalise=self.stage.loss.normalise, constant=self.stage.loss.constant)
 
     def _require_enough(self, groups: Sequence[Group], advantages: Advantages) -> None:
         """Too many missing scores pause the run: what is left would be another distribution."""
@@ -232,19 +211,3 @@ def shuffled_scores(groups: Sequence[Group], key: tuple[int, ...]) -> list[Group
 
 def _shown(figure: float | None) -> str:
     return "missing" if figure is None else f"{figure:.3f}"
-
-
-def policy_loss_of(stage: GrpoRecipe) -> PolicyLoss:
-    """The recipe's `[stage.loss]` as the policy takes it."""
-    loss = stage.loss
-    return PolicyLoss(
-        policy_loss=loss.policy_loss,
-        ratio=loss.ratio,
-        old=loss.old,
-        clip_low=loss.clip_low,
-        clip_high=loss.clip_high,
-        kl=loss.kl,
-        beta=loss.beta,
-        tis_cap=loss.tis_cap,
-        temperature=stage.sampling.temperature,
-    )

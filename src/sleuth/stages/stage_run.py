@@ -15,7 +15,9 @@ from sleuth.build import load_model
 from sleuth.recipe import Recipe
 from sleuth.recipe.training import TrainingRecipe
 from sleuth.runs.alarms import RECENT
+from sleuth.runs.atomic import write_text
 from sleuth.runs.checkpoints import (
+    CARD,
     Retention,
     checkpoint_bytes,
     checkpoints_in,
@@ -30,6 +32,7 @@ from sleuth.runs.checkpoints import (
 from sleuth.runs.disk import bytes_in, free_bytes
 from sleuth.runs.model_card import model_card, read_results
 from sleuth.runs.protocol import ProtocolCard
+from sleuth.runs.protocol_differences import reward_differences
 from sleuth.runs.reward_spec import RewardSpec
 from sleuth.runs.run_folder import RunFolder
 from sleuth.types import SleuthError
@@ -81,10 +84,10 @@ class StageRun:
         before = RewardSpec.model_validate_json(json.dumps(saved.state["reward"]))
         if before.hash == reward.hash or reward.hash == self.folder.accepted_reward:
             return
+        changed = ", and ".join(reward_differences(before, reward, ("the checkpoint", "the recipe")))
         raise SleuthError(
-            f"{saved.checkpoint}: was trained under the reward {before.hash}, and the recipe's is now {reward.hash}: "
-            f"{_difference(before, reward)}; begin a new run, or go on under the new one with "
-            f"--accept-reward {reward.hash}"
+            f"{saved.checkpoint}: its reward {before.hash} is not that of the recipe: {changed}; begin a new run, or "
+            f"go on under the new one with --accept-reward {reward.hash}"
         )
 
     def save(
@@ -99,16 +102,7 @@ class StageRun:
         """A checkpoint after `step` steps of this stage; those that it has outlived go, and first, where both do not
         fit on the disk. Raises OSError (ENOSPC), with the last one untouched, where there is no room all the same."""
         checkpoint = self.folder.checkpoints / step_name(self.first_step + step)
-        results = read_results(self.folder.eval)
-        card = model_card(
-            self.recipe,
-            stage=self.index,
-            step=step,
-            checkpoint=checkpoint,
-            protocol=protocol,
-            results=results,
-            overlaps=self.folder.manifest.read().get("overlap", ()),
-        )
+        card = self._card(checkpoint, protocol)
         self._make_room(checkpoint_bytes(model, state))
         save_checkpoint(checkpoint, model, tokenizer, card=card, protocol=protocol, state=state)
         prune_checkpoints(self.folder.checkpoints, checkpoint, self._retention(best=self.best()))
@@ -135,6 +129,11 @@ class StageRun:
         values = {place: value for place in self.checkpoints() if (value := reached(place)) is not None}
         return max(values, key=values.__getitem__, default=None)
 
+    def write_card(self, checkpoint: Path) -> None:
+        """The card of a checkpoint of this stage again: more was measured since it was saved."""
+        card = self._card(checkpoint, ProtocolCard.read(checkpoint))
+        self.folder.backlog.write(f"the card of {checkpoint.name}", lambda: write_text(checkpoint / CARD, card))
+
     def roll_back(self) -> str:
         """Forget what came after the best checkpoint; what to say about it. The draws that follow will be others."""
         best, last = self.best(), self.checkpoints()[-1]
@@ -160,6 +159,17 @@ class StageRun:
         assert isinstance(stage, TrainingRecipe)
         return stage
 
+    def _card(self, checkpoint: Path, protocol: ProtocolCard | None) -> str:
+        return model_card(
+            self.recipe,
+            stage=self.index,
+            step=step_of(checkpoint) - self.first_step,
+            checkpoint=checkpoint,
+            protocol=protocol,
+            results=read_results(self.folder.eval),
+            overlaps=self.folder.manifest.read().get("overlap", ()),
+        )
+
     def _retention(self, *, best: Path | None, keep: int | None = None) -> Retention:
         stage = self._stage
         return Retention(
@@ -173,17 +183,6 @@ class StageRun:
             if not there or free_bytes(self.folder.path) >= needed:
                 return
             prune_checkpoints(self.folder.checkpoints, there[-1], self._retention(best=best, keep=1))
-
-
-def _difference(before: RewardSpec, now: RewardSpec) -> str:
-    was, is_now = (spec.model_dump(mode="json") for spec in (before, now))
-    changed = [
-        f"parts.{at}.{name} was {one[name]!r} and is {other[name]!r}"
-        for at, (one, other) in enumerate(zip(was["parts"], is_now["parts"], strict=False))
-        for name in one
-        if one[name] != other[name]
-    ]
-    return ", ".join(changed) or "it has other parts"
 
 
 def last_step(stage: TrainingRecipe) -> int:

@@ -89,11 +89,9 @@ def train(stage: TrainingRecipe, run: StageRun, trainee: Trainee, saved: Saved |
                 owed, checkpoint = found is None, found or checkpoint
             if pausing:
                 raise SleuthError(_paused(run, step, actions, checkpoint))
-    if checkpoint is None or owed or not folder.backlog.flush():
-        raise SleuthError(
-            f"{folder.path}: the disk is full, and not all of the run could be written; make room and run the same "
-            "command again: it goes on from the last checkpoint"
-        )
+    if checkpoint is None or owed:
+        raise SleuthError(folder.full_disk())
+    folder.require_written()
     return checkpoint
 
 

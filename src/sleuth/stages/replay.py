@@ -1,0 +1,113 @@
+"""One recorded step again, from its rollouts: under the same reward, loss and layout, or under others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+from sleuth.build import dialect_of, optimisation_of, reward_of
+from sleuth.learn.policy import Policy, frozen_copy
+from sleuth.recipe.stages import GrpoRecipe
+from sleuth.rollout import scored
+from sleuth.runs.checkpoints import load_state, step_name, step_of
+from sleuth.runs.rollouts import read_advantages, read_rollouts
+from sleuth.stages.stage_run import StageRun
+from sleuth.stages.step_figures import Advantages, values_of
+from sleuth.stages.weighing import advantages_of, policy_loss_of, teaches, training_batch
+from sleuth.types import Group, SleuthError
+
+ONE_ROW = 1
+"""The budget under which every row is computed by itself, as padded batches do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """What a step's update was, is again, and would be after a change. Losses are None where nothing is taught.
+
+    `cosine` is between the gradients of the step as it was and of the changed one; `scores_changed` counts episodes.
+    """
+
+    step: int
+    begun_at: int
+    recorded_loss: float | None
+    loss: float | None
+    changed_loss: float | None
+    cosine: float | None
+    scores_changed: int
+    episodes: int
+
+
+def replay(run: StageRun, step: int, changed: GrpoRecipe, *, padded: bool = False) -> Replay:
+    """Step `step` of the run, which is one of `run`'s stage, as recorded and under the stage `changed`.
+
+    The weights before it are those of the nearest earlier checkpoint, or of the model that the stage began with, and
+    the updates of the steps between, made again from their rollouts. Raises SleuthError where a file is missing.
+    """
+    stage = run.recipe.stage[run.index]
+    assert isinstance(stage, GrpoRecipe)
+    rows = {row["step"]: row for row in run.folder.metrics.rows() if row["stage"] == stage.name}
+    if step not in rows:
+        raise SleuthError(f"{run.folder.path}: stage {stage.name} has recorded no step {step}")
+    policy, begun_at = _policy_before(run, stage, step)
+    for between in range(begun_at + 1, step):
+        groups, advantages = _recorded(run, between)
+        if teaches(advantages, stage):
+            batch = training_batch(groups, advantages, stage)
+            policy.update(batch, policy_loss_of(stage), budget=stage.tokens_per_micro_batch)
+    groups, advantages = _recorded(run, step)
+    anew = asyncio.run(scored(groups, reward_of(changed.reward, dialect_of(changed.env.dialect))))
+    left_out = [all(value is None for value in of_group) for of_group in advantages]
+    weighed = [advantages_of(group, changed, replaced=out) for group, out in zip(anew, left_out, strict=True)]
+    was = _gradient(policy, groups, advantages, stage, stage.tokens_per_micro_batch)
+    now = _gradient(policy, anew, weighed, changed, ONE_ROW if padded else changed.tokens_per_micro_batch)
+    pairs = [
+        pair
+        for one, other in zip(groups, anew, strict=True)
+        for pair in zip(values_of(one), values_of(other), strict=True)
+    ]
+    return Replay(
+        step=step,
+        begun_at=begun_at,
+        recorded_loss=rows[step]["loss"],
+        loss=was[0] if was else None,
+        changed_loss=now[0] if now else None,
+        cosine=_cosine(was[1], now[1]) if was and now else None,
+        scores_changed=sum(one != other for one, other in pairs),
+        episodes=len(pairs),
+    )
+
+
+def _policy_before(run: StageRun, stage: GrpoRecipe, step: int) -> tuple[Policy, int]:
+    """The policy of the nearest checkpoint before `step`, and the step it was saved after."""
+    earlier = [place for place in run.checkpoints() if step_of(place) < step]
+    start: Path | str = earlier[-1] if earlier else run.model
+    model, _ = run.load(start)
+    reference = frozen_copy(run.load(run.model)[0]) if stage.loss.beta else None
+    policy = Policy(model, optimisation_of(stage), reference, gradient_checkpointing=stage.gradient_checkpointing)
+    if earlier:
+        policy.load_state_dict(load_state(earlier[-1])["policy"])
+        return policy, step_of(earlier[-1])
+    return policy, run.first_step
+
+
+def _recorded(run: StageRun, step: int) -> tuple[list[Group], list[list[float | None]]]:
+    file = run.folder.rollouts / f"{step_name(step)}.parquet"
+    return read_rollouts(file), read_advantages(file)
+
+
+def _gradient(
+    policy: Policy, groups: Sequence[Group], advantages: Advantages, stage: GrpoRecipe, budget: int
+) -> tuple[float, Tensor] | None:
+    """None where nothing is taught."""
+    if not teaches(advantages, stage):
+        return None
+    return policy.gradient(training_batch(groups, advantages, stage), policy_loss_of(stage), budget=budget)
+
+
+def _cosine(a: Tensor, b: Tensor) -> float:
+    a, b = a.double(), b.double()
+    return float(a @ b / (a.norm() * b.norm()))

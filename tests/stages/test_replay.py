@@ -1,0 +1,76 @@
+"""A step that was recorded can be computed again: the same, or under another reward, loss or layout."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sleuth.cli.app import app
+from sleuth.rewards import answer
+
+
+@pytest.fixture
+def folder(run: Callable[..., Path], recipe_file: Path, tmp_path: Path) -> Path:
+    run(recipe_file, tmp_path / "run", "stage.1.probe_prompts=0")
+    return tmp_path / "run"
+
+
+def replayed(capsys: pytest.CaptureFixture[str], folder: Path, step: int, *options: str) -> dict[str, Any]:
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as ended:
+        app(["replay", str(folder), str(step), "--json", *options])
+    assert ended.value.code == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def recorded_loss(folder: Path, step: int) -> float | None:
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return next(row["loss"] for row in rows if row["step"] == step)
+
+
+def test_a_recorded_step_is_computed_again_to_the_last_bit(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    taught = 0
+    for step in range(1, 5):  # checkpoints are there after steps 2 and 4: the others need updates made again
+        found = replayed(capsys, folder, step)
+        assert found["loss"] == found["recorded_loss"] == found["changed_loss"] == recorded_loss(folder, step)
+        assert found["scores_changed"] == 0
+        taught += found["loss"] is not None
+        assert found["cosine"] is None or found["cosine"] == pytest.approx(1, abs=1e-12)
+    assert taught
+
+
+def test_the_padded_layout_gives_the_same_gradient(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = replayed(capsys, folder, 4, "--layout", "padded")
+    assert found["changed_loss"] == pytest.approx(found["loss"], rel=1e-5)
+    assert found["cosine"] == pytest.approx(1, abs=1e-6)
+
+
+def test_another_loss_and_another_reward_say_what_they_would_have_changed(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = replayed(capsys, folder, 4, "--set", 'stage.1.loss.normalise="sequence"')
+    assert found["changed_loss"] != found["loss"]
+    assert 0 < found["cosine"] < 1
+    monkeypatch.setattr(answer, "exact_match", lambda *_: False)  # a scorer to whom nothing is right
+    found = replayed(capsys, folder, 4)
+    assert found["scores_changed"] > 0
+    assert found["changed_loss"] is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [(["0000", "1"], "holds no run"), (["run", "9"], "step 9 is of no stage that plays episodes")],
+)
+def test_what_cannot_be_replayed_is_told_in_one_line(
+    folder: Path, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as ended:
+        app(["replay", str(folder.parent / arguments[0]), arguments[1]])
+    assert ended.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
