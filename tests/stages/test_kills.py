@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-RHYTHM = ("stage.1.save_every=1", "stage.1.keep=1", "stage.1.milestone_every=2", "stage.1.steps=6")
+RHYTHM = ("stage.1.save_every=1", "stage.1.keep=1", "stage.1.milestone_every=2", "stage.1.steps=4")
 BRIEF = ("stage.0.data.limit=1", "stage.2.data.limit=1", "stage.1.probe_prompts=0")
 
 

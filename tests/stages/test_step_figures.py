@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sleuth.stages.step_figures import probe_lines, step_figures
-from sleuth.types import Action, Episode, Group, Score, Task, Trajectory
+from sleuth.stages.step_figures import probe_lines, sampled_entropy, step_figures
+from sleuth.types import Action, Episode, Group, Score, Segment, Task, Trajectory
 
 TASK = Task(id="q", question="?", golden_answers=("x",))
 SEARCHED = Trajectory(segments=(), actions=(Action(kind="search", text="x"),))
@@ -51,3 +51,10 @@ def test_groups_that_were_replaced_are_counted_and_count_in_what_was_played() ->
     figures = step_figures([idle, useful, dropped], [[None, None], [1.0, -1.0], [None, None]], replaced={0})
     assert (figures["replaced_groups"], figures["dropped_groups"]) == (1, 1)
     assert (figures["reward_mean"], figures["signal_fraction"]) == (2 / 5, 1 / 3)
+
+
+def test_the_entropy_of_what_was_sampled_is_the_mean_surprise_of_the_policys_tokens() -> None:
+    written = Segment(author="policy", tokens=(1, 2), text="a b", logprobs=(-0.5, -1.5))
+    read = Segment(author="env", tokens=(3,), text="c")
+    assert sampled_entropy([group((Trajectory(segments=(written, read)), RIGHT))]) == 1.0
+    assert sampled_entropy([group((Trajectory(segments=(read,)), RIGHT))]) is None

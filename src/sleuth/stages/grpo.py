@@ -27,7 +27,7 @@ from sleuth.runs.rollouts import write_rollouts
 from sleuth.stages.evidence import episodes_showing
 from sleuth.stages.memory import TokenBudget
 from sleuth.stages.stage_run import Saved, StageRun, last_step
-from sleuth.stages.step_figures import Advantages, probe_lines, step_figures, values_of
+from sleuth.stages.step_figures import Advantages, probe_lines, sampled_entropy, step_figures, values_of
 from sleuth.stages.task_order import TaskOrder
 from sleuth.stages.training import train
 from sleuth.stages.weighing import advantages_of, policy_loss_of, teaches, training_batch
@@ -104,6 +104,10 @@ class Learner:
         self.played = groups
         self.rollouts = file = self.run.folder.rollouts / f"{step_name(self.run.first_step + step)}.parquet"
         self.run.folder.backlog.write(f"the rollouts of step {step}", lambda: write_rollouts(file, groups, advantages))
+        if (
+            update["entropy"] is None
+        ):  # no update was made, which is when it matters most whether siblings differ at all
+            update["entropy"] = sampled_entropy(groups)
         seconds = {"seconds_rollout": played - started, "seconds_update": updated - played}
         return step_figures(groups, advantages, replaced) | update | seconds
 

@@ -47,6 +47,19 @@ def step_figures(
     }
 
 
+def sampled_entropy(groups: Sequence[Group]) -> float | None:
+    """The entropy in nats a token as the sampled tokens tell it, by the mean of their negative log-probability; None
+    where the engine told none."""
+    told = [
+        logprob
+        for episode in _whole_episodes(groups)
+        for trajectory in episode.trajectories
+        for segment in trajectory.segments
+        for logprob in segment.logprobs or ()
+    ]
+    return -fmean(told) if told else None
+
+
 def probe_lines(groups: Sequence[Group]) -> list[str]:
     """Whether there is anything to learn from, and what to do where there is not."""
     episodes = _whole_episodes(groups)
