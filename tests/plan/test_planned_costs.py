@@ -113,6 +113,7 @@ def test_a_shortened_recipe_keeps_its_horizon(recipe: Recipe) -> None:
     assert base.data.limit == 128
     assert isinstance(grpo, GrpoRecipe)
     assert (grpo.steps, grpo.stop_after) == (100, 3)
+    assert (grpo.save_every, grpo.milestone_every) == (3, None)  # what one save takes is what is measured
     assert shortened(recipe, 1_000).stage[1].stop_after == 100
 
 

@@ -13,9 +13,12 @@ from sleuth.runs.disk import bytes_in
 
 
 def test_what_was_planned_is_what_a_run_takes(recipe_file: Path, tmp_path: Path) -> None:
-    """Counts to the last one, bytes nearly; time is measured by hand, where nothing else runs."""
+    """Counts to the last one, bytes nearly; time is measured by hand, where nothing else runs.
+
+    The run would save in the midst of the steps that the probe makes.
+    """
     place = tmp_path / "run"
-    planned = CliRunner().invoke(app, ["plan", str(recipe_file), "--run", str(place), "--probe", "2", "--json"])
+    planned = CliRunner().invoke(app, ["plan", str(recipe_file), "--run", str(place), "--probe", "3", "--json"])
     assert planned.exit_code == 0, planned.stderr
     told = json.loads(planned.stdout)
     assert not list(tmp_path.glob("sleuth-plan-*"))

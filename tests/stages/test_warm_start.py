@@ -14,7 +14,7 @@ from sleuth.pipeline import run_recipe
 from sleuth.recipe import Recipe, load_recipe
 from sleuth.runs.run_folder import RunFolder
 from sleuth.stages.stage_run import StageRun
-from sleuth.stages.warm_start import Beginner
+from sleuth.stages.warm_start import Lesson
 from sleuth.types import SleuthError
 
 WARM = """
@@ -43,18 +43,19 @@ def recipe(warm_file: Path) -> Recipe:
     return load_recipe(warm_file)
 
 
-def beginner(recipe: Recipe, folder: Path) -> Beginner:
+def lesson(recipe: Recipe, folder: Path) -> Lesson:
     with RunFolder.open(folder, recipe) as place:
         run = StageRun(recipe=recipe, index=1, folder=place, model=recipe.model)
         stage = recipe.stage[1]
         assert stage.kind == "warm_start"
-        return Beginner(stage, run, None)
+        return Lesson(stage, run)
 
 
 def test_what_is_taught_is_what_the_policy_wrote_behind_the_real_prompt(recipe: Recipe, tmp_path: Path) -> None:
-    found = beginner(recipe, tmp_path / "run")
-    assert len(found.rows) >= 8
-    for row in found.rows:
+    found = lesson(recipe, tmp_path / "run")
+    rows = found.rows()
+    assert len(rows) >= 8
+    for row in rows:
         text = found.tokenizer.decode(row.tokens)
         taught = found.tokenizer.decode(
             [token for token, trained in zip(row.tokens, row.trained, strict=True) if trained]
@@ -65,11 +66,11 @@ def test_what_is_taught_is_what_the_policy_wrote_behind_the_real_prompt(recipe: 
         assert "<information>" in text
         assert "<information>" not in taught
         assert taught.count("<answer>") == 1
-    assert found.rows[0].tokens != found.rows[1].tokens
+    assert len({row.tokens for row in rows}) == len(rows)
 
 
 def test_the_same_rows_are_played_again_where_a_run_goes_on(recipe: Recipe, tmp_path: Path) -> None:
-    assert beginner(recipe, tmp_path / "a").rows == beginner(recipe, tmp_path / "b").rows
+    assert lesson(recipe, tmp_path / "a").rows() == lesson(recipe, tmp_path / "b").rows()
 
 
 def test_a_warm_start_teaches_to_search_and_hands_its_checkpoint_on(warm_file: Path, tmp_path: Path) -> None:

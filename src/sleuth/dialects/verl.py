@@ -19,9 +19,13 @@ Departures:
 - verl's system message (its text is published there) is not sent.
 """
 
-from sleuth.dialects.dialect import Dialect, Tags, Tool
+from dataclasses import replace
 
-VERL = Dialect(
+from sleuth.dialects.chat import CHAT
+from sleuth.dialects.dialect import Tool
+
+VERL = replace(
+    CHAT,
     name="verl",
     frame="messages",
     tool=Tool(
@@ -31,30 +35,15 @@ VERL = Dialect(
         description="Looks up passages of an encyclopaedia.",
         argument_description="What to look up: one or more short queries.",
     ),
-    think=Tags(open="<think>", close="</think>"),
-    search=Tags(open="<tool_call>", close="</tool_call>"),
-    information=Tags(open="<tool_response>", close="</tool_response>"),
-    answer=Tags(open="<answer>", close="</answer>"),
-    stops=(),
-    action=(  # a call anywhere in the message goes before an answer
-        r"(?s)\A(?=(.*?<tool_call>.*?</tool_call>)?).*?<(?P<kind>(?(1)tool_call|answer))>"
-        r"(?P<text>.*?)</(?P=kind)>"
-    ),
     passage='Doc {rank} (Title: "{title}")\n{text}',
     between="\n\n",
     between_queries="\n---\n",
     results_key="result",
-    before_results="",
-    margin="",
-    after_results="",
     hint='This call could not be read. Write {"name": "search", "arguments": {"query_list": ["a query"]}} in its tags.',
     hints=None,
-    top_k=3,
     searches=None,
     turns=2,
     turn_tokens=3000,
     response_tokens=3000,
     passage_tokens=None,
-    results_tokens=None,
-    cut_ends=True,
 )

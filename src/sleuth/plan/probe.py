@@ -57,15 +57,16 @@ class Probe:
 
 
 def shortened(recipe: Recipe, steps: int) -> Recipe:
-    """The recipe with at most `steps` steps of every stage that trains and `QUESTIONS` of every evaluation. Horizons
-    stay, and with them what is done in a step."""
+    """The recipe with at most `steps` steps of every stage that trains, saved once, and `QUESTIONS` of every
+    evaluation. Horizons stay, and with them what is done in a step."""
 
     def cut(stage: Any) -> Any:
         if isinstance(stage, EvaluateRecipe):
             key, most = ("limit", QUESTIONS) if stage.data.suite is None else ("per_set", PER_SET)
             fewer = {key: min(getattr(stage.data, key) or most, most)}
             return stage.model_copy(update={"data": stage.data.model_copy(update=fewer)})
-        return stage.model_copy(update={"stop_after": min(steps, stage.stop_after or stage.steps)})
+        last = min(steps, stage.stop_after or stage.steps)
+        return stage.model_copy(update={"stop_after": last, "save_every": last, "milestone_every": None})
 
     return recipe.model_copy(update={"stage": tuple(cut(stage) for stage in recipe.stage), "trackers": ()})
 

@@ -32,11 +32,11 @@ from sleuth.runs.checkpoints import step_name
 from sleuth.runs.protocol import ProtocolCard
 from sleuth.runs.protocol_differences import differences
 from sleuth.runs.rollouts import write_rollouts
+from sleuth.stages.endless_order import EndlessOrder
 from sleuth.stages.evidence import episodes_showing
 from sleuth.stages.memory import TokenBudget
 from sleuth.stages.stage_run import Saved, StageRun, last_step
 from sleuth.stages.step_figures import Advantages, probe_lines, sampled_entropy, step_figures, values_of
-from sleuth.stages.task_order import TaskOrder
 from sleuth.stages.training import train
 from sleuth.stages.weighing import advantages_of, teaches, training_batch
 from sleuth.types import Group, SleuthError, Task
@@ -58,8 +58,8 @@ class Learner:
         self.run = run
         self.model, self.tokenizer = run.load(saved.checkpoint if saved else run.model)
         self.renderer = Renderer(self.tokenizer)
-        self.order = TaskOrder(select_tasks(stage.data), seed=run.key, asked=saved.state["asked"] if saved else 0)
-        self.setting = search_setting(stage.env, self.tokenizer, self.order.tasks)
+        self.order = EndlessOrder(select_tasks(stage.data), seed=run.key, taken=saved.state["asked"] if saved else 0)
+        self.setting = search_setting(stage.env, self.tokenizer, self.order.items)
         self.reward = reward_of(stage.reward, self.setting.dialect, self.tokenizer)
         self.engine = LocalEngine(self.model, self.tokenizer, slots=stage.slots, context=stage.context)
         self.policy = Policy(
@@ -71,7 +71,7 @@ class Learner:
         self.budget = TokenBudget(stage.tokens_per_micro_batch, run.folder.say)
         self.played: list[Group] = []  # in the last step, and where they are kept
         self.rollouts = run.folder.rollouts
-        questions = questions_hash(self.order.tasks)
+        questions = questions_hash(self.order.items)
         self.reward_spec = reward_spec_of(stage.reward)
         self.protocol = self.setting.protocol(
             answer_scorer_of(stage.reward), stage.context, reward=self.reward_spec, questions_sha256=questions
@@ -136,7 +136,7 @@ class Learner:
         """A checkpoint after `step` steps."""
         state = {
             "policy": self.policy.state_dict(),
-            "asked": self.order.asked,
+            "asked": self.order.taken,
             "budget": self.budget.tokens,
             "reward": self.reward_spec.model_dump(mode="json"),
         }
@@ -156,7 +156,7 @@ class Learner:
         return groups, replaced
 
     async def _fresh(self, step: int, count: int) -> list[Group]:
-        first = self.order.asked
+        first = self.order.taken
         return await self._groups(self.order.take(count), step=step, first_prompt=first)
 
     async def _groups(self, tasks: Sequence[Task], *, step: int, first_prompt: int) -> list[Group]:

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from sleuth.build import optimisation_of, pick_device, random_model
+from sleuth.build import pick_device, random_model
 from sleuth.learn.batch import Batch, Row, collate
 from sleuth.learn.logprobs import token_hits
-from sleuth.learn.policy import NotFiniteError, Policy, no_update
 from sleuth.learn.prefix_tree import pack
 from sleuth.recipe.stages import SupervisedRecipe
 from sleuth.render import Renderer
-from sleuth.stages.memory import TokenBudget
+from sleuth.stages.pupil import Pupil
 from sleuth.stages.stage_run import Saved, StageRun, last_step
 from sleuth.stages.training import saves_at, train
 from sleuth.types import Piece
@@ -38,45 +36,25 @@ def run_supervised(stage: SupervisedRecipe, run: StageRun) -> Path:
     return train(stage, run, Reader(stage, run, saved), saved)
 
 
-class Reader:
-    """The objects of one supervised stage, and its step. Row i of the text is read in step i // rows_per_step,
-    always."""
+class Reader(Pupil):
+    """What a supervised stage teaches. Row i of the text is read in step i // rows_per_step, always."""
 
     def __init__(self, stage: SupervisedRecipe, run: StageRun, saved: Saved | None) -> None:
+        super().__init__(stage, run, saved, *(run.load(saved.checkpoint) if saved else _first_model(stage, run)))
         self.stage = stage
-        self.run = run
-        self.model, self.tokenizer = run.load(saved.checkpoint) if saved else _first_model(stage, run)
-        self.policy = Policy(self.model, optimisation_of(stage), gradient_checkpointing=stage.gradient_checkpointing)
-        self.budget = TokenBudget(stage.tokens_per_micro_batch, run.folder.say)
-        if saved:
-            self.policy.load_state_dict(saved.state["policy"])
-            self.budget.tokens = saved.state["budget"]
         self.renderer = Renderer(self.tokenizer)
         self.rows = TextRows(stage.data.people, stage.data.mix, run.key)
-
-    def opening(self) -> list[str]:
-        """Nothing is probed: the rows are what they are."""
-        return []
 
     def step(self, step: int) -> dict[str, Any]:
         """One optimiser step on the next rows; where the weights are saved, also what they hold of held-out rows."""
         started = time.monotonic()
         first = (step - 1) * self.stage.rows_per_step
         pieces = [self.rows.row(index) for index in range(first, first + self.stage.rows_per_step)]
-        batch = text_batch(pieces, self.renderer, self.stage.source_weight)
-        try:
-            update = asdict(self.budget.run(lambda budget: self.policy.supervise(batch, budget=budget)))
-        except NotFiniteError as error:
-            update = no_update() | {"not_finite": str(error)}
-        figures = update | {"seconds_update": time.monotonic() - started}
+        figures = self.learn(text_batch(pieces, self.renderer, self.stage.source_weight), started)
         if saves_at(self.stage, step):
             found = held_out(self.model, self.renderer, self.stage)
             figures |= {f"{HELD_OUT}{kind}": share for kind, share in found.items()}
         return figures
-
-    def note(self, figures: dict[str, Any]) -> str:
-        """The loss is what falls here."""
-        return "no update" if figures["loss"] is None else f"loss {figures['loss']:.3f}"
 
     def remarks(self, step: int, figures: dict[str, Any]) -> list[str]:
         """What is held of rows that are never trained."""
@@ -84,15 +62,6 @@ class Reader:
             f"{name.removeprefix(HELD_OUT)} {share:.3f}" for name, share in figures.items() if name.startswith(HELD_OUT)
         ]
         return [f"step {step}, held out: {', '.join(found)}"] if found else []
-
-    def evidence(self, alarm: str) -> str:
-        """There are no rollouts."""
-        return ""
-
-    def save(self, step: int) -> Path:
-        """A checkpoint after `step` steps."""
-        state = {"policy": self.policy.state_dict(), "budget": self.budget.tokens}
-        return self.run.save(step, self.model, self.tokenizer, state)
 
 
 def held_out(model: PreTrainedModel, renderer: Renderer, stage: SupervisedRecipe) -> dict[str, float]:
