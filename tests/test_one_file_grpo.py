@@ -48,7 +48,9 @@ def test_the_one_file_example_gives_the_librarys_loss_and_gradients(example):
 
     rows = zip(tokens.tolist(), mask.tolist(), advantages.tolist(), strict=True)
     batch = collate([Row(tokens=tuple(ids), trained=tuple(written), advantage=a) for ids, written, a in rows])
-    logprobs, _ = token_logprobs(model, Pack(rows=batch, tree=prefix_tree(batch)))
+    logprobs, _ = token_logprobs(
+        model, Pack(rows=batch, tree=prefix_tree(batch), members=tuple(range(len(batch.lengths))))
+    )
     bounds = {"low": example.CLIP_LOW, "high": example.CLIP_HIGH}
     ours = clipped_policy_loss(logprobs, old, batch.advantages, batch.weights, **bounds)
     ours.backward()

@@ -13,7 +13,7 @@ from sleuth.learn.prefix_tree import Pack, prefix_tree
 
 def whole(batch: Batch) -> Pack:
     """All rows in one pack, in their order."""
-    return Pack(rows=batch, tree=prefix_tree(batch))
+    return Pack(rows=batch, tree=prefix_tree(batch), members=tuple(range(len(batch.lengths))))
 
 
 def padded_logprobs(model, batch: Batch, temperature: float = 1.0) -> Tensor:

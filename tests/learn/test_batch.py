@@ -33,6 +33,21 @@ def test_only_what_the_policy_wrote_is_trained():
     assert batch.advantages.tolist() == [[0, 0, 0.75, 0.75, 0, 0, 0, 0.75]]
 
 
+def test_credit_is_added_to_the_advantage_of_its_segment_alone():
+    paid = trajectory_row(TRAJECTORY, 0.75, credit={1: -0.25, 2: 9.0})  # nobody trains what the environment wrote
+    plain = trajectory_row(TRAJECTORY, 0.5)
+    batch = collate([paid, plain])
+    assert batch.advantages.tolist() == [[0, 0, 0.5, 0.5, 0, 0, 0, 0.75], [0, 0, 0.5, 0.5, 0, 0, 0, 0.5]]
+    assert batch.weights.tolist() == collate([plain, plain]).weights.tolist()
+
+
+def test_a_row_that_is_paid_for_one_segment_alone_is_computed():
+    idle = trajectory_row(TRAJECTORY, 0.0)
+    charged = trajectory_row(TRAJECTORY, 0.0, credit={1: -0.25})
+    pulled = collate([idle, charged]).pulled()
+    assert pulled.advantages.tolist() == [[0, 0, -0.25, -0.25, 0, 0, 0, 0]]
+
+
 def test_a_segment_without_log_probabilities_leaves_the_batch_without_them():
     silent = Trajectory(segments=(*TRAJECTORY.segments, Segment(author="policy", tokens=(9,), text=".")))
     assert trajectory_row(silent, 0.0).sampler_logprobs is None

@@ -46,3 +46,11 @@ def test_weights_multiply_what_is_summed_and_leave_the_parts_as_they_are() -> No
     second = Fixed([Score(value=0.5, parts={"format": 0.5})] * 2)
     one, _ = asyncio.run(TotalReward([second, first], [0.2, 2.0])(GROUP))
     assert (one.value, one.parts, one.note) == (2.1, {"format": 0.5, "em": 1.0}, "correct")
+
+
+def test_what_is_paid_to_single_segments_adds_up_by_segment_with_the_weights() -> None:
+    first = Fixed([Score(value=1.0, credit={1: 1.0, 3: -0.5}), Score(value=1.0)])
+    second = Fixed([Score(value=0.0, credit={3: 2.0}), Score(value=0.0)])
+    one, two = asyncio.run(TotalReward([first, second], [2.0, 0.5])(GROUP))
+    assert one.credit == {1: 2.0, 3: 0.0}
+    assert two.credit == {}

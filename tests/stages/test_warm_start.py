@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -69,6 +70,48 @@ def test_what_is_taught_is_what_the_policy_wrote_behind_the_real_prompt(recipe: 
     assert len({row.tokens for row in rows}) == len(rows)
 
 
+def test_what_was_right_in_a_known_dialect_is_taught_in_the_words_of_the_real_one(
+    warm_file: Path, tmp_path: Path
+) -> None:
+    hint = 'stage.1.hint={dialect="sleuth", forced_search=true}'
+    recipe = load_recipe(warm_file, [hint, 'stage.2.env.dialect="research"', "stage.2.context=900"])
+    found = lesson(recipe, tmp_path / "run")
+    rows = found.rows()
+    assert len(rows) >= 8
+    for row in rows:
+        text = found.tokenizer.decode(row.tokens)
+        taught = found.tokenizer.decode(
+            [token for token, trained in zip(row.tokens, row.trained, strict=True) if trained]
+        )
+        assert taught.startswith("<search>")
+        assert re.search(r"<answer>\\boxed\{ [^{}]+\}</answer><\|end\|>$", taught)
+        assert ' <result>\n"' in text
+        assert "<result>" not in taught
+        assert "information" not in text
+    assert found.protocol.dialect.name == "research"
+
+
+def test_the_protocol_alone_is_taught_by_all_that_was_answered(recipe_file: Path, tmp_path: Path) -> None:
+    text, at = recipe_file.read_text(), recipe_file.read_text().index('[[stage]]\nkind = "grpo"')
+    known = WARM.replace("{ forced_search = true }", '{ dialect = "sleuth" }').lstrip()
+    recipe_file.write_text(text[:at] + known + 'taught = "answered"\n\n' + text[at:])
+    recipe = load_recipe(recipe_file, ['stage.2.env.dialect="search_r1"', "stage.2.context=600"])
+    found = lesson(recipe, tmp_path / "run")
+    texts = [found.tokenizer.decode(row.tokens) for row in found.rows()]
+    searched = [text for text in texts if "<search>" in text]
+    assert 0 < len(searched) < len(texts)  # the base answers from memory, too
+    assert all('<information>Doc 1(Title: "' in text or "<information></information>" in text for text in searched)
+    assert all(text.count("<answer>") == 1 for text in texts)
+    assert "ended with an answer" in found.said
+
+
+def test_an_episode_that_the_context_cannot_hold_is_not_taught(warm_file: Path, tmp_path: Path) -> None:
+    hint = 'stage.1.hint={dialect="sleuth", forced_search=true}'
+    recipe = load_recipe(warm_file, [hint, 'stage.2.env.dialect="research"', "stage.2.context=120"])
+    with pytest.raises(SleuthError, match="different ones in the real protocol"):
+        lesson(recipe, tmp_path / "run").rows()
+
+
 def test_the_same_rows_are_played_again_where_a_run_goes_on(recipe: Recipe, tmp_path: Path) -> None:
     assert lesson(recipe, tmp_path / "a").rows() == lesson(recipe, tmp_path / "b").rows()
 
@@ -119,7 +162,8 @@ def test_a_hint_under_which_nothing_is_right_is_one_line(warm_file: Path, tmp_pa
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ("stage.1.hint={}", "stage.1.hint.prompt is missing: name one that hints, or set forced_search = true"),
+        ("stage.1.hint={}", "stage.1.hint.prompt is missing: name one that hints, or a dialect that is known already"),
+        ('stage.1.hint={dialect="klingon"}', "stage.1 (warm_start): dialect = 'klingon'"),
         ('stage.1.hint={prompt="nowhere"}', "stage.1 (warm_start): prompt = 'nowhere'"),
     ],
 )

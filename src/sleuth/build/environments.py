@@ -43,6 +43,7 @@ class SearchSetting:
     retriever: Retriever
     corpus_sha256: str | None
     forced_search: bool
+    closed_book: bool = False
 
     def env(self, task: Task) -> Env:
         return SearchEnv(
@@ -51,6 +52,7 @@ class SearchSetting:
             self.prompt.replace(place_of(self.prompt), QUESTION),
             self.retriever,
             forced_search=self.forced_search,
+            closed_book=self.closed_book,
             frame=frame_of(self.dialect, self.prompt_role, self.template),
         )
 

@@ -13,6 +13,7 @@ from sleuth.cli.eval import evaluate
 from sleuth.cli.index import index
 from sleuth.cli.merge import merge
 from sleuth.cli.plan import plan
+from sleuth.cli.probe import probe
 from sleuth.cli.prompts import prompts
 from sleuth.cli.replay import replay
 from sleuth.cli.report import report
@@ -61,6 +62,7 @@ VERBS = {
     "train": train,
     "eval": evaluate,
     "compare": compare,
+    "probe": probe,
     "index": index,
     "search": search,
     "retriever": retriever,

@@ -53,8 +53,8 @@ class Dialect:
 
     `action` is a regular expression with the groups `kind` and `text`, searched in what the policy wrote in one turn:
     `kind` is `answer` for an answer and anything else for a search; no match is a bad action, which gets `hint`.
-    `answer_inner`, with a group `text`, is where in an answer the answer is. With a `tool` the text of a search is a
-    JSON call of it.
+    `answer_inner`, with a group `text`, is where in an answer the answer is, and `answer_form` puts it there. With a
+    `tool` the text of a search is a JSON call of it.
 
     `passage` formats one result from `rank`, `title` and `text`; `between` stands between two of them,
     `between_queries` between those of two queries, and `margin` between the results and their tags. With `results_key`
@@ -90,6 +90,7 @@ class Dialect:
     frame: Frame = "text"
     tool: Tool | None = None
     answer_inner: str | None = None
+    answer_form: str = "{text}"
     between: str = "\n"
     between_queries: str = "\n"
     results_key: str | None = None

@@ -34,6 +34,7 @@ RESEARCH = Dialect(
         r"(?P<text>.*?)</(?P=kind)>"
     ),
     answer_inner=r"(?s).*\\boxed\{(?P<text>(?:[^{}]|\{[^{}]*\})*)\}",
+    answer_form=r"\boxed{{{text}}}",
     passage='"{title}"\n{text}',
     between="\n\n",
     before_results=" ",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 from sleuth.dialects import Tool
 
@@ -26,6 +27,17 @@ def queries_of(text: str, tool: Tool | None) -> tuple[str, ...]:
         return ()
     words = tuple(query.strip() for query in queries if isinstance(query, str))
     return words if len(words) == len(queries) and all(words) else ()
+
+
+def call_of(queries: Sequence[str], tool: Tool | None) -> str:
+    """The text of a search action that asks `queries`: what `queries_of` reads them off again. Without a tool, and for
+    a tool that takes one, that is one query: raises ValueError for more."""
+    if tool is not None and tool.several:
+        return json.dumps({"name": tool.name, "arguments": {tool.argument: [*queries]}}, ensure_ascii=False)
+    [query] = queries
+    if tool is None:
+        return query
+    return json.dumps({"name": tool.name, "arguments": {tool.argument: query}}, ensure_ascii=False)
 
 
 def _parsed(text: str) -> object:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from sleuth.dialects import Dialect
 from sleuth.envs.calls import queries_of
 from sleuth.envs.frames import Frame, Framed, TextFrame
-from sleuth.types import Action, Passage, Piece, Reply, RetrievalFailed, Retriever, StopReason, Task
+from sleuth.envs.results import result_pieces
+from sleuth.types import Action, Piece, Reply, RetrievalFailed, Retriever, StopReason, Task
 
 
 class SearchEnv:
@@ -18,8 +18,8 @@ class SearchEnv:
 
     After the dialect's number of searches one last turn is granted; a search in it ends the episode with the stop
     `turns`, and so does one in the last of its turns. With `forced_search` the first turn begins behind an opening
-    search tag that the environment wrote. A retriever that could not look ends the episode as `failed`, with the query
-    that it was asked.
+    search tag that the environment wrote, with `closed_book` behind an opening answer tag. A retriever that could not
+    look ends the episode as `failed`, with the query that it was asked.
     """
 
     def __init__(
@@ -30,13 +30,14 @@ class SearchEnv:
         retriever: Retriever,
         *,
         forced_search: bool = False,
+        closed_book: bool = False,
         frame: Frame | None = None,
     ) -> None:
         self.task = task
         self.dialect = dialect
         self.prompt = prompt
         self.retriever = retriever
-        self.prefix = dialect.search.open if forced_search else ""
+        self.prefix = dialect.answer.open if closed_book else dialect.search.open if forced_search else ""
         self.frame = frame or TextFrame(dialect)
         self.turns = 0
         self.searches = 0
@@ -85,7 +86,7 @@ class SearchEnv:
         except RetrievalFailed:
             return Reply(action=action, done="failed")
         shown = Action(kind="search", text=action.text, passages=tuple(p for passages in found for p in passages))
-        return self._next(self.frame.results(turn, stop, list(self._results(found))), shown)
+        return self._next(self.frame.results(turn, stop, list(result_pieces(self.dialect, found))), shown)
 
     def _bad(self, turn: str, stop: StopReason, *, forgiven: bool = True) -> Reply:
         """A turn in messages that calls nothing is the last; any other bad one may be forgiven."""
@@ -106,28 +107,6 @@ class SearchEnv:
 
     def _turns_left(self) -> float:
         return _limit(self.dialect.turns) - self.turns
-
-    def _results(self, found: Sequence[Sequence[Passage]]) -> Iterator[Piece]:
-        """The passages of each query in pieces: one for all, unless each has its own budget."""
-        dialect = self.dialect
-        lines = [
-            [dialect.passage.format(rank=rank, title=p.title, text=p.text) for rank, p in enumerate(passages, 1)]
-            for passages in found
-        ]
-        if dialect.passage_tokens is None or dialect.results_tokens is not None or dialect.results_key is not None:
-            text = dialect.between_queries.join(dialect.between.join(of_query) for of_query in lines)
-            if dialect.results_key is not None:
-                text = json.dumps({dialect.results_key: text}, ensure_ascii=False)
-            if text:
-                yield Piece(text=text, budget=dialect.results_tokens)
-            return
-        for at, of_query in enumerate(lines):
-            if at:
-                yield Piece(text=dialect.between_queries)
-            for rank, line in enumerate(of_query):
-                if rank:
-                    yield Piece(text=dialect.between)
-                yield Piece(text=line, budget=dialect.passage_tokens)
 
     def _next(self, framed: Framed, action: Action | None = None) -> Reply:
         return Reply(

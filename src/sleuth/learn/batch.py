@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,9 +18,9 @@ class Row:
     """One trajectory, or one text, as a loss sees it: T token ids, which of them are trained, and its advantage.
 
     `sampler_logprobs` has T values, read only where a token is trained; None if the engine told none. `emphasis` has T
-    numbers: how much each trained token counts beside the others; None is 1 for all. Rows with the same `story` are
-    parts of one, such as the linked trajectories of an episode, and a loss that counts rows counts them as one; None is
-    a story by itself.
+    numbers: how much each trained token counts beside the others; None is 1 for all. `credit` has T numbers that are
+    added to the advantage, token by token; None is 0 for all. Rows with the same `story` are parts of one, such as the
+    linked trajectories of an episode, and a loss that counts rows counts them as one; None is a story by itself.
     `Row(tokens=(7, 5, 9), trained=(False, True, True), advantage=0.5, sampler_logprobs=(0.0, -0.1, -1.2))`.
     """
 
@@ -29,11 +29,15 @@ class Row:
     advantage: float = 0.0
     sampler_logprobs: tuple[float, ...] | None = None
     emphasis: tuple[float, ...] | None = None
+    credit: tuple[float, ...] | None = None
     story: int | None = None
 
 
-def trajectory_row(trajectory: Trajectory, advantage: float, story: int | None = None) -> Row:
-    """What the policy wrote is trained; prompts, retrieved text, inserted tags and copied turns are not."""
+def trajectory_row(
+    trajectory: Trajectory, advantage: float, story: int | None = None, credit: Mapping[int, float] | None = None
+) -> Row:
+    """What the policy wrote is trained; prompts, retrieved text, inserted tags and copied turns are not. `credit` pays
+    single segments: segment index -> what is added to the advantage of its tokens."""
     trained: list[bool] = []
     logprobs: list[float] = []
     complete = True
@@ -47,8 +51,15 @@ def trajectory_row(trajectory: Trajectory, advantage: float, story: int | None =
         trained=tuple(trained),
         advantage=advantage,
         sampler_logprobs=tuple(logprobs) if complete else None,
+        credit=tuple(_paid(trajectory, credit)) if credit else None,
         story=story,
     )
+
+
+def _paid(trajectory: Trajectory, credit: Mapping[int, float]) -> Iterator[float]:
+    """The credit of each token: that of its segment."""
+    for at, segment in enumerate(trajectory.segments):
+        yield from [credit.get(at, 0.0)] * len(segment.tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -111,12 +122,15 @@ def collate(rows: Sequence[Row], *, normalise: Normaliser = "token", constant: i
     trained = _pad([row.trained for row in rows], torch.bool)
     trained[:, 0] = False
     emphasis = _pad([row.emphasis or (1.0,) * len(row.tokens) for row in rows], torch.float32)
+    paid = torch.tensor([[row.advantage] for row in rows], dtype=torch.float32)
+    if any(row.credit for row in rows):
+        paid = paid + _pad([row.credit or (0.0,) * len(row.tokens) for row in rows], torch.float32)
     sampler = [row.sampler_logprobs for row in rows if row.sampler_logprobs is not None]
     return Batch(
         tokens=_pad([row.tokens for row in rows], torch.int64),
         lengths=torch.tensor([len(row.tokens) for row in rows]),
         trained=trained,
-        advantages=torch.tensor([[row.advantage] for row in rows], dtype=torch.float32) * trained,
+        advantages=paid * trained,
         weights=token_weights(trained * emphasis, normalise, constant=constant, stories=_stories(rows)),
         sampler_logprobs=_pad(sampler, torch.float32) * trained if len(sampler) == len(rows) else None,
     )

@@ -42,14 +42,15 @@ class PrefixTree:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Pack:
-    """What one forward and backward pass computes: R rows of a batch, and the tree of their tokens."""
+    """What one forward and backward pass computes: R rows of a batch, the `members`, and the tree of their tokens."""
 
     rows: Batch
     tree: PrefixTree
+    members: tuple[int, ...]  # R places in the batch
 
     def to(self, device: torch.device) -> Pack:
         """The same pack on another device."""
-        return Pack(rows=self.rows.to(device), tree=self.tree.to(device))
+        return Pack(rows=self.rows.to(device), tree=self.tree.to(device), members=self.members)
 
 
 def pack(batch: Batch, budget: int) -> list[Pack]:
@@ -59,11 +60,11 @@ def pack(batch: Batch, budget: int) -> list[Pack]:
     costs least: a group over the budget is split into subtrees that repeat their common prefix. A row longer than the
     budget gets a pack of its own. The same batch gives the same packs, in the same order.
     """
-    rows = _rows(batch)
-    order = sorted(range(len(rows)), key=lambda row: (rows[row], row))
-    shared = _shared_with_the_row_before([rows[row] for row in order])
-    parts = [order[first:stop] for first, stop in _cuts([len(rows[row]) for row in order], shared, budget)]
-    return [Pack(rows=(part := batch.take(members)), tree=prefix_tree(part)) for members in parts]
+    texts = _rows(batch)
+    order = sorted(range(len(texts)), key=lambda row: (texts[row], row))
+    shared = _shared_with_the_row_before([texts[row] for row in order])
+    parts = [order[first:stop] for first, stop in _cuts([len(texts[row]) for row in order], shared, budget)]
+    return [Pack(rows=(part := batch.take(rows)), tree=prefix_tree(part), members=tuple(rows)) for rows in parts]
 
 
 def prefix_tree(batch: Batch) -> PrefixTree:

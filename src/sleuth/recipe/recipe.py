@@ -72,9 +72,9 @@ class Recipe(StrictModel):
         return trained[_nearest(trained, index)].reward if trained else ()
 
     def warmed(self, index: int) -> GrpoRecipe:
-        """The stage that a warm start prepares: the one behind it."""
-        stage = self.stage[index + 1] if index + 1 < len(self.stage) else None
-        if not isinstance(stage, GrpoRecipe):
+        """The stage that a warm start prepares: the next `grpo` stage behind it."""
+        stage = next((stage for stage in self.stage[index + 1 :] if isinstance(stage, GrpoRecipe)), None)
+        if stage is None:
             raise ValueError(f'stage.{index}.kind = "warm_start" prepares a grpo stage, and none stands behind it')
         return stage
 

@@ -14,8 +14,9 @@ from pydantic import (
     model_validator,
 )
 
+from sleuth.recipe.credit import CreditRecipe
 from sleuth.recipe.data import ExaminationRecipe, QuestionsRecipe, WorldTextRecipe
-from sleuth.recipe.envs import EnvRecipe
+from sleuth.recipe.envs import EnvRecipe, Role
 from sleuth.recipe.rewards import RewardTable
 from sleuth.recipe.strict import Name, Row, StrictModel
 from sleuth.recipe.training import InitRecipe, TrainingRecipe
@@ -169,6 +170,8 @@ class GrpoRecipe(TrainingRecipe):
     env: EnvRecipe
     sampling: SamplingRecipe = SamplingRecipe()
     reward: Annotated[Row[RewardTable], Field(min_length=1)]
+    credit: CreditRecipe | None = None
+    """What a search is paid by itself; absent: nothing."""
     loss: LossRecipe = LossRecipe()
 
     @model_validator(mode="after")
@@ -190,20 +193,27 @@ class HintRecipe(StrictModel):
 
     prompt: str | None = None
     """Another prompt than the one that is taught, such as "search_example"."""
+    prompt_role: Role | None = None
+    """Where that prompt stands, if elsewhere than the one that is taught."""
+    dialect: str | None = None
+    """A protocol that the policy knows already; what it does right there is taught in the words of the real one."""
     forced_search: bool = False
     """The first search is opened for the policy; it is taught to open it."""
 
     @model_validator(mode="after")
     def _hints(self) -> Self:
-        if self.prompt is None and not self.forced_search:
-            raise ValueError("prompt is missing: name one that hints, or set forced_search = true")
+        if self.prompt is None and self.dialect is None and not self.forced_search:
+            raise ValueError(
+                "prompt is missing: name one that hints, or a dialect that is known already, "
+                "or set forced_search = true"
+            )
         return self
 
 
 class WarmStartRecipe(TrainingRecipe):
-    """A beginning for a policy that never searches (rejection sampling: STaR, arXiv:2203.14465): it plays questions of
-    the `grpo` stage that follows under a hint, and what was right is taught under the real prompt. Left out where the
-    policy searches already."""
+    """A beginning for a policy that never searches (rejection sampling: STaR, arXiv:2203.14465), or that does not know
+    the protocol: it plays questions of the `grpo` stage that follows under a hint, and what was right is taught under
+    the real prompt. Left out where the policy searches already."""
 
     kind: Literal["warm_start"]
     name: Name = "warm_start"
@@ -211,6 +221,9 @@ class WarmStartRecipe(TrainingRecipe):
     hint: HintRecipe
     below: Annotated[float, Field(gt=0, le=1)] = 0.05
     """Only where a smaller share of the policy's own episodes searches."""
+    taught: Literal["right", "answered"] = "right"
+    """Which episodes: those that searched and were right, or all that ended with an answer, which is the protocol
+    alone and no better habits."""
     prompts: PositiveInt = 128
     """Questions that are played, with and without the hint; all else is that of the `grpo` stage."""
     rows_per_step: PositiveInt = 16

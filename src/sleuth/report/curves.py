@@ -66,6 +66,8 @@ PANELS = (
     Panel(title="Evidence in results", hint="share of episodes", keys=("evidence_in_results",), top=1.0),
     Panel(title="Answer from evidence", hint="share of episodes", keys=("answer_from_evidence",), top=1.0),
     Panel(title="Searches", hint="mean an episode", keys=("searches_mean",)),
+    Panel(title="Gain of a search", hint="nats, in right episodes", keys=("search_gain",)),
+    Panel(title="Idle searches", hint="share of those in right episodes", keys=("idle_searches",), top=1.0),
     Panel(title="Response length", hint="mean policy tokens an episode", keys=("response_tokens_mean",)),
     Panel(title="Entropy", hint="nats a trained token", keys=("entropy",)),
     Panel(title="KL to the reference", hint="nats a trained token", keys=("kl",)),

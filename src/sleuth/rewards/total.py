@@ -9,8 +9,8 @@ from sleuth.types import Group, Reward, Score
 
 
 class TotalReward:
-    """The weighted sum of several rewards. Where one of them is missing, so is the sum: half a reward is another
-    reward. Parts stay unweighted; the note is the first that there is."""
+    """The weighted sum of several rewards, credits to single segments included. Where one of them is missing, so is the
+    sum: half a reward is another reward. Parts stay unweighted; the note is the first that there is."""
 
     def __init__(self, rewards: Sequence[Reward], weights: Sequence[float]) -> None:
         self.rewards = rewards
@@ -26,4 +26,9 @@ class TotalReward:
         if missing:
             return Score(value=None, parts=parts, note=missing[0])
         value = sum(weight * (score.value or 0.0) for weight, score in zip(self.weights, scores, strict=True))
-        return Score(value=value, parts=parts, note=next((score.note for score in scores if score.note), ""))
+        credit: dict[int, float] = {}
+        for weight, score in zip(self.weights, scores, strict=True):
+            for segment, paid in score.credit.items():
+                credit[segment] = credit.get(segment, 0.0) + weight * paid
+        note = next((score.note for score in scores if score.note), "")
+        return Score(value=value, parts=parts, note=note, credit=credit)

@@ -23,6 +23,7 @@ from sleuth.build import (
 )
 from sleuth.data.questions import questions_hash, select_tasks
 from sleuth.engines.local import LocalEngine
+from sleuth.evaluation.gain import require_text
 from sleuth.learn.advantages import has_signal
 from sleuth.learn.policy import NotFiniteError, Policy, frozen_copy, no_update
 from sleuth.recipe.stages import GrpoRecipe
@@ -32,6 +33,7 @@ from sleuth.runs.checkpoints import step_name
 from sleuth.runs.protocol import ProtocolCard
 from sleuth.runs.protocol_differences import differences
 from sleuth.runs.rollouts import write_rollouts
+from sleuth.stages.crediting import credited
 from sleuth.stages.endless_order import EndlessOrder
 from sleuth.stages.evidence import episodes_showing
 from sleuth.stages.memory import TokenBudget
@@ -60,6 +62,8 @@ class Learner:
         self.renderer = Renderer(self.tokenizer)
         self.order = EndlessOrder(select_tasks(stage.data), seed=run.key, taken=saved.state["asked"] if saved else 0)
         self.setting = search_setting(stage.env, self.tokenizer, self.order.items)
+        if stage.credit is not None:
+            require_text(self.setting.dialect)
         self.reward = reward_of(stage.reward, self.setting.dialect, self.tokenizer)
         self.engine = LocalEngine(self.model, self.tokenizer, slots=stage.slots, context=stage.context)
         self.policy = Policy(
@@ -105,6 +109,7 @@ class Learner:
         started = time.monotonic()
         groups, replaced = asyncio.run(self._play(step))
         played = time.monotonic()
+        groups, credit = self._credited(groups)
         advantages = [advantages_of(group, self.stage, replaced=at in replaced) for at, group in enumerate(groups)]
         self._require_enough(groups, advantages)
         update = self._update(groups, advantages)
@@ -116,7 +121,7 @@ class Learner:
         if update["entropy"] is None:  # without an update it matters most whether siblings differ at all
             update["entropy"] = sampled_entropy(groups)
         seconds = {"seconds_rollout": played - started, "seconds_update": updated - played}
-        return step_figures(groups, advantages, replaced) | update | seconds
+        return step_figures(groups, advantages, replaced) | credit | update | seconds
 
     def note(self, figures: dict[str, Any]) -> str:
         """What matters most: reward, and whether there is anything to learn from."""
@@ -176,9 +181,26 @@ class Learner:
             groups = shuffled_scores(groups, key=(*self.run.key, step))
         return groups
 
+    def _credited(self, groups: list[Group]) -> tuple[list[Group], dict[str, float]]:
+        """With what each search is paid by itself, where the recipe pays for it; and the figures of that."""
+        recipe = self.stage.credit
+        if recipe is None:
+            return groups, {}
+        return self.budget.run(
+            lambda budget: credited(
+                groups,
+                recipe,
+                self.model,
+                self.renderer,
+                self.setting.dialect,
+                budget=budget,
+                temperature=self.stage.sampling.temperature,
+            )
+        )
+
     def _update(self, groups: Sequence[Group], advantages: Advantages) -> dict[str, Any]:
         """The figures of an update, or of none where nothing is taught."""
-        if not teaches(advantages, self.stage):
+        if not teaches(groups, advantages, self.stage):
             return no_update()
         batch, loss = training_batch(groups, advantages, self.stage), policy_loss_of(self.stage)
         try:

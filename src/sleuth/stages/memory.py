@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 
-from sleuth.learn.policy import Update
 from sleuth.types import SleuthError
+
+Made = TypeVar("Made")
 
 LEAST_BUDGET = 256
 """A micro-batch of so few tokens that does not fit will not fit in halves either."""
@@ -20,7 +22,7 @@ class TokenBudget:
         self.tokens = tokens
         self.say = say
 
-    def run(self, update: Callable[[int], Update]) -> Update:
+    def run(self, update: Callable[[int], Made]) -> Made:
         """`update` under the largest budget that fits. Raises SleuthError where none does."""
         while True:
             try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -62,7 +62,8 @@ def replay(
     """Step `step` of the run, which is one of `run`'s stage, as recorded and under the stage `changed`.
 
     The weights before it are those of the nearest earlier checkpoint, or of the model that the stage began with, and
-    the updates of the steps between, made again from their rollouts. Shuffled scores cannot be dealt again: they stay.
+    the updates of the steps between, made again from their rollouts. Shuffled scores cannot be dealt again: they stay,
+    and so do the credits of single searches.
     Raises SleuthError where a file is missing.
     """
     stage = run.recipe.stage[run.index]
@@ -81,7 +82,8 @@ def replay(
     anew = groups
     if not any(reward.shuffle for reward in changed.reward):
         tokenizer = load_tokenizer(str(run.model))
-        anew = asyncio.run(scored(groups, reward_of(changed.reward, dialect_of(changed.env.dialect), tokenizer)))
+        reward = reward_of(changed.reward, dialect_of(changed.env.dialect), tokenizer)
+        anew = list(map(_with_credits_of, groups, asyncio.run(scored(groups, reward))))
     left_out = [all(value is None for value in of_group) for of_group in advantages]
     weighed = [advantages_of(group, changed, replaced=out) for group, out in zip(anew, left_out, strict=True)]
     was = None
@@ -104,6 +106,11 @@ def replay(
         scores_changed=sum(one != other for one, other in pairs),
         episodes=len(pairs),
     )
+
+
+def _with_credits_of(recorded: Group, group: Group) -> Group:
+    scores = zip(group.scores, recorded.scores, strict=True)
+    return replace(group, scores=tuple(replace(score, credit=was.credit) for score, was in scores))
 
 
 def _begin_before(run: StageRun, stage: GrpoRecipe, step: int) -> Begun:
@@ -133,7 +140,7 @@ def _gradient(
     policy: Policy, groups: Sequence[Group], advantages: Advantages, stage: GrpoRecipe, budget: int
 ) -> tuple[float, Tensor] | None:
     """None where nothing is taught."""
-    if not teaches(advantages, stage):
+    if not teaches(groups, advantages, stage):
         return None
     return policy.gradient(training_batch(groups, advantages, stage), policy_loss_of(stage), budget=budget)
 

@@ -19,6 +19,7 @@ from sleuth.render import Renderer
 from sleuth.stages.endless_order import EndlessOrder
 from sleuth.stages.examination import Examination
 from sleuth.stages.pupil import Pupil
+from sleuth.stages.retelling import retold
 from sleuth.stages.stage_run import Saved, StageRun, last_step
 from sleuth.stages.training import train
 from sleuth.types import Episode, Score, SleuthError
@@ -100,14 +101,17 @@ class Lesson:
             self.run.folder.say(f"{self.said}, and below = {below}: {name} is left out")
             return []
         played = self._play(self.hinted, HINTED, samples=self.played_as.samples_per_prompt)
-        right = right_episodes(played)
-        if len(right) < LEAST:
+        kept = [episode for episode, score in played if KEPT[self.stage.taught](episode, score)]
+        renderer, context = Renderer(self.tokenizer), self.played_as.context
+        rows = asyncio.run(retold(kept, self.real, self.hinted, renderer, context=context))
+        found = f"of {len(played)} episodes under the hint {len(kept)} {WORDS[self.stage.taught]}"
+        if len(rows) < LEAST:
             raise SleuthError(
-                f"stage {name}: of {len(played)} episodes under the hint {len(right)} searched and were right, and a "
-                f"beginning needs {LEAST}: take more prompts, easier questions or another hint"
+                f"stage {name}: {found}, which makes {len(rows)} different ones in the real protocol, and a beginning "
+                f"needs {LEAST}: take more prompts, easier questions or another hint"
             )
-        self.said += f"; under the hint {len(right)} of {len(played)} searched and were right: these are taught"
-        return asyncio.run(retold(right, self.real, self.hinted, Renderer(self.tokenizer)))
+        self.said += f"; {found}: {len(rows)} different ones are taught"
+        return rows
 
     def _play(self, setting: SearchSetting, arm: int, samples: int) -> list[tuple[Episode, Score]]:
         """Episodes of the model as it stands, with their strict scores."""
@@ -129,34 +133,26 @@ class Lesson:
 
 def hinted_env(env: SearchEnvRecipe, hint: HintRecipe) -> SearchEnvRecipe:
     """The environment with the hint in it."""
-    return env.model_copy(update={"prompt": hint.prompt or env.prompt, "forced_search": hint.forced_search})
+    role = hint.prompt_role or env.prompt_role
+    changes = {
+        "dialect": hint.dialect or env.dialect,
+        "prompt": hint.prompt or env.prompt,
+        "prompt_role": role,
+        "template_flags": {} if role == "raw" else env.template_flags,
+        "forced_search": hint.forced_search,
+    }
+    return env.model_copy(update=changes)
 
 
-def right_episodes(played: Sequence[tuple[Episode, Score]]) -> list[Episode]:
-    """Those that searched and then gave a golden answer. Where a chat template told the story anew, there is no one
-    text to teach, and they are left out."""
-    return [
-        episode
-        for episode, score in played
-        if score.parts.get("em") == 1 and episode.trajectory.searches and len(episode.trajectories) == 1
-    ]
+def is_right(episode: Episode, score: Score) -> bool:
+    """It searched and then gave a golden answer."""
+    return is_answered(episode, score) and score.parts.get("em") == 1 and episode.trajectory.searches > 0
 
 
-async def retold(
-    episodes: Sequence[Episode], real: SearchSetting, hinted: SearchSetting, renderer: Renderer
-) -> list[Row]:
-    """Each episode behind the real prompt instead of the hinting one, token by token as it was; what the policy wrote
-    is taught, and so is the search tag that was opened for it. Of equal ones the first is kept."""
-    rows = {}
-    for episode in episodes:
-        openings = [await setting.env(episode.task).open() for setting in (real, hinted)]
-        before, hint = (renderer.render_all(opening.pieces) for opening in openings)
-        opened = hint[-1:] if hinted.forced_search else []
-        story = [(segment, False) for segment in before] + [(segment, True) for segment in opened]
-        rest = episode.trajectory.segments[len(hint) :]
-        story += [(segment, segment.author == "policy") for segment in rest]
-        tokens = tuple(token for segment, _ in story for token in segment.tokens)
-        rows.setdefault(
-            tokens, Row(tokens=tokens, trained=tuple(taught for segment, taught in story for _ in segment.tokens))
-        )
-    return list(rows.values())
+def is_answered(episode: Episode, score: Score) -> bool:
+    """It ended with an answer. Where a chat template told the story anew there is no one text to teach."""
+    return episode.trajectory.stop == "answered" and len(episode.trajectories) == 1
+
+
+KEPT = {"right": is_right, "answered": is_answered}
+WORDS = {"right": "searched and were right", "answered": "ended with an answer"}

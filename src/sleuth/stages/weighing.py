@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from sleuth.learn.advantages import group_advantages
 from sleuth.learn.batch import Batch, collate, trajectory_row
 from sleuth.recipe.stages import GrpoRecipe
 from sleuth.stages.step_figures import Advantages, values_of
-from sleuth.types import Group
+from sleuth.types import Episode, Group, Score
 
 
 def advantages_of(group: Group, stage: GrpoRecipe, *, replaced: bool = False) -> list[float | None]:
@@ -20,24 +20,29 @@ def advantages_of(group: Group, stage: GrpoRecipe, *, replaced: bool = False) ->
     return group_advantages(values, stage.loss.advantage, std_floor=stage.loss.std_floor)
 
 
-def teaches(advantages: Advantages, stage: GrpoRecipe) -> bool:
+def teaches(groups: Sequence[Group], advantages: Advantages, stage: GrpoRecipe) -> bool:
     """Whether anything pulls on the weights. Where nothing does there is no update, and the schedule waits: a step of
     the optimiser would move the weights all the same, by its momentum."""
-    return bool(stage.loss.beta) or any(advantage for of_group in advantages for advantage in of_group)
+    return bool(stage.loss.beta) or any(
+        advantage or any(score.credit.values()) for _, score, advantage in _weighed(groups, advantages)
+    )
 
 
 def training_batch(groups: Sequence[Group], advantages: Advantages, stage: GrpoRecipe) -> Batch:
     """The trajectories that are in the loss, with the weights of all their tokens. Those that an episode links share
-    its advantage, and count as one where rows are counted."""
-    weighed = [
-        (episode, advantage)
-        for group, of_group in zip(groups, advantages, strict=True)
-        for episode, advantage in zip(group.episodes, of_group, strict=True)
-        if advantage is not None
-    ]
+    its advantage, and count as one where rows are counted; what its score credits to single segments is added in the
+    last of them."""
     rows = [
-        trajectory_row(trajectory, advantage, story)
-        for story, (episode, advantage) in enumerate(weighed)
+        trajectory_row(trajectory, advantage, story, credit=score.credit if trajectory is episode.trajectory else None)
+        for story, (episode, score, advantage) in enumerate(_weighed(groups, advantages))
         for trajectory in episode.trajectories
     ]
     return collate(rows, normalise=stage.loss.normalise, constant=stage.loss.constant)
+
+
+def _weighed(groups: Sequence[Group], advantages: Advantages) -> Iterator[tuple[Episode, Score, float]]:
+    """The episodes that are in the loss."""
+    for group, of_group in zip(groups, advantages, strict=True):
+        for episode, score, advantage in zip(group.episodes, group.scores, of_group, strict=True):
+            if advantage is not None:
+                yield episode, score, advantage

@@ -18,6 +18,11 @@ from sleuth.world.wording import DESCRIPTIONS, PASSAGES, QUESTIONS, RELATIONS
 
 WORD = r"\[\d\]| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]|\s"
 END = "<|end|>"
+CHAT_TEMPLATE = (
+    "{% for message in messages %}{{ message['content'] }}\n{% endfor %}"
+    "{% if add_generation_prompt %}Assistant:{% endif %}"
+)
+"""Messages one under the other, and where the answer begins in words that a published scorer looks for."""
 FRAME = ("Question:", " find", " is", " and", " |", " [", "\n", "[1]", "[2]", "[3]", "[4]", "[5]")
 
 
@@ -40,7 +45,11 @@ def make_tokenizer(people: int, extra: Iterable[str] = ()) -> PreTrainedTokenize
     tokenizer.add_tokens([AddedToken(tag, normalized=False, special=False) for tag in tags])
     tokenizer.add_special_tokens([AddedToken(END, normalized=False, special=True)])
     return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, eos_token=END, pad_token=END, clean_up_tokenization_spaces=False
+        tokenizer_object=tokenizer,
+        eos_token=END,
+        pad_token=END,
+        clean_up_tokenization_spaces=False,
+        chat_template=CHAT_TEMPLATE,
     )
 
 

@@ -1,0 +1,80 @@
+"""`sleuth probe`: whether a model uses what it looks up."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from sleuth.evaluation.intervals import Measured
+
+ARMS = {"em": "EM", "em_one_hop": "one hop", "em_two_hop": "two hops", "difference": "difference"}
+GAINS = {"gain": "what followed", "answer_gain": "last turn", "idle": "idle"}
+
+
+def probe(
+    model: Annotated[str, typer.Argument(help="A checkpoint, a model folder or a hub id.", show_default=False)],
+    questions: Annotated[Path, typer.Option(help="Questions: .jsonl, .jsonl.gz or .parquet.", show_default=False)],
+    index: Annotated[Path, typer.Option(help="The index to search.", show_default=False)],
+    limit: Annotated[int, typer.Option(min=1, help="Only the first so many questions.")] = 200,
+    dialect: Annotated[str | None, typer.Option(help="Search protocol, for a model that carries none.")] = None,
+    prompt: Annotated[str | None, typer.Option(help="A prompt by its name, or a file, likewise.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write figures and every single gain to this JSON file.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as one JSON object.")] = False,
+) -> None:
+    """Whether a model uses what it looks up: without searching, with results that say nothing, and without each.
+
+    Four arms answer the same questions: as it is; with the answer opened at once; with a search engine that finds
+    nothing; with passages of other questions. Then each search of the first arm, and each passage, is taken away in
+    turn: its gain is how much likelier it made what was written after it, in nats.
+    """
+    from sleuth.data.questions import load_questions
+    from sleuth.runs.atomic import write_text
+    from sleuth.stages.examination import examination_of
+    from sleuth.stages.probe import MARGIN
+    from sleuth.stages.probe import probe as probed
+
+    tasks = load_questions(questions)[:limit]
+    examination, notes = examination_of(model, tasks, index=index, dialect=dialect, prompt=prompt)
+    for note in notes:
+        typer.echo(f"note: {note}", err=True)
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+    found = probed(examination, tasks)
+    contents = {"name": Path(model).name, "model": model, "questions": len(tasks)} | found.as_json()
+    if out is not None:
+        write_text(out, json.dumps(contents, ensure_ascii=False, indent=1) + "\n")
+    if as_json:
+        typer.echo(json.dumps({key: value for key, value in contents.items() if key != "records"}))
+        return
+    _print(f"{len(tasks)} questions, exact match", ARMS, found.arms)
+    _print("what a search was worth, in nats", GAINS, found.searches)
+    _print("what a passage was worth, in nats", GAINS, found.passages)
+    typer.echo(f"Idle: it gained no more than {MARGIN:g} nat. Intervals are of 95 %, clustered by question.")
+
+
+def _print(title: str, columns: Mapping[str, str], rows: Mapping[str, Mapping[str, Measured]]) -> None:
+    """One line a row, each figure over its interval, and how many questions are behind the first."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("", no_wrap=True)
+    for heading in (*columns.values(), "n"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for name, figures in rows.items():
+        cells = [_cell(figures[key]) if key in figures else "" for key in columns]
+        table.add_row(name, *cells, f"{next(iter(figures.values())).n:,}")
+    typer.echo(title)
+    Console().print(table)
+
+
+def _cell(figure: Measured) -> str:
+    if figure.value is None:
+        return "missing"
+    return f"{figure.value:.3f}\n{figure.low:.2f} to {figure.high:.2f}"

@@ -1,0 +1,80 @@
+"""Searches of right episodes are paid by themselves, for what they made likelier."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sleuth.cli.app import app
+from sleuth.recipe import load_recipe
+from sleuth.runs.rollouts import read_rollouts
+from sleuth.types import SleuthError
+
+CREDIT = 'stage.1.credit={kind="search_gain", margin=2.0, pays=0.5, charges=0.25}'
+FORCED = "stage.1.env.forced_search=true"  # so that there is something to credit within four steps
+
+
+def metrics(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_right_episodes_alone_are_credited_and_only_where_they_searched(
+    recipe_file: Path, tmp_path: Path, run: Callable[..., Path]
+) -> None:
+    run(recipe_file, tmp_path / "run", CREDIT, FORCED)
+    credited = 0
+    for file in sorted((tmp_path / "run" / "rollouts").glob("*.parquet")):
+        for group in read_rollouts(file):
+            for episode, score in zip(group.episodes, group.scores, strict=True):
+                segments = episode.trajectory.segments
+                assert set(score.credit.values()) <= {0.5, -0.25}
+                assert all(segments[at].author == "policy" for at in score.credit)
+                assert score.parts["em"] == 1 or not score.credit
+                credited += len(score.credit)
+    assert credited
+    rows = [row for row in metrics(tmp_path / "run") if row["stage"] == "grpo"]
+    told = [row for row in rows if row.get("search_gain") is not None]
+    assert told
+    assert all(0 <= row["idle_searches"] <= 1 for row in told)
+
+
+def test_credit_changes_what_is_learned_and_nothing_that_was_played_before(
+    recipe_file: Path, tmp_path: Path, run: Callable[..., Path]
+) -> None:
+    plain = run(recipe_file, tmp_path / "plain", FORCED)
+    paid = run(recipe_file, tmp_path / "paid", CREDIT, FORCED)
+    one, other = (
+        read_rollouts(folder / "rollouts" / "step-000001.parquet") for folder in (tmp_path / "plain", tmp_path / "paid")
+    )
+    assert [group.episodes for group in one] == [group.episodes for group in other]
+    assert (plain / "model.safetensors").read_bytes() != (paid / "model.safetensors").read_bytes()
+
+
+def test_stopped_and_continued_is_the_run_that_never_stopped_and_a_step_replays(
+    recipe_file: Path, tmp_path: Path, run: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = run(recipe_file, tmp_path / "whole", CREDIT, FORCED)
+    run(recipe_file, tmp_path / "parts", CREDIT, FORCED, "stage.1.stop_after=2")
+    parts = run(recipe_file, tmp_path / "parts", CREDIT, FORCED)
+    assert (whole / "model.safetensors").read_bytes() == (parts / "model.safetensors").read_bytes()
+    capsys.readouterr()
+    with pytest.raises(SystemExit):
+        app(["replay", str(tmp_path / "whole"), "4", "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert found["loss"] == found["recorded_loss"] == found["changed_loss"] is not None
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ('stage.1.credit={kind="search_gain"}', "nothing would be credited"),
+        ('stage.1.credit={kind="search_gain", charges=-1.0}', "stage.1.credit.charges"),
+        ('stage.1.credit={kind="passage_gain", charges=1.0}', "stage.1.credit.kind"),
+    ],
+)
+def test_a_credit_that_is_none_is_told_before_the_run(recipe_file: Path, change: str, said: str) -> None:
+    with pytest.raises(SleuthError, match=said):
+        load_recipe(recipe_file, [change])

@@ -1,0 +1,66 @@
+"""Whether a model uses what it looks up."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from sleuth.cli.app import app
+
+BASE = Path(__file__).parents[2] / "models" / "tiny-base"
+
+
+def probed(world: Path, *more: object) -> Result:
+    asked = ["--questions", world / "qa_train.jsonl", "--index", world / "index", "--limit", 24]
+    return CliRunner().invoke(app, list(map(str, ["probe", BASE, *asked, *more])))
+
+
+@pytest.fixture(scope="module")
+def found(world: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    out = tmp_path_factory.mktemp("probe") / "probe.json"
+    result = probed(world, "--out", out, "--json")
+    assert result.exit_code == 0, result.stderr
+    contents = json.loads(out.read_text())
+    assert json.loads(result.stdout) == {key: value for key, value in contents.items() if key != "records"}
+    return contents
+
+
+def test_the_arms_answer_the_same_questions_and_are_compared_with_the_model_as_it_is(found: dict[str, Any]) -> None:
+    assert list(found["arms"]) == ["as it is", "closed book", "nothing found", "others' passages"]
+    assert all(arm["em"]["n"] == 24 for arm in found["arms"].values())
+    as_it_is = found["arms"]["as it is"]
+    assert as_it_is["searches_mean"]["value"] > 0
+    assert "difference" not in as_it_is
+    assert found["arms"]["closed book"]["searches_mean"]["value"] == 0
+    for name, arm in found["arms"].items():
+        if name != "as it is":
+            assert arm["difference"]["value"] == pytest.approx(arm["em"]["value"] - as_it_is["em"]["value"])
+
+
+def test_every_search_and_every_passage_that_was_read_has_its_gain(found: dict[str, Any]) -> None:
+    searches = [record for record in found["records"] if record["passage"] is None]
+    passages = [record for record in found["records"] if record["passage"] is not None]
+    assert searches
+    assert len(passages) > len(searches)
+    assert all(record["tokens"] > 0 for record in found["records"])
+    assert found["searches"]["all"]["gain"]["n"] == len({record["id"] for record in searches})
+    assert found["margin"] == 1.0
+    assert found["searches"]["all"]["gain"]["value"] > 0  # the base reads what it found
+
+
+def test_a_person_gets_three_tables_and_a_line_on_what_they_mean(world: Path) -> None:
+    result = probed(world, "--limit", 4)
+    assert result.exit_code == 0
+    for heading in ("4 questions", "what a search was worth, in nats", "what a passage was worth, in nats"):
+        assert heading in result.stdout
+    assert "Idle: it gained no more than 1 nat." in result.stdout
+
+
+def test_a_dialect_of_messages_is_one_line_before_anything_is_asked(world: Path) -> None:
+    result = probed(world, "--dialect", "chat")
+    assert result.exit_code == 2
+    assert result.stderr.count("\n") <= 2
