@@ -6,14 +6,15 @@ import asyncio
 import json
 import shutil
 from pathlib import Path
-from typing import get_args
+from typing import Literal, get_args
 
 import pytest
 from safetensors.torch import load_file, save_file
 
-from sleuth.build import EPISODE_REWARDS, load_model, retriever_of
+from sleuth.build import EPISODE_REWARDS, load_model, misfits_of, retriever_of, search_setting
 from sleuth.recipe.envs import SearchEnvRecipe
 from sleuth.recipe.rewards import AnswerRewardRecipe, RewardRecipe
+from sleuth.render import load_tokenizer
 from sleuth.retrieval.bm25 import build_index
 from sleuth.rewards.scorers import SCORERS
 from sleuth.types import SleuthError
@@ -68,3 +69,16 @@ def test_a_stage_searches_whatever_its_recipe_names(tmp_path: Path) -> None:
     nowhere = SearchEnvRecipe(**common, retriever="remote", urls=("http://127.0.0.1:9",))
     with pytest.raises(SleuthError, match=r"http://127\.0\.0\.1:9 does not answer"):
         retriever_of(nowhere, [])
+
+
+def test_a_scorer_is_tried_on_the_prompt_as_the_chat_template_writes_it() -> None:
+    tokenizer = load_tokenizer(str(BASE))
+
+    def misfits(prompt: str, role: Literal["raw", "system"]) -> list[str]:
+        env = SearchEnvRecipe(kind="search", dialect="research", prompt=prompt, prompt_role=role, retriever="empty")
+        paid = [AnswerRewardRecipe(kind="answer", scorer="research")]
+        return misfits_of(paid, search_setting(env, tokenizer, []))
+
+    assert misfits("research_rules", "system") == []  # the template ends with the assistant's marker
+    [told] = misfits("plain", "raw")
+    assert "would pay a well-formed right answer 0" in told

@@ -24,7 +24,7 @@ from sleuth.retrieval.open_index import open_index
 from sleuth.retrieval.remote import Remote, wait_until_ready
 from sleuth.runs.protocol import ProtocolCard, text_sha256
 from sleuth.runs.reward_spec import RewardSpec
-from sleuth.types import Env, Retriever, SleuthError, Task
+from sleuth.types import Env, Piece, Retriever, SleuthError, Task
 
 BUDGETS = ("top_k", "searches", "turns", "turn_tokens", "response_tokens", "passage_tokens", "results_tokens")
 """What a recipe may set otherwise than its dialect."""
@@ -45,11 +45,21 @@ class SearchSetting:
     forced_search: bool
     closed_book: bool = False
 
+    @property
+    def opening(self) -> str:
+        """What stands before the policy's first word, a question mark in the question's place."""
+        frame = frame_of(self.dialect, self.prompt_role, self.template)
+        return "".join(piece.text for piece in frame.open(self._asking, Piece(text="?")))
+
+    @property
+    def _asking(self) -> str:
+        return self.prompt.replace(place_of(self.prompt), QUESTION)
+
     def env(self, task: Task) -> Env:
         return SearchEnv(
             task,
             self.dialect,
-            self.prompt.replace(place_of(self.prompt), QUESTION),
+            self._asking,
             self.retriever,
             forced_search=self.forced_search,
             closed_book=self.closed_book,

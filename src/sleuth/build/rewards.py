@@ -83,7 +83,7 @@ def misfits_of(rewards: Sequence[RewardRecipe], setting: SearchSetting) -> list[
     """Scorers that would not pay a right answer in full under this prompt and dialect, in sentences."""
     asked = {reward.scorer for reward in rewards if isinstance(reward, AnswerRewardRecipe)}
     worths = {
-        name: worth_of_right(scorer, setting.prompt, setting.dialect)
+        name: worth_of_right(scorer, setting.opening, setting.dialect)
         for name, scorer in SCORERS.items()
         if name in asked
     }
