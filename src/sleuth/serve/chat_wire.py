@@ -32,7 +32,7 @@ DEFAULT_TOKENS = 16  # of a completion; OpenAI's
 LARGEST_SEED = 2**63 - 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)  # 0 equals False, and Python keeps one of equal annotations
 class Only:
     """Marks a field that may be absent, null or one of `values`: anything else asks for what is not to be had here."""
 
@@ -145,7 +145,7 @@ def _asks(messages: list[Message]) -> list[Message]:
     return messages
 
 
-_QUESTION = {
+_QUESTION: dict[str, Any] = {
     "contains": {
         "type": "object",
         "properties": {"role": {"const": "user"}, "content": {"type": ["string", "array"]}},
