@@ -9,6 +9,7 @@ import os
 import select
 import shutil
 import subprocess
+import sys
 import time
 from pathlib import Path
 from types import TracebackType
@@ -19,6 +20,13 @@ FLAGS = (
     "--headless=new", "--remote-debugging-pipe", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
     "--no-first-run", "--disable-background-networking", "--disable-component-update", "--hide-scrollbars",
 )  # fmt: skip
+CONNECT = """
+import os, sys
+commands, answers, *command = sys.argv[1:]
+os.dup2(int(commands), 3)
+os.dup2(int(answers), 4)
+os.execv(command[0], command)
+"""  # the browser reads from 3 and writes to 4
 PATIENCE = 30.0  # seconds
 
 
@@ -30,14 +38,9 @@ class Browser:
         commands, self._commands = _pipe()
         self._answers, answers = _pipe()
 
-        def connect() -> None:  # the browser reads from 3 and writes to 4
-            os.dup2(commands, 3)
-            os.dup2(answers, 4)
-
         self._process = subprocess.Popen(
-            [CHROMIUM, *FLAGS, f"--user-data-dir={folder}", "about:blank"],
-            pass_fds=(3, 4),
-            preexec_fn=connect,
+            [sys.executable, "-c", CONNECT, str(commands), str(answers), CHROMIUM, *FLAGS, f"--user-data-dir={folder}"],
+            pass_fds=(commands, answers),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )

@@ -98,6 +98,8 @@ def test_the_cited_passage_is_shown_by_the_mouse_the_keyboard_and_a_finger(brows
     browser.resize(390, 800)
     browser.tap(".cite + .cite")
     browser.wait(OPEN)
+    browser.value("new Promise((done) => setTimeout(done, 2 * HIDE_MS))")
+    assert browser.value(OPEN)  # nothing hides it again
     box = browser.value("(({left, right, bottom}) => [left, right, bottom])(card.node.getBoundingClientRect())")
     assert box[0] >= 0
     assert box[1] <= 390

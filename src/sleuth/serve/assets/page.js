@@ -57,8 +57,8 @@ class Exchange {
   think(text) {
     if (this.step?.kind !== "thought" && !text.trim()) return;
     const step = this.open("thought");
-    step.text.append(text);
-    step.glimpse.textContent = step.text.textContent.trim();
+    step.words += text;
+    for (const place of [step.text, step.glimpse]) place.textContent = step.words.trim();
   }
 
   find({ query, passages }) {
@@ -115,8 +115,8 @@ class Exchange {
     place.closest("li").classList.add("cited");
     const chip = element("button", { type: "button", class: "cite", "aria-describedby": "card" }, passage.title || passage.id);
     const show = () => card.show(chip, passage, this.words);
-    chip.addEventListener("pointerenter", show);
-    chip.addEventListener("pointerleave", () => card.leave());
+    chip.addEventListener("mouseenter", show);
+    chip.addEventListener("mouseleave", () => card.leave());
     chip.addEventListener("focus", show);
     chip.addEventListener("blur", () => card.hide());
     chip.addEventListener("click", show);
@@ -149,7 +149,7 @@ function thoughtStep() {
   const text = element("p", {});
   const node = element("li", { class: "thought open" });
   node.append(element("details", {}, element("summary", {}, "Thought ", glimpse), text));
-  return { kind: "thought", node, glimpse, text };
+  return { kind: "thought", node, glimpse, text, words: "" };
 }
 
 function searchStep() {
@@ -184,8 +184,8 @@ const card = {
     this.node.hidden = true;
   },
 };
-card.node.addEventListener("pointerenter", () => clearTimeout(card.timer));
-card.node.addEventListener("pointerleave", () => card.leave());
+card.node.addEventListener("mouseenter", () => clearTimeout(card.timer));
+card.node.addEventListener("mouseleave", () => card.leave());
 addEventListener("scroll", () => card.hide(), { passive: true });
 addEventListener("keydown", (event) => event.key === "Escape" && card.hide());
 addEventListener("pointerdown", (event) => event.target.closest("#card, .cite") || card.hide());
