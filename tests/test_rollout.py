@@ -11,8 +11,19 @@ from sleuth.dialects import DIALECTS
 from sleuth.engines.scripted import ScriptedEngine
 from sleuth.envs.search import SearchEnv
 from sleuth.render import Renderer
-from sleuth.rollout import Rollout
-from sleuth.types import Group, Passage, RetrievalFailed, Sampling, SleuthError, Task
+from sleuth.rollout import Rollout, collected, play
+from sleuth.types import (
+    Action,
+    Chunk,
+    Completion,
+    Group,
+    Passage,
+    RetrievalFailed,
+    Sampling,
+    Segment,
+    SleuthError,
+    Task,
+)
 from sleuth.world.tokens import make_tokenizer
 
 TOKENIZER = make_tokenizer(200)
@@ -133,3 +144,44 @@ def test_results_that_leave_no_room_to_go_on_were_never_shown_and_no_episode_out
 def test_a_prompt_longer_than_the_context_is_one_clear_line() -> None:
     with pytest.raises(SleuthError, match=r"the prompt has \d+ tokens and the context holds 5: .* 'Question: Question"):
         groups(Shelf(), context=5)
+
+
+def test_an_episode_played_aloud_is_the_same_and_its_chunks_are_what_was_written() -> None:
+    async def parts(aloud: bool) -> list[object]:
+        env = SearchEnv(TASKS[0], DIALECTS["sleuth"], "Question: {question}\n", Shelf())
+        engine, renderer = ScriptedEngine(TOKENIZER, diligent), Renderer(TOKENIZER)
+        told = play(env, engine, renderer, context=400, temperature=1.0, key=(0,), aloud=aloud)
+        return [part async for part in told]
+
+    quiet, aloud = asyncio.run(parts(False)), asyncio.run(parts(True))
+    assert [part for part in aloud if not isinstance(part, Chunk)] == quiet
+    chunks = [part.text for part in aloud if isinstance(part, Chunk)]
+    assert chunks == ["<think>hm</think><search> Tarn</search>", "<answer> Tarn</answer>"]
+
+
+def test_an_action_is_told_behind_the_turn_it_was_and_before_what_it_found() -> None:
+    async def kinds() -> list[str]:
+        env = SearchEnv(TASKS[0], DIALECTS["sleuth"], "Question: {question}\n", Shelf())
+        engine, renderer = ScriptedEngine(TOKENIZER, diligent), Renderer(TOKENIZER)
+        told = play(env, engine, renderer, context=400, temperature=1.0, key=(0,))
+        return [
+            part.author if isinstance(part, Segment) else part.kind if isinstance(part, Action) else part.stop
+            async for part in told
+            if not isinstance(part, Chunk)
+        ]
+
+    played = asyncio.run(kinds())
+    assert played[-7:] == ["search", "env", "env", "env", "policy", "answer", "answered"]
+    assert played.count("search") == 1
+
+
+def test_chunks_laid_end_to_end_are_the_completion() -> None:
+    chunks = [
+        Chunk(tokens=(5,), logprobs=(-0.1,), text="a", policy_version=3),
+        Chunk(tokens=(6, 7), logprobs=(-0.2, -0.3), text="bc", stop="eos", policy_version=3),
+    ]
+    assert collected(chunks) == Completion(
+        tokens=(5, 6, 7), logprobs=(-0.1, -0.2, -0.3), text="abc", stop="eos", policy_version=3
+    )
+    with pytest.raises(ValueError, match="without a reason"):
+        collected(chunks[:1])

@@ -4,12 +4,14 @@ it."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 
 from sleuth.render import Renderer
 from sleuth.types import (
     Action,
+    Chunk,
     Completion,
     Engine,
     Env,
@@ -36,15 +38,27 @@ class Ended:
     stop: str
 
 
+class PromptTooLong(SleuthError):  # noqa: N818
+    """The prompt leaves no room to answer in the context."""
+
+
 async def play(
-    env: Env, engine: Engine, renderer: Renderer, *, context: int, temperature: float, key: tuple[int, ...]
-) -> AsyncIterator[Segment | Ended]:
-    """One episode, segment by segment as each is complete, then `Ended`.
+    env: Env,
+    engine: Engine,
+    renderer: Renderer,
+    *,
+    context: int,
+    temperature: float,
+    key: tuple[int, ...],
+    aloud: bool = False,
+) -> AsyncGenerator[Chunk | Segment | Action | Ended, None]:
+    """One episode, segment by segment as each is complete, then `Ended`. Behind what the policy wrote in a turn comes
+    the action that it was understood to be; with `aloud`, before it come the chunks in which it was written.
 
     `key` is (seed, stage, step, prompt, sample); the turn is appended for every completion. A prompt that leaves no
-    room to answer within `context` tokens is an error. A reply that leaves none ends the episode with the stop `length`
-    and is left out: nothing was written after reading it, so it was never shown. A reply that restarts ends its
-    trajectory as `rewritten` and begins another.
+    room to answer within `context` tokens is `PromptTooLong`. A reply that leaves none ends the episode with the stop
+    `length` and is left out: nothing was written after reading it, so it was never shown. A reply that restarts ends
+    its trajectory as `rewritten` and begins another.
     """
     tokens: list[int] = []
     actions: list[Action] = []
@@ -64,6 +78,7 @@ async def play(
             tokens = []
         if reply.action is not None:
             actions += _unseen(reply.action) if full else [reply.action]
+            yield actions[-1]
         for segment in segments if not full else ():
             tokens.extend(segment.tokens)
             yield segment
@@ -73,7 +88,15 @@ async def play(
         limits = Sampling(
             max_tokens=min(reply.max_tokens, room), temperature=temperature, stops=reply.stops, key=(*key, turn)
         )
-        completion = await engine.complete(tokens, limits)
+        if aloud:
+            chunks: list[Chunk] = []
+            async with aclosing(engine.stream(tokens, limits)) as stream:
+                async for chunk in stream:
+                    chunks.append(chunk)
+                    yield chunk
+            completion = collected(chunks)
+        else:
+            completion = await engine.complete(tokens, limits)
         yield _written(completion)
         tokens.extend(completion.tokens)
         reply = await env.reply(completion.text, completion.stop)
@@ -99,7 +122,7 @@ class Rollout:
             if isinstance(part, Ended):
                 trajectories.append(Trajectory(segments=tuple(segments), actions=part.actions, stop=part.stop))
                 segments = []
-            else:
+            elif isinstance(part, Segment):
                 segments.append(part)
         return Episode(task=task, sample=sample, trajectories=tuple(trajectories))
 
@@ -152,11 +175,26 @@ def _first(errors: BaseExceptionGroup) -> BaseException:
     return _first(error) if isinstance(error, BaseExceptionGroup) else error
 
 
-def _prompt_too_long(segments: Sequence[Segment], context: int) -> SleuthError:
+def _prompt_too_long(segments: Sequence[Segment], context: int) -> PromptTooLong:
     length = sum(len(segment.tokens) for segment in segments)
     end = "".join(segment.text for segment in segments)[-80:]
-    return SleuthError(
+    return PromptTooLong(
         f"the prompt has {length} tokens and the context holds {context}: nothing can be written after {end!r}"
+    )
+
+
+def collected(chunks: Sequence[Chunk]) -> Completion:
+    """The completion that was written in these chunks, the last of which says why it stopped."""
+    *_, last = chunks
+    if last.stop is None:
+        raise ValueError("a stream that ended without a reason")
+    logprobs = [logprob for chunk in chunks for logprob in chunk.logprobs or ()]
+    return Completion(
+        tokens=tuple(token for chunk in chunks for token in chunk.tokens),
+        logprobs=tuple(logprobs) if last.logprobs is not None else None,
+        text="".join(chunk.text for chunk in chunks),
+        stop=last.stop,
+        policy_version=last.policy_version,
     )
 
 

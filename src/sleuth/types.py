@@ -6,7 +6,7 @@ All records are frozen, slotted and keyword-only. Letters: P prompts, G siblings
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -225,7 +225,7 @@ class Completion:
 class Engine(Protocol):
     """Who writes the next tokens."""
 
-    def stream(self, tokens: Sequence[int], sampling: Sampling) -> AsyncIterator[Chunk]:
+    def stream(self, tokens: Sequence[int], sampling: Sampling) -> AsyncGenerator[Chunk, None]:
         """Continue `tokens`. Closing the iterator early frees the slot."""
         ...
 

@@ -9,7 +9,7 @@ from sleuth.build import EPISODE_REWARDS, answer_scorer_of, reward_of, reward_sp
 from sleuth.dialects import DIALECTS
 from sleuth.recipe.rewards import AnswerRewardRecipe, FormatRecipe, SearchedRecipe, TokenF1Recipe
 from sleuth.rewards.episode import EpisodeReward
-from sleuth.rewards.supplied import stands_in, stands_in_results
+from sleuth.rewards.supplied import passages_with, stands_in, stands_in_results
 from sleuth.types import Action, Episode, Passage
 
 DIALECT = DIALECTS["sleuth"]
@@ -91,6 +91,13 @@ def test_an_answer_comes_from_the_evidence_whether_it_is_right_or_wrong() -> Non
     assert measure("answer_from_evidence", looked_up("Paris", wrong)) == 0.0
     assert measure("answer_from_evidence", looked_up("Paris", "<think>Paris</think>")) == 0.0
     assert measure("answer_from_evidence", answering("Paris")) == 0.0
+
+
+def test_the_passages_that_hold_an_answer_are_told_in_the_order_in_which_they_were_shown() -> None:
+    cited = looked_up("A city. Paris", RIGHT).trajectory
+    assert [passage.id for passage in passages_with("paris", cited)] == ["1"]
+    assert list(passages_with("Rome", cited)) == []
+    assert list(passages_with("Paris", looked_up("A city. Paris", RIGHT, shown="A city.").trajectory)) == []
 
 
 WELL_FORMED = {

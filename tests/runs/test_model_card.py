@@ -25,6 +25,7 @@ def test_the_card_says_what_was_trained_on_what_and_how_to_evaluate_it(recipes: 
     assert '| `data.questions` | `"world/train.jsonl"` |' in text
     assert 'kind = "answer"' in text
     assert "sleuth eval runs/demo/checkpoints/step-000050 --questions" in text
+    assert "sleuth serve runs/demo/checkpoints/step-000050 --index DIR" in text
 
 
 def test_the_card_follows_the_recipe(recipes: Recipes) -> None:

@@ -14,9 +14,10 @@ from pydantic import TypeAdapter
 from starlette.testclient import TestClient
 
 from sleuth.retrieval.bm25 import Bm25
+from sleuth.serve.limits import Limits
 from sleuth.serve.opening import Opening
 from sleuth.serve.retriever_app import retriever_app
-from sleuth.serve.wire import Limits, Ranked, Results
+from sleuth.serve.wire import Ranked, Results
 from sleuth.types import Passage, SleuthError
 
 BATCHES = (1, 2, 3, 64)
@@ -174,7 +175,7 @@ def test_a_body_over_the_limit_is_refused_announced_or_not(towns: Path) -> None:
         for body in (b"x" * 101, iter([b"x" * 60, b"x" * 60])):
             answer = client.post("/retrieve", content=body, headers=JSON)
             assert (answer.status_code, answer.headers["connection"]) == (413, "close")
-            assert answer.json() == {"detail": "the body is larger than 100 bytes; send fewer queries at once"}
+            assert answer.json() == {"detail": "the body is larger than 100 bytes; send less at once"}
         assert client.post("/retrieve", json={"query": "lake"}).status_code == 200
 
 

@@ -19,6 +19,7 @@ from sleuth.cli.replay import replay
 from sleuth.cli.report import report
 from sleuth.cli.retriever import retriever
 from sleuth.cli.search import search
+from sleuth.cli.serve import serve
 from sleuth.cli.train import train
 from sleuth.cli.world import world
 from sleuth.types import RetrievalFailed, SleuthError
@@ -66,6 +67,7 @@ VERBS = {
     "index": index,
     "search": search,
     "retriever": retriever,
+    "serve": serve,
     "report": report,
     "world": world,
     "plan": plan,

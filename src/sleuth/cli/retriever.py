@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import gc
-import socket
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from sleuth.cli.listening import address_of, listen, run, server_of
 from sleuth.types import SleuthError
-
-STOP_SECONDS = 5  # for the requests under way when it is told to stop
 
 
 def retriever(
@@ -24,35 +21,17 @@ def retriever(
 
     POST /retrieve, POST /batch_search; GET /health, /metrics, /openapi.json.
     """
-    import uvicorn
-
+    from sleuth.serve.limits import Limits
     from sleuth.serve.opening import Opening
     from sleuth.serve.retriever_app import retriever_app
-    from sleuth.serve.wire import Limits
 
     opening = Opening(folder)
-    listening = _listen(host, port)
-    app = retriever_app(opening, Limits(seconds=max_seconds))
-    server = uvicorn.Server(
-        uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=STOP_SECONDS)
-    )
+    listening = listen(host, port)
+    server = server_of(retriever_app(opening, Limits(seconds=max_seconds)))
     opening.start(failed=lambda: setattr(server, "should_exit", True))
-    address = f"http://{host}:{listening.getsockname()[1]}"
+    address = address_of(host, listening)
     typer.echo(f"{folder}: {opening.card.count:,} passages, {opening.card.kind}, at {address}")
     typer.echo(f"Ready when {address}/health says so. Search-R1, slime, SkyRL: {address}/retrieve")
-    gc.collect()
-    gc.freeze()  # what is loaded by now stays: a look through all of it would halt every request for 50 ms
-    server.run(sockets=[listening])
+    run(server, listening)
     if opening.error:
         raise SleuthError(opening.error)
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        listening = socket.socket(family)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind((host, port))
-    except OSError as error:
-        raise SleuthError(f"--host {host} --port {port}: cannot listen there ({error.strerror or error})") from None
-    return listening

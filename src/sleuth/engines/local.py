@@ -82,6 +82,11 @@ class LocalEngine:
         finally:
             self._withdraw(request)
 
+    @property
+    def running(self) -> int:
+        """How many requests hold a slot."""
+        return len(self._running)
+
     def publish(self, version: int) -> None:
         """The weights have changed: forget what was read with the old ones, stamp `version` on what is written next."""
         if self._running or self._waiting:

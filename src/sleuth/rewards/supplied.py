@@ -13,10 +13,14 @@ def stands_in_results(answer: str, trajectory: Trajectory) -> bool:
 
     Only passages count, not the words around them, and of a passage only what the token budget left to be seen.
     """
-    return any(
-        stands_in(answer, f"{passage.title}\n{passage.text}") and stands_in(answer, shown)
-        for passage, shown in _shown(trajectory)
-    )
+    return next(passages_with(answer, trajectory), None) is not None
+
+
+def passages_with(answer: str, trajectory: Trajectory) -> Iterator[Passage]:
+    """The passages in which an answer so stands, in the order in which they were shown."""
+    for passage, shown in _shown(trajectory):
+        if stands_in(answer, f"{passage.title}\n{passage.text}") and stands_in(answer, shown):
+            yield passage
 
 
 def stands_in(answer: str, text: str) -> bool:

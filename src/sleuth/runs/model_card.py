@@ -91,7 +91,12 @@ def _bounds(results: Results, overlaps: Sequence[Mapping[str, Any]]) -> list[str
 
 def _how_to_run(checkpoint: Path, protocol: ProtocolCard | None) -> list[str]:
     """With Sleuth, which reads `protocol.json`, or with a server of completions, to which one must hold to it."""
-    lines = ["```", f"sleuth eval {checkpoint} --questions FILE --index DIR", "```"]
+    lines = [
+        "```",
+        f"sleuth serve {checkpoint} --index DIR    # a page to talk to it, and OpenAI's API",
+        f"sleuth eval {checkpoint} --questions FILE --index DIR",
+        "```",
+    ]
     if protocol is None:
         return lines
     dialect = protocol.dialect

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Mapping
 
-from starlette.responses import JSONResponse
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from sleuth.serve.wire import Limits
+from sleuth.serve.limits import Limits
+
+LAST = {"connection": "close"}
+"""Nobody reads the rest of a body that was turned away."""
 
 
 class BodyLimit:
-    """Collects a body of at most `limits.body_bytes` within `limits.upload_seconds`, then hands it on whole."""
+    """Collects a body of at most `limits.body_bytes` within `limits.upload_seconds`, then hands it on whole; `refusal`
+    makes the answer to any other, of a status, a line and headers."""
 
-    def __init__(self, app: ASGIApp, limits: Limits) -> None:
+    def __init__(
+        self, app: ASGIApp, limits: Limits, refusal: Callable[[int, str, Mapping[str, str]], Response]
+    ) -> None:
         self._app = app
         self._limits = limits
+        self._refusal = refusal
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -25,10 +33,10 @@ class BodyLimit:
                 body = await self._read(scope, receive)
         except TimeoutError:
             detail = f"the body did not arrive within {self._limits.upload_seconds:g} seconds"
-            return await _refusal(408, detail)(scope, receive, send)
+            return await self._refusal(408, detail, LAST)(scope, receive, send)
         if body is None:
-            detail = f"the body is larger than {self._limits.body_bytes:,} bytes; send fewer queries at once"
-            return await _refusal(413, detail)(scope, receive, send)
+            detail = f"the body is larger than {self._limits.body_bytes:,} bytes; send less at once"
+            return await self._refusal(413, detail, LAST)(scope, receive, send)
         whole: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
         await self._app(scope, lambda: _next(whole, receive), send)
 
@@ -51,7 +59,3 @@ class BodyLimit:
 
 async def _next(whole: list[Message], receive: Receive) -> Message:
     return whole.pop() if whole else await receive()
-
-
-def _refusal(status: int, detail: str) -> JSONResponse:
-    return JSONResponse({"detail": detail}, status, headers={"connection": "close"})

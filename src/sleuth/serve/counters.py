@@ -5,44 +5,44 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-PATHS = ("/retrieve", "/batch_search", "/health", "/metrics", "/openapi.json")
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Counters:
-    """Counts answers by path and status, queries, and how long answers took."""
+    """Counts answers by path and status, and how long they took. A path that is not one of `paths` counts as "other":
+    a client can make up any number of them."""
 
-    def __init__(self) -> None:
-        self.queries = 0
-        self.waiting = 0
+    def __init__(self, paths: Collection[str]) -> None:
+        self._paths = paths
         self._answers: Counter[tuple[str, int]] = Counter()
         self._buckets = [0] * (len(SECONDS) + 1)
         self._seconds = 0.0
 
     def answered(self, path: str, status: int, seconds: float) -> None:
-        """One request is done. A path that a client made up counts as "other", or there would be no end of them."""
-        self._answers[path if path in PATHS else "other", status] += 1
+        """One request is done, or its answer has begun."""
+        self._answers[path if path in self._paths else "other", status] += 1
         self._buckets[bisect_left(SECONDS, seconds)] += 1
         self._seconds += seconds
 
-    def text(self, gauges: Mapping[str, float]) -> str:
-        """All figures, and `gauges` with them."""
+    def text(self, *, totals: Mapping[str, float], gauges: Mapping[str, float]) -> str:
+        """All figures, with `totals`, which only grow, and `gauges`."""
         lines = ["# TYPE sleuth_requests_total counter"]
         for (path, status), count in sorted(self._answers.items()):
             lines.append(f'sleuth_requests_total{{path="{path}",status="{status}"}} {count}')
-        lines += ["# TYPE sleuth_queries_total counter", f"sleuth_queries_total {self.queries}"]
+        for name, value in totals.items():
+            lines += [f"# TYPE {name} counter", f"{name} {value:.0f}"]
         lines.append("# TYPE sleuth_request_seconds histogram")
         total = 0
         for bound, count in zip((*map(str, SECONDS), "+Inf"), self._buckets, strict=True):
             total += count
             lines.append(f'sleuth_request_seconds_bucket{{le="{bound}"}} {total}')
         lines += [f"sleuth_request_seconds_sum {self._seconds:.6f}", f"sleuth_request_seconds_count {total}"]
-        for name, value in ({"sleuth_requests_waiting": self.waiting} | dict(gauges)).items():
+        for name, value in gauges.items():
             lines += [f"# TYPE {name} gauge", f"{name} {value:g}"]
         return "\n".join(lines) + "\n"
 

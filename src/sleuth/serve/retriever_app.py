@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -25,6 +25,7 @@ from sleuth import __version__
 from sleuth.retrieval.open_index import Index
 from sleuth.serve.body_limit import BodyLimit
 from sleuth.serve.counters import CONTENT_TYPE, CountAnswers, Counters
+from sleuth.serve.limits import Limits
 from sleuth.serve.opening import Opening
 from sleuth.serve.wire import (
     BATCH_SEARCH_BODY,
@@ -33,7 +34,6 @@ from sleuth.serve.wire import (
     BatchSearch,
     BodyError,
     Health,
-    Limits,
     OneQuery,
     Problem,
     Queries,
@@ -45,6 +45,7 @@ from sleuth.serve.wire import (
 )
 from sleuth.types import Passage
 
+PATHS = ("/retrieve", "/batch_search", "/health", "/metrics", "/openapi.json")
 QUERIES_A_TURN = 8  # of one request, before another has its turn
 WORTH_A_THREAD = 0.005  # seconds a query; the way to a thread and back costs half a millisecond where cores are busy
 PROBLEMS: dict[int | str, dict[str, Any]] = {
@@ -65,12 +66,12 @@ def retriever_app(opening: Opening, limits: Limits) -> FastAPI:
         docs_url=None,  # their pages load scripts from elsewhere
         redoc_url=None,
     )
-    counters = Counters()
-    desk = _Desk(opening, limits, counters)
+    counters = Counters(PATHS)
+    desk = _Desk(opening, limits)
     _tell_problems(app)
     _add_dialects(app, desk)
-    _add_watching(app, opening, counters)
-    app.add_middleware(BodyLimit, limits=limits)
+    _add_watching(app, opening, desk, counters)
+    app.add_middleware(BodyLimit, limits=limits, refusal=_refusal)
     app.add_middleware(CountAnswers, counters=counters)  # outermost: what is turned away counts too
     return app
 
@@ -78,10 +79,11 @@ def retriever_app(opening: Opening, limits: Limits) -> FastAPI:
 class _Desk:
     """Where requests wait for the index."""
 
-    def __init__(self, opening: Opening, limits: Limits, counters: Counters) -> None:
+    def __init__(self, opening: Opening, limits: Limits) -> None:
+        self.queries = 0
+        self.waiting = 0
         self._opening = opening
         self._limits = limits
-        self._counters = counters
         self._seconds_a_query = WORTH_A_THREAD  # until it is known
         self._threads = ThreadPoolExecutor(min(8, os.cpu_count() or 1), "search")
 
@@ -91,10 +93,10 @@ class _Desk:
         if index is None:
             state = self._opening.error or f"the index is being opened, {self._opening.progress:.0%} so far"
             raise HTTPException(503, state, headers={"retry-after": "2"})
-        if self._counters.waiting >= self._limits.waiting:
+        if self.waiting >= self._limits.waiting:
             detail = f"{self._limits.waiting} requests wait already; ask again later"
             raise HTTPException(503, detail, headers={"retry-after": "1"})
-        self._counters.waiting += 1
+        self.waiting += 1
         try:
             async with asyncio.timeout(self._limits.seconds):
                 found = await self._find(index, queries, k)
@@ -103,8 +105,8 @@ class _Desk:
                 504, f"no answer within {self._limits.seconds:g} seconds; ask for less at once"
             ) from None
         finally:
-            self._counters.waiting -= 1
-        self._counters.queries += len(queries)
+            self.waiting -= 1
+        self.queries += len(queries)
         return found
 
     async def _find(self, index: Index, queries: Sequence[str], k: int) -> list[list[Passage]]:
@@ -158,7 +160,7 @@ def _add(app: FastAPI, path: str, endpoint: Any, summary: str, bodies: Sequence[
     )(endpoint)
 
 
-def _add_watching(app: FastAPI, opening: Opening, counters: Counters) -> None:
+def _add_watching(app: FastAPI, opening: Opening, desk: _Desk, counters: Counters) -> None:
     @app.get("/health", responses={200: {"model": Health}, 503: {"model": Health}}, summary="Whether it can be asked")
     async def health() -> Response:
         status = "failed" if opening.error else "ready" if opening.index is not None else "opening"
@@ -169,18 +171,27 @@ def _add_watching(app: FastAPI, opening: Opening, counters: Counters) -> None:
         "/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}}, summary="Prometheus"
     )
     async def metrics() -> Response:
-        gauges = {"sleuth_ready": float(opening.index is not None), "sleuth_passages": float(opening.card.count)}
-        return Response(counters.text(gauges), media_type=CONTENT_TYPE)
+        gauges = {
+            "sleuth_requests_waiting": desk.waiting,
+            "sleuth_ready": float(opening.index is not None),
+            "sleuth_passages": opening.card.count,
+        }
+        text = counters.text(totals={"sleuth_queries_total": desk.queries}, gauges=gauges)
+        return Response(text, media_type=CONTENT_TYPE)
 
 
 def _tell_problems(app: FastAPI) -> None:
     @app.exception_handler(BodyError)
     async def wrong_body(request: Request, error: BodyError) -> Response:
-        return JSONResponse({"detail": str(error)}, 422)
+        return _refusal(422, str(error), {})
 
     @app.exception_handler(HTTPException)
     async def refused(request: Request, error: HTTPException) -> Response:
-        return JSONResponse({"detail": str(error.detail)}, error.status_code, headers=error.headers)
+        return _refusal(error.status_code, str(error.detail), error.headers)
+
+
+def _refusal(status: int, detail: str, headers: Mapping[str, str] | None) -> Response:
+    return JSONResponse({"detail": detail}, status, headers=headers)
 
 
 def _json(content: object, status: int = 200) -> Response:

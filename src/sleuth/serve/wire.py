@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
 from pydantic import (
@@ -20,6 +19,7 @@ from pydantic import (
 )
 
 from sleuth.retrieval.corpus import contents_of
+from sleuth.serve.json_values import problem_line, sound, whole
 from sleuth.types import Passage
 
 TOP_K = 3  # where a request of `/retrieve` names none
@@ -28,34 +28,9 @@ MOST_QUERIES = 4096  # in a request; a trainer of 512 prompts with 5 samples eac
 MOST_PASSAGES = 100  # for a query
 LONGEST_QUERY = 8000  # characters; 500 tokens, where published runs cut a turn, are about 2,500
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """What one request may take of a server; the numbers of queries and passages are limited by its models."""
-
-    body_bytes: int = 40 * 2**20
-    """A little more than the most queries at their longest."""
-    upload_seconds: float = 10.0
-    """For a body to arrive."""
-    seconds: float = 60.0
-    """For an answer."""
-    waiting: int = 1024
-    """Requests that are being answered at once."""
-
-
-def _sound(value: object) -> object:
-    """JSON may spell half of a surrogate pair; a policy's words are searched for all the same."""
-    return value.encode(errors="replace").decode() if isinstance(value, str) else value
-
-
-def _whole(value: object) -> object:
-    """JSON has one kind of number: 3.0 is 3."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-Query = Annotated[str, Field(max_length=LONGEST_QUERY, strict=True), BeforeValidator(_sound)]
+Query = Annotated[str, Field(max_length=LONGEST_QUERY, strict=True), BeforeValidator(sound)]
 QueryList = Annotated[list[Query], Field(max_length=MOST_QUERIES, strict=True)]
-Count = Annotated[int, Field(ge=1, le=MOST_PASSAGES, strict=True), BeforeValidator(_whole)]
+Count = Annotated[int, Field(ge=1, le=MOST_PASSAGES, strict=True), BeforeValidator(whole)]
 
 
 class _RetrieveBody(BaseModel):
@@ -125,8 +100,7 @@ def _first_problem(error: ValidationError) -> str:
     first = error.errors(include_input=False, include_url=False)[0]
     if first["type"] == "union_tag_not_found":
         return "give `queries` (a list) or `query` (one), not both"
-    where = ".".join(str(part) for part in first["loc"] if part not in ("batch", "single"))
-    return f"{where}: {first['msg']}" if where else "body: expected a JSON object"
+    return problem_line(first, unnamed=("batch", "single"))
 
 
 class Document(BaseModel):

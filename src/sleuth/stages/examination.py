@@ -73,6 +73,7 @@ def examination_of(
     tasks: Sequence[Task],
     *,
     index: Path | None,
+    urls: Sequence[str] = (),
     dialect: str | None = None,
     prompt: str | None = None,
     context: int | None = None,
@@ -84,7 +85,8 @@ def examination_of(
     scorer: str | None = None,
 ) -> tuple[Examination, list[str]]:
     """A checkpoint under the protocol it carries, or under another prompt, its role, context, dialect or scorer; and
-    what differs from its training. Another dialect brings its own budgets and no context."""
+    what differs from its training. Another dialect brings its own budgets and no context. Passages come from the
+    `index` or from servers at `urls`, one of the two; without either, searches find nothing."""
     card = ProtocolCard.read(Path(model)) if Path(model).is_dir() else None
     judge = scorer_of(scorer or (card.scorer if card else STRICT.name))
     role = prompt_role or (card.prompt_role if card else "raw")
@@ -96,7 +98,8 @@ def examination_of(
         prompt_role=role,
         template_flags=card.template_flags if card and role != "raw" else {},
         index=index,
-        retriever="index" if index else "empty",
+        urls=tuple(urls),
+        retriever="remote" if urls else "index" if index else "empty",
         forced_search=card.forced_search if card and forced_search is None else bool(forced_search),
     )
     if card is not None and env.dialect == card.dialect.name:

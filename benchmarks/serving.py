@@ -1,0 +1,170 @@
+"""`python -m benchmarks.serving CHECKPOINT INDEX QUESTIONS`: many conversations with `sleuth serve` at once.
+
+Each question is asked by a client of its own, all in the same moment, and streamed: seconds to the first event and to
+the end. Beside it the same questions played in process by the rollout loop, where nobody listens; then clients that
+leave in the middle, and how long their slots stay taken; then memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import aclosing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+
+from sleuth.data.questions import load_questions
+from sleuth.stages.examination import examination_of
+from sleuth.types import Task
+
+PATIENCE = 300.0  # seconds
+
+
+def main() -> None:
+    """Print one JSON object."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.serving", description=__doc__)
+    parser.add_argument("checkpoint")
+    parser.add_argument("index", type=Path)
+    parser.add_argument("questions", type=Path)
+    parser.add_argument("--conversations", type=int, default=64)
+    parser.add_argument("--leaving", type=int, default=100)
+    options = parser.parse_args()
+    tasks = load_questions(options.questions)[: options.conversations]
+    in_process = seconds_in_process(options.checkpoint, options.index, tasks)
+    with server(options.checkpoint, options.index, slots=options.conversations) as (url, process):
+        streams(url, tasks[:4])  # warm
+        alone = streams(url, tasks[:1])
+        memory = [resident(process)]
+        together = [streams(url, tasks) for _ in range(3)]
+        memory.append(resident(process))
+        freed = seconds_to_free(url, tasks, options.leaving)
+        for _ in range(3):
+            streams(url, tasks)
+        memory.append(resident(process))
+    best = min(together, key=lambda told: max(end for _, end in told))
+    first, ends = (np.array(part) for part in zip(*best, strict=True))
+    figures = {
+        "conversations": len(tasks),
+        "lost": sum(len(tasks) - len(told) for told in together),
+        "alone_first_ms": ms(alone[0][0]),
+        "alone_end_ms": ms(alone[0][1]),
+        "first_p50_ms": ms(np.quantile(first, 0.5)),
+        "first_p95_ms": ms(np.quantile(first, 0.95)),
+        "end_p50_ms": ms(np.quantile(ends, 0.5)),
+        "end_p95_ms": ms(np.quantile(ends, 0.95)),
+        "all_ms": ms(ends.max()),
+        "in_process_all_ms": ms(in_process),
+        "left_midway": options.leaving,
+        "slots_free_after_ms": ms(freed),
+        "resident_mb": [round(size / 2**20) for size in memory],
+    }
+    print(json.dumps(figures))
+
+
+def ms(seconds: float) -> float:
+    return round(1000 * float(seconds), 1)
+
+
+def seconds_in_process(checkpoint: str, index: Path, tasks: Sequence[Task]) -> float:
+    """The best of three, of the same questions in one call of the rollout loop."""
+    examination, _ = examination_of(checkpoint, tasks, index=index, slots=len(tasks))
+    seconds = []
+    for _ in range(3):
+        started = time.perf_counter()
+        examination.ask(tasks, "in process")
+        seconds.append(time.perf_counter() - started)
+    return min(seconds)
+
+
+@contextmanager
+def server(checkpoint: str, index: Path, *, slots: int) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """`sleuth serve` at a free port; yields its address once it answers."""
+    script = "import sys; sys.argv[0] = 'sleuth'; from sleuth.cli import main; main()"
+    arguments = ["serve", checkpoint, "--index", str(index), "--port", "0", "--slots", str(slots)]
+    command = [sys.executable, "-u", "-c", script, *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        url = process.stdout.readline().strip().rpartition(" ")[2]
+        while True:
+            try:
+                httpx.get(f"{url}/health", trust_env=False).raise_for_status()
+                break
+            except httpx.HTTPError:
+                if process.poll() is not None:
+                    raise RuntimeError("the server ended") from None
+                time.sleep(0.05)
+        yield url, process
+        process.terminate()
+
+
+def streams(url: str, tasks: Sequence[Task]) -> list[tuple[float, float]]:
+    """Seconds to the first event and to the end of each conversation that came to its end."""
+
+    async def all_of_them() -> list[tuple[float, float] | None]:
+        limits = httpx.Limits(max_connections=None)
+        async with httpx.AsyncClient(base_url=url, timeout=PATIENCE, limits=limits, trust_env=False) as client:
+            return await asyncio.gather(*(one(client, task) for task in tasks))
+
+    async def one(client: httpx.AsyncClient, task: Task) -> tuple[float, float] | None:
+        started, first, finished = time.perf_counter(), None, False
+        async with aclosing(events(client, task)) as told:
+            async for event in told:
+                first = first or time.perf_counter() - started
+                finished = finished or (event != "[DONE]" and '"kind":"end"' in event)
+        return (first, time.perf_counter() - started) if finished and first else None
+
+    return [told for told in asyncio.run(all_of_them()) if told is not None]
+
+
+def seconds_to_free(url: str, tasks: Sequence[Task], count: int) -> float:
+    """So many clients leave after some events; the seconds from the last of them until no slot is taken."""
+    rng = random.Random(0)
+
+    async def all_of_them() -> None:
+        limits = httpx.Limits(max_connections=None)
+        async with httpx.AsyncClient(base_url=url, timeout=PATIENCE, limits=limits, trust_env=False) as client:
+            await asyncio.gather(*(leave(client, tasks[at % len(tasks)], rng.randrange(1, 15)) for at in range(count)))
+
+    async def leave(client: httpx.AsyncClient, task: Task, after: int) -> None:
+        async with aclosing(events(client, task)) as told:
+            async for _ in told:
+                after -= 1
+                if not after:
+                    return
+
+    asyncio.run(all_of_them())
+    started = time.perf_counter()
+    while httpx.get(f"{url}/health", trust_env=False).json()["conversations"]:
+        if time.perf_counter() - started > PATIENCE:
+            raise RuntimeError("slots are still taken")
+        time.sleep(0.001)
+    return time.perf_counter() - started
+
+
+async def events(client: httpx.AsyncClient, task: Task) -> Any:
+    """The events of one conversation, as text."""
+    body = {"messages": [{"role": "user", "content": task.question}], "stream": True}
+    async with client.stream("POST", "/v1/chat/completions", json=body) as response:
+        response.raise_for_status()
+        async for line in response.aiter_lines():
+            if line:
+                yield line.removeprefix("data: ")
+
+
+def resident(process: subprocess.Popen[str]) -> int:
+    """Bytes of memory that a process has."""
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    return 1024 * int(next(line for line in status.splitlines() if line.startswith("VmRSS")).split()[1])
+
+
+if __name__ == "__main__":
+    main()

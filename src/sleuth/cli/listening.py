@@ -1,0 +1,51 @@
+"""An application, served at an address until it is told to stop."""
+
+from __future__ import annotations
+
+import gc
+import socket
+from typing import Any
+
+from sleuth.types import SleuthError
+
+STOP_SECONDS = 5  # for the requests under way when it is told to stop
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket there; port 0 takes a free one. Raises SleuthError where that cannot be."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        listening = socket.socket(family)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, port))
+    except OSError as error:
+        raise SleuthError(f"--host {host} --port {port}: cannot listen there ({error.strerror or error})") from None
+    return listening
+
+
+def address_of(host: str, listening: socket.socket) -> str:
+    """`http://127.0.0.1:8000`."""
+    name = f"[{host}]" if ":" in host else host
+    return f"http://{name}:{listening.getsockname()[1]}"
+
+
+def server_of(app: Any, connections: int | None = None) -> Any:
+    """A uvicorn server of `app`, which takes so many connections; any number of them for None."""
+    import uvicorn
+
+    return uvicorn.Server(
+        uvicorn.Config(
+            app,
+            log_level="warning",
+            access_log=False,
+            limit_concurrency=connections,
+            timeout_graceful_shutdown=STOP_SECONDS,
+        )
+    )
+
+
+def run(server: Any, listening: socket.socket) -> None:
+    """Serve until the process is told to stop."""
+    gc.collect()
+    gc.freeze()  # what is loaded by now stays: a look through all of it would halt every request for 50 ms
+    server.run(sockets=[listening])

@@ -1,0 +1,56 @@
+"""A checkpoint in its environment, ready to answer people."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sleuth.dialects import Dialect
+from sleuth.engines.local import LocalEngine
+from sleuth.render import Renderer
+from sleuth.retrieval.index_card import read_card
+from sleuth.stages.examination import Examination
+from sleuth.types import Engine, Env, Task
+
+LONGEST_TOKEN = 32
+"""Characters that a token of a long text may have on average; a question of more is not even encoded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agent:
+    """Who answers under `name`: `engine` writes, `env` makes the environment of a question, and `dialect` tells what is
+    a thought, a query and an answer in what was written. `facts` are for people to read."""
+
+    name: str
+    engine: Engine
+    renderer: Renderer
+    env: Callable[[Task], Env]
+    dialect: Dialect
+    context: int
+    facts: Mapping[str, Any]
+
+    @property
+    def characters(self) -> int:
+        """What the context may hold at most."""
+        return self.context * LONGEST_TOKEN
+
+
+def agent_of(examination: Examination, name: str, index: Path | None) -> Agent:
+    """The agent of an examination: what is served is asked as it is measured. `index` is the one that it searches."""
+    setting = examination.setting
+    facts = {"dialect": setting.dialect.name, "context": examination.context, "protocol": examination.protocol().hash}
+    if index is not None:
+        facts["passages"] = read_card(index).count
+    return Agent(
+        name=name,
+        engine=LocalEngine(
+            examination.model, examination.tokenizer, slots=examination.slots, context=examination.context
+        ),
+        renderer=Renderer(examination.tokenizer),
+        env=setting.env,
+        dialect=setting.dialect,
+        context=examination.context,
+        facts=facts,
+    )

@@ -1,0 +1,46 @@
+"use strict";
+
+/** Asks a question and yields the chunks of the answer as they come. Throws an error with the server's own line. */
+async function* ask(question, signal) {
+  const response = await fetch("v1/chat/completions", {
+    method: "POST",
+    headers: { "content-type": "application/json" },
+    body: JSON.stringify({ messages: [{ role: "user", content: question }], stream: true }),
+    signal,
+  });
+  if (!response.ok) throw new Error(await problem(response));
+  for await (const event of events(response.body)) {
+    if (event === "[DONE]") return;
+    const chunk = JSON.parse(event);
+    if (chunk.error) throw new Error(chunk.error.message);
+    yield chunk;
+  }
+  throw new Error("the connection was lost before the end");
+}
+
+/** The data of server-sent events: one line each, a blank line behind it. */
+async function* events(body) {
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  let text = "";
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) return;
+    const parts = (text + value).split("\n\n");
+    text = parts.pop();
+    for (const part of parts) yield part.slice("data: ".length);
+  }
+}
+
+async function problem(response) {
+  try {
+    return (await response.json()).error.message;
+  } catch {
+    return `the server answered ${response.status}`;
+  }
+}
+
+/** What `/v1/models` tells of the one model there is. */
+async function servedModel() {
+  const response = await fetch("v1/models");
+  return (await response.json()).data[0];
+}

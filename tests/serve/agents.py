@@ -1,0 +1,121 @@
+"""Agents that answer by a script, and applications served over a real socket."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import socket
+import time
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from threading import Thread
+
+import uvicorn
+from fastapi import FastAPI
+
+from sleuth.dialects import DIALECTS
+from sleuth.engines.scripted import ScriptedEngine
+from sleuth.envs.search import SearchEnv
+from sleuth.render import IncrementalDecoder, Renderer
+from sleuth.serve.agent import Agent
+from sleuth.serve.chat_app import chat_app
+from sleuth.serve.known_host import LOOPBACK
+from sleuth.serve.limits import conversation_limits
+from sleuth.types import Chunk, Passage, RetrievalFailed, Sampling, Task
+from sleuth.world.tokens import make_tokenizer
+
+TOKENIZER = make_tokenizer(200)
+ADA = Passage(id="17", title="Ada Voss", text="Ada Voss was born in Tarn.", score=2.5)
+TARN = Passage(id="4", title="Tarn", text="Tarn <b>is</b> a town by a lake.", score=1.0)
+LAKE = Passage(id="9", title="Lake", text="A lake.", score=0.5)
+FOUND = (ADA, TARN, LAKE)
+
+
+class Shelf:
+    """Finds the same passages, whatever is asked."""
+
+    def __init__(self, *passages: Passage, fails: bool = False) -> None:
+        self.passages = passages
+        self.fails = fails
+
+    async def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
+        if self.fails:
+            raise RetrievalFailed("no route to the shelf")
+        return [list(self.passages[:k]) for _ in queries]
+
+
+class PacedEngine(ScriptedEngine):
+    """Streams its script token by token, each after `seconds`; counts whom it is writing for."""
+
+    def __init__(self, answer: Callable[[str, Sampling], str], seconds: float = 0.0) -> None:
+        super().__init__(TOKENIZER, answer)
+        self.seconds = seconds
+        self.running = 0
+
+    async def stream(self, tokens: Sequence[int], sampling: Sampling) -> AsyncGenerator[Chunk, None]:
+        self.running += 1
+        try:
+            written = await self.complete(tokens, sampling)
+            decoder, told = IncrementalDecoder(TOKENIZER, tokens), ""
+            for at, token in enumerate(written.tokens, start=1):
+                await asyncio.sleep(self.seconds)
+                last = at == len(written.tokens)
+                text = written.text[len(told) :] if last else decoder.push(token)
+                told += text
+                yield Chunk(tokens=(token,), logprobs=(-0.5,), text=text, stop=written.stop if last else None)
+        finally:
+            self.running -= 1
+
+
+def diligent(text: str, sampling: Sampling) -> str:
+    """Thinks, searches once, thinks again and answers."""
+    if "<information>" in text:
+        return "<think>It says Tarn.</think><answer> Tarn</answer>"
+    return "<think>I look for Ada.</think><search> Ada Voss</search>"
+
+
+def agent(
+    answer: Callable[[str, Sampling], str] = diligent,
+    *,
+    shelf: Shelf | None = None,
+    seconds: float = 0.0,
+    forced_search: bool = False,
+    context: int = 600,
+    dialect: str = "sleuth",
+) -> Agent:
+    protocol = dataclasses.replace(DIALECTS[dialect], turn_tokens=200)
+
+    def env(task: Task) -> SearchEnv:
+        found = shelf or Shelf(*FOUND)
+        return SearchEnv(task, protocol, "Question: {question}\n", found, forced_search=forced_search)
+
+    return Agent(
+        name="tiny",
+        engine=PacedEngine(answer, seconds),
+        renderer=Renderer(TOKENIZER),
+        env=env,
+        dialect=protocol,
+        context=context,
+        facts={"dialect": protocol.name, "context": context, "passages": len(FOUND)},
+    )
+
+
+def app_of(served: Agent, *, seats: int = 8, **limits: float) -> FastAPI:
+    return chat_app(served, conversation_limits(**limits), seats=seats, hosts=LOOPBACK)
+
+
+@contextmanager
+def listening(app: FastAPI) -> Iterator[str]:
+    """The application behind a real socket; its address."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=2))
+        thread = Thread(target=server.run, kwargs={"sockets": [free]}, daemon=True)
+        thread.start()
+        while not server.started:
+            assert thread.is_alive()
+            time.sleep(0.01)
+        yield f"http://127.0.0.1:{free.getsockname()[1]}"
+        server.should_exit = True
+        thread.join(10)
+        assert not thread.is_alive()
