@@ -34,7 +34,15 @@ def retriever(
     listening = _listen(host, port)
     app = retriever_app(opening, Limits(seconds=max_seconds))
     server = uvicorn.Server(
-        uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=STOP_SECONDS)
+        uvicorn.Config(
+            app,
+            log_level="warning",
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            date_header=False,
+            timeout_graceful_shutdown=STOP_SECONDS,
+        )
     )
     opening.start(failed=lambda: setattr(server, "should_exit", True))
     address = f"http://{host}:{listening.getsockname()[1]}"

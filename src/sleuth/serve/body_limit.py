@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
+from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sleuth.serve.wire import Limits
+
+CLOSE = {"connection": "close"}  # what is left of a body that nobody reads must not be taken for the next request
 
 
 class BodyLimit:
@@ -21,37 +24,44 @@ class BodyLimit:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
         try:
-            async with asyncio.timeout(self._limits.upload_seconds):
-                body = await self._read(scope, receive)
-        except TimeoutError:
-            detail = f"the body did not arrive within {self._limits.upload_seconds:g} seconds"
-            return await _refusal(408, detail)(scope, receive, send)
-        if body is None:
-            detail = f"the body is larger than {self._limits.body_bytes:,} bytes; send fewer queries at once"
-            return await _refusal(413, detail)(scope, receive, send)
+            body = await read_whole(scope, receive, self._limits)
+        except HTTPException as error:
+            refusal = JSONResponse({"detail": error.detail}, error.status_code, headers=error.headers)
+            return await refusal(scope, receive, send)
         whole: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
         await self._app(scope, lambda: _next(whole, receive), send)
 
-    async def _read(self, scope: Scope, receive: Receive) -> bytes | None:
-        """The body; None if it is too large, empty if the client left."""
-        said = dict(scope["headers"]).get(b"content-length", b"0")
-        if said.isdigit() and int(said) > self._limits.body_bytes:
+
+async def read_whole(scope: Scope, receive: Receive, limits: Limits) -> bytes:
+    """The body of a request; empty if the client left. Raises HTTPException 408 and 413."""
+    try:
+        async with asyncio.timeout(limits.upload_seconds):
+            body = await _read(scope, receive, limits.body_bytes)
+    except TimeoutError:
+        detail = f"the body did not arrive within {limits.upload_seconds:g} seconds"
+        raise HTTPException(408, detail, headers=CLOSE) from None
+    if body is None:
+        detail = f"the body is larger than {limits.body_bytes:,} bytes; send fewer queries at once"
+        raise HTTPException(413, detail, headers=CLOSE)
+    return body
+
+
+async def _read(scope: Scope, receive: Receive, most: int) -> bytes | None:
+    """The body; None if it is too large, empty if the client left."""
+    said = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
+    if said.isdigit() and int(said) > most:
+        return None
+    body = bytearray()
+    while True:
+        message = await receive()
+        if message["type"] != "http.request":
+            return b""
+        body += message.get("body", b"")
+        if len(body) > most:
             return None
-        body = bytearray()
-        while True:
-            message = await receive()
-            if message["type"] != "http.request":
-                return b""
-            body += message.get("body", b"")
-            if len(body) > self._limits.body_bytes:
-                return None
-            if not message.get("more_body", False):
-                return bytes(body)
+        if not message.get("more_body", False):
+            return bytes(body)
 
 
 async def _next(whole: list[Message], receive: Receive) -> Message:
     return whole.pop() if whole else await receive()
-
-
-def _refusal(status: int, detail: str) -> JSONResponse:
-    return JSONResponse({"detail": detail}, status, headers={"connection": "close"})
