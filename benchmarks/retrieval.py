@@ -2,7 +2,8 @@
 
 Every question is asked once, so that no cache answers. In process: one thread on one core, beside tantivy alone (the
 same words, the same passages read, nothing sorted or made into records). Through HTTP: `sleuth retriever` on that same
-core, and 32 clients that each wait for an answer before they ask again, on the others.
+core, and 32 clients that each wait for an answer before they ask again, on the others. What a request costs the
+processor is told for the server and for the clients.
 """
 
 from __future__ import annotations
@@ -39,14 +40,15 @@ def main() -> None:
     questions = list(dict.fromkeys(task.question for path in options.questions for task in load_questions(path)))
     first, *others = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {first})
-    ours = rate(Bm25(options.index).find, questions)
-    alone = rate(tantivy_alone(options.index), questions)
-    with server(options.index, first) as port:
+    ours, searching = rate(Bm25(options.index).find, questions)
+    alone, _ = rate(tantivy_alone(options.index), questions)
+    with server(options.index, first) as (port, process):
         os.sched_setaffinity(0, set(others) or {first})
         asyncio.run(ask_all(port, questions[:WARM_UP]))
-        started = time.perf_counter()
+        worked, asked, started = cpu_seconds(process), time.process_time(), time.perf_counter()
         seconds = asyncio.run(ask_all(port, questions[WARM_UP:]))
-        http = (len(questions) - WARM_UP) / (time.perf_counter() - started)
+        http = len(seconds) / (time.perf_counter() - started)
+        worked, asked = cpu_seconds(process) - worked, time.process_time() - asked
     p50, p99 = np.quantile(seconds, [0.5, 0.99])
     figures = {
         "questions": len(questions) - WARM_UP,
@@ -57,18 +59,21 @@ def main() -> None:
         "http_p50_ms": round(p50 * 1000, 1),
         "http_p99_ms": round(p99 * 1000, 1),
         "http_p99_over_p50": round(p99 / p50, 2),
+        "in_process_cpu_ms_a_query": round(searching * 1000, 3),
+        "server_cpu_ms_a_request": round(worked / len(seconds) * 1000, 3),
+        "clients_cpu_ms_a_request": round(asked / len(seconds) * 1000, 3),
     }
     print(json.dumps(figures))
 
 
-def rate(find: Callable[[Sequence[str], int], object], questions: Sequence[str]) -> float:
-    """Single queries a second."""
+def rate(find: Callable[[Sequence[str], int], object], questions: Sequence[str]) -> tuple[float, float]:
+    """Single queries a second, and the seconds of the processor that one takes."""
     for question in questions[:WARM_UP]:
         find([question], K)
-    started = time.perf_counter()
+    count, worked, started = len(questions) - WARM_UP, time.process_time(), time.perf_counter()
     for question in questions[WARM_UP:]:
         find([question], K)
-    return (len(questions) - WARM_UP) / (time.perf_counter() - started)
+    return count / (time.perf_counter() - started), (time.process_time() - worked) / count
 
 
 def tantivy_alone(folder: Path) -> Callable[[Sequence[str], int], object]:
@@ -87,8 +92,8 @@ def tantivy_alone(folder: Path) -> Callable[[Sequence[str], int], object]:
 
 
 @contextmanager
-def server(folder: Path, core: int) -> Iterator[int]:
-    """`sleuth retriever` on one core; yields its port once it is ready."""
+def server(folder: Path, core: int) -> Iterator[tuple[int, int]]:
+    """`sleuth retriever` on one core; yields its port and its process id once it is ready."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -101,10 +106,16 @@ def server(folder: Path, core: int) -> Iterator[int]:
             if process.poll() is not None:
                 raise RuntimeError("the server ended")
             time.sleep(0.1)
-        yield port
+        yield port, process.pid
     finally:
         process.terminate()
         process.wait()
+
+
+def cpu_seconds(process: int) -> float:
+    """What a process has had of the processor so far."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 async def ask(port: int, request: bytes) -> bytes:

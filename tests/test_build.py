@@ -11,7 +11,16 @@ from typing import Literal, get_args
 import pytest
 from safetensors.torch import load_file, save_file
 
-from sleuth.build import EPISODE_REWARDS, load_model, misfits_of, retriever_of, search_setting
+from sleuth.build import (
+    EPISODE_REWARDS,
+    context_of,
+    load_model,
+    load_outline,
+    misfits_of,
+    retriever_of,
+    search_setting,
+)
+from sleuth.engines.local import LocalEngine
 from sleuth.recipe.envs import SearchEnvRecipe
 from sleuth.recipe.rewards import AnswerRewardRecipe, RewardRecipe
 from sleuth.render import load_tokenizer
@@ -39,6 +48,20 @@ def test_weights_that_lack_a_parameter_are_refused_not_filled_with_random_number
     del weights["model.norm.weight"]
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     assert "lack 1 of the model's parameters, such as model.norm.weight" in complaint(folder)
+
+
+@pytest.mark.parametrize("has_generation_config", [True, False])
+def test_the_outline_of_a_model_is_that_of_its_weights(folder: Path, has_generation_config: bool) -> None:
+    if not has_generation_config:
+        (folder / "generation_config.json").unlink()
+    model, tokenizer = load_model(str(folder), dtype="float32", device="cpu")
+    (folder / "model.safetensors").unlink()
+    outline = load_outline(str(folder))
+    assert outline.ends == LocalEngine(model, tokenizer, slots=1, context=8)._ends
+    assert outline.context == context_of(model)
+    (folder / "config.json").unlink()
+    with pytest.raises(SleuthError, match="no model's config could be read from this folder or hub id"):
+        load_outline(str(folder))
 
 
 def test_weights_that_cannot_be_read_are_one_line(folder: Path) -> None:

@@ -238,13 +238,18 @@ def test_siblings_that_ask_the_same_are_answered_by_one_search(small: Dense, mon
 # -- hybrid ----------------------------------------------------------------------------------------------------------
 
 
-def test_ranks_are_fused_reciprocally_and_ties_are_broken_by_id() -> None:
-    a, b, c, d = (Passage(id=i, title="", text="", score=9.0) for i in "abcd")
-    ranked = fused([[a, b, c], [d, b]], 3)
-    # b is second twice: 2/62; a and d are first once: 1/61; c is third once: 1/63.
-    assert [(p.id, p.score) for p in ranked] == [("b", 2 / 62), ("a", 1 / 61), ("d", 1 / 61)]
+def test_stretched_scores_are_averaged_and_ties_are_broken_by_id() -> None:
+    def listed(**scores: float) -> list[Passage]:
+        return [Passage(id=name, title="", text="", score=score) for name, score in scores.items()]
+
+    ranked = fused([listed(a=9.0, b=6.0, c=5.0), listed(d=0.9, b=0.6, e=0.5)], 4)
+    # b is a quarter of the way up in both lists: (1/4 + 1/4) / 2; a and d are the best of one: 1 / 2; c and e are last.
+    assert [(p.id, p.score) for p in ranked] == [("a", 0.5), ("d", 0.5), ("b", pytest.approx(0.25)), ("c", 0.0)]
+    assert [(p.id, p.score) for p in fused([listed(a=3.0), listed(b=2.0, c=2.0)], 3)] == [
+        ("a", 0.5), ("b", 0.5), ("c", 0.5)
+    ]  # fmt: skip
     assert fused([[], []], 3) == []
-    assert fused([[a]], -1) == []
+    assert fused([listed(a=1.0)], -1) == []
 
 
 def test_a_hybrid_index_holds_both_and_opens_by_its_card(

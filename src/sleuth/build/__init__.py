@@ -9,7 +9,7 @@ from sleuth.build.environments import (
     setting_of_card,
 )
 from sleuth.build.learning import optimisation_of, policy_loss_of
-from sleuth.build.models import context_of, load_model, pick_device, random_model
+from sleuth.build.models import Outline, context_of, load_model, load_outline, pick_device, random_model
 from sleuth.build.rewards import (
     EPISODE_REWARDS,
     answer_reward_of,
@@ -21,12 +21,14 @@ from sleuth.build.rewards import (
 
 __all__ = [
     "EPISODE_REWARDS",
+    "Outline",
     "SearchSetting",
     "answer_reward_of",
     "answer_scorer_of",
     "context_of",
     "dialect_of",
     "load_model",
+    "load_outline",
     "misfits_of",
     "optimisation_of",
     "pick_device",

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
 import transformers
 from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    GenerationConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
+from sleuth.engines.stops import end_tokens
 from sleuth.recipe.training import InitRecipe
 from sleuth.render import load_tokenizer
 from sleuth.types import SleuthError
@@ -42,6 +53,33 @@ def load_model(path: str, *, dtype: str | None, device: str) -> tuple[PreTrained
     except torch.OutOfMemoryError:
         raise SleuthError(f"{path}: the weights in {model.dtype} do not fit on this machine's GPU") from None
     return model, tokenizer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outline:
+    """What a model's folder tells without its weights, for one that another process holds: its tokenizer, the tokens
+    that end a text, and the longest sequence it was made for."""
+
+    tokenizer: PreTrainedTokenizerFast
+    ends: frozenset[int]
+    context: int
+
+
+def load_outline(path: str) -> Outline:
+    """Of a folder or a hub id; never runs code that comes with it."""
+    tokenizer = load_tokenizer(path)
+    try:
+        config = cast(PreTrainedConfig, AutoConfig.from_pretrained(path, trust_remote_code=False))
+    except (OSError, ValueError, KeyError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise SleuthError(f"{path}: no model's config could be read from this folder or hub id: {reason}") from error
+    try:
+        generation = GenerationConfig.from_pretrained(path)
+    except OSError:  # most folders have none: transformers then makes one of the config, as it does for a loaded model
+        generation = GenerationConfig.from_model_config(config)
+    return Outline(
+        tokenizer=tokenizer, ends=end_tokens(generation, tokenizer), context=int(config.max_position_embeddings)
+    )
 
 
 def pick_device(device: str) -> str:

@@ -28,6 +28,10 @@ def evaluate(
         typer.Option(help="What stands in the prompt: the question, or the whole message that the row brings."),
     ] = "question",
     index: Annotated[Path | None, typer.Option(help="The index to search; without one, searches find nothing.")] = None,
+    retriever: Annotated[
+        list[str] | None,
+        typer.Option(metavar="URL", help="Instead: a server such as `sleuth retriever`; again for each replica."),
+    ] = None,
     dialect: Annotated[
         str | None, typer.Option(help="Search protocol, for a model that carries none, or to try another.")
     ] = None,
@@ -49,7 +53,18 @@ def evaluate(
     scorer: Annotated[
         str | None, typer.Option(help="Told beside strict exact match. [default: what the model was paid by]")
     ] = None,
-    slots: Annotated[int, typer.Option(min=1, help="Episodes played at once; fewer take less memory.")] = 64,
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL", help="An SGLang or vLLM server that serves MODEL; its weights are not loaded here."
+        ),
+    ] = None,
+    served_as: Annotated[
+        str | None, typer.Option(metavar="NAME", help="What that server calls MODEL, if it is another name.")
+    ] = None,
+    slots: Annotated[
+        int, typer.Option(min=1, help="Turns written at once, here or by the server; fewer take less memory.")
+    ] = 64,
     dtype: Annotated[
         Literal["float32", "bfloat16"] | None,
         typer.Option(help="Precision. [default: float32 on a CPU, what the weights are stored in on a GPU]"),
@@ -67,6 +82,7 @@ def evaluate(
     from sleuth.stages.examination import examination_of
 
     _require_one(questions, suite, limit, per_set)
+    _require_servers(engine, served_as, dtype, index, retriever or [])
     if suite is not None and ask_with == "prompt":
         raise SleuthError("--ask-with prompt is for --questions: the sets of a suite bring questions alone")
     asked = load_suite(suite, per_set) if suite is not None else None
@@ -79,6 +95,7 @@ def evaluate(
         model,
         tasks,
         index=index,
+        urls=retriever or [],
         dialect=dialect,
         prompt=prompt,
         prompt_role=prompt_role,
@@ -88,6 +105,8 @@ def evaluate(
         slots=slots,
         dtype=dtype,
         scorer=scorer,
+        engine=engine,
+        served_as=served_as,
     )
     for warning in (*warnings, *(asked.notes if asked is not None else ())):
         typer.echo(f"note: {warning}", err=True)
@@ -116,6 +135,20 @@ def _require_one(questions: Path | None, suite: Path | None, limit: int | None, 
         raise SleuthError(f"--limit {limit} is for --questions; of a suite, --per-set {limit} asks so many of each set")
     if suite is None and per_set is not None:
         raise SleuthError(f"--per-set {per_set} is for --suite; of a file, --limit {per_set} asks the first so many")
+
+
+def _require_servers(
+    engine: str | None, served_as: str | None, dtype: str | None, index: Path | None, retrievers: list[str]
+) -> None:
+    for option, url in [("--engine", engine), *(("--retriever", url) for url in retrievers)]:
+        if url is not None and not url.startswith(("http://", "https://")):
+            raise SleuthError(f"{option} {url}: should be http://HOST:PORT")
+    if engine is not None and dtype is not None:
+        raise SleuthError(f"--dtype {dtype} is for a model in this process; the server at {engine} has its own")
+    if engine is None and served_as is not None:
+        raise SleuthError(f"--served-as {served_as} is for a server; give its URL too: --engine URL")
+    if index is not None and retrievers:
+        raise SleuthError("--index and --retriever are both given: passages come from one of them")
 
 
 def _print_table(title: str, figures: dict[str, Any]) -> None:

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 
 def index(
-    corpus: Annotated[Path, typer.Argument(metavar="CORPUS", help="Passages: .jsonl, .jsonl.gz or .parquet.")],
+    corpus: Annotated[
+        Path, typer.Argument(metavar="CORPUS", help="Passages: .jsonl, .jsonl.gz or .parquet, or hf://OWNER/NAME/FILE.")
+    ],
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The index; one already there is replaced.")],
     kind: Annotated[Literal["bm25", "dense", "hybrid"], typer.Option(help="How passages are found.")] = "bm25",
     encoder: Annotated[
@@ -39,7 +41,8 @@ def index(
 ) -> None:
     r"""Index a corpus: rows {"id": "17", "contents": "\"Title\"\ntext"}.
 
-    The corpus is streamed, whatever its size. The same command goes on where a killed one stopped.
+    The corpus is streamed, whatever its size. The same command goes on where a killed one stopped. One that lies on
+    the hub is downloaded into DIR.corpus first.
     """
     from sleuth.cli.watching import watched
 
@@ -49,6 +52,8 @@ def index(
         raise SleuthError("--faiss: opens an index as dense; leave it out to encode the corpus for a hybrid one")
     if kind != "bm25" and encoder is None:
         raise SleuthError(f"--kind {kind}: name the encoder too: --encoder MODEL, a folder or a hub id")
+
+    corpus = _corpus_here(corpus, folder)
 
     def build(progress: Progress) -> IndexCard:
         if kind == "bm25":
@@ -75,6 +80,21 @@ def index(
         shown = f"queries begin with {card.encoder.query_prefix!r}, passages with {card.encoder.passage_prefix!r}"
         typer.echo(f"encoder {card.encoder.model}: {card.encoder.width} numbers; {shown}")
     typer.echo(f'Next: sleuth search {folder} "some words"')
+
+
+def _corpus_here(corpus: Path, folder: Path) -> Path:
+    """The corpus as a file of this machine. That of the hub is kept beside the index: an index that was killed is gone
+    on with from there, and one that is adopted reads its passages there."""
+    from sleuth.cli.watching import watched
+    from sleuth.data.hub import HubPlace, downloaded
+    from sleuth.data.rows import ENDINGS
+
+    place = HubPlace.read(corpus)
+    if place is None:
+        return corpus
+    if place.path and not place.path.endswith(ENDINGS):
+        raise SleuthError(f"{place}: unknown format; the name should end in {', '.join(ENDINGS)}")
+    return downloaded(place, folder.with_name(f"{folder.name}.corpus"), watched)
 
 
 def _count_rows(corpus: Path) -> int:

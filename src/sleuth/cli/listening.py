@@ -38,6 +38,9 @@ def server_of(app: Any, connections: int | None = None) -> Any:
             app,
             log_level="warning",
             access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            date_header=False,
             limit_concurrency=connections,
             timeout_graceful_shutdown=STOP_SECONDS,
         )

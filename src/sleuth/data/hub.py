@@ -1,4 +1,6 @@
-"""Files of data sets on the hub, by the path `hf://OWNER/NAME/FILE`. The one file that needs the extra `hub`."""
+"""Files of data sets on the hub, by the path `hf://OWNER/NAME/FILE`. The one file that needs the extra `hub`.
+
+Questions lie in the hub's cache; a corpus, which may be many gigabytes, where it is asked for."""
 
 from __future__ import annotations
 
@@ -9,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from sleuth.data.download import RemoteFile, Watch, download
 from sleuth.types import SleuthError
 
 SCHEME = "hf:"
@@ -61,6 +64,36 @@ def local_file(path: Path, say: Say = _to_stderr) -> Path:
         if found.will_download:
             say(f"{place}: {_megabytes(found.file_size)} to download")
         return Path(hf_hub_download(place.repository, place.path, repo_type="dataset", revision=found.commit_hash))
+
+
+def downloaded(place: HubPlace, folder: Path, watch: Watch, say: Say = _to_stderr) -> Path:
+    """A large file of the hub in `folder`, where an earlier call may have left a part of it. Its size is said first."""
+    if not place.path:
+        raise SleuthError(f"{place}: names no file; should be hf://OWNER/NAME/FILE")
+    file = _remote_file(place)
+    say(f"{place}: {_megabytes(file.size)}, into {folder}")
+    return download(file, folder, watch)
+
+
+def _remote_file(place: HubPlace) -> RemoteFile:
+    """The file as the hub has it now: of the very commit that its size was told of."""
+    with _hub_errors(place):
+        from huggingface_hub import get_hf_file_metadata, hf_hub_url
+        from huggingface_hub.utils import build_hf_headers
+
+        where = {"repo_type": "dataset", "filename": place.path}
+        headers = build_hf_headers()
+        told = get_hf_file_metadata(hf_hub_url(place.repository, **where, revision=place.revision), headers=headers)
+        if told.size is None:
+            raise ValueError("it does not tell how large the file is")
+        return RemoteFile(
+            url=hf_hub_url(place.repository, **where, revision=told.commit_hash or place.revision),
+            name=Path(place.path).name,
+            size=told.size,
+            version=told.etag or told.commit_hash or "",
+            shown=str(place),
+            headers=headers,
+        )
 
 
 def files_below(place: HubPlace) -> list[str]:

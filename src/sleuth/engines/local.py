@@ -17,10 +17,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from sleuth.engines.attention import SLOT_ATTENTION, Batch
 from sleuth.engines.cache import SlotCache
 from sleuth.engines.drafts import Drafts
-from sleuth.engines.request import Request, StreamRequest
+from sleuth.engines.request import Request, StreamRequest, room_for
 from sleuth.engines.sampling import sample
 from sleuth.engines.slots import Place, SlotTable
-from sleuth.engines.stops import StopTokens
+from sleuth.engines.stops import StopTokens, end_tokens
 from sleuth.engines.weights import TurnedWeights
 from sleuth.types import Chunk, Completion, Sampling, SleuthError
 
@@ -53,7 +53,7 @@ class LocalEngine:
         self.tokens_reused = 0
         self.tokens_sampled = 0
         self.forwards = 0
-        self._ends = _end_tokens(model, tokenizer)
+        self._ends = end_tokens(model.generation_config, tokenizer)
         vocabulary = cast(nn.Linear, model.get_output_embeddings()).weight.shape[0]
         self._stop_tokens = StopTokens(tokenizer, vocabulary, self._ends)
         self._drafts = Drafts(slots=slots, context=context, vocabulary=vocabulary)
@@ -98,9 +98,7 @@ class LocalEngine:
     # -- requests ----------------------------------------------------------------------------------------------------
 
     def _submit(self, tokens: Sequence[int], sampling: Sampling, kind: type[Request]) -> Request:
-        if not 0 < len(tokens) <= self.context:
-            raise SleuthError(f"a prompt of {len(tokens)} tokens does not fit: the context holds 1 to {self.context}")
-        limit = min(sampling.max_tokens, self.context - len(tokens))
+        limit = room_for(tokens, sampling, self.context)
         request = kind(tokens, sampling, limit=limit, tokenizer=self.tokenizer)
         if limit < 1:
             self._look(request, np.zeros(0, dtype=np.int64), np.zeros(0))
@@ -254,10 +252,3 @@ async def _receive(request: Request, kind: type[Received]) -> Received:
         return item
     assert isinstance(item, BaseException)
     raise item
-
-
-def _end_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> frozenset[int]:
-    """The tokens that end a text, by the model's generation config and by the tokenizer."""
-    configured = model.generation_config.eos_token_id if model.generation_config is not None else None
-    ends = configured if isinstance(configured, list) else [configured]
-    return frozenset(int(token) for token in [*ends, tokenizer.eos_token_id] if token is not None)

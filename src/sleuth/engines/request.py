@@ -10,7 +10,15 @@ from transformers import PreTrainedTokenizerFast
 
 from sleuth.engines.stops import StopScanner, end_of_stop
 from sleuth.render import CHARACTER_TOKENS, UNFINISHED, IncrementalDecoder, decode
-from sleuth.types import Chunk, Completion, Sampling, StopReason
+from sleuth.types import Chunk, Completion, Sampling, SleuthError, StopReason
+
+
+def room_for(tokens: Sequence[int], sampling: Sampling, context: int) -> int:
+    """How many tokens may be written after `tokens`: none where the context is full. Raises SleuthError for a prompt
+    that it cannot hold."""
+    if not 0 < len(tokens) <= context:
+        raise SleuthError(f"a prompt of {len(tokens)} tokens does not fit: the context holds 1 to {context}")
+    return max(0, min(sampling.max_tokens, context - len(tokens)))
 
 
 class Request:
@@ -36,7 +44,9 @@ class Request:
         self.inbox: asyncio.Queue[Chunk | Completion | BaseException] = asyncio.Queue()
         self._reach = max((len(stop.encode()) for stop in sampling.stops), default=0)
 
-    def look(self, tokens: np.ndarray, logprobs: np.ndarray, *, ends: Collection[int], policy_version: int) -> None:
+    def look(
+        self, tokens: np.ndarray, logprobs: np.ndarray, *, ends: Collection[int], policy_version: int | None
+    ) -> None:
         """All n tokens written so far: sets `stop` and answers if the last is one of `ends`, completes a stop string or
         is the last allowed."""
         written = tokens.tolist()
@@ -90,7 +100,9 @@ class StreamRequest(Request):
         self._decoder = IncrementalDecoder(tokenizer, context=prompt)
         self._scanner = StopScanner(sampling.stops)
 
-    def look(self, tokens: np.ndarray, logprobs: np.ndarray, *, ends: Collection[int], policy_version: int) -> None:
+    def look(
+        self, tokens: np.ndarray, logprobs: np.ndarray, *, ends: Collection[int], policy_version: int | None
+    ) -> None:
         """As for a request, after every token."""
         last = tokens[-1:].tolist()
         ended = bool(last) and last[0] in ends

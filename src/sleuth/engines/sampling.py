@@ -22,8 +22,18 @@ def uniforms(key: Sequence[int], n: int) -> np.ndarray:
 
     A counter-based generator (Philox) keyed by a hash of `key`: nothing that runs beside the request can shift them.
     """
-    digest = hashlib.blake2b(",".join(str(int(part)) for part in key).encode(), digest_size=16).digest()
-    return np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little"))).random(n)
+    return np.random.Generator(np.random.Philox(key=_hashed(key, 16))).random(n)
+
+
+def seed_of(key: Sequence[int]) -> int:
+    """The request's seed for an engine that draws its own numbers: below 2^31, which every one takes."""
+    return _hashed(key, 4) >> 1
+
+
+def _hashed(key: Sequence[int], size: int) -> int:
+    """A number of `size` bytes."""
+    digest = hashlib.blake2b(",".join(str(int(part)) for part in key).encode(), digest_size=size).digest()
+    return int.from_bytes(digest, "little")
 
 
 def sample(logits: torch.Tensor, temperatures: np.ndarray, draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 import numpy as np
-from transformers import PreTrainedTokenizerFast
+from transformers import GenerationConfig, PreTrainedTokenizerFast
 
 from sleuth.render import decode
 
@@ -31,6 +31,13 @@ class StopScanner:
 def end_of_stop(text: str, stops: Sequence[str]) -> int | None:
     """Where the stop string that is complete first ends in `text`, if there is one."""
     return min((at + len(stop) for stop in stops if stop and (at := text.find(stop)) >= 0), default=None)
+
+
+def end_tokens(config: GenerationConfig | None, tokenizer: PreTrainedTokenizerFast) -> frozenset[int]:
+    """The tokens that end a text, by a model's generation config and by the tokenizer."""
+    configured = config.eos_token_id if config is not None else None
+    ends = configured if isinstance(configured, list) else [configured]
+    return frozenset(int(token) for token in [*ends, tokenizer.eos_token_id] if token is not None)
 
 
 class StopTokens:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 
+from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sleuth.serve.limits import Limits
 
-LAST = {"connection": "close"}
-"""Nobody reads the rest of a body that was turned away."""
+CLOSE = {"connection": "close"}  # what is left of a body that nobody reads must not be taken for the next request
 
 
 class BodyLimit:
@@ -29,32 +29,42 @@ class BodyLimit:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
         try:
-            async with asyncio.timeout(self._limits.upload_seconds):
-                body = await self._read(scope, receive)
-        except TimeoutError:
-            detail = f"the body did not arrive within {self._limits.upload_seconds:g} seconds"
-            return await self._refusal(408, detail, LAST)(scope, receive, send)
-        if body is None:
-            detail = f"the body is larger than {self._limits.body_bytes:,} bytes; send less at once"
-            return await self._refusal(413, detail, LAST)(scope, receive, send)
+            body = await read_whole(scope, receive, self._limits)
+        except HTTPException as error:
+            return await self._refusal(error.status_code, error.detail, error.headers or {})(scope, receive, send)
         whole: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
         await self._app(scope, lambda: _next(whole, receive), send)
 
-    async def _read(self, scope: Scope, receive: Receive) -> bytes | None:
-        """The body; None if it is too large, empty if the client left."""
-        said = dict(scope["headers"]).get(b"content-length", b"0")
-        if said.isdigit() and int(said) > self._limits.body_bytes:
+
+async def read_whole(scope: Scope, receive: Receive, limits: Limits) -> bytes:
+    """The body of a request; empty if the client left. Raises HTTPException 408 and 413."""
+    try:
+        async with asyncio.timeout(limits.upload_seconds):
+            body = await _read(scope, receive, limits.body_bytes)
+    except TimeoutError:
+        detail = f"the body did not arrive within {limits.upload_seconds:g} seconds"
+        raise HTTPException(408, detail, headers=CLOSE) from None
+    if body is None:
+        detail = f"the body is larger than {limits.body_bytes:,} bytes; send less at once"
+        raise HTTPException(413, detail, headers=CLOSE)
+    return body
+
+
+async def _read(scope: Scope, receive: Receive, most: int) -> bytes | None:
+    """The body; None if it is too large, empty if the client left."""
+    said = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
+    if said.isdigit() and int(said) > most:
+        return None
+    body = bytearray()
+    while True:
+        message = await receive()
+        if message["type"] != "http.request":
+            return b""
+        body += message.get("body", b"")
+        if len(body) > most:
             return None
-        body = bytearray()
-        while True:
-            message = await receive()
-            if message["type"] != "http.request":
-                return b""
-            body += message.get("body", b"")
-            if len(body) > self._limits.body_bytes:
-                return None
-            if not message.get("more_body", False):
-                return bytes(body)
+        if not message.get("more_body", False):
+            return bytes(body)
 
 
 async def _next(whole: list[Message], receive: Receive) -> Message:

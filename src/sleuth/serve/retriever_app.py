@@ -25,6 +25,7 @@ from sleuth import __version__
 from sleuth.retrieval.open_index import Index
 from sleuth.serve.body_limit import BodyLimit
 from sleuth.serve.counters import CONTENT_TYPE, CountAnswers, Counters
+from sleuth.serve.front import Answer, Front
 from sleuth.serve.limits import Limits
 from sleuth.serve.opening import Opening
 from sleuth.serve.wire import (
@@ -32,7 +33,6 @@ from sleuth.serve.wire import (
     RETRIEVE_BODY,
     TOP_K,
     BatchSearch,
-    BodyError,
     Health,
     OneQuery,
     Problem,
@@ -59,7 +59,7 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
 
 def retriever_app(opening: Opening, limits: Limits) -> FastAPI:
     """The application; `opening` should have been started. Every problem is one line under `detail`."""
-    app = FastAPI(
+    app = Front(
         title="sleuth retriever",
         version=__version__,
         description="Passages for queries, in the dialects of Search-R1, SkyRL and ReSearch.",
@@ -69,7 +69,7 @@ def retriever_app(opening: Opening, limits: Limits) -> FastAPI:
     counters = Counters(PATHS)
     desk = _Desk(opening, limits)
     _tell_problems(app)
-    _add_dialects(app, desk)
+    app.stand_before(_add_dialects(app, desk), limits, counters)
     _add_watching(app, opening, desk, counters)
     app.add_middleware(BodyLimit, limits=limits, refusal=_refusal)
     app.add_middleware(CountAnswers, counters=counters)  # outermost: what is turned away counts too
@@ -96,6 +96,9 @@ class _Desk:
         if self.waiting >= self._limits.waiting:
             detail = f"{self._limits.waiting} requests wait already; ask again later"
             raise HTTPException(503, detail, headers={"retry-after": "1"})
+        if index.batch == 1 and len(queries) <= QUERIES_A_TURN and self._seconds_a_query < WORTH_A_THREAD:
+            self.queries += len(queries)
+            return self._turn(index, queries, k)  # nothing waits, so nothing has to watch the time
         self.waiting += 1
         try:
             async with asyncio.timeout(self._limits.seconds):
@@ -117,47 +120,60 @@ class _Desk:
             if start:
                 await asyncio.sleep(0)  # others have their turn, and the time is looked at
             turn = queries[start : start + QUERIES_A_TURN]
-            started = time.perf_counter()
             if self._seconds_a_query < WORTH_A_THREAD:
-                found += index.find(turn, k)
+                found += self._turn(index, turn, k)
             else:
-                found += await asyncio.get_running_loop().run_in_executor(self._threads, index.find, turn, k)
-            self._seconds_a_query += 0.1 * ((time.perf_counter() - started) / len(turn) - self._seconds_a_query)
+                found += await asyncio.get_running_loop().run_in_executor(self._threads, self._turn, index, turn, k)
+        return found
+
+    def _turn(self, index: Index, queries: Sequence[str], k: int) -> list[list[Passage]]:
+        """A few queries in one go; how long they took decides where the next are answered."""
+        started = time.perf_counter()
+        found = index.find(queries, k)
+        if queries:  # one that was interrupted by another process for long counts as slow, and no more than that
+            took = min((time.perf_counter() - started) / len(queries), 2 * WORTH_A_THREAD)
+            self._seconds_a_query += 0.1 * (took - self._seconds_a_query)
         return found
 
 
-def _add_dialects(app: FastAPI, desk: _Desk) -> None:
-    async def retrieve(request: Request) -> Response:
-        body = read_body(RETRIEVE_BODY, await request.body())
+def _add_dialects(app: FastAPI, desk: _Desk) -> dict[str, Answer]:
+    """Describe the dialects, and give what answers them."""
+
+    async def retrieve(sent: bytes) -> object:
+        body = read_body(RETRIEVE_BODY, sent)
         queries = [body.query] if isinstance(body, OneQuery) else body.queries
         found = await desk.search(queries, body.topk or TOP_K)
         shown = scored_documents if body.return_scores else documents
-        return _json({"result": [shown(passages) for passages in found]})
+        return {"result": [shown(passages) for passages in found]}
 
-    async def batch_search(request: Request) -> Response:
-        body = read_body(BATCH_SEARCH_BODY, await request.body())
+    async def batch_search(sent: bytes) -> object:
+        body = read_body(BATCH_SEARCH_BODY, sent)
         found = await desk.search(body.query, body.top_n)
         bare = [documents(passages) for passages in found]
         if not body.return_score:
-            return _json(bare)
-        return _json([bare, [[passage.score for passage in passages] for passages in found]])
+            return bare
+        return [bare, [[passage.score for passage in passages] for passages in found]]
 
-    _add(app, "/retrieve", retrieve, "Search-R1, slime, SkyRL", (Queries, OneQuery), Results)
-    _add(app, "/batch_search", batch_search, "ReSearch, FlashRAG", (BatchSearch,), Ranked)
+    _describe(app, "/retrieve", "Search-R1, slime, SkyRL", (Queries, OneQuery), Results)
+    _describe(app, "/batch_search", "ReSearch, FlashRAG", (BatchSearch,), Ranked)
+    return {"/retrieve": retrieve, "/batch_search": batch_search}
 
 
-def _add(app: FastAPI, path: str, endpoint: Any, summary: str, bodies: Sequence[type[BaseModel]], answer: Any) -> None:
-    """A dialect whose body is one of `bodies`, described by FastAPI and served by a plain route before it: what
-    FastAPI does for a request takes half as long as the index does."""
+def _describe(app: FastAPI, path: str, summary: str, bodies: Sequence[type[BaseModel]], answer: Any) -> None:
+    """A dialect whose body is one of `bodies`, for /openapi.json and for who asks it in another way than POST; what is
+    posted there is answered in front of the application."""
     shapes = [body.model_json_schema() for body in bodies]
     content = {"application/json": {"schema": {"oneOf": shapes} if len(shapes) > 1 else shapes[0]}}
-    app.add_route(path, endpoint, methods=["POST"], include_in_schema=False)
+
+    async def in_front() -> None:
+        raise AssertionError(f"{path} is answered in front of the application")
+
     app.post(
         path,
         summary=summary,
         responses={200: {"model": answer}, **PROBLEMS},
         openapi_extra={"requestBody": {"required": True, "content": content}},
-    )(endpoint)
+    )(in_front)
 
 
 def _add_watching(app: FastAPI, opening: Opening, desk: _Desk, counters: Counters) -> None:
@@ -181,10 +197,6 @@ def _add_watching(app: FastAPI, opening: Opening, desk: _Desk, counters: Counter
 
 
 def _tell_problems(app: FastAPI) -> None:
-    @app.exception_handler(BodyError)
-    async def wrong_body(request: Request, error: BodyError) -> Response:
-        return _refusal(422, str(error), {})
-
     @app.exception_handler(HTTPException)
     async def refused(request: Request, error: HTTPException) -> Response:
         return _refusal(error.status_code, str(error.detail), error.headers)

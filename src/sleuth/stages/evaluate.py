@@ -130,6 +130,7 @@ def suite_evaluation(measured: Mapping[str, dict[str, Any]], suite: Suite, *, na
         },
         "outcomes": dict(outcomes.most_common()),
         "temperature": first["temperature"],
+        **({"engine": first["engine"]} if "engine" in first else {}),
         "protocol": first["protocol"],
     }
 
@@ -146,6 +147,7 @@ def evaluation(
         **{key: figure.as_json() for key, figure in episode_figures(records).items()},
         "outcomes": outcome_counts(records),
         "temperature": examination.temperature,
+        **({"engine": examination.server.as_json()} if examination.server is not None else {}),
         "protocol": protocol.model_dump(mode="json") | {"hash": protocol.hash},
         "records": [question_record(episode, score) for episode, score in answered],
     }

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from sleuth.build import SearchSetting, answer_reward_of, context_of, load_model, search_setting, setting_of_card
+from sleuth.build import (
+    SearchSetting,
+    answer_reward_of,
+    context_of,
+    load_model,
+    load_outline,
+    search_setting,
+    setting_of_card,
+)
+from sleuth.engines.http import HttpEngine
 from sleuth.engines.local import LocalEngine
+from sleuth.engines.server import Server, find_server
 from sleuth.recipe.envs import Role, SearchEnvRecipe
 from sleuth.render import Renderer
 from sleuth.rewards.scorers import scorer_of
@@ -20,7 +30,7 @@ from sleuth.rollout import Rollout, scored
 from sleuth.runs.progress import ProgressBar
 from sleuth.runs.protocol import ProtocolCard
 from sleuth.stages.memory import is_out_of_memory
-from sleuth.types import Episode, Score, SleuthError, Task
+from sleuth.types import Engine, Episode, Score, SleuthError, Task
 
 DEFAULT_CONTEXT = 4096
 DEFAULT_DIALECT = "sleuth"
@@ -29,12 +39,20 @@ DEFAULT_SLOTS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """A model that a server holds, with the tokens that end its texts."""
+
+    server: Server
+    ends: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Examination:
     """A model under a protocol, ready to be asked. Temperature 0 is greedy; one sample a question. `draw` keys the
     samples beside the seed, where several sets of questions are asked. Another scorer than the strict one is told
     beside it."""
 
-    model: PreTrainedModel
+    model: PreTrainedModel | Served
     tokenizer: PreTrainedTokenizerFast
     setting: SearchSetting
     context: int
@@ -54,18 +72,33 @@ class Examination:
         """What the model is asked under."""
         return self.setting.protocol(self.scorer, self.context)
 
+    @property
+    def server(self) -> Server | None:
+        """The server that writes; None where this process does."""
+        return self.model.server if isinstance(self.model, Served) else None
+
     async def _play(self, tasks: Sequence[Task], name: str) -> list[tuple[Episode, Score]]:
-        rollout = Rollout(
-            engine=LocalEngine(self.model, self.tokenizer, slots=self.slots, context=self.context),
-            renderer=Renderer(self.tokenizer),
-            context=self.context,
-            temperature=self.temperature,
-            key=(self.seed, *self.draw),
-        )
-        with ProgressBar(name, len(tasks) * self.samples) as bar:
-            groups = await rollout.groups(tasks, self.setting.env, samples=self.samples, finished=bar.advance)
+        async with self._engine() as engine:
+            rollout = Rollout(
+                engine=engine,
+                renderer=Renderer(self.tokenizer),
+                context=self.context,
+                temperature=self.temperature,
+                key=(self.seed, *self.draw),
+            )
+            with ProgressBar(name, len(tasks) * self.samples) as bar:
+                groups = await rollout.groups(tasks, self.setting.env, samples=self.samples, finished=bar.advance)
         done = await scored(groups, answer_reward_of(self.scorer, self.setting.dialect, self.tokenizer))
         return [pair for group in done for pair in zip(group.episodes, group.scores, strict=True)]
+
+    @asynccontextmanager
+    async def _engine(self) -> AsyncIterator[Engine]:
+        if isinstance(self.model, Served):
+            limits = {"requests_at_once": self.slots, "context": self.context}
+            async with HttpEngine(self.model.server, self.tokenizer, ends=self.model.ends, **limits) as engine:
+                yield engine
+        else:
+            yield LocalEngine(self.model, self.tokenizer, slots=self.slots, context=self.context)
 
 
 def examination_of(
@@ -83,14 +116,21 @@ def examination_of(
     slots: int = DEFAULT_SLOTS,
     dtype: str | None = None,
     scorer: str | None = None,
+    engine: str | None = None,
+    served_as: str | None = None,
 ) -> tuple[Examination, list[str]]:
     """A checkpoint under the protocol it carries, or under another prompt, its role, context, dialect or scorer; and
     what differs from its training. Another dialect brings its own budgets and no context. Passages come from the
-    `index` or from servers at `urls`, one of the two; without either, searches find nothing."""
+    `index` or from servers at `urls`, one of the two; without either, searches find nothing. `engine` is the URL of a
+    server that serves the checkpoint: then its weights are not loaded here."""
     card = ProtocolCard.read(Path(model)) if Path(model).is_dir() else None
     judge = scorer_of(scorer or (card.scorer if card else STRICT.name))
     role = prompt_role or (card.prompt_role if card else "raw")
-    loaded, tokenizer = load_model(model, dtype=dtype, device="auto")
+    if engine is not None:
+        loaded, tokenizer, holds, notes = _served(model, engine, served_as)
+    else:
+        loaded, tokenizer = load_model(model, dtype=dtype, device="auto")
+        holds, notes = context_of(loaded), []
     env = SearchEnvRecipe(
         kind="search",
         dialect=dialect or (card.dialect.name if card else DEFAULT_DIALECT),
@@ -103,14 +143,14 @@ def examination_of(
         forced_search=card.forced_search if card and forced_search is None else bool(forced_search),
     )
     if card is not None and env.dialect == card.dialect.name:
-        setting, notes = setting_of_card(card, env, tokenizer, tasks)
+        setting, differences = setting_of_card(card, env, tokenizer, tasks)
         trained_context = card.context
     else:
         setting = search_setting(env, tokenizer, tasks)
         trained = f"was trained in the dialect {card.dialect.name!r}" if card else "carries no protocol"
-        notes = [f"{model} {trained}: asked in the dialect {setting.dialect.name!r}"]
+        differences = [f"{model} {trained}: asked in the dialect {setting.dialect.name!r}"]
         trained_context = None
-    fitting, more_notes = _context(context, trained=trained_context, holds=context_of(loaded))
+    fitting, context_notes = _context(context, trained=trained_context, holds=holds)
     examination = Examination(
         model=loaded,
         tokenizer=tokenizer,
@@ -121,7 +161,15 @@ def examination_of(
         samples=samples,
         scorer=judge.name,
     )
-    return examination, notes + more_notes
+    return examination, notes + differences + context_notes
+
+
+def _served(model: str, url: str, served_as: str | None) -> tuple[Served, PreTrainedTokenizerFast, int, list[str]]:
+    """The checkpoint on its server, its tokenizer, the longest sequence that both take, and what is to be said."""
+    outline = load_outline(model)
+    server, notes = find_server(url, model, served_as=served_as, tokenizer=outline.tokenizer, ends=outline.ends)
+    holds = min(outline.context, server.context or outline.context)
+    return Served(server=server, ends=outline.ends), outline.tokenizer, holds, [str(server), *notes]
 
 
 def _context(asked: int | None, *, trained: int | None, holds: int) -> tuple[int, list[str]]:
