@@ -135,6 +135,7 @@ class Browser:
     def _middle(self, selector: str) -> tuple[float, float]:
         place = f"document.querySelector({json.dumps(selector)})"
         self.value(f"{place}.scrollIntoView({{block: 'center'}})")
+        self.value("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")  # it has scrolled
         rect = self.value(
             f"(({{x, y, width, height}}) => [x + width / 2, y + height / 2])({place}.getBoundingClientRect())"
         )
@@ -154,7 +155,8 @@ class Browser:
         told = event.get("params", {})
         match event.get("method"):
             case "Network.requestWillBeSent":
-                self.requests.append(told["request"]["url"])
+                if told["request"]["url"].startswith("http"):  # it opens pages of its own too
+                    self.requests.append(told["request"]["url"])
             case "Log.entryAdded":
                 self.complaints.append(told["entry"]["text"])
             case "Runtime.exceptionThrown":

@@ -156,6 +156,19 @@ def test_draws_at_a_temperature_are_named_by_the_seed() -> None:
     assert keys[2][-1] == 0  # greedy unless it is said
 
 
+def test_a_temperature_that_fp32_holds_as_zero_is_greedy_and_breaks_nobodys_answer() -> None:
+    temperatures: list[float] = []
+
+    def watch(text: str, sampling: Sampling) -> str:
+        temperatures.append(sampling.temperature)
+        return "<answer>Tarn</answer>"
+
+    with client_of(app_of(agent(watch))) as client:
+        for temperature in (2.2e-309, 1e-46, 0.001, 2):
+            asked(client, temperature=temperature)
+    assert temperatures == [0.0, 0.0, 0.001, 2.0]
+
+
 # -- completions -------------------------------------------------------------------------------------------------------
 
 

@@ -30,6 +30,7 @@ LONGEST_STOP = 100  # characters
 MOST_TOKENS = 2**31 - 1  # more is no number of tokens
 DEFAULT_TOKENS = 16  # of a completion; OpenAI's
 LARGEST_SEED = 2**63 - 1
+LEAST_TEMPERATURE = 1e-3  # less is greedy: what fp32 holds as 0, and divides by, would be no number
 
 
 @dataclass(frozen=True, slots=True, eq=False)  # 0 equals False, and Python keeps one of equal annotations
@@ -105,7 +106,11 @@ Stops = Annotated[list[Stop], Field(max_length=MOST_STOPS), BeforeValidator(_lis
 Prompt = Annotated[Any, BeforeValidator(_one_prompt), AfterValidator(_text_or_tokens), WithJsonSchema(_PROMPT)]
 Tokens = Annotated[int, Field(ge=1, le=MOST_TOKENS, strict=True), BeforeValidator(whole)]
 Seed = Annotated[int, Field(ge=-LARGEST_SEED, le=LARGEST_SEED, strict=True), BeforeValidator(whole)]
-Temperature = Annotated[float, Field(ge=0, le=2, strict=True, allow_inf_nan=False)]
+Temperature = Annotated[
+    float,
+    Field(ge=0, le=2, strict=True, allow_inf_nan=False),
+    AfterValidator(lambda value: value if value >= LEAST_TEMPERATURE else 0.0),
+]
 Name = Annotated[StrictStr, BeforeValidator(sound)]
 
 
