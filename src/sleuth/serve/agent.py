@@ -46,7 +46,7 @@ def agent_of(examination: Examination, name: str, index: Path | None) -> Agent:
     return Agent(
         name=name,
         engine=LocalEngine(
-            examination.model, examination.tokenizer, slots=examination.slots, context=examination.context
+            examination.weights, examination.tokenizer, slots=examination.slots, context=examination.context
         ),
         renderer=Renderer(examination.tokenizer),
         env=setting.env,

@@ -77,6 +77,13 @@ class Examination:
         """The server that writes; None where this process does."""
         return self.model.server if isinstance(self.model, Served) else None
 
+    @property
+    def weights(self) -> PreTrainedModel:
+        """The model itself. Raises SleuthError where a server holds it."""
+        if isinstance(self.model, Served):
+            raise SleuthError(f"{self.model.server.url} holds the model, and this needs its weights here")
+        return self.model
+
     async def _play(self, tasks: Sequence[Task], name: str) -> list[tuple[Episode, Score]]:
         async with self._engine() as engine:
             rollout = Rollout(

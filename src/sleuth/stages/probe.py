@@ -100,7 +100,7 @@ Found = tuple[Episode, Score, Gain]
 
 def _gains(examination: Examination, answered: Answered, removed: Removed) -> list[Found]:
     found = gains(
-        examination.model,
+        examination.weights,
         Renderer(examination.tokenizer),
         examination.setting.dialect,
         [episode.trajectory for episode, _ in answered],
