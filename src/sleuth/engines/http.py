@@ -86,7 +86,8 @@ class HttpEngine:
         return written
 
     async def _post(self, path: str, body: dict[str, Any]) -> httpx.Response:
-        for pause in (*PAUSES, None):
+        pauses = iter(PAUSES)
+        while True:
             try:
                 response = await self._client.post(path, json=body)
             except (httpx.ConnectError, httpx.ConnectTimeout) as error:
@@ -96,15 +97,15 @@ class HttpEngine:
             except httpx.HTTPError as error:
                 raise self._error(f"broke off while it wrote ({str(error) or type(error).__name__})") from None
             else:
-                if response.status_code not in TURNED_AWAY:
-                    break
+                if response.status_code == httpx.codes.OK:
+                    return response
                 reason = refusal(response)
+                if response.status_code not in TURNED_AWAY:
+                    raise self._error(reason)
+            pause = next(pauses, None)
             if pause is None:
                 raise self._error(f"{reason}, {len(PAUSES) + 1} times in {sum(PAUSES):g} seconds")
             await asyncio.sleep(pause)
-        if response.status_code != httpx.codes.OK:
-            raise self._error(refusal(response))
-        return response
 
     def _completion(self, written: Written, prompt: Sequence[int], sampling: Sampling, limit: int) -> Completion:
         """What the ids amount to. Servers that write several tokens at once may leave some behind a stop."""
@@ -152,6 +153,6 @@ def _completion_of_text(written: Written, sampling: Sampling, tokenizer: PreTrai
     else:
         text, stop = written.text.removesuffix(str(tokenizer.eos_token)), "eos"
     tokens = encode(tokenizer, text)
-    if stop == "eos" and tokenizer.eos_token_id is not None:
+    if stop == "eos" and isinstance(tokenizer.eos_token_id, int):
         tokens.append(tokenizer.eos_token_id)
     return Completion(tokens=tuple(tokens), logprobs=None, text=text, stop=stop)
