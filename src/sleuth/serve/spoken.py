@@ -11,6 +11,8 @@ from sleuth.dialects import Dialect
 
 Part = Literal["thought", "query", "draft"]
 
+NOTHING_OPENED: Part = "thought"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Said:
@@ -41,7 +43,8 @@ class Spoken:
 
     def begin(self, before: str) -> None:
         """A turn begins behind the text `before`, which may have opened a tag for it."""
-        self._part = next((part for tag, part in self._tags.items() if before.rstrip().endswith(tag)), "thought")
+        opened = (part for tag, part in self._tags.items() if before.rstrip().endswith(tag))
+        self._part = next(opened, NOTHING_OPENED)
         self._thought, self._thinks = self._thought or self._thinks, False
 
     def feed(self, text: str) -> Iterator[Said]:
