@@ -33,7 +33,7 @@ class Spoken:
     def __init__(self, dialect: Dialect) -> None:
         thoughts: dict[str, Part] = {tag: "thought" for tag in dialect.tags}
         others: dict[str, Part] = {dialect.search.open: "query", dialect.answer.open: "draft"}
-        self._tags = thoughts | others
+        self._tags: dict[str, Part] = thoughts | others
         longest_first = sorted(self._tags, key=len, reverse=True)
         self._tag = re.compile("|".join(map(re.escape, longest_first)))
         self._part: Part = "thought"
