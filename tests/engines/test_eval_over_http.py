@@ -15,7 +15,7 @@ from sleuth.cli.app import app
 from sleuth.retrieval.bm25 import build_index
 from sleuth.serve.opening import Opening
 from sleuth.serve.retriever_app import retriever_app
-from sleuth.serve.wire import Limits
+from sleuth.serve.limits import Limits
 
 BASE = Path(__file__).parents[2] / "models" / "tiny-base"
 TOWNS = ("Tarn", "Oss", "Lund", "Brig", "Melk", "Ypres")

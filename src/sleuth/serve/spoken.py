@@ -43,8 +43,10 @@ class Spoken:
 
     def begin(self, before: str) -> None:
         """A turn begins behind the text `before`, which may have opened a tag for it."""
-        opened = (part for tag, part in self._tags.items() if before.rstrip().endswith(tag))
-        self._part = next(opened, NOTHING_OPENED)
+        self._part = NOTHING_OPENED
+        for tag, part in self._tags.items():
+            if before.rstrip().endswith(tag):
+                self._part = part
         self._thought, self._thinks = self._thought or self._thinks, False
 
     def feed(self, text: str) -> Iterator[Said]:
