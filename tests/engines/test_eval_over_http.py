@@ -13,9 +13,9 @@ from typer.testing import CliRunner, Result
 from sleuth.build import load_model
 from sleuth.cli.app import app
 from sleuth.retrieval.bm25 import build_index
+from sleuth.serve.limits import Limits
 from sleuth.serve.opening import Opening
 from sleuth.serve.retriever_app import retriever_app
-from sleuth.serve.limits import Limits
 
 BASE = Path(__file__).parents[2] / "models" / "tiny-base"
 TOWNS = ("Tarn", "Oss", "Lund", "Brig", "Melk", "Ypres")
