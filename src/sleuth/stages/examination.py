@@ -10,21 +10,21 @@ from pathlib import Path
 
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from sleuth.build import SearchSetting, answer_reward_of, context_of, load_model, search_setting, setting_of_card
+from sleuth.build import Setting, context_of, examiner_of, load_model
+from sleuth.dialects.refine import refines
 from sleuth.engines.local import LocalEngine
-from sleuth.recipe.envs import Role, SearchEnvRecipe
+from sleuth.recipe.envs import Role
 from sleuth.render import Renderer
 from sleuth.rewards.scorers import scorer_of
 from sleuth.rewards.scorers.strict import STRICT
 from sleuth.rollout import Rollout, scored
 from sleuth.runs.progress import ProgressBar
 from sleuth.runs.protocol import ProtocolCard
+from sleuth.stages.asked_setting import Wishes, asked_setting
 from sleuth.stages.memory import is_out_of_memory
 from sleuth.types import Episode, Score, SleuthError, Task
 
 DEFAULT_CONTEXT = 4096
-DEFAULT_DIALECT = "sleuth"
-DEFAULT_PROMPT = "plain"
 DEFAULT_SLOTS = 64
 
 
@@ -36,7 +36,7 @@ class Examination:
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerFast
-    setting: SearchSetting
+    setting: Setting
     context: int
     slots: int = DEFAULT_SLOTS
     temperature: float = 0.0
@@ -64,7 +64,7 @@ class Examination:
         )
         with ProgressBar(name, len(tasks) * self.samples) as bar:
             groups = await rollout.groups(tasks, self.setting.env, samples=self.samples, finished=bar.advance)
-        done = await scored(groups, answer_reward_of(self.scorer, self.setting.dialect, self.tokenizer))
+        done = await scored(groups, examiner_of(self.scorer, self.setting.dialect, self.tokenizer))
         return [pair for group in done for pair in zip(group.episodes, group.scores, strict=True)]
 
 
@@ -84,29 +84,17 @@ def examination_of(
     scorer: str | None = None,
 ) -> tuple[Examination, list[str]]:
     """A checkpoint under the protocol it carries, or under another prompt, its role, context, dialect or scorer; and
-    what differs from its training. Another dialect brings its own budgets and no context."""
+    what differs from its training. Another dialect brings its own budgets and no context. A model that carries no
+    protocol searches, unless all tasks bring a tool output to refine."""
     card = ProtocolCard.read(Path(model)) if Path(model).is_dir() else None
-    judge = scorer_of(scorer or (card.scorer if card else STRICT.name))
-    role = prompt_role or (card.prompt_role if card else "raw")
+    judge = scorer_of(scorer or (card.scorer if card and not refines(card.dialect) else STRICT.name))
     loaded, tokenizer = load_model(model, dtype=dtype, device="auto")
-    env = SearchEnvRecipe(
-        kind="search",
-        dialect=dialect or (card.dialect.name if card else DEFAULT_DIALECT),
-        prompt=prompt or (card.prompt if card else DEFAULT_PROMPT),
-        prompt_role=role,
-        template_flags=card.template_flags if card and role != "raw" else {},
-        index=index,
-        retriever="index" if index else "empty",
-        forced_search=card.forced_search if card and forced_search is None else bool(forced_search),
-    )
-    if card is not None and env.dialect == card.dialect.name:
-        setting, notes = setting_of_card(card, env, tokenizer, tasks)
-        trained_context = card.context
-    else:
-        setting = search_setting(env, tokenizer, tasks)
+    wishes = Wishes(index=index, dialect=dialect, prompt=prompt, prompt_role=prompt_role, forced_search=forced_search)
+    setting, notes = asked_setting(card, wishes, tokenizer, tasks)
+    trained_context = card.context if card is not None and notes is not None else None
+    if notes is None:
         trained = f"was trained in the dialect {card.dialect.name!r}" if card else "carries no protocol"
         notes = [f"{model} {trained}: asked in the dialect {setting.dialect.name!r}"]
-        trained_context = None
     fitting, more_notes = _context(context, trained=trained_context, holds=context_of(loaded))
     examination = Examination(
         model=loaded,

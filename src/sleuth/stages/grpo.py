@@ -19,9 +19,10 @@ from sleuth.build import (
     policy_loss_of,
     reward_of,
     reward_spec_of,
-    search_setting,
+    setting_of,
 )
 from sleuth.data.questions import questions_hash, select_tasks
+from sleuth.dialects.refine import refines
 from sleuth.engines.local import LocalEngine
 from sleuth.learn.advantages import has_signal
 from sleuth.learn.policy import NotFiniteError, Policy, frozen_copy, no_update
@@ -59,7 +60,7 @@ class Learner:
         self.model, self.tokenizer = run.load(saved.checkpoint if saved else run.model)
         self.renderer = Renderer(self.tokenizer)
         self.order = EndlessOrder(select_tasks(stage.data), seed=run.key, taken=saved.state["asked"] if saved else 0)
-        self.setting = search_setting(stage.env, self.tokenizer, self.order.items)
+        self.setting = setting_of(stage.env, self.tokenizer, self.order.items)
         self.reward = reward_of(stage.reward, self.setting.dialect, self.tokenizer)
         self.engine = LocalEngine(self.model, self.tokenizer, slots=stage.slots, context=stage.context)
         self.policy = Policy(
@@ -98,7 +99,8 @@ class Learner:
         if not self.stage.probe_prompts:
             return lines
         tasks = self.order.peek(self.stage.probe_prompts)
-        return lines + probe_lines(asyncio.run(self._groups(tasks, step=0, first_prompt=0)))
+        played = asyncio.run(self._groups(tasks, step=0, first_prompt=0))
+        return lines + probe_lines(played, searches=not refines(self.setting.dialect))
 
     def step(self, step: int) -> dict[str, Any]:
         """One optimiser step on fresh episodes; its figures."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from sleuth.build import dialect_of, optimisation_of, policy_loss_of, reward_of
+from sleuth.build import dialect_in, optimisation_of, policy_loss_of, reward_of
 from sleuth.learn.policy import Policy, frozen_copy
 from sleuth.recipe.stages import GrpoRecipe
 from sleuth.render import load_tokenizer
@@ -81,7 +81,7 @@ def replay(
     anew = groups
     if not any(reward.shuffle for reward in changed.reward):
         tokenizer = load_tokenizer(str(run.model))
-        anew = asyncio.run(scored(groups, reward_of(changed.reward, dialect_of(changed.env.dialect), tokenizer)))
+        anew = asyncio.run(scored(groups, reward_of(changed.reward, dialect_in(changed.env), tokenizer)))
     left_out = [all(value is None for value in of_group) for of_group in advantages]
     weighed = [advantages_of(group, changed, replaced=out) for group, out in zip(anew, left_out, strict=True)]
     was = None

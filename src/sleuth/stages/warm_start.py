@@ -10,10 +10,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from sleuth.build import SearchSetting, answer_scorer_of, reward_spec_of, search_setting
+from sleuth.build import Setting, answer_scorer_of, reward_spec_of, setting_of
 from sleuth.data.questions import questions_hash, select_tasks
 from sleuth.learn.batch import Row, collate
-from sleuth.recipe.envs import SearchEnvRecipe
+from sleuth.recipe.envs import EnvRecipe
 from sleuth.recipe.stages import HintRecipe, WarmStartRecipe
 from sleuth.render import Renderer
 from sleuth.stages.endless_order import EndlessOrder
@@ -80,8 +80,8 @@ class Lesson:
         questions = select_tasks(self.played_as.data)
         self.tasks = EndlessOrder(questions, seed=run.key).take(stage.prompts)
         env, reward = self.played_as.env, self.played_as.reward
-        self.real = search_setting(env, self.tokenizer, self.tasks)
-        self.hinted = search_setting(hinted_env(env, stage.hint), self.tokenizer, self.tasks)
+        self.real = setting_of(env, self.tokenizer, self.tasks)
+        self.hinted = setting_of(hinted_env(env, stage.hint), self.tokenizer, self.tasks)
         self.protocol = self.real.protocol(
             answer_scorer_of(reward),
             self.played_as.context,
@@ -109,7 +109,7 @@ class Lesson:
         self.said += f"; under the hint {len(right)} of {len(played)} searched and were right: these are taught"
         return asyncio.run(retold(right, self.real, self.hinted, Renderer(self.tokenizer)))
 
-    def _play(self, setting: SearchSetting, arm: int, samples: int) -> list[tuple[Episode, Score]]:
+    def _play(self, setting: Setting, arm: int, samples: int) -> list[tuple[Episode, Score]]:
         """Episodes of the model as it stands, with their strict scores."""
         stage = self.played_as
         seed, *of_stage = self.run.key
@@ -127,7 +127,7 @@ class Lesson:
         return examination.ask(self.tasks, f"{self.stage.name}, {ARMS[arm]}")
 
 
-def hinted_env(env: SearchEnvRecipe, hint: HintRecipe) -> SearchEnvRecipe:
+def hinted_env(env: EnvRecipe, hint: HintRecipe) -> EnvRecipe:
     """The environment with the hint in it."""
     return env.model_copy(update={"prompt": hint.prompt or env.prompt, "forced_search": hint.forced_search})
 
@@ -142,9 +142,7 @@ def right_episodes(played: Sequence[tuple[Episode, Score]]) -> list[Episode]:
     ]
 
 
-async def retold(
-    episodes: Sequence[Episode], real: SearchSetting, hinted: SearchSetting, renderer: Renderer
-) -> list[Row]:
+async def retold(episodes: Sequence[Episode], real: Setting, hinted: Setting, renderer: Renderer) -> list[Row]:
     """Each episode behind the real prompt instead of the hinting one, token by token as it was; what the policy wrote
     is taught, and so is the search tag that was opened for it. Of equal ones the first is kept."""
     rows = {}
