@@ -60,7 +60,7 @@ def test_a_refiners_card_speaks_of_no_search(recipes: Recipes, protocol: Protoco
     refiner = protocol.model_copy(update={"dialect": REFINERS["answer_only"], "prompt_role": "raw"})
     text = card(recipes(), refiner)
     assert f"sleuth eval {CHECKPOINT} --questions FILE\n" in text
-    assert "with question, reasoning and, in <tool_output>, the tool output at its {question}" in text
+    assert "At its {question} stand question, reasoning and, in <tool_output>, the tool output." in text
     assert "After a search" not in text
 
 
