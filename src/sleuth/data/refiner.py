@@ -135,7 +135,7 @@ def _messages(row: Row, where: str) -> list[dict[str, str]]:
             "role": checked_text(message.get("role"), f"conversations.{at}.role", where),
             "content": checked_text(message.get("content"), f"conversations.{at}.content", where),
         }
-        for at, message in enumerate(messages)
+        for at, message in enumerate(list[Any](messages))
     ]
 
 
@@ -149,7 +149,7 @@ def _of_sources(row: Row, where: str) -> str:
     sources = row["sources"]
     if not isinstance(sources, Sequence | np.ndarray) or not all(isinstance(source, Mapping) for source in sources):
         raise SleuthError(f'{where}: `sources` should be a list such as [{{"id": "1", "title": "...", "text": "..."}}]')
-    passages = list(_passages(sources, where))
+    passages = list(_passages(list(sources), where))
     if not passages:
         raise SleuthError(f"{where}: none of the `sources` holds any text, so that nothing could be cited")
     return tool_output_of(passages)

@@ -9,7 +9,7 @@ from pathlib import Path
 from transformers import PreTrainedTokenizerFast
 
 from sleuth.build import Setting, changes_of_card, refine_setting, search_setting, setting_of_card
-from sleuth.dialects.refine import REFINERS, refines
+from sleuth.dialects.refine import REFINERS, Mode, refines
 from sleuth.recipe.envs import RefineEnvRecipe, Role, SearchEnvRecipe
 from sleuth.runs.protocol import ProtocolCard
 from sleuth.types import SleuthError, Task
@@ -68,7 +68,7 @@ def _refining(
     for option, given in {"--index": wishes.index, "--forced-search": wishes.forced_search}.items():
         if given:
             raise SleuthError(f"{option} is for a search; here the tool output that the rows bring is refined")
-    modes = {dialect.name: mode for mode, dialect in REFINERS.items()}
+    modes: dict[str, Mode] = {dialect.name: mode for mode, dialect in REFINERS.items()}
     name = wishes.dialect or (card.dialect.name if card else DEFAULT_REFINER)
     if name not in modes:
         raise SleuthError(f"--dialect {name}: here a tool output is refined, in {' or '.join(modes)}")

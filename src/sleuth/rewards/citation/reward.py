@@ -66,8 +66,8 @@ class CitationReward:
         self.dialect = dialect
         self.judge = judge
         self.worth = worth or RewardSum()
-        self.formula = formula
-        self.content = content
+        self.formula: Formula = formula
+        self.content: Content = content
 
     async def __call__(self, group: Group) -> list[Score]:
         readings = [_read(episode, self.dialect) for episode in group.episodes]
