@@ -11,7 +11,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerFast
 
-from sleuth.build import SearchSetting, context_of, load_model, reward_spec_of, search_setting
+from sleuth.build import Setting, context_of, load_model, require_gradable, reward_spec_of, setting_of
 from sleuth.data.overlap import question_overlap
 from sleuth.data.questions import select_tasks
 from sleuth.data.suites import examined_tasks
@@ -107,7 +107,9 @@ def require_inputs(recipe: Recipe) -> dict[int, list[Task]]:
                 questions[index] = tasks
             if context > positions:
                 raise SleuthError(f"context = {context} is more than the {positions} positions of the model")
-            setting = search_setting(env, tokenizer, tasks)
+            setting = setting_of(env, tokenizer, tasks)
+            if isinstance(stage, GrpoRecipe):
+                require_gradable(stage.reward, tasks)
             if tokenizer is not None:
                 _require_room(setting, tokenizer, tasks, context)
         except SleuthError as error:
@@ -135,9 +137,7 @@ def _base(recipe: Recipe) -> tuple[PreTrainedTokenizerFast | None, int]:
     return tokenizer, context_of(model)
 
 
-def _require_room(
-    setting: SearchSetting, tokenizer: PreTrainedTokenizerFast, tasks: Sequence[Task], context: int
-) -> None:
+def _require_room(setting: Setting, tokenizer: PreTrainedTokenizerFast, tasks: Sequence[Task], context: int) -> None:
     """The longest prompt must leave room for a whole turn."""
     renderer = Renderer(tokenizer)
 
@@ -146,7 +146,7 @@ def _require_room(
         return sum(len(segment.tokens) for segment in renderer.render_all(opening.pieces))
 
     async def longest_prompt() -> tuple[int, str]:
-        long = heapq.nlargest(LONG_QUESTIONS, tasks, key=lambda task: len(task.asked.encode()))
+        long = heapq.nlargest(LONG_QUESTIONS, tasks, key=_bytes_asked)
         return max([(await prompt_tokens(task), task.id) for task in long])
 
     tokens, question = asyncio.run(longest_prompt())
@@ -156,3 +156,9 @@ def _require_room(
             f"question {question!r}: its prompt of {tokens} tokens and turn_tokens = {turn} do not fit in "
             f"context = {context}; raise context, lower env.turn_tokens, or leave the question out"
         )
+
+
+def _bytes_asked(task: Task) -> int:
+    """How much of a prompt is the task's own; a message of its own holds the tool output too."""
+    brought = task.evidence is not None and not task.prompt
+    return len(task.asked.encode()) + (len(task.evidence.output.encode()) if brought and task.evidence else 0)

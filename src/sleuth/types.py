@@ -42,12 +42,40 @@ class Passage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What a search agent hands to its refiner: why it searched, and what came back.
+
+    `Evidence(reasoning="I need her birthplace.", output="<snippet id=a1>Ada Voss was born in Tarn.</snippet>",
+    snippets=(Passage(id="a1", title="", text="Ada Voss was born in Tarn."),), answerable=True)`. `output` is the tool's
+    own text, byte for byte; `snippets` are the pieces of it that can be cited, and nothing else ever is evidence.
+    `answerable` says whether they answer the question; None where nobody told.
+    """
+
+    reasoning: str
+    output: str
+    snippets: tuple[Passage, ...]
+    answerable: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rubric:
+    """One criterion of an answer: `Rubric(title="Birthplace", description="Names Tarn as the birthplace.")`; where it
+    is not `wanted`, an answer should not fulfil it."""
+
+    title: str
+    description: str
+    wanted: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
     """A question with what is needed to score it.
 
     `Task(id="q7", question="where was Ada Voss born?", golden_answers=("Tarn",), gold_passages=("17",),
     kind="one_hop")`. `gold_passages` are corpus ids and may be empty; `kind` and `source` only group figures in
-    tables. `prompt` is the whole message to ask with, where the data brings one; else it is empty.
+    tables. `prompt` is the whole message to ask with, where the data brings one; else it is empty. `evidence` is what
+    there is to refine, and `reference` an answer as the data has it: only a refiner's task has them. So far nothing
+    reads the `rubrics`.
     """
 
     id: str
@@ -57,6 +85,9 @@ class Task:
     kind: str = ""
     source: str = ""
     prompt: str = ""
+    evidence: Evidence | None = None
+    reference: str = ""
+    rubrics: tuple[Rubric, ...] = ()
 
     @property
     def asked(self) -> str:
@@ -181,7 +212,7 @@ class Group:
     scores: tuple[Score, ...] = ()
 
 
-# -- the seams: engine, environment, retriever, reward ---------------------------------------------------------------
+# -- the seams: engine, environment, retriever, judge, reward --------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,6 +304,32 @@ class Retriever(Protocol):
 
     async def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         """At most k passages for each query, best first; ties broken by id."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """What a judge is asked: does `evidence` support `claim`? `Case(claim="Ada Voss was born in Tarn.",
+    evidence="Ada Voss (born 1874, Tarn) was a painter.")`."""
+
+    claim: str
+    evidence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """How far a claim is supported, from 0 to 1, with the reason in words: `Verdict(score=0.0, reason="1875 is not in
+    the evidence")`. `score` is None where no verdict could be had, and the reason says why."""
+
+    score: float | None
+    reason: str = ""
+
+
+class Judge(Protocol):
+    """Decides what supports what. A failure is a verdict without a score, never a number and never an exception."""
+
+    async def judge(self, cases: Sequence[Case]) -> list[Verdict]:
+        """One verdict for each case, in order."""
         ...
 
 

@@ -77,3 +77,28 @@ def test_what_cannot_be_checked_is_one_line(good: Path) -> None:
         assert result.exit_code == 2
         assert result.stderr == f"error: {good.parent / message}\n"
     assert "--against" in sleuth_check(good.parent, "--against", good).stderr
+
+
+def test_rows_to_refine_are_told_with_what_their_own_answers_cite(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    rows = [
+        {
+            "id": "1",
+            "question": "a?",
+            "tool_output": "<snippet id=a>x</snippet>",
+            "answer": "<snippet id=a>x</snippet>",
+        },
+        {"id": "2", "question": "b?", "answer": "x [1][3].", "sources": [{"id": "1", "text": "x"}]},
+        {"id": "3", "question": "c?", "tool_output": "nothing found"},
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    result = sleuth_check(path)
+    assert result.exit_code == 2
+    told = result.stdout.splitlines()
+    assert "tool outputs to refine: 2" in told
+    assert told[told.index("answers that cite what their tool output does not have: 1") + 1] == (
+        f"  {path}:2: the answer cites 3"
+    )
+    assert f"  {path}:3: `tool_output` holds no snippet" in result.stdout
+    found = json.loads(sleuth_check(path, "--json").stdout)
+    assert (found["tool_outputs"], found["unknown_citations"]["count"]) == (2, 1)

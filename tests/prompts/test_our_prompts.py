@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from sleuth.dialects import DIALECTS
+from sleuth.dialects.refine import REFINERS, Mode
 from sleuth.envs.calls import queries_of
 from sleuth.envs.search import SearchEnv
 from sleuth.prompts.library import our_names, read_prompt, require_askable
@@ -26,6 +27,7 @@ RULES = {
     "research_rules": ("research",),
     "tool_rules": ("verl", "chat"),
 }
+REFINE: dict[str, Mode] = {"refine": "answer_only", "refine_thinking": "thinking"}
 PAIRS = [(prompt, dialect) for prompt, dialects in EXAMPLES.items() for dialect in dialects]
 
 
@@ -45,7 +47,16 @@ def example_turns(prompt: str, dialect: str) -> list[str]:
 
 
 def test_every_prompt_of_ours_is_of_a_dialect() -> None:
-    assert {*EXAMPLES, *RULES, "plain", "bare"} == set(our_names())
+    assert {*EXAMPLES, *RULES, *REFINE, "plain", "bare"} == set(our_names())
+
+
+@pytest.mark.parametrize(("prompt", "mode"), REFINE.items())
+def test_a_refiners_prompt_asks_for_what_its_mode_is(prompt: str, mode: Mode) -> None:
+    text, spoken = read_prompt(prompt), REFINERS[mode]
+    require_askable(text, "user", prompt)
+    assert spoken.answer.open in text
+    assert "<snippet id=ID>" in text
+    assert (spoken.think.open in text) is (mode == "thinking")
 
 
 @pytest.mark.parametrize(("prompt", "dialect"), PAIRS)

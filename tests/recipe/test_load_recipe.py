@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from sleuth.recipe import EvaluateRecipe, GrpoRecipe, Recipe, SupervisedRecipe, load_recipe
+from sleuth.recipe import EvaluateRecipe, GrpoRecipe, Recipe, SupervisedRecipe, dump_toml, load_recipe
 from sleuth.types import SleuthError
 
 Write = Callable[[str, str], Path]
@@ -194,3 +194,26 @@ def test_bytes_that_are_no_text_are_no_recipe(tmp_path: Path) -> None:
     path = tmp_path / "binary.toml"
     path.write_bytes(b"\xff\xfe\x00")
     assert "is no UTF-8 text" in message(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "weight", "gate", "penalty"),
+    [("recommended", 0.4, True, 0.1), ("additive", 0.2, False, 0.0), ("convex", 0.2, False, 0.0)],
+)
+def test_a_citation_sum_brings_its_own_numbers_and_any_may_be_set(
+    demo: Path, name: str, weight: float, gate: bool, penalty: float
+) -> None:
+    changes = ["stage.1.env={kind='refine'}", f"stage.1.reward=[{{kind='citation', sum='{name}'}}]"]
+    reward = load_recipe(demo, changes).stage[1].reward[0]
+    assert (reward.citation_weight, reward.format_gate, reward.padding_penalty) == (weight, gate, penalty)
+    other = load_recipe(demo, [*changes, "stage.1.reward.0.citation_weight=0.5"]).stage[1].reward[0]
+    assert (other.citation_weight, other.format_gate) == (0.5, gate)
+
+
+def test_a_refiners_recipe_is_written_out_and_read_again_as_it_was(
+    demo: Path, write: Callable[[str, str], Path]
+) -> None:
+    changes = ["stage.1.env={kind='refine', mode='thinking'}", "stage.1.reward=[{kind='citation', sum='additive'}]"]
+    recipe = load_recipe(demo, changes)
+    again = load_recipe(write("again.toml", dump_toml(recipe)))
+    assert (again.stage, again.stage[1].env.mode) == (recipe.stage, "thinking")

@@ -61,8 +61,9 @@ def test_an_unknown_key_is_told_with_its_full_name_and_the_nearest(demo: Path, o
         (
             "stage.1.reward.0.kind=anser",
             'stage.1.reward.0.kind = "anser": should be one of "answer", "sub_match", "token_f1", "format", '
-            '"searched", "evidence_in_results", "answer_from_evidence"',
+            '"searched", "evidence_in_results", "answer_from_evidence", "citation"',
         ),
+        ("stage.1.env.kind=serch", 'stage.1.env.kind = "serch": should be one of "search", "refine"'),
         ("stage.1.reward=[]", "stage.1.reward is empty: should have at least 1 entry"),
         ("stage.1.loss.advantage=gpro", 'stage.1.loss.advantage = "gpro": should be "grpo" or "centered" or "rloo"'),
         ("stage.1.kind=gpro", 'stage.1.kind = "gpro": should be one of "supervised", "warm_start", "grpo", "evaluate"'),
@@ -207,3 +208,52 @@ def test_a_wrong_value_that_was_counted_from_the_end_is_told_with_its_override(d
 def test_an_unknown_kind_of_row_is_told_with_the_known_ones(pretraining: Path) -> None:
     text = message(pretraining, "stage.0.data.mix.raeding=1")
     assert "stage.0.data.mix.raeding is no key here; the nearest is stage.0.data.mix.reading" in text
+
+
+REFINES = """
+[stage.env]
+kind = "refine"
+
+[[stage.reward]]
+kind = "citation"
+"""
+
+
+@pytest.fixture
+def refiner(demo: Path, write: Write) -> Path:
+    """The recipe of a refiner."""
+    return write("refiner.toml", demo.read_text().partition("[stage.env]")[0] + REFINES)
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("stage.1.env.mdoe=x", "stage.1.env.mdoe is no key here; the nearest is stage.1.env.mode"),
+        ("stage.1.env.index=x", "stage.1.env.index is no key here"),
+        ("stage.1.env.mode=loud", 'stage.1.env.mode = "loud": should be "answer_only" or "thinking"'),
+        ("stage.1.env.template_flags.enable_thinking=false", "stage.1.env.template_flags are for a chat template"),
+        ("stage.1.env.turn_tokens=512", "stage.1.env.turn_tokens = 512 leaves no room for a prompt"),
+        ("stage.1.reward.0.kind=answer", 'stage.1.reward.0.kind = "answer" reads the answer of a search'),
+        ("stage.1.reward.0.sum=ours", 'stage.1.reward.0.sum = "ours": should be "recommended" or "additive" or'),
+        ("stage.1.reward.0.judge=gpt", 'stage.1.reward.0.judge = "gpt": should be "lexical"'),
+        ("stage.1.reward.0.citation_weight=2", "stage.1.reward.0.citation_weight = 2: should be less than or equal"),
+        ("stage.1.reward.0.format_gate=false", "stage.1.reward.0.format_gate = false: sum = "),
+        ("stage.0.also_forced=true", "stage.0.also_forced = true needs an env with searches"),
+    ],
+)
+def test_what_a_refiner_cannot_be_told_is_refused(refiner: Path, override: str, expected: str) -> None:
+    assert expected in message(refiner, override)
+
+
+def test_a_penalty_that_a_published_sum_does_not_have_is_refused(refiner: Path) -> None:
+    text = message(refiner, "stage.1.reward.0.sum=additive", "stage.1.reward.0.padding_penalty=0.5")
+    assert 'stage.1.reward.0.padding_penalty = 0.5 has no part in sum = "additive"' in text
+
+
+def test_a_warm_start_of_a_stage_that_refines_is_refused(refiner: Path, write: Write) -> None:
+    begin = 'kind = "grpo"'
+    warm = (
+        f'kind = "warm_start"\nsteps = 5\nlearning_rate = 1e-3\nhint = {{ forced_search = true }}\n\n[[stage]]\n{begin}'
+    )
+    text = message(write("warm.toml", refiner.read_text().replace(begin, warm)))
+    assert 'stage.1.kind = "warm_start" teaches to search, and the stage behind it refines' in text

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+from sleuth.dialects.refine import REFINERS
 from sleuth.recipe import Recipe
 from sleuth.runs.model_card import model_card, read_results
 from sleuth.runs.protocol import ProtocolCard
@@ -54,6 +55,14 @@ def test_the_protocol_is_on_the_card_with_its_prompt_and_hash(recipes: Recipes, 
     assert "| `context` | `512` |" in text
     assert "| `dialect.top_k` | `3` |" in text
     assert r'| `dialect.passage` | `"[{rank}] {title} \| {text}"` |' in text
+
+
+def test_a_refiners_card_speaks_of_no_search(recipes: Recipes, protocol: ProtocolCard) -> None:
+    refiner = protocol.model_copy(update={"dialect": REFINERS["answer_only"], "prompt_role": "raw"})
+    text = card(recipes(), refiner)
+    assert f"sleuth eval {CHECKPOINT} --questions FILE\n" in text
+    assert "At its {question} stand question, reasoning and, in <tool_output>, the tool output." in text
+    assert "After a search" not in text
 
 
 def test_results_are_the_measured_figures_of_the_evaluation_files(tmp_path: Path) -> None:

@@ -10,7 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sleuth.runs.rollouts import SCHEMA, read_advantages, read_rollouts, write_rollouts
-from sleuth.types import Action, Episode, Group, Passage, Score, Segment, SleuthError, Task, Trajectory
+from sleuth.types import (
+    Action,
+    Episode,
+    Evidence,
+    Group,
+    Passage,
+    Rubric,
+    Score,
+    Segment,
+    SleuthError,
+    Task,
+    Trajectory,
+)
 
 TASK = Task(id="q7", question="where?", golden_answers=("Tarn", "Tarn City"), gold_passages=("17",), kind="one_hop")
 PASSAGE = Passage(id="17", title="Ada Voss", text="Ada Voss was born in Tarn. <b>\u2028", score=11.3)
@@ -52,6 +64,14 @@ def test_a_group_that_was_never_scored_is_not_one_whose_scores_are_missing(tmp_p
 def test_an_empty_step_is_a_file_of_no_groups(tmp_path: Path) -> None:
     write_rollouts(tmp_path / "r.parquet", [], [])
     assert read_rollouts(tmp_path / "r.parquet") == []
+
+
+def test_what_a_refiner_is_given_comes_back(tmp_path: Path) -> None:
+    evidence = Evidence(reasoning="why", output="<snippet id=17>...", snippets=(PASSAGE,), answerable=None)
+    rubrics = (Rubric(title="Town", description="Names Tarn."), Rubric(title="Pads", description="Pads.", wanted=False))
+    refined = group(task=replace(TASK, evidence=evidence, reference="<answer>Tarn</answer>", rubrics=rubrics))
+    write_rollouts(tmp_path / "r.parquet", [refined, group()], [[None, None]] * 2)
+    assert read_rollouts(tmp_path / "r.parquet") == [refined, group()]
 
 
 def test_a_prompt_of_the_data_comes_back_and_a_file_from_before_there_were_any_is_read(tmp_path: Path) -> None:

@@ -45,6 +45,12 @@ def test_the_probe_says_what_to_do_where_nothing_can_be_learned() -> None:
     assert "all wrong" in level
 
 
+def test_the_probe_of_a_refiner_asks_for_no_searches() -> None:
+    answered = Trajectory(segments=())
+    [line] = probe_lines([group((answered, RIGHT), (answered, WRONG))], searches=False)
+    assert line.endswith("100% of groups carry signal, 100% of episodes end with an answer")
+
+
 def test_groups_that_were_replaced_are_counted_and_count_in_what_was_played() -> None:
     idle, useful = group((SEARCHED, WRONG), (SEARCHED, WRONG)), group((SEARCHED, RIGHT), (SEARCHED, WRONG))
     dropped = group((SEARCHED, RIGHT), (FAILED, MISSING))

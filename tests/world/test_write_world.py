@@ -21,7 +21,7 @@ from sleuth.world.text import RowKind, TextRows
 from sleuth.world.wording import DESCRIPTIONS, PASSAGES, QUESTIONS
 from sleuth.world.write_world import CARD, CORPUS, draw_questions, write_world
 
-FILES = (CORPUS, "qa_train.jsonl", "qa_test.jsonl", CARD)
+FILES = (CORPUS, "qa_train.jsonl", "qa_test.jsonl", "refiner_train.jsonl", "refiner_test.jsonl", CARD)
 NAME = re.compile(r"(?:The )?[A-Z][a-z]+ [A-Z][a-z]+(?: of [A-Z][a-z]+)?")
 MIX: dict[RowKind, float] = {"reading": 0.2, "twins": 0.2, "phrasing": 0.1, "lookup": 0.2, "episode": 0.3}
 
@@ -88,7 +88,7 @@ def test_the_same_seed_and_size_give_the_same_bytes(folder: Path, tmp_path: Path
 def test_the_card_tells_rows_and_hashes_of_the_files(folder: Path) -> None:
     card = json.loads((folder / CARD).read_text())
     assert (card["seed"], card["people"]) == (0, 2000)
-    for name in FILES[:3]:
+    for name in FILES[:-1]:
         content = (folder / name).read_bytes()
         assert card["sha256"][name] == hashlib.sha256(content).hexdigest()
         assert card["rows"][name] == content.count(b"\n")
@@ -97,7 +97,13 @@ def test_the_card_tells_rows_and_hashes_of_the_files(folder: Path) -> None:
 @pytest.mark.parametrize("people", [200, 2000])
 def test_sizes_follow_the_number_of_people_and_half_the_questions_have_two_hops(people: int, tmp_path: Path) -> None:
     write_world(tmp_path, seed=3, people=people)
-    for name, count in (("qa_train.jsonl", 2 * people), ("qa_test.jsonl", people // 2)):
+    sizes = {
+        "qa_train.jsonl": 2 * people,
+        "qa_test.jsonl": people // 2,
+        "refiner_train.jsonl": people // 2,
+        "refiner_test.jsonl": people // 4,
+    }
+    for name, count in sizes.items():
         kinds = Counter(task.kind for task in load_questions(tmp_path / name))
         assert kinds == {"one_hop": count // 2, "two_hop": count // 2}
 

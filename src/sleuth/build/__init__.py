@@ -3,30 +3,43 @@ here."""
 
 from sleuth.build.environments import (
     SearchSetting,
+    dialect_in,
     dialect_of,
     retriever_of,
     search_setting,
+    setting_of,
     setting_of_card,
 )
 from sleuth.build.learning import optimisation_of, policy_loss_of
 from sleuth.build.models import Outline, context_of, load_model, load_outline, pick_device, random_model
+from sleuth.build.refining import RefineSetting, refine_setting
 from sleuth.build.rewards import (
     EPISODE_REWARDS,
     answer_reward_of,
     answer_scorer_of,
+    citation_reward_of,
+    examiner_of,
     misfits_of,
+    require_gradable,
     reward_of,
     reward_spec_of,
 )
+from sleuth.build.setting import Setting, changes_of_card
 
 __all__ = [
     "EPISODE_REWARDS",
     "Outline",
+    "RefineSetting",
     "SearchSetting",
+    "Setting",
     "answer_reward_of",
     "answer_scorer_of",
+    "changes_of_card",
+    "citation_reward_of",
     "context_of",
+    "dialect_in",
     "dialect_of",
+    "examiner_of",
     "load_model",
     "load_outline",
     "misfits_of",
@@ -34,9 +47,12 @@ __all__ = [
     "pick_device",
     "policy_loss_of",
     "random_model",
+    "refine_setting",
+    "require_gradable",
     "retriever_of",
     "reward_of",
     "reward_spec_of",
     "search_setting",
+    "setting_of",
     "setting_of_card",
 ]

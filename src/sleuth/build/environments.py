@@ -1,4 +1,5 @@
-"""What the policy talks to: dialect, prompt, retriever and template as one setting."""
+"""What the policy talks to, by the kind of its environment; and a search's dialect, prompt, retriever and template as
+one setting."""
 
 from __future__ import annotations
 
@@ -10,82 +11,47 @@ from typing import Any, cast
 
 from transformers import PreTrainedTokenizerFast
 
-from sleuth import __version__
+from sleuth.build.refining import refine_setting
+from sleuth.build.setting import Setting, changes_of_card, template_of
 from sleuth.dialects import DIALECTS, Dialect
-from sleuth.envs.chat_template import ChatTemplate
-from sleuth.envs.frames import frame_of
+from sleuth.dialects.refine import REFINERS
 from sleuth.envs.search import SearchEnv
 from sleuth.prompts.library import read_prompt, require_askable
-from sleuth.prompts.published import QUESTION, place_of
-from sleuth.recipe.envs import Role, SearchEnvRecipe
-from sleuth.render import check_writable
+from sleuth.recipe.envs import EnvRecipe, RefineEnvRecipe, SearchEnvRecipe
 from sleuth.retrieval.control import EmptyRetriever, ShuffledRetriever
 from sleuth.retrieval.open_index import open_index
 from sleuth.retrieval.remote import Remote, wait_until_ready
-from sleuth.runs.protocol import ProtocolCard, text_sha256
-from sleuth.runs.reward_spec import RewardSpec
-from sleuth.types import Env, Piece, Retriever, SleuthError, Task
+from sleuth.runs.protocol import ProtocolCard
+from sleuth.types import Env, Retriever, SleuthError, Task
 
 BUDGETS = ("top_k", "searches", "turns", "turn_tokens", "response_tokens", "passage_tokens", "results_tokens")
 """What a recipe may set otherwise than its dialect."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class SearchSetting:
-    """All that the episodes of one stage share. `env` makes the environment of a task; it needs the `template` wherever
-    the prompt is a message."""
+class SearchSetting(Setting):
+    """What the episodes of a searching stage share."""
 
-    dialect: Dialect
-    prompt_name: str
-    prompt: str
-    prompt_role: Role
-    template: ChatTemplate | None
     retriever: Retriever
-    corpus_sha256: str | None
-    forced_search: bool
     closed_book: bool = False
-
-    @property
-    def opening(self) -> str:
-        """What stands before the policy's first word, a question mark in the question's place."""
-        frame = frame_of(self.dialect, self.prompt_role, self.template)
-        return "".join(piece.text for piece in frame.open(self._asking, Piece(text="?")))
-
-    @property
-    def _asking(self) -> str:
-        return self.prompt.replace(place_of(self.prompt), QUESTION)
 
     def env(self, task: Task) -> Env:
         return SearchEnv(
             task,
             self.dialect,
-            self._asking,
+            self.asked_prompt(),
             self.retriever,
             forced_search=self.forced_search,
             closed_book=self.closed_book,
-            frame=frame_of(self.dialect, self.prompt_role, self.template),
+            frame=self.frame(),
         )
 
-    def protocol(
-        self, scorer: str, context: int, reward: RewardSpec | None = None, questions_sha256: str | None = None
-    ) -> ProtocolCard:
-        """The card that travels with what is trained here, in episodes of at most `context` tokens."""
-        return ProtocolCard(
-            dialect=self.dialect,
-            prompt=self.prompt_name,
-            prompt_text=self.prompt,
-            prompt_sha256=text_sha256(self.prompt),
-            prompt_role=self.prompt_role,
-            template_flags=self.template.flags if self.template else {},
-            template_sha256=self.template.sha256 if self.template else None,
-            context=context,
-            forced_search=self.forced_search,
-            scorer=scorer,
-            corpus_sha256=self.corpus_sha256,
-            reward=reward,
-            questions_sha256=questions_sha256,
-            sleuth_version=__version__,
-        )
+
+def setting_of(env: EnvRecipe, tokenizer: PreTrainedTokenizerFast | None, tasks: Sequence[Task]) -> Setting:
+    """What the episodes in an environment share. Raises SleuthError for tasks that are for another kind of it."""
+    if isinstance(env, RefineEnvRecipe):
+        return refine_setting(env, tokenizer, tasks)
+    return search_setting(env, tokenizer, tasks)
 
 
 def search_setting(
@@ -110,21 +76,7 @@ def setting_of_card(
     same = env.prompt == card.prompt
     name, prompt = (card.prompt, card.prompt_text) if same else (Path(env.prompt).stem, None)
     setting = _setting(env, card.dialect, tokenizer, tasks, prompt_name=name, prompt=prompt)
-    template = setting.template.sha256 if setting.template else None
-    changed = {
-        "the corpus": (card.corpus_sha256, setting.corpus_sha256),
-        "a forced search": (card.forced_search, env.forced_search),
-        "the prompt": (card.prompt_text, setting.prompt),
-        "the role of the prompt": (card.prompt_role, env.prompt_role),
-        "the chat template": (
-            card.template_sha256,
-            template if env.prompt_role == card.prompt_role else card.template_sha256,
-        ),
-    }
-    notes = [
-        f"{what} is not what the checkpoint was trained with" for what, (was, now) in changed.items() if was != now
-    ]
-    return setting, notes
+    return setting, changes_of_card(card, setting)
 
 
 def _setting(
@@ -148,10 +100,13 @@ def _setting(
         raise SleuthError(
             f"forced_search = true: the dialect {dialect.name!r} has no search that could be opened for it"
         )
-    template = None
-    if tokenizer is not None:
-        check_writable(tokenizer, dialect.tags)
-        template = _template_of(env, dialect, tokenizer)
+    unanswered = next((task for task in tasks if not task.golden_answers), None)
+    if unanswered is not None:
+        raise SleuthError(
+            f"question {unanswered.id!r} has no golden answers to compare an answer with: rows of tool output are for "
+            'kind = "refine"'
+        )
+    template = template_of(env, dialect, tokenizer)
     retriever, corpus = retriever_of(env, tasks)
     return SearchSetting(
         dialect=dialect,
@@ -165,19 +120,16 @@ def _setting(
     )
 
 
-def _template_of(env: SearchEnvRecipe, dialect: Dialect, tokenizer: PreTrainedTokenizerFast) -> ChatTemplate | None:
-    """The tokenizer's chat template, wherever the prompt is a message of it."""
-    if env.prompt_role == "raw":
-        return None
-    tools = [dialect.tool.schema] if dialect.frame != "text" and dialect.tool is not None else []
-    return ChatTemplate(tokenizer, flags=env.template_flags, tools=tools)
-
-
 def dialect_of(name: str) -> Dialect:
     """A dialect by its name."""
     if name not in DIALECTS:
         raise SleuthError(f"dialect = {name!r}: there is no such dialect; there are {', '.join(DIALECTS)}")
     return DIALECTS[name]
+
+
+def dialect_in(env: EnvRecipe) -> Dialect:
+    """The dialect that is spoken in an environment, without the recipe's own budgets."""
+    return REFINERS[env.mode] if isinstance(env, RefineEnvRecipe) else dialect_of(env.dialect)
 
 
 def retriever_of(env: SearchEnvRecipe, tasks: Sequence[Task]) -> tuple[Retriever, str | None]:

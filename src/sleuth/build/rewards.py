@@ -7,11 +7,16 @@ from typing import cast
 
 from transformers import PreTrainedTokenizerFast
 
-from sleuth.build.environments import SearchSetting
+from sleuth.build.refining import EXAMINER
+from sleuth.build.setting import Setting
 from sleuth.dialects import Dialect
-from sleuth.recipe.rewards import AnswerRewardRecipe, RewardRecipe
+from sleuth.dialects.refine import refines
+from sleuth.judges import JUDGES
+from sleuth.recipe.rewards import AnswerRewardRecipe, CitationRecipe, RewardRecipe
 from sleuth.rewards.answer import AnswerReward
 from sleuth.rewards.answer_from_evidence import answer_from_evidence
+from sleuth.rewards.citation.reward import CitationReward
+from sleuth.rewards.citation.sums import RewardSum
 from sleuth.rewards.episode import EpisodeReward
 from sleuth.rewards.evidence_in_results import evidence_in_results
 from sleuth.rewards.format import well_formed
@@ -23,7 +28,7 @@ from sleuth.rewards.sub_match import sub_match
 from sleuth.rewards.token_f1 import token_f1
 from sleuth.rewards.total import TotalReward
 from sleuth.runs.reward_spec import RewardPart, RewardSpec
-from sleuth.types import Episode, Reward
+from sleuth.types import Episode, Reward, SleuthError, Task
 
 EPISODE_REWARDS: dict[str, tuple[int, Callable[[Episode, Dialect], float]]] = {
     "sub_match": (1, sub_match),
@@ -36,6 +41,9 @@ EPISODE_REWARDS: dict[str, tuple[int, Callable[[Episode, Dialect], float]]] = {
 """What may be paid for beside the answer, by kind: a version, raised whenever the same episode could score differently,
 and the function that measures an episode."""
 
+CITATION_VERSION = 1
+"""Raised whenever the same episode could score differently under the citation reward or under one of its judges."""
+
 
 def reward_spec_of(rewards: Sequence[RewardRecipe]) -> RewardSpec:
     """What `reward_of` pays for, as it travels with a checkpoint."""
@@ -45,11 +53,32 @@ def reward_spec_of(rewards: Sequence[RewardRecipe]) -> RewardSpec:
 def _reward_part(reward: RewardRecipe) -> RewardPart:
     if isinstance(reward, AnswerRewardRecipe):
         scorer, version = reward.scorer, scorer_of(reward.scorer).version
+    elif isinstance(reward, CitationRecipe):
+        scorer, version = _citation_terms(reward), CITATION_VERSION
     else:
         scorer, version = reward.kind, EPISODE_REWARDS[reward.kind][0]
     return RewardPart(
         kind=reward.kind, scorer=scorer, scorer_version=version, weight=reward.weight, shuffle=reward.shuffle
     )
+
+
+def _citation_terms(reward: CitationRecipe) -> str:
+    """All that decides what a citation reward pays: `lexical, sum=additive, formula=f1, ...`."""
+    terms = reward.model_dump(exclude={"kind", "judge", "weight", "shuffle"})
+    return ", ".join([reward.judge, *(f"{name}={value}" for name, value in terms.items())])
+
+
+def citation_reward_of(reward: CitationRecipe, dialect: Dialect) -> CitationReward:
+    """What judges the citations of the answers given in a dialect."""
+    worth = RewardSum(
+        name=reward.sum,
+        citation_weight=reward.citation_weight,
+        verification_reward=reward.verification_reward,
+        non_stop_penalty=reward.non_stop_penalty,
+        format_gate=reward.format_gate,
+        padding_penalty=reward.padding_penalty,
+    )
+    return CitationReward(dialect, JUDGES[reward.judge](), worth, formula=reward.formula, content=reward.content)
 
 
 def answer_scorer_of(rewards: Sequence[RewardRecipe]) -> str:
@@ -63,23 +92,46 @@ def answer_reward_of(scorer: str, dialect: Dialect, tokenizer: PreTrainedTokeniz
     return AnswerReward(dialect, scorer=scorer_of(scorer), end_token=end_token)
 
 
+def examiner_of(scorer: str, dialect: Dialect, tokenizer: PreTrainedTokenizerFast | None) -> Reward:
+    """What an evaluation tells of each episode: strict exact match with what `scorer` says beside it, or, of a refiner,
+    how well it cites."""
+    if refines(dialect):
+        return CitationReward(dialect, JUDGES[EXAMINER]())
+    return answer_reward_of(scorer, dialect, tokenizer)
+
+
 def reward_of(
     rewards: Sequence[RewardRecipe], dialect: Dialect, tokenizer: PreTrainedTokenizerFast | None = None
 ) -> Reward:
-    """The rewards of a stage as their weighted sum; strict exact match is told of every episode, whatever is paid."""
+    """The rewards of a stage as their weighted sum. Strict exact match is told of every episode that searches, whatever
+    is paid; what a refiner writes is never a golden answer and nothing else."""
 
     def build(reward: RewardRecipe) -> Reward:
         if isinstance(reward, AnswerRewardRecipe):
             return answer_reward_of(reward.scorer, dialect, tokenizer)
+        if isinstance(reward, CitationRecipe):
+            return citation_reward_of(reward, dialect)
         return EpisodeReward(reward.kind, EPISODE_REWARDS[reward.kind][1], dialect)
 
     parts, weights = [build(reward) for reward in rewards], [reward.weight for reward in rewards]
-    if not any(isinstance(reward, AnswerRewardRecipe) for reward in rewards):
+    if not refines(dialect) and not any(isinstance(reward, AnswerRewardRecipe) for reward in rewards):
         parts, weights = [answer_reward_of(STRICT.name, dialect, tokenizer), *parts], [0.0, *weights]
     return TotalReward(parts, weights)
 
 
-def misfits_of(rewards: Sequence[RewardRecipe], setting: SearchSetting) -> list[str]:
+def require_gradable(rewards: Sequence[RewardRecipe], tasks: Sequence[Task]) -> None:
+    """Raises SleuthError for a task that a citation reward could not tell the content of."""
+    if not any(isinstance(reward, CitationRecipe) and reward.content == "grounded" for reward in rewards):
+        return
+    for task in tasks:
+        if not task.golden_answers and (task.evidence is None or task.evidence.answerable is not False):
+            raise SleuthError(
+                f"question {task.id!r} has no golden answers, so that nobody can tell whether an answer is right: set "
+                'content = "none" in the citation reward, and citations alone are paid'
+            )
+
+
+def misfits_of(rewards: Sequence[RewardRecipe], setting: Setting) -> list[str]:
     """Scorers that would not pay a right answer in full under this prompt and dialect, in sentences."""
     asked = {reward.scorer for reward in rewards if isinstance(reward, AnswerRewardRecipe)}
     worths = {

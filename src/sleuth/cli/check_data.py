@@ -57,6 +57,9 @@ def _print(what: Path, against: Path | None, found: DataReport) -> None:
     _print_findings("ids that an earlier row has", found.repeated_ids)
     _print_findings("questions that an earlier row asks", found.repeated_questions)
     _print_findings("golden answers that are empty once normalised", found.empty_answers)
+    if found.tool_outputs:
+        typer.echo(f"tool outputs to refine: {found.tool_outputs:,}")
+        _print_findings("answers that cite what their tool output does not have", found.unknown_citations)
     if found.overlap is not None:
         _print_findings(f"questions that {against} asks too", found.overlap)
 

@@ -18,7 +18,8 @@ def world(
 ) -> None:
     """Generate a small world to search, as files.
 
-    DIR gets corpus.jsonl, qa_train.jsonl, qa_test.jsonl and world.json, which says what they are.
+    DIR gets corpus.jsonl, qa_train.jsonl, qa_test.jsonl, refiner_train.jsonl, refiner_test.jsonl (tool outputs to
+    refine) and world.json, which says what they are.
     """
     from sleuth.cli.watching import watched
     from sleuth.world.write_world import CORPUS, write_world

@@ -5,18 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from sleuth.data import search_r1
+from sleuth.data import refiner, search_r1
 from sleuth.data.hub import local_file
 from sleuth.data.rows import Row, checked_text, read_rows, text_of
 from sleuth.recipe.data import ExaminationRecipe, QuestionsRecipe
 from sleuth.types import SleuthError, Task
 
-COLUMNS = ("id", "question", "golden_answers", "gold_ids", "type", "data_source", *search_r1.COLUMNS)
+COLUMNS = ("id", "question", "golden_answers", "gold_ids", "type", "data_source", *search_r1.COLUMNS, *refiner.COLUMNS)
 """All that is read of a parquet file, beside the prompt where it is asked for."""
 
 
@@ -26,7 +27,8 @@ def load_questions(path: Path, *, with_prompt: bool = False) -> list[Task]:
 
     Rows hold `id`, `question` and `golden_answers`, and may hold `gold_ids` (corpus ids), `type` and `data_source`:
     `{"id": "q7", "question": "where was Ada Voss born?", "golden_answers": ["Tarn"], "gold_ids": ["17"]}`; or they are
-    in one of the layouts of `sleuth.data.search_r1`. With `with_prompt` each brings its own prompt.
+    in one of the layouts of `sleuth.data.search_r1`, or bring a tool output to refine in one of those of
+    `sleuth.data.refiner`, which need no golden answers. With `with_prompt` each brings its own prompt.
     Raises SleuthError with file:line for a row that lacks one, for an id seen before, and for a file without rows.
     """
     tasks: dict[str, Task] = {}
@@ -47,6 +49,8 @@ def columns_of(*, with_prompt: bool) -> tuple[str, ...]:
 
 def task_from_row(row: Row, where: str, *, with_prompt: bool = False) -> Task:
     """One row as a task; `where` is what messages point at. Lists may be numpy arrays, as data frames hold them."""
+    if refiner.is_refiner(row):
+        return _refiner_task(row, where, with_prompt=with_prompt)
     prompt = search_r1.message_of(row, where) if with_prompt else ""
     if search_r1.is_search_r1(row):
         row = search_r1.as_ours(row, where)
@@ -61,12 +65,29 @@ def task_from_row(row: Row, where: str, *, with_prompt: bool = False) -> Task:
     )
 
 
+def _refiner_task(row: Row, where: str, *, with_prompt: bool) -> Task:
+    prompt = refiner.message_of(row, where) if with_prompt else ""
+    row = refiner.as_ours(row, where)
+    return Task(
+        id=text_of(row, "id", where),
+        question=text_of(row, "question", where).strip(),
+        golden_answers=_texts(row.get("golden_answers"), "golden_answers", where),
+        kind=_label(row, "type", where),
+        source=_label(row, "data_source", where),
+        prompt=prompt,
+        evidence=refiner.evidence_of(row, where),
+        reference=_label(row, "answer", where),
+        rubrics=refiner.rubrics_of(row, where),
+    )
+
+
 def questions_hash(tasks: Iterable[Task]) -> str:
     """sha256 of everything the tasks hold, in order: two evaluations with equal hashes asked the same questions."""
     digest = hashlib.sha256()
     for task in tasks:
         told = [task.id, task.question, task.golden_answers, task.gold_passages, task.kind, task.source]
         told += [task.prompt] if task.prompt else []
+        told += [asdict(task)] if task.evidence else []
         digest.update(json.dumps(told, ensure_ascii=False).encode() + b"\n")
     return digest.hexdigest()
 

@@ -13,6 +13,7 @@ from sleuth.data.overlap import folded
 from sleuth.data.questions import COLUMNS, task_from_row
 from sleuth.data.rows import rows_and_faults
 from sleuth.data.suites import sets_in
+from sleuth.rewards.citation.claims import bracketed, tagged
 from sleuth.rewards.match import normalise
 from sleuth.types import SleuthError, Task
 
@@ -36,7 +37,8 @@ class DataReport:
     `repeated_questions` are asked before under another id, in the same words but for case, punctuation and spaces.
     `empty_answers` are golden answers of which normalising leaves nothing, so that no answer in words can match them.
     `overlap` are questions that the other data asks too; None where there is none. `sources` counts questions by
-    source.
+    source. `tool_outputs` counts rows that bring one to refine, and `unknown_citations` are those of them whose own
+    answer cites an id that it does not have.
     """
 
     rows: int
@@ -46,6 +48,8 @@ class DataReport:
     empty_answers: Findings
     overlap: Findings | None
     sources: dict[str, int]
+    tool_outputs: int
+    unknown_citations: Findings
 
     @property
     def refused(self) -> int:
@@ -75,6 +79,8 @@ def check_data(
         empty_answers=_findings(_empty_answers(tasks)),
         overlap=None if against is None else _overlap(tasks, against),
         sources=dict(Counter(task.source for _, task in tasks).most_common()),
+        tool_outputs=sum(task.evidence is not None for _, task in tasks),
+        unknown_citations=_findings(_unknown_citations(tasks)),
     )
 
 
@@ -115,6 +121,16 @@ def _empty_answers(tasks: Iterable[tuple[str, Task]]) -> Iterator[str]:
         for answer in task.golden_answers:
             if not normalise(answer):
                 yield f"{where}: golden answer {answer!r} is empty once it is normalised"
+
+
+def _unknown_citations(tasks: Iterable[tuple[str, Task]]) -> Iterator[str]:
+    for where, task in tasks:
+        if task.evidence is not None:
+            answer = tagged(task.reference)
+            cited = (answer if answer.claims else bracketed(task.reference)).ids
+            unknown = sorted(cited - {snippet.id for snippet in task.evidence.snippets})
+            if unknown:
+                yield f"{where}: the answer cites {', '.join(unknown)}"
 
 
 def _overlap(tasks: Sequence[tuple[str, Task]], against: Path) -> Findings:

@@ -46,9 +46,14 @@ def failure_mode(record: Record) -> Mode:
     `never_searches`, `malformed` (no answer could be read), `wrong_evidence`, `wrong_reading`; `wrong_untold` where the
     question does not tell what its evidence would be.
 
+    A refiner is right where a supported claim holds the answer, or where it rightly abstains. It is given its evidence,
+    so that it never searches and what it gets wrong is read wrong.
+
     An echo comes first because it explains the others: a prompt that is repeated holds tags, which are taken for a
     search or for an answer.
     """
+    if "citation_f1" in record:
+        return _refined(record)
     if record.get("em") is None or record.get("stop") == "failed":
         return "missing"
     if record["em"] > 0:
@@ -63,6 +68,14 @@ def failure_mode(record: Record) -> Mode:
     if shown is None:
         return "wrong_untold"
     return "wrong_reading" if shown else "wrong_evidence"
+
+
+def _refined(record: Record) -> Mode:
+    if record["note"] in ("malformed", "no_answer"):
+        return "malformed"
+    if record["grounded"] is None:
+        return "wrong_untold"
+    return "right" if record["grounded"] else "wrong_reading"
 
 
 def echoes_prompt(record: Record) -> bool:

@@ -41,7 +41,7 @@ def episode_figures(records: Sequence[Record]) -> dict[str, Measured]:
         "searches_two_hop": (bootstrap_mean, two_hop, _searches),
         "query_recall": (share, with_gold, _first_search_found_gold),
         "query_recall_searched": (share, with_gold, _first_search_found_gold_if_any),
-        "response_tokens_mean": (bootstrap_mean, records, _response_tokens),
+        "response_tokens_mean": (bootstrap_mean, records, response_tokens),
         "missing": (share, records, _missing),
     }
     for name in dict.fromkeys(name for _, _, score in records for name in compatible_scores(score)):
@@ -100,7 +100,8 @@ def _searched(task: Task, trajectory: Trajectory, score: Score) -> float | None:
     return None if trajectory.stop == "failed" else float(trajectory.searches > 0)
 
 
-def _response_tokens(task: Task, trajectory: Trajectory, score: Score) -> float | None:
+def response_tokens(task: Task, trajectory: Trajectory, score: Score) -> float | None:
+    """How many tokens the policy wrote; None where the retriever cut the story short."""
     if trajectory.stop == "failed":
         return None
     return sum(len(segment.tokens) for segment in trajectory.segments if segment.author == "policy")

@@ -9,6 +9,7 @@ from typing import Any
 
 from sleuth.evaluation.arms import Difference, Runs
 from sleuth.evaluation.arms import difference as difference_of_arms
+from sleuth.evaluation.citation_figures import FIGURES as CITATION_FIGURES
 from sleuth.evaluation.failures import evidence_shown
 from sleuth.evaluation.intervals import Measured, Stratum, mean_of_means
 
@@ -30,11 +31,14 @@ FIGURES = (
     "query_recall",
     "evidence_shown",
     "response_tokens_mean",
+    *CITATION_FIGURES,
     "missing",
 )
 """What `question_value` can tell of a record, in the order of tables."""
 
-MEANS = {"f1", "searches_mean", "searches_two_hop", "response_tokens_mean"}
+MEANS = {"f1", "searches_mean", "searches_two_hop", "response_tokens_mean", "padding", "claims"} | {
+    name for name in CITATION_FIGURES if name.startswith("citation_") or name == "valid_ids"
+}
 """Those of them that are no share."""
 
 
@@ -68,8 +72,8 @@ def question_value(key: str, record: Record) -> float | None:
         case "response_tokens_mean":
             return _response_tokens(record) if whole else None
         case "missing":
-            return float(em is None)
-    return record.get(key) if key.startswith("score_") else None
+            return float(em is None and "citation_f1" not in record)
+    return record.get(key) if key.startswith("score_") or key in CITATION_FIGURES else None
 
 
 def by_question(records: Iterable[Record]) -> dict[str, list[Record]]:

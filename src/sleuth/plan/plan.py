@@ -36,7 +36,7 @@ class StagePlan:
     steps: int = 0
     prompts: int = 0
     episodes: int = 0
-    judge_calls: int = 0  # no reward asks a judge
+    judge_calls: int = 0  # the one judge that a recipe can name is part of us
     tokens: int | None = None
     seconds: float | None = None
     seconds_at_most: float | None = None

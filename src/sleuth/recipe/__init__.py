@@ -1,10 +1,10 @@
 """A run as strict models read from TOML. Never imports torch."""
 
 from sleuth.recipe.data import ExaminationRecipe, QuestionsRecipe, WorldTextRecipe
-from sleuth.recipe.envs import SearchEnvRecipe
+from sleuth.recipe.envs import RefineEnvRecipe, SearchEnvRecipe
 from sleuth.recipe.load import load_recipe
 from sleuth.recipe.recipe import Recipe, ResolvedFrom, StageRecipe
-from sleuth.recipe.rewards import AnswerRewardRecipe
+from sleuth.recipe.rewards import AnswerRewardRecipe, CitationRecipe
 from sleuth.recipe.stages import (
     EvaluateRecipe,
     GrpoRecipe,
@@ -19,6 +19,7 @@ from sleuth.recipe.training import InitRecipe, TrainingRecipe
 
 __all__ = [
     "AnswerRewardRecipe",
+    "CitationRecipe",
     "EvaluateRecipe",
     "ExaminationRecipe",
     "GrpoRecipe",
@@ -27,6 +28,7 @@ __all__ = [
     "LossRecipe",
     "QuestionsRecipe",
     "Recipe",
+    "RefineEnvRecipe",
     "ResolvedFrom",
     "SamplingRecipe",
     "SearchEnvRecipe",

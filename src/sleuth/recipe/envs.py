@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
@@ -80,4 +80,30 @@ class SearchEnvRecipe(StrictModel):
         return self
 
 
-EnvRecipe = SearchEnvRecipe
+class RefineEnvRecipe(StrictModel):
+    """The reasoning of a search agent and what its tool returned, to be told again in one answer whose claims cite."""
+
+    kind: Literal["refine"]
+    mode: Literal["answer_only", "thinking"] = "answer_only"
+    """What is written: the answer and nothing else, or a thought before it."""
+    prompt: str = "refine"
+    """A prompt that `sleuth prompts` lists, by its name, or the path of a text file. At its {question} stand question,
+    reasoning and tool output, or, with data.ask_with = "prompt", the row's own message (prompt = "bare" is nothing
+    else)."""
+    prompt_role: Role = "raw"
+    """Where the prompt stands: "raw" is the text itself, as it is; "user" and "system" are messages of the model's chat
+    template."""
+    template_flags: dict[str, bool | int | float | str] = Field(default_factory=dict)
+    """What the chat template is told besides, such as `{ enable_thinking = false }`."""
+    turn_tokens: PositiveInt | None = None
+    """Tokens that may be written; absent: 1024."""
+
+    @model_validator(mode="after")
+    def _flags_have_a_template(self) -> Self:
+        if self.template_flags and self.prompt_role == "raw":
+            raise ValueError('template_flags are for a chat template: set prompt_role = "user" or "system"')
+        return self
+
+
+EnvRecipe = Annotated[SearchEnvRecipe | RefineEnvRecipe, Field(discriminator="kind")]
+"""`[stage.env]`, by its kind."""

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, NonNegativeInt, model_validator
 
-from sleuth.recipe.envs import EnvRecipe
+from sleuth.recipe.envs import EnvRecipe, RefineEnvRecipe
 from sleuth.recipe.rewards import RewardRecipe
 from sleuth.recipe.stages import EvaluateRecipe, GrpoRecipe, SupervisedRecipe, WarmStartRecipe
 from sleuth.recipe.strict import Name, Row, StrictModel
@@ -81,8 +81,10 @@ class Recipe(StrictModel):
     @model_validator(mode="after")
     def _warm_starts_have_their_stage(self) -> Self:
         for index, stage in enumerate(self.stage):
-            if isinstance(stage, WarmStartRecipe):
-                self.warmed(index)
+            if isinstance(stage, WarmStartRecipe) and isinstance(self.warmed(index).env, RefineEnvRecipe):
+                raise ValueError(
+                    f'stage.{index}.kind = "warm_start" teaches to search, and the stage behind it refines'
+                )
         return self
 
     @model_validator(mode="after")
@@ -128,6 +130,9 @@ class Recipe(StrictModel):
     @model_validator(mode="after")
     def _forced_searches_are_allowed(self) -> Self:
         for index, stage in enumerate(self.stage):
-            if isinstance(stage, EvaluateRecipe) and stage.also_forced and self.played_in(index)[0].searches == 0:
+            if not isinstance(stage, EvaluateRecipe) or not stage.also_forced:
+                continue
+            env = self.played_in(index)[0]
+            if isinstance(env, RefineEnvRecipe) or env.searches == 0:
                 raise ValueError(f"stage.{index}.also_forced = true needs an env with searches of 1 or more")
         return self

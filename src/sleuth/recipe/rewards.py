@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, PositiveFloat
+from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
 
 from sleuth.recipe.strict import StrictModel
 
@@ -63,6 +63,58 @@ class AnswerFromEvidenceRecipe(_PartRecipe):
     kind: Literal["answer_from_evidence"]
 
 
+NAMED_SUMS: dict[str, dict[str, Any]] = {
+    "recommended": {"citation_weight": 0.4, "format_gate": True, "padding_penalty": 0.1},
+    "additive": {"citation_weight": 0.2, "format_gate": False, "padding_penalty": 0.0},
+    "convex": {"citation_weight": 0.2, "format_gate": False, "padding_penalty": 0.0},
+}
+"""What each sum takes where nothing is said: ours, and the two readings of the published cards, whose citation weight
+is 0.2 or 0.5 (S2 and S4)."""
+
+
+class CitationRecipe(_PartRecipe):
+    """Whether every claim of the answer has a source, and what content and citations are worth together."""
+
+    kind: Literal["citation"]
+    judge: Literal["lexical"] = "lexical"
+    """Who decides what supports what: "lexical" compares names, dates, numbers, words and denials, offline."""
+    sum: Literal["recommended", "additive", "convex"] = "recommended"
+    """A gate times a mix of content and citations, less a penalty for padding; or, as the published refiners may have
+    it, content + weight x citations, or (1 - weight) x content + weight x citations."""
+    formula: Literal["f1", "dr_tulu"] = "f1"
+    """What stands for the citations: F1, with the precision that leaves each citation out (arXiv:2305.14627), or
+    0.6 F1 with the precision of all of them together + 0.4 of ids that exist (arXiv:2511.19399)."""
+    content: Literal["grounded", "none"] = "grounded"
+    """What stands for the content: whether a supported claim holds a golden answer, or, where no answer is known,
+    nothing: then the citations stand in for it."""
+    citation_weight: Annotated[float, Field(ge=0, le=1)]
+    """The citations' weight in the sum; absent: 0.4 of ours, 0.2 of the published ones."""
+    format_gate: bool
+    """Content is paid only in a well-formed transcript; absent: in ours, which gates the citations too."""
+    padding_penalty: NonNegativeFloat
+    """What an answer of nothing but uncited words loses; absent: 0.1 in ours."""
+    verification_reward: PositiveFloat = 1.0
+    """Multiplies the sum; the published refiners have 10."""
+    non_stop_penalty: bool = False
+    """Pay nothing for an answer that the token budget cut off."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, table: Any) -> Any:
+        named = NAMED_SUMS.get(str(table.get("sum", "recommended")), {}) if isinstance(table, dict) else {}
+        return named | table if named else table
+
+    @model_validator(mode="after")
+    def _sum_fits(self) -> Self:
+        if self.sum == "recommended" and not self.format_gate:
+            raise ValueError('format_gate = false: sum = "recommended" is nothing without its gate; take "convex"')
+        if self.sum != "recommended" and self.padding_penalty:
+            raise ValueError(
+                f'padding_penalty = {self.padding_penalty} has no part in sum = "{self.sum}"; leave it out'
+            )
+        return self
+
+
 RewardRecipe = (
     AnswerRewardRecipe
     | SubMatchRecipe
@@ -71,6 +123,7 @@ RewardRecipe = (
     | SearchedRecipe
     | EvidenceInResultsRecipe
     | AnswerFromEvidenceRecipe
+    | CitationRecipe
 )
 RewardTable = Annotated[RewardRecipe, Field(discriminator="kind")]
 """One `[[stage.reward]]`."""

@@ -16,7 +16,7 @@ from pydantic import (
 
 from sleuth.recipe.credit import CreditRecipe
 from sleuth.recipe.data import ExaminationRecipe, QuestionsRecipe, WorldTextRecipe
-from sleuth.recipe.envs import EnvRecipe, Role
+from sleuth.recipe.envs import EnvRecipe, RefineEnvRecipe, Role
 from sleuth.recipe.rewards import RewardTable
 from sleuth.recipe.strict import Name, Row, StrictModel
 from sleuth.recipe.training import InitRecipe, TrainingRecipe
@@ -144,6 +144,10 @@ class SupervisedRecipe(TrainingRecipe):
     """Start from random weights of this shape instead of the recipe's model."""
 
 
+REFINER_REWARDS = ("citation", "format")
+"""What can be paid for where nothing is searched and no answer is short."""
+
+
 class GrpoRecipe(TrainingRecipe):
     """Group-relative policy optimisation (arXiv:2402.03300) of episodes in an environment."""
 
@@ -185,6 +189,16 @@ class GrpoRecipe(TrainingRecipe):
             raise ValueError(
                 f"env.turn_tokens = {self.env.turn_tokens} leaves no room for a prompt in context = {self.context}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _rewards_read_what_is_written(self) -> Self:
+        for index, reward in enumerate(self.reward if isinstance(self.env, RefineEnvRecipe) else ()):
+            if reward.kind not in REFINER_REWARDS:
+                raise ValueError(
+                    f'reward.{index}.kind = "{reward.kind}" reads the answer of a search; an env that refines is paid '
+                    f"by {' or '.join(json.dumps(kind) for kind in REFINER_REWARDS)}"
+                )
         return self
 
 

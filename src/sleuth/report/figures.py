@@ -22,11 +22,22 @@ LABELS = {
     "query_recall": "First query finds a gold passage",
     "query_recall_searched": "The same, among those that searched",
     "evidence_shown": "Evidence among the results",
+    "citation_recall": "Claims that their citations support",
+    "citation_precision": "Citations that are needed",
+    "citation_f1": "F1 of the citations",
+    "citation_precision_concatenated": "Claims supported at all",
+    "valid_ids": "Cited ids that exist",
+    "grounded": "Right answer in a supported claim",
+    "right_abstention": "Abstains where nothing answers",
+    "wrong_abstention": "Abstains where something does",
+    "well_formed": "Nothing but the answer",
+    "padding": "Words without a citation",
+    "claims": "Claims",
     "response_tokens_mean": "Tokens the policy wrote",
     "missing": "Missing verdicts",
 }
 
-DECIMALS = {"searches_mean": 2, "searches_two_hop": 2, "response_tokens_mean": 1}
+DECIMALS = {"searches_mean": 2, "searches_two_hop": 2, "claims": 2, "response_tokens_mean": 1}
 """How many are told of a figure; 3 of any other."""
 
 OUTCOMES = ("correct", "wrong", "no_answer", "malformed")

@@ -6,6 +6,7 @@ import re
 from functools import lru_cache
 
 from sleuth.dialects import Dialect
+from sleuth.dialects.refine import ANSWER_ONLY
 from sleuth.types import Episode
 
 
@@ -14,7 +15,7 @@ def well_formed(episode: Episode, dialect: Dialect) -> float:
     first, an answer last.
 
     Read off the policy's turns alone: neither a passage nor a cut can spoil a structure, or lend one. A turn whose
-    search the environment opened has no thought.
+    search the environment opened has no thought, nor has one of a refiner that is to answer only.
     """
     segments = [segment for trajectory in episode.trajectories for segment in trajectory.segments]
     first = next((at for at, segment in enumerate(segments) if segment.author == "policy"), len(segments))
@@ -34,7 +35,8 @@ def _forms(dialect: Dialect) -> tuple[re.Pattern[str], re.Pattern[str], re.Patte
     def element(tags_open: str, tags_close: str) -> str:
         return rf"{re.escape(tags_open)}{no_tag}{re.escape(tags_close)}\s*"
 
-    thought = rf"\s*{element(dialect.think.open, dialect.think.close)}"
+    thinks = dialect.name != ANSWER_ONLY.name
+    thought = rf"\s*{element(dialect.think.open, dialect.think.close) if thinks else ''}"
     search, answer = (thought + element(tags.open, tags.close) for tags in (dialect.search, dialect.answer))
     query = no_tag + re.escape(dialect.search.close) + r"\s*"
     return re.compile(search, re.DOTALL), re.compile(answer, re.DOTALL), re.compile(query, re.DOTALL)

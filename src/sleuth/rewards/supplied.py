@@ -18,7 +18,7 @@ def stands_in_results(answer: str, trajectory: Trajectory) -> bool:
 
 def passages_with(answer: str, trajectory: Trajectory) -> Iterator[Passage]:
     """The passages in which an answer so stands, in the order in which they were shown."""
-    for passage, shown in _shown(trajectory):
+    for _, _, passage, shown in shown_passages(trajectory):
         if stands_in(answer, f"{passage.title}\n{passage.text}") and stands_in(answer, shown):
             yield passage
 
@@ -30,14 +30,18 @@ def stands_in(answer: str, text: str) -> bool:
     return bool(words) and f" {words} " in f" {normalise(text)} "
 
 
-def _shown(trajectory: Trajectory) -> Iterator[tuple[Passage, str]]:
-    """Every passage, with all that the environment wrote in answer to its search. The last action is what the last turn
-    of the policy was understood to be, and so on backwards; earlier ones, where a story is told anew in the middle,
-    stand in what was written before."""
+def shown_passages(trajectory: Trajectory) -> Iterator[tuple[int, int, Passage, str]]:
+    """(search, rank, passage, shown): every passage with the numbers of its search and in it, from 1, and all that the
+    environment wrote in answer to that search.
+
+    The last action is what the last turn of the policy was understood to be, and so on backwards; earlier ones, where a
+    story is told anew in the middle, stand in what was written before."""
     before, *replies = _replies(trajectory)
     told = len(trajectory.actions) - len(replies)
+    search = 0
     for action, reply in zip(trajectory.actions, [before] * told + replies, strict=False):
-        yield from ((passage, reply) for passage in action.passages)
+        search += action.kind == "search"
+        yield from ((search, rank, passage, reply) for rank, passage in enumerate(action.passages, start=1))
 
 
 def _replies(trajectory: Trajectory) -> list[str]:

@@ -9,6 +9,8 @@ from typing import Any
 
 from sleuth import __version__
 from sleuth.dialects import Dialect
+from sleuth.dialects.refine import refines
+from sleuth.prompts.published import QUESTION
 from sleuth.recipe import Recipe, StageRecipe
 from sleuth.recipe.toml_writer import emit_value
 from sleuth.runs.base_card import Inherited, inherited_from
@@ -91,12 +93,10 @@ def _bounds(results: Results, overlaps: Sequence[Mapping[str, Any]]) -> list[str
 
 def _how_to_run(checkpoint: Path, protocol: ProtocolCard | None) -> list[str]:
     """With Sleuth, which reads `protocol.json`, or with a server of completions, to which one must hold to it."""
-    lines = [
-        "```",
-        f"sleuth serve {checkpoint} --index DIR    # a page to talk to it, and OpenAI's API",
-        f"sleuth eval {checkpoint} --questions FILE --index DIR",
-        "```",
-    ]
+    index = "" if protocol is not None and refines(protocol.dialect) else " --index DIR"
+    lines = ["```", f"sleuth eval {checkpoint} --questions FILE{index}", "```"]
+    if index:
+        lines.insert(1, f"sleuth serve {checkpoint}{index}    # a page to talk to it, and OpenAI's API")
     if protocol is None:
         return lines
     dialect = protocol.dialect
@@ -115,6 +115,13 @@ def _how_to_run(checkpoint: Path, protocol: ProtocolCard | None) -> list[str]:
         sent = (
             f"Send the prompt below as the {protocol.prompt_role}'s message of the chat template, written out as text,"
         )
+    if refines(dialect):
+        given = f"At its {QUESTION} stand question, reasoning and, in {dialect.information.open}, the tool output."
+        return [
+            *lines,
+            "",
+            f"Any server of plain completions runs it too: {served}. {sent} and stop at {stops}. {given}",
+        ]
     return [
         *lines,
         "",

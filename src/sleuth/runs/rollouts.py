@@ -7,6 +7,7 @@ returns as the same Python float. Every other number returns as it was.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sleuth.runs.atomic import replacing_file
-from sleuth.types import Action, Episode, Group, Passage, Score, Segment, SleuthError, Task, Trajectory
+from sleuth.types import (
+    Action,
+    Episode,
+    Evidence,
+    Group,
+    Passage,
+    Rubric,
+    Score,
+    Segment,
+    SleuthError,
+    Task,
+    Trajectory,
+)
 
 _PASSAGE = pa.struct([("id", pa.string()), ("title", pa.string()), ("text", pa.string()), ("score", pa.float64())])
 _ACTION = pa.struct([("kind", pa.string()), ("text", pa.string()), ("passages", pa.list_(_PASSAGE))])
@@ -29,6 +42,15 @@ _SEGMENT = pa.struct(
         ("cut", pa.int32()),
     ]
 )
+_EVIDENCE = pa.struct(
+    [
+        ("reasoning", pa.string()),
+        ("output", pa.string()),
+        ("snippets", pa.list_(_PASSAGE)),
+        ("answerable", pa.bool_()),  # null: nobody told
+    ]
+)
+_RUBRIC = pa.struct([("title", pa.string()), ("description", pa.string()), ("wanted", pa.bool_())])
 SCHEMA = pa.schema(
     [
         ("group", pa.int32()),  # counts the groups of the file: a step may ask one question twice
@@ -39,6 +61,9 @@ SCHEMA = pa.schema(
         ("kind", pa.string()),
         ("source", pa.string()),
         ("prompt", pa.string()),  # null: the environment's, or a file from before tasks could bring their own
+        ("evidence", _EVIDENCE),  # null: the task has none, or the file is from before there was any; so the next two
+        ("reference", pa.string()),
+        ("rubrics", pa.list_(_RUBRIC)),
         ("sample", pa.int32()),
         ("trajectory", pa.int32()),
         ("stop", pa.string()),
@@ -102,6 +127,9 @@ def _task_row(task: Task) -> dict[str, Any]:
         "kind": task.kind,
         "source": task.source,
         "prompt": task.prompt,
+        "evidence": task.evidence and asdict(task.evidence),
+        "reference": task.reference,
+        "rubrics": [asdict(rubric) for rubric in task.rubrics],
     }
 
 
@@ -164,7 +192,16 @@ def _task(row: Mapping[str, Any]) -> Task:
         kind=row["kind"],
         source=row["source"],
         prompt=row["prompt"] or "",
+        evidence=_evidence(row["evidence"]),
+        reference=row["reference"] or "",
+        rubrics=tuple(Rubric(**rubric) for rubric in row["rubrics"] or ()),
     )
+
+
+def _evidence(row: Mapping[str, Any] | None) -> Evidence | None:
+    if row is None:
+        return None
+    return Evidence(**{**row, "snippets": tuple(Passage(**snippet) for snippet in row["snippets"])})
 
 
 def _score(row: Mapping[str, Any]) -> Score:

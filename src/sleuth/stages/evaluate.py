@@ -10,16 +10,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sleuth.build import answer_scorer_of, search_setting
+from sleuth.build import answer_scorer_of, setting_of
 from sleuth.data.questions import select_tasks
 from sleuth.data.suites import QuestionSet, Suite, load_suite
+from sleuth.dialects.refine import refines
+from sleuth.evaluation.citation_figures import FIGURES as CITATION_FIGURES
+from sleuth.evaluation.citation_figures import citation_figures, citation_value
 from sleuth.evaluation.metrics import compatible_scores, episode_figures, outcome_counts
 from sleuth.evaluation.suite_figures import mean_over_sets, record_values, set_figures
 from sleuth.recipe.stages import EvaluateRecipe
 from sleuth.runs.atomic import write_text
 from sleuth.stages.examination import Examination
 from sleuth.stages.stage_run import StageRun
-from sleuth.types import Episode, Score
+from sleuth.types import Episode, Score, Task
 
 
 def run_evaluate(stage: EvaluateRecipe, run: StageRun) -> Path:
@@ -44,7 +47,7 @@ def run_evaluate(stage: EvaluateRecipe, run: StageRun) -> Path:
         examination = Examination(
             model=model,
             tokenizer=tokenizer,
-            setting=search_setting(arm, tokenizer, tasks),
+            setting=setting_of(arm, tokenizer, tasks),
             context=context,
             temperature=stage.temperature,
             seed=run.recipe.seed,
@@ -141,10 +144,11 @@ def evaluation(
     """The contents of an evaluation file: every figure with its interval, how the episodes ended, and all records."""
     records = [(episode.task, episode.whole, score) for episode, score in answered]
     protocol = examination.protocol()
+    figures = citation_figures if refines(examination.setting.dialect) else episode_figures
     return {
         "name": name,
         "model": model,
-        **{key: figure.as_json() for key, figure in episode_figures(records).items()},
+        **{key: figure.as_json() for key, figure in figures(records).items()},
         "outcomes": outcome_counts(records),
         "temperature": examination.temperature,
         **({"engine": examination.server.as_json()} if examination.server is not None else {}),
@@ -165,6 +169,7 @@ def question_record(episode: Episode, score: Score) -> dict[str, Any]:
         "kind": episode.task.kind,
         "em": score.parts.get("em"),
         **compatible_scores(score),
+        **_citations(episode.task, score),
         "note": score.note,
         "answer": answers[-1] if answers else None,
         "searches": trajectory.searches,
@@ -182,6 +187,13 @@ def question_record(episode: Episode, score: Score) -> dict[str, Any]:
             for action in trajectory.actions
         ],
     }
+
+
+def _citations(task: Task, score: Score) -> dict[str, float | None]:
+    """What an answer's citations were found to be, where they were judged."""
+    if "claims" not in score.parts:
+        return {}
+    return {name: citation_value(name, task, score) for name in CITATION_FIGURES}
 
 
 def write_evaluation(file: Path, contents: dict[str, Any]) -> None:

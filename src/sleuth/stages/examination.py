@@ -10,31 +10,23 @@ from pathlib import Path
 
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from sleuth.build import (
-    SearchSetting,
-    answer_reward_of,
-    context_of,
-    load_model,
-    load_outline,
-    search_setting,
-    setting_of_card,
-)
+from sleuth.build import Setting, context_of, examiner_of, load_model, load_outline
+from sleuth.dialects.refine import refines
 from sleuth.engines.http import HttpEngine
 from sleuth.engines.local import LocalEngine
 from sleuth.engines.server import Server, find_server
-from sleuth.recipe.envs import Role, SearchEnvRecipe
+from sleuth.recipe.envs import Role
 from sleuth.render import Renderer
 from sleuth.rewards.scorers import scorer_of
 from sleuth.rewards.scorers.strict import STRICT
 from sleuth.rollout import Rollout, scored
 from sleuth.runs.progress import ProgressBar
 from sleuth.runs.protocol import ProtocolCard
+from sleuth.stages.asked_setting import Wishes, asked_setting
 from sleuth.stages.memory import is_out_of_memory
 from sleuth.types import Engine, Episode, Score, SleuthError, Task
 
 DEFAULT_CONTEXT = 4096
-DEFAULT_DIALECT = "sleuth"
-DEFAULT_PROMPT = "plain"
 DEFAULT_SLOTS = 64
 
 
@@ -54,7 +46,7 @@ class Examination:
 
     model: PreTrainedModel | Served
     tokenizer: PreTrainedTokenizerFast
-    setting: SearchSetting
+    setting: Setting
     context: int
     slots: int = DEFAULT_SLOTS
     temperature: float = 0.0
@@ -95,7 +87,7 @@ class Examination:
             )
             with ProgressBar(name, len(tasks) * self.samples) as bar:
                 groups = await rollout.groups(tasks, self.setting.env, samples=self.samples, finished=bar.advance)
-        done = await scored(groups, answer_reward_of(self.scorer, self.setting.dialect, self.tokenizer))
+        done = await scored(groups, examiner_of(self.scorer, self.setting.dialect, self.tokenizer))
         return [pair for group in done for pair in zip(group.episodes, group.scores, strict=True)]
 
     @asynccontextmanager
@@ -129,34 +121,28 @@ def examination_of(
     """A checkpoint under the protocol it carries, or under another prompt, its role, context, dialect or scorer; and
     what differs from its training. Another dialect brings its own budgets and no context. Passages come from the
     `index` or from servers at `urls`, one of the two; without either, searches find nothing. `engine` is the URL of a
-    server that serves the checkpoint: then its weights are not loaded here."""
+    server that serves the checkpoint: then its weights are not loaded here. A model that carries no protocol searches,
+    unless all tasks bring a tool output to refine."""
     card = ProtocolCard.read(Path(model)) if Path(model).is_dir() else None
-    judge = scorer_of(scorer or (card.scorer if card else STRICT.name))
-    role = prompt_role or (card.prompt_role if card else "raw")
+    judge = scorer_of(scorer or (card.scorer if card and not refines(card.dialect) else STRICT.name))
     if engine is not None:
         loaded, tokenizer, holds, notes = _served(model, engine, served_as)
     else:
         loaded, tokenizer = load_model(model, dtype=dtype, device="auto")
         holds, notes = context_of(loaded), []
-    env = SearchEnvRecipe(
-        kind="search",
-        dialect=dialect or (card.dialect.name if card else DEFAULT_DIALECT),
-        prompt=prompt or (card.prompt if card else DEFAULT_PROMPT),
-        prompt_role=role,
-        template_flags=card.template_flags if card and role != "raw" else {},
+    wishes = Wishes(
         index=index,
         urls=tuple(urls),
-        retriever="remote" if urls else "index" if index else "empty",
-        forced_search=card.forced_search if card and forced_search is None else bool(forced_search),
+        dialect=dialect,
+        prompt=prompt,
+        prompt_role=prompt_role,
+        forced_search=forced_search,
     )
-    if card is not None and env.dialect == card.dialect.name:
-        setting, differences = setting_of_card(card, env, tokenizer, tasks)
-        trained_context = card.context
-    else:
-        setting = search_setting(env, tokenizer, tasks)
+    setting, differences = asked_setting(card, wishes, tokenizer, tasks)
+    trained_context = card.context if card is not None and differences is not None else None
+    if differences is None:
         trained = f"was trained in the dialect {card.dialect.name!r}" if card else "carries no protocol"
         differences = [f"{model} {trained}: asked in the dialect {setting.dialect.name!r}"]
-        trained_context = None
     fitting, context_notes = _context(context, trained=trained_context, holds=holds)
     examination = Examination(
         model=loaded,

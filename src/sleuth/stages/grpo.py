@@ -19,9 +19,10 @@ from sleuth.build import (
     policy_loss_of,
     reward_of,
     reward_spec_of,
-    search_setting,
+    setting_of,
 )
 from sleuth.data.questions import questions_hash, select_tasks
+from sleuth.dialects.refine import refines
 from sleuth.engines.local import LocalEngine
 from sleuth.evaluation.gain import require_text
 from sleuth.learn.advantages import has_signal
@@ -61,7 +62,7 @@ class Learner:
         self.model, self.tokenizer = run.load(saved.checkpoint if saved else run.model)
         self.renderer = Renderer(self.tokenizer)
         self.order = EndlessOrder(select_tasks(stage.data), seed=run.key, taken=saved.state["asked"] if saved else 0)
-        self.setting = search_setting(stage.env, self.tokenizer, self.order.items)
+        self.setting = setting_of(stage.env, self.tokenizer, self.order.items)
         if stage.credit is not None:
             require_text(self.setting.dialect)
         self.reward = reward_of(stage.reward, self.setting.dialect, self.tokenizer)
@@ -102,7 +103,8 @@ class Learner:
         if not self.stage.probe_prompts:
             return lines
         tasks = self.order.peek(self.stage.probe_prompts)
-        return lines + probe_lines(asyncio.run(self._groups(tasks, step=0, first_prompt=0)))
+        played = asyncio.run(self._groups(tasks, step=0, first_prompt=0))
+        return lines + probe_lines(played, searches=not refines(self.setting.dialect))
 
     def step(self, step: int) -> dict[str, Any]:
         """One optimiser step on fresh episodes; its figures."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from sleuth.build import dialect_of, optimisation_of, policy_loss_of, reward_of
+from sleuth.build import dialect_in, optimisation_of, policy_loss_of, reward_of
 from sleuth.learn.policy import Policy, frozen_copy
 from sleuth.recipe.stages import GrpoRecipe
 from sleuth.render import load_tokenizer
@@ -82,7 +82,7 @@ def replay(
     anew = groups
     if not any(reward.shuffle for reward in changed.reward):
         tokenizer = load_tokenizer(str(run.model))
-        reward = reward_of(changed.reward, dialect_of(changed.env.dialect), tokenizer)
+        reward = reward_of(changed.reward, dialect_in(changed.env), tokenizer)
         anew = list(map(_with_credits_of, groups, asyncio.run(scored(groups, reward))))
     left_out = [all(value is None for value in of_group) for of_group in advantages]
     weighed = [advantages_of(group, changed, replaced=out) for group, out in zip(anew, left_out, strict=True)]

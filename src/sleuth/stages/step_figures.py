@@ -69,8 +69,9 @@ def sampled_entropy(groups: Sequence[Group]) -> float | None:
     return -fmean(told) if told else None
 
 
-def probe_lines(groups: Sequence[Group]) -> list[str]:
-    """Whether there is anything to learn from, and what to do where there is not."""
+def probe_lines(groups: Sequence[Group], *, searches: bool = True) -> list[str]:
+    """Whether there is anything to learn from, and what to do where there is not; `searches` where there is a tool to
+    search with."""
     episodes = _whole_episodes(groups)
     values = [value for group in groups for value in values_of(group) if value is not None]
     if not episodes or not values:
@@ -78,11 +79,12 @@ def probe_lines(groups: Sequence[Group]) -> list[str]:
     signal = fmean(float(has_signal(values_of(group))) for group in groups)
     searched = fmean(float(episode.trajectory.searches > 0) for episode in episodes)
     answered = fmean(float(episode.trajectory.stop == "answered") for episode in episodes)
+    of_episodes = f"{searched:.0%} of episodes search, {answered:.0%}" if searches else f"{answered:.0%} of episodes"
     lines = [
         f"probe of {len(groups)} questions x {len(groups[0].episodes)} samples: {signal:.0%} of groups carry signal, "
-        f"{searched:.0%} of episodes search, {answered:.0%} end with an answer"
+        f"{of_episodes} end with an answer"
     ]
-    if searched < FEW:
+    if searches and searched < FEW:
         lines.append(
             "almost no episode searches: what never happens cannot be reinforced; use a prompt with a worked example, "
             "or fine-tune on a few hundred searching episodes first"

@@ -10,10 +10,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from sleuth.build import SearchSetting, answer_scorer_of, reward_spec_of, search_setting
+from sleuth.build import Setting, answer_scorer_of, reward_spec_of, setting_of
 from sleuth.data.questions import questions_hash, select_tasks
 from sleuth.learn.batch import Row, collate
-from sleuth.recipe.envs import SearchEnvRecipe
+from sleuth.recipe.envs import EnvRecipe
 from sleuth.recipe.stages import HintRecipe, WarmStartRecipe
 from sleuth.render import Renderer
 from sleuth.stages.endless_order import EndlessOrder
@@ -81,8 +81,8 @@ class Lesson:
         questions = select_tasks(self.played_as.data)
         self.tasks = EndlessOrder(questions, seed=run.key).take(stage.prompts)
         env, reward = self.played_as.env, self.played_as.reward
-        self.real = search_setting(env, self.tokenizer, self.tasks)
-        self.hinted = search_setting(hinted_env(env, stage.hint), self.tokenizer, self.tasks)
+        self.real = setting_of(env, self.tokenizer, self.tasks)
+        self.hinted = setting_of(hinted_env(env, stage.hint), self.tokenizer, self.tasks)
         self.protocol = self.real.protocol(
             answer_scorer_of(reward),
             self.played_as.context,
@@ -113,7 +113,7 @@ class Lesson:
         self.said += f"; {found}: {len(rows)} different ones are taught"
         return rows
 
-    def _play(self, setting: SearchSetting, arm: int, samples: int) -> list[tuple[Episode, Score]]:
+    def _play(self, setting: Setting, arm: int, samples: int) -> list[tuple[Episode, Score]]:
         """Episodes of the model as it stands, with their strict scores."""
         stage = self.played_as
         seed, *of_stage = self.run.key
@@ -131,7 +131,7 @@ class Lesson:
         return examination.ask(self.tasks, f"{self.stage.name}, {ARMS[arm]}")
 
 
-def hinted_env(env: SearchEnvRecipe, hint: HintRecipe) -> SearchEnvRecipe:
+def hinted_env(env: EnvRecipe, hint: HintRecipe) -> EnvRecipe:
     """The environment with the hint in it."""
     role = hint.prompt_role or env.prompt_role
     changes = {

@@ -41,6 +41,10 @@ class Library(Mapping[str, Mapping[str, str]]):
     def __len__(self) -> int:
         return len(self._places)
 
+    def about(self, entity: str) -> list[Article]:
+        """The passages about an entity, in the corpus's order."""
+        return [self.articles[place] for place in self._places[entity]]
+
     def gold_id(self, hop: Hop) -> str:
         """The id of the one passage that states what the hop looks up."""
         [place] = [place for place in self._places[hop.subject] if hop.relation in self.articles[place].facts]

@@ -177,3 +177,24 @@ SECOND_HOPS: dict[str, tuple[str, ...]] = {
     "birthplace": ("region",),
 }
 """What may be asked of the entity that the first hop leads to."""
+
+CLAIMS: dict[str, str] = {
+    "birthplace": "{subject} was born in {value}.",
+    "birth_year": "{subject} was born in {value}.",
+    "profession": "{subject} was a {value}.",
+    "employer": "{subject} worked for {value}.",
+    "author": "{value} wrote {subject}.",
+    "year": "{subject} was written in {value}.",
+    "founder": "{value} founded {subject}.",
+    "seat": "{subject} is in {value}.",
+    "region": "{subject} is in {value}.",
+}
+"""A fact in a sentence of its own, as a refiner tells it."""
+
+STALE = (
+    "The almanac of {year} was not right to say that {claim}.",
+    "It is no longer held that {claim}, as the almanac of {year} has it.",
+)
+"""What once was written and does not hold."""
+
+UNANSWERED = "The tool output does not answer this."

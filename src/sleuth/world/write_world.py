@@ -19,12 +19,16 @@ from sleuth.world.facts import World, make_world
 from sleuth.world.library import REPORT_EVERY, Library
 from sleuth.world.names import Split, split_of
 from sleuth.world.questions import Question, ask, one_hops, two_hops
+from sleuth.world.tool_outputs import ToolOutputs
 
 CORPUS = "corpus.jsonl"
 QUESTIONS: dict[Split, str] = {"train": "qa_train.jsonl", "test": "qa_test.jsonl"}
+REFINER: dict[Split, str] = {"train": "refiner_train.jsonl", "test": "refiner_test.jsonl"}
 CARD = "world.json"
 A_PERSON: dict[Split, float] = {"train": 2.0, "test": 0.5}
 """How many questions for each person."""
+OUTPUTS_A_PERSON: dict[Split, float] = {"train": 0.5, "test": 0.25}
+"""How many tool outputs to refine."""
 
 Progress = Callable[[int, int], None]
 """Called with the number of steps done and of all: a passage is composed and then written, a question is written."""
@@ -44,7 +48,8 @@ class WorldCard:
 
 
 def write_world(folder: Path, seed: int, people: int, progress: Progress = lambda done, total: None) -> WorldCard:
-    """Write the corpus, two questions a person to train on, one for two people to test with, and the card.
+    """Write the corpus, two questions a person to train on, one for two people to test with, tool outputs to
+    refine (half as many as people to train on, a quarter to test with), and the card.
 
     Half of the questions have two hops. No training question speaks of anything that a test question looks up (towns
     apart, which all share), or uses its wording. A world that is already in `folder` is replaced once the new one is
@@ -55,12 +60,17 @@ def write_world(folder: Path, seed: int, people: int, progress: Progress = lambd
     world = make_world(seed, people)
     composed = count_articles(world)
     counts = {CORPUS: composed} | {name: round(A_PERSON[split] * people) for split, name in QUESTIONS.items()}
+    counts |= {name: round(OUTPUTS_A_PERSON[split] * people) for split, name in REFINER.items()}
     steps = composed + sum(counts.values())
     library = Library(world, random.Random(f"library {seed} {people}"), lambda count: progress(count, steps))
     contents = {CORPUS: _passage_rows(library)}
     for split, name in QUESTIONS.items():
         drawn = draw_questions(world, library, split, random.Random(f"questions {split} {seed} {people}"))
         contents[name] = _question_rows(split, islice(drawn, counts[name]), library)
+    for split, name in REFINER.items():
+        rng = random.Random(f"tool outputs {split} {seed} {people}")
+        drawn = draw_questions(world, library, split, rng)
+        contents[name] = _refiner_rows(split, islice(drawn, counts[name]), ToolOutputs(world, library, split, rng))
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as complete:
         aside = {name: complete.enter_context(replacing_file(folder / name)) for name in (CARD, *contents)}
@@ -104,6 +114,11 @@ def _question_rows(split: Split, questions: Iterable[Question], library: Library
             "data_source": "world",
             "gold_ids": [library.gold_id(hop) for hop in question.hops],
         }
+
+
+def _refiner_rows(split: Split, questions: Iterable[Question], outputs: ToolOutputs) -> Iterator[dict[str, Any]]:
+    for number, question in enumerate(questions):
+        yield outputs.row(question, id=f"{split}-{number}", type=question.kind, data_source="world")
 
 
 def _write_files(contents: Mapping[Path, Iterable[Mapping[str, Any]]], progress: Callable[[int], None]) -> list[str]:

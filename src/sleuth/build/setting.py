@@ -1,0 +1,97 @@
+"""What the episodes of one stage share, whatever the policy does in them: how it speaks, and how it is asked."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from transformers import PreTrainedTokenizerFast
+
+from sleuth import __version__
+from sleuth.dialects import Dialect
+from sleuth.envs.chat_template import ChatTemplate
+from sleuth.envs.frames import Frame, frame_of
+from sleuth.prompts.published import QUESTION, place_of
+from sleuth.recipe.envs import EnvRecipe, Role
+from sleuth.render import check_writable
+from sleuth.runs.protocol import ProtocolCard, text_sha256
+from sleuth.runs.reward_spec import RewardSpec
+from sleuth.types import Env, Piece, Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting(ABC):
+    """All that the episodes of one stage share; each kind of environment adds what it needs. `env` makes the
+    environment of a task; it needs the `template` wherever the prompt is a message."""
+
+    dialect: Dialect
+    prompt_name: str
+    prompt: str
+    prompt_role: Role
+    template: ChatTemplate | None
+    corpus_sha256: str | None = None
+    forced_search: bool = False
+
+    @abstractmethod
+    def env(self, task: Task) -> Env:
+        """A fresh environment for one episode."""
+
+    def asked_prompt(self) -> str:
+        """The prompt with the place of its question written as ours."""
+        return self.prompt.replace(place_of(self.prompt), QUESTION)
+
+    @property
+    def opening(self) -> str:
+        """What stands before the policy's first word, a question mark in the question's place."""
+        return "".join(piece.text for piece in self.frame().open(self.asked_prompt(), Piece(text="?")))
+
+    def frame(self) -> Frame:
+        """What puts an environment's words where the policy reads them, for one episode."""
+        return frame_of(self.dialect, self.prompt_role, self.template)
+
+    def protocol(
+        self, scorer: str, context: int, reward: RewardSpec | None = None, questions_sha256: str | None = None
+    ) -> ProtocolCard:
+        """The card that travels with what is trained here, in episodes of at most `context` tokens."""
+        return ProtocolCard(
+            dialect=self.dialect,
+            prompt=self.prompt_name,
+            prompt_text=self.prompt,
+            prompt_sha256=text_sha256(self.prompt),
+            prompt_role=self.prompt_role,
+            template_flags=self.template.flags if self.template else {},
+            template_sha256=self.template.sha256 if self.template else None,
+            context=context,
+            forced_search=self.forced_search,
+            scorer=scorer,
+            corpus_sha256=self.corpus_sha256,
+            reward=reward,
+            questions_sha256=questions_sha256,
+            sleuth_version=__version__,
+        )
+
+
+def template_of(env: EnvRecipe, dialect: Dialect, tokenizer: PreTrainedTokenizerFast | None) -> ChatTemplate | None:
+    """The tokenizer's chat template, wherever the prompt is a message of it; the dialect's tags are tried on the
+    tokenizer. None where it does not exist yet."""
+    if tokenizer is None:
+        return None
+    check_writable(tokenizer, dialect.tags)
+    if env.prompt_role == "raw":
+        return None
+    tools = [dialect.tool.schema] if dialect.frame != "text" and dialect.tool is not None else []
+    return ChatTemplate(tokenizer, flags=env.template_flags, tools=tools)
+
+
+def changes_of_card(card: ProtocolCard, setting: Setting) -> list[str]:
+    """What of a setting is not as a checkpoint's card has it, in words."""
+    template = setting.template.sha256 if setting.template else None
+    same_role = setting.prompt_role == card.prompt_role
+    changed = {
+        "the corpus": (card.corpus_sha256, setting.corpus_sha256),
+        "a forced search": (card.forced_search, setting.forced_search),
+        "the prompt": (card.prompt_text, setting.prompt),
+        "the role of the prompt": (card.prompt_role, setting.prompt_role),
+        "the chat template": (card.template_sha256, template if same_role else card.template_sha256),
+    }
+    return [f"{what} is not what the checkpoint was trained with" for what, (was, now) in changed.items() if was != now]

@@ -1,0 +1,9 @@
+"""Who decides what supports what. A judge that could not decide says so; it never says zero."""
+
+from sleuth.judges.lexical import LexicalJudge
+from sleuth.types import Judge
+
+JUDGES: dict[str, type[Judge]] = {"lexical": LexicalJudge}
+"""Judges by the name that a recipe gives them."""
+
+__all__ = ["JUDGES", "LexicalJudge"]

@@ -1,0 +1,187 @@
+"""A sentence as the lexical judge reads it: the names, dates and numbers that it holds, its other words, and whether it
+denies."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from sleuth.judges.words import DENIALS, IRREGULAR, MONTHS, MULTIPLES, NUMBERS, PRONOUNS, STOP
+
+Item = tuple[str, ...]
+"""What can be looked for in another sentence: `("name", "ada", "voss")`, `("date", "1874", "3", "")` (year, month, day,
+as far as they are told), `("number", "12717")`, `("word", "paint")`."""
+
+CACHED_TEXTS = 4096
+"""A group's siblings are judged by the same snippets, and each snippet alone, together and left out."""
+
+TOKEN = re.compile(r"[^\W_]+(?:[.,'\u2019][^\W_]+)*")
+BOUNDARY = re.compile(r"(?<=[.!?])[\"'\u201d)\]]*\s+(?=[\"'\u201c(\[]?[A-Z0-9])|[;\n]+\s*")
+ABBREVIATED = re.compile(r"\b(?:[A-Z]|Dr|Mr|Mrs|Ms|St|Prof|Jr|Sr|vs|etc|al|approx|No|Fig|e\.g|i\.e)\.$")
+WITHIN_NAME = re.compile(r"\.?\s+|[-\u2013]")
+NUMBER = re.compile(r"(?P<value>\d[\d,]*(?:\.\d+)?)(?:st|nd|rd|th|s|kg|g|mg|km|m|cm|mm|c|f)?")
+_MONTH = (
+    r"(?P<month>Jan(?:uary)?|Feb(?:ruary)?|Mar(?:ch)?|Apr(?:il)?|May|June?|July?|Aug(?:ust)?|Sept?(?:ember)?"
+    r"|Oct(?:ober)?|Nov(?:ember)?|Dec(?:ember)?)\.?"
+)
+_DAY, _YEAR = r"(?P<day>\d{1,2})(?:st|nd|rd|th)?", r"(?P<year>\d{4})"
+DATES = tuple(
+    re.compile(rf"\b{pattern}\b")
+    for pattern in (
+        r"(?P<year>\d{4})-(?P<month>\d{1,2})-(?P<day>\d{1,2})",
+        rf"{_DAY} (?:of )?{_MONTH}(?:,? {_YEAR})?",
+        rf"{_MONTH} {_DAY}(?:,? {_YEAR})?",
+        rf"{_MONTH},? (?:of )?{_YEAR}",
+    )
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sentence:
+    """`Sentence` of "She was not born in Tarn in 1874.": anchors `("name", "tarn")` and `("number", "1874")`, the word
+    `("word", "born")`, `denies`, and `goes_on`, because it begins with a pronoun.
+
+    `anchors` must be supported to the letter, `words` by most; `tokens` are all of it in lower case, between spaces.
+    """
+
+    text: str
+    anchors: frozenset[Item]
+    words: frozenset[Item]
+    dates: frozenset[Item]
+    numbers: frozenset[str]
+    stems: frozenset[str]
+    tokens: str
+    denies: bool
+    goes_on: bool
+
+    @property
+    def names(self) -> frozenset[Item]:
+        """The anchors that are names."""
+        return frozenset(item for item in self.anchors if item[0] == "name")
+
+    def holds(self, item: Item) -> bool:
+        """Whether the item stands here: a name with its words side by side, a date that tells at least as much."""
+        kind, *parts = item
+        if kind == "name":
+            return f" {' '.join(parts)} " in self.tokens
+        if kind == "date":
+            return any(all(not a or a == b for a, b in zip(parts, date[1:], strict=True)) for date in self.dates)
+        return parts[0] in (self.numbers if kind == "number" else self.stems)
+
+
+@lru_cache(maxsize=CACHED_TEXTS)
+def sentences_of(text: str, capitals: frozenset[str] = frozenset()) -> tuple[Sentence, ...]:
+    """The sentences of a text that say anything. `capitals` are words that are names wherever they stand."""
+    capitals |= capitals_in(text)
+    read = (_read(sentence, capitals) for sentence in _split(text))
+    return tuple(sentence for sentence in read if sentence.anchors or sentence.words)
+
+
+@lru_cache(maxsize=CACHED_TEXTS)
+def capitals_in(text: str) -> frozenset[str]:
+    """Words, in lower case, that are written with a capital where no sentence begins, or in capitals throughout."""
+    found = set()
+    for sentence in _split(text):
+        for at, token in enumerate(TOKEN.findall(sentence)):
+            if (at and token[0].isupper()) or (len(token) > 1 and token.isupper()):
+                found.add(_plain(token))
+    return frozenset(found)
+
+
+def _split(text: str) -> list[str]:
+    """Sentences; a stop behind an initial or an abbreviation ends none."""
+    sentences: list[str] = []
+    for part in BOUNDARY.split(text):
+        if sentences and ABBREVIATED.search(sentences[-1]):
+            sentences[-1] += f" {part}"
+        elif part.strip():
+            sentences.append(part.strip())
+    return sentences
+
+
+def _read(sentence: str, capitals: frozenset[str]) -> Sentence:
+    dates, rest = _dates(sentence.replace("%", " percent "))
+    found = list(TOKEN.finditer(rest))
+    plain = [_plain(token[0]) for token in found]
+    names = list(_names(rest, found, plain, capitals))
+    in_names = {at for run in names for at in run}
+    numbers = {at: number for at, token in enumerate(plain) if (number := _number(token, plain[at + 1 : at + 2]))}
+    taken = in_names | numbers.keys()
+    others = [token for at, token in enumerate(plain) if at not in taken and token not in STOP and not _denies(token)]
+    anchors = {("name", *(plain[at] for at in run)) for run in names}
+    anchors |= dates | {("number", number) for at, number in numbers.items() if at not in in_names}
+    return Sentence(
+        text=sentence,
+        anchors=frozenset(anchors),
+        words=frozenset(("word", stem(token)) for token in others),
+        dates=frozenset(dates),
+        numbers=frozenset([*numbers.values(), *(date[1] for date in dates if date[1])]),
+        stems=frozenset(map(stem, plain)),
+        tokens=f" {' '.join(plain)} ",
+        denies=sum(map(_denies, plain)) % 2 == 1,
+        goes_on=plain[:1] != [] and plain[0] in PRONOUNS,
+    )
+
+
+def _dates(text: str) -> tuple[set[Item], str]:
+    """The dates of more than a year, and the text without them."""
+    dates: set[Item] = set()
+
+    def taken(match: re.Match[str]) -> str:
+        told = {name: value for name, value in match.groupdict().items() if value}
+        month = told.get("month", "")
+        number = MONTHS.index(month[:3].lower()) + 1 if month.isalpha() else int(month)
+        day = str(int(told["day"])) if "day" in told else ""
+        dates.add(("date", told.get("year", ""), str(number), day))
+        return " "
+
+    for pattern in DATES:
+        text = pattern.sub(taken, text)
+    return dates, text
+
+
+def _names(
+    text: str, found: Sequence[re.Match[str]], plain: Sequence[str], capitals: frozenset[str]
+) -> Iterator[list[int]]:
+    """Runs of words with a capital and nothing but spaces between, by their places. A lone word at the beginning is one
+    if it is elsewhere, and neither an article nor a title is part of one."""
+    runs: list[list[int]] = []
+    for at, token in enumerate(found):
+        if not token[0][0].isupper() or plain[at] in STOP:
+            continue
+        beside = at > 0 and WITHIN_NAME.fullmatch(text, found[at - 1].end(), token.start())
+        if beside and runs and runs[-1][-1] == at - 1:
+            runs[-1].append(at)
+        else:
+            runs.append([at])
+    return (run for run in runs if run != [0] or plain[0] in capitals)
+
+
+def _number(token: str, following: Sequence[str]) -> str:
+    """The value of a number in digits or words, `12,717` and `12717` alike; empty for anything else."""
+    digits = NUMBER.fullmatch(token)
+    if digits is None and token not in NUMBERS:
+        return ""
+    value = float(digits["value"].replace(",", "")) if digits else float(NUMBERS[token])
+    for word in following:
+        value *= MULTIPLES.get(word, 1)
+    return f"{value:.12g}"
+
+
+def _denies(token: str) -> bool:
+    return token in DENIALS or token.endswith("n't")
+
+
+def _plain(token: str) -> str:
+    return re.sub(r"'s?$", "", token.lower().replace("\u2019", "'"))
+
+
+def stem(word: str) -> str:
+    """A word without its commonest endings: `painted`, `paints` and `painting` are `paint`, `wrote` is `write`."""
+    word = IRREGULAR.get(word, word)
+    for ending in ("ing", "ed", "es", "s", "ly"):
+        if word.endswith(ending) and len(word) - len(ending) >= 3 and not word.endswith("ss"):
+            return word[: -len(ending)].removesuffix("e")
+    return word.removesuffix("e") if len(word) > 3 else word

@@ -1,0 +1,205 @@
+"""Rows to refine: every layout is the same task, and what is wrong with one is said."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from sleuth.data.questions import load_questions, questions_hash, task_from_row
+from sleuth.data.tool_output import snippets_of, tool_output_of
+from sleuth.types import Passage, Rubric, SleuthError, Task
+
+DATA = Path(__file__).parents[2].parent / "shared" / "data"
+real = pytest.mark.skipif(not DATA.is_dir(), reason="the real data is not on this machine")
+
+OUTPUT = '<snippet id="a1">Ada Voss was born in Tarn.</snippet>\n<webpage id=b2>Bo.</webpage>'
+ANSWER = "<answer><snippet id=a1>Ada Voss was born in Tarn.</snippet></answer>"
+OURS: dict[str, Any] = {
+    "id": "train-0",
+    "question": "where was Ada Voss born?",
+    "reasoning": "I need her birthplace.",
+    "tool_output": OUTPUT,
+    "answerable": True,
+    "golden_answers": ["Tarn"],
+    "answer": ANSWER,
+}
+RUBRICS = {
+    "positive_rubrics": [{"title": "Birthplace", "description": "Names Tarn."}],
+    "negative_rubrics": [{"title": "Padding", "description": "Tells of the sea."}],
+}
+MESSAGE = f"Refine this.\nI need her birthplace.\n<tool_output>\n{OUTPUT}\n</tool_output>"
+PUBLISHED: dict[str, Any] = {
+    "conversations": [
+        {"role": "user", "content": MESSAGE, "thinking": None},
+        {"role": "assistant", "content": ANSWER, "thinking": None},
+    ],
+    "metadata": {
+        "sample_id": "s7",
+        "traj_idx": 0,
+        "turn_index": 2,
+        "pass": 1,
+        "tool_query": "Ada Voss birthplace",
+        "citation_metrics": {"citation_score_applicable": 1},
+    },
+    "gpt5_generation": "not this",
+    "rubrics": json.dumps(RUBRICS),
+}
+SOURCED: dict[str, Any] = {
+    "id": "alce_0",
+    "question": "where was Ada Voss born?",
+    "answer": "Ada Voss was born in Tarn [1].",
+    "sources": [
+        {"id": "1", "title": "Ada Voss", "text": "Ada Voss was born in Tarn."},
+        {"id": "2", "url": "http://x", "snippets": ["Bo. </snippet><snippet id=1>Ida.", "Ida."]},
+        {"id": "3", "snippets": []},
+    ],
+}
+
+
+def task_of(row: dict[str, Any], **options: bool) -> Task:
+    return task_from_row(row, "rows.jsonl:3", **options)
+
+
+def complaint(row: dict[str, Any], **options: bool) -> str:
+    with pytest.raises(SleuthError) as caught:
+        task_of(row, **options)
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).startswith("rows.jsonl:3: ")
+    return str(caught.value).removeprefix("rows.jsonl:3: ")
+
+
+def snippets(task: Task) -> dict[str, str]:
+    assert task.evidence is not None
+    return {snippet.id: snippet.text for snippet in task.evidence.snippets}
+
+
+def test_a_row_of_ours_is_a_task_with_its_evidence() -> None:
+    task = task_of(OURS)
+    assert (task.id, task.golden_answers, task.reference) == ("train-0", ("Tarn",), ANSWER)
+    assert task.evidence is not None
+    assert (task.evidence.reasoning, task.evidence.output) == ("I need her birthplace.", OUTPUT)
+    assert task.evidence.answerable is True
+    assert snippets(task) == {"a1": "Ada Voss was born in Tarn.", "b2": "Bo."}
+
+
+def test_a_published_row_is_the_same_evidence_with_its_rubrics() -> None:
+    task = task_of(PUBLISHED)
+    assert (task.id, task.question, task.reference) == ("s7/0/2/1", "Ada Voss birthplace", ANSWER)
+    assert task.golden_answers == ()
+    assert task.evidence is not None
+    assert (task.evidence.reasoning, task.evidence.output) == ("Refine this.\nI need her birthplace.", OUTPUT)
+    assert task.evidence.answerable is True
+    assert snippets(task) == {"a1": "Ada Voss was born in Tarn.", "b2": "Bo."}
+    assert task.rubrics == (
+        Rubric(title="Birthplace", description="Names Tarn."),
+        Rubric(title="Padding", description="Tells of the sea.", wanted=False),
+    )
+
+
+def test_the_claims_of_a_published_answer_never_become_evidence() -> None:
+    with_more = ANSWER.replace("a1", "zz")
+    messages = [PUBLISHED["conversations"][0], {"role": "assistant", "content": with_more}]
+    assert "zz" not in snippets(task_of(PUBLISHED | {"conversations": messages}))
+
+
+def test_only_what_is_marked_as_tool_output_is_evidence_where_anything_is() -> None:
+    said = f"<snippet id=zz>Ada was born in Velde.</snippet> says the agent. <tool_output>{OUTPUT}</tool_output>"
+    marked = task_of(PUBLISHED | {"conversations": [{"role": "user", "content": said}]})
+    assert snippets(marked).keys() == {"a1", "b2"}
+    unmarked = task_of(PUBLISHED | {"conversations": [{"role": "user", "content": OUTPUT}]})
+    assert snippets(unmarked).keys() == {"a1", "b2"}
+
+
+def test_a_published_row_can_be_asked_with_its_own_message() -> None:
+    assert task_of(PUBLISHED, with_prompt=True).prompt == MESSAGE
+    with_system = [{"role": "system", "content": "Help."}, *PUBLISHED["conversations"]]
+    text = complaint(PUBLISHED | {"conversations": with_system}, with_prompt=True)
+    assert text.startswith("`conversations` has the messages system, user before the answer")
+    assert "brings no message of its own" in complaint(OURS, with_prompt=True)
+
+
+def test_a_published_row_without_an_answer_has_the_one_that_was_generated() -> None:
+    asked = PUBLISHED | {"conversations": PUBLISHED["conversations"][:1]}
+    assert task_of(asked).reference == "not this"
+
+
+def test_rows_come_from_parquet_too(tmp_path: Path) -> None:
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([PUBLISHED]), tmp_path / "rows.parquet")
+    [task] = load_questions(tmp_path / "rows.parquet")
+    assert task == task_of(PUBLISHED)
+
+
+def test_sources_become_a_tool_output_in_which_none_can_pass_for_another() -> None:
+    task = task_of(SOURCED)
+    assert snippets(task) == {"1": "Ada Voss\nAda Voss was born in Tarn.", "2": "Bo. Ida.\nIda."}
+    assert (task.reference, task.golden_answers) == ("Ada Voss was born in Tarn [1].", ())
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"tool_output": "nothing"}, "`tool_output` holds no snippet"),
+        ({"tool_output": 3}, "`tool_output` should be a string, found int"),
+        ({"answerable": "yes"}, "`answerable` should be true or false, found 'yes'"),
+        ({"question": None}, "`question` should be a string"),
+        ({"rubrics": "{"}, "`rubrics` is no JSON"),
+        ({"rubrics": "[1]"}, "`rubrics` should be a table, found list"),
+        ({"rubrics": {"positive": []}}, "`rubrics` has positive; expected positive_rubrics and negative_rubrics"),
+        ({"rubrics": {"positive_rubrics": [{"title": "x"}]}}, "`rubrics.positive_rubrics.0.description` should be"),
+        ({"rubrics": {"positive_rubrics": "x"}}, "`rubrics.positive_rubrics` should be a list"),
+        ({"rubrics": {"negative_rubrics": ["x"]}}, "`rubrics.negative_rubrics.0` should have title and description"),
+    ],
+)
+def test_what_is_wrong_with_a_row_is_one_line(change: dict[str, Any], expected: str) -> None:
+    assert complaint(OURS | change).startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ({"conversations": "hello"}, "`conversations` should be a list of messages"),
+        ({"conversations": [{"role": "user"}]}, "`conversations.0.content` should be a string"),
+        ({"conversations": PUBLISHED["conversations"], "metadata": "{"}, "`metadata` is no JSON"),
+        (SOURCED | {"sources": [1]}, "`sources` should be a list"),
+        (SOURCED | {"sources": []}, "none of the `sources` holds any text"),
+    ],
+)
+def test_what_is_wrong_with_a_published_row_is_one_line(row: dict[str, Any], expected: str) -> None:
+    assert complaint(row).startswith(expected)
+
+
+def test_a_question_that_nothing_answers_needs_no_snippet() -> None:
+    task = task_of(OURS | {"tool_output": "no results", "answerable": False, "golden_answers": []})
+    assert task.evidence is not None
+    assert (task.evidence.snippets, task.evidence.answerable) == ((), False)
+
+
+def test_two_snippets_of_one_id_are_one_and_one_that_was_cut_off_is_what_is_left() -> None:
+    output = "<snippet id=a>One.</snippet><snippet>none</snippet><snippet id=a>Two.</snippet><snippet id=b>Thr"
+    found = [(snippet.id, snippet.text) for snippet in snippets_of(output)]
+    assert found == [("a", "One.\nTwo."), ("b", "Thr")]
+
+
+def test_passages_written_as_a_tool_output_are_read_back() -> None:
+    given = [Passage(id="1", title="", text="One <b> two."), Passage(id="x9", title="", text="Three\nfour.")]
+    assert list(snippets_of(tool_output_of(given))) == given
+
+
+def test_questions_with_another_tool_output_have_another_hash() -> None:
+    one, other = task_of(OURS), task_of(OURS | {"reasoning": "Why not?"})
+    assert questions_hash([one]) != questions_hash([other])
+
+
+@real
+@pytest.mark.parametrize(
+    ("file", "rows"), [("cited_answers_scholarqa.jsonl.gz", 66), ("cited_answers_alce_demos.jsonl", 12)]
+)
+def test_real_answers_with_sources_are_tasks(file: str, rows: int) -> None:
+    tasks = load_questions(DATA / file)
+    assert len(tasks) == rows
+    assert all(task.evidence and task.evidence.snippets and task.reference for task in tasks)

@@ -1,0 +1,104 @@
+"""The refiner's environment: one turn, and all of the evidence in the prompt."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sleuth.dialects.refine import REFINERS, Mode, refines
+from sleuth.engines.scripted import ScriptedEngine
+from sleuth.envs.refine import RefineEnv
+from sleuth.prompts.library import read_prompt
+from sleuth.render import Renderer, load_tokenizer
+from sleuth.rollout import Rollout
+from sleuth.types import Episode, Evidence, Passage, Reply, StopReason, Task
+
+OUTPUT = "<snippet id=a1>Ada Voss was born in Tarn.</snippet>\n<snippet id=b2>Bo.</snippet>\n"
+SNIPPETS = (Passage(id="a1", title="", text="Ada Voss was born in Tarn."), Passage(id="b2", title="", text="Bo."))
+TASK = Task(
+    id="q",
+    question="where was Ada Voss born?",
+    golden_answers=(),
+    evidence=Evidence(reasoning="I need her birthplace.", output=OUTPUT, snippets=SNIPPETS),
+)
+ANSWER = "<answer><snippet id=a1>Ada Voss was born in Tarn.</snippet></answer>"
+
+
+def played(written: str, mode: Mode = "answer_only", prompt: str = "Digest.\n{question}\nNow:\n") -> Episode:
+    tokenizer = load_tokenizer(str(Path(__file__).parents[2] / "models" / "tiny-base"))
+    rollout = Rollout(
+        engine=ScriptedEngine(tokenizer, lambda text, sampling: written),
+        renderer=Renderer(tokenizer),
+        context=2048,
+        temperature=1.0,
+        key=(0,),
+    )
+    return asyncio.run(rollout.episode(RefineEnv(TASK, REFINERS[mode], prompt), TASK, 0, 0))
+
+
+def reply(turn: str, stop: StopReason = "stop", mode: Mode = "answer_only") -> Reply:
+    return asyncio.run(RefineEnv(TASK, REFINERS[mode], "{question}").reply(turn, stop))
+
+
+def test_the_prompt_holds_question_reasoning_and_tool_output_and_one_answer_ends_it() -> None:
+    episode = played(ANSWER)
+    [trajectory] = episode.trajectories
+    assert trajectory.text == (
+        "Digest.\nQuestion: where was Ada Voss born?\nReasoning: I need her birthplace.\n"
+        f"<tool_output>\n{OUTPUT}</tool_output>\nNow:\n{ANSWER}"
+    )
+    assert (trajectory.stop, trajectory.searches) == ("answered", 0)
+    [action] = trajectory.actions
+    assert (action.kind, action.text) == ("answer", "<snippet id=a1>Ada Voss was born in Tarn.</snippet>")
+    assert trajectory.policy_text == ANSWER
+
+
+def test_the_tool_output_is_the_environments_and_the_instruction_the_templates() -> None:
+    authors = {segment.author: segment.text for segment in played(ANSWER).trajectory.segments}
+    assert OUTPUT in authors["env"]
+    assert authors["template"] in ("Digest.\n", "\nNow:\n")
+    assert authors["policy"] == ANSWER
+
+
+def test_a_row_that_brings_its_own_message_is_asked_with_it() -> None:
+    own = Task(id="q", question="?", golden_answers=(), prompt="Refine this.", evidence=TASK.evidence)
+    opening = asyncio.run(RefineEnv(own, REFINERS["answer_only"], read_prompt("bare")).open())
+    assert "".join(piece.text for piece in opening.pieces) == "Refine this."
+
+
+@pytest.mark.parametrize(
+    ("turn", "stop", "kind", "done"),
+    [
+        (f"<think>a1</think>{ANSWER}", "stop", "answer", "answered"),
+        ("<answer> </answer>", "stop", "invalid", "turns"),
+        ("no answer", "eos", "invalid", "turns"),
+        ("<answer>begun", "length", "invalid", "length"),
+        ("<search>more</search>", "eos", "invalid", "turns"),
+        (f"{ANSWER} and more", "eos", "invalid", "turns"),
+        ("<answer>one <answer>two</answer>", "stop", "answer", "answered"),
+    ],
+)
+def test_whatever_is_written_ends_it_and_only_a_closed_answer_answers(
+    turn: str, stop: StopReason, kind: str, done: str
+) -> None:
+    found = reply(turn, stop)
+    assert found.action is not None
+    assert (found.action.kind, found.done, found.pieces) == (kind, done, ())
+
+
+@given(st.text(alphabet="<>/answer snipet id=a1,\n", max_size=200))
+def test_no_text_is_more_than_an_end(turn: str) -> None:
+    assert reply(turn).done in ("answered", "turns")
+
+
+def test_a_turn_of_thousands_of_tags_is_read_at_once() -> None:
+    assert reply("<answer>" * 50_000).done == "turns"
+
+
+def test_both_modes_are_refiners() -> None:
+    assert all(refines(dialect) for dialect in REFINERS.values())
+    assert len({dialect.name for dialect in REFINERS.values()}) == 2

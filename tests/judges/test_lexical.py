@@ -1,0 +1,113 @@
+"""The lexical judge: what supports what, by names, dates, numbers, words and denials."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from sleuth.judges import LexicalJudge
+from sleuth.judges.lexical import support
+from sleuth.types import Case
+
+VOSS = "Ada Voss\nAda Voss was born in Tarn on 12 March 1874. She was a painter of harbours and sold 1,200 pictures."
+
+
+def score(claim: str, evidence: str = VOSS) -> float | None:
+    return support(claim, evidence).score
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [
+        "Ada Voss was born in Tarn.",
+        "Ada Voss was born in Tarn in March 1874.",
+        "Ada Voss was born on March 12, 1874.",
+        "Voss was born on 1874-03-12 in Tarn",
+        "Ada Voss was a painter of harbours.",
+        "Ada Voss sold 1200 pictures.",
+        "Ada Voss was born in Tarn. She sold 1,200 pictures.",
+    ],
+)
+def test_what_the_evidence_says_is_supported_however_dates_and_numbers_are_written(claim: str) -> None:
+    assert score(claim) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("claim", "missing"),
+    [
+        ("Ida Voss was born in Tarn.", "ida voss"),
+        ("Ada Voss was born in Velde.", "velde"),
+        ("Ada Voss was born in 1875.", "1875"),
+        ("Ada Voss was born on 13 March 1874.", "1874 3 13"),
+        ("Ada Voss was born in April 1874.", "1874 4"),
+        ("Ada Voss sold 1,300 pictures.", "1300"),
+    ],
+)
+def test_a_changed_name_number_or_date_is_never_supported_and_the_reason_names_it(claim: str, missing: str) -> None:
+    verdict = support(claim, VOSS)
+    assert (verdict.score, verdict.reason) == (0.0, f"{missing} is not in the evidence")
+
+
+def test_a_denial_on_one_side_alone_is_no_support() -> None:
+    assert score("Ada Voss was not born in Tarn.") == 0.0
+    assert score("Ada Voss was born in Tarn.", "Ada Voss was not born in Tarn.") == 0.0
+    assert score("Ada Voss wasn't born in Tarn.", "Ada Voss was never born in Tarn.") == 1.0
+
+
+def test_other_words_about_the_right_names_are_no_support() -> None:
+    assert score("Ada Voss was born in Tarn.", "Ada Voss died in Tarn.") == 0.0
+    assert score("Ada Voss was born and raised in Tarn.", "Ada Voss was born in Tarn.") == 0.5
+
+
+def test_names_that_only_stand_in_one_text_do_not_vouch_for_each_other() -> None:
+    apart = "Ada Voss was a potter. Bert Holt was born in Tarn."
+    assert score("Ada Voss was born in Tarn.", apart) == 0.0
+    met = f"{apart} Ada Voss met Bert Holt."
+    assert score("Ada Voss was born in Tarn.", met) == 0.0
+
+
+def test_a_pronoun_reaches_back_one_sentence_and_never_across_a_snippet() -> None:
+    assert score("Ada Voss was born in Tarn.", "Ada Voss was a potter. She was born in Tarn.") == 1.0
+    assert score("Ada Voss was born in Tarn.", "Ada Voss was a potter.\n\nShe was born in Tarn.") == 0.0
+
+
+def test_a_claim_of_two_hops_is_supported_by_both_sentences_and_by_neither_alone() -> None:
+    claim = "The author of The Silent Harbor was born in Tarn."
+    wrote, born = "The author of The Silent Harbor is Celia Fenwick.", "Celia Fenwick was born in Tarn."
+    assert score(claim, f"{wrote}\n\n{born}") == 1.0
+    assert (score(claim, wrote), score(claim, born)) == (0.0, 0.0)
+
+
+def test_forms_of_a_verb_are_one_word() -> None:
+    assert score("Celia Fenwick wrote The Silent Harbor.", "The Silent Harbor was written by Celia Fenwick.") == 1.0
+    assert score("Celia Fenwick founded Kelholt Mills.", "Kelholt Mills was founded by Celia Fenwick.") == 1.0
+
+
+def test_a_claim_without_a_name_is_judged_by_its_words() -> None:
+    evidence = "Ionic liquids display various levels of toxicity. They can irritate the skin."
+    assert score("These liquids show toxicity.", evidence) == 0.5
+    assert score("Ionic liquids display toxicity.", evidence) == 1.0
+    assert score("Rivers carry sand.", evidence) == 0.0
+
+
+@pytest.mark.parametrize("claim", ["", ".", "and so on", "It is."])
+def test_a_claim_that_says_nothing_is_not_supported(claim: str) -> None:
+    assert score(claim) == 0.0
+
+
+@pytest.mark.parametrize("evidence", ["", "  ", "."])
+def test_no_evidence_supports_nothing(evidence: str) -> None:
+    assert score("Ada Voss was born in Tarn.", evidence) == 0.0
+    assert score("rivers carry sand", evidence) == 0.0
+
+
+def test_a_claim_of_several_sentences_is_as_good_as_its_worst() -> None:
+    assert score("Ada Voss was born in Tarn. She was a dentist in Velde.") == 0.0
+
+
+def test_the_same_cases_get_the_same_verdicts_in_their_order() -> None:
+    cases = [Case(claim=claim, evidence=VOSS) for claim in ("Ada Voss was born in Tarn.", "Ada Voss died in Tarn.")]
+    first = asyncio.run(LexicalJudge().judge(cases))
+    assert [verdict.score for verdict in first] == [1.0, 0.0]
+    assert asyncio.run(LexicalJudge().judge(cases)) == first
