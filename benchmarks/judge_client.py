@@ -28,19 +28,22 @@ from sleuth.types import Case, SleuthError
 
 AT_ONCE = 256
 FAULTS = {"errors": 0.05, "hangs": 0.02, "garbage": 0.03, "range": 0.01}
-TIMEOUT = 4.0  # seconds; a request waits for about 1, since twice as many are in flight as the server computes
 
 
 def main() -> None:
     """Print one JSON object."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.judge_client", description=__doc__)
-    parser.add_argument("--verdicts", type=int, default=10_000)
+    parser.add_argument("--verdicts", type=int, default=20_000)
+    parser.add_argument("--slots", type=int, default=96, help="answers that the server computes at once (96)")
+    parser.add_argument("--seconds", type=float, default=0.4, help="for each of them (0.4)")
+    parser.add_argument("--timeout", type=float, default=4.0, help="seconds of the client for one answer (4)")
     options = parser.parse_args()
     cases = [Case(claim=f"claim number {number}", evidence="It is known.") for number in range(options.verdicts)]
-    with serving() as url:
+    engine = {"slots": options.slots, "seconds": options.seconds}
+    with serving(**engine) as url:
         limit = asyncio.run(bare_rate(url, cases[: len(cases) // 2]))
-    with serving(**FAULTS) as url:
-        figures = judged(url, cases)
+    with serving(**engine | FAULTS) as url:
+        figures = judged(url, cases, options.timeout)
         counts = httpx.get(f"{url}/counts", trust_env=False).json()
     rate = (sum(counts.values()) - counts["hang"]) / figures["seconds"]
     figures |= {
@@ -52,9 +55,9 @@ def main() -> None:
     print(json.dumps(figures))
 
 
-def judged(url: str, cases: list[Case]) -> dict[str, Any]:
+def judged(url: str, cases: list[Case], timeout: float) -> dict[str, Any]:
     """What became of the cases, and in what time."""
-    judge = HttpJudge([url], MODEL, timeout=TIMEOUT, at_once=AT_ONCE)
+    judge = HttpJudge([url], MODEL, timeout=timeout, at_once=AT_ONCE)
     started = time.perf_counter()
     verdicts = asyncio.run(judge.judge(cases))
     seconds = time.perf_counter() - started
@@ -95,13 +98,13 @@ async def bare_rate(url: str, cases: list[Case]) -> float:
 
 
 @contextmanager
-def serving(**faults: float) -> Iterator[str]:
+def serving(**settings: float) -> Iterator[str]:
     """A `loopback_judge` in a process of its own; yields its address once it answers."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    shares = [word for name, share in faults.items() for word in (f"--{name}", str(share))]
-    process = subprocess.Popen([sys.executable, "-m", "benchmarks.loopback_judge", "--port", str(port), *shares])
+    arguments = [word for name, value in settings.items() for word in (f"--{name}", str(value))]
+    process = subprocess.Popen([sys.executable, "-m", "benchmarks.loopback_judge", "--port", str(port), *arguments])
     try:
         while process.poll() is None:
             try:

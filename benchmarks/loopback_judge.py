@@ -82,7 +82,7 @@ def main() -> None:
         Route("/v1/models", judge.models),
         Route("/counts", judge.count),
     ]
-    uvicorn.run(Starlette(routes=routes), port=judge.options.port, log_level="warning", access_log=False)
+    uvicorn.run(Starlette(routes=routes), port=judge.options.port, log_level="critical", access_log=False)
 
 
 if __name__ == "__main__":

@@ -38,8 +38,8 @@ class Flipping:
 def main() -> None:
     """Print one JSON object a row."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.tournament", description=__doc__)
-    parser.add_argument("--size", type=int, nargs="+", default=[9, 17, 33])
-    parser.add_argument("--pools", type=int, default=2_000)
+    parser.add_argument("--size", type=int, nargs="+", default=[17])
+    parser.add_argument("--pools", type=int, default=200)
     options = parser.parse_args()
     for size in options.size:
         for share in (0.0, 0.05, 0.15, 0.25):
