@@ -49,7 +49,7 @@ def _print(card: ExamCard) -> None:
 
     console = Console(highlight=False)
     console.print(card.judge, markup=False)
-    marks = Table("right", box=box.SIMPLE_HEAD, pad_edge=False)
+    marks = Table("judged right", box=box.SIMPLE_HEAD, pad_edge=False)
     marks.add_column("of cases", justify="right")
     marks.add_column("of pairs", justify="right")
     for kind in dict.fromkeys([*card.cases, *card.pairs]):
@@ -59,10 +59,9 @@ def _print(card: ExamCard) -> None:
     effects = {"position": card.position, "length": card.length, "instructions": card.obedience}
     for name, effect in effects.items():
         swayed.add_row(name, _shown(effect))
-    swayed.add_section()
-    swayed.add_row("asked again, another verdict", _shown(card.changed))
-    swayed.add_row("no verdict", _shown(card.silent))
     console.print(swayed)
+    console.print(f"another verdict when asked again: {_shown(card.changed)}")
+    console.print(f"no verdict: {_shown(card.silent)}")
     console.print(f"{card.questions:,} questions, {card.calls:,} calls, {card.seconds:.1f} seconds")
     for line in card.faults:
         console.print(f"this judge {line}")
@@ -72,7 +71,7 @@ def _print(card: ExamCard) -> None:
 
 
 def _shown(figure: Measured | None) -> str:
-    """`0.94 (0.80-0.98)`."""
+    """`0.94 (0.80 to 0.98)`; nothing where nothing was measured."""
     if figure is None or figure.value is None:
         return ""
     return f"{figure.value:.2f} ({figure.low:.2f} to {figure.high:.2f})"
