@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -68,6 +69,7 @@ def judged(url: str, cases: list[Case], timeout: float) -> dict[str, Any]:
         "scored": ledger.scored,
         "missing": ledger.missing,
         "invalid": ledger.invalid,
+        "missing_because": dict(Counter(v.reason for v in verdicts if v.score is None).most_common(3)),
         "wrong": wrong,
         "calls": ledger.calls,
         "failed": ledger.failed,
