@@ -24,7 +24,7 @@ LEVELS = (
     {"recipe", "dialects", "prompts", "ranks"},
     {"types"},
 )
-LIGHT = ("types", "recipe", "dialects", "prompts", "report", "retrieval", "data", "evaluation")
+LIGHT = ("types", "recipe", "dialects", "prompts", "report", "retrieval", "judges", "data", "evaluation")
 DEPTH = {room: depth for depth, rooms in enumerate(LEVELS) for room in rooms}
 
 

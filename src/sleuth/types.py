@@ -7,7 +7,7 @@ All records are frozen, slotted and keyword-only. Letters: P prompts, G siblings
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 Author = Literal["policy", "env", "template", "source", "teacher"]
@@ -310,19 +310,49 @@ class Retriever(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
     """What a judge is asked: does `evidence` support `claim`? `Case(claim="Ada Voss was born in Tarn.",
-    evidence="Ada Voss (born 1874, Tarn) was a painter.")`."""
+    evidence="Ada Voss (born 1874, Tarn) was a painter.")`.
+
+    With a `criterion` it is asked that instead: how far does `claim`, an answer to `question`, fulfil it?
+    `Case(question="Who was Ada Voss?", claim="A painter.", evidence="", criterion="Says where she was born.")`.
+    """
 
     claim: str
     evidence: str
+    question: str = ""
+    criterion: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """What a judge is asked to compare: two answers to one `question`, or two continuations of it. `Pair(question=
+    "Where was Ada Voss born?", first="In Tarn.", second="In Ulm.", evidence="Ada Voss (born 1874, Tarn) ...")`.
+    `criterion` says in which respect; empty is how well they answer and what the evidence says of them."""
+
+    question: str
+    first: str
+    second: str
+    evidence: str = ""
+    criterion: str = ""
+
+    @property
+    def swapped(self) -> Pair:
+        """The same question in the other order."""
+        return replace(self, first=self.second, second=self.first)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """How far a claim is supported, from 0 to 1, with the reason in words: `Verdict(score=0.0, reason="1875 is not in
-    the evidence")`. `score` is None where no verdict could be had, and the reason says why."""
+    the evidence")`. `score` is None where no verdict could be had, and the reason says why.
+
+    Of a pair: 1 if the first is better, 0 if the second is, 0.5 for a tie. `invalid` marks, among those without a
+    score, that the judge did answer, twice, and not with a verdict. `evidence` are the words that it rests on.
+    """
 
     score: float | None
     reason: str = ""
+    invalid: bool = False
+    evidence: str = ""
 
 
 class Judge(Protocol):
@@ -330,6 +360,14 @@ class Judge(Protocol):
 
     async def judge(self, cases: Sequence[Case]) -> list[Verdict]:
         """One verdict for each case, in order."""
+        ...
+
+
+class PairJudge(Protocol):
+    """Decides which of two is better. A failure is a verdict without a score, as a `Judge`'s."""
+
+    async def compare(self, pairs: Sequence[Pair]) -> list[Verdict]:
+        """One verdict for each pair, in order."""
         ...
 
 

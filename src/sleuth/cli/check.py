@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sleuth.cli.check_data import check_data, is_data
+from sleuth.cli.check_judge import check_judge
 from sleuth.cli.check_scorer import check_scorer
 from sleuth.types import SleuthError
 
@@ -17,19 +18,25 @@ if TYPE_CHECKING:
 
 SCORER = "scorer"
 """The first word that asks for scorers to be tried."""
+JUDGE = "judge"
+"""The first word that asks for a judge to be examined."""
 
 
 def check(
     what: Annotated[
         Path,
         typer.Argument(
-            metavar="WHAT", help="A recipe (.toml), questions, a checkpoint, or the word scorer.", show_default=False
+            metavar="WHAT",
+            help="A recipe (.toml), questions, a checkpoint, or the word scorer or judge.",
+            show_default=False,
         ),
     ],
     other: Annotated[
         Path | None,
         typer.Argument(
-            metavar="[OTHER]", help="A checkpoint to compare with; after scorer, a file of cases.", show_default=False
+            metavar="[OTHER]",
+            help="A checkpoint to compare with; after scorer, a file of cases; after judge, one that says who judges.",
+            show_default=False,
         ),
     ] = None,
     against: Annotated[
@@ -38,18 +45,23 @@ def check(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, or one a case.")] = False,
 ) -> None:
-    """Check a recipe or questions before a run, tell how two checkpoints' protocols and rewards differ, or try every
-    scorer.
+    """Check a recipe or questions before a run, tell how two checkpoints' protocols and rewards differ, try every
+    scorer, or examine a judge.
 
     Of a recipe, reads all that its stages will need and starts nothing. Questions are a file of them or a folder of
     test sets: malformed rows, repeated ids and questions, answers that nothing can match. `sleuth check scorer CASES`
     scores rows of id, prompt, response and golden_answers by every scorer, and tells where the score depends on which
-    is asked.
+    is asked. `sleuth check judge JUDGE.toml` asks a judge, the [judge] table of the file, questions with known answers,
+    and tells what it gets wrong and what sways it.
     """
     if str(what) == SCORER and (other is None or not other.is_dir()):  # two folders are two checkpoints
         if other is None:
             raise SleuthError("check scorer: no cases; give a file of them: sleuth check scorer CASES.jsonl")
         check_scorer(other, as_json)
+    elif str(what) == JUDGE and (other is None or not other.is_dir()):
+        if other is None:
+            raise SleuthError("check judge: no judge; give a file with a [judge] table: sleuth check judge JUDGE.toml")
+        check_judge(other, as_json)
     elif other is not None:
         _compare(what, other, as_json)
     elif is_data(what):

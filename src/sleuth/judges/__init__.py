@@ -1,4 +1,4 @@
-"""Who decides what supports what. A judge that could not decide says so; it never says zero."""
+"""Who decides what supports what, and what is better. A judge that could not decide says so; it never says zero."""
 
 from sleuth.judges.lexical import LexicalJudge
 from sleuth.types import Judge

@@ -80,7 +80,7 @@ def _family(path: Path) -> list[tuple[Path, dict[str, Any]]]:
         if path.resolve() in seen:
             raise SleuthError(f"{child}: extends = {str(path)!r} closes a circle; a recipe cannot extend itself")
         seen.append(path.resolve())
-        table = _read(path, child)
+        table = read_toml(path, child)
         family.insert(0, (path, table))
         parent = table.pop("extends", None)
         if parent is None:
@@ -90,7 +90,8 @@ def _family(path: Path) -> list[tuple[Path, dict[str, Any]]]:
         child, path = path, path.parent / parent
 
 
-def _read(path: Path, child: Path | None) -> dict[str, Any]:
+def read_toml(path: Path, child: Path | None = None) -> dict[str, Any]:
+    """The tables of a file, which `child` extends. Raises a one-line `SleuthError` where it cannot be read."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -18,24 +18,24 @@ _MAPPING_KEY = "[key]"  # pydantic's mark for a complaint about a key of a free 
 _LONGEST_VALUE = 60  # characters of a wrong value that an error repeats
 
 
-def describe(error: ValidationError, draft: Draft) -> str:
+def describe(error: ValidationError, draft: Draft, model: type[BaseModel] = Recipe) -> str:
     """`demo.toml: stage.0.stpes is no key here; the nearest is stage.0.steps (and 1 more problem)`.
 
-    An unknown key comes first, because a misspelt key also reads as a missing one.
+    An unknown key comes first, because a misspelt key also reads as a missing one. `model` is what the draft was to be.
     """
     problems = sorted(filter(_is_real, error.errors()), key=lambda problem: not _is_unknown_key(problem))
     key = _key_of(problems[0], draft.table)
-    line = f"{draft.writer_of(key)}: {_sentence(problems[0], key, draft.table)}"
+    line = f"{draft.writer_of(key)}: {_sentence(problems[0], key, draft.table, model)}"
     others = len(problems) - 1
     more = f" (and {others} more problem{'s' * (others > 1)})" if others else ""
     return " ".join((line + more).splitlines())
 
 
-def _sentence(problem: ErrorDetails, key: Key, table: Mapping[str, Any]) -> str:
+def _sentence(problem: ErrorDetails, key: Key, table: Mapping[str, Any], model: type[BaseModel]) -> str:
     name, context = dotted(key), problem.get("ctx", {})
     match problem["type"]:
         case "extra_forbidden":
-            return _unknown(key, _valid_keys(key, table))
+            return _unknown(key, _valid_keys(key, table, model))
         case "missing":
             return f"{name} is missing"
         case "union_tag_not_found":
@@ -111,9 +111,9 @@ def _inside(place: Any, part: str | int) -> Any:
     return place[part] if isinstance(place, list) and isinstance(part, int) and part < len(place) else None
 
 
-def _valid_keys(key: Key, table: Mapping[str, Any]) -> list[str]:
+def _valid_keys(key: Key, table: Mapping[str, Any], model: type[BaseModel]) -> list[str]:
     """The keys of the model that a key was written into."""
-    models: list[type[BaseModel]] = [Recipe]
+    models = [model]
     place: Any = table
     for part in key[:-1]:
         if isinstance(part, str):

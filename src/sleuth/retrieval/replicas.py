@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-FAILURES_TO_OPEN = 3  # in a row; then the replica is left alone for a while
+FAILURES_TO_OPEN = 3  # in a row, unless one who asks many at once says otherwise; then it is left alone for a while
 FIRST_REST, LONGEST_REST = 0.5, 30.0  # seconds; doubled after every trial that fails
 RETRIES_SAVED, RETRIES_A_REQUEST = 100.0, 0.2
 
@@ -16,6 +16,7 @@ class Replica:
     """One server. Its circuit is open, and it is not asked, until `rests_until`; then one request tries it."""
 
     url: str
+    failures_to_open: int = FAILURES_TO_OPEN
     in_flight: int = 0
     failures: int = 0
     rest: float = 0.0
@@ -24,14 +25,19 @@ class Replica:
     @property
     def open(self) -> bool:
         """Whether it failed too often, and has not answered since."""
-        return self.failures >= FAILURES_TO_OPEN
+        return self.failures >= self.failures_to_open
 
 
 class Replicas:
     """Spreads requests by load over the servers that answer (a circuit breaker for each). Times are seconds."""
 
-    def __init__(self, urls: Sequence[str], clock: Callable[[], float] = time.monotonic) -> None:
-        self.members = [Replica(url) for url in urls]
+    def __init__(
+        self,
+        urls: Sequence[str],
+        clock: Callable[[], float] = time.monotonic,
+        failures_to_open: int = FAILURES_TO_OPEN,
+    ) -> None:
+        self.members = [Replica(url, failures_to_open) for url in urls]
         self._clock = clock
 
     def pick(self, avoid: Sequence[Replica] = ()) -> Replica | None:

@@ -1,0 +1,77 @@
+"""`sleuth check judge`: may this judge's verdicts be paid for?"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from sleuth.evaluation.exam_card import ExamCard
+    from sleuth.evaluation.intervals import Measured
+
+PEOPLE = 32
+"""Asked about; 25 questions each, and some of them twice."""
+
+
+def check_judge(file: Path, as_json: bool) -> None:
+    """Examine the judge of a file on questions with known answers and print its card; exit status 1 where it fails."""
+    from sleuth.build.judges import judge_of
+    from sleuth.cli.watching import watched
+    from sleuth.evaluation.exam_card import exam_card
+    from sleuth.judges.exam import exam_paper, sit_exam
+    from sleuth.recipe.judges import load_judge
+
+    opened = judge_of(load_judge(file))
+    paper = exam_paper(PEOPLE, pairs=opened.pairs is not None)
+    started = time.perf_counter()
+    with watched("exam") as progress:
+        answers = asyncio.run(sit_exam(paper, opened.judge, opened.pairs, progress=progress))
+    asked = len(answers) + sum(answer.again is not None for answer in answers)
+    calls = opened.ledger.calls if opened.ledger else asked
+    card = exam_card(opened.identity, answers, calls=calls, seconds=time.perf_counter() - started)
+    if as_json:
+        typer.echo(json.dumps(card.as_json()))
+    else:
+        _print(card)
+    if not card.passed:
+        raise typer.Exit(1)
+
+
+def _print(card: ExamCard) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False)
+    console.print(card.judge, markup=False)
+    marks = Table("judged right", box=box.SIMPLE_HEAD, pad_edge=False)
+    marks.add_column("of cases", justify="right")
+    marks.add_column("of pairs", justify="right")
+    for kind in dict.fromkeys([*card.cases, *card.pairs]):
+        marks.add_row(kind.replace("_", " "), _shown(card.cases.get(kind)), _shown(card.pairs.get(kind)))
+    console.print(marks)
+    swayed = Table("swayed by", "effect on a score, 0 is none", box=box.SIMPLE_HEAD, pad_edge=False)
+    effects = {"position": card.position, "length": card.length, "instructions": card.obedience}
+    for name, effect in effects.items():
+        swayed.add_row(name, _shown(effect))
+    console.print(swayed)
+    console.print(f"another verdict when asked again: {_shown(card.changed)}")
+    console.print(f"no verdict: {_shown(card.silent)}")
+    console.print(f"{card.questions:,} questions, {card.calls:,} calls, {card.seconds:.1f} seconds")
+    for line in card.faults:
+        console.print(f"this judge {line}")
+    if card.weak:
+        console.print(f"this judge is too often wrong about: {', '.join(card.weak)}", markup=False)
+    console.print("passed" if card.passed else "failed: its verdicts should not be paid for", style="bold")
+
+
+def _shown(figure: Measured | None) -> str:
+    """`0.94 (0.80 to 0.98)`; nothing where nothing was measured."""
+    if figure is None or figure.value is None:
+        return ""
+    return f"{figure.value:.2f} ({figure.low:.2f} to {figure.high:.2f})"

@@ -1,0 +1,146 @@
+"""Verdicts by what was judged and by whom: what was paid for once is not paid for again, in a run that was killed, in
+the next one, and among siblings that claim the same."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import sqlite3
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Generic, Protocol, Self, TypeVar
+
+from sleuth.types import Case, Judge, Pair, PairJudge, SleuthError, Verdict
+
+Item = TypeVar("Item", Case, Pair)
+
+FORMAT = 1  # sqlite's user_version
+MARK = 0x51E07  # sqlite's application_id
+BUSY_SECONDS = 30.0  # to wait for another process that writes
+
+
+class VerdictCache:
+    """An sqlite file of verdicts. Each is in it when `put` returns, and stays if the process is killed the next moment.
+    Several processes may share it, on a disk of the machine (sqlite's locks do not hold on every network disk)."""
+
+    def __init__(self, path: Path) -> None:
+        """Opens `path`, or makes it. Raises SleuthError where it is something else."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            self._file = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+            self._require_ours(path)
+            self._file.execute("PRAGMA journal_mode = WAL")
+            self._file.execute("PRAGMA synchronous = NORMAL")
+            self._file.execute(
+                "CREATE TABLE IF NOT EXISTS verdicts (key TEXT PRIMARY KEY, judge TEXT NOT NULL, verdict TEXT NOT NULL)"
+            )
+            self._file.execute(f"PRAGMA application_id = {MARK}")
+            self._file.execute(f"PRAGMA user_version = {FORMAT}")
+        except sqlite3.Error as error:
+            raise SleuthError(f"{path}: no cache of verdicts could be opened there: {error}") from None
+
+    def get(self, key: str) -> Verdict | None:
+        """The verdict of a key, if it is known."""
+        row = self._file.execute("SELECT verdict FROM verdicts WHERE key = ?", (key,)).fetchone()
+        return Verdict(**json.loads(row[0])) if row else None
+
+    def put(self, key: str, judge: str, verdict: Verdict) -> None:
+        """Keep a verdict; the first one of a key stays."""
+        self._file.execute("INSERT OR IGNORE INTO verdicts VALUES (?, ?, ?)", (key, judge, json.dumps(asdict(verdict))))
+
+    def close(self) -> None:
+        """What was put is in the file already."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _require_ours(self, path: Path) -> None:
+        [tables] = self._file.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        [mark] = self._file.execute("PRAGMA application_id").fetchone()
+        [version] = self._file.execute("PRAGMA user_version").fetchone()
+        if tables and (mark, version) != (MARK, FORMAT):
+            raise SleuthError(f"{path}: is no cache of verdicts of this version; name another file")
+
+
+class NamedJudge(Judge, Protocol):
+    """A judge whose `identity` changes whenever the same case could get another verdict."""
+
+    @property
+    def identity(self) -> str: ...
+
+
+class NamedPairJudge(PairJudge, Protocol):
+    """As `NamedJudge`, of pairs."""
+
+    @property
+    def identity(self) -> str: ...
+
+
+class CachedJudge:
+    """A `Judge` that remembers what another one said."""
+
+    def __init__(self, judge: NamedJudge, cache: VerdictCache) -> None:
+        self.identity = judge.identity
+        self._verdicts = _Remembered(judge.judge, judge.identity, cache)
+
+    async def judge(self, cases: Sequence[Case]) -> list[Verdict]:
+        """As `Judge.judge`; asks for what is not known yet."""
+        return await self._verdicts.of(cases)
+
+
+class CachedPairJudge:
+    """A `PairJudge` that remembers what another one said, of each order by itself."""
+
+    def __init__(self, judge: NamedPairJudge, cache: VerdictCache) -> None:
+        self.identity = judge.identity
+        self._verdicts = _Remembered(judge.compare, judge.identity, cache)
+
+    async def compare(self, pairs: Sequence[Pair]) -> list[Verdict]:
+        """As `PairJudge.compare`; asks for what is not known yet."""
+        return await self._verdicts.of(pairs)
+
+
+class _Remembered(Generic[Item]):
+    """Asks for each item by itself, so that each verdict is kept as it comes, and for equal items once. An invalid
+    verdict is kept too, for the judge was asked and paid; a missing one is not."""
+
+    def __init__(
+        self, ask: Callable[[Sequence[Item]], Awaitable[list[Verdict]]], identity: str, cache: VerdictCache
+    ) -> None:
+        self._ask = ask
+        self._identity = identity
+        self._cache = cache
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._under_way: dict[str, asyncio.Task[Verdict]] = {}
+
+    async def of(self, items: Sequence[Item]) -> list[Verdict]:
+        if self._loop is not asyncio.get_running_loop():  # another `asyncio.run`: nothing of the last one can end
+            self._loop, self._under_way = asyncio.get_running_loop(), {}
+        return await asyncio.gather(*(self._verdict(item) for item in items))
+
+    async def _verdict(self, item: Item) -> Verdict:
+        key = self._key(item)
+        if key not in self._under_way:
+            if (known := self._cache.get(key)) is not None:
+                return known
+            self._under_way[key] = asyncio.ensure_future(self._fetch(key, item))
+        return await asyncio.shield(self._under_way[key])  # one who gives up leaves it to the others
+
+    async def _fetch(self, key: str, item: Item) -> Verdict:
+        try:
+            [verdict] = await self._ask([item])
+            if verdict.score is not None or verdict.invalid:
+                self._cache.put(key, self._identity, verdict)
+            return verdict
+        finally:
+            del self._under_way[key]
+
+    def _key(self, item: Item) -> str:
+        named = [self._identity, type(item).__name__, asdict(item)]
+        return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,113 @@
+"""A language model behind HTTP as a judge: vLLM, SGLang, or anything that speaks OpenAI's chat completions."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sleuth.judges.forms import FORMS, Form, NotAVerdictError, Question, question_of
+from sleuth.judges.ledger import Ledger
+from sleuth.judges.pool import NoAnswerError, Pool, RefusedError, Reply
+from sleuth.types import Case, Pair, Verdict
+
+READER = 1
+"""Raised whenever the same words of a judge could be read as another verdict."""
+SHOWN = 200  # characters of an answer that was none, in the reason of its verdict
+
+
+class HttpJudge:
+    """A `Judge` and a `PairJudge` that asks one model and never another: at temperature 0, one question a call.
+
+    An answer is asked for as JSON of a schema; a server that refuses schemas is asked without, and read as strictly.
+    What is no verdict is asked again once, with what was wrong; a second one is `invalid`. What could not be asked or
+    was not answered within 4 x `timeout` seconds is missing, as is all that goes beyond `ledger.budget` calls.
+    `ledger` counts how everything ended. At most `at_once` calls are under way, fewer while many fail.
+
+    `extra` goes into each request as it is, such as `{"chat_template_kwargs": {"enable_thinking": False}}`; a model
+    that thinks needs a larger `max_tokens`.
+    """
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        model: str,
+        *,
+        timeout: float = 60.0,
+        at_once: int = 256,
+        max_tokens: int = 512,
+        budget: int | None = None,
+        extra: Mapping[str, Any] | None = None,
+        key: str | None = None,
+    ) -> None:
+        self.ledger = Ledger(budget=budget)
+        self._pool = Pool(urls, timeout=timeout, at_once=at_once, ledger=self.ledger, key=key)
+        self._settings = {**(extra or {}), "model": model, "temperature": 0.0, "max_tokens": max_tokens}
+        self._takes_schemas: bool | None = None  # None: not known yet
+
+    @property
+    def identity(self) -> str:
+        """Names all that a verdict depends on but the server that gave it: the model as it is asked for, the prompts,
+        the settings of the request and how answers are read."""
+        asked = [READER, [[form.prompt, form.schema] for form in FORMS], self._settings]
+        digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+        return f"http {self._settings['model']} {digest[:16]}"
+
+    async def judge(self, cases: Sequence[Case]) -> list[Verdict]:
+        """A verdict of 0, 0.5 or 1 for each case, or none and why."""
+        return await asyncio.gather(*(self._verdict(question_of(case)) for case in cases))
+
+    async def compare(self, pairs: Sequence[Pair]) -> list[Verdict]:
+        """Which of each pair is better, in the order that it is given."""
+        return await asyncio.gather(*(self._verdict(question_of(pair)) for pair in pairs))
+
+    async def _verdict(self, question: Question) -> Verdict:
+        async with self._pool.seat() as deadline:
+            try:
+                verdict = await self._asked(question, deadline)
+            except NoAnswerError as error:
+                verdict = Verdict(score=None, reason=str(error))
+            return self.ledger.enter(verdict)
+
+    async def _asked(self, question: Question, deadline: float) -> Verdict:
+        """The verdict of the first answer that is one, of two. Raises NoAnswerError where one is not there."""
+        messages = [
+            {"role": "system", "content": question.form.prompt},
+            {"role": "user", "content": question.message},
+        ]
+        reply = await self._reply(question.form, messages, deadline)
+        try:
+            return question.form.read(reply.text, question.quoted)
+        except NotAVerdictError as error:
+            wrong = f"That cannot be read: {_what_was_wrong(error, reply)}. Answer again, in the form that is wanted."
+        self.ledger.asked_again += 1
+        messages += [{"role": "assistant", "content": reply.text or "(nothing)"}, {"role": "user", "content": wrong}]
+        reply = await self._reply(question.form, messages, deadline)
+        try:
+            return question.form.read(reply.text, question.quoted)
+        except NotAVerdictError as error:
+            told = f"twice no verdict: {_what_was_wrong(error, reply)}: {' '.join(reply.text.split())[:SHOWN]}"
+            return Verdict(score=None, reason=told, invalid=True)
+
+    async def _reply(self, form: Form, messages: Sequence[Mapping[str, str]], deadline: float) -> Reply:
+        body = {**self._settings, "messages": messages}
+        if self._takes_schemas is False:
+            return await self._pool.ask(body, deadline)
+        schema = {"name": form.name, "schema": form.schema, "strict": True}
+        with_schema = {**body, "response_format": {"type": "json_schema", "json_schema": schema}}
+        try:
+            reply = await self._pool.ask(with_schema, deadline)
+        except RefusedError:
+            if self._takes_schemas:
+                raise
+            reply = await self._pool.ask(body, deadline)  # raises again where it was not the schema that was refused
+            self._takes_schemas = False
+        else:
+            self._takes_schemas = True
+        return reply
+
+
+def _what_was_wrong(error: NotAVerdictError, reply: Reply) -> str:
+    return "the tokens were spent before its end" if reply.cut else str(error)

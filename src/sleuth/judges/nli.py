@@ -1,0 +1,109 @@
+"""A small cross-encoder that was trained to tell entailment, as a judge: no server, no prompt, nothing to obey."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+from sleuth.judges.forms import sound
+from sleuth.types import Case, SleuthError, Verdict
+
+OVERLAP = 32
+"""Tokens that two windows of a long evidence share."""
+SMALLEST_WINDOW = 2 * OVERLAP
+"""Tokens of the evidence that must fit beside a claim."""
+SPARE = 8
+"""Tokens left free: a window that begins inside a sentence may be cut into tokens otherwise than the whole."""
+USUAL_ROOM = 512
+
+
+class NliJudge:
+    """A `Judge` of support by any sequence classifier with a label for entailment, from a folder or a hub id.
+
+    The score is the probability of that label, evidence before claim. Evidence that is too long is read in windows, of
+    which the best counts; a claim that leaves no room for it has no verdict. It cannot judge by a criterion. Each case
+    is computed by itself, so that its score does not depend on what else is asked.
+    """
+
+    def __init__(self, model: str, *, device: str = "cpu") -> None:
+        """Raises SleuthError where the model cannot be loaded or its labels do not say what they mean."""
+        self._name = model
+        self._model, self._tokenizer = _load(model)
+        self._model.to(device)
+        self._entailment = entailment_label(self._model.config.id2label, model)
+        positions = getattr(self._model.config, "max_position_embeddings", USUAL_ROOM)
+        self._room = min(self._tokenizer.model_max_length, positions - 2)  # some families number positions from 2 on
+
+    @cached_property
+    def identity(self) -> str:
+        """The model's name and a hash of its weights."""
+        digest = hashlib.sha256()
+        for name, tensor in sorted(self._model.state_dict().items()):
+            digest.update(name.encode())
+            digest.update(tensor.cpu().float().numpy().tobytes())
+        return f"nli {self._name} {digest.hexdigest()[:16]}"
+
+    async def judge(self, cases: Sequence[Case]) -> list[Verdict]:
+        """A verdict between 0 and 1 for each case."""
+        return [await asyncio.to_thread(self._verdict, case) for case in cases]
+
+    def _verdict(self, case: Case) -> Verdict:
+        if case.criterion:
+            return Verdict(score=None, reason="a judge of entailment does not judge by a criterion")
+        claim, evidence = sound(case.claim), sound(case.evidence)
+        if not claim.strip() or not evidence.strip():
+            return Verdict(score=0.0, reason="there is no claim" if not claim.strip() else "there is no evidence")
+        windows = self._windows(claim, evidence)
+        if not windows:
+            return Verdict(score=None, reason="the claim leaves no room for evidence in what this judge can read")
+        score, window = max((self._probability(claim, window), window) for window in windows)
+        return Verdict(score=score, reason=f"entailed with probability {score:.3f}", evidence=window)
+
+    def _windows(self, claim: str, evidence: str) -> list[str]:
+        """The evidence in pieces that fit beside the claim; none where they would be too short."""
+        spent = len(self._tokenizer(claim, add_special_tokens=False)["input_ids"])
+        room = self._room - spent - self._tokenizer.num_special_tokens_to_add(pair=True)
+        offsets = self._tokenizer(evidence, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
+        if len(offsets) <= room:
+            return [evidence]
+        room -= SPARE
+        if room < SMALLEST_WINDOW:
+            return []
+        starts = range(0, len(offsets) - OVERLAP, room - OVERLAP)
+        return [evidence[offsets[start][0] : offsets[min(start + room, len(offsets)) - 1][1]] for start in starts]
+
+    def _probability(self, claim: str, evidence: str) -> float:
+        import torch
+
+        inputs = self._tokenizer(evidence, claim, return_tensors="pt").to(self._model.device)
+        with torch.inference_mode():
+            logits = self._model(**inputs).logits[0].float()
+        return float(logits.softmax(dim=-1)[self._entailment])
+
+
+def entailment_label(labels: Mapping[int, str], model: str) -> int:
+    """The place of the label that means entailment. Raises SleuthError where none says so, for to guess it would turn
+    verdicts into their opposite."""
+    found = [place for place, label in labels.items() if label.lower() in ("entailment", "entailed", "entails")]
+    if len(found) != 1:
+        raise SleuthError(
+            f"{model}: its labels are {', '.join(labels.values())}, and not exactly one of them is entailment; set "
+            "id2label in its config.json"
+        )
+    return found[0]
+
+
+def _load(model: str) -> tuple[Any, Any]:
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # one bar is shown, and it is ours
+    try:
+        loaded = AutoModelForSequenceClassification.from_pretrained(model, trust_remote_code=False).eval()
+        return loaded, AutoTokenizer.from_pretrained(model, use_fast=True, trust_remote_code=False)
+    except (OSError, ValueError, KeyError, RuntimeError, TypeError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise SleuthError(f"{model}: no cross-encoder could be loaded from this folder or hub id: {reason}") from None

@@ -1,0 +1,56 @@
+"""Before a run: whether the servers of a judge are there, and serve the model that is asked for."""
+
+from __future__ import annotations
+
+import difflib
+import time
+from collections.abc import Callable, Sequence
+
+import httpx
+
+from sleuth.judges.pool import base_url
+from sleuth.types import SleuthError
+
+HEALTH_SECONDS = 10.0  # to answer what is served
+SHOWN = 5  # models that an error names
+
+
+def wait_until_served(
+    urls: Sequence[str],
+    model: str,
+    *,
+    key: str | None = None,
+    say: Callable[[str], None] = lambda line: None,
+    pause: float = 2.0,
+) -> None:
+    """Wait while servers are loading (status 503). Raises SleuthError where one does not answer or serves other models;
+    a server that does not list its models is taken at its word."""
+    for url in map(base_url, urls):
+        while (response := _models(url, key)).status_code == httpx.codes.SERVICE_UNAVAILABLE:
+            say(f"{url}: loading its model")
+            time.sleep(pause)
+        if response.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
+            raise SleuthError(f"urls: {url} wants another key: it answered with status {response.status_code}")
+        served = _names(response)
+        if served and model not in served:
+            nearest = difflib.get_close_matches(model, served, n=1)
+            shown = nearest or served[:SHOWN]
+            raise SleuthError(f"model = {model!r}: {url} does not serve it; it serves {', '.join(shown)}")
+
+
+def _models(url: str, key: str | None) -> httpx.Response:
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    try:
+        return httpx.get(f"{url}/models", headers=headers, timeout=HEALTH_SECONDS, trust_env=False)
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise SleuthError(
+            f"urls: {url} does not answer ({error}); expected a server of OpenAI's chat completions, such as vLLM's"
+        ) from None
+
+
+def _names(response: httpx.Response) -> list[str]:
+    """The models of a list; empty where it is none."""
+    try:
+        return [str(listed["id"]) for listed in response.json()["data"]]
+    except (ValueError, TypeError, KeyError):
+        return []

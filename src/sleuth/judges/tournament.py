@@ -1,0 +1,133 @@
+"""The best and the worst of a pool of answers without comparing each with each: a tournament whose rounds go on between
+those that may still be either."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+
+from sleuth.types import Pair, PairJudge
+
+PRIOR = 2.0
+"""Standard deviation of strengths before anything was compared, in units in which the odds of the stronger are
+exp(difference) to 1 (Bradley and Terry, Biometrika 39, 1952)."""
+NEWTON_STEPS = 8
+DRAWS = 256
+"""Pairs drawn for a round at each end; most are no pair, or have met already."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extremes:
+    """Places in the pool of its best and its worst, after `compared` pairs, `missing` of them without a verdict. Both
+    None where too little was judged to say. `strengths` are what was estimated of each, 0 on average.
+
+    `Extremes(best=3, worst=0, strengths=(-1.1, ...), compared=40, missing=0)`.
+    """
+
+    best: int | None
+    worst: int | None
+    strengths: tuple[float, ...]
+    compared: int
+    missing: int
+
+
+async def find_extremes(
+    judge: PairJudge, question: str, pool: Sequence[str], *, evidence: str = "", criterion: str = "", seed: int = 0
+) -> Extremes:
+    """The best and the worst of a pool of K answers to one question, in log2 K rounds of K / 2 comparisons, both
+    rounded up (45 for 17 answers, of 136 pairs). All of a round are asked at once, and no pair twice.
+
+    Between rounds, who meets next is drawn (top-two sampling, arXiv:1602.08448): two that may both be the best, by
+    what is known so far, or two that may both be the worst. Nobody is out after one defeat, so that a judge who errs
+    now and then is outvoted. A missing verdict says nothing; where half are missing, nothing is found.
+    """
+    rng, standings = np.random.default_rng(seed), Standings(len(pool))
+    for _ in range(rounds_of(len(pool))):
+        paired = standings.next_round(rng)
+        pairs = [
+            Pair(question=question, first=pool[one], second=pool[other], evidence=evidence, criterion=criterion)
+            for one, other in paired
+        ]
+        for (one, other), verdict in zip(paired, await judge.compare(pairs), strict=True):
+            standings.enter(one, other, verdict.score)
+    return standings.extremes()
+
+
+def rounds_of(size: int) -> int:
+    """How many rounds a pool of this size is given."""
+    return math.ceil(math.log2(size)) if size > 1 else 0
+
+
+class Standings:
+    """What is known in the middle of a tournament of `size`: scores of pairs, and the strengths that explain them, as a
+    normal distribution around the likeliest (Laplace's approximation)."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._scores: dict[tuple[int, int], float | None] = {}
+
+    def enter(self, one: int, other: int, score: float | None) -> None:
+        """The score of `one` against `other`; None where there is no verdict."""
+        self._scores[one, other] = score
+
+    def next_round(self, rng: np.random.Generator) -> list[tuple[int, int]]:
+        """At most K / 2 pairs that have not met, each in a random order; in the first round everybody meets one."""
+        met = {_in_order(pair) for pair in self._scores}
+        unmet = {pair for pair in combinations(range(self.size), 2) if pair not in met}
+        drawn = self._likely_pairs(rng) if met else _everybody_once(self.size, rng)
+        chosen: dict[tuple[int, int], None] = {}
+        for pair in drawn:
+            if pair in unmet and len(chosen) < (self.size + 1) // 2:
+                chosen[pair] = None
+        flipped = rng.random(len(chosen)) < 0.5
+        return [(b, a) if flip else (a, b) for (a, b), flip in zip(chosen, flipped, strict=True)]
+
+    def extremes(self) -> Extremes:
+        """What can be said by now."""
+        known = sum(score is not None for score in self._scores.values())
+        strengths, _ = self._strengths()
+        enough = 2 * known > len(self._scores)
+        return Extremes(
+            best=int(strengths.argmax()) if enough else None,
+            worst=int(strengths.argmin()) if enough else None,
+            strengths=tuple(map(float, strengths)),
+            compared=len(self._scores),
+            missing=len(self._scores) - known,
+        )
+
+    def _likely_pairs(self, rng: np.random.Generator) -> Iterator[tuple[int, int]]:
+        """Those that lead, or are last, in two draws of all strengths; then the others, the most alike first."""
+        mode, root = self._strengths()
+        drawn = mode + rng.standard_normal((DRAWS, 2, self.size)) @ root.T  # (DRAWS, 2, K)
+        for best, worst in zip(drawn.argmax(axis=2).tolist(), drawn.argmin(axis=2).tolist(), strict=True):
+            yield from (_in_order(best), _in_order(worst))
+        apart = np.abs(mode[:, None] - mode)
+        yield from sorted(combinations(range(self.size), 2), key=lambda pair: float(apart[pair]))
+
+    def _strengths(self) -> tuple[np.ndarray, np.ndarray]:
+        """The likeliest strengths (K,) and a root (K, K) of their covariance."""
+        known = {pair: score for pair, score in self._scores.items() if score is not None}
+        scores = np.array([*known.values()])
+        sides = np.zeros((len(known), self.size))  # (pairs, K)
+        for row, (one, other) in enumerate(known):
+            sides[row, one], sides[row, other] = 1.0, -1.0
+        prior = np.eye(self.size) / PRIOR**2
+        mode, precision = np.zeros(self.size), prior
+        for _ in range(NEWTON_STEPS):
+            expected = 1 / (1 + np.exp(-sides @ mode))
+            precision = prior + (sides * (expected * (1 - expected))[:, None]).T @ sides
+            mode = mode + np.linalg.solve(precision, sides.T @ (scores - expected) - prior @ mode)
+        return mode, np.linalg.cholesky(np.linalg.inv(precision))
+
+
+def _everybody_once(size: int, rng: np.random.Generator) -> list[tuple[int, int]]:
+    order = rng.permutation(size).tolist()
+    return [_in_order((one, order[(at + 1) % size])) for at, one in enumerate(order) if at % 2 == 0]
+
+
+def _in_order(pair: Sequence[int]) -> tuple[int, int]:
+    return min(pair), max(pair)

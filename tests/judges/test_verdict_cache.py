@@ -1,0 +1,181 @@
+"""What was judged once is not paid for again."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from chat_server import MODEL, ChatServer, right
+
+from sleuth.judges.cache import CachedJudge, CachedPairJudge, VerdictCache
+from sleuth.judges.http import HttpJudge
+from sleuth.types import Case, Pair, SleuthError, Verdict
+
+CASES = 200
+CHILD = """
+import asyncio, sys
+from pathlib import Path
+from sleuth.judges.cache import CachedJudge, VerdictCache
+from sleuth.judges.http import HttpJudge
+from sleuth.types import Case
+url, model, file, cases = sys.argv[1:]
+judge = CachedJudge(HttpJudge([url], model, at_once=8), VerdictCache(Path(file)))
+asyncio.run(judge.judge([Case(claim=f"<{n}>", evidence="<3>") for n in range(int(cases))]))
+print("judged", flush=True)
+sys.stdin.read()
+"""
+
+
+class Counting:
+    """Says that claims of one letter are supported, and counts; fails or is invalid when told to."""
+
+    def __init__(self, identity: str = "counting", fate: Verdict | None = None) -> None:
+        self.identity = identity
+        self.fate = fate
+        self.asked: list[Case | Pair] = []
+
+    async def judge(self, cases: Sequence[Case]) -> list[Verdict]:
+        self.asked += cases
+        await asyncio.sleep(0)
+        return [self.fate or Verdict(score=float(len(case.claim) == 1), reason="letters") for case in cases]
+
+    async def compare(self, pairs: Sequence[Pair]) -> list[Verdict]:
+        self.asked += pairs
+        return [Verdict(score=float(pair.first > pair.second)) for pair in pairs]
+
+
+def case(claim: str) -> Case:
+    return Case(claim=claim, evidence="")
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "verdicts.sqlite"
+
+
+def test_equal_claims_of_siblings_are_asked_once_and_known_the_next_time(file: Path) -> None:
+    inner = Counting()
+    with VerdictCache(file) as cache:
+        first = asyncio.run(CachedJudge(inner, cache).judge([case("a"), case("bb"), case("a")]))
+    assert [verdict.score for verdict in first] == [1.0, 0.0, 1.0]
+    with VerdictCache(file) as cache:
+        judge = CachedJudge(inner, cache)
+        assert asyncio.run(judge.judge([case("bb"), case("a"), case("c")])) == [
+            first[1],
+            first[0],
+            Verdict(score=1.0, reason="letters"),
+        ]
+    assert inner.asked == [case("a"), case("bb"), case("c")]
+
+
+def test_another_judge_is_asked_itself(file: Path) -> None:
+    with VerdictCache(file) as cache:
+        asyncio.run(CachedJudge(Counting("one"), cache).judge([case("a")]))
+        other = Counting("another")
+        asyncio.run(CachedJudge(other, cache).judge([case("a")]))
+    assert other.asked == [case("a")]
+
+
+def test_every_field_of_a_case_counts(file: Path) -> None:
+    inner = Counting()
+    cases = [case("a"), Case(claim="", evidence="a"), Case(claim="a", evidence="", question="q")]
+    cases.append(Case(claim="a", evidence="", criterion="q"))
+    with VerdictCache(file) as cache:
+        asyncio.run(CachedJudge(inner, cache).judge([*cases, *cases]))
+    assert inner.asked == cases
+
+
+def test_both_orders_of_a_pair_are_two_questions(file: Path) -> None:
+    inner, pair = Counting(), Pair(question="", first="a", second="b")
+    with VerdictCache(file) as cache:
+        judge = CachedPairJudge(inner, cache)
+        for _ in range(2):
+            assert [v.score for v in asyncio.run(judge.compare([pair, pair.swapped]))] == [0.0, 1.0]
+    assert inner.asked == [pair, pair.swapped]
+
+
+def test_a_missing_verdict_is_asked_for_again_and_an_invalid_one_is_not(file: Path) -> None:
+    for fate, asked in ((Verdict(score=None, reason="down"), 2), (Verdict(score=None, invalid=True, reason="?"), 1)):
+        inner = Counting(identity=fate.reason, fate=fate)
+        with VerdictCache(file) as cache:
+            judge = CachedJudge(inner, cache)
+            assert [asyncio.run(judge.judge([case("a")])) for _ in range(2)] == [[fate]] * 2
+        assert len(inner.asked) == asked
+
+
+def test_one_who_gives_up_leaves_the_verdict_to_the_others(file: Path) -> None:
+    inner = Counting()
+
+    async def siblings() -> list[Verdict]:
+        judge = CachedJudge(inner, cache)
+        first, second = (asyncio.create_task(judge.judge([case("a")])) for _ in range(2))
+        await asyncio.sleep(0)
+        first.cancel()
+        return await second
+
+    with VerdictCache(file) as cache:
+        assert asyncio.run(siblings())[0].score == 1.0
+    assert len(inner.asked) == 1
+
+
+def test_a_run_that_is_killed_after_scoring_and_resumed_makes_no_call_again(file: Path, server: ChatServer) -> None:
+    child = started(server, file)
+    assert child.stdout is not None
+    assert child.stdout.readline() == b"judged\n"
+    kill(child)
+    assert len(server.asked) == CASES
+    verdicts = resumed(server, file)
+    assert [n for n, verdict in enumerate(verdicts) if verdict.score] == [3]
+    assert len(server.asked) == CASES
+
+
+def test_a_run_that_is_killed_while_scoring_pays_again_only_for_what_was_under_way(
+    file: Path, server: ChatServer
+) -> None:
+    server.answer = lambda body: (time.sleep(0.02), right(body))[1]
+    child = started(server, file)
+    while len(server.asked) < CASES // 2:
+        time.sleep(0.005)
+    kill(child)
+    time.sleep(0.1)  # what the server has begun it ends
+    before = len(server.asked)
+    assert CASES // 2 <= before < CASES
+    assert len(resumed(server, file)) == CASES
+    assert len(server.asked) <= CASES + 8
+    assert sqlite3.connect(file).execute("SELECT count(*) FROM verdicts").fetchone() == (CASES,)
+
+
+def started(server: ChatServer, file: Path) -> subprocess.Popen[bytes]:
+    arguments = [sys.executable, "-c", CHILD, server.url, MODEL, str(file), str(CASES)]
+    return subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+
+def kill(child: subprocess.Popen[bytes]) -> None:
+    child.send_signal(signal.SIGKILL)
+    child.communicate()
+
+
+def resumed(server: ChatServer, file: Path) -> list[Verdict]:
+    with VerdictCache(file) as cache:
+        judge = CachedJudge(HttpJudge([server.url], MODEL, at_once=8), cache)
+        return asyncio.run(judge.judge([Case(claim=f"<{n}>", evidence="<3>") for n in range(CASES)]))
+
+
+def test_a_file_that_is_something_else_is_left_as_it_is(file: Path) -> None:
+    file.write_text("Dear diary, today I trained a model and nothing was lost.")
+    with pytest.raises(SleuthError, match=r"verdicts.sqlite: no cache of verdicts could be opened there"):
+        VerdictCache(file)
+    assert file.read_text().startswith("Dear diary")
+    other = file.with_name("other.sqlite")
+    made = sqlite3.connect(other)
+    made.execute("CREATE TABLE verdicts (x)")
+    made.close()
+    with pytest.raises(SleuthError, match="is no cache of verdicts of this version; name another file"):
+        VerdictCache(other)

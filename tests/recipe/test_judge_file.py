@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sleuth.recipe.judges import HttpJudgeRecipe, NliJudgeRecipe, load_judge
+from sleuth.types import SleuthError
+
+HTTP = '[judge]\nkind = "http"\nurls = ["http://127.0.0.1:8000"]\nmodel = "Qwen/Qwen3-8B"\n'
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "judge.toml"
+
+
+def test_a_judge_behind_http_needs_its_servers_and_its_model(file: Path) -> None:
+    file.write_text(HTTP + "budget = 500\n[judge.request.chat_template_kwargs]\nenable_thinking = false\n")
+    judge = load_judge(file)
+    assert isinstance(judge, HttpJudgeRecipe)
+    assert (judge.urls, judge.model, judge.budget) == (("http://127.0.0.1:8000",), "Qwen/Qwen3-8B", 500)
+    assert judge.request == {"chat_template_kwargs": {"enable_thinking": False}}
+
+
+def test_a_cross_encoder_needs_its_place(file: Path) -> None:
+    file.write_text('[judge]\nkind = "nli"\nmodel = "some/encoder"\n')
+    assert load_judge(file) == NliJudgeRecipe(kind="nli", model="some/encoder")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "judge.toml: judge is missing"),
+        ("[judge]\nmodel = 1\n", "judge.toml: judge.kind is missing: it says what this table is"),
+        (HTTP.replace("http", "htp", 1), 'judge.kind = "htp": should be one of "http", "nli"'),
+        (HTTP + "second = 3\n", "judge.toml: judge.second is no key here; the nearest is judge.seconds"),
+        (HTTP.replace('["http://127.0.0.1:8000"]', "[]"), "judge.urls is empty"),
+        (HTTP.replace("http://", ""), "judge.urls holds '127.0.0.1:8000': expected http://HOST:PORT"),
+        (HTTP + "budget = 0\n", "judge.budget = 0: should be greater than 0"),
+        (HTTP + "[judge.request]\ntemperature = 1\n", "judge.request.temperature is not for setting here"),
+        ("[judge\n", "judge.toml:1: is no TOML"),
+    ],
+)
+def test_what_is_wrong_with_a_judge_is_one_line_that_names_the_key(file: Path, text: str, said: str) -> None:
+    file.write_text(text)
+    with pytest.raises(SleuthError) as caught:
+        load_judge(file)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
