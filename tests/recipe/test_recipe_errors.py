@@ -239,6 +239,10 @@ def refiner(demo: Path, write: Write) -> Path:
         ("stage.1.reward.0.citation_weight=2", "stage.1.reward.0.citation_weight = 2: should be less than or equal"),
         ("stage.1.reward.0.format_gate=false", "stage.1.reward.0.format_gate = false: sum = "),
         ("stage.0.also_forced=true", "stage.0.also_forced = true needs an env with searches"),
+        (
+            'stage.1.credit={kind="search_gain", charges=0.1}',
+            "credit pays searches, and an env that refines makes none",
+        ),
     ],
 )
 def test_what_a_refiner_cannot_be_told_is_refused(refiner: Path, override: str, expected: str) -> None:

@@ -192,6 +192,12 @@ class GrpoRecipe(TrainingRecipe):
         return self
 
     @model_validator(mode="after")
+    def _credit_has_searches_to_pay(self) -> Self:
+        if self.credit is not None and isinstance(self.env, RefineEnvRecipe):
+            raise ValueError("credit pays searches, and an env that refines makes none; leave it out")
+        return self
+
+    @model_validator(mode="after")
     def _rewards_read_what_is_written(self) -> Self:
         for index, reward in enumerate(self.reward if isinstance(self.env, RefineEnvRecipe) else ()):
             if reward.kind not in REFINER_REWARDS:

@@ -13,7 +13,7 @@ from sleuth.evaluation.intervals import Measured, bootstrap_mean, paired_bootstr
 from sleuth.render import Renderer
 from sleuth.retrieval.control import EmptyRetriever, ShuffledRetriever
 from sleuth.stages.examination import Examination
-from sleuth.types import Episode, Score, Task
+from sleuth.types import Episode, Score, SleuthError, Task
 
 AS_IT_IS = "as it is"
 KINDS = {"em": None, "em_one_hop": "one_hop", "em_two_hop": "two_hop"}
@@ -49,11 +49,11 @@ def probe(examination: Examination, tasks: Sequence[Task]) -> Probed:
 
     Raises SleuthError for a dialect in messages of a chat template, before anything is asked.
     """
-    require_text(examination.setting.dialect)
-    answered = {
-        name: replace(examination, setting=setting).ask(tasks, name)
-        for name, setting in _arms(examination.setting, tasks)
-    }
+    setting = examination.setting
+    if not isinstance(setting, SearchSetting):
+        raise SleuthError(f"the dialect {setting.dialect.name!r} looks nothing up: there is nothing to probe")
+    require_text(setting.dialect)
+    answered = {name: replace(examination, setting=arm).ask(tasks, name) for name, arm in _arms(setting, tasks)}
     told = answered[AS_IT_IS]
     by_search = _gains(examination, told, "search")
     by_passage = _gains(examination, told, "passage")

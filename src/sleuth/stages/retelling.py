@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from sleuth.build import SearchSetting
+from sleuth.build import Setting
 from sleuth.envs.translation import translated
 from sleuth.learn.batch import Row
 from sleuth.render import Renderer
@@ -15,7 +15,7 @@ Story = list[tuple[Segment, bool]]
 
 
 async def retold(
-    episodes: Sequence[Episode], real: SearchSetting, hinted: SearchSetting, renderer: Renderer, *, context: int
+    episodes: Sequence[Episode], real: Setting, hinted: Setting, renderer: Renderer, *, context: int
 ) -> list[Row]:
     """Each episode as it reads without the hint, in at most `context` tokens; of equal ones the first is kept.
 
@@ -35,9 +35,7 @@ async def retold(
     return list(rows.values())
 
 
-async def _behind_the_real_prompt(
-    episode: Episode, real: SearchSetting, hinted: SearchSetting, renderer: Renderer
-) -> Story:
+async def _behind_the_real_prompt(episode: Episode, real: Setting, hinted: Setting, renderer: Renderer) -> Story:
     """What the policy wrote is taught, and so is the search tag that was opened for it."""
     openings = [await setting.env(episode.task).open() for setting in (real, hinted)]
     before, hint = (renderer.render_all(opening.pieces) for opening in openings)
@@ -50,7 +48,7 @@ async def _behind_the_real_prompt(
     ]
 
 
-async def _said_again(episode: Episode, real: SearchSetting, hinted: SearchSetting, renderer: Renderer) -> Story:
+async def _said_again(episode: Episode, real: Setting, hinted: Setting, renderer: Renderer) -> Story:
     """The turns in the real dialect, and what its environment says to them; empty where one cannot be translated, or
     the environment ends otherwise than with the answer."""
     env = real.env(episode.task)
@@ -74,7 +72,7 @@ def _told(segments: Iterable[Segment]) -> Iterator[tuple[Segment, bool]]:
     return ((segment, False) for segment in segments)
 
 
-def _turns(episode: Episode, hinted: SearchSetting) -> Iterator[str]:
+def _turns(episode: Episode, hinted: Setting) -> Iterator[str]:
     """What the policy wrote, turn by turn, the tag that was opened for the first included."""
     opened = hinted.dialect.search.open if hinted.forced_search else ""
     for segment in episode.trajectory.segments:

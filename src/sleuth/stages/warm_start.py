@@ -13,7 +13,7 @@ from typing import Any
 from sleuth.build import Setting, answer_scorer_of, reward_spec_of, setting_of
 from sleuth.data.questions import questions_hash, select_tasks
 from sleuth.learn.batch import Row, collate
-from sleuth.recipe.envs import EnvRecipe
+from sleuth.recipe.envs import EnvRecipe, SearchEnvRecipe
 from sleuth.recipe.stages import HintRecipe, WarmStartRecipe
 from sleuth.render import Renderer
 from sleuth.stages.endless_order import EndlessOrder
@@ -133,6 +133,7 @@ class Lesson:
 
 def hinted_env(env: EnvRecipe, hint: HintRecipe) -> EnvRecipe:
     """The environment with the hint in it."""
+    assert isinstance(env, SearchEnvRecipe)  # a recipe in which anything else is warmed up cannot be read
     role = hint.prompt_role or env.prompt_role
     changes = {
         "dialect": hint.dialect or env.dialect,
