@@ -33,7 +33,7 @@ def test_every_dialect_travels_on_a_card(tmp_path: Path, protocol: ProtocolCard,
 
 def test_a_card_from_before_chat_templates_is_read_as_it_was_meant(tmp_path: Path, protocol: ProtocolCard) -> None:
     old = protocol.model_dump(mode="json", exclude={"prompt_role", "template_flags", "template_sha256"})
-    for later in ("frame", "tool", "answer_inner", "between", "between_queries", "results_key", "turns"):
+    for later in ("frame", "tool", "answer_inner", "answer_form", "between", "between_queries", "results_key", "turns"):
         del old["dialect"][later]
     (tmp_path / "protocol.json").write_text(json.dumps(old), encoding="utf-8")
     assert ProtocolCard.read(tmp_path) == protocol
@@ -76,6 +76,7 @@ OF_THE_DIALECT = {
     "frame": "conversation",
     "tool": CHAT.tool,
     "answer_inner": "(?P<text>x)",
+    "answer_form": "({text})",
     "between": "",
     "between_queries": "",
     "results_key": "result",
@@ -136,6 +137,7 @@ def test_a_card_that_was_edited_by_hand_is_refused(
         ({"action": "("}, "dialect: action is no regular expression: missing ), unterminated subpattern at position 0"),
         ({"action": "a"}, "dialect: action has no groups (?P<kind>...) and (?P<text>...)"),
         ({"answer_inner": "a"}, "dialect: answer_inner has no group (?P<text>...)"),
+        ({"answer_form": "{answer}"}, "dialect: answer_form = '{answer}' does not format text"),
         ({"passage": "{body}"}, "dialect: passage = '{body}' does not format rank, title and text"),
     ],
 )

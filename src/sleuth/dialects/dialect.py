@@ -102,10 +102,8 @@ class Dialect:
         _require_groups("action", self.action, {"kind", "text"})
         if self.answer_inner is not None:
             _require_groups("answer_inner", self.answer_inner, {"text"})
-        try:
-            self.passage.format(rank=1, title="", text="")
-        except (LookupError, ValueError, AttributeError):
-            raise ValueError(f"passage = {self.passage!r} does not format rank, title and text") from None
+        _require_format("passage", self.passage, "rank, title and text", rank=1, title="", text="")
+        _require_format("answer_form", self.answer_form, "text", text="")
 
     @property
     def tags(self) -> tuple[str, ...]:
@@ -113,6 +111,13 @@ class Dialect:
         return tuple(
             tag for pair in (self.think, self.search, self.information, self.answer) for tag in (pair.open, pair.close)
         )
+
+
+def _require_format(name: str, form: str, what: str, **values: object) -> None:
+    try:
+        form.format(**values)
+    except (LookupError, ValueError, AttributeError):
+        raise ValueError(f"{name} = {form!r} does not format {what}") from None
 
 
 def _require_groups(name: str, expression: str, groups: set[str]) -> None:

@@ -72,6 +72,7 @@ WORDINGS = {
     "dialect.answer_inner": Wording(
         says="answers inside its tags with {}", again="with {}", absent="answers with all that its tags hold"
     ),
+    "dialect.answer_form": Wording(says="writes the answer inside its tags as {}", again="as {}"),
     "dialect.between": Wording(says="puts {} between two passages"),
     "dialect.between_queries": Wording(says="puts {} between the results of two queries"),
     "dialect.results_key": Wording(
