@@ -9,9 +9,9 @@ from statistics import fmean
 from transformers import PreTrainedModel
 
 from sleuth.dialects import Dialect
-from sleuth.evaluation.gain import Gain, gains
 from sleuth.recipe.credit import CreditRecipe
 from sleuth.render import Renderer
+from sleuth.stages.gain import Gain, gains
 from sleuth.types import Episode, Group, Score
 
 

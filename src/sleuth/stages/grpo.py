@@ -24,7 +24,6 @@ from sleuth.build import (
 from sleuth.data.questions import questions_hash, select_tasks
 from sleuth.dialects.refine import refines
 from sleuth.engines.local import LocalEngine
-from sleuth.evaluation.gain import require_text
 from sleuth.learn.advantages import has_signal
 from sleuth.learn.policy import NotFiniteError, Policy, frozen_copy, no_update
 from sleuth.recipe.stages import GrpoRecipe
@@ -37,6 +36,7 @@ from sleuth.runs.rollouts import write_rollouts
 from sleuth.stages.crediting import credited
 from sleuth.stages.endless_order import EndlessOrder
 from sleuth.stages.evidence import episodes_showing
+from sleuth.stages.gain import require_text
 from sleuth.stages.memory import TokenBudget
 from sleuth.stages.stage_run import Saved, StageRun, last_step
 from sleuth.stages.step_figures import Advantages, probe_lines, sampled_entropy, step_figures, values_of

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sleuth.build import SearchSetting
-from sleuth.evaluation.gain import Gain, Removed, gains, require_text
 from sleuth.evaluation.intervals import Measured, bootstrap_mean, paired_bootstrap, share
 from sleuth.render import Renderer
 from sleuth.retrieval.control import EmptyRetriever, ShuffledRetriever
 from sleuth.stages.examination import Examination
+from sleuth.stages.gain import Gain, Removed, gains, require_text
 from sleuth.types import Episode, Score, SleuthError, Task
 
 AS_IT_IS = "as it is"

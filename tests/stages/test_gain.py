@@ -13,10 +13,10 @@ from sleuth.build import load_model
 from sleuth.dialects import DIALECTS, Dialect
 from sleuth.engines.scripted import ScriptedEngine
 from sleuth.envs.search import SearchEnv
-from sleuth.evaluation.gain import gains, looks
 from sleuth.render import Renderer
 from sleuth.retrieval.control import EmptyRetriever
 from sleuth.rollout import Rollout
+from sleuth.stages.gain import gains, looks
 from sleuth.types import Passage, Retriever, Sampling, SleuthError, Task, Trajectory
 
 BASE = Path(__file__).parents[2] / "models" / "tiny-base"
