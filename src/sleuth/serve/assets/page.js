@@ -115,8 +115,8 @@ class Exchange {
     place.closest("li").classList.add("cited");
     const chip = element("button", { type: "button", class: "cite", "aria-describedby": "card" }, passage.title || passage.id);
     const show = () => card.show(chip, passage, this.words);
-    chip.addEventListener("mouseenter", show);
-    chip.addEventListener("mouseleave", () => card.leave());
+    chip.addEventListener("pointerenter", ({ pointerType }) => pointerType === "mouse" && show());
+    chip.addEventListener("pointerleave", ({ pointerType }) => pointerType === "mouse" && card.leave());
     chip.addEventListener("focus", show);
     chip.addEventListener("blur", () => card.hide());
     chip.addEventListener("click", show);
@@ -186,7 +186,6 @@ const card = {
 };
 card.node.addEventListener("mouseenter", () => clearTimeout(card.timer));
 card.node.addEventListener("mouseleave", () => card.leave());
-addEventListener("scroll", () => card.hide(), { passive: true });
 addEventListener("keydown", (event) => event.key === "Escape" && card.hide());
 addEventListener("pointerdown", (event) => event.target.closest("#card, .cite") || card.hide());
 
