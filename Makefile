@@ -7,13 +7,23 @@ CORE := .venv/core-installed
 DEV := .venv/dev-installed
 BENCH := .venv-bench/installed
 
-.PHONY: demo test test-slow lint base bench
+.PHONY: demo twins test test-slow lint base bench
 
 demo: $(CORE)  ## a tiny model learns to search: world, index, training, report
 	$(BIN)/sleuth world runs/world
 	$(BIN)/sleuth index runs/world/corpus.jsonl runs/world/index
 	$(BIN)/sleuth train recipes/demo.toml --run runs/demo
 	$(BIN)/sleuth report runs/demo
+
+TWINS := search_r1_slime
+
+twins: $(CORE)  ## published search recipes in small: each learns to search in its own protocol
+	$(BIN)/sleuth world runs/world
+	$(BIN)/sleuth index runs/world/corpus.jsonl runs/world/index
+	for twin in $(TWINS); do \
+		$(BIN)/sleuth train recipes/tiny/$$twin.toml --run runs/twins/$$twin \
+		&& $(BIN)/python tools/reached.py runs/twins/$$twin 0.75 0.5 || exit 1; \
+	done
 
 test: $(DEV)  ## all but the learning runs
 	$(BIN)/pytest

@@ -105,6 +105,30 @@ def test_the_two_arms_of_reason_over_search_differ_in_nothing_but_the_prompt() -
     assert rules == example
 
 
+TWINS = {
+    "search_r1_slime": "search_r1_slime_3b",
+    "reason_over_search_rules": "reason_over_search_0.6b_rules",
+    "reason_over_search_example": "reason_over_search_0.6b_example",
+}
+SHARED = ("env.dialect", "env.prompt_role", "reward", "loss", "sampling", "betas", "weight_decay", "max_grad_norm")
+
+
+@pytest.mark.parametrize(("twin", "recipe"), TWINS.items())
+def test_a_tiny_twin_trains_under_the_protocol_the_reward_and_the_loss_of_its_big_one(twin: str, recipe: str) -> None:
+    for key in SHARED:
+        assert value_of(f"tiny/{twin}", key) == value_of(recipe, key), key
+
+
+def test_the_two_tiny_arms_differ_in_nothing_but_the_prompt() -> None:
+    rules, example = (
+        load_recipe(RECIPES / "tiny" / f"reason_over_search_{arm}.toml").model_dump(exclude={"name", "resolved_from"})
+        for arm in ("rules", "example")
+    )
+    assert example["stage"][3]["env"].pop("prompt") == "research_example"
+    assert rules["stage"][3]["env"].pop("prompt") == "research_rules"
+    assert rules == example
+
+
 @pytest.mark.parametrize("file", sorted(RECIPES.rglob("*.toml")), ids=lambda file: str(file.relative_to(RECIPES)))
 def test_every_recipe_that_we_carry_can_be_read(file: Path) -> None:
     assert load_recipe(file).stage
