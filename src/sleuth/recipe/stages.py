@@ -246,6 +246,8 @@ class WarmStartRecipe(TrainingRecipe):
     alone and no better habits."""
     prompts: PositiveInt = 128
     """Questions that are played, with and without the hint; all else is that of the `grpo` stage."""
+    samples_per_prompt: PositiveInt | None = None
+    """Episodes of each question under the hint; absent: as many as the `grpo` stage samples."""
     rows_per_step: PositiveInt = 16
     """Right episodes in one optimiser step."""
 

@@ -100,7 +100,8 @@ class Lesson:
         if searched >= below:
             self.run.folder.say(f"{self.said}, and below = {below}: {name} is left out")
             return []
-        played = self._play(self.hinted, HINTED, samples=self.played_as.samples_per_prompt)
+        samples = self.stage.samples_per_prompt or self.played_as.samples_per_prompt
+        played = self._play(self.hinted, HINTED, samples)
         kept = [episode for episode, score in played if KEPT[self.stage.taught](episode, score)]
         renderer, context = Renderer(self.tokenizer), self.played_as.context
         rows = asyncio.run(retold(kept, self.real, self.hinted, renderer, context=context))
