@@ -337,3 +337,17 @@ def test_the_model_is_left_as_it_was(make_model, tokenizer, words):
     assert model.config._attn_implementation == attention
     model(torch.tensor([words(5)])).logits.sum().backward()  # and it still learns
     assert model.lm_head.weight.grad is not None
+
+
+def test_the_last_layer_computes_only_what_the_next_token_is_sampled_after(make_model, tokenizer, words):
+    model, seen = make_model("qwen3"), []
+    hook = model.base_model.layers[-1].mlp.gate_proj.register_forward_hook(
+        lambda module, args, output: seen.append(args[0].shape[1])
+    )
+    engine = engine_of(model, tokenizer, slots=4)
+    try:
+        gather(*(engine.complete(words(40, seed=row), Sampling(max_tokens=3, key=(row,))) for row in range(3)))
+    finally:
+        hook.remove()
+    assert seen == [3, 3, 3]  # three prompts are read and go on for three tokens
+    assert engine.tokens_prefilled == 3 * 40

@@ -7,6 +7,7 @@ share only once; who reads a run of tokens has a call of its own.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -29,7 +30,10 @@ SLOT_ATTENTION = "sleuth_slots"
 
 class Batch:
     """The tokens of one forward, laid end to end as a sequence of T: a token for each of `writing` (slots, rising),
-    then the tokens of each run. `tokens` [slots, context] and `read` [slots] are those of the slot table."""
+    then the tokens of each run. `tokens` [slots, context] and `read` [slots] are those of the slot table. `wanted` are
+    those after which the next is sampled, None: all of them, or nearly so."""
+
+    wanted: Tensor | None = None
 
     def __init__(
         self,
@@ -44,6 +48,7 @@ class Batch:
     ) -> None:
         self.cache = cache
         self.runs = runs
+        self.ends_alone = False
         self.count = len(writing)
         lengths = [run.stop - run.start for run in runs]
         slots = np.concatenate([writing, np.repeat([run.slot for run in runs], lengths).astype(np.int64)])
@@ -53,6 +58,12 @@ class Batch:
         self.places: Tensor | None = None  # of the tokens' keys in the cache, known once its heads are
         self.ends = len(writing) + np.cumsum(lengths, dtype=np.int64)  # of the runs
         self.writers = Writers(tokens, writing, read[writing], device, dtype) if len(writing) else None
+
+    def narrowed(self) -> Batch:
+        """For the last layer: of a run only the last token looks at others."""
+        narrow = copy.copy(self)
+        narrow.ends_alone = True
+        return narrow
 
 
 class Writers:
@@ -129,8 +140,11 @@ def attend_slots(
     if batch.writers is not None:
         parts.append(_write(query[: batch.count], keys, values, batch.writers, scale))
     for run, end in zip(batch.runs, batch.ends.tolist(), strict=True):
-        of_run = query[end - (run.stop - run.start) : end]
-        parts.append(_read(of_run, keys[run.slot, :, : run.stop], values[run.slot, :, : run.stop], run.start, scale))
+        start = run.stop - 1 if batch.ends_alone else run.start
+        if start > run.start:
+            parts.append(query.new_zeros(start - run.start, *query.shape[1:]))
+        of_run = query[end - (run.stop - start) : end]
+        parts.append(_read(of_run, keys[run.slot, :, : run.stop], values[run.slot, :, : run.stop], start, scale))
     output = parts[0] if len(parts) == 1 else torch.cat(parts)
     return output.reshape(1, total, -1, output.shape[-1]), None
 

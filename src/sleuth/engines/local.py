@@ -22,6 +22,7 @@ from sleuth.engines.sampling import sample
 from sleuth.engines.slots import Place, SlotTable
 from sleuth.engines.stops import StopTokens, end_tokens
 from sleuth.engines.weights import TurnedWeights
+from sleuth.learn.last_layer import sparing_last_layer, where_wanted
 from sleuth.types import Chunk, Completion, Sampling, SleuthError
 
 FORWARD_TOKENS = 512
@@ -195,11 +196,13 @@ class LocalEngine:
 
     def _forward(self, batch: Batch, last: np.ndarray) -> torch.Tensor:
         """Read the batch; the logits (B, V) after its tokens at `last` (B)."""
+        wanted = torch.from_numpy(last).to(self.model.device)
+        batch.wanted = where_wanted(wanted, len(batch.tokens))
         output = self.model(
             input_ids=batch.tokens[None],
             position_ids=batch.positions[None],
             use_cache=False,
-            logits_to_keep=0 if len(last) == len(batch.tokens) else torch.from_numpy(last).to(self.model.device),
+            logits_to_keep=0 if len(last) == len(batch.tokens) else wanted,
             batch=batch,
         )
         self.forwards += 1
@@ -238,7 +241,7 @@ class LocalEngine:
         if training:
             self.model.eval()
         try:
-            with torch.inference_mode(), self._weights.at_work():
+            with torch.inference_mode(), self._weights.at_work(), sparing_last_layer(self.model, "batch"):
                 yield
         finally:
             config._attn_implementation = attention

@@ -9,9 +9,11 @@ devices FlexAttention (arXiv:2412.05496) takes the ancestor test as its mask.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import copy
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -33,7 +35,8 @@ BUSH = 128
 class Block:
     """The tokens `queries` see those of `keys`: all of them, those before (`causal`), or where `bias` is 0, not -inf.
 
-    Where both are the same stretch, it is a block of tokens that see themselves: there is one for every token.
+    Where both are the same stretch, it is a block of tokens that see themselves: there is one for every token that
+    looks at all.
     """
 
     queries: slice
@@ -43,16 +46,26 @@ class Block:
 
 
 class Branches:
-    """A prefix tree as attention needs it, prepared once and used by every layer."""
+    """A prefix tree as attention needs it, prepared once and used by every layer. `wanted` (M, rising) are the tokens
+    that are looked at in the end, None: all."""
 
-    def __init__(self, tree: PrefixTree, dtype: torch.dtype) -> None:
+    def __init__(self, tree: PrefixTree, dtype: torch.dtype, wanted: Tensor | None = None) -> None:
         self.depth = int(tree.positions.max()) + 1
+        self.wanted = wanted
         self.mask: BlockMask | None = None
         self.blocks: list[Block] = []
         if tree.tokens.device.type == "cpu":
-            self.blocks = sorted(_blocks(tree.ends, dtype), key=lambda block: block.queries != block.keys)
+            self.blocks = _own_stretch_first(_blocks(tree.ends, dtype))
         else:
             self.mask = _flex_mask(tree.ends)
+
+    def narrowed(self) -> Branches:
+        """For the last layer: only wanted tokens, and those in narrow gaps between them, look at others."""
+        assert self.wanted is not None
+        narrow = copy.copy(self)
+        stretches = _stretches(self.wanted.tolist())
+        narrow.blocks = _own_stretch_first(part for block in self.blocks for part in _narrowed(block, stretches))
+        return narrow
 
 
 def attend_tree(
@@ -92,7 +105,7 @@ class BlockAttention(torch.autograd.Function):
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, blocks: list[Block], scale: float) -> Tensor:
         """Blocks of a token's own stretch come first: they fill, the others are merged in."""
         q, k, v = _by_kv_head(query, key, value)
-        output = torch.empty(query.transpose(1, 2).shape, dtype=query.dtype)  # (1, N, H, D)
+        output = torch.zeros(query.transpose(1, 2).shape, dtype=query.dtype)  # (1, N, H, D); 0 where nothing looks
         merged = output.transpose(1, 2).view(q.shape)  # (kv_heads, sharing, N, D)
         lse = torch.empty(q.shape[:3], dtype=torch.promote_types(q.dtype, torch.float32))  # (kv_heads, sharing, N)
         for block in blocks:
@@ -158,6 +171,34 @@ def _blocks(ends: Tensor, dtype: torch.dtype) -> Iterator[Block]:
                 yield Block(queries=slice(trunk, end), keys=slice(first, trunk))
                 forests.append((trunk, end))
             first = end
+
+
+def _own_stretch_first(blocks: Iterable[Block]) -> list[Block]:
+    return sorted(blocks, key=lambda block: block.queries != block.keys)
+
+
+def _stretches(wanted: Sequence[int]) -> list[slice]:
+    """The wanted tokens in stretches; gaps as narrow as a bush are bridged."""
+    edges = [0, *(at for at in range(1, len(wanted)) if wanted[at] - wanted[at - 1] > BUSH), len(wanted)]
+    return [slice(wanted[first], wanted[stop - 1] + 1) for first, stop in pairwise(edges) if stop > first]
+
+
+def _narrowed(block: Block, stretches: Iterable[slice]) -> Iterator[Block]:
+    """The part of a block in which tokens of the stretches look. A bush stays whole."""
+    queries = block.queries
+    for stretch in stretches:
+        part = slice(max(queries.start, stretch.start), min(queries.stop, stretch.stop))
+        if part.start >= part.stop:
+            continue
+        if block.bias is not None:
+            yield block
+            return
+        if not block.causal:
+            yield Block(queries=part, keys=block.keys)
+            continue
+        yield Block(queries=part, keys=part, causal=True)
+        if part.start > queries.start:
+            yield Block(queries=part, keys=slice(queries.start, part.start))
 
 
 def _bush(ends: Tensor, stretch: slice, dtype: torch.dtype) -> Block:

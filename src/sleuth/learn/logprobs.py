@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from sleuth.learn.attention import TREE_ATTENTION, Branches
+from sleuth.learn.last_layer import sparing_last_layer, where_wanted
 from sleuth.learn.prefix_tree import Pack, PrefixTree
 from sleuth.learn.vocabulary import chosen_logprobs
 
@@ -47,14 +48,15 @@ def _predicting(model: PreTrainedModel, tree: PrefixTree, trained: Tensor) -> tu
     """Which M tokens of the tree are trained in any row, and the hidden states (M, width) that predict them."""
     needed = tree.places[trained].unique()
     needed = needed[tree.parents[needed] >= 0]  # (M,)
+    before = tree.parents[needed]
     with tree_attention(model):
         body = model.base_model(
             input_ids=tree.tokens[None],
             position_ids=tree.positions[None],
             use_cache=False,
-            branches=Branches(tree, model.dtype),
+            branches=Branches(tree, model.dtype, where_wanted(before.unique(), len(tree))),
         )
-    return body.last_hidden_state[0].index_select(0, tree.parents[needed]), needed
+    return body.last_hidden_state[0].index_select(0, before), needed
 
 
 def _place(values: Tensor, needed: Tensor, tree: PrefixTree, trained: Tensor) -> Tensor:
@@ -70,10 +72,14 @@ def _head(model: PreTrainedModel) -> nn.Linear:
 
 @contextmanager
 def tree_attention(model: PreTrainedModel) -> Iterator[None]:
-    """The model with the tree's attention; then as it was."""
+    """The model with the tree's attention and a last layer that spares what nobody looks at; then as it was."""
     before = model.config._attn_implementation
+    if before == TREE_ATTENTION:  # within another
+        yield
+        return
     model.config._attn_implementation = TREE_ATTENTION
     try:
-        yield
+        with sparing_last_layer(model, "branches"):
+            yield
     finally:
         model.config._attn_implementation = before
