@@ -15,15 +15,18 @@ demo: $(CORE)  ## a tiny model learns to search: world, index, training, report
 	$(BIN)/sleuth train recipes/demo.toml --run runs/demo
 	$(BIN)/sleuth report runs/demo
 
-TWINS := search_r1_slime
-
-twins: $(CORE)  ## published search recipes in small: each learns to search in its own protocol
+twins: $(CORE)  ## published search recipes in small, side by side: one learns to the end, two begin to
 	$(BIN)/sleuth world runs/world
 	$(BIN)/sleuth index runs/world/corpus.jsonl runs/world/index
-	for twin in $(TWINS); do \
-		$(BIN)/sleuth train recipes/tiny/$$twin.toml --run runs/twins/$$twin \
-		&& $(BIN)/python tools/reached.py runs/twins/$$twin 0.75 0.5 || exit 1; \
-	done
+	$(MAKE) -j2 twin-search_r1_slime begun-reason_over_search_rules begun-reason_over_search_example
+
+twin-%:  ## to the end, on one core: of one-hop questions 0.75 right, of two-hop ones 0.5
+	OMP_NUM_THREADS=1 $(BIN)/sleuth train recipes/tiny/$*.toml --run runs/twins/$*
+	$(BIN)/python tools/reached.py runs/twins/$* 0.75 0.5
+
+begun-%:  ## a quarter of it
+	OMP_NUM_THREADS=1 $(BIN)/sleuth train recipes/tiny/$*.toml --set stage.3.steps=60 --run runs/begun/$*
+	$(BIN)/python tools/reached.py runs/begun/$* 0.35 0.25
 
 test: $(DEV)  ## all but the learning runs
 	$(BIN)/pytest

@@ -70,7 +70,7 @@ def test_nothing_is_learned_where_searching_cannot_pay(arm: str, world: Path, tm
 
 def test_a_base_that_never_searches_learns_to_after_a_warm_start_and_not_without(world: Path, tmp_path: Path) -> None:
     silent = tmp_path / "silent"
-    tool = [sys.executable, ROOT / "tools" / "silence.py", ROOT / "models" / "tiny-base", world, silent]
+    tool = [sys.executable, ROOT / "tools" / "habit.py", "silent", ROOT / "models" / "tiny-base", world, silent]
     subprocess.run(tool, check=True)
     base, _, cold = figures("demo.toml", world, tmp_path / "cold", f"model={silent}")
     assert base["searched"]["value"] < 0.01
