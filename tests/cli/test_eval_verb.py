@@ -67,6 +67,24 @@ def test_another_prompt_is_said_and_leaves_the_budgets_as_they_were(checkpoint: 
     assert (found["protocol"]["prompt"], found["protocol"]["dialect"]["turn_tokens"]) == ("other", 5)
 
 
+def test_a_checkpoint_is_asked_with_what_it_was_trained_with_unless_told_otherwise(checkpoint: Path) -> None:
+    CARD.model_copy(update={"ask_with": "prompt"}).write(checkpoint)
+    message = [{"role": "user", "content": "Say where Ada was born."}]
+    row = {"id": "0", "question": "Where was Ada born?", "golden_answers": ["Tarn"], "prompt": message}
+    (checkpoint.parent / "q.jsonl").write_text(json.dumps(row) + "\n")
+
+    def opening(*more: object) -> tuple[str, str]:
+        result, found = ask(checkpoint, *more)
+        return "".join(segment["text"] for segment in found["records"][0]["segments"]), result.stderr
+
+    asked, said = opening()
+    assert asked.startswith("Asked: Say where Ada was born.\n")
+    assert "note:" not in said
+    asked, said = opening("--ask-with", "question")
+    assert asked.startswith("Asked: Where was Ada born?\n")
+    assert "what is asked with it is not what the checkpoint was trained with" in said
+
+
 def test_another_dialect_is_said(checkpoint: Path) -> None:
     result, found = ask(checkpoint, "--prompt", checkpoint.parent / "other.txt", "--dialect", "search_r1", "--limit", 1)
     assert "was trained in the dialect 'sleuth': asked in the dialect 'search_r1'" in result.stderr

@@ -32,7 +32,7 @@ def test_every_dialect_travels_on_a_card(tmp_path: Path, protocol: ProtocolCard,
 
 
 def test_a_card_from_before_chat_templates_is_read_as_it_was_meant(tmp_path: Path, protocol: ProtocolCard) -> None:
-    old = protocol.model_dump(mode="json", exclude={"prompt_role", "template_flags", "template_sha256"})
+    old = protocol.model_dump(mode="json", exclude={"ask_with", "prompt_role", "template_flags", "template_sha256"})
     for later in ("frame", "tool", "answer_inner", "answer_form", "between", "between_queries", "results_key", "turns"):
         del old["dialect"][later]
     (tmp_path / "protocol.json").write_text(json.dumps(old), encoding="utf-8")
@@ -46,6 +46,7 @@ def test_a_model_without_a_card_has_none(tmp_path: Path) -> None:
 OF_THE_CARD = {
     "prompt": "other",
     "prompt_text": "Other. {question}",
+    "ask_with": "prompt",
     "prompt_role": "system",
     "template_flags": {"enable_thinking": False},
     "template_sha256": "cd" * 32,

@@ -12,7 +12,7 @@ from typing import Any, cast
 from transformers import PreTrainedTokenizerFast
 
 from sleuth.build.refining import refine_setting
-from sleuth.build.setting import Setting, changes_of_card, template_of
+from sleuth.build.setting import Setting, asked_with, changes_of_card, template_of
 from sleuth.dialects import DIALECTS, Dialect
 from sleuth.dialects.refine import REFINERS
 from sleuth.envs.search import SearchEnv
@@ -112,6 +112,7 @@ def _setting(
         dialect=dialect,
         prompt_name=prompt_name,
         prompt=prompt,
+        ask_with=asked_with(tasks),
         prompt_role=env.prompt_role,
         template=template,
         retriever=retriever,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerFast
 
-from sleuth.build.setting import Setting, template_of
+from sleuth.build.setting import Setting, asked_with, template_of
 from sleuth.dialects.refine import REFINERS
 from sleuth.envs.refine import RefineEnv
 from sleuth.prompts.library import read_prompt, require_askable
@@ -60,6 +60,7 @@ def refine_setting(
         dialect=dialect,
         prompt_name=name,
         prompt=prompt,
+        ask_with=asked_with(tasks),
         prompt_role=env.prompt_role,
         template=template_of(env, dialect, tokenizer),
     )

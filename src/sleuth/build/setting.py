@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from transformers import PreTrainedTokenizerFast
@@ -12,6 +13,7 @@ from sleuth.dialects import Dialect
 from sleuth.envs.chat_template import ChatTemplate
 from sleuth.envs.frames import Frame, frame_of
 from sleuth.prompts.published import QUESTION, place_of
+from sleuth.recipe.data import AskWith
 from sleuth.recipe.envs import EnvRecipe, Role
 from sleuth.render import check_writable
 from sleuth.runs.protocol import ProtocolCard, text_sha256
@@ -29,6 +31,7 @@ class Setting(ABC):
     prompt: str
     prompt_role: Role
     template: ChatTemplate | None
+    ask_with: AskWith = "question"
     corpus_sha256: str | None = None
     forced_search: bool = False
 
@@ -58,6 +61,7 @@ class Setting(ABC):
             prompt=self.prompt_name,
             prompt_text=self.prompt,
             prompt_sha256=text_sha256(self.prompt),
+            ask_with=self.ask_with,
             prompt_role=self.prompt_role,
             template_flags=self.template.flags if self.template else {},
             template_sha256=self.template.sha256 if self.template else None,
@@ -83,6 +87,11 @@ def template_of(env: EnvRecipe, dialect: Dialect, tokenizer: PreTrainedTokenizer
     return ChatTemplate(tokenizer, flags=env.template_flags, tools=tools)
 
 
+def asked_with(tasks: Sequence[Task]) -> AskWith:
+    """What stands in the prompt when these are asked."""
+    return "prompt" if any(task.prompt for task in tasks) else "question"
+
+
 def changes_of_card(card: ProtocolCard, setting: Setting) -> list[str]:
     """What of a setting is not as a checkpoint's card has it, in words."""
     template = setting.template.sha256 if setting.template else None
@@ -91,6 +100,7 @@ def changes_of_card(card: ProtocolCard, setting: Setting) -> list[str]:
         "the corpus": (card.corpus_sha256, setting.corpus_sha256),
         "a forced search": (card.forced_search, setting.forced_search),
         "the prompt": (card.prompt_text, setting.prompt),
+        "what is asked with it": (card.ask_with, setting.ask_with),
         "the role of the prompt": (card.prompt_role, setting.prompt_role),
         "the chat template": (card.template_sha256, template if same_role else card.template_sha256),
     }

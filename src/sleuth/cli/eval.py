@@ -10,6 +10,8 @@ from typing import Annotated, Any, Literal
 import typer
 
 from sleuth.cli.figures import print_figures, print_sets
+from sleuth.recipe.data import AskWith
+from sleuth.runs.protocol import ProtocolCard
 from sleuth.types import SleuthError
 
 
@@ -24,9 +26,12 @@ def evaluate(
         int | None, typer.Option(min=1, help="So many questions of each set, by a hash of their ids: always the same.")
     ] = None,
     ask_with: Annotated[
-        Literal["question", "prompt"],
-        typer.Option(help="What stands in the prompt: the question, or the whole message that the row brings."),
-    ] = "question",
+        Literal["question", "prompt"] | None,
+        typer.Option(
+            help="What stands in the prompt: the question, or the whole message that the row brings. "
+            "[default: as the model was trained]"
+        ),
+    ] = None,
     index: Annotated[Path | None, typer.Option(help="The index to search; without one, searches find nothing.")] = None,
     retriever: Annotated[
         list[str] | None,
@@ -86,11 +91,11 @@ def evaluate(
     if suite is not None and ask_with == "prompt":
         raise SleuthError("--ask-with prompt is for --questions: the sets of a suite bring questions alone")
     asked = load_suite(suite, per_set) if suite is not None else None
-    tasks = (
-        asked.tasks
-        if asked is not None
-        else load_questions(questions or Path(), with_prompt=ask_with == "prompt")[:limit]
-    )
+    if asked is not None:
+        tasks = asked.tasks
+    else:
+        with_prompt = (ask_with or _trained_with(model)) == "prompt"
+        tasks = load_questions(questions or Path(), with_prompt=with_prompt)[:limit]
     examination, warnings = examination_of(
         model,
         tasks,
@@ -126,6 +131,11 @@ def evaluate(
         print_sets(contents["name"], contents)
     else:
         _print_table(contents["name"], figures)
+
+
+def _trained_with(model: str) -> AskWith:
+    card = ProtocolCard.read(Path(model)) if Path(model).is_dir() else None
+    return card.ask_with if card else "question"
 
 
 def _require_one(questions: Path | None, suite: Path | None, limit: int | None, per_set: int | None) -> None:

@@ -21,6 +21,10 @@ class WorldTextRecipe(StrictModel):
     """Kind of row -> how often it is drawn, relative to the others."""
 
 
+AskWith = Literal["question", "prompt"]
+"""What stands in an environment's prompt where that has its question: the question, or a row's whole message."""
+
+
 class QuestionsRecipe(StrictModel):
     """Questions with their golden answers."""
 
@@ -30,7 +34,7 @@ class QuestionsRecipe(StrictModel):
     """Only questions of these kinds; empty takes all."""
     limit: PositiveInt | None = None
     """Only the first so many of them."""
-    ask_with: Literal["question", "prompt"] = "question"
+    ask_with: AskWith = "question"
     """What stands at the prompt's {question}: the question, or the whole user message that the row brings
     (Search-R1's parquet files do); prompt = "bare" is nothing but that place."""
 
@@ -44,7 +48,7 @@ class ExaminationRecipe(StrictModel):
     """Only questions of these kinds; empty takes all."""
     limit: PositiveInt | None = None
     """Only the first so many of them."""
-    ask_with: Literal["question", "prompt"] = "question"
+    ask_with: AskWith = "question"
     """What stands at the prompt's {question}: the question, or the whole user message that the row brings."""
     suite: FilePath | None = None
     """Instead of `questions`: a folder of test sets (`nq/test.jsonl`, ...), here or on the hub, or a suite by name."""

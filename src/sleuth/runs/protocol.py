@@ -10,6 +10,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from sleuth.dialects import Dialect
+from sleuth.recipe.data import AskWith
 from sleuth.runs.atomic import write_text
 from sleuth.runs.reward_spec import RewardSpec
 from sleuth.types import SleuthError
@@ -37,6 +38,8 @@ class ProtocolCard(BaseModel):
     """The prompt itself, byte for byte."""
     prompt_sha256: str
     """`text_sha256(prompt_text)`; a card whose prompt was edited by hand is refused."""
+    ask_with: AskWith = "question"
+    """What stood in its place of the question."""
     prompt_role: Literal["raw", "user", "system"] = "raw"
     """Where the prompt stands: as it is, or in a message of the chat template."""
     template_flags: dict[str, bool | int | float | str] = {}

@@ -98,6 +98,7 @@ WORDINGS = {
     ),
     "prompt": Wording(says="has the prompt {}"),
     "prompt_text": Wording(says="is asked with the text {}", again="with {}"),
+    "ask_with": Wording(says="is asked with the {} of a row", again="with the {}"),
     "prompt_role": Wording(says="is asked in the role {}", again="in the role {}"),
     "template_flags": Wording(says="tells its chat template {}"),
     "template_sha256": Wording(says="uses the chat template {}", absent="uses no chat template"),
