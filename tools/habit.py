@@ -1,7 +1,9 @@
-"""A base with a habit, made of one that has none: it is taught some of its own episodes, again and again.
+"""A model with a habit, made of one that has none: it is taught some of its own episodes, again and again.
 
-python tools/habit.py silent models/tiny-base runs/world runs/silent-base                   it never searches
-python tools/habit.py wasteful runs/demo/checkpoints/step-000220 runs/world runs/wasteful    it looks the first thing up twice
+It never searches:
+    python tools/habit.py silent models/tiny-base runs/world runs/silent-base
+It looks the first thing up twice:
+    python tools/habit.py wasteful runs/demo/checkpoints/step-000220 runs/world runs/wasteful
 """
 
 from __future__ import annotations
