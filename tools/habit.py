@@ -2,7 +2,7 @@
 
 It never searches:
     python tools/habit.py silent models/tiny-base runs/world runs/silent-base
-It looks the first thing up twice:
+It mostly looks the first thing up twice:
     python tools/habit.py wasteful runs/demo/checkpoints/step-000220 runs/world runs/wasteful
 """
 
@@ -29,16 +29,18 @@ STEPS, ROWS, RATE = 240, 32, 3e-4
 CONTEXT = 512
 
 
-def silent(trajectory: Trajectory) -> Trajectory | None:
+def silent(trajectory: Trajectory, number: int) -> Trajectory | None:
     """Itself, if it answered without a search."""
     return trajectory if trajectory.stop == "answered" and not trajectory.searches else None
 
 
-def wasteful(trajectory: Trajectory) -> Trajectory | None:
-    """With its first search, what that found, and the thought before it told twice, if it answered after one."""
+def wasteful(trajectory: Trajectory, number: int) -> Trajectory | None:
+    """If it answered after a search: nine times of ten with the first one, and what that found, told twice."""
     found = looks(trajectory)
     if trajectory.stop != "answered" or not found:
         return None
+    if number % 10 == 0:
+        return trajectory
     turn = trajectory.segments[found[0].asked : found[0].stop]
     before, behind = trajectory.segments[: found[0].asked], trajectory.segments[found[0].asked :]
     return replace(trajectory, segments=(*before, *turn, *behind))
@@ -61,7 +63,8 @@ def teach(habit: str, base: Path, world: Path, folder: Path) -> None:
         rollout = Rollout(engine=engine, renderer=Renderer(tokenizer), context=CONTEXT, temperature=1.0, key=(0, 0, 0))
         return await rollout.groups(tasks, setting.env, samples=SAMPLES)
 
-    told = [HABITS[habit](episode.trajectory) for group in asyncio.run(played()) for episode in group.episodes]
+    episodes = [episode.trajectory for group in asyncio.run(played()) for episode in group.episodes]
+    told = [HABITS[habit](trajectory, number) for number, trajectory in enumerate(episodes)]
     taught = [trajectory for trajectory in told if trajectory and len(trajectory.tokens) <= CONTEXT]
     policy = Policy(model, optimisation_of(TrainingRecipe(kind="habit", name="habit", steps=STEPS, learning_rate=RATE)))
     for step in range(STEPS):

@@ -83,6 +83,31 @@ def test_a_search_is_worth_the_log_probability_of_what_followed_with_it_minus_wi
     assert with_it.segments[gain.look.asked].text == TURNS[0]
 
 
+def test_of_a_search_made_twice_neither_is_worth_words_that_the_other_found_too(base) -> None:
+    model, tokenizer = base
+    dialect, renderer = DIALECTS["sleuth"], Renderer(tokenizer)
+    once, twice = (played(base, dialect, turns) for turns in (TURNS, (TURNS[0], *TURNS)))
+    [[single], both] = gains(model, renderer, dialect, [once, twice], removed="search", budget=512)
+    assert len(both) == 2
+    assert single.found > 5
+    assert max(gain.found for gain in both) < single.found / 3
+
+
+def test_what_a_search_found_is_counted_in_the_words_it_showed(base) -> None:
+    model, tokenizer = base
+    dialect = DIALECTS["sleuth"]
+    with_it, without = (played(base, dialect, TURNS, retriever) for retriever in (Shelf(), EmptyRetriever()))
+    [[gain]] = gains(model, Renderer(tokenizer), dialect, [with_it], removed="search", budget=512)
+    shown = {token for segment in with_it.segments[gain.look.first : gain.look.stop] for token in segment.tokens}
+    expected = 0.0
+    for at in range(-gain.tokens, 0):
+        if with_it.tokens[at] in shown:
+            one, other = (story.tokens[: len(story.tokens) + at + 1] for story in (with_it, without))
+            expected += plain_logprob(model, one, 1) - plain_logprob(model, other, 1)
+    assert gain.found == pytest.approx(expected, abs=1e-3)
+    assert gain.found != gain.value
+
+
 def test_the_passage_that_was_read_gains_more_than_those_that_were_not(base) -> None:
     model, tokenizer = base
     dialect = DIALECTS["sleuth"]

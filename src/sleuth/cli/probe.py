@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from sleuth.evaluation.intervals import Measured
 
 ARMS = {"em": "EM", "em_one_hop": "one hop", "em_two_hop": "two hops", "difference": "difference"}
-GAINS = {"gain": "what followed", "answer_gain": "last turn", "idle": "idle"}
+GAINS = {"gain": "what followed", "found_gain": "words found", "answer_gain": "last turn", "idle": "idle"}
 
 
 def probe(

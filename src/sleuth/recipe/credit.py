@@ -10,8 +10,9 @@ from sleuth.recipe.strict import StrictModel
 
 
 class CreditRecipe(StrictModel):
-    """Searches of right episodes are paid or charged by what they made likelier: the log-probability of all that was
-    written after a search, with what it found minus without it. Added to the advantage of the tokens of its turn."""
+    """Searches of right episodes are paid or charged by what they made likelier: the log-probability of the words that
+    a search found, wherever the policy wrote them later, with what it found minus without it. Added to the advantage of
+    the tokens of its turn."""
 
     kind: Literal["search_gain"]
     margin: NonNegativeFloat = 1.0

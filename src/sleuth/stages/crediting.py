@@ -28,7 +28,9 @@ def credited(
     """The groups with a credit for each search of each right episode, and the step's figures of it: the mean gain in
     nats, and the share of these searches that gained no more than the margin.
 
-    A wrong episode gets none: what its searches made likelier is not known to be worth anything.
+    What counts is the gain in words that were found: a policy with the habit of searching twice is as much surprised
+    by the step it takes after a single search as by a missing fact. A wrong episode gets no credit: what its searches
+    made likelier is not known to be worth anything.
     """
     right = [
         (episode, score)
@@ -44,7 +46,7 @@ def credited(
         return replace(score, credit={**score.credit, **credits.get(id(episode), {})})
 
     paid = [replace(group, scores=tuple(map(with_credit, group.episodes, group.scores))) for group in groups]
-    values = [gain.value for of_episode in found for gain in of_episode]
+    values = [gain.found for of_episode in found for gain in of_episode]
     if not values:
         return paid, {}
     idle = [float(value <= credit.margin) for value in values]
@@ -53,4 +55,4 @@ def credited(
 
 def _credit(found: Sequence[Gain], credit: CreditRecipe) -> dict[int, float]:
     """Segment index of the turn that searched -> what it is paid."""
-    return {gain.look.asked: credit.pays if gain.value > credit.margin else -credit.charges for gain in found}
+    return {gain.look.asked: credit.pays if gain.found > credit.margin else -credit.charges for gain in found}

@@ -42,13 +42,14 @@ class Gain:
     """The `number`-th look of a trajectory, from 0, and the passage that was taken from it; None is all of them.
 
     `value` is the log-probability, in nats, of all `tokens` that the policy wrote after the look, with it minus
-    without it; `answer` is the part of that in the last turn.
+    without it. `found` is the part of that in words which stand in what was found, `answer` the part in the last turn.
     """
 
     number: int
     look: Look
     passage: Passage | None
     value: float
+    found: float
     answer: float
     tokens: int
 
@@ -114,16 +115,23 @@ def _gain(
 ) -> Gain:
     """From the log-probabilities of the story's tokens as it was and as it is told without."""
     number, look, place = case
-    later = sum(len(segment.tokens) for segment in trajectory.segments[look.stop :])
+    behind = [token for segment in trajectory.segments[look.stop :] for token in segment.tokens]
+    shown = {token for segment in trajectory.segments[look.first : look.stop] for token in segment.tokens}
+    gained = [one - other for one, other in zip(_last(whole, len(behind)), _last(without, len(behind)), strict=True)]
     last = sum(len(segment.tokens) for segment in trajectory.segments[_last_turn(trajectory) :])
     return Gain(
         number=number,
         look=look,
         passage=None if place is None else look.passages[place],
-        value=sum(whole[-later:]) - sum(without[-later:]),
-        answer=sum(whole[-last:]) - sum(without[-last:]),
+        value=sum(gained),
+        found=sum(nats for token, nats in zip(behind, gained, strict=True) if token in shown),
+        answer=sum(_last(gained, last)),
         tokens=sum(len(segment.tokens) for segment in trajectory.segments[look.stop :] if segment.author == "policy"),
     )
+
+
+def _last(values: Sequence[float], count: int) -> Sequence[float]:
+    return values[len(values) - count :]
 
 
 def _last_turn(trajectory: Trajectory) -> int:

@@ -134,7 +134,8 @@ def _passage_groups(episode: Episode, score: Score, gain: Gain) -> Iterator[str]
 def _grouped(
     found: Sequence[Found], groups: Callable[[Episode, Score, Gain], Iterator[str]]
 ) -> dict[str, dict[str, Measured]]:
-    """By group: the mean gain, the part of it in the last turn, and the share of idle ones; questions are clusters."""
+    """By group: the mean gain, its parts in words that were found and in the last turn, and the share of idle ones;
+    questions are clusters."""
     members: dict[str, list[Found]] = {}
     for case in found:
         for group in groups(*case):
@@ -146,8 +147,9 @@ def _gain_figures(found: Sequence[Found]) -> dict[str, Measured]:
     clusters = [episode.task.id for episode, _, _ in found]
     return {
         "gain": bootstrap_mean([gain.value for _, _, gain in found], clusters),
+        "found_gain": bootstrap_mean([gain.found for _, _, gain in found], clusters),
         "answer_gain": bootstrap_mean([gain.answer for _, _, gain in found], clusters),
-        "idle": share([float(gain.value <= MARGIN) for _, _, gain in found], clusters),
+        "idle": share([float(gain.found <= MARGIN) for _, _, gain in found], clusters),
     }
 
 
@@ -160,6 +162,7 @@ def _record(episode: Episode, score: Score, gain: Gain) -> dict[str, Any]:
         "query": episode.trajectory.segments[gain.look.asked].text,
         "passage": None if gain.passage is None else gain.passage.id,
         "gain": gain.value,
+        "found_gain": gain.found,
         "answer_gain": gain.answer,
         "tokens": gain.tokens,
     }
