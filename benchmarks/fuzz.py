@@ -60,19 +60,23 @@ class Told:
 def main() -> int:
     """Print one table; Ctrl-C ends it early."""
     options = read_options()
-    told, memory = Told(), list[int]()  # bytes after each round
+    told = Told()
     started = time.perf_counter()
     with (
         served(*options.command) as (url, process),
         ProgressBar("fuzz", options.requests) as bar,
         suppress(KeyboardInterrupt),
     ):
+        memory = [resident_bytes(process.pid)]  # and after each round
         for count in rounds(url, options.clients, told):
-            memory.append(resident_bytes(process.pid))
             bar.advance(count)
+            if process.poll() is not None:
+                told.findings.append(f"the server ended with status {process.returncode}")
+                break
+            memory.append(resident_bytes(process.pid))
             if len(told.answers) >= options.requests:
                 break
-    slowest = max(told.answers, key=lambda answer: answer.seconds)
+    slowest = max(told.answers, key=lambda answer: answer.seconds, default=Answer("nothing", NO_ANSWER, 0.0))
     statuses = Counter(f"{answer.operation} {answer.status}" for answer in told.answers)
     failed = sum(answer.status >= 500 for answer in told.answers)
     first, half, last = (memory[int(share * (len(memory) - 1))] for share in MEMORY_AT)

@@ -20,8 +20,8 @@ def served(*arguments: str, core: int | None = None) -> Iterator[tuple[str, subp
     command = [sys.executable, "-u", "-c", script, *arguments, "--port", "0"]
     with (
         httpx.Client(trust_env=False) as client,
-        subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process,
-    ):
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process,
+    ):  # Ctrl-C is for who asks; the server is ended below
         assert process.stdout is not None
         url = process.stdout.readline().strip().rpartition(" ")[2]
         try:
