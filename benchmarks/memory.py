@@ -1,20 +1,20 @@
-"""Resident memory of this process, from /proc (Linux)."""
+"""Resident memory of a process, from /proc (Linux)."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+CLEAR = Path("/proc/self/clear_refs")
 
 
-def resident_bytes() -> int:
+def resident_bytes(process: int | str = "self") -> int:
     """What is resident now."""
-    return _field("VmRSS")
+    return _field("VmRSS", process)
 
 
 def peak_bytes() -> int:
-    """The most that was resident at once, since the start or since `forget_peak`."""
-    return _field("VmHWM")
+    """The most that was resident at once in this process, since the start or since `forget_peak`."""
+    return _field("VmHWM", "self")
 
 
 def forget_peak() -> None:
@@ -22,6 +22,7 @@ def forget_peak() -> None:
     CLEAR.write_text("5")
 
 
-def _field(name: str) -> int:
-    [line] = [line for line in STATUS.read_text().splitlines() if line.startswith(name)]
+def _field(name: str, process: int | str) -> int:
+    status = Path(f"/proc/{process}/status").read_text()
+    [line] = [line for line in status.splitlines() if line.startswith(name)]
     return int(line.split()[1]) * 1024

@@ -3,7 +3,8 @@
 Every question is asked once, so that no cache answers. In process: one thread on one core, beside tantivy alone (the
 same words, the same passages read, nothing sorted or made into records). Through HTTP: `sleuth retriever` on that same
 core, and 32 clients that each wait for an answer before they ask again, on the others. What a request costs the
-processor is told for the server and for the clients.
+processor is told for the server and for the clients: `http_share_by_processor` compares that, and hardly depends on
+what else runs on the machine.
 """
 
 from __future__ import annotations
@@ -12,23 +13,22 @@ import argparse
 import asyncio
 import json
 import os
-import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import tantivy
+import uvloop
 
+from benchmarks.served import served
 from sleuth.data.questions import load_questions
 from sleuth.retrieval.bm25 import Bm25
 
 CLIENTS, K = 32, 3
 WARM_UP = 300  # questions; not timed
-HEAD = "POST /retrieve HTTP/1.1\r\nhost: x\r\ncontent-type: application/json"
+HEAD = b"POST /retrieve HTTP/1.1\r\nhost: x\r\ncontent-type: application/json"
 
 
 def main() -> None:
@@ -42,13 +42,14 @@ def main() -> None:
     os.sched_setaffinity(0, {first})
     ours, searching = rate(Bm25(options.index).find, questions)
     alone, _ = rate(tantivy_alone(options.index), questions)
-    with server(options.index, first) as (port, process):
+    with served("retriever", str(options.index), core=first) as (url, process):
+        port = int(url.rpartition(":")[2])
         os.sched_setaffinity(0, set(others) or {first})
-        asyncio.run(ask_all(port, questions[:WARM_UP]))
-        worked, asked, started = cpu_seconds(process), time.process_time(), time.perf_counter()
-        seconds = asyncio.run(ask_all(port, questions[WARM_UP:]))
+        ask_all(port, questions[:WARM_UP])
+        worked, asked, started = cpu_seconds(process.pid), time.process_time(), time.perf_counter()
+        seconds = ask_all(port, questions[WARM_UP:])
         http = len(seconds) / (time.perf_counter() - started)
-        worked, asked = cpu_seconds(process) - worked, time.process_time() - asked
+        worked, asked = cpu_seconds(process.pid) - worked, time.process_time() - asked
     p50, p99 = np.quantile(seconds, [0.5, 0.99])
     figures = {
         "questions": len(questions) - WARM_UP,
@@ -56,6 +57,7 @@ def main() -> None:
         "tantivy_alone_per_second": round(alone),
         "http_per_second": round(http),
         "http_share": round(http / ours, 3),
+        "http_share_by_processor": round(searching / (worked / len(seconds)), 3),
         "http_p50_ms": round(p50 * 1000, 1),
         "http_p99_ms": round(p99 * 1000, 1),
         "http_p99_over_p50": round(p99 / p50, 2),
@@ -91,67 +93,69 @@ def tantivy_alone(folder: Path) -> Callable[[Sequence[str], int], object]:
     return find
 
 
-@contextmanager
-def server(folder: Path, core: int) -> Iterator[tuple[int, int]]:
-    """`sleuth retriever` on one core; yields its port and its process id once it is ready."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    script = f"import os, sys; os.sched_setaffinity(0, {{{core}}}); from sleuth.cli import main; main()"
-    process = subprocess.Popen(
-        [sys.executable, "-c", script, "retriever", str(folder), "--port", str(port)], stdout=subprocess.DEVNULL
-    )
-    try:
-        while b"ready" not in asyncio.run(ask(port, b"GET /health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")):
-            if process.poll() is not None:
-                raise RuntimeError("the server ended")
-            time.sleep(0.1)
-        yield port, process.pid
-    finally:
-        process.terminate()
-        process.wait()
-
-
 def cpu_seconds(process: int) -> float:
     """What a process has had of the processor so far."""
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-async def ask(port: int, request: bytes) -> bytes:
-    """One request on a connection of its own; empty where nobody listens yet."""
-    try:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    except OSError:
-        return b""
-    writer.write(request)
-    answer = await reader.read()
-    writer.close()
-    return answer
+class Client(asyncio.Protocol):
+    """Asks on one connection, `requests` shared with the others, and waits for each answer; `seconds` gets what it
+    took. As little as can be: it is the server that is measured."""
+
+    def __init__(self, requests: Iterator[bytes], seconds: list[float]) -> None:
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._requests = requests
+        self._seconds = seconds
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._ask()
+
+    def data_received(self, data: bytes) -> None:
+        self._answer += data
+        head, _, body = self._answer.partition(b"\r\n\r\n")
+        if b"content-length: %d\r\n" % len(body) not in head + b"\r\n":
+            return  # there is more to come
+        self._seconds.append(time.perf_counter() - self._started)
+        if not head.startswith(b"HTTP/1.1 200 "):
+            self.done.set_exception(RuntimeError(self._answer.decode()))
+        else:
+            self._ask()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.done.done():
+            self.done.set_exception(exc or RuntimeError("the server closed the connection"))
+
+    def _ask(self) -> None:
+        request = next(self._requests, None)
+        if request is None:
+            self.done.set_result(None)
+            return self._transport.close()
+        self._answer, self._started = b"", time.perf_counter()
+        self._transport.write(request)
 
 
-async def ask_all(port: int, questions: Sequence[str]) -> list[float]:
-    """Seconds of each request; the clients share the questions. Plain sockets: it is the server that is measured."""
-    waiting, seconds = iter(questions), []
+def ask_all(port: int, questions: Sequence[str]) -> list[float]:
+    """The seconds of each request."""
+    requests, seconds = iter([request_of(question) for question in questions]), list[float]()
 
-    async def client() -> None:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        for question in waiting:
-            body = json.dumps({"queries": [question], "topk": K, "return_scores": True}).encode()
-            head = (
-                f"POST /retrieve HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}"
-            )
-            started = time.perf_counter()
-            writer.write(f"{head}\r\n\r\n".encode() + body)
-            answer = (await reader.readuntil(b"\r\n\r\n")).lower()
-            if b" 200 " not in answer.split(b"\r\n")[0]:
-                raise RuntimeError(answer.decode())
-            await reader.readexactly(int(answer.split(b"content-length: ")[1].split(b"\r\n")[0]))
-            seconds.append(time.perf_counter() - started)
-        writer.close()
+    async def clients() -> None:
+        loop = asyncio.get_running_loop()
+        connected = [
+            await loop.create_connection(lambda: Client(requests, seconds), "127.0.0.1", port) for _ in range(CLIENTS)
+        ]
+        await asyncio.gather(*(client.done for _, client in connected))
 
-    await asyncio.gather(*(client() for _ in range(CLIENTS)))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(clients())
     return seconds
+
+
+def request_of(question: str) -> bytes:
+    """As Search-R1's client asks."""
+    body = json.dumps({"queries": [question], "topk": K, "return_scores": True}).encode()
+    return b"%s\r\ncontent-length: %d\r\n\r\n%s" % (HEAD, len(body), body)
 
 
 if __name__ == "__main__":

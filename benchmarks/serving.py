@@ -11,22 +11,22 @@ import argparse
 import asyncio
 import json
 import random
-import subprocess
-import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import aclosing, contextmanager
+from collections.abc import Sequence
+from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Any
 
 import httpx
 import numpy as np
 
+from benchmarks.memory import resident_bytes
+from benchmarks.served import served
 from sleuth.data.questions import load_questions
 from sleuth.stages.examination import examination_of
 from sleuth.types import Task
 
-PATIENCE = 300.0  # seconds
+PATIENCE = 600.0  # seconds
 
 
 def main() -> None:
@@ -37,19 +37,23 @@ def main() -> None:
     parser.add_argument("questions", type=Path)
     parser.add_argument("--conversations", type=int, default=64)
     parser.add_argument("--leaving", type=int, default=100)
+    parser.add_argument("--rounds", type=int, default=3, help="of all conversations; the times are those of the best")
     options = parser.parse_args()
     tasks = load_questions(options.questions)[: options.conversations]
-    in_process = seconds_in_process(options.checkpoint, options.index, tasks)
-    with server(options.checkpoint, options.index, slots=options.conversations) as (url, process):
+    in_process = seconds_in_process(options.checkpoint, options.index, tasks, options.rounds)
+    with served(
+        "serve", options.checkpoint, "--index", str(options.index), "--slots", str(options.conversations),
+        "--max-seconds", f"{PATIENCE:g}",
+    ) as (url, process):  # fmt: skip
         streams(url, tasks[:4])  # warm
         alone = streams(url, tasks[:1])
-        memory = [resident(process)]
-        together = [streams(url, tasks) for _ in range(3)]
-        memory.append(resident(process))
+        memory = [resident_bytes(process.pid)]
+        together = [streams(url, tasks) for _ in range(options.rounds)]
+        memory.append(resident_bytes(process.pid))
         freed = seconds_to_free(url, tasks, options.leaving)
-        for _ in range(3):
+        for _ in range(options.rounds):
             streams(url, tasks)
-        memory.append(resident(process))
+        memory.append(resident_bytes(process.pid))
     best = min(together, key=lambda told: max(end for _, end in told))
     first, ends = (np.array(part) for part in zip(*best, strict=True))
     figures = {
@@ -74,36 +78,15 @@ def ms(seconds: float) -> float:
     return round(1000 * float(seconds), 1)
 
 
-def seconds_in_process(checkpoint: str, index: Path, tasks: Sequence[Task]) -> float:
-    """The best of three, of the same questions in one call of the rollout loop."""
+def seconds_in_process(checkpoint: str, index: Path, tasks: Sequence[Task], rounds: int) -> float:
+    """The best of some rounds, of the same questions in one call of the rollout loop."""
     examination, _ = examination_of(checkpoint, tasks, index=index, slots=len(tasks))
     seconds = []
-    for _ in range(3):
+    for _ in range(rounds):
         started = time.perf_counter()
         examination.ask(tasks, "in process")
         seconds.append(time.perf_counter() - started)
     return min(seconds)
-
-
-@contextmanager
-def server(checkpoint: str, index: Path, *, slots: int) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """`sleuth serve` at a free port; yields its address once it answers."""
-    script = "import sys; sys.argv[0] = 'sleuth'; from sleuth.cli import main; main()"
-    arguments = ["serve", checkpoint, "--index", str(index), "--port", "0", "--slots", str(slots)]
-    command = [sys.executable, "-u", "-c", script, *arguments]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        url = process.stdout.readline().strip().rpartition(" ")[2]
-        while True:
-            try:
-                httpx.get(f"{url}/health", trust_env=False).raise_for_status()
-                break
-            except httpx.HTTPError:
-                if process.poll() is not None:
-                    raise RuntimeError("the server ended") from None
-                time.sleep(0.05)
-        yield url, process
-        process.terminate()
 
 
 def streams(url: str, tasks: Sequence[Task]) -> list[tuple[float, float]]:
@@ -116,10 +99,11 @@ def streams(url: str, tasks: Sequence[Task]) -> list[tuple[float, float]]:
 
     async def one(client: httpx.AsyncClient, task: Task) -> tuple[float, float] | None:
         started, first, finished = time.perf_counter(), None, False
-        async with aclosing(events(client, task)) as told:
-            async for event in told:
-                first = first or time.perf_counter() - started
-                finished = finished or (event != "[DONE]" and '"kind":"end"' in event)
+        with suppress(httpx.HTTPError):  # it is lost
+            async with aclosing(events(client, task)) as told:
+                async for event in told:
+                    first = first or time.perf_counter() - started
+                    finished = finished or '"kind":"end"' in event
         return (first, time.perf_counter() - started) if finished and first else None
 
     return [told for told in asyncio.run(all_of_them()) if told is not None]
@@ -141,13 +125,14 @@ def seconds_to_free(url: str, tasks: Sequence[Task], count: int) -> float:
                 if not after:
                     return
 
-    asyncio.run(all_of_them())
-    started = time.perf_counter()
-    while httpx.get(f"{url}/health", trust_env=False).json()["conversations"]:
-        if time.perf_counter() - started > PATIENCE:
-            raise RuntimeError("slots are still taken")
-        time.sleep(0.001)
-    return time.perf_counter() - started
+    with httpx.Client(base_url=url, timeout=PATIENCE, trust_env=False) as client:
+        asyncio.run(all_of_them())
+        started = time.perf_counter()
+        while (health := client.get("/health").json())["conversations"] or health["waiting"]:
+            if time.perf_counter() - started > PATIENCE:
+                raise RuntimeError(f"slots are still taken: {health}")
+            time.sleep(0.001)
+        return time.perf_counter() - started
 
 
 async def events(client: httpx.AsyncClient, task: Task) -> Any:
@@ -158,12 +143,6 @@ async def events(client: httpx.AsyncClient, task: Task) -> Any:
         async for line in response.aiter_lines():
             if line:
                 yield line.removeprefix("data: ")
-
-
-def resident(process: subprocess.Popen[str]) -> int:
-    """Bytes of memory that a process has."""
-    status = Path(f"/proc/{process.pid}/status").read_text()
-    return 1024 * int(next(line for line in status.splitlines() if line.startswith("VmRSS")).split()[1])
 
 
 if __name__ == "__main__":

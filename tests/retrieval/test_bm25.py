@@ -167,11 +167,12 @@ def test_an_index_of_another_layout_or_a_damaged_one_is_refused(tmp_path: Path) 
     card_file = tmp_path / "index" / "card.json"
     card = json.loads(card_file.read_text())
     for changed, words in (
-        (json.dumps(card | {"layout": 0}), "a bm25 index of layout 0, expected bm25 of layout 1"),
-        ("{}", "not the card of an index"),
-        ("[", "not the card of an index"),
+        (json.dumps(card | {"layout": 0}).encode(), "a bm25 index of layout 0, expected bm25 of layout 1"),
+        (b"{}", "not the card of an index"),
+        (b"[", "not the card of an index"),
+        (b"\xff", "not the card of an index"),
     ):
-        card_file.write_text(changed)
+        card_file.write_bytes(changed)
         with pytest.raises(SleuthError, match=words):
             Bm25(tmp_path / "index")
     card_file.write_text(json.dumps(card))
@@ -187,6 +188,9 @@ def test_a_folder_that_holds_something_else_is_left_alone(tmp_path: Path) -> Non
     precious.write_text("years of work")
     for folder in (precious.parent, precious):
         with pytest.raises(SleuthError, match="exists and is not an index"):
+            build_index(path, folder)
+    for folder in (precious / "index", precious / "deeper" / "index"):
+        with pytest.raises(SleuthError, match="part of its path is a file"):
             build_index(path, folder)
     assert precious.read_text() == "years of work"
 

@@ -299,6 +299,19 @@ def test_a_pool_says_which_corpus_it_serves(server: Server) -> None:
         wait_until_ready([server.url, other.url])
 
 
+@pytest.mark.parametrize(
+    "answer", [(200, b"hello"), (200, []), (200, {"result": [[{"id": "1"}]]}), (404, {"detail": "Not Found"})]
+)
+def test_a_server_of_something_else_is_told_before_the_first_question(
+    server: Server, answer: tuple[int, object]
+) -> None:
+    server.answer = lambda body: answer
+    with pytest.raises(SleuthError, match="in another way than a retriever") as told:
+        wait_until_ready([server.url])
+    assert "\n" not in str(told.value)
+    assert len(server.asked) == 1
+
+
 def test_a_pool_that_is_opening_is_waited_for_and_one_that_is_not_there_is_told(server: Server) -> None:
     said: list[str] = []
     server.health = (503, {"status": "opening", "progress": 0.4})

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from agents import PacedEngine, Shelf, agent, app_of, diligent
+from agents import TOKENIZER, PacedEngine, Shelf, agent, app_of, diligent
 from fastapi import FastAPI
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -154,19 +154,6 @@ def test_draws_at_a_temperature_are_named_by_the_seed() -> None:
     assert keys[0] == keys[1] == (1, 7, 0, 5)
     assert keys[2] != keys[3]
     assert keys[2][-1] == 0  # greedy unless it is said
-
-
-def test_a_temperature_that_fp32_holds_as_zero_is_greedy_and_breaks_nobodys_answer() -> None:
-    temperatures: list[float] = []
-
-    def watch(text: str, sampling: Sampling) -> str:
-        temperatures.append(sampling.temperature)
-        return "<answer>Tarn</answer>"
-
-    with client_of(app_of(agent(watch))) as client:
-        for temperature in (2.2e-309, 1e-46, 0.001, 2):
-            asked(client, temperature=temperature)
-    assert temperatures == [0.0, 0.0, 0.001, 2.0]
 
 
 # -- completions -------------------------------------------------------------------------------------------------------
@@ -368,6 +355,21 @@ def test_too_many_who_wait_are_sent_away_and_all_others_answered() -> None:
     assert f"sleuth_conversations_total {12 - len(away)}" in gauges
 
 
+def test_a_request_too_many_is_turned_away_in_the_same_shape_and_let_in_once_another_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sleuth.serve.chat_app.OTHER_REQUESTS", 0)
+    with client_of(app_of(agent(seconds=0.02), seats=1, waiting=2)) as client:
+        answers = together(client, 9)
+        away = [answer for answer in answers if answer.status_code != 200]
+        assert 1 <= len(away) <= 6
+        for answer in away:
+            assert (answer.status_code, refused(answer)) == (503, "3 requests are under way; ask again later")
+            assert (answer.headers["retry-after"], answer.headers["connection"]) == ("1", "close")
+        assert asked(client)
+        assert f'path="/v1/chat/completions",status="503"}} {len(away)}' in client.get("/metrics").text
+
+
 def test_who_waits_too_long_is_told_so_and_so_is_who_takes_too_long() -> None:
     served = agent(seconds=0.05)
     with client_of(app_of(served, seats=1, waiting=8, seconds=0.3)) as client:
@@ -478,3 +480,10 @@ def test_the_api_describes_its_shapes_and_refusals(client: TestClient) -> None:
     shapes = described["components"]["schemas"]
     assert shapes["ChatRequest"]["properties"]["n"]["enum"] == [None, 1]
     assert shapes["ChatRequest"]["properties"]["messages"]["maxItems"] == 256
+    text, tokens, _ = shapes["CompletionRequest"]["properties"]["prompt"]["anyOf"]
+    assert (text["minLength"], tokens["items"]["maximum"]) == (1, len(TOKENIZER) - 1)
+
+
+def test_a_prompt_that_the_api_describes_is_taken_to_the_last_token_and_no_further(client: TestClient) -> None:
+    for prompt, status in (([len(TOKENIZER) - 1], 200), ([len(TOKENIZER)], 400), ("", 400), ([""], 400), (" ", 200)):
+        assert client.post("/v1/completions", json={"prompt": prompt}).status_code == status, prompt

@@ -141,3 +141,14 @@ def test_a_completion_is_what_the_engine_writes_with_its_logprobs(served: tuple[
     assert "".join(logprobs["tokens"]) == first["choices"][0]["text"]
     assert len(logprobs["token_logprobs"]) == first["usage"]["completion_tokens"] > 0
     assert all(logprob <= 0 for logprob in logprobs["token_logprobs"])
+
+
+def test_a_temperature_that_fp32_holds_as_zero_is_greedy_and_breaks_nobodys_answer(served: tuple[str, Agent]) -> None:
+    url, _ = served
+    ask = {"prompt": "Question: where?\n", "max_tokens": 12, "logprobs": 0}
+    greedy, *others = (
+        httpx.post(f"{url}/v1/completions", json=ask | {"temperature": temperature}, timeout=60).json()["choices"][0]
+        for temperature in (0, 1e-8, 1e-46, 2.2e-309)
+    )
+    assert [told["text"] for told in others] == [greedy["text"]] * 3
+    assert [sum(told["logprobs"]["token_logprobs"]) for told in others] == [0.0] * 3

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -203,6 +204,29 @@ def test_a_search_that_takes_too_long_is_ended(towns: Path) -> None:
     with TestClient(retriever_app(opening, Limits(seconds=0.05))) as client:
         answer = client.post("/retrieve", json={"query": "lake"})
     assert (answer.status_code, answer.json()["detail"]) == (504, "no answer within 0.05 seconds; ask for less at once")
+
+
+@pytest.mark.parametrize(("works", "moves"), [(True, False), (False, True)])
+def test_who_is_slow_for_want_of_a_processor_is_not_sent_to_a_thread_as_who_works_long_is(
+    towns: Path, works: bool, moves: bool
+) -> None:
+    threads: list[str] = []
+
+    class Taking(Slow):
+        def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
+            threads.append(threading.current_thread().name)
+            started = time.thread_time()
+            while works and time.thread_time() - started < self.seconds:
+                pass
+            return super().find(queries, k)  # asleep, as a process is that was interrupted
+
+    opening = opened(towns)
+    opening.index = Taking(0.008)  # pyright: ignore[reportAttributeAccessIssue]
+    with TestClient(retriever_app(opening, Limits())) as client:
+        for _ in range(3):
+            assert client.post("/retrieve", json={"query": "lake"}).status_code == 200
+    assert threads[0].startswith("search")  # until it is known
+    assert [not name.startswith("search") for name in threads[1:]] == [moves, moves]
 
 
 def test_other_paths_and_methods_are_one_line_too(client: TestClient) -> None:

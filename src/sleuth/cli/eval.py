@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from sleuth.cli.figures import print_figures, print_sets
+from sleuth.cli.out_file import require_file
 from sleuth.recipe.data import AskWith
 from sleuth.runs.protocol import ProtocolCard
 from sleuth.types import SleuthError
@@ -116,7 +117,7 @@ def evaluate(
     for warning in (*warnings, *(asked.notes if asked is not None else ())):
         typer.echo(f"note: {warning}", err=True)
     if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)  # now, and not after an hour of answers
+        require_file(out)
     name = Path(model).name
     if asked is not None:
         contents = ask_suite(examination, asked, name=name, model=model, file=out)

@@ -29,8 +29,8 @@ def address_of(host: str, listening: socket.socket) -> str:
     return f"http://{name}:{listening.getsockname()[1]}"
 
 
-def server_of(app: Any, connections: int | None = None) -> Any:
-    """A uvicorn server of `app`, which takes so many connections; any number of them for None."""
+def server_of(app: Any) -> Any:
+    """A uvicorn server of `app`."""
     import uvicorn
 
     return uvicorn.Server(
@@ -41,7 +41,6 @@ def server_of(app: Any, connections: int | None = None) -> Any:
             proxy_headers=False,
             server_header=False,
             date_header=False,
-            limit_concurrency=connections,
             timeout_graceful_shutdown=STOP_SECONDS,
         )
     )

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sleuth.cli.out_file import require_file
+
 if TYPE_CHECKING:
     from sleuth.evaluation.intervals import Measured
 
@@ -43,7 +45,7 @@ def probe(
     for note in notes:
         typer.echo(f"note: {note}", err=True)
     if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
+        require_file(out)
     found = probed(examination, tasks)
     contents = {"name": Path(model).name, "model": model, "questions": len(tasks)} | found.as_json()
     if out is not None:

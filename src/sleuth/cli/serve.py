@@ -10,8 +10,6 @@ import typer
 from sleuth.cli.listening import address_of, listen, run, server_of
 from sleuth.types import SleuthError
 
-OTHER_CONNECTIONS = 64  # beyond those of conversations: the page, /health, /metrics, and clients that keep theirs
-
 
 def serve(
     model: Annotated[
@@ -89,4 +87,4 @@ def serve(
     here = address_of(host, listening)
     typer.echo(f"{agent.name}: {agent.dialect.name} dialect, {agent.context} tokens of context, at {here}")
     typer.echo(f"A page to talk to it: {here}/    OpenAI's API: {here}/v1")
-    run(server_of(app, connections=slots + waiting + OTHER_CONNECTIONS), listening)
+    run(server_of(app), listening)

@@ -17,6 +17,11 @@ STRETCH = 64
 """The vocabulary is searched in two steps: for the stretch of so many tokens that holds the draw, then inside it."""
 
 
+LEAST_TEMPERATURE = torch.finfo(torch.float32).tiny
+"""Logits are divided by no less: fp32 may hold less as 0, and 0 / 0 is no number. Whatever is less likely than the
+likeliest has probability zero long before."""
+
+
 def uniforms(key: Sequence[int], n: int) -> np.ndarray:
     """The n random numbers in [0, 1) of the request named `key`; the i-th is for its i-th token.
 
@@ -40,8 +45,9 @@ def sample(logits: torch.Tensor, temperatures: np.ndarray, draws: np.ndarray) ->
     """One token a row with its log-probability: `logits` (B, V), `temperatures` (B) and `draws` (B) -> (B), (B).
 
     The whole vocabulary is the support. The token is where the cumulative distribution passes the row's draw; at
-    temperature 0 it is the likeliest, and the log-probability reported is the one at temperature 1. A token of
-    probability zero is never drawn. Probabilities are fp32, their cumulative sums fp64. The logits are used up.
+    temperature 0 it is the likeliest, and the log-probability reported is the one at temperature 1; at the smallest
+    temperatures it is the likeliest too, with log-probability 0. A token of probability zero is never drawn.
+    Probabilities are fp32, their cumulative sums fp64. The logits are used up.
     """
     greedy = temperatures == 0
     told = np.stack([np.where(greedy, 1.0, temperatures), greedy, draws])  # (3, B)
@@ -69,7 +75,7 @@ def _sample(
     shares = logits.float()  # (b, V)
     shares -= shares.amax(dim=-1, keepdim=True)
     if tempered:
-        shares /= temperatures[:, None].float()
+        shares /= temperatures[:, None].float().clamp(min=LEAST_TEMPERATURE)
     likeliest = shares.argmax(dim=-1) if any_greedy else None
     tokens, total = _pick(shares.exp_(), draws)
     if likeliest is not None:

@@ -62,7 +62,7 @@ def read_card(folder: Path) -> IndexCard:
     """The card of an index. Raises SleuthError, with the command that makes an index, where there is none."""
     how = HOW_TO_MAKE.format(folder=folder)
     try:
-        text = (folder / FILE_NAME).read_text()
+        text = (folder / FILE_NAME).read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         raise SleuthError(f"{folder}: no index here; {how}") from None
     try:

@@ -19,6 +19,7 @@ ATTEMPTS = 4
 QUERIES_AT_ONCE = 32  # in one request
 REQUESTS_AT_ONCE = 64
 HEALTH_SECONDS = 5.0  # to answer whether it is ready
+FIRST_SECONDS = 60.0  # for the one query that is tried; the first may be slow
 BUSY = 429
 
 
@@ -140,8 +141,8 @@ def wait_until_ready(
 ) -> str | None:
     """Wait while replicas are opening their index; the hash of the corpus that they serve, where they tell.
 
-    A server without `/health` counts as ready. Raises SleuthError where a URL does not answer or two of them serve
-    different corpora.
+    A server that does not tell its corpus is asked for one query. Raises SleuthError where a URL does not answer, or
+    not as a retriever does, and where two of them serve different corpora.
     """
     hashes: dict[str, str] = {}
     for url in map(base_url, urls):
@@ -151,6 +152,8 @@ def wait_until_ready(
         index = health.get("index")
         if isinstance(index, dict) and isinstance(index.get("corpus_sha256"), str):
             hashes[index["corpus_sha256"]] = url
+        else:
+            _try(url)
     if len(hashes) > 1:
         raise SleuthError(
             f"urls: {' and '.join(hashes.values())} serve different corpora; expected replicas of one index"
@@ -170,6 +173,23 @@ def _health(url: str) -> dict[str, Any]:
     if isinstance(health, dict) and health.get("status") == "failed":
         raise SleuthError(f"urls: {url} could not open its index: {health.get('detail')}")
     return health if isinstance(health, dict) else {}
+
+
+def _try(url: str) -> None:
+    """Ask once: a wrong address must not become an evaluation whose every score is missing."""
+    asked = {"queries": ["anything"], "topk": 1, "return_scores": True}
+    try:
+        response = httpx.post(f"{url}/retrieve", json=asked, timeout=FIRST_SECONDS, trust_env=False)
+        if response.status_code != httpx.codes.OK:
+            raise ValueError(f"status {response.status_code}")
+        [ranked] = _rankings(response.json(), 1)
+        for found in ranked:
+            _passage(found)
+    except (httpx.HTTPError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise SleuthError(
+            f"urls: {url} answers POST /retrieve, with scores, in another way than a retriever "
+            f"({type(error).__name__}: {error}); start one with `sleuth retriever DIR`"
+        ) from None
 
 
 def _rankings(answer: dict[str, Any], count: int) -> list[list[dict[str, Any]]]:

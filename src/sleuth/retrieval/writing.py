@@ -68,7 +68,10 @@ def write_index(
         raise SleuthError(f"{folder}: exists and is not an index; name a new or empty folder")
     target = folder.resolve()
     aside = target.with_name(target.name + ".partial")
-    aside.mkdir(parents=True, exist_ok=True)
+    try:
+        aside.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise SleuthError(f"{folder}: no folder can be here: part of its path is a file; name another") from None
     with (aside / LOCK).open("w") as lock:
         _lock(lock, aside)
         _check_plan(aside, plan)

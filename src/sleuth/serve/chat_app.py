@@ -25,6 +25,7 @@ from sleuth.serve.chat_wire import (
     Models,
     ProblemBody,
     TextCompletion,
+    prompt_shape,
 )
 from sleuth.serve.completions import Continuation
 from sleuth.serve.conversation import conversation
@@ -36,6 +37,7 @@ from sleuth.serve.known_host import KnownHost
 from sleuth.serve.limits import Limits
 from sleuth.serve.page import PAGE_PATHS, add_page
 from sleuth.serve.refused import TOO_LONG, Refused, refusal
+from sleuth.serve.request_limit import RequestLimit
 
 PATHS = (
     "/v1/chat/completions",
@@ -47,6 +49,7 @@ PATHS = (
     *PAGE_PATHS,
 )
 UNREAD_SECONDS = 30.0  # that a client may be behind with what was written, beyond the time to write it
+OTHER_REQUESTS = 64  # at once, beyond those of conversations: the page, /health, /metrics, bodies that still arrive
 LEFT = 499  # nobody reads it; it is for the counters, under the name that proxies use
 
 PROBLEMS: dict[int | str, dict[str, Any]] = {
@@ -56,7 +59,7 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
     413: {"model": ProblemBody, "description": "The body is too large."},
     415: {"model": ProblemBody, "description": "The body is not said to be JSON."},
     429: {"model": ProblemBody, "description": "Too many conversations wait already."},
-    503: {"model": ProblemBody, "description": "No place was free in time, or the engine or the retriever failed."},
+    503: {"model": ProblemBody, "description": "No place was free, or the engine or the retriever failed."},
     504: {"model": ProblemBody, "description": "The conversation took too long."},
     "4XX": {"model": ProblemBody, "description": "Anything else that is wrong with a request."},
 }
@@ -86,9 +89,11 @@ def chat_app(agent: Agent, limits: Limits, *, seats: int, hosts: Collection[str]
     _add_conversations(app, _Desk(agent, room, limits))
     _add_watching(app, agent, room, counters)
     add_page(app)
+    _describe_tokens(app, len(agent.renderer.tokenizer))
     app.add_middleware(BodyLimit, limits=limits, refusal=refusal)
     if hosts is not None:
         app.add_middleware(KnownHost, names=hosts)
+    app.add_middleware(RequestLimit, most=seats + limits.waiting + OTHER_REQUESTS)
     app.add_middleware(CountAnswers, counters=counters)  # outermost: what is turned away counts too
     return app
 
@@ -194,6 +199,12 @@ def _add_conversations(app: FastAPI, desk: _Desk) -> None:
     )
     async def complete(request: Request, asked: CompletionRequest) -> Response:
         return await desk.complete(request, asked)
+
+
+def _describe_tokens(app: FastAPI, count: int) -> None:
+    """So many tokens there are: only the model can tell which ids a prompt may hold."""
+    request = app.openapi()["components"]["schemas"][CompletionRequest.__name__]
+    request["properties"]["prompt"] |= prompt_shape(count - 1)
 
 
 def _add_watching(app: FastAPI, agent: Agent, room: EngineRoom, counters: Counters) -> None:

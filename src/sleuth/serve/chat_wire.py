@@ -30,7 +30,6 @@ LONGEST_STOP = 100  # characters
 MOST_TOKENS = 2**31 - 1  # more is no number of tokens
 DEFAULT_TOKENS = 16  # of a completion; OpenAI's
 LARGEST_SEED = 2**63 - 1
-LEAST_TEMPERATURE = 1e-3  # less is greedy: what fp32 holds as 0, and divides by, would be no number
 
 
 @dataclass(frozen=True, slots=True, eq=False)  # 0 equals False, and Python keeps one of equal annotations
@@ -96,21 +95,24 @@ _PARTS = {
 }
 _STOP = _TEXT | {"minLength": 1, "maxLength": LONGEST_STOP}
 _STOPS = {"anyOf": [_STOP, {"type": "array", "items": _STOP, "maxItems": MOST_STOPS}]}
-_TOKENS = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
-_ALONE = {"type": "array", "items": {"anyOf": [_TEXT, _TOKENS]}, "minItems": 1, "maxItems": 1}
-_PROMPT = {"anyOf": [_TEXT, _TOKENS, _ALONE]}
+_PROMPT: dict[str, Any] = _TEXT | {"minLength": 1}
+
+
+def prompt_shape(last_token: int | None = None) -> dict[str, Any]:
+    """A text or token ids, or one of them in a list; `last_token` is the largest id, where the model is known."""
+    token = {"type": "integer", "minimum": 0} | ({} if last_token is None else {"maximum": last_token})
+    tokens = {"type": "array", "items": token, "minItems": 1}
+    alone = {"type": "array", "items": {"anyOf": [_PROMPT, tokens]}, "minItems": 1, "maxItems": 1}
+    return {"anyOf": [_PROMPT, tokens, alone]}
+
 
 Words = Annotated[StrictStr, BeforeValidator(_text_of_parts), WithJsonSchema({"anyOf": [_TEXT, _PARTS]})]
 Stop = Annotated[StrictStr, Field(min_length=1, max_length=LONGEST_STOP)]
 Stops = Annotated[list[Stop], Field(max_length=MOST_STOPS), BeforeValidator(_list_of_stops), WithJsonSchema(_STOPS)]
-Prompt = Annotated[Any, BeforeValidator(_one_prompt), AfterValidator(_text_or_tokens), WithJsonSchema(_PROMPT)]
+Prompt = Annotated[Any, BeforeValidator(_one_prompt), AfterValidator(_text_or_tokens), WithJsonSchema(prompt_shape())]
 Tokens = Annotated[int, Field(ge=1, le=MOST_TOKENS, strict=True), BeforeValidator(whole)]
 Seed = Annotated[int, Field(ge=-LARGEST_SEED, le=LARGEST_SEED, strict=True), BeforeValidator(whole)]
-Temperature = Annotated[
-    float,
-    Field(ge=0, le=2, strict=True, allow_inf_nan=False),
-    AfterValidator(lambda value: value if value >= LEAST_TEMPERATURE else 0.0),
-]
+Temperature = Annotated[float, Field(ge=0, le=2, strict=True, allow_inf_nan=False)]
 Name = Annotated[StrictStr, BeforeValidator(sound)]
 
 

@@ -1,0 +1,182 @@
+"""`python -m benchmarks.fuzz [--requests N] [--clients N] retriever DIR`, or `... serve CHECKPOINT --index DIR`.
+
+Starts that server and asks it what Schemathesis makes of its own OpenAPI description: bodies as they should be and
+bodies that are not, from several clients at once. Exit status 1: it answered with 5xx, did not answer in time, answered
+in another way than it describes, or its memory grew by more than 16 MB in the second half.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import requests
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis.errors import Unsatisfiable
+from hypothesis.strategies import SearchStrategy
+from schemathesis.core.failures import FailureGroup
+
+from benchmarks.memory import resident_bytes
+from benchmarks.served import served
+from sleuth.runs.progress import ProgressBar
+
+OF_EACH = 20  # requests of an operation in a round
+PATIENCE = 300.0  # seconds; who has not answered by then hangs: the servers themselves give up earlier
+MEMORY_AT = (0.1, 0.5, 1.0)  # of the requests: a server that has answered nothing holds less
+GROWTH = 16 * 2**20  # bytes of memory in the second half; less may be a cache that fills up, and a longer run tells
+NO_ANSWER = 0  # instead of a status
+SHOWN = 5  # findings
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """How `operation` was answered: its status, and the seconds that it took."""
+
+    operation: str
+    status: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What came of the requests so far, from any number of threads. A finding is an answer that did not come, or is not
+    as it is described."""
+
+    answers: list[Answer] = field(default_factory=list)
+    findings: list[str] = field(default_factory=list)
+
+
+def main() -> int:
+    """Print one table; Ctrl-C ends it early."""
+    options = read_options()
+    told = Told()
+    started = time.perf_counter()
+    with (
+        served(*options.command) as (url, process),
+        ProgressBar("fuzz", options.requests) as bar,
+        suppress(KeyboardInterrupt),
+    ):
+        memory = [resident_bytes(process.pid)]  # and after each round
+        for count in rounds(url, options.clients, told):
+            bar.advance(count)
+            if process.poll() is not None:
+                told.findings.append(f"the server ended with status {process.returncode}")
+                break
+            memory.append(resident_bytes(process.pid))
+            if len(told.answers) >= options.requests:
+                break
+    slowest = max(told.answers, key=lambda answer: answer.seconds, default=Answer("nothing", NO_ANSWER, 0.0))
+    statuses = Counter(f"{answer.operation} {answer.status}" for answer in told.answers)
+    failed = sum(answer.status >= 500 for answer in told.answers)
+    first, half, last = (memory[int(share * (len(memory) - 1))] for share in MEMORY_AT)
+    figures = {
+        "requests": len(told.answers),
+        "seconds": round(time.perf_counter() - started),
+        "5xx": failed,
+        "findings": len(told.findings),
+        "slowest_ms": round(1000 * slowest.seconds, 1),
+        "slowest": slowest.operation,
+        "resident_mb": [round(size / 2**20, 1) for size in (first, half, last)],
+        "statuses": dict(sorted(statuses.items())),
+    }
+    print(json.dumps(figures) if options.json else as_table(figures))
+    for finding in told.findings[:SHOWN]:
+        print(f"\n{finding}", file=sys.stderr)
+    return int(failed > 0 or bool(told.findings) or last > half + GROWTH)
+
+
+def read_options() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.fuzz", description=__doc__)
+    parser.add_argument("--requests", type=int, default=10_000, metavar="N", help="in all (10,000)")
+    parser.add_argument("--clients", type=int, default=8, metavar="N", help="at once (8)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
+    parser.add_argument(
+        "command", nargs=argparse.REMAINDER, help="a server of sleuth with its arguments, but no --port"
+    )
+    return parser.parse_args()
+
+
+def as_table(figures: dict[str, Any]) -> str:
+    """A line each, the answers by operation and status last."""
+    first, half, after = figures["resident_mb"]
+    lines = {
+        "requests": f"{figures['requests']:,} in {figures['seconds']} s",
+        "answered 5xx": str(figures["5xx"]),
+        "other findings": str(figures["findings"]),
+        "slowest": f"{figures['slowest_ms']:,} ms ({figures['slowest']})",
+        "resident memory": f"{first} MB after a tenth, {half} half-way, {after} at the end",
+        **{name: f"{count:,}" for name, count in figures["statuses"].items()},
+    }
+    return "\n".join(f"{name:40}{value}" for name, value in lines.items())
+
+
+def rounds(url: str, clients: int, told: Told) -> Iterator[int]:
+    """Rounds without an end, in which so many clients ask some of everything that the server at `url` describes, as it
+    describes it and otherwise; how many requests each of them had."""
+    schema = schemathesis.openapi.from_url(f"{url}/openapi.json")
+    kinds = [
+        found.ok().as_strategy(generation_mode=mode)
+        for mode in schemathesis.GenerationMode
+        for found in schema.get_all_operations()
+    ]
+    with ThreadPoolExecutor(clients) as threads:
+        for number in itertools.count():
+            cases = [case for kind in kinds for case in drawn(kind, number)]
+            random.Random(number).shuffle(cases)
+            for done in [threads.submit(answer, case, told) for case in cases]:
+                done.result()
+            yield len(cases)
+
+
+def drawn(cases: SearchStrategy[schemathesis.Case], number: int) -> list[schemathesis.Case]:
+    """Cases of one operation from the seed `number`: where a request has no body there is but one. Drawn ahead, since
+    the generator cannot be trusted with threads."""
+    found: list[schemathesis.Case] = []
+
+    @seed(number)
+    @settings(
+        max_examples=OF_EACH,
+        phases=[Phase.generate],
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=cases)
+    def draw(case: schemathesis.Case) -> None:
+        found.append(case)
+
+    with suppress(Unsatisfiable):  # there is nothing to get wrong in it
+        draw()
+    return found
+
+
+def answer(case: schemathesis.Case, told: Told) -> None:
+    """Ask, and note the answer."""
+    name, started = case.operation.label, time.perf_counter()
+    try:
+        response = case.call(timeout=PATIENCE)
+    except requests.RequestException as error:
+        told.findings.append(f"{name}: no answer ({error})\n{case.as_curl_command()}")
+        told.answers.append(Answer(name, NO_ANSWER, time.perf_counter() - started))
+        return
+    told.answers.append(Answer(name, response.status_code, time.perf_counter() - started))
+    try:
+        case.validate_response(response)
+    except FailureGroup as problems:
+        told.findings.append(f"{name}: {problems}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

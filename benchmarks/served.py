@@ -1,0 +1,41 @@
+"""A server of ours in a process of its own, at a free port, for as long as it is asked."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import httpx
+
+
+@contextmanager
+def served(*arguments: str, core: int | None = None) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """`sleuth ARGUMENTS` (`serve`, `retriever`), on one core if that is named; its address once it answers, and its
+    process. Raises RuntimeError where it ends before."""
+    pinned = f"import os; os.sched_setaffinity(0, {{{core}}}); " if core is not None else ""
+    script = f"{pinned}import sys; sys.argv[0] = 'sleuth'; from sleuth.cli import main; main()"
+    command = [sys.executable, "-u", "-c", script, *arguments, "--port", "0"]
+    with (
+        httpx.Client(trust_env=False) as client,
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process,
+    ):  # Ctrl-C is for who asks; the server is ended below
+        assert process.stdout is not None
+        url = process.stdout.readline().strip().rpartition(" ")[2]
+        try:
+            while not _answers(client, url):
+                if process.poll() is not None:
+                    raise RuntimeError("the server ended")
+                time.sleep(0.05)
+            yield url, process
+        finally:
+            process.terminate()
+
+
+def _answers(client: httpx.Client, url: str) -> bool:
+    try:
+        return client.get(f"{url}/health").is_success
+    except httpx.HTTPError:
+        return False
