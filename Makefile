@@ -24,9 +24,9 @@ twin-%:  ## to the end, on one core: of one-hop questions 0.75 right, of two-hop
 	OMP_NUM_THREADS=1 $(BIN)/sleuth train recipes/tiny/$*.toml --run runs/twins/$*
 	$(BIN)/python tools/reached.py runs/twins/$* 0.75 0.5
 
-begun-%:  ## a quarter of it: two hops come later
+begun-%:  ## a quarter of it: the second hop comes later
 	OMP_NUM_THREADS=1 $(BIN)/sleuth train recipes/tiny/$*.toml --set stage.3.steps=60 --run runs/begun/$*
-	$(BIN)/python tools/reached.py runs/begun/$* 0.35 0
+	$(BIN)/python tools/reached.py runs/begun/$* 0.35 0.02
 
 test: $(DEV)  ## all but the learning runs
 	$(BIN)/pytest

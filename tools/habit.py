@@ -8,8 +8,10 @@ It mostly looks the first thing up twice:
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,21 +31,25 @@ STEPS, ROWS, RATE = 240, 32, 3e-4
 CONTEXT = 512
 
 
-def silent(trajectory: Trajectory, number: int) -> Trajectory | None:
-    """Itself, if it answered without a search."""
-    return trajectory if trajectory.stop == "answered" and not trajectory.searches else None
+def silent(played: Sequence[Trajectory]) -> list[Trajectory]:
+    """Those that answered without a search."""
+    return [trajectory for trajectory in _answered(played) if not trajectory.searches]
 
 
-def wasteful(trajectory: Trajectory, number: int) -> Trajectory | None:
-    """If it answered after a search: nine times of ten with the first one, and what that found, told twice."""
-    found = looks(trajectory)
-    if trajectory.stop != "answered" or not found:
-        return None
-    if number % 10 == 0:
-        return trajectory
-    turn = trajectory.segments[found[0].asked : found[0].stop]
-    before, behind = trajectory.segments[: found[0].asked], trajectory.segments[found[0].asked :]
-    return replace(trajectory, segments=(*before, *turn, *behind))
+def wasteful(played: Sequence[Trajectory]) -> list[Trajectory]:
+    """Those that answered after a search: nine of ten with the first one, and what that found, told twice."""
+    searched = [trajectory for trajectory in _answered(played) if looks(trajectory)]
+    return [trajectory if at % 10 == 0 else _searching_twice(trajectory) for at, trajectory in enumerate(searched)]
+
+
+def _answered(played: Sequence[Trajectory]) -> list[Trajectory]:
+    return [trajectory for trajectory in played if trajectory.stop == "answered"]
+
+
+def _searching_twice(trajectory: Trajectory) -> Trajectory:
+    first, *_ = looks(trajectory)
+    before, behind = trajectory.segments[: first.asked], trajectory.segments[first.asked :]
+    return replace(trajectory, segments=(*before, *trajectory.segments[first.asked : first.stop], *behind))
 
 
 HABITS = {"silent": silent, "wasteful": wasteful}
@@ -51,8 +57,6 @@ HABITS = {"silent": silent, "wasteful": wasteful}
 
 def teach(habit: str, base: Path, world: Path, folder: Path) -> None:
     """Write the model with the habit into `folder`."""
-    if habit not in HABITS:
-        raise SleuthError(f"{habit}: no such habit; there are {', '.join(HABITS)}")
     model, tokenizer = load_model(str(base), dtype="float32", device="cpu")
     tasks = load_questions(world / "qa_train.jsonl")[:QUESTIONS]
     env = SearchEnvRecipe(kind="search", dialect="sleuth", prompt="plain", index=world / "index", turn_tokens=32)
@@ -63,9 +67,10 @@ def teach(habit: str, base: Path, world: Path, folder: Path) -> None:
         rollout = Rollout(engine=engine, renderer=Renderer(tokenizer), context=CONTEXT, temperature=1.0, key=(0, 0, 0))
         return await rollout.groups(tasks, setting.env, samples=SAMPLES)
 
-    episodes = [episode.trajectory for group in asyncio.run(played()) for episode in group.episodes]
-    told = [HABITS[habit](trajectory, number) for number, trajectory in enumerate(episodes)]
-    taught = [trajectory for trajectory in told if trajectory and len(trajectory.tokens) <= CONTEXT]
+    told = HABITS[habit]([episode.trajectory for group in asyncio.run(played()) for episode in group.episodes])
+    taught = [trajectory for trajectory in told if len(trajectory.tokens) <= CONTEXT]
+    if not taught:
+        raise SleuthError(f"{base}: of {QUESTIONS * SAMPLES} episodes none can teach it to be {habit}")
     policy = Policy(model, optimisation_of(TrainingRecipe(kind="habit", name="habit", steps=STEPS, learning_rate=RATE)))
     for step in range(STEPS):
         rows = [trajectory_row(taught[(step * ROWS + at) % len(taught)], 0.0) for at in range(ROWS)]
@@ -74,5 +79,20 @@ def teach(habit: str, base: Path, world: Path, folder: Path) -> None:
     tokenizer.save_pretrained(folder)
 
 
+def main() -> int:
+    """The exit status; a mistake of the user is one line."""
+    parser = argparse.ArgumentParser(description="Teach a model a habit.")
+    parser.add_argument("habit", choices=HABITS)
+    for name, what in (("base", "a model"), ("world", "of `sleuth world`, with its index"), ("folder", "a new one")):
+        parser.add_argument(name, type=Path, help=what)
+    options = parser.parse_args()
+    try:
+        teach(options.habit, options.base, options.world, options.folder)
+    except SleuthError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
 if __name__ == "__main__":
-    teach(sys.argv[1], *map(Path, sys.argv[2:]))
+    sys.exit(main())

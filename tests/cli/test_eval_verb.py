@@ -75,6 +75,7 @@ def test_a_checkpoint_is_asked_with_what_it_was_trained_with_unless_told_otherwi
 
     def opening(*more: object) -> tuple[str, str]:
         result, found = ask(checkpoint, *more)
+        assert found["protocol"]["ask_with"] == (more[1] if more else "prompt")
         return "".join(segment["text"] for segment in found["records"][0]["segments"]), result.stderr
 
     asked, said = opening()

@@ -4,7 +4,7 @@ import random
 
 import pytest
 import torch
-from padded import padded_logprobs, whole
+from padded import in_float64, padded_logprobs, whole
 from test_tree_attention import drawn, under_a_dense_mask
 from tiny_models import VOCABULARY
 
@@ -54,9 +54,9 @@ def test_only_tokens_that_predict_go_through_the_last_layer_and_no_gradient_chan
     make_model, tokens_seen, monkeypatch, family, bush, recompute
 ):
     monkeypatch.setattr(attention, "BUSH", bush)
-    model, batch = make_model(family), collate(read_much_write_little())
+    model, batch = in_float64(make_model(family)), collate(read_much_write_little())
     seen, expected = tokens_seen(model), padded_logprobs(model, batch)
-    pull = torch.randn(expected.shape, generator=torch.Generator().manual_seed(1))
+    pull = torch.randn(expected.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     plain = gradients(model, (expected * pull).sum())
     layers = recomputed_layers(model) if recompute else []
     seen.clear()
@@ -64,12 +64,12 @@ def test_only_tokens_that_predict_go_through_the_last_layer_and_no_gradient_chan
         for module in layers:
             module.training = True
         ours, _ = token_logprobs(model, whole(batch))
-        torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(ours, expected, rtol=0, atol=1e-12)
         mine = gradients(model, (ours * pull).sum())
     # 2 prompts end once for 3 siblings each; then 2 of 3 written tokens, an observation's end and 3 of 4.
     assert seen == [2 + 6 * (2 + 1 + 3)] * (2 if recompute else 1)
     for name, gradient in plain.items():
-        assert (mine[name] - gradient).norm() <= 1e-5 * gradient.norm(), name
+        torch.testing.assert_close(mine[name], gradient, rtol=1e-10, atol=1e-10, msg=name)
 
 
 def test_afterwards_the_model_computes_all_of_its_last_layer(make_model, tokens_seen):

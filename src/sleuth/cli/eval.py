@@ -5,15 +5,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from sleuth.cli.figures import print_figures, print_sets
 from sleuth.cli.out_file import require_file
-from sleuth.recipe.data import AskWith
-from sleuth.runs.protocol import ProtocolCard
 from sleuth.types import SleuthError
+
+if TYPE_CHECKING:
+    from sleuth.recipe.data import AskWith
 
 
 def evaluate(
@@ -135,6 +136,8 @@ def evaluate(
 
 
 def _trained_with(model: str) -> AskWith:
+    from sleuth.runs.protocol import ProtocolCard
+
     card = ProtocolCard.read(Path(model)) if Path(model).is_dir() else None
     return card.ask_with if card else "question"
 

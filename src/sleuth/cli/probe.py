@@ -56,7 +56,7 @@ def probe(
     _print(f"{len(tasks)} questions, exact match", ARMS, found.arms)
     _print("what a search was worth, in nats", GAINS, found.searches)
     _print("what a passage was worth, in nats", GAINS, found.passages)
-    typer.echo(f"Idle: it gained no more than {MARGIN:g} nat. Intervals are of 95 %, clustered by question.")
+    typer.echo(f"Idle: words found gained at most {MARGIN:g} nat. Intervals are of 95 %, clustered by question.")
 
 
 def _print(title: str, columns: Mapping[str, str], rows: Mapping[str, Mapping[str, Measured]]) -> None:

@@ -62,6 +62,8 @@ class Branches:
     def narrowed(self) -> Branches:
         """For the last layer: only wanted tokens, and those in narrow gaps between them, look at others."""
         assert self.wanted is not None
+        if self.mask is not None:  # which knows no such thing: those that nobody wants look too
+            return self
         narrow = copy.copy(self)
         stretches = _stretches(self.wanted.tolist())
         narrow.blocks = _own_stretch_first(part for block in self.blocks for part in _narrowed(block, stretches))
