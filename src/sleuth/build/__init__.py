@@ -10,6 +10,7 @@ from sleuth.build.environments import (
     setting_of,
     setting_of_card,
 )
+from sleuth.build.judges import Bench, OpenJudge, judge_of
 from sleuth.build.learning import optimisation_of, policy_loss_of
 from sleuth.build.models import Outline, context_of, load_model, load_outline, pick_device, random_model
 from sleuth.build.refining import RefineSetting, refine_setting
@@ -21,6 +22,7 @@ from sleuth.build.rewards import (
     examiner_of,
     misfits_of,
     require_gradable,
+    require_judges,
     reward_of,
     reward_spec_of,
 )
@@ -28,6 +30,8 @@ from sleuth.build.setting import Setting, changes_of_card
 
 __all__ = [
     "EPISODE_REWARDS",
+    "Bench",
+    "OpenJudge",
     "Outline",
     "RefineSetting",
     "SearchSetting",
@@ -40,6 +44,7 @@ __all__ = [
     "dialect_in",
     "dialect_of",
     "examiner_of",
+    "judge_of",
     "load_model",
     "load_outline",
     "misfits_of",
@@ -49,6 +54,7 @@ __all__ = [
     "random_model",
     "refine_setting",
     "require_gradable",
+    "require_judges",
     "retriever_of",
     "reward_of",
     "reward_spec_of",

@@ -1,37 +1,63 @@
-"""Who judges: a recipe's judge as an object."""
+"""Who judges: a recipe's judge as an object, and the judges of a stage."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
 
+from sleuth.judges import LexicalJudge
+from sleuth.judges.cache import CachedJudge, NamedJudge, VerdictCache
 from sleuth.judges.http import HttpJudge
 from sleuth.judges.ledger import Ledger
 from sleuth.judges.nli import NliJudge
 from sleuth.judges.served import wait_until_served
-from sleuth.recipe.judges import HttpJudgeRecipe, JudgeRecipe, NliJudgeRecipe
-from sleuth.types import Judge, PairJudge, SleuthError
+from sleuth.judges.silent import SilentJudge
+from sleuth.recipe.judges import HttpJudgeRecipe, JudgeRecipe, LexicalJudgeRecipe, NliJudgeRecipe
+from sleuth.types import PairJudge, SleuthError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenJudge:
-    """A judge that is there. `identity` changes whenever the same question could get another verdict; `pairs` is None
-    for one that compares nothing, `ledger` for one that makes no calls."""
+    """A judge that can be asked. `pairs` is None for one that compares nothing, `ledger` for one that makes no
+    calls."""
 
-    identity: str
-    judge: Judge
+    judge: NamedJudge
     pairs: PairJudge | None = None
     ledger: Ledger | None = None
 
+    @property
+    def identity(self) -> str:
+        """Changes whenever the same question could get another verdict."""
+        return self.judge.identity
+
 
 def judge_of(recipe: JudgeRecipe) -> OpenJudge:
-    """The judge of a recipe. Raises SleuthError where its server does not serve its model, or it cannot be loaded."""
+    """The judge of a recipe, which is there. Raises SleuthError where its server does not serve its model, or it cannot
+    be loaded."""
+    require_there(recipe)
+    return unasked(recipe)
+
+
+def require_there(recipe: JudgeRecipe) -> None:
+    """Wait while the servers of a judge are loading. Raises SleuthError where one does not answer or serves other
+    models; a judge of this machine is there when it is loaded."""
+    if not isinstance(recipe, HttpJudgeRecipe):
+        return
+    if recipe.key_variable is not None and not _key(recipe):
+        raise SleuthError(f"key_variable = {recipe.key_variable!r}: there is no such variable in the environment")
+    wait_until_served(recipe.urls, recipe.model, key=_key(recipe), say=_say)
+
+
+def unasked(recipe: JudgeRecipe) -> OpenJudge:
+    """The judge of a recipe; whether its servers are there shows when they are asked."""
+    if isinstance(recipe, LexicalJudgeRecipe):
+        return OpenJudge(judge=LexicalJudge())
     if isinstance(recipe, NliJudgeRecipe):
-        nli = NliJudge(recipe.model, device=recipe.device)
-        return OpenJudge(identity=nli.identity, judge=nli)
-    key = _key(recipe)
-    wait_until_served(recipe.urls, recipe.model, key=key, say=lambda line: print(line, file=sys.stderr, flush=True))
+        return OpenJudge(judge=NliJudge(recipe.model, device=recipe.device))
     http = HttpJudge(
         recipe.urls,
         recipe.model,
@@ -40,15 +66,79 @@ def judge_of(recipe: JudgeRecipe) -> OpenJudge:
         max_tokens=recipe.max_tokens,
         budget=recipe.budget,
         extra=recipe.request,
-        key=key,
+        key=_key(recipe),
     )
-    return OpenJudge(identity=http.identity, judge=http, pairs=http, ledger=http.ledger)
+    return OpenJudge(judge=http, pairs=http, ledger=http.ledger)
+
+
+def identity_of(recipe: JudgeRecipe) -> str:
+    """Who judges, as it travels with a checkpoint. Asks nobody; a cross-encoder is loaded for it."""
+    return unasked(recipe).identity
+
+
+class Bench:
+    """The judges of a stage: each is opened once, however many rewards ask it, and what a costly one said is kept in
+    the file `verdicts`, unless its recipe names another. With `asks` false nobody is asked for more than is kept.
+
+    Use it as a context manager, or `close` it.
+    """
+
+    def __init__(self, verdicts: Path, *, asks: bool = True) -> None:
+        self._verdicts = verdicts
+        self._asks = asks
+        self._opened: dict[str, OpenJudge] = {}
+        self._cached: dict[str, CachedJudge] = {}
+        self._files: dict[Path, VerdictCache] = {}
+
+    def open(self, recipe: JudgeRecipe) -> OpenJudge:
+        """The judge itself, who remembers nothing."""
+        key = recipe.model_dump_json()
+        if key not in self._opened:
+            self._opened[key] = unasked(recipe)
+        return self._opened[key]
+
+    def identity(self, recipe: JudgeRecipe) -> str:
+        """As `identity_of`, of a judge that is open already."""
+        return self.open(recipe).identity
+
+    def judge(self, recipe: JudgeRecipe) -> NamedJudge:
+        """The judge behind what it said before; one that costs nothing as it is."""
+        opened = self.open(recipe).judge
+        if isinstance(recipe, LexicalJudgeRecipe):
+            return opened
+        key = recipe.model_dump_json()
+        if key not in self._cached:
+            asked = opened if self._asks else SilentJudge(opened.identity)
+            self._cached[key] = CachedJudge(asked, self._file(recipe.verdicts or self._verdicts))
+        return self._cached[key]
+
+    def figures(self) -> dict[str, int]:
+        """What became of the verdicts that were wanted since this was last called; empty where none costs anything."""
+        counts: Counter[str] = Counter()
+        for judge in self._cached.values():
+            counts.update(judge.tally.take())
+        return {f"judge_{name}": count for name, count in counts.items()}
+
+    def close(self) -> None:
+        """What was said is in the files already."""
+        for file in self._files.values():
+            file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _file(self, path: Path) -> VerdictCache:
+        if path not in self._files:
+            self._files[path] = VerdictCache(path)
+        return self._files[path]
 
 
 def _key(recipe: HttpJudgeRecipe) -> str | None:
-    if recipe.key_variable is None:
-        return None
-    key = os.environ.get(recipe.key_variable)
-    if not key:
-        raise SleuthError(f"key_variable = {recipe.key_variable!r}: there is no such variable in the environment")
-    return key
+    return os.environ.get(recipe.key_variable) if recipe.key_variable is not None else None
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

@@ -7,12 +7,13 @@ from typing import cast
 
 from transformers import PreTrainedTokenizerFast
 
+from sleuth.build.judges import Bench, identity_of, require_there
 from sleuth.build.refining import EXAMINER
 from sleuth.build.setting import Setting
 from sleuth.dialects import Dialect
 from sleuth.dialects.refine import refines
-from sleuth.judges import JUDGES
-from sleuth.recipe.rewards import AnswerRewardRecipe, CitationRecipe, RewardRecipe
+from sleuth.recipe.judges import JudgeRecipe
+from sleuth.recipe.rewards import AnswerRewardRecipe, CitationRecipe, JudgedPartRecipe, RewardRecipe
 from sleuth.rewards.answer import AnswerReward
 from sleuth.rewards.answer_from_evidence import answer_from_evidence
 from sleuth.rewards.citation.reward import CitationReward
@@ -28,7 +29,7 @@ from sleuth.rewards.sub_match import sub_match
 from sleuth.rewards.token_f1 import token_f1
 from sleuth.rewards.total import TotalReward
 from sleuth.runs.reward_spec import RewardPart, RewardSpec
-from sleuth.types import Episode, Reward, SleuthError, Task
+from sleuth.types import Episode, Judge, Reward, SleuthError, Task
 
 EPISODE_REWARDS: dict[str, tuple[int, Callable[[Episode, Dialect], float]]] = {
     "sub_match": (1, sub_match),
@@ -45,16 +46,20 @@ CITATION_VERSION = 1
 """Raised whenever the same episode could score differently under the citation reward or under one of its judges."""
 
 
-def reward_spec_of(rewards: Sequence[RewardRecipe]) -> RewardSpec:
+Identify = Callable[[JudgeRecipe], str]
+"""Who a judge is, of its recipe."""
+
+
+def reward_spec_of(rewards: Sequence[RewardRecipe], identify: Identify = identity_of) -> RewardSpec:
     """What `reward_of` pays for, as it travels with a checkpoint."""
-    return RewardSpec(parts=tuple(map(_reward_part, rewards)))
+    return RewardSpec(parts=tuple(_reward_part(reward, identify) for reward in rewards))
 
 
-def _reward_part(reward: RewardRecipe) -> RewardPart:
+def _reward_part(reward: RewardRecipe, identify: Identify) -> RewardPart:
     if isinstance(reward, AnswerRewardRecipe):
         scorer, version = reward.scorer, scorer_of(reward.scorer).version
     elif isinstance(reward, CitationRecipe):
-        scorer, version = _citation_terms(reward), CITATION_VERSION
+        scorer, version = _terms(reward, identify), CITATION_VERSION
     else:
         scorer, version = reward.kind, EPISODE_REWARDS[reward.kind][0]
     return RewardPart(
@@ -62,14 +67,14 @@ def _reward_part(reward: RewardRecipe) -> RewardPart:
     )
 
 
-def _citation_terms(reward: CitationRecipe) -> str:
-    """All that decides what a citation reward pays: `lexical, sum=additive, formula=f1, ...`."""
+def _terms(reward: JudgedPartRecipe, identify: Identify) -> str:
+    """All that decides what a judged reward pays: `lexical, sum=additive, formula=f1, ...`."""
     terms = reward.model_dump(exclude={"kind", "judge", "weight", "shuffle"})
-    return ", ".join([reward.judge, *(f"{name}={value}" for name, value in terms.items())])
+    return ", ".join([identify(reward.judge), *(f"{name}={value}" for name, value in terms.items())])
 
 
-def citation_reward_of(reward: CitationRecipe, dialect: Dialect) -> CitationReward:
-    """What judges the citations of the answers given in a dialect."""
+def citation_reward_of(reward: CitationRecipe, dialect: Dialect, judge: Judge) -> CitationReward:
+    """What pays for the citations of the answers given in a dialect, as the judge finds them."""
     worth = RewardSum(
         name=reward.sum,
         citation_weight=reward.citation_weight,
@@ -78,7 +83,7 @@ def citation_reward_of(reward: CitationRecipe, dialect: Dialect) -> CitationRewa
         format_gate=reward.format_gate,
         padding_penalty=reward.padding_penalty,
     )
-    return CitationReward(dialect, JUDGES[reward.judge](), worth, formula=reward.formula, content=reward.content)
+    return CitationReward(dialect, judge, worth, formula=reward.formula, content=reward.content)
 
 
 def answer_scorer_of(rewards: Sequence[RewardRecipe]) -> str:
@@ -96,27 +101,38 @@ def examiner_of(scorer: str, dialect: Dialect, tokenizer: PreTrainedTokenizerFas
     """What an evaluation tells of each episode: strict exact match with what `scorer` says beside it, or, of a refiner,
     how well it cites."""
     if refines(dialect):
-        return CitationReward(dialect, JUDGES[EXAMINER]())
+        return CitationReward(dialect, EXAMINER)
     return answer_reward_of(scorer, dialect, tokenizer)
 
 
 def reward_of(
-    rewards: Sequence[RewardRecipe], dialect: Dialect, tokenizer: PreTrainedTokenizerFast | None = None
+    rewards: Sequence[RewardRecipe], dialect: Dialect, tokenizer: PreTrainedTokenizerFast | None, bench: Bench
 ) -> Reward:
-    """The rewards of a stage as their weighted sum. Strict exact match is told of every episode that searches, whatever
-    is paid; what a refiner writes is never a golden answer and nothing else."""
+    """The rewards of a stage as their weighted sum, judged by those on the bench. Strict exact match is told of every
+    episode that searches, whatever is paid; what a refiner writes is never a golden answer and nothing else."""
 
     def build(reward: RewardRecipe) -> Reward:
         if isinstance(reward, AnswerRewardRecipe):
             return answer_reward_of(reward.scorer, dialect, tokenizer)
         if isinstance(reward, CitationRecipe):
-            return citation_reward_of(reward, dialect)
+            return citation_reward_of(reward, dialect, bench.judge(reward.judge))
         return EpisodeReward(reward.kind, EPISODE_REWARDS[reward.kind][1], dialect)
 
     parts, weights = [build(reward) for reward in rewards], [reward.weight for reward in rewards]
     if not refines(dialect) and not any(isinstance(reward, AnswerRewardRecipe) for reward in rewards):
         parts, weights = [answer_reward_of(STRICT.name, dialect, tokenizer), *parts], [0.0, *weights]
     return TotalReward(parts, weights)
+
+
+def require_judges(rewards: Sequence[RewardRecipe]) -> None:
+    """Raises SleuthError where a judge of these rewards is not there, or could not be loaded."""
+    for reward in rewards:
+        if isinstance(reward, JudgedPartRecipe):
+            try:
+                require_there(reward.judge)
+                identity_of(reward.judge)
+            except SleuthError as error:
+                raise SleuthError(f"the judge of the {reward.kind} reward: {error}") from None
 
 
 def require_gradable(rewards: Sequence[RewardRecipe], tasks: Sequence[Task]) -> None:

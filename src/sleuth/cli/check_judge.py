@@ -24,7 +24,7 @@ def check_judge(file: Path, as_json: bool) -> None:
     from sleuth.cli.watching import watched
     from sleuth.evaluation.exam_card import exam_card
     from sleuth.judges.exam import exam_paper, sit_exam
-    from sleuth.recipe.judges import load_judge
+    from sleuth.recipe.judge_file import load_judge
 
     opened = judge_of(load_judge(file))
     paper = exam_paper(PEOPLE, pairs=opened.pairs is not None)

@@ -12,6 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Generic, Protocol, Self, TypeVar
 
+from sleuth.judges.tally import Tally
 from sleuth.types import Case, Judge, Pair, PairJudge, SleuthError, Verdict
 
 Item = TypeVar("Item", Case, Pair)
@@ -83,11 +84,12 @@ class NamedPairJudge(PairJudge, Protocol):
 
 
 class CachedJudge:
-    """A `Judge` that remembers what another one said."""
+    """A `Judge` that remembers what another one said; `tally` counts what it was asked."""
 
     def __init__(self, judge: NamedJudge, cache: VerdictCache) -> None:
         self.identity = judge.identity
-        self._verdicts = _Remembered(judge.judge, judge.identity, cache)
+        self.tally = Tally()
+        self._verdicts = _Remembered(judge.judge, judge.identity, cache, self.tally)
 
     async def judge(self, cases: Sequence[Case]) -> list[Verdict]:
         """As `Judge.judge`; asks for what is not known yet."""
@@ -95,11 +97,12 @@ class CachedJudge:
 
 
 class CachedPairJudge:
-    """A `PairJudge` that remembers what another one said, of each order by itself."""
+    """A `PairJudge` that remembers what another one said, of each order by itself; `tally` counts the orders."""
 
     def __init__(self, judge: NamedPairJudge, cache: VerdictCache) -> None:
         self.identity = judge.identity
-        self._verdicts = _Remembered(judge.compare, judge.identity, cache)
+        self.tally = Tally()
+        self._verdicts = _Remembered(judge.compare, judge.identity, cache, self.tally)
 
     async def compare(self, pairs: Sequence[Pair]) -> list[Verdict]:
         """As `PairJudge.compare`; asks for what is not known yet."""
@@ -111,11 +114,16 @@ class _Remembered(Generic[Item]):
     verdict is kept too, for the judge was asked and paid; a missing one is not."""
 
     def __init__(
-        self, ask: Callable[[Sequence[Item]], Awaitable[list[Verdict]]], identity: str, cache: VerdictCache
+        self,
+        ask: Callable[[Sequence[Item]], Awaitable[list[Verdict]]],
+        identity: str,
+        cache: VerdictCache,
+        tally: Tally,
     ) -> None:
         self._ask = ask
         self._identity = identity
         self._cache = cache
+        self._tally = tally
         self._loop: asyncio.AbstractEventLoop | None = None
         self._under_way: dict[str, asyncio.Task[Verdict]] = {}
 
@@ -126,11 +134,15 @@ class _Remembered(Generic[Item]):
 
     async def _verdict(self, item: Item) -> Verdict:
         key = self._key(item)
-        if key not in self._under_way:
-            if (known := self._cache.get(key)) is not None:
-                return known
+        known = None if key in self._under_way else self._cache.get(key)
+        fresh = key not in self._under_way and known is None
+        self._tally.asked += fresh
+        self._tally.cached += not fresh
+        if fresh:
             self._under_way[key] = asyncio.ensure_future(self._fetch(key, item))
-        return await asyncio.shield(self._under_way[key])  # one who gives up leaves it to the others
+        if known is None:  # one who gives up leaves it to the others
+            known = await asyncio.shield(self._under_way[key])
+        return self._tally.enter(known)
 
     async def _fetch(self, key: str, item: Item) -> Verdict:
         try:

@@ -25,6 +25,8 @@ BEGINNINGS = 5
 class LexicalJudge:
     """Needs no model and no network."""
 
+    identity = "lexical"
+
     async def judge(self, cases: Sequence[Case]) -> list[Verdict]:
         """A verdict of 0, 0.5 or 1 for each case."""
         return [support(case.claim, case.evidence) for case in cases]

@@ -9,6 +9,8 @@ from typing import Any
 
 from sleuth.plan.probe import Probe
 from sleuth.recipe import EvaluateRecipe, GrpoRecipe, Recipe, StageRecipe, TrainingRecipe
+from sleuth.recipe.judges import LexicalJudgeRecipe
+from sleuth.recipe.rewards import JudgedPartRecipe, RewardRecipe
 from sleuth.stages.stage_run import last_step
 from sleuth.stages.training import saves_at
 
@@ -26,9 +28,10 @@ SUMMED = ("steps", "prompts", "episodes", "tokens", "judge_calls", "seconds", "s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagePlan:
-    """What one stage will take: `steps` of the optimiser, `prompts` and the `episodes` that are played for them,
-    `judge_calls` for these; and what only a probe can tell: the `tokens` that the policy writes (that it is taught,
-    where it is taught by rows), `seconds`, and `seconds_at_most`, where every step costs what the probe's did.
+    """What one stage will take: `steps` of the optimiser, `prompts` and the `episodes` that are played for them; and
+    what only a probe can tell: `judge_calls`, verdicts of models that are asked for (none where no model judges), the
+    `tokens` that the policy writes (that it is taught, where it is taught by rows), `seconds`, and `seconds_at_most`,
+    where every step costs what the probe's did.
     """
 
     name: str
@@ -36,7 +39,7 @@ class StagePlan:
     steps: int = 0
     prompts: int = 0
     episodes: int = 0
-    judge_calls: int = 0  # the one judge that a recipe can name is part of us
+    judge_calls: int | None = 0
     tokens: int | None = None
     seconds: float | None = None
     seconds_at_most: float | None = None
@@ -90,8 +93,14 @@ def _stage(stage: StageRecipe, questions: int, probe: Probe | None) -> StagePlan
         prompts = steps * stage.prompts_per_step if isinstance(stage, GrpoRecipe) else 0
         episodes = prompts * stage.samples_per_prompt if isinstance(stage, GrpoRecipe) else 0
         plan = {"steps": steps, "prompts": prompts, "episodes": episodes}
+        if isinstance(stage, GrpoRecipe) and any(map(_asks_a_model, stage.reward)):
+            plan["judge_calls"] = None
         told = {} if probe is None else _trained(stage, episodes, probe)
-    return StagePlan(name=stage.name, kind=stage.kind, **plan, **told)
+    return StagePlan(name=stage.name, kind=stage.kind, **(plan | told))
+
+
+def _asks_a_model(reward: RewardRecipe) -> bool:
+    return isinstance(reward, JudgedPartRecipe) and not isinstance(reward.judge, LexicalJudgeRecipe)
 
 
 def _asked(stage: EvaluateRecipe, questions: int, probe: Probe) -> dict[str, Any]:
@@ -112,6 +121,7 @@ def _trained(stage: TrainingRecipe, episodes: int, probe: Probe) -> dict[str, An
     beside = once + cost.seconds["saving"] * saves
     near = min(steps, NEAR * len(rows)) if episodes else steps
     return {
+        "judge_calls": round(_typical(row.get("judge_asked", 0) for row in rows) * steps),
         "tokens": round(_typical(_written(row, episodes / steps) for row in rows) * steps),
         "seconds": beside + _typical(map(_expected, rows)) * (near + LATER * (steps - near)),
         "seconds_at_most": beside + _typical(map(_seconds, rows)) * steps,

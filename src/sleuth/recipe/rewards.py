@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
 
+from sleuth.recipe.judges import JudgeTable, LexicalJudgeRecipe
 from sleuth.recipe.strict import StrictModel
 
 
@@ -14,6 +15,14 @@ class _PartRecipe(StrictModel):
     """What the score is multiplied by before the rewards are summed."""
     shuffle: bool = False
     """Control arm: the scores are permuted within the step, so that they say nothing about their episodes."""
+
+
+class JudgedPartRecipe(_PartRecipe):
+    """A reward that asks a judge."""
+
+    judge: JudgeTable = LexicalJudgeRecipe()
+    """Who decides. "lexical" compares names, dates, numbers, words and denials on this machine; the tables of kind
+    "http" and "nli" name a model."""
 
 
 class AnswerRewardRecipe(_PartRecipe):
@@ -72,12 +81,10 @@ NAMED_SUMS: dict[str, dict[str, Any]] = {
 is 0.2 or 0.5 (S2 and S4)."""
 
 
-class CitationRecipe(_PartRecipe):
+class CitationRecipe(JudgedPartRecipe):
     """Whether every claim of the answer has a source, and what content and citations are worth together."""
 
     kind: Literal["citation"]
-    judge: Literal["lexical"] = "lexical"
-    """Who decides what supports what: "lexical" compares names, dates, numbers, words and denials, offline."""
     sum: Literal["recommended", "additive", "convex"] = "recommended"
     """A gate times a mix of content and citations, less a penalty for padding; or, as the published refiners may have
     it, content + weight x citations, or (1 - weight) x content + weight x citations."""
