@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from sleuth.recipe.judge_file import load_judge
 from sleuth.recipe.judges import HttpJudgeRecipe, LexicalJudgeRecipe, NliJudgeRecipe
+from sleuth.recipe.parts import load_judge
 from sleuth.types import SleuthError
 
 HTTP = '[judge]\nkind = "http"\nurls = ["http://127.0.0.1:8000"]\nmodel = "Qwen/Qwen3-8B"\n'

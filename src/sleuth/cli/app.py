@@ -17,6 +17,7 @@ from sleuth.cli.probe import probe
 from sleuth.cli.prompts import prompts
 from sleuth.cli.replay import replay
 from sleuth.cli.report import report
+from sleuth.cli.rescore import rescore
 from sleuth.cli.retriever import retriever
 from sleuth.cli.search import search
 from sleuth.cli.serve import serve
@@ -74,6 +75,7 @@ VERBS = {
     "check": check,
     "merge": merge,
     "replay": replay,
+    "rescore": rescore,
 }
 for name, verb in VERBS.items():
     app.command(name)(verb)

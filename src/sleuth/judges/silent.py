@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sleuth.types import Case, Verdict
+from sleuth.types import Case, Sheet, Verdict
 
 NOT_ASKED = Verdict(score=None, reason="no verdict was kept, and nobody is asked")
 
@@ -18,3 +18,7 @@ class SilentJudge:
     async def judge(self, cases: Sequence[Case]) -> list[Verdict]:
         """Nothing of any case."""
         return [NOT_ASKED] * len(cases)
+
+    async def rate(self, sheets: Sequence[Sheet]) -> list[list[Verdict]]:
+        """Nothing of any sheet."""
+        return [[NOT_ASKED] * len(sheet.criteria) for sheet in sheets]

@@ -9,8 +9,8 @@ from sleuth.types import Verdict
 
 @dataclass(slots=True, kw_only=True)
 class Tally:
-    """Verdicts that were wanted: `asked` of the judge, or `cached`, because it had been asked already, a moment ago or
-    in another run. Of both, `missing` and `invalid` ones."""
+    """Questions that were `asked` of the judge, or `cached`, because it had been asked already, a moment ago or in
+    another run; and of the verdicts on both, `missing` and `invalid` ones. A sheet is one question."""
 
     asked: int = 0
     cached: int = 0

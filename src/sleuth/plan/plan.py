@@ -7,10 +7,11 @@ from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any
 
+from sleuth.build import judges_in
 from sleuth.plan.probe import Probe
 from sleuth.recipe import EvaluateRecipe, GrpoRecipe, Recipe, StageRecipe, TrainingRecipe
 from sleuth.recipe.judges import LexicalJudgeRecipe
-from sleuth.recipe.rewards import JudgedPartRecipe, RewardRecipe
+from sleuth.recipe.rewards import RewardRecipe
 from sleuth.stages.stage_run import last_step
 from sleuth.stages.training import saves_at
 
@@ -23,6 +24,8 @@ NEAR, LATER = 3, 0.6
 """Steps cost what they did in a probe for so many times its length, and later this share of it: siblings of a policy
 that learns come to agree, and what they share is read and computed once (the demo: a step's rollouts took 1.07 s in a
 probe of 12 steps, 0.99 in steps 13 to 32, and 0.63 from step 65 on)."""
+ASKED = ("judge_asked", "watch_asked")
+"""What a step asks of models that judge: of those who pay, and of those who watch them."""
 SUMMED = ("steps", "prompts", "episodes", "tokens", "judge_calls", "seconds", "seconds_at_most")
 
 
@@ -83,7 +86,7 @@ def plan_of(recipe: Recipe, questions: Mapping[int, int], probe: Probe | None = 
 def _stage(stage: StageRecipe, questions: int, probe: Probe | None) -> StagePlan:
     if isinstance(stage, EvaluateRecipe):
         arms = 1 + stage.also_forced
-        plan = {"prompts": questions, "episodes": questions * arms}
+        plan: dict[str, int | None] = {"prompts": questions, "episodes": questions * arms}
         told = {} if probe is None else _asked(stage, questions, probe)
     else:
         if probe is not None and stage.name not in probe.rows:  # a warm start that is not needed
@@ -100,7 +103,7 @@ def _stage(stage: StageRecipe, questions: int, probe: Probe | None) -> StagePlan
 
 
 def _asks_a_model(reward: RewardRecipe) -> bool:
-    return isinstance(reward, JudgedPartRecipe) and not isinstance(reward.judge, LexicalJudgeRecipe)
+    return any(not isinstance(judge, LexicalJudgeRecipe) for _, judge in judges_in([reward]))
 
 
 def _asked(stage: EvaluateRecipe, questions: int, probe: Probe) -> dict[str, Any]:
@@ -121,7 +124,7 @@ def _trained(stage: TrainingRecipe, episodes: int, probe: Probe) -> dict[str, An
     beside = once + cost.seconds["saving"] * saves
     near = min(steps, NEAR * len(rows)) if episodes else steps
     return {
-        "judge_calls": round(_typical(row.get("judge_asked", 0) for row in rows) * steps),
+        "judge_calls": round(_typical(sum(row.get(name, 0) for name in ASKED) for row in rows) * steps),
         "tokens": round(_typical(_written(row, episodes / steps) for row in rows) * steps),
         "seconds": beside + _typical(map(_expected, rows)) * (near + LATER * (steps - near)),
         "seconds_at_most": beside + _typical(map(_seconds, rows)) * steps,

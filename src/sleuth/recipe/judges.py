@@ -12,13 +12,19 @@ OURS = ("model", "messages", "temperature", "max_tokens", "response_format", "n"
 """What `request` may not hold: it is set elsewhere, or a verdict could not be read with it."""
 
 
-class LexicalJudgeRecipe(StrictModel):
+class _JudgeRecipe(StrictModel):
+    least_accuracy: Annotated[float, Field(gt=0, le=1)] | None = None
+    """The share of an exam's claims that the judge has to be right about before anything is trained by it, as `sleuth
+    check judge` measures it. Absent: no exam."""
+
+
+class LexicalJudgeRecipe(_JudgeRecipe):
     """Names, dates, numbers, words and denials compared, on this machine: no model, no call."""
 
     kind: Literal["lexical"] = "lexical"
 
 
-class _CostlyJudgeRecipe(StrictModel):
+class _CostlyJudgeRecipe(_JudgeRecipe):
     verdicts: FilePath | None = None
     """The file in which verdicts are kept, so that none is paid for twice; several runs may share one. Absent:
     `verdicts.sqlite` in the run's folder."""

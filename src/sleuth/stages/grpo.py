@@ -38,6 +38,7 @@ from sleuth.stages.crediting import credited
 from sleuth.stages.endless_order import EndlessOrder
 from sleuth.stages.evidence import episodes_showing
 from sleuth.stages.gain import require_text
+from sleuth.stages.judge_exam import CARDS, in_file, require_accurate
 from sleuth.stages.memory import TokenBudget
 from sleuth.stages.stage_run import Saved, StageRun, last_step
 from sleuth.stages.step_figures import Advantages, probe_lines, sampled_entropy, step_figures, values_of
@@ -80,6 +81,7 @@ class Learner:
         self.played: list[Group] = []  # in the last step, and where they are kept
         self.rollouts = run.folder.rollouts
         questions = questions_hash(self.order.items)
+        self.judges = require_accurate(stage.reward, bench, run.folder)
         self.reward_spec = reward_spec_of(stage.reward, bench.identity)
         self.protocol = self.setting.protocol(
             answer_scorer_of(stage.reward), stage.context, reward=self.reward_spec, questions_sha256=questions
@@ -151,7 +153,8 @@ class Learner:
             "budget": self.budget.tokens,
             "reward": self.reward_spec.model_dump(mode="json"),
         }
-        return self.run.save(step, self.model, self.tokenizer, state, protocol=self.protocol)
+        beside = {CARDS: in_file(self.judges)} if self.judges else {}
+        return self.run.save(step, self.model, self.tokenizer, state, protocol=self.protocol, beside=beside)
 
     async def _play(self, step: int) -> tuple[list[Group], set[int]]:
         """The step's scored groups in the order in which they were played, and which of them were replaced. If the
