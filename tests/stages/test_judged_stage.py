@@ -113,6 +113,10 @@ def honest(body: dict[str, Any]) -> tuple[int, object]:
     return says(scored(2 if told and f"{told[1]} was born in {told[3]} in {told[2]}." in evidence else 0))
 
 
+def exam_questions(server: ChatServer) -> int:
+    return sum("<claim-" in body["messages"][1]["content"] for body in server.asked)
+
+
 def test_a_judge_that_passes_its_exam_pays_and_its_card_is_in_every_checkpoint_that_it_trained(
     run: Run, recipe_file: Path, judged: list[str], server: ChatServer, tmp_path: Path
 ) -> None:
@@ -122,11 +126,10 @@ def test_a_judge_that_passes_its_exam_pays_and_its_card_is_in_every_checkpoint_t
     [card] = json.loads((last / "judges.json").read_text())
     assert (card["accuracy"], card["questions"]) == (1.0, 32 * 9)
     assert card["judge"].startswith(f"http {MODEL} ")
-    exam = [body for body in server.asked if part(body, "claim")]
-    assert len(exam) == card["calls"] == 32 * 9 + 42  # every seventh twice
+    assert exam_questions(server) == card["calls"] == 32 * 9 + 42  # every seventh twice
     shutil.rmtree(last)
     run(recipe_file, tmp_path / "run", *judged, bar, *SHORT)
-    assert len([body for body in server.asked if part(body, "claim")]) == len(exam)  # who has passed is not asked again
+    assert exam_questions(server) == card["calls"]  # who has passed is not asked again
     assert json.loads((last / "judges.json").read_text()) == [card]
 
 

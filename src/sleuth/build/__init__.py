@@ -1,6 +1,7 @@
 """The one place where a recipe's parts become objects. Registries are dictionaries in plain sight; nothing runs
 here."""
 
+from sleuth.build.bench import Bench
 from sleuth.build.environments import (
     SearchSetting,
     dialect_in,
@@ -10,7 +11,7 @@ from sleuth.build.environments import (
     setting_of,
     setting_of_card,
 )
-from sleuth.build.judges import Bench, OpenJudge, judge_of
+from sleuth.build.judges import OpenJudge, judge_of, rubric_writer_of
 from sleuth.build.learning import optimisation_of, policy_loss_of
 from sleuth.build.models import Outline, context_of, load_model, load_outline, pick_device, random_model
 from sleuth.build.refining import RefineSetting, refine_setting
@@ -60,6 +61,7 @@ __all__ = [
     "retriever_of",
     "reward_of",
     "reward_spec_of",
+    "rubric_writer_of",
     "search_setting",
     "setting_of",
     "setting_of_card",

@@ -1,24 +1,27 @@
-"""Who judges: a recipe's judge as an object, and the judges of a stage."""
+"""Who judges, and who teaches: a recipe's model as an object."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Self
 
 from sleuth.judges import LexicalJudge
-from sleuth.judges.cache import CachedJudge, CachedSheetJudge, NamedJudge, NamedSheetJudge, VerdictCache
+from sleuth.judges.asking import Asker
+from sleuth.judges.cache import NamedJudge, NamedSheetJudge
 from sleuth.judges.http import HttpJudge
 from sleuth.judges.ledger import Ledger
 from sleuth.judges.nli import NliJudge
+from sleuth.judges.rubric_writer import RubricWriter
 from sleuth.judges.served import wait_until_served
-from sleuth.judges.silent import SilentJudge
-from sleuth.judges.watched import Watch, WatchedJudge, WatchedSheetJudge, agreement
-from sleuth.recipe.judges import HttpJudgeRecipe, JudgeRecipe, LexicalJudgeRecipe, NliJudgeRecipe
-from sleuth.recipe.rewards import WatchRecipe
+from sleuth.recipe.judges import (
+    HttpJudgeRecipe,
+    JudgeRecipe,
+    LexicalJudgeRecipe,
+    NliJudgeRecipe,
+    ServedModelRecipe,
+    TeacherRecipe,
+)
 from sleuth.types import PairJudge, SleuthError
 
 
@@ -48,8 +51,12 @@ def judge_of(recipe: JudgeRecipe) -> OpenJudge:
 def require_there(recipe: JudgeRecipe) -> None:
     """Wait while the servers of a judge are loading. Raises SleuthError where one does not answer or serves other
     models; a judge of this machine is there when it is loaded."""
-    if not isinstance(recipe, HttpJudgeRecipe):
-        return
+    if isinstance(recipe, HttpJudgeRecipe):
+        require_served(recipe)
+
+
+def require_served(recipe: ServedModelRecipe) -> None:
+    """Wait while the servers of a model are loading. Raises SleuthError where one does not answer or serves others."""
     if recipe.key_variable is not None and not _key(recipe):
         raise SleuthError(f"key_variable = {recipe.key_variable!r}: there is no such variable in the environment")
     wait_until_served(recipe.urls, recipe.model, key=_key(recipe), say=_say)
@@ -74,103 +81,28 @@ def unasked(recipe: JudgeRecipe) -> OpenJudge:
     return OpenJudge(judge=http, sheets=http, pairs=http, ledger=http.ledger)
 
 
+def rubric_writer_of(recipe: TeacherRecipe) -> RubricWriter:
+    """The teacher of a recipe, who is there. Raises SleuthError where its server does not serve its model."""
+    require_served(recipe)
+    asker = Asker(
+        recipe.urls,
+        recipe.model,
+        timeout=recipe.seconds,
+        at_once=recipe.at_once,
+        max_tokens=recipe.max_tokens,
+        extra=recipe.request,
+        key=_key(recipe),
+        ledger=Ledger(budget=recipe.budget),
+    )
+    return RubricWriter(asker)
+
+
 def identity_of(recipe: JudgeRecipe) -> str:
     """Who judges, as it travels with a checkpoint. Asks nobody; a cross-encoder is loaded for it."""
     return unasked(recipe).identity
 
 
-class Bench:
-    """The judges of a stage: each is opened once, however many rewards ask it, and what a costly one said is kept in
-    the file `verdicts`, unless its recipe names another. With `asks` false nobody is asked for more than is kept, and
-    nobody watches.
-
-    Use it as a context manager, or `close` it.
-    """
-
-    def __init__(self, verdicts: Path, *, asks: bool = True) -> None:
-        self._verdicts = verdicts
-        self._asks = asks
-        self._opened: dict[str, OpenJudge] = {}
-        self._cached: dict[str, CachedJudge] = {}
-        self._sheets: dict[str, CachedSheetJudge] = {}
-        self._watchers: dict[str, CachedJudge] = {}
-        self._watches: list[Watch] = []
-        self._files: dict[Path, VerdictCache] = {}
-
-    def open(self, recipe: JudgeRecipe) -> OpenJudge:
-        """The judge itself, who remembers nothing."""
-        key = recipe.model_dump_json()
-        if key not in self._opened:
-            self._opened[key] = unasked(recipe)
-        return self._opened[key]
-
-    def identity(self, recipe: JudgeRecipe) -> str:
-        """As `identity_of`, of a judge that is open already."""
-        return self.open(recipe).identity
-
-    def judge(self, recipe: JudgeRecipe, watch: WatchRecipe | None = None) -> NamedJudge:
-        """The judge behind what it said before, watched as `watch` says; one that costs nothing as it is."""
-        judge = self._remembering(recipe, self._cached)
-        return WatchedJudge(judge, self._watch(watch)) if watch is not None and self._asks else judge
-
-    def sheet_judge(self, recipe: JudgeRecipe, watch: WatchRecipe | None = None) -> NamedSheetJudge:
-        """As `judge`, of one that takes whole sheets; any other cannot be named for them."""
-        opened = self.open(recipe).sheets
-        assert opened is not None
-        assert isinstance(recipe, HttpJudgeRecipe)
-        key = recipe.model_dump_json()
-        if key not in self._sheets:
-            asked = opened if self._asks else SilentJudge(opened.identity)
-            self._sheets[key] = CachedSheetJudge(asked, self._file(recipe.verdicts))
-        judge = self._sheets[key]
-        return WatchedSheetJudge(judge, self._watch(watch)) if watch is not None and self._asks else judge
-
-    def figures(self) -> dict[str, float | None]:
-        """What became of the questions that were put since this was last called, and how far those who watch agreed;
-        nothing of judges that cost nothing and are not watched."""
-        counts: Counter[str] = Counter()
-        for judge in (*self._cached.values(), *self._sheets.values()):
-            counts.update(judge.tally.take())
-        figures: dict[str, float | None] = {f"judge_{name}": count for name, count in counts.items()}
-        if self._watches:
-            apart = [difference for watch in self._watches for difference in watch.take()]
-            asked = sum(judge.tally.take()["asked"] for judge in self._watchers.values())
-            figures |= {"watch_agreement": agreement(apart), "watch_verdicts": len(apart), "watch_asked": asked}
-        return figures
-
-    def _watch(self, watch: WatchRecipe) -> Watch:
-        self._watches.append(Watch(self._remembering(watch.judge, self._watchers), watch.share))
-        return self._watches[-1]
-
-    def _remembering(self, recipe: JudgeRecipe, known: dict[str, CachedJudge]) -> NamedJudge:
-        opened = self.open(recipe).judge
-        if isinstance(recipe, LexicalJudgeRecipe):
-            return opened
-        key = recipe.model_dump_json()
-        if key not in known:
-            asked = opened if self._asks else SilentJudge(opened.identity)
-            known[key] = CachedJudge(asked, self._file(recipe.verdicts))
-        return known[key]
-
-    def close(self) -> None:
-        """What was said is in the files already."""
-        for file in self._files.values():
-            file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-    def _file(self, named: Path | None) -> VerdictCache:
-        path = named or self._verdicts
-        if path not in self._files:
-            self._files[path] = VerdictCache(path)
-        return self._files[path]
-
-
-def _key(recipe: HttpJudgeRecipe) -> str | None:
+def _key(recipe: ServedModelRecipe) -> str | None:
     return os.environ.get(recipe.key_variable) if recipe.key_variable is not None else None
 
 

@@ -7,7 +7,8 @@ from typing import cast
 
 from transformers import PreTrainedTokenizerFast
 
-from sleuth.build.judges import Bench, identity_of, require_there
+from sleuth.build.bench import Bench
+from sleuth.build.judges import identity_of, require_there
 from sleuth.build.refining import EXAMINER
 from sleuth.build.setting import Setting
 from sleuth.dialects import Dialect

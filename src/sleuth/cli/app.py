@@ -7,6 +7,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from sleuth.cli.annotate import annotate
 from sleuth.cli.check import check
 from sleuth.cli.compare import compare
 from sleuth.cli.eval import evaluate
@@ -80,3 +81,4 @@ VERBS = {
 for name, verb in VERBS.items():
     app.command(name)(verb)
 app.add_typer(prompts, name="prompts")
+app.add_typer(annotate, name="annotate")

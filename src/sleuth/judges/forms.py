@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import Any, ClassVar, NoReturn
+from typing import Any, NoReturn
 
 from sleuth.types import Case, Pair, Verdict
 
@@ -94,11 +94,16 @@ class Question:
     form: Form
     message: str
     quoted: str = ""
-    verdicts: ClassVar[int] = 1
 
     @property
     def name(self) -> str:
+        """The form's."""
         return self.form.name
+
+    @property
+    def entries(self) -> int:
+        """One verdict."""
+        return 1
 
     @property
     def prompt(self) -> str:

@@ -8,15 +8,15 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from sleuth.judges.asking import Asker
 from sleuth.judges.forms import FORMS, NotAVerdictError, Question, question_of
 from sleuth.judges.ledger import Ledger
-from sleuth.judges.pool import NoAnswerError, Pool, RefusedError, Reply
+from sleuth.judges.pool import NoAnswerError
 from sleuth.judges.sheets import SHEET, SheetQuestion, sheet_question
 from sleuth.types import Case, Pair, Sheet, Verdict
 
 READER = 1
 """Raised whenever the same words of a judge could be read as another verdict."""
-SHOWN = 200  # characters of an answer that was none, in the reason of its verdict
 
 
 class HttpJudge:
@@ -45,17 +45,25 @@ class HttpJudge:
         key: str | None = None,
     ) -> None:
         self.ledger = Ledger(budget=budget)
-        self._pool = Pool(urls, timeout=timeout, at_once=at_once, ledger=self.ledger, key=key)
-        self._settings = {**(extra or {}), "model": model, "temperature": 0.0, "max_tokens": max_tokens}
-        self._takes_schemas: bool | None = None  # None: not known yet
+        self._asker = Asker(
+            urls,
+            model,
+            timeout=timeout,
+            at_once=at_once,
+            max_tokens=max_tokens,
+            extra=extra,
+            key=key,
+            ledger=self.ledger,
+        )
 
     @property
     def identity(self) -> str:
         """Names all that a verdict depends on but the server that gave it: the model as it is asked for, the prompts,
         the settings of the request and how answers are read."""
-        asked = [READER, [[form.prompt, form.schema] for form in (*FORMS, SHEET)], self._settings]
+        settings = self._asker.settings
+        asked = [READER, [[form.prompt, form.schema] for form in (*FORMS, SHEET)], settings]
         digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
-        return f"http {self._settings['model']} {digest[:16]}"
+        return f"http {settings['model']} {digest[:16]}"
 
     async def judge(self, cases: Sequence[Case]) -> list[Verdict]:
         """A verdict of 0, 0.5 or 1 for each case, or none and why."""
@@ -73,53 +81,11 @@ class HttpJudge:
         return await asyncio.gather(*map(self._verdicts, questions))
 
     async def _verdicts(self, question: Question | SheetQuestion) -> list[Verdict]:
-        async with self._pool.seat() as deadline:
-            try:
-                verdicts = await self._asked(question, deadline)
-            except NoAnswerError as error:
-                verdicts = [Verdict(score=None, reason=str(error))] * question.verdicts
-            return list(map(self.ledger.enter, verdicts))
-
-    async def _asked(self, question: Question | SheetQuestion, deadline: float) -> list[Verdict]:
-        """What the first answer of two says that can be read. Raises NoAnswerError where one is not there."""
-        messages = [
-            {"role": "system", "content": question.prompt},
-            {"role": "user", "content": question.message},
-        ]
-        reply = await self._reply(question, messages, deadline)
         try:
-            return question.read(reply.text)
+            verdicts = await self._asker.ask(question)
+        except NoAnswerError as error:
+            verdicts = [Verdict(score=None, reason=str(error))] * question.entries
         except NotAVerdictError as error:
-            wrong = f"That cannot be read: {_what_was_wrong(error, reply)}. Answer again, in the form that is wanted."
-        self.ledger.asked_again += 1
-        messages += [{"role": "assistant", "content": reply.text or "(nothing)"}, {"role": "user", "content": wrong}]
-        reply = await self._reply(question, messages, deadline)
-        try:
-            return question.read(reply.text)
-        except NotAVerdictError as error:
-            told = f"twice no verdict: {_what_was_wrong(error, reply)}: {' '.join(reply.text.split())[:SHOWN]}"
-            return [Verdict(score=None, reason=told, invalid=True)] * question.verdicts
-
-    async def _reply(
-        self, question: Question | SheetQuestion, messages: Sequence[Mapping[str, str]], deadline: float
-    ) -> Reply:
-        body = {**self._settings, "messages": messages}
-        body["max_tokens"] *= question.verdicts
-        if self._takes_schemas is False:
-            return await self._pool.ask(body, deadline)
-        schema = {"name": question.name, "schema": question.schema, "strict": True}
-        with_schema = {**body, "response_format": {"type": "json_schema", "json_schema": schema}}
-        try:
-            reply = await self._pool.ask(with_schema, deadline)
-        except RefusedError:
-            if self._takes_schemas:
-                raise
-            reply = await self._pool.ask(body, deadline)  # raises again where it was not the schema that was refused
-            self._takes_schemas = False
-        else:
-            self._takes_schemas = True
-        return reply
-
-
-def _what_was_wrong(error: NotAVerdictError, reply: Reply) -> str:
-    return "the tokens were spent before its end" if reply.cut else str(error)
+            told = f"twice no verdict: {error}"
+            verdicts = [Verdict(score=None, reason=told, invalid=True)] * question.entries
+        return list(map(self.ledger.enter, verdicts))

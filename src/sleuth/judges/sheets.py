@@ -15,21 +15,29 @@ SHEET = Form(name="sheet", prompt=prompt_text("sheet"), key="score", scores=HALV
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SheetQuestion:
-    """A filled sheet: the user's message, and how many `verdicts` it is to be answered with."""
+    """A filled sheet: the user's message, and how many `entries` it is to be answered with."""
 
     message: str
-    verdicts: int
-    name = SHEET.name
-    prompt = SHEET.prompt
+    entries: int
+
+    @property
+    def name(self) -> str:
+        """The form's."""
+        return SHEET.name
+
+    @property
+    def prompt(self) -> str:
+        """The system message."""
+        return SHEET.prompt
 
     @property
     def schema(self) -> dict[str, Any]:
         """JSON schema of an answer: an entry for each criterion, the number first, the score last."""
-        numbers = [*range(1, self.verdicts + 1)]
+        numbers = [*range(1, self.entries + 1)]
         entry = SHEET.schema
         entry["properties"] = {NUMBER: {"enum": numbers}, **entry["properties"]}
         entry["required"] = [NUMBER, *entry["required"]]
-        entries = {"type": "array", "items": entry, "minItems": self.verdicts, "maxItems": self.verdicts}
+        entries = {"type": "array", "items": entry, "minItems": self.entries, "maxItems": self.entries}
         return {
             "type": "object",
             "properties": {VERDICTS: entries},
@@ -41,19 +49,19 @@ class SheetQuestion:
         """The verdicts that an answer states, in the order of the criteria. Raises NotAVerdictError where an entry is
         missing, twice there or none: of a sheet that is half read, nobody knows which half."""
         answer = json_object(text)
-        entries = answer.get(VERDICTS)
-        if list(answer) != [VERDICTS] or not isinstance(entries, list):
+        found = answer.get(VERDICTS)
+        if list(answer) != [VERDICTS] or not isinstance(found, list):
             raise NotAVerdictError(f"it should be one JSON object with the key {VERDICTS}, a list")
-        if not all(isinstance(entry, dict) for entry in entries):
+        if not all(isinstance(entry, dict) for entry in found):
             raise NotAVerdictError(f"each of the {VERDICTS} should be an object")
-        numbers = [entry.pop(NUMBER, None) for entry in entries]
-        if numbers != [*range(1, self.verdicts + 1)] or not all(type(number) is int for number in numbers):
-            raise NotAVerdictError(f"there should be an entry for each criterion from 1 to {self.verdicts}, in order")
-        return [SHEET.verdict_of(entry, "") for entry in entries]
+        numbers = [entry.pop(NUMBER, None) for entry in found]
+        if numbers != [*range(1, self.entries + 1)] or not all(type(number) is int for number in numbers):
+            raise NotAVerdictError(f"there should be an entry for each criterion from 1 to {self.entries}, in order")
+        return [SHEET.verdict_of(entry, "") for entry in found]
 
 
 def sheet_question(sheet: Sheet) -> SheetQuestion:
     """What a model is asked about a sheet; what siblings share comes first."""
     numbered = "\n".join(f"{number}. {' '.join(text.split())}" for number, text in enumerate(sheet.criteria, start=1))
     shared = answer_to_judge(sheet.question, sheet.evidence, sheet.answer)
-    return SheetQuestion(message=shared + material("criteria", numbered), verdicts=len(sheet.criteria))
+    return SheetQuestion(message=shared + material("criteria", numbered), entries=len(sheet.criteria))

@@ -86,7 +86,7 @@ def plan_of(recipe: Recipe, questions: Mapping[int, int], probe: Probe | None = 
 def _stage(stage: StageRecipe, questions: int, probe: Probe | None) -> StagePlan:
     if isinstance(stage, EvaluateRecipe):
         arms = 1 + stage.also_forced
-        plan: dict[str, int | None] = {"prompts": questions, "episodes": questions * arms}
+        plan: dict[str, Any] = {"prompts": questions, "episodes": questions * arms}
         told = {} if probe is None else _asked(stage, questions, probe)
     else:
         if probe is not None and stage.name not in probe.rows:  # a warm start that is not needed

@@ -12,28 +12,9 @@ OURS = ("model", "messages", "temperature", "max_tokens", "response_format", "n"
 """What `request` may not hold: it is set elsewhere, or a verdict could not be read with it."""
 
 
-class _JudgeRecipe(StrictModel):
-    least_accuracy: Annotated[float, Field(gt=0, le=1)] | None = None
-    """The share of an exam's claims that the judge has to be right about before anything is trained by it, as `sleuth
-    check judge` measures it. Absent: no exam."""
-
-
-class LexicalJudgeRecipe(_JudgeRecipe):
-    """Names, dates, numbers, words and denials compared, on this machine: no model, no call."""
-
-    kind: Literal["lexical"] = "lexical"
-
-
-class _CostlyJudgeRecipe(_JudgeRecipe):
-    verdicts: FilePath | None = None
-    """The file in which verdicts are kept, so that none is paid for twice; several runs may share one. Absent:
-    `verdicts.sqlite` in the run's folder."""
-
-
-class HttpJudgeRecipe(_CostlyJudgeRecipe):
+class ServedModelRecipe(StrictModel):
     """A language model behind OpenAI's chat completions, asked at temperature 0. No other ever takes its place."""
 
-    kind: Literal["http"]
     urls: Row[str] = Field(min_length=1)
     """Servers of one and the same model, such as `["http://127.0.0.1:8000/v1"]`."""
     model: str
@@ -62,6 +43,30 @@ class HttpJudgeRecipe(_CostlyJudgeRecipe):
         return self
 
 
+class _JudgeRecipe(StrictModel):
+    least_accuracy: Annotated[float, Field(gt=0, le=1)] | None = None
+    """The share of an exam's claims that the judge has to be right about before anything is trained by it, as `sleuth
+    check judge` measures it. Absent: no exam."""
+
+
+class LexicalJudgeRecipe(_JudgeRecipe):
+    """Names, dates, numbers, words and denials compared, on this machine: no model, no call."""
+
+    kind: Literal["lexical"] = "lexical"
+
+
+class _CostlyJudgeRecipe(_JudgeRecipe):
+    verdicts: FilePath | None = None
+    """The file in which verdicts are kept, so that none is paid for twice; several runs may share one. Absent:
+    `verdicts.sqlite` in the run's folder."""
+
+
+class HttpJudgeRecipe(ServedModelRecipe, _CostlyJudgeRecipe):
+    """A language model that judges."""
+
+    kind: Literal["http"]
+
+
 class NliJudgeRecipe(_CostlyJudgeRecipe):
     """A cross-encoder that tells entailment, on this machine. It judges support alone, and compares nothing."""
 
@@ -82,3 +87,10 @@ def _spelled_out(judge: Any) -> Any:
 
 JudgeTable = Annotated[JudgeRecipe, Field(discriminator="kind"), BeforeValidator(_spelled_out)]
 """One `[judge]`."""
+
+
+class TeacherRecipe(ServedModelRecipe):
+    """A language model that writes data."""
+
+    max_tokens: PositiveInt = 2048
+    """Tokens of an answer; a model that thinks first needs more."""

@@ -1,4 +1,4 @@
-"""Files that hold one part of a recipe: `[judge]`, or `[[reward]]`."""
+"""Files that hold one part of a recipe: `[judge]` or `[[reward]]`; or `[teacher]`, who writes data."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, TypeVar
 from pydantic import Field, ValidationError
 
 from sleuth.recipe.draft import Draft
-from sleuth.recipe.judges import JudgeRecipe, JudgeTable
+from sleuth.recipe.judges import JudgeRecipe, JudgeTable, TeacherRecipe
 from sleuth.recipe.load import read_toml
 from sleuth.recipe.problems import describe
 from sleuth.recipe.rewards import RewardRecipe, RewardTable
@@ -30,6 +30,12 @@ class RewardFile(StrictModel):
     reward: Annotated[Row[RewardTable], Field(min_length=1)]
 
 
+class TeacherFile(StrictModel):
+    """A file that says who writes data."""
+
+    teacher: TeacherRecipe
+
+
 def load_judge(path: Path) -> JudgeRecipe:
     """The `[judge]` of a file, as a reward's `judge` may be. Raises a one-line `SleuthError`."""
     return _load(path, JudgeFile).judge
@@ -38,6 +44,11 @@ def load_judge(path: Path) -> JudgeRecipe:
 def load_rewards(path: Path) -> tuple[RewardRecipe, ...]:
     """The `[[reward]]` tables of a file, as a stage's may be. Raises a one-line `SleuthError`."""
     return _load(path, RewardFile).reward
+
+
+def load_teacher(path: Path) -> TeacherRecipe:
+    """The `[teacher]` of a file. Raises a one-line `SleuthError`."""
+    return _load(path, TeacherFile).teacher
 
 
 def _load(path: Path, model: type[Part]) -> Part:

@@ -15,7 +15,6 @@ from sleuth.rewards.citation.abstention import abstains
 from sleuth.rewards.citation.claims import TAG
 from sleuth.rewards.citation.evidence import citable, read_answer
 from sleuth.rewards.episode import FAILED
-from sleuth.rewards.match import normalise
 from sleuth.rewards.rubric.aggregation import AGGREGATIONS
 from sleuth.types import Case, Episode, Group, Judge, Rubric, Score, Sheet, SheetJudge, Task, Verdict
 
@@ -93,7 +92,7 @@ class RubricReward:
         given = [_given(episode, self.dialect) for episode in group.episodes]
         sheets = {one.text: self._sheet(one, rubrics) for one in given if one.text is not None}
         verdicts = dict(zip(sheets, await self._verdicts([*sheets.values()]), strict=True))
-        return [self._score(one, rubrics, verdicts.get(one.text, ())) for one in given]
+        return [self._score(one, rubrics, verdicts.get(one.text or "", ())) for one in given]
 
     def _sheet(self, given: Given, rubrics: Sequence[Rubric]) -> Sheet:
         return Sheet(
@@ -141,7 +140,7 @@ def part_name(rubric: Rubric) -> str:
 
 def _given(episode: Episode, dialect: Dialect) -> Given:
     text, outcome = given_answer(episode, dialect)
-    if text is None or not normalise(TAG.sub(" ", text)):
+    if text is None or not re.search(r"\w", TAG.sub(" ", text)):
         return Given(episode=episode, text=None, outcome="no_answer" if text is not None else outcome, answers=False)
     evidence = episode.task.evidence
     told = evidence is not None and evidence.answerable is False
