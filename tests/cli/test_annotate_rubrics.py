@@ -115,6 +115,17 @@ def test_begun_again_it_asks_for_nothing_that_is_there_and_a_half_written_line_i
     assert teachers(server) == 4
 
 
+def test_rows_without_an_id_are_known_again_by_their_place(data: Path, server: ChatServer) -> None:
+    rows = [json.loads(line) for line in data.read_text().splitlines()]
+    data.write_text("".join(json.dumps({key: row[key] for key in row if key != "id"}) + "\n" for row in rows))
+    server.answer = lambda body: (400, {"detail": "?"}) if "Velde" in part(body, "evidence") else teach(body)
+    assert annotated(data, server, judged=False).exit_code == 1
+    server.answer = teach
+    asked = teachers(server)
+    assert "1 rows more with criteria, 2 from before" in annotated(data, server, judged=False).stdout
+    assert teachers(server) == asked + 1
+
+
 def test_criteria_that_tell_too_little_go_to_a_file_of_their_own(
     data: Path, server: ChatServer, tmp_path: Path
 ) -> None:
@@ -176,5 +187,8 @@ def test_what_cannot_be_done_is_one_line(data: Path, server: ChatServer) -> None
         result = annotated(data, server, *options)
         assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
         assert said in result.stderr
-    data.write_text(data.read_text().replace('"answer"', '"reply"'))
+    before = data.read_text()
+    assert "this file is another one's" in annotated(data, server, "--out", str(data)).stderr
+    assert data.read_text() == before
+    data.write_text(before.replace('"answer"', '"reply"'))
     assert "no row has an `answer`" in annotated(data, server).stderr

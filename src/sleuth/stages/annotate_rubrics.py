@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,9 @@ from sleuth.rewards.rubric.spoiled import WAYS, spoiled
 from sleuth.runs.atomic import write_text
 from sleuth.types import Case, Judge, Rubric, SleuthError, Task
 
+ANSWER_TAG = re.compile(r"</?answer>")
+KEY = "rubrics_of"
+"""Under which a row that was written names its question: rows of some layouts have no id but their place."""
 LEAST = 0.5
 """Of the spoiled answers, the share that criteria must find worse than the good one, or they are left out."""
 
@@ -73,7 +77,8 @@ def annotate_rubrics(
 
     With a `judge`, criteria are tried on the row's own answer and on spoiled ones: those that find less than `LEAST` of
     these worse go to a file beside `out`. A row that the judge has no verdict on is asked about again another time.
-    Raises SleuthError for a malformed row, and where there is a judge and no row has an answer.
+    Raises SleuthError for a malformed row, for an `out` that is something else, and where there is a judge and no row
+    has an answer.
     """
     if not out.name.endswith(".jsonl"):
         raise SleuthError(f"--out {out}: should end in .jsonl")
@@ -84,7 +89,7 @@ def annotate_rubrics(
     if judge is not None and not any(task.reference for _, task in rows):
         raise SleuthError(f"{data}: no row has an `answer`, so that no judge can try criteria on it; leave out --judge")
     beside = out.with_name(out.name.removesuffix(".jsonl") + ".left_out.jsonl")
-    done = {task.id for file in (out, beside) for _, task in _written(file)}
+    done = _written(out) | _written(beside)
     due = [(row, task) for row, task in rows if task.id not in done]
     found = Annotated(known=len(rows) - len(due))
     answers = [task.reference for _, task in rows if task.reference]
@@ -99,7 +104,7 @@ def annotate_rubrics(
             found.separated += [separation] if separation else []
             separates = not separation or sum(separation.values()) >= LEAST * len(separation)
             found.kept, found.left_out = found.kept + separates, found.left_out + (not separates)
-            _append(out if separates else beside, row, rubrics, separation)
+            _append(out if separates else beside, row, task, rubrics, separation)
         progress(found.kept + found.left_out + found.reasons.total(), len(due))
 
     async def every() -> None:
@@ -113,8 +118,9 @@ async def _separation(task: Task, rubrics: Sequence[Rubric], other: str, judge: 
     """Empty where nothing is checked. Raises NoAnswerError where a verdict is missing."""
     if judge is None or not task.reference:
         return {}
-    worse = spoiled(task.reference, other)
-    answers = [task.reference, *worse.values()]
+    good_answer = ANSWER_TAG.sub("", task.reference).strip()
+    worse = spoiled(good_answer, ANSWER_TAG.sub("", other).strip())
+    answers = [good_answer, *worse.values()]
     evidence = task.evidence.output if task.evidence is not None else ""
     cases = [
         Case(question=task.question, evidence=evidence, claim=answer, criterion=rubric.description)
@@ -140,22 +146,40 @@ def _tasks(file: Path) -> list[tuple[Row, Task]]:
     return [(row, task_from_row(row, where)) for where, row in read_rows(file)]
 
 
-def _written(file: Path) -> list[tuple[Row, Task]]:
-    """What an earlier time left; a last line that was half written goes."""
+def _written(file: Path) -> set[str]:
+    """The questions whose rows an earlier time left. A last line that was half written goes, once it is known that the
+    others are ours."""
     if not file.exists():
-        return []
+        return set()
     text = file.read_text(encoding="utf-8", errors="replace")
-    if not text.endswith("\n"):
-        write_text(file, text[: text.rfind("\n") + 1])
-    return _tasks(file)
+    *lines, rest = text.split("\n")
+    found = {_question(line, f"{file}:{number}") for number, line in enumerate(lines, start=1)}
+    if rest:
+        if not lines and KEY not in rest:
+            raise SleuthError(_foreign(f"{file}:1"))
+        write_text(file, text.removesuffix(rest))
+    return found
 
 
-def _append(file: Path, row: Row, rubrics: Sequence[Rubric], separation: Separation) -> None:
-    """The row with its criteria, in the layout that `sleuth.data.refiner` reads, handed to the system at once."""
+def _question(line: str, where: str) -> str:
+    try:
+        return str(json.loads(line)[KEY])
+    except (ValueError, KeyError, TypeError):
+        raise SleuthError(_foreign(where)) from None
+
+
+def _foreign(where: str) -> str:
+    return f"{where}: has no `{KEY}`, so that this file is another one's; name a new one with --out"
+
+
+def _append(file: Path, row: Row, task: Task, rubrics: Sequence[Rubric], separation: Separation) -> None:
+    """The row with its criteria, in the layout that `sleuth.data.refiner` reads, handed to the system at once. Its
+    question comes first, so that half of a line still tells whose it is."""
     table: dict[str, list[dict[str, str]]] = {key: [] for key in KINDS}
     for rubric in rubrics:
         key = next(key for key, wanted in KINDS.items() if wanted == rubric.wanted)
         table[key].append({"title": rubric.title, "description": rubric.description})
     checked = {"rubrics_separate": dict(separation)} if separation else {}
     with file.open("a", encoding="utf-8") as lines:
-        lines.write(json.dumps({**row, "rubrics": table, **checked}, ensure_ascii=False) + "\n")
+        named = {KEY: task.id} | dict(row) | {KEY: task.id, "rubrics": table, **checked}
+        lines.write(json.dumps(named, ensure_ascii=False) + "\n")
