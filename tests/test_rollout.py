@@ -16,10 +16,12 @@ from sleuth.types import (
     Action,
     Chunk,
     Completion,
+    Env,
     Group,
     Passage,
     RetrievalFailed,
     Sampling,
+    Score,
     Segment,
     SleuthError,
     Task,
@@ -185,3 +187,31 @@ def test_chunks_laid_end_to_end_are_the_completion() -> None:
     )
     with pytest.raises(ValueError, match="without a reason"):
         collected(chunks[:1])
+
+
+def test_a_group_is_scored_while_others_are_still_played() -> None:
+    async def overlapping() -> list[Group]:
+        scored = asyncio.Event()
+
+        class Patient(Shelf):
+            async def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
+                await scored.wait()
+                return await super().search(queries, k)
+
+        async def reward(group: Group) -> list[Score]:
+            scored.set()
+            return [Score(value=float(group.task.id))] * len(group.episodes)
+
+        def env(task: Task) -> Env:
+            return SearchEnv(
+                task, DIALECTS["sleuth"], "Question: {question}\n", Shelf() if task.id == "1" else Patient()
+            )
+
+        played = rollout(diligent, 400).groups(TASKS, env, samples=2, reward=reward)
+        return await asyncio.wait_for(played, timeout=10)
+
+    assert [[score.value for score in group.scores] for group in asyncio.run(overlapping())] == [
+        [0.0, 0.0],
+        [1.0, 1.0],
+        [2.0, 2.0],
+    ]

@@ -11,7 +11,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerFast
 
-from sleuth.build import Setting, context_of, load_model, require_gradable, reward_spec_of, setting_of
+from sleuth.build import Setting, context_of, load_model, require_gradable, require_judges, reward_spec_of, setting_of
 from sleuth.data.overlap import question_overlap
 from sleuth.data.questions import select_tasks
 from sleuth.data.suites import examined_tasks
@@ -110,6 +110,7 @@ def require_inputs(recipe: Recipe) -> dict[int, list[Task]]:
             setting = setting_of(env, tokenizer, tasks)
             if isinstance(stage, GrpoRecipe):
                 require_gradable(stage.reward, tasks)
+                require_judges(stage.reward)
             if tokenizer is not None:
                 _require_room(setting, tokenizer, tasks, context)
         except SleuthError as error:

@@ -133,10 +133,12 @@ class Rollout:
         *,
         samples: int,
         first_prompt: int = 0,
+        reward: Reward | None = None,
         finished: Callable[[], None] = lambda: None,
     ) -> list[Group]:
         """`samples` episodes of every task, as groups in the order of the tasks; `finished` is called after each
-        episode. Prompts are numbered from `first_prompt`. The first error ends all."""
+        episode. Prompts are numbered from `first_prompt`. With a `reward` each group is scored as soon as its last
+        episode has ended, while others are still being played. The first error ends all."""
         seats = asyncio.Semaphore(EPISODES_AT_ONCE)
 
         async def one(prompt: int, task: Task, sample: int) -> Episode:
@@ -145,24 +147,29 @@ class Rollout:
             finished()
             return episode
 
+        async def whole(task: Task, jobs: Sequence[asyncio.Task[Episode]]) -> Group:
+            group = Group(task=task, episodes=tuple([await job for job in jobs]))
+            return await _scored(group, reward) if reward is not None else group
+
         try:
             async with asyncio.TaskGroup() as together:
                 running = [
                     [together.create_task(one(prompt, task, sample)) for sample in range(samples)]
                     for prompt, task in enumerate(tasks)
                 ]
+                groups = [together.create_task(whole(task, jobs)) for task, jobs in zip(tasks, running, strict=True)]
         except* Exception as errors:  # the group wraps what its tasks raise; the caller wants the first of it
             raise _first(errors) from None
-        return [
-            Group(task=task, episodes=tuple(job.result() for job in jobs))
-            for task, jobs in zip(tasks, running, strict=True)
-        ]
+        return [group.result() for group in groups]
 
 
 async def scored(groups: Sequence[Group], reward: Reward) -> list[Group]:
     """The groups with their scores, all scored side by side."""
-    scores = await asyncio.gather(*(reward(group) for group in groups))
-    return [replace(group, scores=tuple(found)) for group, found in zip(groups, scores, strict=True)]
+    return await asyncio.gather(*(_scored(group, reward) for group in groups))
+
+
+async def _scored(group: Group, reward: Reward) -> Group:
+    return replace(group, scores=tuple(await reward(group)))
 
 
 def _unseen(action: Action | None) -> list[Action]:

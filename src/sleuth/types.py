@@ -74,8 +74,8 @@ class Task:
     `Task(id="q7", question="where was Ada Voss born?", golden_answers=("Tarn",), gold_passages=("17",),
     kind="one_hop")`. `gold_passages` are corpus ids and may be empty; `kind` and `source` only group figures in
     tables. `prompt` is the whole message to ask with, where the data brings one; else it is empty. `evidence` is what
-    there is to refine, and `reference` an answer as the data has it: only a refiner's task has them. So far nothing
-    reads the `rubrics`.
+    there is to refine, and `reference` an answer as the data has it: only a refiner's task has them. `rubrics` are
+    criteria of its own that an answer may be judged by.
     """
 
     id: str
@@ -355,11 +355,38 @@ class Verdict:
     evidence: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sheet:
+    """An answer with all the criteria that it is judged by, in one call. `Sheet(question="Who was Ada Voss?",
+    answer="A painter of Tarn.", criteria=("Says where she was born.", "Tells of the sea."))`."""
+
+    answer: str
+    criteria: tuple[str, ...]
+    question: str = ""
+    evidence: str = ""
+
+    @property
+    def cases(self) -> tuple[Case, ...]:
+        """Each criterion by itself."""
+        return tuple(
+            Case(claim=self.answer, evidence=self.evidence, question=self.question, criterion=criterion)
+            for criterion in self.criteria
+        )
+
+
 class Judge(Protocol):
     """Decides what supports what. A failure is a verdict without a score, never a number and never an exception."""
 
     async def judge(self, cases: Sequence[Case]) -> list[Verdict]:
         """One verdict for each case, in order."""
+        ...
+
+
+class SheetJudge(Protocol):
+    """Decides by many criteria at once. A failure is a verdict without a score for each of them."""
+
+    async def rate(self, sheets: Sequence[Sheet]) -> list[list[Verdict]]:
+        """For each sheet a verdict for each criterion, in order."""
         ...
 
 

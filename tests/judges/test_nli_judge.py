@@ -103,14 +103,14 @@ def test_of_long_evidence_every_word_is_read_and_the_best_window_counts(folder: 
 
 def test_what_it_cannot_judge_is_missing_and_not_zero(folder: Path) -> None:
     judge = NliJudge(str(folder))
-    by_criterion, too_long = judged(
-        judge,
-        Case(claim=words(1), evidence=words(1), criterion="Names a town."),
-        Case(claim=words(*range(100)), evidence=words(*range(290))),
-    )
-    assert (by_criterion.score, too_long.score) == (None, None)
-    assert "criterion" in by_criterion.reason
+    [too_long] = judged(judge, Case(claim=words(*range(100)), evidence=words(*range(290))))
+    assert too_long.score is None
     assert "no room" in too_long.reason
+
+
+def test_a_criterion_is_a_statement_that_the_answer_should_entail(folder: Path) -> None:
+    [verdict] = judged(NliJudge(str(folder)), Case(claim="<b>w1 w2</b>", evidence="w9", criterion=words(7)))
+    assert verdict.score == pytest.approx(probability(folder, [1, 2], [7]), abs=1e-6)
 
 
 def test_an_empty_claim_and_an_empty_evidence_support_nothing(folder: Path) -> None:

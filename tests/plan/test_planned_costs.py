@@ -9,7 +9,8 @@ import pytest
 
 from sleuth.plan.plan import plan_of
 from sleuth.plan.probe import Asked, Cost, Probe, run_probe, shortened
-from sleuth.recipe import GrpoRecipe, Recipe, load_recipe
+from sleuth.recipe import CitationRecipe, GrpoRecipe, Recipe, load_recipe
+from sleuth.recipe.judges import HttpJudgeRecipe
 from sleuth.types import SleuthError
 
 RECIPE = """
@@ -73,6 +74,17 @@ def test_steps_and_episodes_are_counted_without_a_probe(recipe: Recipe) -> None:
     assert (told["steps"], told["prompts"], told["episodes"], told["judge_calls"]) == (100, 1_400, 5_200, 0)
     unknown = ("tokens", "seconds", "seconds_at_most", "peak_memory_bytes", "peak_gpu_memory_bytes", "peak_disk_bytes")
     assert [told[key] for key in unknown] == [None] * 6
+
+
+def test_what_a_model_is_asked_is_known_after_a_probe(recipe: Recipe) -> None:
+    judge = HttpJudgeRecipe(kind="http", urls=("http://127.0.0.1:8000",), model="judge-8b")
+    reward = CitationRecipe.model_validate({"kind": "citation", "judge": judge})
+    judged = recipe.model_copy(
+        update={"stage": (recipe.stage[0], recipe.stage[1].model_copy(update={"reward": (reward,)}))}
+    )
+    assert plan_of(judged, QUESTIONS).as_json()["judge_calls"] is None
+    rows = [row(1, 1, 1.0) | {"judge_asked": asked} for asked in (500, 30, 50)]  # the first step does not count
+    assert plan_of(judged, QUESTIONS, probe(*rows)).as_json()["judge_calls"] == 40 * 100
 
 
 def test_a_probe_is_carried_to_the_end_of_the_run(recipe: Recipe) -> None:

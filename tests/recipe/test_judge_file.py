@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from sleuth.recipe.judges import HttpJudgeRecipe, NliJudgeRecipe, load_judge
+from sleuth.recipe.judges import HttpJudgeRecipe, LexicalJudgeRecipe, NliJudgeRecipe
+from sleuth.recipe.parts import load_judge
 from sleuth.types import SleuthError
 
 HTTP = '[judge]\nkind = "http"\nurls = ["http://127.0.0.1:8000"]\nmodel = "Qwen/Qwen3-8B"\n'
@@ -28,12 +29,17 @@ def test_a_cross_encoder_needs_its_place(file: Path) -> None:
     assert load_judge(file) == NliJudgeRecipe(kind="nli", model="some/encoder")
 
 
+def test_the_judge_that_needs_nothing_is_a_word(file: Path) -> None:
+    file.write_text('judge = "lexical"\n')
+    assert load_judge(file) == LexicalJudgeRecipe()
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ("", "judge.toml: judge is missing"),
         ("[judge]\nmodel = 1\n", "judge.toml: judge.kind is missing: it says what this table is"),
-        (HTTP.replace("http", "htp", 1), 'judge.kind = "htp": should be one of "http", "nli"'),
+        (HTTP.replace("http", "htp", 1), 'judge.kind = "htp": should be one of "lexical", "http", "nli"'),
         (HTTP + "second = 3\n", "judge.toml: judge.second is no key here; the nearest is judge.seconds"),
         (HTTP.replace('["http://127.0.0.1:8000"]', "[]"), "judge.urls is empty"),
         (HTTP.replace("http://", ""), "judge.urls holds '127.0.0.1:8000': expected http://HOST:PORT"),

@@ -9,6 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from sleuth.recipe import EvaluateRecipe, GrpoRecipe, Recipe, SupervisedRecipe, dump_toml, load_recipe
+from sleuth.recipe.judges import HttpJudgeRecipe, LexicalJudgeRecipe
 from sleuth.types import SleuthError
 
 Write = Callable[[str, str], Path]
@@ -208,6 +209,20 @@ def test_a_citation_sum_brings_its_own_numbers_and_any_may_be_set(
     assert (reward.citation_weight, reward.format_gate, reward.padding_penalty) == (weight, gate, penalty)
     other = load_recipe(demo, [*changes, "stage.1.reward.0.citation_weight=0.5"]).stage[1].reward[0]
     assert (other.citation_weight, other.format_gate) == (0.5, gate)
+
+
+def test_a_reward_names_its_judge_in_a_word_or_in_a_table(demo: Path, write: Callable[[str, str], Path]) -> None:
+    refines = ["stage.1.env={kind='refine'}", "stage.1.reward=[{kind='citation'}]"]
+    plain = load_recipe(demo, refines)
+    assert load_recipe(demo, [*refines, "stage.1.reward.0.judge=lexical"]).stage == plain.stage
+    assert plain.stage[1].reward[0].judge == LexicalJudgeRecipe()
+    keys = "kind='http', urls=['http://127.0.0.1:8000'], model='Qwen/Qwen3-8B', request={top_k=1}"
+    recipe = load_recipe(demo, [*refines, f"stage.1.reward.0.judge={{{keys}}}"])
+    again = load_recipe(write("again.toml", dump_toml(recipe)))
+    assert again.stage == recipe.stage
+    judge = again.stage[1].reward[0].judge
+    assert isinstance(judge, HttpJudgeRecipe)
+    assert (judge.model, judge.request) == ("Qwen/Qwen3-8B", {"top_k": 1})
 
 
 def test_a_refiners_recipe_is_written_out_and_read_again_as_it_was(

@@ -61,7 +61,7 @@ def test_an_unknown_key_is_told_with_its_full_name_and_the_nearest(demo: Path, o
         (
             "stage.1.reward.0.kind=anser",
             'stage.1.reward.0.kind = "anser": should be one of "answer", "sub_match", "token_f1", "format", '
-            '"searched", "evidence_in_results", "answer_from_evidence", "citation"',
+            '"searched", "evidence_in_results", "answer_from_evidence", "citation", "rubric"',
         ),
         ("stage.1.env.kind=serch", 'stage.1.env.kind = "serch": should be one of "search", "refine"'),
         ("stage.1.reward=[]", "stage.1.reward is empty: should have at least 1 entry"),
@@ -235,9 +235,27 @@ def refiner(demo: Path, write: Write) -> Path:
         ("stage.1.env.turn_tokens=512", "stage.1.env.turn_tokens = 512 leaves no room for a prompt"),
         ("stage.1.reward.0.kind=answer", 'stage.1.reward.0.kind = "answer" reads the answer of a search'),
         ("stage.1.reward.0.sum=ours", 'stage.1.reward.0.sum = "ours": should be "recommended" or "additive" or'),
-        ("stage.1.reward.0.judge=gpt", 'stage.1.reward.0.judge = "gpt": should be "lexical"'),
+        (
+            "stage.1.reward.0.judge=gpt",
+            'stage.1.reward.0.judge.kind = "gpt": should be one of "lexical", "http", "nli"',
+        ),
+        ("stage.1.reward.0.judge={kind='http', model='m'}", "stage.1.reward.0.judge.urls is missing"),
+        (
+            "stage.1.reward.0.judge={kind='nli', mdoel='m'}",
+            "stage.1.reward.0.judge.mdoel is no key here; the nearest is stage.1.reward.0.judge.model",
+        ),
         ("stage.1.reward.0.citation_weight=2", "stage.1.reward.0.citation_weight = 2: should be less than or equal"),
         ("stage.1.reward.0.format_gate=false", "stage.1.reward.0.format_gate = false: sum = "),
+        ("stage.1.reward=[{kind='rubric', static='refiner'}]", 'static = "refiner" needs judges of kind "http"'),
+        ("stage.1.reward.0.watch={judge='lexical'}", "stage.1.reward.0.watch.judge is the judge that pays"),
+        ("stage.1.reward.0.watch={share=0.5}", "stage.1.reward.0.watch.judge is missing"),
+        ("stage.1.reward.0.judge={kind='lexical', least_accuracy=90}", "least_accuracy = 90: should be less than"),
+        ("stage.1.reward=[{kind='rubric', own=false}]", "own = false leaves no criterion"),
+        (
+            "stage.1.reward=[{kind='rubric', calls='per_answer'}]",
+            'calls = "per_answer" has no effect on kind = "lexical"',
+        ),
+        ("stage.1.reward=[{kind='rubric', dropout=1.0}]", "stage.1.reward.0.dropout = 1.0: should be less than 1"),
         ("stage.0.also_forced=true", "stage.0.also_forced = true needs an env with searches"),
         (
             'stage.1.credit={kind="search_gain", charges=0.1}',

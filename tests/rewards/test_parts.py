@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from episodes import episode_of, looked_up, results, score_of
 
-from sleuth.build import EPISODE_REWARDS, answer_scorer_of, reward_of, reward_spec_of
+from sleuth.build import EPISODE_REWARDS, Bench, answer_scorer_of, reward_of, reward_spec_of
 from sleuth.dialects import DIALECTS
 from sleuth.recipe.rewards import AnswerRewardRecipe, FormatRecipe, SearchedRecipe, TokenF1Recipe
 from sleuth.rewards.episode import EpisodeReward
@@ -13,6 +15,8 @@ from sleuth.rewards.supplied import passages_with, stands_in, stands_in_results
 from sleuth.types import Action, Episode, Passage
 
 DIALECT = DIALECTS["sleuth"]
+NOBODY = Bench(Path("unused"))
+"""Nothing here is judged."""
 RIGHT = "<think>b</think><answer>Paris</answer>"
 
 
@@ -153,14 +157,14 @@ def test_the_reward_of_a_recipe_is_the_weighted_sum_of_its_parts_and_tells_each(
         FormatRecipe(kind="format", weight=0.25),
         SearchedRecipe(kind="searched", weight=0.5),
     ]
-    score = score_of(reward_of(recipes, DIALECT), looked_up("Paris", RIGHT))
+    score = score_of(reward_of(recipes, DIALECT, None, NOBODY), looked_up("Paris", RIGHT))
     assert score.value == 1.75
     assert score.parts == {"em": 1.0, "correct": 1.0, "format": 1.0, "searched": 1.0}
     assert score.note == "correct"
 
 
 def test_strict_exact_match_is_told_where_nothing_is_paid_for_it() -> None:
-    score = score_of(reward_of([TokenF1Recipe(kind="token_f1")], DIALECT), answering("Paris, France"))
+    score = score_of(reward_of([TokenF1Recipe(kind="token_f1")], DIALECT, None, NOBODY), answering("Paris, France"))
     assert score.value == pytest.approx(2 / 3)
     assert (score.parts["em"], score.note) == (0.0, "wrong")
     assert answer_scorer_of([TokenF1Recipe(kind="token_f1")]) == "strict"

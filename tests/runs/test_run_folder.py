@@ -141,3 +141,15 @@ def test_the_trackers_that_a_recipe_may_name_are_those_that_there_are() -> None:
 
 def test_a_run_may_go_on_with_other_trackers(tmp_path: Path, recipes: Recipes) -> None:
     assert identity(recipes()) == identity(recipes('trackers=["tensorboard"]'))
+
+
+def test_a_run_may_go_on_with_its_judge_elsewhere_and_not_with_another_judge(tmp_path: Path, recipes: Recipes) -> None:
+    def judged(url: str, model: str = "m", seconds: int = 60) -> Recipe:
+        judge = f"{{kind='http', urls=['{url}'], model='{model}', seconds={seconds}.0}}"
+        return recipes(f"stage.0.reward=[{{kind='citation', judge={judge}}}]")
+
+    RunFolder.open(tmp_path / "run", judged("http://127.0.0.1:8000")).close()
+    RunFolder.open(tmp_path / "run", judged("http://10.0.0.2:9000", seconds=5)).close()
+    assert "reward.0.judge.model is 'm' there and 'n' here" in message(
+        tmp_path / "run", judged("http://127.0.0.1:8000", model="n")
+    )

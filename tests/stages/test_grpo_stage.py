@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from sleuth.build import Bench
 from sleuth.dialects import DIALECTS
 from sleuth.recipe import GrpoRecipe, load_recipe
 from sleuth.runs.protocol import ProtocolCard
@@ -145,7 +146,9 @@ def learning(recipe_file: Path, folder: Path, *overrides: str) -> Iterator[Learn
     stage = recipe.stage[1]
     assert isinstance(stage, GrpoRecipe)
     with RunFolder.open(folder, recipe) as place:
-        yield Learner(stage, StageRun(recipe=recipe, index=1, folder=place, model=recipe.model), None)
+        run = StageRun(recipe=recipe, index=1, folder=place, model=recipe.model)
+        with Bench(place.verdicts) as bench:
+            yield Learner(stage, run, None, bench)
 
 
 def learned(learner: Learner) -> list[torch.Tensor]:

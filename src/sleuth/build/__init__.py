@@ -1,6 +1,7 @@
 """The one place where a recipe's parts become objects. Registries are dictionaries in plain sight; nothing runs
 here."""
 
+from sleuth.build.bench import Bench
 from sleuth.build.environments import (
     SearchSetting,
     dialect_in,
@@ -10,6 +11,7 @@ from sleuth.build.environments import (
     setting_of,
     setting_of_card,
 )
+from sleuth.build.judges import OpenJudge, judge_of, rubric_writer_of
 from sleuth.build.learning import optimisation_of, policy_loss_of
 from sleuth.build.models import Outline, context_of, load_model, load_outline, pick_device, random_model
 from sleuth.build.refining import RefineSetting, refine_setting
@@ -19,8 +21,10 @@ from sleuth.build.rewards import (
     answer_scorer_of,
     citation_reward_of,
     examiner_of,
+    judges_in,
     misfits_of,
     require_gradable,
+    require_judges,
     reward_of,
     reward_spec_of,
 )
@@ -28,6 +32,8 @@ from sleuth.build.setting import Setting, changes_of_card
 
 __all__ = [
     "EPISODE_REWARDS",
+    "Bench",
+    "OpenJudge",
     "Outline",
     "RefineSetting",
     "SearchSetting",
@@ -40,6 +46,8 @@ __all__ = [
     "dialect_in",
     "dialect_of",
     "examiner_of",
+    "judge_of",
+    "judges_in",
     "load_model",
     "load_outline",
     "misfits_of",
@@ -49,9 +57,11 @@ __all__ = [
     "random_model",
     "refine_setting",
     "require_gradable",
+    "require_judges",
     "retriever_of",
     "reward_of",
     "reward_spec_of",
+    "rubric_writer_of",
     "search_setting",
     "setting_of",
     "setting_of_card",

@@ -11,13 +11,14 @@ from transformers import PreTrainedTokenizerFast
 from sleuth.build.setting import Setting, asked_with, template_of
 from sleuth.dialects.refine import REFINERS
 from sleuth.envs.refine import RefineEnv
+from sleuth.judges import LexicalJudge
 from sleuth.prompts.library import read_prompt, require_askable
 from sleuth.recipe.envs import RefineEnvRecipe
 from sleuth.runs.protocol import ProtocolCard
 from sleuth.runs.reward_spec import RewardSpec
 from sleuth.types import Env, SleuthError, Task
 
-EXAMINER = "lexical"
+EXAMINER = LexicalJudge()
 """Who judges the claims of a refiner that is evaluated."""
 
 
@@ -32,7 +33,7 @@ class RefineSetting(Setting):
         self, scorer: str, context: int, reward: RewardSpec | None = None, questions_sha256: str | None = None
     ) -> ProtocolCard:
         """Whichever scorer is named: a refiner's answer is judged claim by claim and compared with none."""
-        return Setting.protocol(self, EXAMINER, context, reward, questions_sha256)
+        return Setting.protocol(self, EXAMINER.identity, context, reward, questions_sha256)
 
 
 def refine_setting(

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import cast
 
 from transformers import PreTrainedTokenizerFast
 
+from sleuth.build.bench import Bench
+from sleuth.build.judges import identity_of, require_there
 from sleuth.build.refining import EXAMINER
 from sleuth.build.setting import Setting
 from sleuth.dialects import Dialect
 from sleuth.dialects.refine import refines
-from sleuth.judges import JUDGES
-from sleuth.recipe.rewards import AnswerRewardRecipe, CitationRecipe, RewardRecipe
+from sleuth.recipe.judges import JudgeRecipe
+from sleuth.recipe.rewards import AnswerRewardRecipe, CitationRecipe, JudgedPartRecipe, RewardRecipe, RubricRecipe
 from sleuth.rewards.answer import AnswerReward
 from sleuth.rewards.answer_from_evidence import answer_from_evidence
 from sleuth.rewards.citation.reward import CitationReward
@@ -20,6 +22,8 @@ from sleuth.rewards.citation.sums import RewardSum
 from sleuth.rewards.episode import EpisodeReward
 from sleuth.rewards.evidence_in_results import evidence_in_results
 from sleuth.rewards.format import well_formed
+from sleuth.rewards.rubric.reward import Criteria, RubricReward
+from sleuth.rewards.rubric.static import STATIC
 from sleuth.rewards.scorers import SCORERS, scorer_of
 from sleuth.rewards.scorers.rehearsal import worth_of_right
 from sleuth.rewards.scorers.strict import STRICT
@@ -28,7 +32,7 @@ from sleuth.rewards.sub_match import sub_match
 from sleuth.rewards.token_f1 import token_f1
 from sleuth.rewards.total import TotalReward
 from sleuth.runs.reward_spec import RewardPart, RewardSpec
-from sleuth.types import Episode, Reward, SleuthError, Task
+from sleuth.types import Episode, Judge, Reward, SleuthError, Task
 
 EPISODE_REWARDS: dict[str, tuple[int, Callable[[Episode, Dialect], float]]] = {
     "sub_match": (1, sub_match),
@@ -41,20 +45,27 @@ EPISODE_REWARDS: dict[str, tuple[int, Callable[[Episode, Dialect], float]]] = {
 """What may be paid for beside the answer, by kind: a version, raised whenever the same episode could score differently,
 and the function that measures an episode."""
 
-CITATION_VERSION = 1
-"""Raised whenever the same episode could score differently under the citation reward or under one of its judges."""
+CITATION_VERSION = RUBRIC_VERSION = 1
+"""Raised whenever the same episode could score differently under that reward, its criteria in our words included, or
+under a judge of this machine."""
 
 
-def reward_spec_of(rewards: Sequence[RewardRecipe]) -> RewardSpec:
+Identify = Callable[[JudgeRecipe], str]
+"""Who a judge is, of its recipe."""
+
+
+def reward_spec_of(rewards: Sequence[RewardRecipe], identify: Identify = identity_of) -> RewardSpec:
     """What `reward_of` pays for, as it travels with a checkpoint."""
-    return RewardSpec(parts=tuple(map(_reward_part, rewards)))
+    return RewardSpec(parts=tuple(_reward_part(reward, identify) for reward in rewards))
 
 
-def _reward_part(reward: RewardRecipe) -> RewardPart:
+def _reward_part(reward: RewardRecipe, identify: Identify) -> RewardPart:
     if isinstance(reward, AnswerRewardRecipe):
         scorer, version = reward.scorer, scorer_of(reward.scorer).version
     elif isinstance(reward, CitationRecipe):
-        scorer, version = _citation_terms(reward), CITATION_VERSION
+        scorer, version = _terms(reward, identify), CITATION_VERSION
+    elif isinstance(reward, RubricRecipe):
+        scorer, version = _terms(reward, identify), RUBRIC_VERSION
     else:
         scorer, version = reward.kind, EPISODE_REWARDS[reward.kind][0]
     return RewardPart(
@@ -62,14 +73,14 @@ def _reward_part(reward: RewardRecipe) -> RewardPart:
     )
 
 
-def _citation_terms(reward: CitationRecipe) -> str:
-    """All that decides what a citation reward pays: `lexical, sum=additive, formula=f1, ...`."""
-    terms = reward.model_dump(exclude={"kind", "judge", "weight", "shuffle"})
-    return ", ".join([reward.judge, *(f"{name}={value}" for name, value in terms.items())])
+def _terms(reward: CitationRecipe | RubricRecipe, identify: Identify) -> str:
+    """All that decides what a judged reward pays: `lexical, sum=additive, formula=f1, ...`."""
+    terms = reward.model_dump(exclude={"kind", "judge", "watch", "weight", "shuffle"})
+    return ", ".join([identify(reward.judge), *(f"{name}={value}" for name, value in terms.items())])
 
 
-def citation_reward_of(reward: CitationRecipe, dialect: Dialect) -> CitationReward:
-    """What judges the citations of the answers given in a dialect."""
+def citation_reward_of(reward: CitationRecipe, dialect: Dialect, judge: Judge) -> CitationReward:
+    """What pays for the citations of the answers given in a dialect, as the judge finds them."""
     worth = RewardSum(
         name=reward.sum,
         citation_weight=reward.citation_weight,
@@ -78,7 +89,25 @@ def citation_reward_of(reward: CitationRecipe, dialect: Dialect) -> CitationRewa
         format_gate=reward.format_gate,
         padding_penalty=reward.padding_penalty,
     )
-    return CitationReward(dialect, JUDGES[reward.judge](), worth, formula=reward.formula, content=reward.content)
+    return CitationReward(dialect, judge, worth, formula=reward.formula, content=reward.content)
+
+
+def criteria_of(reward: RubricRecipe) -> Criteria:
+    """By which criteria a rubric reward judges."""
+    return Criteria(own=reward.own, static=STATIC[reward.static], dropout=reward.dropout)
+
+
+def rubric_reward_of(reward: RubricRecipe, dialect: Dialect, bench: Bench) -> RubricReward:
+    """What pays for the answers given in a dialect, as a judge of the bench finds them by the criteria."""
+    sheets = reward.calls == "per_answer"
+    return RubricReward(
+        dialect,
+        criteria_of(reward),
+        None if sheets else bench.judge(reward.judge, reward.watch),
+        sheet_judge=bench.sheet_judge(reward.judge, reward.watch) if sheets else None,
+        aggregation=reward.aggregation,
+        sees_evidence=reward.sees_evidence,
+    )
 
 
 def answer_scorer_of(rewards: Sequence[RewardRecipe]) -> str:
@@ -96,21 +125,23 @@ def examiner_of(scorer: str, dialect: Dialect, tokenizer: PreTrainedTokenizerFas
     """What an evaluation tells of each episode: strict exact match with what `scorer` says beside it, or, of a refiner,
     how well it cites."""
     if refines(dialect):
-        return CitationReward(dialect, JUDGES[EXAMINER]())
+        return CitationReward(dialect, EXAMINER)
     return answer_reward_of(scorer, dialect, tokenizer)
 
 
 def reward_of(
-    rewards: Sequence[RewardRecipe], dialect: Dialect, tokenizer: PreTrainedTokenizerFast | None = None
+    rewards: Sequence[RewardRecipe], dialect: Dialect, tokenizer: PreTrainedTokenizerFast | None, bench: Bench
 ) -> Reward:
-    """The rewards of a stage as their weighted sum. Strict exact match is told of every episode that searches, whatever
-    is paid; what a refiner writes is never a golden answer and nothing else."""
+    """The rewards of a stage as their weighted sum, judged by those on the bench. Strict exact match is told of every
+    episode that searches, whatever is paid; what a refiner writes is never a golden answer and nothing else."""
 
     def build(reward: RewardRecipe) -> Reward:
         if isinstance(reward, AnswerRewardRecipe):
             return answer_reward_of(reward.scorer, dialect, tokenizer)
         if isinstance(reward, CitationRecipe):
-            return citation_reward_of(reward, dialect)
+            return citation_reward_of(reward, dialect, bench.judge(reward.judge, reward.watch))
+        if isinstance(reward, RubricRecipe):
+            return rubric_reward_of(reward, dialect, bench)
         return EpisodeReward(reward.kind, EPISODE_REWARDS[reward.kind][1], dialect)
 
     parts, weights = [build(reward) for reward in rewards], [reward.weight for reward in rewards]
@@ -119,8 +150,35 @@ def reward_of(
     return TotalReward(parts, weights)
 
 
+def require_judges(rewards: Sequence[RewardRecipe]) -> None:
+    """Raises SleuthError where a judge of these rewards is not there, or could not be loaded."""
+    for kind, judge in judges_in(rewards):
+        try:
+            require_there(judge)
+            identity_of(judge)
+        except SleuthError as error:
+            raise SleuthError(f"the judge of the {kind} reward: {error}") from None
+
+
+def judges_in(rewards: Sequence[RewardRecipe]) -> Iterator[tuple[str, JudgeRecipe]]:
+    """(kind of the reward, judge): those who pay, and those who watch them."""
+    for reward in rewards:
+        if isinstance(reward, JudgedPartRecipe):
+            yield reward.kind, reward.judge
+            if reward.watch is not None:
+                yield reward.kind, reward.watch.judge
+
+
 def require_gradable(rewards: Sequence[RewardRecipe], tasks: Sequence[Task]) -> None:
-    """Raises SleuthError for a task that a citation reward could not tell the content of."""
+    """Raises SleuthError for a task that a citation reward could not tell the content of, or that a rubric reward has
+    no criterion for."""
+    for reward in rewards:
+        bare = [task for task in tasks if isinstance(reward, RubricRecipe) and not criteria_of(reward).of(task)]
+        if bare:
+            raise SleuthError(
+                f"question {bare[0].id!r} brings no rubrics, so that there is nothing to judge its answers by: give "
+                'rows with rubrics, or set static = "refiner" in the rubric reward'
+            )
     if not any(isinstance(reward, CitationRecipe) and reward.content == "grounded" for reward in rewards):
         return
     for task in tasks:

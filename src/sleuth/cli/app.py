@@ -7,6 +7,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from sleuth.cli.annotate import annotate
 from sleuth.cli.check import check
 from sleuth.cli.compare import compare
 from sleuth.cli.eval import evaluate
@@ -17,6 +18,7 @@ from sleuth.cli.probe import probe
 from sleuth.cli.prompts import prompts
 from sleuth.cli.replay import replay
 from sleuth.cli.report import report
+from sleuth.cli.rescore import rescore
 from sleuth.cli.retriever import retriever
 from sleuth.cli.search import search
 from sleuth.cli.serve import serve
@@ -74,7 +76,9 @@ VERBS = {
     "check": check,
     "merge": merge,
     "replay": replay,
+    "rescore": rescore,
 }
 for name, verb in VERBS.items():
     app.command(name)(verb)
 app.add_typer(prompts, name="prompts")
+app.add_typer(annotate, name="annotate")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,31 +12,26 @@ if TYPE_CHECKING:
     from sleuth.evaluation.exam_card import ExamCard
     from sleuth.evaluation.intervals import Measured
 
-PEOPLE = 32
-"""Asked about; 25 questions each, and some of them twice."""
-
 
 def check_judge(file: Path, as_json: bool) -> None:
     """Examine the judge of a file on questions with known answers and print its card; exit status 1 where it fails."""
-    from sleuth.build.judges import judge_of
+    from sleuth.build import judge_of
     from sleuth.cli.watching import watched
-    from sleuth.evaluation.exam_card import exam_card
-    from sleuth.judges.exam import exam_paper, sit_exam
-    from sleuth.recipe.judges import load_judge
+    from sleuth.recipe.parts import load_judge
+    from sleuth.stages.judge_exam import take_exam
 
-    opened = judge_of(load_judge(file))
-    paper = exam_paper(PEOPLE, pairs=opened.pairs is not None)
-    started = time.perf_counter()
+    recipe = load_judge(file)
+    opened = judge_of(recipe)
     with watched("exam") as progress:
-        answers = asyncio.run(sit_exam(paper, opened.judge, opened.pairs, progress=progress))
-    asked = len(answers) + sum(answer.again is not None for answer in answers)
-    calls = opened.ledger.calls if opened.ledger else asked
-    card = exam_card(opened.identity, answers, calls=calls, seconds=time.perf_counter() - started)
+        card = take_exam(opened, pairs=True, progress=progress)
+    below = recipe.least_accuracy is not None and card.accuracy < recipe.least_accuracy
     if as_json:
         typer.echo(json.dumps(card.as_json()))
     else:
         _print(card)
-    if not card.passed:
+        if below:
+            typer.echo(f"below least_accuracy = {recipe.least_accuracy}: a recipe with this judge would not be trained")
+    if below or not card.passed:
         raise typer.Exit(1)
 
 
@@ -60,6 +53,7 @@ def _print(card: ExamCard) -> None:
     for name, effect in effects.items():
         swayed.add_row(name, _shown(effect))
     console.print(swayed)
+    console.print(f"right about claims, each kind alike: {card.accuracy:.3f}")
     console.print(f"another verdict when asked again: {_shown(card.changed)}")
     console.print(f"no verdict: {_shown(card.silent)}")
     console.print(f"{card.questions:,} questions, {card.calls:,} calls, {card.seconds:.1f} seconds")

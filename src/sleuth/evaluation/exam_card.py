@@ -63,13 +63,19 @@ class ExamCard:
         ]
 
     @property
+    def accuracy(self) -> float:
+        """The share of claims that are judged rightly, each kind counting the same."""
+        return fmean(right.value or 0.0 for right in self.cases.values())
+
+    @property
     def passed(self) -> bool:
         """Whether its verdicts may be paid for."""
         return not self.faults and not self.weak
 
     def as_json(self) -> dict[str, Any]:
         """The record as an object, with what follows from it."""
-        return asdict(self) | {"faults": self.faults, "weak": self.weak, "passed": self.passed}
+        told = {"accuracy": self.accuracy, "faults": self.faults, "weak": self.weak, "passed": self.passed}
+        return asdict(self) | told
 
 
 def exam_card(judge: str, answers: Sequence[ExamAnswer], *, calls: int, seconds: float) -> ExamCard:

@@ -12,9 +12,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Generic, Protocol, Self, TypeVar
 
-from sleuth.types import Case, Judge, Pair, PairJudge, SleuthError, Verdict
+from sleuth.judges.tally import Tally
+from sleuth.types import Case, Judge, Pair, PairJudge, Sheet, SheetJudge, SleuthError, Verdict
 
-Item = TypeVar("Item", Case, Pair)
+Item = TypeVar("Item", Case, Sheet, Pair)
+Ask = Callable[[Sequence[Item]], Awaitable[list[list[Verdict]]]]
+"""Who is asked: the verdicts on each item."""
 
 FORMAT = 1  # sqlite's user_version
 MARK = 0x51E07  # sqlite's application_id
@@ -75,6 +78,13 @@ class NamedJudge(Judge, Protocol):
     def identity(self) -> str: ...
 
 
+class NamedSheetJudge(SheetJudge, Protocol):
+    """As `NamedJudge`, of sheets."""
+
+    @property
+    def identity(self) -> str: ...
+
+
 class NamedPairJudge(PairJudge, Protocol):
     """As `NamedJudge`, of pairs."""
 
@@ -83,64 +93,99 @@ class NamedPairJudge(PairJudge, Protocol):
 
 
 class CachedJudge:
-    """A `Judge` that remembers what another one said."""
+    """A `Judge` that remembers what another one said; `tally` counts what it was asked."""
 
     def __init__(self, judge: NamedJudge, cache: VerdictCache) -> None:
         self.identity = judge.identity
-        self._verdicts = _Remembered(judge.judge, judge.identity, cache)
+        self.tally = Tally()
+        self._verdicts = _Remembered(_singly(judge.judge), judge.identity, cache, self.tally)
 
     async def judge(self, cases: Sequence[Case]) -> list[Verdict]:
         """As `Judge.judge`; asks for what is not known yet."""
-        return await self._verdicts.of(cases)
+        return [verdict for [verdict] in await self._verdicts.of(cases)]
+
+
+class CachedSheetJudge:
+    """A `SheetJudge` that remembers what another one said, of each sheet as a whole; `tally` counts the sheets."""
+
+    def __init__(self, judge: NamedSheetJudge, cache: VerdictCache) -> None:
+        self.identity = judge.identity
+        self.tally = Tally()
+        self._verdicts = _Remembered(judge.rate, judge.identity, cache, self.tally)
+
+    async def rate(self, sheets: Sequence[Sheet]) -> list[list[Verdict]]:
+        """As `SheetJudge.rate`; asks for what is not known yet."""
+        return await self._verdicts.of(sheets)
 
 
 class CachedPairJudge:
-    """A `PairJudge` that remembers what another one said, of each order by itself."""
+    """A `PairJudge` that remembers what another one said, of each order by itself; `tally` counts the orders."""
 
     def __init__(self, judge: NamedPairJudge, cache: VerdictCache) -> None:
         self.identity = judge.identity
-        self._verdicts = _Remembered(judge.compare, judge.identity, cache)
+        self.tally = Tally()
+        self._verdicts = _Remembered(_singly(judge.compare), judge.identity, cache, self.tally)
 
     async def compare(self, pairs: Sequence[Pair]) -> list[Verdict]:
         """As `PairJudge.compare`; asks for what is not known yet."""
-        return await self._verdicts.of(pairs)
+        return [verdict for [verdict] in await self._verdicts.of(pairs)]
+
+
+def _singly(ask: Callable[[Sequence[Item]], Awaitable[list[Verdict]]]) -> Ask[Item]:
+    """As one who may be asked for many verdicts on an item, and gives one."""
+
+    async def asked(items: Sequence[Item]) -> list[list[Verdict]]:
+        return [[verdict] for verdict in await ask(items)]
+
+    return asked
 
 
 class _Remembered(Generic[Item]):
-    """Asks for each item by itself, so that each verdict is kept as it comes, and for equal items once. An invalid
-    verdict is kept too, for the judge was asked and paid; a missing one is not."""
+    """Asks for each item by itself, so that what is said of it is kept as it comes, and for equal items once. An
+    invalid verdict is kept too, for the judge was asked and paid; a missing one is not."""
 
-    def __init__(
-        self, ask: Callable[[Sequence[Item]], Awaitable[list[Verdict]]], identity: str, cache: VerdictCache
-    ) -> None:
+    def __init__(self, ask: Ask[Item], identity: str, cache: VerdictCache, tally: Tally) -> None:
         self._ask = ask
         self._identity = identity
         self._cache = cache
+        self._tally = tally
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._under_way: dict[str, asyncio.Task[Verdict]] = {}
+        self._under_way: dict[str, asyncio.Task[list[Verdict]]] = {}
 
-    async def of(self, items: Sequence[Item]) -> list[Verdict]:
+    async def of(self, items: Sequence[Item]) -> list[list[Verdict]]:
         if self._loop is not asyncio.get_running_loop():  # another `asyncio.run`: nothing of the last one can end
             self._loop, self._under_way = asyncio.get_running_loop(), {}
-        return await asyncio.gather(*(self._verdict(item) for item in items))
+        return await asyncio.gather(*(self._verdicts(item) for item in items))
 
-    async def _verdict(self, item: Item) -> Verdict:
-        key = self._key(item)
-        if key not in self._under_way:
-            if (known := self._cache.get(key)) is not None:
-                return known
-            self._under_way[key] = asyncio.ensure_future(self._fetch(key, item))
-        return await asyncio.shield(self._under_way[key])  # one who gives up leaves it to the others
+    async def _verdicts(self, item: Item) -> list[Verdict]:
+        [first, *_] = keys = self._keys(item)
+        verdicts = None if first in self._under_way else self._known(keys)
+        fresh = first not in self._under_way and verdicts is None
+        self._tally.asked += fresh
+        self._tally.cached += not fresh
+        if fresh:
+            self._under_way[first] = asyncio.ensure_future(self._fetch(keys, item))
+        if verdicts is None:  # one who gives up leaves it to the others
+            verdicts = await asyncio.shield(self._under_way[first])
+        return list(map(self._tally.enter, verdicts))
 
-    async def _fetch(self, key: str, item: Item) -> Verdict:
+    def _known(self, keys: Sequence[str]) -> list[Verdict] | None:
+        """What is kept under all of the keys; None where anything is not."""
+        found = [verdict for key in keys if (verdict := self._cache.get(key)) is not None]
+        return found if len(found) == len(keys) else None
+
+    async def _fetch(self, keys: Sequence[str], item: Item) -> list[Verdict]:
         try:
-            [verdict] = await self._ask([item])
-            if verdict.score is not None or verdict.invalid:
-                self._cache.put(key, self._identity, verdict)
-            return verdict
+            [verdicts] = await self._ask([item])
+            for key, verdict in zip(keys, verdicts, strict=True):
+                if verdict.score is not None or verdict.invalid:
+                    self._cache.put(key, self._identity, verdict)
+            return verdicts
         finally:
-            del self._under_way[key]
+            del self._under_way[keys[0]]
 
-    def _key(self, item: Item) -> str:
+    def _keys(self, item: Item) -> list[str]:
+        """A key for each verdict on the item."""
         named = [self._identity, type(item).__name__, asdict(item)]
-        return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()
+        key = hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()
+        return [f"{key}/{at}" for at in range(len(item.criteria))] if isinstance(item, Sheet) else [key]

@@ -50,7 +50,11 @@ class Form:
     def read(self, text: str, quoted: str) -> Verdict:
         """The verdict that an answer states; its quote is kept where it does stand in `quoted`. Raises NotAVerdictError
         for an answer that is not exactly of the form: nothing is picked out of prose, clamped or guessed."""
-        answer = _json_object(text)
+        return self.verdict_of(json_object(text), quoted)
+
+    def verdict_of(self, answer: Mapping[str, Any], quoted: str) -> Verdict:
+        """As `read`, of an object that was read already."""
+        answer = dict(answer)
         if sorted(answer) != sorted(self.keys):
             raise NotAVerdictError(f"the keys should be {', '.join(self.keys)}, found {', '.join(answer) or 'none'}")
         verdict = answer.pop(self.key)
@@ -65,15 +69,20 @@ class Form:
         return Verdict(score=self.scores[verdict], reason=reason, evidence=quote if stands else "")
 
 
-def _prompt(name: str) -> str:
+def prompt_text(name: str) -> str:
+    """The words of a form."""
     return files("sleuth").joinpath("judges", "prompts", f"{name}.txt").read_text(encoding="utf-8").strip()
 
 
-_HALVES: Mapping[int | str, float] = {0: 0.0, 1: 0.5, 2: 1.0}
-SUPPORT = Form(name="support", prompt=_prompt("support"), key="score", scores=_HALVES)
-CRITERION = Form(name="criterion", prompt=_prompt("criterion"), key="score", scores=_HALVES)
+HALVES: Mapping[int | str, float] = {0: 0.0, 1: 0.5, 2: 1.0}
+SUPPORT = Form(name="support", prompt=prompt_text("support"), key="score", scores=HALVES)
+CRITERION = Form(name="criterion", prompt=prompt_text("criterion"), key="score", scores=HALVES)
 PAIR = Form(
-    name="pair", prompt=_prompt("pair"), key="better", scores={"first": 1.0, "second": 0.0, "tie": 0.5}, quotes=False
+    name="pair",
+    prompt=prompt_text("pair"),
+    key="better",
+    scores={"first": 1.0, "second": 0.0, "tie": 0.5},
+    quotes=False,
 )
 FORMS = (SUPPORT, CRITERION, PAIR)
 
@@ -86,27 +95,56 @@ class Question:
     message: str
     quoted: str = ""
 
+    @property
+    def name(self) -> str:
+        """The form's."""
+        return self.form.name
+
+    @property
+    def entries(self) -> int:
+        """One verdict."""
+        return 1
+
+    @property
+    def prompt(self) -> str:
+        """The system message."""
+        return self.form.prompt
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """JSON schema of an answer."""
+        return self.form.schema
+
+    def read(self, text: str) -> list[Verdict]:
+        """The one verdict that an answer states. Raises NotAVerdictError."""
+        return [self.form.read(text, self.quoted)]
+
 
 def question_of(asked: Case | Pair) -> Question:
     """What a model is asked about a case or a pair. What many questions share comes first, so that a server that keeps
     the computation of common beginnings does it once."""
     if isinstance(asked, Pair):
         shared = _part("question", asked.question) + _part("evidence", asked.evidence)
-        both = _material("first", asked.first) + _material("second", asked.second)
+        both = material("first", asked.first) + material("second", asked.second)
         return Question(form=PAIR, message=shared + both + _part("criterion", asked.criterion))
-    shared = _part("question", asked.question) + _part("evidence", asked.evidence)
     if asked.criterion:
-        message = shared + _material("answer", asked.claim) + _material("criterion", asked.criterion)
+        message = answer_to_judge(asked.question, asked.evidence, asked.claim) + material("criterion", asked.criterion)
         return Question(form=CRITERION, message=message, quoted=asked.claim)
-    message = (shared if asked.evidence else shared + _material("evidence", "")) + _material("claim", asked.claim)
+    shared = _part("question", asked.question) + _part("evidence", asked.evidence)
+    message = (shared if asked.evidence else shared + material("evidence", "")) + material("claim", asked.claim)
     return Question(form=SUPPORT, message=message, quoted=asked.evidence)
 
 
+def answer_to_judge(question: str, evidence: str, answer: str) -> str:
+    """What comes before the criteria that an answer is judged by."""
+    return _part("question", question) + _part("evidence", evidence) + material("answer", answer)
+
+
 def _part(name: str, text: str) -> str:
-    return _material(name, text) if text else ""
+    return material(name, text) if text else ""
 
 
-def _material(name: str, text: str) -> str:
+def material(name: str, text: str) -> str:
     """A text between tags that it cannot close: their names end in a code made of the text itself."""
     text = sound(text)
     tag = f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:CODE_LENGTH]}"
@@ -118,8 +156,8 @@ def sound(text: str) -> str:
     return text.encode(errors="replace").decode()
 
 
-def _json_object(text: str) -> dict[str, Any]:
-    """The whole text as one JSON object; a fence of backticks around it is allowed."""
+def json_object(text: str) -> dict[str, Any]:
+    """The whole text as one JSON object; a fence of backticks around it is allowed. Raises NotAVerdictError."""
     text = text.strip()
     if text.startswith(FENCE) and text.endswith(FENCE) and len(text) > 2 * len(FENCE):
         text = text[len(FENCE) : -len(FENCE)].removeprefix("json")

@@ -5,21 +5,23 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sleuth.judges.forms import FORMS, Form, NotAVerdictError, Question, question_of
+from sleuth.judges.asking import Asker
+from sleuth.judges.forms import FORMS, NotAVerdictError, Question, question_of
 from sleuth.judges.ledger import Ledger
-from sleuth.judges.pool import NoAnswerError, Pool, RefusedError, Reply
-from sleuth.types import Case, Pair, Verdict
+from sleuth.judges.pool import NoAnswerError
+from sleuth.judges.sheets import SHEET, SheetQuestion, sheet_question
+from sleuth.types import Case, Pair, Sheet, Verdict
 
 READER = 1
 """Raised whenever the same words of a judge could be read as another verdict."""
-SHOWN = 200  # characters of an answer that was none, in the reason of its verdict
 
 
 class HttpJudge:
-    """A `Judge` and a `PairJudge` that asks one model and never another: at temperature 0, one question a call.
+    """A `Judge`, a `SheetJudge` and a `PairJudge` that asks one model and never another: at temperature 0, one question
+    a call.
 
     An answer is asked for as JSON of a schema; a server that refuses schemas is asked without, and read as strictly.
     What is no verdict is asked again once, with what was wrong; a second one is `invalid`. What could not be asked or
@@ -27,7 +29,7 @@ class HttpJudge:
     `ledger` counts how everything ended. At most `at_once` calls are under way, fewer while many fail.
 
     `extra` goes into each request as it is, such as `{"chat_template_kwargs": {"enable_thinking": False}}`; a model
-    that thinks needs a larger `max_tokens`.
+    that thinks needs a larger `max_tokens`, which are those of one verdict: a sheet has as many times that.
     """
 
     def __init__(
@@ -43,71 +45,47 @@ class HttpJudge:
         key: str | None = None,
     ) -> None:
         self.ledger = Ledger(budget=budget)
-        self._pool = Pool(urls, timeout=timeout, at_once=at_once, ledger=self.ledger, key=key)
-        self._settings = {**(extra or {}), "model": model, "temperature": 0.0, "max_tokens": max_tokens}
-        self._takes_schemas: bool | None = None  # None: not known yet
+        self._asker = Asker(
+            urls,
+            model,
+            timeout=timeout,
+            at_once=at_once,
+            max_tokens=max_tokens,
+            extra=extra,
+            key=key,
+            ledger=self.ledger,
+        )
 
     @property
     def identity(self) -> str:
         """Names all that a verdict depends on but the server that gave it: the model as it is asked for, the prompts,
         the settings of the request and how answers are read."""
-        asked = [READER, [[form.prompt, form.schema] for form in FORMS], self._settings]
+        settings = self._asker.settings
+        asked = [READER, [[form.prompt, form.schema] for form in (*FORMS, SHEET)], settings]
         digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
-        return f"http {self._settings['model']} {digest[:16]}"
+        return f"http {settings['model']} {digest[:16]}"
 
     async def judge(self, cases: Sequence[Case]) -> list[Verdict]:
         """A verdict of 0, 0.5 or 1 for each case, or none and why."""
-        return await asyncio.gather(*(self._verdict(question_of(case)) for case in cases))
+        return [verdict for [verdict] in await self._all(map(question_of, cases))]
+
+    async def rate(self, sheets: Sequence[Sheet]) -> list[list[Verdict]]:
+        """For each sheet a verdict of 0, 0.5 or 1 by each criterion; all of them, or none and why."""
+        return await self._all(map(sheet_question, sheets))
 
     async def compare(self, pairs: Sequence[Pair]) -> list[Verdict]:
         """Which of each pair is better, in the order that it is given."""
-        return await asyncio.gather(*(self._verdict(question_of(pair)) for pair in pairs))
+        return [verdict for [verdict] in await self._all(map(question_of, pairs))]
 
-    async def _verdict(self, question: Question) -> Verdict:
-        async with self._pool.seat() as deadline:
-            try:
-                verdict = await self._asked(question, deadline)
-            except NoAnswerError as error:
-                verdict = Verdict(score=None, reason=str(error))
-            return self.ledger.enter(verdict)
+    async def _all(self, questions: Iterable[Question | SheetQuestion]) -> list[list[Verdict]]:
+        return await asyncio.gather(*map(self._verdicts, questions))
 
-    async def _asked(self, question: Question, deadline: float) -> Verdict:
-        """The verdict of the first answer that is one, of two. Raises NoAnswerError where one is not there."""
-        messages = [
-            {"role": "system", "content": question.form.prompt},
-            {"role": "user", "content": question.message},
-        ]
-        reply = await self._reply(question.form, messages, deadline)
+    async def _verdicts(self, question: Question | SheetQuestion) -> list[Verdict]:
         try:
-            return question.form.read(reply.text, question.quoted)
+            verdicts = await self._asker.ask(question)
+        except NoAnswerError as error:
+            verdicts = [Verdict(score=None, reason=str(error))] * question.entries
         except NotAVerdictError as error:
-            wrong = f"That cannot be read: {_what_was_wrong(error, reply)}. Answer again, in the form that is wanted."
-        self.ledger.asked_again += 1
-        messages += [{"role": "assistant", "content": reply.text or "(nothing)"}, {"role": "user", "content": wrong}]
-        reply = await self._reply(question.form, messages, deadline)
-        try:
-            return question.form.read(reply.text, question.quoted)
-        except NotAVerdictError as error:
-            told = f"twice no verdict: {_what_was_wrong(error, reply)}: {' '.join(reply.text.split())[:SHOWN]}"
-            return Verdict(score=None, reason=told, invalid=True)
-
-    async def _reply(self, form: Form, messages: Sequence[Mapping[str, str]], deadline: float) -> Reply:
-        body = {**self._settings, "messages": messages}
-        if self._takes_schemas is False:
-            return await self._pool.ask(body, deadline)
-        schema = {"name": form.name, "schema": form.schema, "strict": True}
-        with_schema = {**body, "response_format": {"type": "json_schema", "json_schema": schema}}
-        try:
-            reply = await self._pool.ask(with_schema, deadline)
-        except RefusedError:
-            if self._takes_schemas:
-                raise
-            reply = await self._pool.ask(body, deadline)  # raises again where it was not the schema that was refused
-            self._takes_schemas = False
-        else:
-            self._takes_schemas = True
-        return reply
-
-
-def _what_was_wrong(error: NotAVerdictError, reply: Reply) -> str:
-    return "the tokens were spent before its end" if reply.cut else str(error)
+            told = f"twice no verdict: {error}"
+            verdicts = [Verdict(score=None, reason=told, invalid=True)] * question.entries
+        return list(map(self.ledger.enter, verdicts))

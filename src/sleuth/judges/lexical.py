@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from sleuth.judges.criteria import as_support
 from sleuth.judges.sentences import Item, Sentence, capitals_in, sentences_of
 from sleuth.types import Case, Verdict
 
@@ -23,11 +24,13 @@ BEGINNINGS = 5
 
 
 class LexicalJudge:
-    """Needs no model and no network."""
+    """Needs no model and no network. A criterion is a statement that the answer should make."""
+
+    identity = "lexical"
 
     async def judge(self, cases: Sequence[Case]) -> list[Verdict]:
         """A verdict of 0, 0.5 or 1 for each case."""
-        return [support(case.claim, case.evidence) for case in cases]
+        return [support(case.claim, case.evidence) for case in map(as_support, cases)]
 
 
 def support(claim: str, evidence: str) -> Verdict:

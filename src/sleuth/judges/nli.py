@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
+from sleuth.judges.criteria import as_support
 from sleuth.judges.forms import sound
 from sleuth.types import Case, SleuthError, Verdict
 
@@ -24,8 +25,8 @@ class NliJudge:
     """A `Judge` of support by any sequence classifier with a label for entailment, from a folder or a hub id.
 
     The score is the probability of that label, evidence before claim. Evidence that is too long is read in windows, of
-    which the best counts; a claim that leaves no room for it has no verdict. It cannot judge by a criterion. Each case
-    is computed by itself, so that its score does not depend on what else is asked.
+    which the best counts; a claim that leaves no room for it has no verdict. A criterion is a statement that the answer
+    should entail. Each case is computed by itself, so that its score does not depend on what else is asked.
     """
 
     def __init__(self, model: str, *, device: str = "cpu") -> None:
@@ -37,22 +38,25 @@ class NliJudge:
         positions = getattr(self._model.config, "max_position_embeddings", USUAL_ROOM)
         self._room = min(self._tokenizer.model_max_length, positions - 2)  # some families number positions from 2 on
 
-    @cached_property
+    @property
     def identity(self) -> str:
         """The model's name and a hash of its weights."""
+        return f"nli {self._name} {self._digest}"
+
+    @cached_property
+    def _digest(self) -> str:
         digest = hashlib.sha256()
         for name, tensor in sorted(self._model.state_dict().items()):
             digest.update(name.encode())
             digest.update(tensor.cpu().float().numpy().tobytes())
-        return f"nli {self._name} {digest.hexdigest()[:16]}"
+        return digest.hexdigest()[:16]
 
     async def judge(self, cases: Sequence[Case]) -> list[Verdict]:
         """A verdict between 0 and 1 for each case."""
         return [await asyncio.to_thread(self._verdict, case) for case in cases]
 
     def _verdict(self, case: Case) -> Verdict:
-        if case.criterion:
-            return Verdict(score=None, reason="a judge of entailment does not judge by a criterion")
+        case = as_support(case)
         claim, evidence = sound(case.claim), sound(case.evidence)
         if not claim.strip() or not evidence.strip():
             return Verdict(score=0.0, reason="there is no claim" if not claim.strip() else "there is no evidence")

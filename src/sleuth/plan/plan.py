@@ -7,8 +7,11 @@ from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any
 
+from sleuth.build import judges_in
 from sleuth.plan.probe import Probe
 from sleuth.recipe import EvaluateRecipe, GrpoRecipe, Recipe, StageRecipe, TrainingRecipe
+from sleuth.recipe.judges import LexicalJudgeRecipe
+from sleuth.recipe.rewards import RewardRecipe
 from sleuth.stages.stage_run import last_step
 from sleuth.stages.training import saves_at
 
@@ -21,14 +24,17 @@ NEAR, LATER = 3, 0.6
 """Steps cost what they did in a probe for so many times its length, and later this share of it: siblings of a policy
 that learns come to agree, and what they share is read and computed once (the demo: a step's rollouts took 1.07 s in a
 probe of 12 steps, 0.99 in steps 13 to 32, and 0.63 from step 65 on)."""
+ASKED = ("judge_asked", "watch_asked")
+"""What a step asks of models that judge: of those who pay, and of those who watch them."""
 SUMMED = ("steps", "prompts", "episodes", "tokens", "judge_calls", "seconds", "seconds_at_most")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagePlan:
-    """What one stage will take: `steps` of the optimiser, `prompts` and the `episodes` that are played for them,
-    `judge_calls` for these; and what only a probe can tell: the `tokens` that the policy writes (that it is taught,
-    where it is taught by rows), `seconds`, and `seconds_at_most`, where every step costs what the probe's did.
+    """What one stage will take: `steps` of the optimiser, `prompts` and the `episodes` that are played for them; and
+    what only a probe can tell: `judge_calls`, verdicts of models that are asked for (none where no model judges), the
+    `tokens` that the policy writes (that it is taught, where it is taught by rows), `seconds`, and `seconds_at_most`,
+    where every step costs what the probe's did.
     """
 
     name: str
@@ -36,7 +42,7 @@ class StagePlan:
     steps: int = 0
     prompts: int = 0
     episodes: int = 0
-    judge_calls: int = 0  # the one judge that a recipe can name is part of us
+    judge_calls: int | None = 0
     tokens: int | None = None
     seconds: float | None = None
     seconds_at_most: float | None = None
@@ -80,7 +86,7 @@ def plan_of(recipe: Recipe, questions: Mapping[int, int], probe: Probe | None = 
 def _stage(stage: StageRecipe, questions: int, probe: Probe | None) -> StagePlan:
     if isinstance(stage, EvaluateRecipe):
         arms = 1 + stage.also_forced
-        plan = {"prompts": questions, "episodes": questions * arms}
+        plan: dict[str, Any] = {"prompts": questions, "episodes": questions * arms}
         told = {} if probe is None else _asked(stage, questions, probe)
     else:
         if probe is not None and stage.name not in probe.rows:  # a warm start that is not needed
@@ -90,8 +96,14 @@ def _stage(stage: StageRecipe, questions: int, probe: Probe | None) -> StagePlan
         prompts = steps * stage.prompts_per_step if isinstance(stage, GrpoRecipe) else 0
         episodes = prompts * stage.samples_per_prompt if isinstance(stage, GrpoRecipe) else 0
         plan = {"steps": steps, "prompts": prompts, "episodes": episodes}
+        if isinstance(stage, GrpoRecipe) and any(map(_asks_a_model, stage.reward)):
+            plan["judge_calls"] = None
         told = {} if probe is None else _trained(stage, episodes, probe)
-    return StagePlan(name=stage.name, kind=stage.kind, **plan, **told)
+    return StagePlan(name=stage.name, kind=stage.kind, **(plan | told))
+
+
+def _asks_a_model(reward: RewardRecipe) -> bool:
+    return any(not isinstance(judge, LexicalJudgeRecipe) for _, judge in judges_in([reward]))
 
 
 def _asked(stage: EvaluateRecipe, questions: int, probe: Probe) -> dict[str, Any]:
@@ -112,6 +124,7 @@ def _trained(stage: TrainingRecipe, episodes: int, probe: Probe) -> dict[str, An
     beside = once + cost.seconds["saving"] * saves
     near = min(steps, NEAR * len(rows)) if episodes else steps
     return {
+        "judge_calls": round(_typical(sum(row.get(name, 0) for name in ASKED) for row in rows) * steps),
         "tokens": round(_typical(_written(row, episodes / steps) for row in rows) * steps),
         "seconds": beside + _typical(map(_expected, rows)) * (near + LATER * (steps - near)),
         "seconds_at_most": beside + _typical(map(_seconds, rows)) * steps,

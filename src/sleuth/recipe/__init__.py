@@ -4,7 +4,7 @@ from sleuth.recipe.data import ExaminationRecipe, QuestionsRecipe, WorldTextReci
 from sleuth.recipe.envs import RefineEnvRecipe, SearchEnvRecipe
 from sleuth.recipe.load import load_recipe
 from sleuth.recipe.recipe import Recipe, ResolvedFrom, StageRecipe
-from sleuth.recipe.rewards import AnswerRewardRecipe, CitationRecipe
+from sleuth.recipe.rewards import AnswerRewardRecipe, CitationRecipe, RubricRecipe
 from sleuth.recipe.stages import (
     EvaluateRecipe,
     GrpoRecipe,
@@ -30,6 +30,7 @@ __all__ = [
     "Recipe",
     "RefineEnvRecipe",
     "ResolvedFrom",
+    "RubricRecipe",
     "SamplingRecipe",
     "SearchEnvRecipe",
     "StageRecipe",

@@ -24,6 +24,8 @@ class AlarmsRecipe(StrictModel):
     """Episodes used to search, and no longer do."""
     no_signal: AlarmAction = "warn"
     """In no group do the scores differ."""
+    judge_divergence: AlarmAction = "warn"
+    """The judge that watches agrees less with the one that pays than it did."""
     mismatch: AlarmAction = "warn"
     """Sampler and learner disagree on the log-probabilities of the same tokens."""
     tiny_updates: AlarmAction = "warn"

@@ -1,26 +1,20 @@
-"""Who judges: the table `[judge]` of a file of its own, such as `sleuth check judge FILE` reads."""
+"""Who judges: `[stage.reward.judge]`, or the table `[judge]` of a file of its own."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, PositiveFloat, PositiveInt, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, PositiveFloat, PositiveInt, model_validator
 
-from sleuth.recipe.draft import Draft
-from sleuth.recipe.load import read_toml
-from sleuth.recipe.problems import describe
-from sleuth.recipe.strict import Row, StrictModel
-from sleuth.types import SleuthError
+from sleuth.recipe.strict import FilePath, Row, StrictModel
 
 OURS = ("model", "messages", "temperature", "max_tokens", "response_format", "n", "stream")
 """What `request` may not hold: it is set elsewhere, or a verdict could not be read with it."""
 
 
-class HttpJudgeRecipe(StrictModel):
+class ServedModelRecipe(StrictModel):
     """A language model behind OpenAI's chat completions, asked at temperature 0. No other ever takes its place."""
 
-    kind: Literal["http"]
     urls: Row[str] = Field(min_length=1)
     """Servers of one and the same model, such as `["http://127.0.0.1:8000/v1"]`."""
     model: str
@@ -49,7 +43,31 @@ class HttpJudgeRecipe(StrictModel):
         return self
 
 
-class NliJudgeRecipe(StrictModel):
+class _JudgeRecipe(StrictModel):
+    least_accuracy: Annotated[float, Field(gt=0, le=1)] | None = None
+    """The share of an exam's claims that the judge has to be right about before anything is trained by it, as `sleuth
+    check judge` measures it. Absent: no exam."""
+
+
+class LexicalJudgeRecipe(_JudgeRecipe):
+    """Names, dates, numbers, words and denials compared, on this machine: no model, no call."""
+
+    kind: Literal["lexical"] = "lexical"
+
+
+class _CostlyJudgeRecipe(_JudgeRecipe):
+    verdicts: FilePath | None = None
+    """The file in which verdicts are kept, so that none is paid for twice; several runs may share one. Absent:
+    `verdicts.sqlite` in the run's folder."""
+
+
+class HttpJudgeRecipe(ServedModelRecipe, _CostlyJudgeRecipe):
+    """A language model that judges."""
+
+    kind: Literal["http"]
+
+
+class NliJudgeRecipe(_CostlyJudgeRecipe):
     """A cross-encoder that tells entailment, on this machine. It judges support alone, and compares nothing."""
 
     kind: Literal["nli"]
@@ -59,22 +77,20 @@ class NliJudgeRecipe(StrictModel):
     """Where it runs: "cpu", "cuda" or "cuda:1"."""
 
 
-JudgeRecipe = HttpJudgeRecipe | NliJudgeRecipe
-JudgeTable = Annotated[JudgeRecipe, Field(discriminator="kind")]
+JudgeRecipe = LexicalJudgeRecipe | HttpJudgeRecipe | NliJudgeRecipe
+
+
+def _spelled_out(judge: Any) -> Any:
+    """`judge = "lexical"` is short for `judge = { kind = "lexical" }`."""
+    return {"kind": judge} if isinstance(judge, str) else judge
+
+
+JudgeTable = Annotated[JudgeRecipe, Field(discriminator="kind"), BeforeValidator(_spelled_out)]
 """One `[judge]`."""
 
 
-class JudgeFile(StrictModel):
-    """A file that says who judges."""
+class TeacherRecipe(ServedModelRecipe):
+    """A language model that writes data."""
 
-    judge: JudgeTable
-
-
-def load_judge(path: Path) -> JudgeRecipe:
-    """Read and check the `[judge]` of a file. Raises a one-line `SleuthError`."""
-    draft = Draft(str(path))
-    draft.lay(read_toml(path), str(path))
-    try:
-        return JudgeFile.model_validate(draft.table).judge
-    except ValidationError as error:
-        raise SleuthError(describe(error, draft, JudgeFile)) from None
+    max_tokens: PositiveInt = 2048
+    """Tokens of an answer; a model that thinks first needs more."""

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
 
+from sleuth.recipe.judges import JudgeTable, LexicalJudgeRecipe
 from sleuth.recipe.strict import StrictModel
 
 
@@ -14,6 +15,34 @@ class _PartRecipe(StrictModel):
     """What the score is multiplied by before the rewards are summed."""
     shuffle: bool = False
     """Control arm: the scores are permuted within the step, so that they say nothing about their episodes."""
+
+
+class WatchRecipe(StrictModel):
+    """A second judge that pays nothing: what it says of a share of what the first judges, tells whether that can still
+    be trusted."""
+
+    judge: JudgeTable
+    """Another model than the one that pays, or another way of judging."""
+    share: Annotated[float, Field(gt=0, le=1)] = 0.1
+    """Of the groups of episodes, the share that both judge."""
+
+
+class JudgedPartRecipe(_PartRecipe):
+    """A reward that asks a judge."""
+
+    kind: Any
+    """Each such reward says its own."""
+    judge: JudgeTable = LexicalJudgeRecipe()
+    """Who decides. "lexical" compares names, dates, numbers, words and denials on this machine; the tables of kind
+    "http" and "nli" name a model."""
+    watch: WatchRecipe | None = None
+    """Who watches the judge; absent: nobody."""
+
+    @model_validator(mode="after")
+    def _another_watches(self) -> Self:
+        if self.watch is not None and self.watch.judge == self.judge:
+            raise ValueError("watch.judge is the judge that pays; name another one")
+        return self
 
 
 class AnswerRewardRecipe(_PartRecipe):
@@ -72,12 +101,10 @@ NAMED_SUMS: dict[str, dict[str, Any]] = {
 is 0.2 or 0.5 (S2 and S4)."""
 
 
-class CitationRecipe(_PartRecipe):
+class CitationRecipe(JudgedPartRecipe):
     """Whether every claim of the answer has a source, and what content and citations are worth together."""
 
     kind: Literal["citation"]
-    judge: Literal["lexical"] = "lexical"
-    """Who decides what supports what: "lexical" compares names, dates, numbers, words and denials, offline."""
     sum: Literal["recommended", "additive", "convex"] = "recommended"
     """A gate times a mix of content and citations, less a penalty for padding; or, as the published refiners may have
     it, content + weight x citations, or (1 - weight) x content + weight x citations."""
@@ -115,6 +142,41 @@ class CitationRecipe(_PartRecipe):
         return self
 
 
+class RubricRecipe(JudgedPartRecipe):
+    """How far the answer fulfils criteria that are written down."""
+
+    kind: Literal["rubric"]
+    own: bool = True
+    """Judge by the criteria that the question brings, in its row's `rubrics`."""
+    static: Literal["none", "refiner"] = "none"
+    """Judge by some that all answers share, too: "refiner" are the published refiners' three, by their names (citation
+    discipline, off-query padding, wrong-entity confabulation), in our words."""
+    aggregation: Literal["mean_flipped", "positive_weights", "absolute_weights"] = "mean_flipped"
+    """The mean, where 1 - s counts of what is not wanted; or the sum, where -s does, over the number of what is wanted
+    (arXiv:2511.19399), or over the number of all."""
+    calls: Literal["per_rubric", "per_answer"] = "per_rubric"
+    """Ask by one criterion at a time, or by all of them in one call."""
+    sees_evidence: bool = True
+    """Show the judge what the answer was written from. The published one saw the answer alone, so that it could not
+    tell whether a citation holds."""
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """The probability with which a criterion is left out of a group's scores (arXiv:2608.11669)."""
+
+    @model_validator(mode="after")
+    def _judge_can(self) -> Self:
+        if not self.own and self.static == "none":
+            raise ValueError('static is missing: own = false leaves no criterion; take static = "refiner"')
+        for judge in (self.judge, *([self.watch.judge] if self.watch else [])):
+            if self.static != "none" and judge.kind != "http":
+                raise ValueError(
+                    f'static = "{self.static}" needs judges of kind "http": kind = "{judge.kind}" only tells whether '
+                    "an answer makes a statement"
+                )
+        if self.calls == "per_answer" and self.judge.kind != "http":
+            raise ValueError(f'calls = "per_answer" has no effect on kind = "{self.judge.kind}", which makes none')
+        return self
+
+
 RewardRecipe = (
     AnswerRewardRecipe
     | SubMatchRecipe
@@ -124,6 +186,7 @@ RewardRecipe = (
     | EvidenceInResultsRecipe
     | AnswerFromEvidenceRecipe
     | CitationRecipe
+    | RubricRecipe
 )
 RewardTable = Annotated[RewardRecipe, Field(discriminator="kind")]
 """One `[[stage.reward]]`."""

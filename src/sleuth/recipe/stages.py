@@ -144,7 +144,7 @@ class SupervisedRecipe(TrainingRecipe):
     """Start from random weights of this shape instead of the recipe's model."""
 
 
-REFINER_REWARDS = ("citation", "format")
+REFINER_REWARDS = ("citation", "rubric", "format")
 """What can be paid for where nothing is searched and no answer is short."""
 
 

@@ -18,6 +18,8 @@ QUIET = 20
 
 MISMATCH = 0.01
 """Nats a token by which sampler and learner may disagree. In fp32 on a CPU, runs have shown 2e-12 at most."""
+DIVERGED = 0.15
+"""How much less of a score from 0 to 1 two judges may agree on than they did at best."""
 TINY = 0.01
 """Share of the stored weights that a step should change at least."""
 
@@ -104,6 +106,19 @@ def no_signal(rows: Rows) -> str | None:
     return f"in {RECENT} steps no group carried any signal; {why}"
 
 
+def judge_divergence(rows: Rows) -> str | None:
+    """The policy has found what one judge likes and another does not."""
+    agreement, reward = smoothed(rows, "watch_agreement"), smoothed(rows, "reward_mean")
+    if not agreement or max(agreement) - agreement[-1] < DIVERGED:
+        return None
+    paid = f", while the reward went from {reward[0]:.2f} to {reward[-1]:.2f}" if reward else ""
+    return (
+        f"the agreement of the judge that watches with the one that pays fell from {max(agreement):.2f} to "
+        f"{agreement[-1]:.2f}{paid}: the policy may have found what the judge that pays is wrong about; read a few "
+        "episodes, and go back with --roll-back to a checkpoint before it, or pay by a better judge"
+    )
+
+
 def mismatch(rows: Rows) -> str | None:
     """The sampler is not the policy that is trained."""
     values = [abs(row["mismatch_kl"]) for row in rows[-RECENT:] if row.get("mismatch_kl") is not None]
@@ -137,6 +152,7 @@ DISEASES: dict[str, Callable[[Rows], str | None]] = {
     "length_runaway": length_runaway,
     "tool_abandonment": tool_abandonment,
     "no_signal": no_signal,
+    "judge_divergence": judge_divergence,
     "mismatch": mismatch,
     "tiny_updates": tiny_updates,
     "not_finite": not_finite,

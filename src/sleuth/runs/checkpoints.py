@@ -46,11 +46,13 @@ def save_checkpoint(
     card: str,
     protocol: ProtocolCard | None = None,
     state: Mapping[str, Any] | None = None,
+    beside: Mapping[str, str] | None = None,
 ) -> None:
     """Write a checkpoint whole or not at all.
 
-    `card` is the text of `README.md`. `state` is what the stage needs to go on, in tensors and plain Python values
-    only, because it is read again without unpickling anything else; TypeError names what is neither.
+    `card` is the text of `README.md`; `beside` has the texts of other files by their names. `state` is what the stage
+    needs to go on, in tensors and plain Python values only, because it is read again without unpickling anything else;
+    TypeError names what is neither.
     """
     import torch
 
@@ -60,6 +62,8 @@ def save_checkpoint(
         model.save_pretrained(partial)
         tokenizer.save_pretrained(partial)
         (partial / CARD).write_text(card, encoding="utf-8")
+        for name, text in (beside or {}).items():
+            (partial / name).write_text(text, encoding="utf-8")
         if protocol is not None:
             protocol.write(partial)
         if state is not None:

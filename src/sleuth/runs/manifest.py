@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -16,6 +17,7 @@ from sleuth import __version__
 from sleuth.recipe import Recipe
 from sleuth.runs.atomic import write_text
 
+_WAY_TO_A_JUDGE = re.compile(r"\.judge\.(urls\.\d+|seconds|at_once|budget|key_variable|verdicts)$")
 _LIBRARIES = ("torch", "transformers", "tokenizers", "numpy", "tantivy")
 
 
@@ -100,10 +102,14 @@ def versions() -> dict[str, str]:
 
 
 def identity(recipe: Recipe) -> dict[str, Any]:
-    """What makes a run that run: dotted key -> value of everything but where it came from, how early it ends and
-    who is told."""
+    """What makes a run that run: dotted key -> value of everything but where it came from, how early it ends, who is
+    told, and where a judge is to be reached: another server of the same model says the same."""
     table = recipe.model_dump(mode="json", exclude={"resolved_from", "trackers"})
-    return {key: value for key, value in _flat(table, "") if not key.endswith(".stop_after")}
+    return {
+        key: value
+        for key, value in _flat(table, "")
+        if not key.endswith(".stop_after") and not _WAY_TO_A_JUDGE.search(key)
+    }
 
 
 def recipe_hash(recipe: Recipe) -> str:

@@ -28,8 +28,8 @@ STAGE_KEY = r"stage\.\d+\.(?!kind$|name$)"
 class RunFolder:
     """An open run folder; one process at a time may hold it.
 
-    `recipe.toml` (resolved), `manifest.json`, `metrics.jsonl`, `log.txt`, and the folders `rollouts`, `eval` and
-    `checkpoints`. Use it as a context manager, or `close` it.
+    `recipe.toml` (resolved), `manifest.json`, `metrics.jsonl`, `log.txt`, where a model judges `verdicts.sqlite`, and
+    the folders `rollouts`, `eval` and `checkpoints`. Use it as a context manager, or `close` it.
     """
 
     def __init__(
@@ -42,6 +42,7 @@ class RunFolder:
         self.rollouts = path / "rollouts"
         self.eval = path / "eval"
         self.checkpoints = path / "checkpoints"
+        self.verdicts = path / "verdicts.sqlite"
         self.accepted_reward = accepted_reward
         self.backlog = Backlog(self.say)
         self._console: Callable[[str], None] = _to_stderr

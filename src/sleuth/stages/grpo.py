@@ -13,6 +13,7 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from sleuth.build import (
+    Bench,
     answer_scorer_of,
     misfits_of,
     optimisation_of,
@@ -28,7 +29,7 @@ from sleuth.learn.advantages import has_signal
 from sleuth.learn.policy import NotFiniteError, Policy, frozen_copy, no_update
 from sleuth.recipe.stages import GrpoRecipe
 from sleuth.render import Renderer
-from sleuth.rollout import Rollout, scored
+from sleuth.rollout import Rollout
 from sleuth.runs.checkpoints import step_name
 from sleuth.runs.protocol import ProtocolCard
 from sleuth.runs.protocol_differences import differences
@@ -37,6 +38,7 @@ from sleuth.stages.crediting import credited
 from sleuth.stages.endless_order import EndlessOrder
 from sleuth.stages.evidence import episodes_showing
 from sleuth.stages.gain import require_text
+from sleuth.stages.judge_exam import CARDS, in_file, require_accurate
 from sleuth.stages.memory import TokenBudget
 from sleuth.stages.stage_run import Saved, StageRun, last_step
 from sleuth.stages.step_figures import Advantages, probe_lines, sampled_entropy, step_figures, values_of
@@ -50,22 +52,24 @@ def run_grpo(stage: GrpoRecipe, run: StageRun) -> Path:
     saved = run.saved()
     if saved and saved.steps >= last_step(stage):
         return saved.checkpoint
-    return train(stage, run, Learner(stage, run, saved), saved)
+    with Bench(run.folder.verdicts) as bench:
+        return train(stage, run, Learner(stage, run, saved, bench), saved)
 
 
 class Learner:
     """The objects of one GRPO stage, and its step. Engine and policy share one model: weights are never copied."""
 
-    def __init__(self, stage: GrpoRecipe, run: StageRun, saved: Saved | None) -> None:
+    def __init__(self, stage: GrpoRecipe, run: StageRun, saved: Saved | None, bench: Bench) -> None:
         self.stage = stage
         self.run = run
+        self.bench = bench
         self.model, self.tokenizer = run.load(saved.checkpoint if saved else run.model)
         self.renderer = Renderer(self.tokenizer)
         self.order = EndlessOrder(select_tasks(stage.data), seed=run.key, taken=saved.state["asked"] if saved else 0)
         self.setting = setting_of(stage.env, self.tokenizer, self.order.items)
         if stage.credit is not None:
             require_text(self.setting.dialect)
-        self.reward = reward_of(stage.reward, self.setting.dialect, self.tokenizer)
+        self.reward = reward_of(stage.reward, self.setting.dialect, self.tokenizer, bench)
         self.engine = LocalEngine(self.model, self.tokenizer, slots=stage.slots, context=stage.context)
         self.policy = Policy(
             self.model,
@@ -77,7 +81,8 @@ class Learner:
         self.played: list[Group] = []  # in the last step, and where they are kept
         self.rollouts = run.folder.rollouts
         questions = questions_hash(self.order.items)
-        self.reward_spec = reward_spec_of(stage.reward)
+        self.judges = require_accurate(stage.reward, bench, run.folder)
+        self.reward_spec = reward_spec_of(stage.reward, bench.identity)
         self.protocol = self.setting.protocol(
             answer_scorer_of(stage.reward), stage.context, reward=self.reward_spec, questions_sha256=questions
         )
@@ -104,6 +109,7 @@ class Learner:
             return lines
         tasks = self.order.peek(self.stage.probe_prompts)
         played = asyncio.run(self._groups(tasks, step=0, first_prompt=0))
+        self.bench.figures()  # what was asked of the probe is no step's
         return lines + probe_lines(played, searches=not refines(self.setting.dialect))
 
     def step(self, step: int) -> dict[str, Any]:
@@ -123,7 +129,7 @@ class Learner:
         if update["entropy"] is None:  # without an update it matters most whether siblings differ at all
             update["entropy"] = sampled_entropy(groups)
         seconds = {"seconds_rollout": played - started, "seconds_update": updated - played}
-        return step_figures(groups, advantages, replaced) | credit | update | seconds
+        return step_figures(groups, advantages, replaced) | self.bench.figures() | credit | update | seconds
 
     def note(self, figures: dict[str, Any]) -> str:
         """What matters most: reward, and whether there is anything to learn from."""
@@ -147,7 +153,8 @@ class Learner:
             "budget": self.budget.tokens,
             "reward": self.reward_spec.model_dump(mode="json"),
         }
-        return self.run.save(step, self.model, self.tokenizer, state, protocol=self.protocol)
+        beside = {CARDS: in_file(self.judges)} if self.judges else {}
+        return self.run.save(step, self.model, self.tokenizer, state, protocol=self.protocol, beside=beside)
 
     async def _play(self, step: int) -> tuple[list[Group], set[int]]:
         """The step's scored groups in the order in which they were played, and which of them were replaced. If the
@@ -175,10 +182,13 @@ class Learner:
             temperature=stage.sampling.temperature,
             key=(*self.run.key, step),
         )
-        played = await rollout.groups(
-            tasks, self.setting.env, samples=stage.samples_per_prompt, first_prompt=first_prompt
+        groups = await rollout.groups(
+            tasks,
+            self.setting.env,
+            samples=stage.samples_per_prompt,
+            first_prompt=first_prompt,
+            reward=self.reward,
         )
-        groups = await scored(played, self.reward)
         if any(reward.shuffle for reward in stage.reward):
             groups = shuffled_scores(groups, key=(*self.run.key, step))
         return groups

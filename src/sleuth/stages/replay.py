@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from sleuth.build import dialect_in, optimisation_of, policy_loss_of, reward_of
+from sleuth.build import Bench, dialect_in, optimisation_of, policy_loss_of, reward_of
 from sleuth.learn.policy import Policy, frozen_copy
 from sleuth.recipe.stages import GrpoRecipe
 from sleuth.render import load_tokenizer
@@ -63,7 +63,8 @@ def replay(
 
     The weights before it are those of the nearest earlier checkpoint, or of the model that the stage began with, and
     the updates of the steps between, made again from their rollouts. Shuffled scores cannot be dealt again: they stay,
-    and so do the credits of single searches.
+    and so do the credits of single searches. A judge is asked only where the rewards are others, and then for what
+    was not kept.
     Raises SleuthError where a file is missing.
     """
     stage = run.recipe.stage[run.index]
@@ -82,8 +83,9 @@ def replay(
     anew = groups
     if not any(reward.shuffle for reward in changed.reward):
         tokenizer = load_tokenizer(str(run.model))
-        reward = reward_of(changed.reward, dialect_in(changed.env), tokenizer)
-        anew = list(map(_with_credits_of, groups, asyncio.run(scored(groups, reward))))
+        with Bench(run.folder.verdicts, asks=changed.reward != stage.reward) as bench:
+            reward = reward_of(changed.reward, dialect_in(changed.env), tokenizer, bench)
+            anew = list(map(_with_credits_of, groups, asyncio.run(scored(groups, reward))))
     left_out = [all(value is None for value in of_group) for of_group in advantages]
     weighed = [advantages_of(group, changed, replaced=out) for group, out in zip(anew, left_out, strict=True)]
     was = None

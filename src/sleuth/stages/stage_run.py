@@ -65,7 +65,7 @@ class StageRun:
     def key(self) -> tuple[int, ...]:
         """The beginning of every random draw's name. After a roll-back the draws are others: the same ones would lead
         to where the run came from."""
-        times = self.folder.manifest.roll_backs(self._stage.name)
+        times = self.folder.manifest.roll_backs(self.stage.name)
         return (self.recipe.seed, self.index, *([times] if times else []))
 
     def load(self, path: str | Path) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
@@ -98,27 +98,29 @@ class StageRun:
         state: Mapping[str, Any],
         *,
         protocol: ProtocolCard | None = None,
+        beside: Mapping[str, str] | None = None,
     ) -> Path:
-        """A checkpoint after `step` steps of this stage; those that it has outlived go, and first, where both do not
-        fit on the disk. Raises OSError (ENOSPC), with the last one untouched, where there is no room all the same."""
+        """A checkpoint after `step` steps of this stage, with the texts `beside` as files; those that it has outlived
+        go, and first, where both do not fit on the disk. Raises OSError (ENOSPC), with the last one untouched, where
+        there is no room all the same."""
         checkpoint = self.folder.checkpoints / step_name(self.first_step + step)
         card = self._card(checkpoint, protocol)
         self._make_room(checkpoint_bytes(model, state))
-        with self.folder.costing(self._stage.name, "saving"):
-            save_checkpoint(checkpoint, model, tokenizer, card=card, protocol=protocol, state=state)
+        with self.folder.costing(self.stage.name, "saving"):
+            save_checkpoint(checkpoint, model, tokenizer, card=card, protocol=protocol, state=state, beside=beside)
         prune_checkpoints(self.folder.checkpoints, checkpoint, self._retention(best=self.best()))
         return checkpoint
 
     def checkpoints(self) -> list[Path]:
         """Those of this stage that it can go on from, oldest first."""
-        steps = range(self.first_step + 1, self.first_step + self._stage.steps + 1)
+        steps = range(self.first_step + 1, self.first_step + self.stage.steps + 1)
         own = [place for place in checkpoints_in(self.folder.checkpoints) if step_of(place) in steps]
         return [place for place in own if resumable(place)]
 
     def best(self) -> Path | None:
         """The checkpoint before which the mean reward of a few steps was highest, the earlier one of equals; None where
         no reward is paid."""
-        rows = [row for row in self.folder.metrics.rows() if row["stage"] == self._stage.name]
+        rows = [row for row in self.folder.metrics.rows() if row["stage"] == self.stage.name]
         rewards = {row["step"]: row.get("reward_mean") for row in rows}
 
         def reached(checkpoint: Path) -> float | None:
@@ -142,17 +144,16 @@ class StageRun:
         for place in reversed(checkpoints_in(self.folder.checkpoints)):
             if step_of(place) > step_of(best):
                 remove_checkpoint(place)
-        self.folder.manifest.add_roll_back(self._stage.name, left=step_of(last), begun_at=step_of(best))
-        return (
-            f"back from step {step_of(last)} to step {step_of(best)}, the best checkpoint of stage {self._stage.name}"
-        )
+        self.folder.manifest.add_roll_back(self.stage.name, left=step_of(last), begun_at=step_of(best))
+        return f"back from step {step_of(last)} to step {step_of(best)}, the best checkpoint of stage {self.stage.name}"
 
     def held_bytes(self) -> int:
         """What the checkpoints of this stage take."""
         return sum(bytes_in(place) for place in self.checkpoints())
 
     @property
-    def _stage(self) -> TrainingRecipe:
+    def stage(self) -> TrainingRecipe:
+        """What this stage is told."""
         stage = self.recipe.stage[self.index]
         assert isinstance(stage, TrainingRecipe)
         return stage
@@ -169,7 +170,7 @@ class StageRun:
         )
 
     def _retention(self, *, best: Path | None, keep: int | None = None) -> Retention:
-        stage = self._stage
+        stage = self.stage
         return Retention(
             keep=keep or stage.keep, milestone_every=stage.milestone_every, best=best, after=self.first_step
         )

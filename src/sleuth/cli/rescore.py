@@ -1,0 +1,76 @@
+"""`sleuth rescore`: a run's rollouts under another reward."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sleuth.types import SleuthError
+
+if TYPE_CHECKING:
+    from sleuth.evaluation.intervals import Measured
+    from sleuth.stages.rescoring import Rescored
+
+
+def rescore(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.", show_default=False)],
+    reward: Annotated[
+        Path, typer.Option(metavar="NEW.toml", help="A file of [[reward]] tables, as in a recipe.", show_default=False)
+    ],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Compute the rewards of a run's rollouts again, under another reward, and tell how far the two agree.
+
+    Nothing is generated. Verdicts of a judge come from those that the run kept; what is not there is asked for, unless
+    only weights are others: then no call is made.
+    """
+    from sleuth.cli.watching import watched
+    from sleuth.pipeline import trained_stages
+    from sleuth.recipe.parts import load_rewards
+    from sleuth.recipe.stages import GrpoRecipe
+    from sleuth.runs.run_folder import RunFolder
+    from sleuth.stages.rescoring import rescore as rescored
+
+    rewards = load_rewards(reward)
+    folder = RunFolder.look(run)
+    stages = [one for one in trained_stages(folder.recipe, folder) if isinstance(one.stage, GrpoRecipe)]
+    if not stages:
+        raise SleuthError(f"{run}: no stage of it plays episodes, so there are no rollouts to score")
+    with watched("rescore") as progress:
+        found = [rescored(stage, rewards, progress=progress) for stage in stages]
+    if as_json:
+        typer.echo(json.dumps({"stages": [one.as_json() for one in found]}))
+        return
+    for one in found:
+        _print(one, reward)
+
+
+def _print(found: Rescored, reward: Path) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False)
+    console.print(f"{found.stage}: {found.episodes:,} episodes in {found.groups:,} groups of {found.steps:,} steps")
+    table = Table("", "as it was", f"under {reward}", box=box.SIMPLE_HEAD, pad_edge=False)
+    both = (found.before, found.after)
+    table.add_row("mean score", *("none" if one.mean is None else f"{one.mean:.3f}" for one in both))
+    table.add_row("without a score", *(f"{one.missing:,}" for one in both))
+    table.add_row("groups that teach", *(_shown(one.signal) for one in both))
+    console.print(table)
+    console.print(f"Kendall's tau-b of siblings  {_shown(found.within)}, of {found.within.n:,} questions")
+    console.print(f"of all episodes              {'none' if found.overall is None else f'{found.overall:.2f}'}")
+    console.print(f"the same sibling is best in  {_shown(found.same_best)} of groups")
+    if found.judge:
+        console.print(f"judge                        {found.judge['judge_asked']:,} questions asked, ", end="")
+        console.print(f"{found.judge['judge_cached']:,} known")
+    if found.after.why:
+        console.print(f"the first without a score: {found.after.why}", markup=False)
+
+
+def _shown(figure: Measured) -> str:
+    """`0.94 (0.80 to 0.98)`."""
+    return "none" if figure.value is None else f"{figure.value:.2f} ({figure.low:.2f} to {figure.high:.2f})"

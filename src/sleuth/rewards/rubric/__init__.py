@@ -1,0 +1,1 @@
+"""What an answer is worth by criteria that are written down."""

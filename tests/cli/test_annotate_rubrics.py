@@ -1,0 +1,194 @@
+"""`sleuth annotate rubrics`: criteria of a teacher's, tried by a judge, each row paid for once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chat_server import MODEL, ChatServer, part, says, scored
+from typer.testing import CliRunner, Result
+
+from sleuth.cli.app import app
+from sleuth.data.questions import load_questions
+from sleuth.types import Rubric
+
+TOWNS = {"q1": "Tarn", "q2": "Velde", "q3": "Ulm"}
+
+
+def criterion(title: str, description: str) -> dict[str, str]:
+    return {"title": title, "description": description}
+
+
+def written(body: dict[str, Any]) -> dict[str, Any]:
+    """What a sound teacher writes: the town of the evidence is wanted."""
+    town = part(body, "evidence").split()[-1].split(".")[0]
+    return {
+        "positive_rubrics": [criterion("Birthplace", f"Names {town}.")],
+        "negative_rubrics": [criterion("The sea", "Tells of the sea.")],
+    }
+
+
+def teach(body: dict[str, Any]) -> tuple[int, object]:
+    """Teacher and judge in one: a criterion is fulfilled where its last word stands in the answer, undenied."""
+    if wanted := part(body, "criterion"):
+        answer = part(body, "answer")
+        return says(scored(2 * (wanted.split()[-1].strip(".") in answer and "not" not in answer)))
+    return says(json.dumps(written(body)))
+
+
+@pytest.fixture
+def server() -> Iterator[ChatServer]:
+    with ChatServer(answer=teach).running() as server:
+        yield server
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    rows = [
+        {
+            "id": id_,
+            "question": "Where was Ada Voss born?",
+            "tool_output": f"<snippet id=a1>Ada Voss was born in {town}.</snippet>",
+            "answer": f"<snippet id=a1>Ada Voss was born in {town}.</snippet>",
+            "type": "one_hop",
+        }
+        for id_, town in TOWNS.items()
+    ]
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+def annotated(data: Path, server: ChatServer, *options: str, judged: bool = True) -> Result:
+    told = f'urls = ["{server.url}"]\nmodel = "{MODEL}"\n'
+    teacher, judge = data.with_name("teacher.toml"), data.with_name("judge.toml")
+    teacher.write_text(f"[teacher]\n{told}")
+    judge.write_text(f'[judge]\nkind = "http"\n{told}')
+    asked = ["--judge", str(judge)] if judged else []
+    out = data.with_name("out.jsonl")
+    return CliRunner().invoke(
+        app, ["annotate", "rubrics", str(data), "--teacher", str(teacher), "--out", str(out), *asked, *options]
+    )
+
+
+def teachers(server: ChatServer) -> int:
+    """How often the teacher was asked."""
+    return sum(not part(body, "criterion") for body in server.asked)
+
+
+def test_rows_come_back_with_criteria_that_tell_their_answer_from_spoiled_ones(
+    data: Path, server: ChatServer, tmp_path: Path
+) -> None:
+    result = annotated(data, server, "--json")
+    assert result.exit_code == 0, result.stderr
+    told = json.loads(result.stdout)
+    assert (told["kept"], told["left_out"], told["without"]) == (3, 0, {})
+    assert {way: share["value"] for way, share in told["separated"].items()} == {
+        "another": 1.0,
+        "half": 1.0,
+        "denied": 1.0,
+    }
+    tasks = {task.id: task for task in load_questions(tmp_path / "out.jsonl")}
+    assert tasks["q2"].rubrics == (
+        Rubric(title="Birthplace", description="Names Velde."),
+        Rubric(title="The sea", description="Tells of the sea.", wanted=False),
+    )
+    assert tasks["q2"].kind == "one_hop"
+
+
+def test_begun_again_it_asks_for_nothing_that_is_there_and_a_half_written_line_is_written_anew(
+    data: Path, server: ChatServer, tmp_path: Path
+) -> None:
+    annotated(data, server, "--limit", "2")
+    assert teachers(server) == 2
+    out = tmp_path / "out.jsonl"
+    whole = out.read_text()
+    out.write_text(whole[:-20])  # as a killed process leaves it
+    result = annotated(data, server)
+    assert teachers(server) == 4
+    assert "2 rows more with criteria, 1 from before" in result.stdout
+    assert {task.id for task in load_questions(out)} == set(TOWNS)
+    annotated(data, server)
+    assert teachers(server) == 4
+
+
+def test_rows_without_an_id_are_known_again_by_their_place(data: Path, server: ChatServer) -> None:
+    rows = [json.loads(line) for line in data.read_text().splitlines()]
+    data.write_text("".join(json.dumps({key: row[key] for key in row if key != "id"}) + "\n" for row in rows))
+    server.answer = lambda body: (400, {"detail": "?"}) if "Velde" in part(body, "evidence") else teach(body)
+    assert annotated(data, server, judged=False).exit_code == 1
+    server.answer = teach
+    asked = teachers(server)
+    assert "1 rows more with criteria, 2 from before" in annotated(data, server, judged=False).stdout
+    assert teachers(server) == asked + 1
+
+
+def test_criteria_that_tell_too_little_go_to_a_file_of_their_own(
+    data: Path, server: ChatServer, tmp_path: Path
+) -> None:
+    def vague(body: dict[str, Any]) -> tuple[int, object]:
+        return says(json.dumps(written(body) | {"positive_rubrics": [criterion("Her name", "Names Ada.")]}))
+
+    server.answer = lambda body: teach(body) if part(body, "criterion") or "Ulm" in str(body) else vague(body)
+    result = annotated(data, server)
+    assert "1 rows more with criteria; 2 left out, whose criteria tell too little" in result.stdout
+    assert [task.id for task in load_questions(tmp_path / "out.jsonl")] == ["q3"]
+    assert {task.id for task in load_questions(tmp_path / "out.left_out.jsonl")} == {"q1", "q2"}
+    annotated(data, server)
+    assert teachers(server) == 3
+
+
+@pytest.mark.parametrize(
+    ("answer", "wrong"),
+    [
+        ({"positive_rubrics": [], "negative_rubrics": []}, "there should be a positive criterion at least"),
+        (
+            {"positive_rubrics": [criterion(f"t{n}", f"d{n}") for n in range(6)], "negative_rubrics": []},
+            "there should be 5 criteria at most, found 6",
+        ),
+        ({"positive_rubrics": [{"title": "x"}], "negative_rubrics": []}, "should have a title and a description"),
+        ({"positive_rubrics": [criterion("x", " ")], "negative_rubrics": []}, "should have a title and a description"),
+        ({"positive_rubrics": [criterion("x", "y")] * 2, "negative_rubrics": []}, "a criterion is there twice"),
+        ({"positive_rubrics": [criterion("a " * 13, "y")], "negative_rubrics": []}, "should have two to six words"),
+        ({"rubrics": []}, "the keys should be positive_rubrics and negative_rubrics"),
+    ],
+)
+def test_what_a_teacher_says_twice_wrongly_is_no_criterion_and_is_asked_for_again(
+    data: Path, server: ChatServer, tmp_path: Path, answer: dict[str, Any], wrong: str
+) -> None:
+    server.answer = lambda body: says(json.dumps(answer))
+    result = annotated(data, server, "--limit", "1", judged=False)
+    assert result.exit_code == 1
+    assert wrong in result.stdout
+    assert teachers(server) == 2
+    assert "That cannot be read" in server.asked[1]["messages"][-1]["content"]
+    assert not (tmp_path / "out.jsonl").exists()
+    server.answer = teach
+    assert annotated(data, server, "--limit", "1", judged=False).exit_code == 0
+
+
+def test_a_judge_that_has_no_verdict_leaves_the_row_for_another_time(data: Path, server: ChatServer) -> None:
+    server.answer = lambda body: (400, {"detail": "?"}) if part(body, "criterion") else teach(body)
+    result = annotated(data, server)
+    assert result.exit_code == 1
+    assert "3 without criteria: the judge gave no verdict" in result.stdout
+    server.answer = teach
+    assert "3 rows more with criteria" in annotated(data, server).stdout
+
+
+def test_what_cannot_be_done_is_one_line(data: Path, server: ChatServer) -> None:
+    for options, said in (
+        (("--out", str(data.with_suffix(".csv"))), "should end in .jsonl"),
+        (("--teacher", str(data.with_name("judge.toml"))), "judge.toml: judge is no key here"),
+    ):
+        result = annotated(data, server, *options)
+        assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+        assert said in result.stderr
+    before = data.read_text()
+    assert "this file is another one's" in annotated(data, server, "--out", str(data)).stderr
+    assert data.read_text() == before
+    data.write_text(before.replace('"answer"', '"reply"'))
+    assert "no row has an `answer`" in annotated(data, server).stderr

@@ -1,0 +1,113 @@
+"""Many criteria in one call: asked in one message, read as strictly as one, kept as a whole."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chat_server import MODEL, ChatServer, part, says
+
+from sleuth.judges.cache import CachedSheetJudge, VerdictCache
+from sleuth.judges.forms import NotAVerdictError
+from sleuth.judges.http import HttpJudge
+from sleuth.judges.sheets import sheet_question
+from sleuth.types import Sheet, Verdict
+
+SHEET = Sheet(
+    question="Where?", answer="In Tarn.", evidence="She was born\nin Tarn.", criteria=("Names\nTarn.", "Sea.")
+)
+
+
+def entry(number: object, score: object = 2, **more: object) -> dict[str, object]:
+    return {"criterion": number, "reason": "so it is", "score": score, **more}
+
+
+def told(*entries: object, **more: object) -> str:
+    return json.dumps({"verdicts": entries, **more})
+
+
+def rated(body: dict[str, Any]) -> tuple[int, object]:
+    """Every criterion whose first word stands in the answer is fulfilled."""
+    criteria = [line.split(". ", 1)[1] for line in part(body, "criteria").splitlines()]
+    scores = [2 * (text.split()[-1].strip(".") in part(body, "answer")) for text in criteria]
+    return says(told(*(entry(number, score) for number, score in enumerate(scores, start=1))))
+
+
+def test_each_verdict_belongs_to_its_criterion() -> None:
+    first, second = sheet_question(SHEET).read(told(entry(1, 2), entry(2, 1)))
+    assert (first.score, second.score, first.reason) == (1.0, 0.5, "so it is")
+
+
+@pytest.mark.parametrize(
+    ("answer", "wrong"),
+    [
+        (told(entry(1)), "an entry for each criterion from 1 to 2"),
+        (told(entry(1), entry(2), entry(3)), "an entry for each criterion"),
+        (told(entry(2), entry(1)), "in order"),
+        (told(entry(1), entry(1)), "in order"),
+        (told(entry(True), entry(2)), "in order"),
+        (told(entry("1"), entry(2)), "in order"),
+        (told(entry(1), entry(2, 3)), "score should be one of 0, 1, 2, found 3"),
+        (told(entry(1), {"criterion": 2, "score": 2}), "the keys should be reason, score"),
+        (told(entry(1), entry(2, note="")), "the keys should be reason, score"),
+        (told(1, 2), "each of the verdicts should be an object"),
+        (told(entry(1), entry(2), total=4), "one JSON object with the key verdicts"),
+        ('{"verdicts": {}}', "a list"),
+        ("[]", "one JSON object"),
+    ],
+)
+def test_a_sheet_that_is_half_answered_is_no_verdict_at_all(answer: str, wrong: str) -> None:
+    with pytest.raises(NotAVerdictError, match=wrong):
+        sheet_question(SHEET).read(answer)
+
+
+def test_a_model_is_asked_once_for_all_criteria_with_tokens_for_each(server: ChatServer) -> None:
+    server.answer = rated
+    judge = HttpJudge([server.url], MODEL, max_tokens=100)
+    [verdicts] = asyncio.run(judge.rate([SHEET]))
+    assert [verdict.score for verdict in verdicts] == [1.0, 0.0]
+    [body] = server.asked
+    assert body["max_tokens"] == 200
+    assert part(body, "criteria") == "1. Names Tarn.\n2. Sea."
+    message = body["messages"][1]["content"]
+    assert message.index("<evidence-") < message.index("<answer-") < message.index("<criteria-")
+    entries = body["response_format"]["json_schema"]["schema"]["properties"]["verdicts"]
+    assert (entries["minItems"], entries["maxItems"]) == (2, 2)
+    assert list(entries["items"]["properties"]) == ["criterion", "reason", "score"]
+    assert (judge.ledger.scored, judge.ledger.calls) == (2, 1)
+
+
+def test_a_sheet_that_cannot_be_read_twice_has_no_verdict_on_any_criterion(server: ChatServer) -> None:
+    server.answer = lambda body: says(told(entry(1)))
+    [verdicts] = asyncio.run(HttpJudge([server.url], MODEL).rate([SHEET]))
+    assert [(verdict.score, verdict.invalid) for verdict in verdicts] == [(None, True)] * 2
+    assert len(server.asked) == 2
+
+
+class Rates:
+    identity = "rates"
+
+    def __init__(self, *verdicts: Verdict) -> None:
+        self.verdicts = list(verdicts)
+        self.asked: list[Sheet] = []
+
+    async def rate(self, sheets: Sequence[Sheet]) -> list[list[Verdict]]:
+        self.asked += sheets
+        await asyncio.sleep(0)
+        return [self.verdicts for _ in sheets]
+
+
+def test_a_sheet_is_kept_as_a_whole_and_asked_again_where_a_verdict_is_missing(tmp_path: Path) -> None:
+    half, whole = Verdict(score=0.5, reason="half"), Verdict(score=1.0)
+    for name, second, asked in (("kept", whole, 1), ("missing", Verdict(score=None), 2)):
+        inner = Rates(half, second)
+        with VerdictCache(tmp_path / name) as cache:
+            judge = CachedSheetJudge(inner, cache)
+            assert asyncio.run(judge.rate([SHEET, SHEET])) == [[half, second]] * 2
+            assert asyncio.run(judge.rate([SHEET])) == [[half, second]]
+            assert judge.tally.take()["cached"] == 3 - asked
+        assert len(inner.asked) == asked

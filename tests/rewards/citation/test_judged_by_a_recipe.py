@@ -1,0 +1,111 @@
+"""A judge that a recipe names: asked once, kept, counted, and never a number where it fails."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from chat_server import MODEL, ChatServer, part, says, scored
+from refined import BORN, refined
+
+from sleuth.build import Bench, require_judges, reward_of, reward_spec_of
+from sleuth.dialects.refine import REFINERS
+from sleuth.recipe.rewards import CitationRecipe
+from sleuth.types import Group, Score, SleuthError
+
+PAINTED = "<snippet id=b2>Ada Voss was a painter.</snippet>"
+BOTH = f"{BORN} {PAINTED}"
+
+
+@pytest.fixture
+def server() -> Iterator[ChatServer]:
+    """Supports all that it is asked."""
+    with ChatServer(answer=lambda body: says(scored(2))).running() as server:
+        yield server
+
+
+def paid(server: ChatServer, **told: object) -> CitationRecipe:
+    judge = {"kind": "http", "urls": (server.url,), "model": MODEL, **told}
+    return CitationRecipe.model_validate({"kind": "citation", "judge": judge})
+
+
+def scores(recipe: CitationRecipe, bench: Bench, *answers: str) -> list[Score]:
+    reward = reward_of([recipe, recipe], REFINERS["answer_only"], None, bench)
+    episodes = tuple(map(refined, answers))
+    return asyncio.run(reward(Group(task=episodes[0].task, episodes=episodes)))
+
+
+def test_a_model_judges_and_is_asked_once_in_this_run_and_the_next(server: ChatServer, tmp_path: Path) -> None:
+    file, recipe = tmp_path / "verdicts.sqlite", paid(server)
+    with Bench(file) as bench:
+        first = scores(recipe, bench, BORN, BOTH)
+        assert [score.value for score in first] == [2.0, 2.0]  # paid twice, as two rewards of one judge
+        # Two different claims, which each of the two rewards wants judged.
+        assert bench.figures() == {"judge_asked": 2, "judge_cached": 2, "judge_missing": 0, "judge_invalid": 0}
+        assert len(server.asked) == 2
+        assert bench.figures()["judge_asked"] == 0
+    with Bench(file) as bench:
+        assert scores(recipe, bench, BORN, BOTH) == first
+        assert bench.figures()["judge_cached"] == 4
+    assert len(server.asked) == 2
+
+
+def test_a_verdict_that_could_not_be_had_makes_a_missing_score_and_is_counted(
+    server: ChatServer, tmp_path: Path
+) -> None:
+    def sometimes(body: dict[str, object]) -> tuple[int, object]:
+        if "painter" in part(body, "claim"):
+            return 400, {"detail": "too long"}
+        return says(scored(2)) if "Tarn" in part(body, "claim") else says("I would not know.")
+
+    server.answer = sometimes
+    with Bench(tmp_path / "verdicts.sqlite") as bench:
+        whole, lacking, unread = scores(
+            paid(server), bench, BORN, BOTH, "<snippet id=c3>Ida Voss was born in Velde.</snippet>"
+        )
+        assert (whole.value, lacking.value, unread.value) == (2.0, None, None)
+        assert lacking.note.startswith("the judge gave no verdict: ")
+        assert "refused with 400" in lacking.note
+        figures = bench.figures()
+        assert (figures["judge_missing"], figures["judge_invalid"]) == (2, 2)  # of each reward one
+
+
+def test_where_nobody_may_be_asked_only_what_was_kept_is_known(server: ChatServer, tmp_path: Path) -> None:
+    file, recipe = tmp_path / "verdicts.sqlite", paid(server)
+    with Bench(file) as bench:
+        scores(recipe, bench, BORN)
+    with Bench(file, asks=False) as bench:
+        known, unknown = scores(recipe, bench, BORN, PAINTED)
+    assert (known.value, unknown.value) == (2.0, None)
+    assert "no verdict was kept, and nobody is asked" in unknown.note
+    assert len(server.asked) == 1
+
+
+def test_verdicts_may_be_kept_elsewhere(server: ChatServer, tmp_path: Path) -> None:
+    with Bench(tmp_path / "run.sqlite") as bench:
+        scores(paid(server, verdicts=tmp_path / "shared.sqlite"), bench, BORN)
+    assert [place.name for place in tmp_path.iterdir()] == ["shared.sqlite"]
+
+
+def test_a_judge_that_is_not_there_is_one_line_that_names_its_reward(server: ChatServer) -> None:
+    require_judges([paid(server)])
+    for recipe, said in (
+        (paid(server, model="gpt-9"), "the judge of the citation reward: model = 'gpt-9': .* does not serve it"),
+        (paid(server, urls=("http://127.0.0.1:9",)), "the judge of the citation reward: urls: .* does not answer"),
+        (paid(server, key_variable="NO_SUCH_KEY"), "there is no such variable in the environment"),
+        (CitationRecipe.model_validate({"kind": "citation", "judge": {"kind": "nli", "model": "/nowhere"}}), "nowhere"),
+    ):
+        with pytest.raises(SleuthError, match=said):
+            require_judges([recipe])
+    assert server.asked == []
+
+
+def test_the_reward_spec_names_the_judge_and_not_where_it_is(server: ChatServer) -> None:
+    spec = reward_spec_of([paid(server)])
+    assert spec.parts[0].scorer.startswith(f"http {MODEL} ")
+    assert reward_spec_of([paid(server, urls=("http://10.0.0.2:8000",), seconds=5.0)]).hash == spec.hash
+    assert reward_spec_of([paid(server, max_tokens=9)]).hash != spec.hash
+    lexical = CitationRecipe.model_validate({"kind": "citation"})
+    assert reward_spec_of([lexical]).parts[0].scorer.startswith("lexical, sum=recommended, formula=f1, ")

@@ -1,0 +1,213 @@
+"""The rubric reward of whole episodes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+
+from sleuth.dialects import DIALECTS
+from sleuth.dialects.refine import REFINERS
+from sleuth.judges import LexicalJudge
+from sleuth.rewards.rubric.reward import Criteria, RubricReward
+from sleuth.rewards.rubric.static import REFINER, STATIC
+from sleuth.types import (
+    Action,
+    Case,
+    Episode,
+    Evidence,
+    Group,
+    Passage,
+    Rubric,
+    Score,
+    Segment,
+    Sheet,
+    Task,
+    Trajectory,
+    Verdict,
+)
+
+TOWN = Rubric(title="Birthplace", description="Ada Voss was born in Tarn.")
+SEA = Rubric(title="The sea", description="Tells of the sea.", wanted=False)
+OUTPUT = "<snippet id=a1>Ada Voss was born in Tarn in 1874.</snippet>"
+EVIDENCE = Evidence(
+    reasoning="", output=OUTPUT, snippets=(Passage(id="a1", title="", text="Ada Voss was born in Tarn in 1874."),)
+)
+TASK = Task(id="q", question="Where was Ada Voss born?", golden_answers=(), evidence=EVIDENCE, rubrics=(TOWN, SEA))
+ABSTAINS = "The tool output does not answer this."
+BORN = "<snippet id=a1>Ada Voss was born in Tarn.</snippet>"
+
+
+class Told:
+    """A judge that finds what it is told to, by criterion; None is one that is out. `asked` keeps every case."""
+
+    def __init__(self, score: Callable[[str, str], float | None]) -> None:
+        self.score = score
+        self.asked: list[Case] = []
+        self.sheets: list[Sheet] = []
+
+    async def judge(self, cases: Sequence[Case]) -> list[Verdict]:
+        self.asked += cases
+        return [Verdict(score=self.score(case.criterion, case.claim), reason="timed out") for case in cases]
+
+    async def rate(self, sheets: Sequence[Sheet]) -> list[list[Verdict]]:
+        self.sheets += sheets
+        return [[Verdict(score=self.score(case.criterion, case.claim)) for case in sheet.cases] for sheet in sheets]
+
+
+def episode(answer: str | None, task: Task = TASK, stop: str = "answered") -> Episode:
+    written = "Ada Voss" if answer is None else f"<answer>{answer}</answer>"
+    trajectory = Trajectory(
+        segments=(
+            Segment(author="template", tokens=(), text=task.question),
+            Segment(author="policy", tokens=(), text=written),
+        ),
+        actions=(Action(kind="invalid" if answer is None else "answer", text=answer or ""),),
+        stop=stop,
+    )
+    return Episode(task=task, sample=0, trajectories=(trajectory,))
+
+
+def scored(reward: RubricReward, *episodes: Episode) -> list[Score]:
+    return asyncio.run(reward(Group(task=episodes[0].task, episodes=episodes)))
+
+
+def reward_by(judge: Told, criteria: Criteria | None = None, **told: object) -> RubricReward:
+    return RubricReward(REFINERS["answer_only"], criteria or Criteria(), judge, **told)  # type: ignore[arg-type]
+
+
+def says_so(criterion: str, answer: str) -> float:
+    return float("Tarn" in answer if "Tarn" in criterion else "sea" in answer)
+
+
+def test_what_is_wanted_pays_and_what_is_not_wanted_costs() -> None:
+    both, neither, best = scored(
+        reward_by(Told(says_so)), episode("Tarn, by the sea."), episode("In a town."), episode(BORN)
+    )
+    assert [both.value, neither.value, best.value] == [0.5, 0.5, 1.0]
+    assert best.parts == {"rubric": 1.0, "rubric_wanted": 1.0, "rubric_unwanted": 0.0}
+    assert best.note == "judged"
+
+
+def test_the_judge_is_shown_question_answer_and_evidence_with_its_ids_and_equal_answers_once() -> None:
+    judge = Told(says_so)
+    scored(reward_by(judge), episode(BORN), episode(BORN))
+    assert judge.asked == [
+        Case(question=TASK.question, evidence=OUTPUT, claim=BORN, criterion=criterion)
+        for criterion in (TOWN.description, SEA.description)
+    ]
+    blind = Told(says_so)
+    scored(reward_by(blind, sees_evidence=False), episode(BORN))
+    assert {case.evidence for case in blind.asked} == {""}
+
+
+def test_a_searcher_is_judged_by_the_passages_that_it_was_shown() -> None:
+    judge = Told(says_so)
+    found = Action(kind="search", text="Ada", passages=EVIDENCE.snippets)
+    searched = Trajectory(
+        segments=(
+            Segment(author="template", tokens=(), text="?"),
+            Segment(author="policy", tokens=(), text="<search>Ada</search>"),
+            Segment(author="env", tokens=(), text="<information>Ada Voss was born in Tarn in</information>"),
+            Segment(author="policy", tokens=(), text="<answer>Tarn</answer>"),
+        ),
+        actions=(found, Action(kind="answer", text="Tarn")),
+    )
+    task = replace(TASK, evidence=None)
+    [score] = scored(
+        RubricReward(DIALECTS["sleuth"], Criteria(), judge), Episode(task=task, sample=0, trajectories=(searched,))
+    )
+    assert score.value == 1.0
+    assert judge.asked[0].evidence == (
+        "[1.1] Ada Voss was born in Tarn in\n\n[1] Ada Voss was born in Tarn in"  # cut as it was shown
+    )
+
+
+@pytest.mark.parametrize("answer", [None, "", "  ", "<snippet id=a1></snippet>", "<snippet id=a1>...</snippet>"])
+def test_no_answer_is_worth_nothing_by_any_aggregation_and_nobody_is_asked(answer: str | None) -> None:
+    judge = Told(lambda criterion, answer: 0.0)
+    for aggregation in ("mean_flipped", "positive_weights", "absolute_weights"):
+        [score] = scored(reward_by(judge, aggregation=aggregation), episode(answer))
+        assert score.value == 0.0
+        assert score.note in ("no_answer", "malformed")
+    assert judge.asked == []
+
+
+def test_an_abstention_is_paid_for_the_faults_it_lacks_only_where_nothing_answers() -> None:
+    judge = Told(lambda criterion, answer: 0.0)
+    for answerable, worth in ((False, 0.5), (True, 0.0), (None, 0.0)):
+        task = replace(TASK, evidence=replace(EVIDENCE, answerable=answerable))
+        assert scored(reward_by(judge), episode(ABSTAINS, task))[0].value == worth
+
+
+def test_one_missing_verdict_makes_a_missing_score_and_leaves_the_siblings() -> None:
+    judge = Told(lambda criterion, answer: None if criterion == SEA.description and "dunes" in answer else 1.0)
+    lacking, whole = scored(reward_by(judge), episode("In Tarn, in the dunes."), episode("In Tarn."))
+    assert (lacking.value, lacking.note) == (None, "the judge gave no verdict: timed out")
+    assert whole.value == 0.5  # wanted and unwanted both fulfilled
+
+
+def test_an_episode_that_failed_without_its_policys_fault_is_missing() -> None:
+    [score] = scored(reward_by(Told(says_so)), episode(None, stop="failed"))
+    assert score.value is None
+
+
+def test_static_criteria_are_told_by_their_names_behind_the_tasks_own() -> None:
+    judge = Told(lambda criterion, answer: 1.0)
+    [score] = scored(reward_by(judge, Criteria(static=REFINER)), episode(BORN))
+    assert [case.criterion for case in judge.asked] == [
+        TOWN.description,
+        SEA.description,
+        *(rubric.description for rubric in REFINER),
+    ]
+    assert score.value == 2 / 5  # two wanted, three flipped
+    assert score.parts["citation_discipline"] == score.parts["off_query_padding"] == 1.0
+    assert "birthplace" not in score.parts
+    [alone] = scored(reward_by(Told(lambda c, a: 1.0), Criteria(own=False, static=REFINER)), episode(BORN))
+    assert alone.value == pytest.approx(1 / 3)
+    assert STATIC["none"] == ()
+
+
+def test_all_criteria_in_one_call_are_worth_the_same() -> None:
+    judge = Told(says_so)
+    apart = scored(reward_by(judge), episode("Tarn, by the sea."), episode(BORN))
+    reward = RubricReward(REFINERS["answer_only"], Criteria(), sheet_judge=judge)
+    assert scored(reward, episode("Tarn, by the sea."), episode(BORN)) == apart
+    assert [sheet.criteria for sheet in judge.sheets] == [(TOWN.description, SEA.description)] * 2
+
+
+def test_dropout_leaves_siblings_the_same_criteria_and_is_drawn_again_as_it_was() -> None:
+    many = tuple(Rubric(title=str(n), description=f"Criterion {n}.") for n in range(40))
+    task = replace(TASK, rubrics=many)
+
+    def drawn(*answers: str, dropout: float = 0.5) -> tuple[Rubric, ...]:
+        return Criteria(dropout=dropout).drawn(Group(task=task, episodes=tuple(episode(a, task) for a in answers)))
+
+    assert drawn("a", "b", dropout=0.0) == many
+    kept = drawn("a", "b")
+    assert kept == drawn("a", "b")
+    assert 8 < len(kept) < 32  # 20 expected; 0.5 % of all draws lie outside
+    assert set(kept) != set(drawn("a", "c"))  # another visit of the same question
+    judge = Told(lambda criterion, answer: 1.0)
+    scored(reward_by(judge, Criteria(dropout=0.5)), episode("a", task), episode("b", task))
+    assert {case.criterion for case in judge.asked if case.claim == "a"} == {rubric.description for rubric in kept}
+    assert {case.criterion for case in judge.asked if case.claim == "b"} == {rubric.description for rubric in kept}
+
+
+def test_one_criterion_is_always_left() -> None:
+    for n in range(20):
+        group = Group(task=TASK, episodes=(episode(str(n)),))
+        assert len(Criteria(dropout=0.99).drawn(group)) >= 1
+
+
+def test_the_lexical_judge_reads_a_criterion_as_a_statement_of_the_answer() -> None:
+    reward = RubricReward(REFINERS["answer_only"], Criteria(), LexicalJudge())
+    task = replace(
+        TASK, rubrics=(TOWN, Rubric(title="Namesake", description="Ada Voss was born in Velde.", wanted=False))
+    )
+    right, wrong = scored(
+        reward, episode(BORN, task), episode("<snippet id=a1>Ada Voss was born in Velde.</snippet>", task)
+    )
+    assert (right.value, wrong.value) == (1.0, 0.0)

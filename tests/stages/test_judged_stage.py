@@ -1,0 +1,162 @@
+"""A run whose rewards a model behind HTTP decides."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chat_server import MODEL, ChatServer, part, says, scored
+
+from sleuth.pipeline import require_inputs
+from sleuth.recipe import load_recipe
+from sleuth.runs.protocol import ProtocolCard
+from sleuth.runs.rollouts import read_rollouts
+from sleuth.types import SleuthError
+
+Run = Callable[..., Path]
+BIRTH = re.compile(r"(.+?) was born in (\d+) in (\w+)\.$")
+
+
+def by_length(body: dict[str, Any]) -> tuple[int, object]:
+    """Something that differs between siblings."""
+    return says(scored(len(part(body, "answer")) % 3))
+
+
+@pytest.fixture
+def server() -> Iterator[ChatServer]:
+    with ChatServer(answer=by_length).running() as server:
+        yield server
+
+
+@pytest.fixture
+def judged(recipe_file: Path, server: ChatServer) -> list[str]:
+    """The overrides that have a model judge the answers of a small search recipe."""
+    judge = f"{{kind='http', urls=['{server.url}'], model='{MODEL}'}}"
+    return [
+        "stage.1.probe_prompts=0",
+        f"stage.1.reward=[{{kind='rubric', own=false, static='refiner', judge={judge}}}]",
+    ]
+
+
+def metrics(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_a_killed_run_pays_for_no_verdict_twice_and_goes_on_to_the_same_weights(
+    run: Run, recipe_file: Path, judged: list[str], server: ChatServer, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    last = run(recipe_file, folder, *judged)
+    rows, asked, weights = metrics(folder), len(server.asked), (last / "model.safetensors").read_bytes()
+    assert asked == sum(row["judge_asked"] for row in rows) > 0
+    assert [row["judge_missing"] + row["judge_invalid"] for row in rows] == [0] * 4
+    assert all(0 <= row["rubric"] <= 1 and 0 <= row["citation_discipline"] <= 1 for row in rows)
+    kept = sqlite3.connect(folder / "verdicts.sqlite").execute("SELECT count(*) FROM verdicts").fetchone()
+    assert kept == (asked,)
+    card = ProtocolCard.read(last)
+    assert card is not None
+    assert card.reward is not None
+    assert card.reward.parts[0].scorer.startswith(f"http {MODEL} ")
+    shutil.rmtree(last)  # as if it had been killed after scoring steps 3 and 4, and before it saved them
+    again = run(recipe_file, folder, *judged)
+    assert len(server.asked) == asked
+    assert [row["judge_asked"] for row in metrics(folder)[2:]] == [0, 0]
+    assert (again / "model.safetensors").read_bytes() == weights
+
+
+def test_what_the_judge_did_not_say_is_missing_and_never_zero(
+    run: Run, recipe_file: Path, judged: list[str], server: ChatServer, tmp_path: Path
+) -> None:
+    server.answer = lambda body: (400, {"detail": "?"}) if len(part(body, "answer")) % 4 == 0 else by_length(body)
+    run(recipe_file, tmp_path / "run", *judged, "stage.1.steps=1", "stage.1.save_every=1")
+    [row] = metrics(tmp_path / "run")
+    assert row["judge_missing"] > 0
+    groups = read_rollouts(tmp_path / "run" / "rollouts" / "step-000001.parquet")
+    lost = [score for group in groups for score in group.scores if score.value is None]
+    assert row["missing_fraction"] == len(lost) / 32
+    assert lost
+    assert all("refused with 400" in score.note for score in lost)
+
+
+def test_a_judge_that_does_not_answer_ends_the_run_before_its_first_step(
+    recipe_file: Path, judged: list[str], server: ChatServer
+) -> None:
+    require_inputs(load_recipe(recipe_file, judged))
+    nobody = [text.replace(server.url, "http://127.0.0.1:9") for text in judged]
+    with pytest.raises(
+        SleuthError, match=r"stage\.1 \(grpo\): the judge of the rubric reward: urls: .* does not answer"
+    ):
+        require_inputs(load_recipe(recipe_file, nobody))
+    assert server.asked == []
+
+
+def test_answers_without_a_criterion_to_judge_them_by_are_refused(recipe_file: Path, judged: list[str]) -> None:
+    with pytest.raises(SleuthError, match="brings no rubrics, so that there is nothing to judge its answers by"):
+        require_inputs(load_recipe(recipe_file, [*judged, "stage.1.reward.0.own=true", "stage.1.reward.0.static=none"]))
+
+
+SHORT = ("stage.1.steps=2", "stage.1.save_every=2", "stage.0.data.limit=1", "stage.2.data.limit=1")
+
+
+def honest(body: dict[str, Any]) -> tuple[int, object]:
+    """Sits the exam as one who knows, and judges answers by their length."""
+    if part(body, "criterion"):
+        return by_length(body)
+    claim, evidence = part(body, "claim"), part(body, "evidence")
+    told = BIRTH.match(claim)
+    return says(scored(2 if told and f"{told[1]} was born in {told[3]} in {told[2]}." in evidence else 0))
+
+
+def exam_questions(server: ChatServer) -> int:
+    return sum("<claim-" in body["messages"][1]["content"] for body in server.asked)
+
+
+def test_a_judge_that_passes_its_exam_pays_and_its_card_is_in_every_checkpoint_that_it_trained(
+    run: Run, recipe_file: Path, judged: list[str], server: ChatServer, tmp_path: Path
+) -> None:
+    server.answer = honest
+    bar = "stage.1.reward.0.judge.least_accuracy=0.9"
+    last = run(recipe_file, tmp_path / "run", *judged, bar, *SHORT)
+    [card] = json.loads((last / "judges.json").read_text())
+    assert (card["accuracy"], card["questions"]) == (1.0, 32 * 9)
+    assert card["judge"].startswith(f"http {MODEL} ")
+    assert exam_questions(server) == card["calls"] == 32 * 9 + 42  # every seventh twice
+    shutil.rmtree(last)
+    run(recipe_file, tmp_path / "run", *judged, bar, *SHORT)
+    assert exam_questions(server) == card["calls"]  # who has passed is not asked again
+    assert json.loads((last / "judges.json").read_text()) == [card]
+
+
+def test_a_judge_below_the_bar_trains_nothing_and_may_try_again(
+    run: Run, recipe_file: Path, judged: list[str], server: ChatServer, tmp_path: Path
+) -> None:
+    server.answer = lambda body: says(scored(2))  # supports everything: right about 2 kinds of 9
+    bar = "stage.1.reward.0.judge.least_accuracy=0.9"
+    with pytest.raises(SleuthError, match=r"is right about 0\.222 of an exam's claims .* nothing is trained by it"):
+        run(recipe_file, tmp_path / "run", *judged, bar, *SHORT)
+    assert metrics(tmp_path / "run") == []
+    server.answer = honest
+    run(recipe_file, tmp_path / "run", *judged, bar, *SHORT)
+    assert len(metrics(tmp_path / "run")) == 2
+
+
+def test_a_judge_that_watches_is_told_of_in_the_figures_and_moves_no_weight(
+    run: Run, recipe_file: Path, judged: list[str], server: ChatServer, tmp_path: Path
+) -> None:
+    alone = run(recipe_file, tmp_path / "alone", *judged, *SHORT)
+    with ChatServer(answer=lambda body: says(scored(2 - len(part(body, "answer")) % 3))).running() as other:
+        watcher = f"{{share=1.0, judge={{kind='http', urls=['{other.url}'], model='{MODEL}', max_tokens=99}}}}"
+        watched = run(recipe_file, tmp_path / "run", *judged, f"stage.1.reward.0.watch={watcher}", *SHORT)
+        asked = len(other.asked)
+        shutil.rmtree(watched)
+        run(recipe_file, tmp_path / "run", *judged, f"stage.1.reward.0.watch={watcher}", *SHORT)
+        assert len(other.asked) == asked > 0
+    rows = metrics(tmp_path / "run")
+    assert all(0 < row["watch_agreement"] < 1 and row["watch_verdicts"] > 0 for row in rows)
+    assert (watched / "model.safetensors").read_bytes() == (alone / "model.safetensors").read_bytes()

@@ -1,0 +1,111 @@
+"""A run's rollouts under another reward: nothing is generated, and nobody is asked twice."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chat_server import MODEL, ChatServer, part, says, scored
+from typer.testing import CliRunner, Result
+
+from sleuth.cli.app import app
+from sleuth.runs.rollouts import read_rollouts
+
+RUBRIC = "kind='rubric', own=false, static='refiner'"
+
+
+def by_length(body: dict[str, Any]) -> tuple[int, object]:
+    length = len(part(body, "answer")) + len(part(body, "criterion"))
+    return (400, {"detail": "?"}) if length % 11 == 0 else says(scored(length % 3))
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ChatServer]:
+    with ChatServer(answer=by_length).running() as server:
+        yield server
+
+
+@pytest.fixture
+def folder(run: Callable[..., Path], recipe_file: Path, server: ChatServer, tmp_path: Path) -> Path:
+    """A run of two steps whose reward is a model's and a format's."""
+    judge = f"{{kind='http', urls=['{server.url}'], model='{MODEL}'}}"
+    reward = f"stage.1.reward=[{{{RUBRIC}, judge={judge}}}, {{kind='format', weight=0.5}}]"
+    short = ("stage.1.probe_prompts=0", "stage.1.steps=2", "stage.0.data.limit=2", "stage.2.data.limit=2")
+    run(recipe_file, tmp_path / "run", reward, *short)
+    return tmp_path / "run"
+
+
+def rescored(folder: Path, tables: str, *options: str) -> Result:
+    file = folder.parent / "new.toml"
+    file.write_text(tables)
+    return CliRunner().invoke(app, ["rescore", str(folder), "--reward", str(file), *options])
+
+
+def told(folder: Path, tables: str) -> dict[str, Any]:
+    result = rescored(folder, tables, "--json")
+    assert result.exit_code == 0, result.stderr
+    return json.loads(result.stdout)["stages"][0]
+
+
+def test_another_reward_is_told_beside_the_old_one_and_new_weights_make_no_call(
+    folder: Path, server: ChatServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judge = f"judge = {{ kind = 'http', urls = ['{server.url}'], model = '{MODEL}' }}\n"
+    rubric = f"[[reward]]\nkind = 'rubric'\nown = false\nstatic = 'refiner'\n{judge}"
+    formatted = "[[reward]]\nkind = 'format'\nweight = 0.5\n"
+    before = len(server.asked)
+
+    def refuse(body: dict[str, Any]) -> tuple[int, object]:
+        raise AssertionError("a judge was asked")
+
+    monkeypatch.setattr(server, "answer", refuse)
+    same = told(folder, rubric + formatted)
+    values = [
+        [score.value for score in group.scores]
+        for file in sorted((folder / "rollouts").iterdir())
+        for group in read_rollouts(file)
+    ]
+    flat = [value for group in values for value in group]
+    assert (same["steps"], same["groups"], same["episodes"]) == (2, 8, 64)
+    assert [same["before"][key] == same["after"][key] for key in ("mean", "missing", "signal")] == [True] * 3
+    assert same["before"]["missing"] == flat.count(None) > 0
+    assert same["within"]["value"] == same["overall"] == same["same_best"]["value"] == 1.0
+    assert same["within"]["n"] > 0
+    other = told(folder, rubric + formatted.replace("0.5", "3.0"))
+    assert other["after"]["mean"] != other["before"]["mean"]
+    assert other["after"]["missing"] == other["before"]["missing"]  # what was missing is not asked for either
+    alone = told(folder, formatted)
+    assert (alone["judge"], alone["after"]["missing"]) == ({}, 0)
+    assert len(server.asked) == before
+
+    monkeypatch.setattr(server, "answer", by_length)
+    aggregated = told(folder, rubric + "aggregation = 'positive_weights'\n")
+    assert aggregated["judge"]["judge_cached"] > 0
+    assert aggregated["judge"]["judge_asked"] == aggregated["judge"]["judge_missing"] > 0
+    assert -1 <= aggregated["within"]["value"] <= 1
+    text = rescored(folder, rubric + formatted).stdout
+    assert "64 episodes in 8 groups of 2 steps" in text
+    assert "Kendall's tau-b of siblings  1.00" in text
+    assert "the first without a score: the judge gave no verdict" in text
+
+
+@pytest.mark.parametrize(
+    ("tables", "said"),
+    [
+        ("", "new.toml: reward is missing"),
+        ("[[reward]]\nkind = 'formt'\n", 'new.toml: reward.0.kind = "formt": should be one of'),
+        ("[[reward]]\nkind = 'format'\nshuffle = true\n", "scores that were dealt out anew say nothing"),
+        ("[[reward]]\nkind = 'rubric'\n", "brings no rubrics"),
+    ],
+)
+def test_what_cannot_be_paid_is_one_line(
+    run: Callable[..., Path], recipe_file: Path, tmp_path: Path, tables: str, said: str
+) -> None:
+    run(recipe_file, tmp_path / "run", "stage.1.probe_prompts=0", "stage.1.steps=1", "stage.0.data.limit=1")
+    result = rescored(tmp_path / "run", tables)
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert said in result.stderr
+    assert rescored(tmp_path, tables).exit_code == 2
