@@ -41,7 +41,7 @@ EPISODE_REWARDS: dict[str, tuple[int, Callable[[Episode, Dialect], float]]] = {
 """What may be paid for beside the answer, by kind: a version, raised whenever the same episode could score differently,
 and the function that measures an episode."""
 
-CITATION_VERSION = 1
+CITATION_VERSION = 2
 """Raised whenever the same episode could score differently under the citation reward or under one of its judges."""
 
 

@@ -24,6 +24,8 @@ class AlarmsRecipe(StrictModel):
     """Episodes used to search, and no longer do."""
     no_signal: AlarmAction = "warn"
     """In no group do the scores differ."""
+    gamed_reward: AlarmAction = "warn"
+    """A known trick is paid no less than an honest answer."""
     mismatch: AlarmAction = "warn"
     """Sampler and learner disagree on the log-probabilities of the same tokens."""
     tiny_updates: AlarmAction = "warn"

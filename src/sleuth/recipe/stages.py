@@ -166,6 +166,9 @@ class GrpoRecipe(TrainingRecipe):
     """How many more rounds of questions a step may play to replace groups whose scores are all equal."""
     probe_prompts: NonNegativeInt = 32
     """Questions of the small probe that the stage plays beside its training; 0 leaves it out."""
+    red_team_every: NonNegativeInt = 50
+    """Steps after which, with an env that refines, known tricks are scored by the reward beside honest answers, as they
+    are before the first; 0 leaves that out."""
     min_siblings: Annotated[int, Field(ge=2)] = 2
     """A group with fewer scored siblings is dropped and counted."""
     max_missing_fraction: Annotated[float, Field(ge=0, le=1)] = 0.5
