@@ -9,20 +9,24 @@ from pathlib import Path
 from typing import Literal, get_args
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 
 from sleuth.build import (
     EPISODE_REWARDS,
+    add_tokens,
     context_of,
     load_model,
     load_outline,
     misfits_of,
+    random_model,
     retriever_of,
     search_setting,
 )
 from sleuth.engines.local import LocalEngine
 from sleuth.recipe.envs import SearchEnvRecipe
 from sleuth.recipe.rewards import AnswerRewardRecipe, RewardRecipe
+from sleuth.recipe.training import InitRecipe
 from sleuth.render import load_tokenizer
 from sleuth.retrieval.bm25 import build_index
 from sleuth.rewards.scorers import SCORERS
@@ -105,3 +109,42 @@ def test_a_scorer_is_tried_on_the_prompt_as_the_chat_template_writes_it() -> Non
     assert misfits("research_rules", "system") == []  # the template ends with the assistant's marker
     [told] = misfits("plain", "raw")
     assert "would pay a well-formed right answer 0" in told
+
+
+def test_an_added_token_is_one_token_and_begins_as_other_words_do(folder: Path) -> None:
+    model, tokenizer = load_model(str(folder), dtype="float32", device="cpu")
+    words, before = len(tokenizer), model.get_input_embeddings().weight.detach().clone()
+    tags = [f"<tag{number}>" for number in range(200)]
+    assert add_tokens(model, tokenizer, [*tags, " wrote"]) == tags
+    assert tokenizer.encode("<tag0><tag1>", add_special_tokens=False) == [words, words + 1]
+    assert tokenizer.decode([words, words + 1]) == "<tag0><tag1>"
+    after = model.get_input_embeddings().weight.detach()
+    assert after.shape == (words + 200, before.shape[1]) == model.get_output_embeddings().weight.shape
+    assert torch.equal(after[:words], before)
+    assert model.config.vocab_size == words + 200
+    torch.testing.assert_close(after[words:].mean(dim=0), before.mean(dim=0), atol=0.05, rtol=0)
+    assert after[words:].std().item() == pytest.approx(before.std().item(), rel=0.05)
+
+
+def test_added_tokens_begin_the_same_every_time(folder: Path) -> None:
+    one, other = (load_model(str(folder), dtype="float32", device="cpu") for _ in range(2))
+    for model, tokenizer in (one, other):
+        torch.manual_seed(id(model) % 1000)
+        add_tokens(model, tokenizer, ["<snippet id=", "</snippet>"])
+    assert torch.equal(one[0].get_input_embeddings().weight, other[0].get_input_embeddings().weight)
+
+
+def test_a_model_with_room_for_more_words_keeps_its_size(folder: Path) -> None:
+    model, tokenizer = load_model(str(folder), dtype="float32", device="cpu")
+    model.resize_token_embeddings(len(tokenizer) + 64, mean_resizing=False)
+    add_tokens(model, tokenizer, ["<snippet id="])
+    assert model.get_input_embeddings().weight.shape[0] == len(tokenizer) + 63
+
+
+def test_where_input_and_output_are_two_tables_both_have_the_token(folder: Path) -> None:
+    tokenizer = load_tokenizer(str(folder))
+    init = InitRecipe(layers=1, width=8, heads=1, kv_heads=1, head_dim=8, mlp=8, context=16, tie=False)
+    model = random_model(init, tokenizer, seed=0)
+    add_tokens(model, tokenizer, ["</snippet>"])
+    assert len(model.get_input_embeddings().weight) == len(model.get_output_embeddings().weight) == len(tokenizer)
+    assert not torch.equal(model.get_input_embeddings().weight[-1], model.get_output_embeddings().weight[-1])

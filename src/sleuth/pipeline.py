@@ -15,12 +15,13 @@ from sleuth.build import Setting, context_of, load_model, require_gradable, requ
 from sleuth.data.overlap import question_overlap
 from sleuth.data.questions import select_tasks
 from sleuth.data.suites import examined_tasks
-from sleuth.recipe import Recipe
+from sleuth.recipe import AnsweredRowsRecipe, Recipe, WorldTextRecipe
 from sleuth.recipe.stages import EvaluateRecipe, GrpoRecipe, SupervisedRecipe, WarmStartRecipe
-from sleuth.render import Renderer
+from sleuth.render import Renderer, encode
 from sleuth.runs.run_folder import RunFolder
 from sleuth.stages.evaluate import run_evaluate
 from sleuth.stages.grpo import run_grpo
+from sleuth.stages.lesson_rows import answered_tasks
 from sleuth.stages.stage_run import StageRun
 from sleuth.stages.supervised import run_supervised
 from sleuth.stages.warm_start import hinted_env, run_warm_start
@@ -95,10 +96,15 @@ def require_inputs(recipe: Recipe) -> dict[int, list[Task]]:
     tokenizer, positions = _base(recipe)
     questions: dict[int, list[Task]] = {}
     for index, stage in enumerate(recipe.stage):
-        if isinstance(stage, SupervisedRecipe):
+        if isinstance(stage, SupervisedRecipe) and isinstance(stage.data, WorldTextRecipe):
             continue
         try:
-            if isinstance(stage, WarmStartRecipe):  # it plays what the stage behind it plays, with a hint
+            if isinstance(stage, SupervisedRecipe):
+                assert isinstance(stage.data, AnsweredRowsRecipe)  # the text of a world needs nothing
+                env, trained = recipe.answered_in(index)
+                context, tasks = trained or positions, answered_tasks(stage.data)
+                questions[index] = tasks
+            elif isinstance(stage, WarmStartRecipe):  # it plays what the stage behind it plays, with a hint
                 warmed = recipe.warmed(index)
                 env, context, tasks = hinted_env(warmed.env, stage.hint), warmed.context, select_tasks(warmed.data)
             else:
@@ -113,6 +119,8 @@ def require_inputs(recipe: Recipe) -> dict[int, list[Task]]:
                 require_judges(stage.reward)
             if tokenizer is not None:
                 _require_room(setting, tokenizer, tasks, context)
+                if isinstance(stage, SupervisedRecipe):
+                    _require_answers_fit(setting, tokenizer, tasks)
         except SleuthError as error:
             raise SleuthError(f"stage.{index} ({stage.name}): {error}") from None
     return questions
@@ -156,6 +164,17 @@ def _require_room(setting: Setting, tokenizer: PreTrainedTokenizerFast, tasks: S
         raise SleuthError(
             f"question {question!r}: its prompt of {tokens} tokens and turn_tokens = {turn} do not fit in "
             f"context = {context}; raise context, lower env.turn_tokens, or leave the question out"
+        )
+
+
+def _require_answers_fit(setting: Setting, tokenizer: PreTrainedTokenizerFast, tasks: Sequence[Task]) -> None:
+    """What is taught must be short enough to be written."""
+    long = heapq.nlargest(LONG_QUESTIONS, tasks, key=lambda task: len(task.reference.encode()))
+    tokens, name = max((len(encode(tokenizer, task.reference)), task.id) for task in long)
+    if tokens > setting.dialect.turn_tokens:
+        raise SleuthError(
+            f"row {name!r}: its answer of {tokens} tokens is more than turn_tokens = {setting.dialect.turn_tokens}, "
+            "in which it is to be written; raise env.turn_tokens, or leave the row out"
         )
 
 

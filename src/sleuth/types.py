@@ -42,19 +42,31 @@ class Passage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Stated:
+    """A claim that a tool output states, the ids of every snippet that does, and whether the question asks for it:
+    `Stated(claim="Ada Voss was born in Tarn.", snippets=("a1",), asked=True)`."""
+
+    claim: str
+    snippets: tuple[str, ...]
+    asked: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
     """What a search agent hands to its refiner: why it searched, and what came back.
 
     `Evidence(reasoning="I need her birthplace.", output="<snippet id=a1>Ada Voss was born in Tarn.</snippet>",
     snippets=(Passage(id="a1", title="", text="Ada Voss was born in Tarn."),), answerable=True)`. `output` is the tool's
     own text, byte for byte; `snippets` are the pieces of it that can be cited, and nothing else ever is evidence.
-    `answerable` says whether they answer the question; None where nobody told.
+    `answerable` says whether they answer the question; None where nobody told. `stated` is all that they state, where
+    the data has an exact table of it.
     """
 
     reasoning: str
     output: str
     snippets: tuple[Passage, ...]
     answerable: bool | None = None
+    stated: tuple[Stated, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

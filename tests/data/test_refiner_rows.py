@@ -12,7 +12,7 @@ import pytest
 
 from sleuth.data.questions import load_questions, questions_hash, task_from_row
 from sleuth.data.tool_output import snippets_of, tool_output_of
-from sleuth.types import Passage, Rubric, SleuthError, Task
+from sleuth.types import Passage, Rubric, SleuthError, Stated, Task
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data"
 real = pytest.mark.skipif(not DATA.is_dir(), reason="the real data is not on this machine")
@@ -85,6 +85,33 @@ def test_a_row_of_ours_is_a_task_with_its_evidence() -> None:
     assert (task.evidence.reasoning, task.evidence.output) == ("I need her birthplace.", OUTPUT)
     assert task.evidence.answerable is True
     assert snippets(task) == {"a1": "Ada Voss was born in Tarn.", "b2": "Bo."}
+
+
+def test_the_table_of_support_comes_with_a_row_of_ours() -> None:
+    support = [{"claim": "Ada Voss was born in Tarn.", "snippets": ["a1"], "asked": True}]
+    task = task_of(OURS | {"support": support})
+    assert task.evidence is not None
+    assert task.evidence.stated == (Stated(claim="Ada Voss was born in Tarn.", snippets=("a1",), asked=True),)
+
+
+@pytest.mark.parametrize(
+    ("support", "expected"),
+    [
+        ("a1", "`support` should be a list such as"),
+        (["a1"], "`support.0` should have claim, snippets and asked, found 'a1'"),
+        (
+            [{"claim": "Bo.", "snippets": ["zz", "b2"]}],
+            "`support.0.snippets` should name snippets of the tool output; zz",
+        ),
+        (
+            [{"claim": "Bo.", "snippets": []}],
+            "`support.0.snippets` should name snippets of the tool output; there is none",
+        ),
+        ([{"snippets": ["b2"]}], "`support.0.claim` should be a string"),
+    ],
+)
+def test_a_table_that_does_not_fit_the_tool_output_is_refused(support: Any, expected: str) -> None:
+    assert complaint(OURS | {"support": support}).startswith(expected)
 
 
 def test_a_published_row_is_the_same_evidence_with_its_rubrics() -> None:

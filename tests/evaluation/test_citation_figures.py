@@ -53,6 +53,7 @@ def test_every_figure_is_over_the_answers_that_have_it() -> None:
     assert told["grounded"] == (2 / 3, 3)
     assert told["right_abstention"] == (1.0, 1)
     assert told["wrong_abstention"] == (0.5, 2)
+    assert told["abstention_f1"] == (2 / 3, 3)
     assert told["claims"] == (2 / 3, 3)
     assert told["response_tokens_mean"] == (3.0, 4)
     assert told["missing"] == (0.25, 4)

@@ -7,6 +7,7 @@ from sleuth.evaluation.intervals import (
     UNMEASURED,
     Measured,
     Stratum,
+    bootstrap_f1,
     bootstrap_mean,
     mean_of_means,
     paired_bootstrap,
@@ -131,3 +132,22 @@ def test_of_many_values_the_bootstrap_interval_is_that_of_the_normal_law() -> No
     measured = bootstrap_mean([1.0, 0.0, 0.0, 0.0] * (MANY // 2))
     assert (measured.value, measured.n) == (0.25, 2 * MANY)
     assert (measured.low, measured.high) == (pytest.approx(0.23658, abs=5e-4), pytest.approx(0.26342, abs=5e-4))
+
+
+def test_an_f1_is_of_all_verdicts_together_and_not_their_mean() -> None:
+    given = [1.0, 1.0, 0.0, 0.0, None]
+    wanted = [1.0, 0.0, 1.0, 0.0, 1.0]
+    found = bootstrap_f1(given, wanted)
+    assert (found.value, found.n) == (2 * 1 / (2 + 2), 4)
+    assert found.low is not None
+    assert found.high is not None
+    assert 0.0 <= found.low < 0.5 < found.high <= 1.0
+    assert bootstrap_f1([1.0, 0.0] * 200, [1.0, 0.0] * 200) == Measured(value=1.0, low=1.0, high=1.0, n=400)
+
+
+def test_samples_of_one_question_are_one_draw_of_an_f1() -> None:
+    assert bootstrap_f1([1.0, 0.0, 1.0], [1.0, 1.0, 1.0], ["a", "a", "b"]).n == 2
+
+
+def test_an_f1_of_what_nobody_says_or_wants_is_unmeasured() -> None:
+    assert bootstrap_f1([0.0, 0.0], [0.0, 0.0]) == bootstrap_f1([None], [1.0]) == UNMEASURED

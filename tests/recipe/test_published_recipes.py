@@ -14,6 +14,7 @@ RECIPES = Path(__file__).parents[2] / "recipes"
 SLIME = "slime, examples/search-r1 and its write-up"
 SEARCH_R1 = "Search-R1, scripts v0.2 of arXiv:2503.09516"
 REASON = "reason-over-search, phase 1 (v0.1) as its repository has it"
+REFINERS = "the cards of the published 4B refiners"
 
 TABLE: list[tuple[str, str, str, Any]] = [
     ("search_r1_slime_3b", SLIME, "model", "Qwen/Qwen2.5-3B"),
@@ -76,6 +77,16 @@ TABLE: list[tuple[str, str, str, Any]] = [
     ("reason_over_search_0.6b_rules", REASON, "loss.clip_low", 0.2),
     ("reason_over_search_0.6b_rules", REASON, "loss.clip_high", 0.2),
     ("reason_over_search_0.6b_rules", REASON, "loss.beta", 0.001),
+    ("refiner_0.6b_single_gpu", REFINERS, "steps", 100),
+    ("refiner_0.6b_single_gpu", REFINERS, "prompts_per_step", 32),
+    ("refiner_0.6b_single_gpu", REFINERS, "samples_per_prompt", 8),
+    ("refiner_0.6b_single_gpu", REFINERS, "context", 6_144 + 1_024),
+    ("refiner_0.6b_single_gpu", REFINERS, "env.turn_tokens", 1_024),
+    ("refiner_0.6b_single_gpu", REFINERS, "env.mode", "answer_only"),
+    ("refiner_0.6b_single_gpu", REFINERS, "sampling.temperature", 1.0),
+    ("refiner_0.6b_single_gpu", REFINERS, "schedule", "constant"),
+    ("refiner_0.6b_single_gpu", REFINERS, "loss.kl", "k3"),
+    ("refiner_0.6b_single_gpu", REFINERS, "loss.beta", 0.001),
 ]
 """(recipe, source, key, value). Keys are of the stage that trains, but for `model`."""
 

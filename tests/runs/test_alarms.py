@@ -37,6 +37,7 @@ DISEASED = {
     "tool_abandonment": {"searched": 0.05},
     "no_signal": {"signal_fraction": 0.0},
     "judge_divergence": {"watch_agreement": 0.7},
+    "gamed_reward": {"tricks_won": ["filler"], "honest_paid": 0.9},
     "mismatch": {"mismatch_kl": 0.3},
     "tiny_updates": {"changed_weights_fraction": 0.001},
     "not_finite": {"not_finite": "the loss of update 20 is nan"},

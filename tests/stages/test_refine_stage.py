@@ -119,7 +119,7 @@ def test_a_run_does_not_go_on_under_another_version_of_the_citation_reward(
 ) -> None:
     run(recipe, tmp_path / "run", "stage.1.stop_after=1")
     with monkeypatch.context() as later:
-        later.setattr(rewards, "CITATION_VERSION", 2)
-        with pytest.raises(SleuthError, match="by version 1 of its scorer, the recipe by version 2"):
+        later.setattr(rewards, "CITATION_VERSION", rewards.CITATION_VERSION + 1)
+        with pytest.raises(SleuthError, match="by version 2 of its scorer, the recipe by version 3"):
             run(recipe, tmp_path / "run")
     assert run(recipe, tmp_path / "run").name == "step-000002"

@@ -29,6 +29,7 @@ from sleuth.build.rewards import (
     reward_spec_of,
 )
 from sleuth.build.setting import Setting, changes_of_card
+from sleuth.build.vocabulary import add_tokens
 
 __all__ = [
     "EPISODE_REWARDS",
@@ -38,6 +39,7 @@ __all__ = [
     "RefineSetting",
     "SearchSetting",
     "Setting",
+    "add_tokens",
     "answer_reward_of",
     "answer_scorer_of",
     "changes_of_card",

@@ -45,7 +45,8 @@ EPISODE_REWARDS: dict[str, tuple[int, Callable[[Episode, Dialect], float]]] = {
 """What may be paid for beside the answer, by kind: a version, raised whenever the same episode could score differently,
 and the function that measures an episode."""
 
-CITATION_VERSION = RUBRIC_VERSION = 1
+CITATION_VERSION = 2
+RUBRIC_VERSION = 1
 """Raised whenever the same episode could score differently under that reward, its criteria in our words included, or
 under a judge of this machine."""
 

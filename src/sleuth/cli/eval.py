@@ -80,6 +80,16 @@ def evaluate(
         Path | None,
         typer.Option(help="Write figures and every record to this JSON file; of a suite, each set beside it."),
     ] = None,
+    rows: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.jsonl",
+            help="Keep rows to refine, with a card beside them: the results of every search, or a refiner's answers.",
+        ),
+    ] = None,
+    accept: Annotated[
+        float, typer.Option(min=0, max=1, help="With --rows, of a refiner: the citation F1 that an answer needs.")
+    ] = 0.8,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as one JSON object.")] = False,
 ) -> None:
     """Ask a model questions: greedy, one sample each; figures with 95 % intervals."""
@@ -87,9 +97,11 @@ def evaluate(
     from sleuth.data.suites import load_suite
     from sleuth.stages.evaluate import ask_suite, evaluation, write_evaluation
     from sleuth.stages.examination import examination_of
+    from sleuth.stages.keep_rows import keep_rows
 
     _require_one(questions, suite, limit, per_set)
     _require_servers(engine, served_as, dtype, index, retriever or [])
+    _require_new(rows, suite)
     if suite is not None and ask_with == "prompt":
         raise SleuthError("--ask-with prompt is for --questions: the sets of a suite bring questions alone")
     asked = load_suite(suite, per_set) if suite is not None else None
@@ -120,10 +132,11 @@ def evaluate(
     if out is not None:
         require_file(out)
     name = Path(model).name
+    answered = examination.ask(tasks, "evaluate") if asked is None else []
     if asked is not None:
         contents = ask_suite(examination, asked, name=name, model=model, file=out)
     else:
-        contents = evaluation(examination.ask(tasks, "evaluate"), examination, name=name, model=model)
+        contents = evaluation(answered, examination, name=name, model=model)
     if out is not None:
         write_evaluation(out, contents)
     figures = {name: figure for name, figure in contents.items() if name not in ("records", "protocol")}
@@ -133,6 +146,9 @@ def evaluate(
         print_sets(contents["name"], contents)
     else:
         _print_table(contents["name"], figures)
+    if rows is not None:
+        kept = keep_rows(rows, answered, examination, model=model, questions=str(questions), bar=accept)
+        typer.echo(kept, err=True)
 
 
 def _trained_with(model: str) -> AskWith:
@@ -163,6 +179,17 @@ def _require_servers(
         raise SleuthError(f"--served-as {served_as} is for a server; give its URL too: --engine URL")
     if index is not None and retrievers:
         raise SleuthError("--index and --retriever are both given: passages come from one of them")
+
+
+def _require_new(rows: Path | None, suite: Path | None) -> None:
+    if rows is None:
+        return
+    if suite is not None:
+        raise SleuthError("--rows is for --questions: a suite is there to be measured with, not to be learned from")
+    if rows.suffix != ".jsonl":
+        raise SleuthError(f"--rows {rows}: should be a .jsonl file")
+    if rows.exists():
+        raise SleuthError(f"--rows {rows}: exists; name a new file")
 
 
 def _print_table(title: str, figures: dict[str, Any]) -> None:

@@ -1,7 +1,8 @@
 """Rows with a tool output to refine, read as tasks. Three layouts:
 
 - ours, which `sleuth world` writes: `id`, `question`, `reasoning` (why the agent searched), `tool_output` and, as far
-  as they are known, `answer` (a good one), `answerable`, `golden_answers`, `rubrics`, `type` and `data_source`;
+  as they are known, `answer` (a good one), `answerable`, `golden_answers`, `rubrics`, `support` (every claim that the
+  snippets state: `{"claim": "...", "snippets": ["a1"], "asked": true}`), `type` and `data_source`;
 - the published refiners' (rl_hard_gpt5_sft_gpt54rubric and its kin): `conversations` of `role` and `content`, whose
   last assistant turn is an answer, `metadata`, `rubrics` as JSON text, `gpt5_generation`. The tool output is what
   stands in `<tool_output>` in what user and tool say; without the tag, all that they say. `metadata.tool_query` is the
@@ -14,17 +15,28 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
 from sleuth.data.rows import Row, checked_text, text_of
 from sleuth.data.tool_output import snippets_of, tool_output_of
-from sleuth.types import Evidence, Passage, Rubric, SleuthError
+from sleuth.types import Evidence, Passage, Rubric, SleuthError, Stated, Task
 
 COLUMNS = (
-    *("conversations", "rubrics", "gpt5_generation", "reasoning", "tool_output", "answerable", "answer", "sources"),
+    *(
+        "conversations",
+        "rubrics",
+        "gpt5_generation",
+        "reasoning",
+        "tool_output",
+        "answerable",
+        "answer",
+        "sources",
+        "support",
+    ),
     *(f"metadata.{key}" for key in ("sample_id", "traj_idx", "turn_index", "pass", "tool_query")),
     "metadata.citation_metrics.citation_score_applicable",
 )
@@ -48,6 +60,31 @@ def as_ours(row: Row, where: str) -> Row:
     return row if row.get("id") is not None else dict(row) | {"id": f"row_{where.rpartition(':')[2]}"}
 
 
+def row_of(task: Task) -> dict[str, Any]:
+    """A task with a tool output as a row of ours: reading it gives the task again, but for a prompt of its own."""
+    evidence = task.evidence
+    assert evidence is not None  # whoever has none is no row of this kind
+    rubrics = {
+        f"{sign}_rubrics": [
+            {"title": rubric.title, "description": rubric.description} for rubric in task.rubrics if rubric.wanted == of
+        ]
+        for sign, of in (("positive", True), ("negative", False))
+    }
+    return {
+        "id": task.id,
+        "question": task.question,
+        "reasoning": evidence.reasoning,
+        "tool_output": evidence.output,
+        "answerable": evidence.answerable,
+        "golden_answers": list(task.golden_answers),
+        "answer": task.reference,
+        "rubrics": rubrics if task.rubrics else None,
+        "support": [asdict(stated) for stated in evidence.stated],
+        "type": task.kind,
+        "data_source": task.source,
+    }
+
+
 def evidence_of(row: Row, where: str) -> Evidence:
     """What a row of ours has to refine. Raises SleuthError where there is nothing to cite in it, and something should
     be."""
@@ -62,7 +99,8 @@ def evidence_of(row: Row, where: str) -> Evidence:
             "<snippet id=ID>text</snippet>"
         )
     reasoning = checked_text(row["reasoning"], "reasoning", where) if row.get("reasoning") else ""
-    return Evidence(reasoning=reasoning, output=output, snippets=snippets, answerable=answerable)
+    stated = tuple(_stated(row.get("support"), {snippet.id for snippet in snippets}, where))
+    return Evidence(reasoning=reasoning, output=output, snippets=snippets, answerable=answerable, stated=stated)
 
 
 def rubrics_of(row: Row, where: str) -> tuple[Rubric, ...]:
@@ -167,6 +205,26 @@ def _passages(sources: Sequence[Mapping[str, Any]], where: str) -> Iterator[Pass
                 title=str(source.get("title") or ""),
                 text=checked_text(text, f"sources.{at}.text", where),
             )
+
+
+def _stated(found: Any, ids: Set[str], where: str) -> Iterator[Stated]:
+    """The table of support, whose ids are those of the tool output."""
+    entries = [] if found is None else found
+    if isinstance(entries, str) or not isinstance(entries, Sequence | np.ndarray):
+        raise SleuthError(f'{where}: `support` should be a list such as [{{"claim": "...", "snippets": ["a1"]}}]')
+    for at, entry in enumerate(entries):
+        if not isinstance(entry, Mapping):
+            raise SleuthError(f"{where}: `support.{at}` should have claim, snippets and asked, found {entry!r:.40}")
+        given = entry.get("snippets")
+        snippets = tuple(str(id_) for id_ in (given if given is not None else ()))
+        unknown = sorted(set(snippets) - ids)
+        if not snippets or unknown:
+            raise SleuthError(
+                f"{where}: `support.{at}.snippets` should name snippets of the tool output; "
+                f"{' and '.join(unknown) or 'there is none'}"
+            )
+        claim = checked_text(entry.get("claim"), f"support.{at}.claim", where)
+        yield Stated(claim=claim, snippets=snippets, asked=bool(entry.get("asked")))
 
 
 def _criteria(found: Any, key: str, where: str, *, wanted: bool) -> Iterator[Rubric]:

@@ -73,6 +73,31 @@ def bootstrap_mean(
     return Measured(value=float(means.mean()), low=float(low), high=float(high), n=n)
 
 
+def bootstrap_f1(
+    given: Sequence[float | None],
+    wanted: Sequence[float | None],
+    clusters: Sequence[Hashable] | None = None,
+    seed: int = 0,
+) -> Measured:
+    """The F1 of aligned verdicts (1 or 0) with those that were wanted, with a percentile bootstrap interval over
+    clusters. Unmeasured where neither ever says 1; a resample in which that is so is left out."""
+    known = [None if one is None or other is None else one * other for one, other in zip(given, wanted, strict=True)]
+    said = [None if both is None else one for both, one in zip(known, given, strict=True)]
+    asked = [None if both is None else one for both, one in zip(known, wanted, strict=True)]
+    hits, sums = (
+        np.array(_cluster_means(known, clusters), dtype=float) * 2,
+        np.array(_cluster_means(said, clusters), dtype=float) + np.array(_cluster_means(asked, clusters), dtype=float),
+    )
+    n = len(sums)
+    if not sums.any():
+        return UNMEASURED
+    rng = np.random.default_rng(seed)
+    drawn = np.concatenate([rng.multinomial(n, np.full(n, 1 / n), size=BLOCK) for _ in range(RESAMPLES // BLOCK)])
+    below = drawn @ sums
+    low, high = np.quantile((drawn @ hits)[below > 0] / below[below > 0], [0.025, 0.975])
+    return Measured(value=float(hits.sum() / sums.sum()), low=float(low), high=float(high), n=n)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stratum:
     """One of several populations that were measured side by side, with what `bootstrap_mean` takes."""

@@ -11,7 +11,7 @@ from sleuth.evaluation.arms import Difference, Runs
 from sleuth.evaluation.arms import difference as difference_of_arms
 from sleuth.evaluation.citation_figures import FIGURES as CITATION_FIGURES
 from sleuth.evaluation.failures import evidence_shown
-from sleuth.evaluation.intervals import Measured, Stratum, mean_of_means
+from sleuth.evaluation.intervals import Measured, Stratum, bootstrap_mean, mean_of_means
 
 Evaluation = Mapping[str, Any]
 """The contents of an `eval/NAME.json`."""
@@ -36,8 +36,8 @@ FIGURES = (
 )
 """What `question_value` can tell of a record, in the order of tables."""
 
-MEANS = {"f1", "searches_mean", "searches_two_hop", "response_tokens_mean", "padding", "claims"} | {
-    name for name in CITATION_FIGURES if name.startswith("citation_") or name == "valid_ids"
+MEANS = {"f1", "searches_mean", "searches_two_hop", "response_tokens_mean"} | {
+    name for name, measured in CITATION_FIGURES.items() if measured is bootstrap_mean
 }
 """Those of them that are no share."""
 

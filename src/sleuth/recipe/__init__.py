@@ -1,6 +1,6 @@
 """A run as strict models read from TOML. Never imports torch."""
 
-from sleuth.recipe.data import ExaminationRecipe, QuestionsRecipe, WorldTextRecipe
+from sleuth.recipe.data import AnsweredRowsRecipe, ExaminationRecipe, QuestionsRecipe, WorldTextRecipe
 from sleuth.recipe.envs import RefineEnvRecipe, SearchEnvRecipe
 from sleuth.recipe.load import load_recipe
 from sleuth.recipe.recipe import Recipe, ResolvedFrom, StageRecipe
@@ -19,6 +19,7 @@ from sleuth.recipe.training import InitRecipe, TrainingRecipe
 
 __all__ = [
     "AnswerRewardRecipe",
+    "AnsweredRowsRecipe",
     "CitationRecipe",
     "EvaluateRecipe",
     "ExaminationRecipe",

@@ -26,6 +26,8 @@ class AlarmsRecipe(StrictModel):
     """In no group do the scores differ."""
     judge_divergence: AlarmAction = "warn"
     """The judge that watches agrees less with the one that pays than it did."""
+    gamed_reward: AlarmAction = "warn"
+    """A known trick is paid no less than an honest answer."""
     mismatch: AlarmAction = "warn"
     """Sampler and learner disagree on the log-probabilities of the same tokens."""
     tiny_updates: AlarmAction = "warn"

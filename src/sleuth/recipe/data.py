@@ -39,6 +39,12 @@ class QuestionsRecipe(StrictModel):
     (Search-R1's parquet files do); prompt = "bare" is nothing but that place."""
 
 
+class AnsweredRowsRecipe(QuestionsRecipe):
+    """Rows that bring an answer of their own, which is taught as what follows the prompt."""
+
+    kind: Literal["rows"]
+
+
 class ExaminationRecipe(StrictModel):
     """What an evaluation asks: one file of questions, or a suite of test sets."""
 

@@ -7,6 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, NonNegativeInt, model_validator
 
+from sleuth.recipe.data import AnsweredRowsRecipe
 from sleuth.recipe.envs import EnvRecipe, RefineEnvRecipe
 from sleuth.recipe.rewards import RewardRecipe
 from sleuth.recipe.stages import EvaluateRecipe, GrpoRecipe, SupervisedRecipe, WarmStartRecipe
@@ -66,6 +67,21 @@ class Recipe(StrictModel):
         near = trained[_nearest(trained, index)]
         return stage.env or near.env, stage.context or near.context
 
+    def answered_in(self, index: int) -> tuple[RefineEnvRecipe, int | None]:
+        """The environment that asks for the answers which a supervised stage teaches, and the context: its own, or
+        those of the nearest `grpo` stage. Without such a stage there is no context but the model's."""
+        stage = self.stage[index]
+        assert isinstance(stage, SupervisedRecipe)
+        trained = {at: other for at, other in enumerate(self.stage) if isinstance(other, GrpoRecipe)}
+        near = trained[_nearest(trained, index)] if trained else None
+        env = stage.env or (near.env if near else None)
+        if not isinstance(env, RefineEnvRecipe):
+            raise ValueError(
+                f'stage.{index}.env is missing: data.kind = "rows" is asked in an env of kind = "refine", and there is '
+                "no grpo stage to take such a one from"
+            )
+        return env, near.context if near else None
+
     def paid_in(self, index: int) -> tuple[RewardRecipe, ...]:
         """The rewards of a stage; of an evaluation, those of the nearest `grpo` stage; none where there is none."""
         trained = {at: stage for at, stage in enumerate(self.stage) if isinstance(stage, GrpoRecipe)}
@@ -77,6 +93,13 @@ class Recipe(StrictModel):
         if stage is None:
             raise ValueError(f'stage.{index}.kind = "warm_start" prepares a grpo stage, and none stands behind it')
         return stage
+
+    @model_validator(mode="after")
+    def _answers_are_asked_for(self) -> Self:
+        for index, stage in enumerate(self.stage):
+            if isinstance(stage, SupervisedRecipe) and isinstance(stage.data, AnsweredRowsRecipe):
+                self.answered_in(index)
+        return self
 
     @model_validator(mode="after")
     def _warm_starts_have_their_stage(self) -> Self:

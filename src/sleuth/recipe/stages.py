@@ -15,7 +15,7 @@ from pydantic import (
 )
 
 from sleuth.recipe.credit import CreditRecipe
-from sleuth.recipe.data import ExaminationRecipe, QuestionsRecipe, WorldTextRecipe
+from sleuth.recipe.data import AnsweredRowsRecipe, ExaminationRecipe, QuestionsRecipe, WorldTextRecipe
 from sleuth.recipe.envs import EnvRecipe, RefineEnvRecipe, Role
 from sleuth.recipe.rewards import RewardTable
 from sleuth.recipe.strict import Name, Row, StrictModel
@@ -139,9 +139,22 @@ class SupervisedRecipe(TrainingRecipe):
     """Rows of text in one optimiser step."""
     source_weight: NonNegativeFloat = 1.0
     """How much a token of source text (passages) counts in the loss, where a token of a teacher counts 1."""
-    data: WorldTextRecipe
+    data: Annotated[WorldTextRecipe | AnsweredRowsRecipe, Field(discriminator="kind")]
+    env: RefineEnvRecipe | None = None
+    """What asks for the answers of kind = "rows"; absent: that of the nearest `grpo` stage."""
+    tokens: Row[Annotated[str, Field(min_length=1)]] = ()
+    """Texts that become one token each, such as tags, where the tokenizer writes them with several."""
     init: InitRecipe | None = None
     """Start from random weights of this shape instead of the recipe's model."""
+
+    @model_validator(mode="after")
+    def _text_fits(self) -> Self:
+        if isinstance(self.data, WorldTextRecipe):
+            if self.env is not None:
+                raise ValueError('env asks for the answers of data.kind = "rows"; world text is taught as it is')
+        elif self.init is not None:
+            raise ValueError('init has a tokenizer made for data.kind = "world_text" alone; name a model instead')
+        return self
 
 
 REFINER_REWARDS = ("citation", "rubric", "format")
@@ -166,6 +179,9 @@ class GrpoRecipe(TrainingRecipe):
     """How many more rounds of questions a step may play to replace groups whose scores are all equal."""
     probe_prompts: NonNegativeInt = 32
     """Questions of the small probe that the stage plays beside its training; 0 leaves it out."""
+    red_team_every: NonNegativeInt = 50
+    """Steps after which, with an env that refines, known tricks are scored by the reward beside honest answers, as they
+    are before the first; 0 leaves that out."""
     min_siblings: Annotated[int, Field(ge=2)] = 2
     """A group with fewer scored siblings is dropped and counted."""
     max_missing_fraction: Annotated[float, Field(ge=0, le=1)] = 0.5

@@ -119,6 +119,17 @@ def judge_divergence(rows: Rows) -> str | None:
     )
 
 
+def gamed_reward(rows: Rows) -> str | None:
+    """A trick is worth as much as honesty; told where the red team had its turn."""
+    won = rows[-1].get("tricks_won") if rows else None
+    if not won:
+        return None
+    return (
+        f"{', '.join(won)}: paid no less than an honest answer, which is paid {rows[-1]['honest_paid']:.2f}; a policy "
+        'may find that: take sum = "recommended", or another judge'
+    )
+
+
 def mismatch(rows: Rows) -> str | None:
     """The sampler is not the policy that is trained."""
     values = [abs(row["mismatch_kl"]) for row in rows[-RECENT:] if row.get("mismatch_kl") is not None]
@@ -153,6 +164,7 @@ DISEASES: dict[str, Callable[[Rows], str | None]] = {
     "tool_abandonment": tool_abandonment,
     "no_signal": no_signal,
     "judge_divergence": judge_divergence,
+    "gamed_reward": gamed_reward,
     "mismatch": mismatch,
     "tiny_updates": tiny_updates,
     "not_finite": not_finite,

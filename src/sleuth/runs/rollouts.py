@@ -26,6 +26,7 @@ from sleuth.types import (
     Score,
     Segment,
     SleuthError,
+    Stated,
     Task,
     Trajectory,
 )
@@ -42,12 +43,14 @@ _SEGMENT = pa.struct(
         ("cut", pa.int32()),
     ]
 )
+_STATED = pa.struct([("claim", pa.string()), ("snippets", pa.list_(pa.string())), ("asked", pa.bool_())])
 _EVIDENCE = pa.struct(
     [
         ("reasoning", pa.string()),
         ("output", pa.string()),
         ("snippets", pa.list_(_PASSAGE)),
         ("answerable", pa.bool_()),  # null: nobody told
+        ("stated", pa.list_(_STATED)),  # null: the file is from before there was a table
     ]
 )
 _RUBRIC = pa.struct([("title", pa.string()), ("description", pa.string()), ("wanted", pa.bool_())])
@@ -201,7 +204,9 @@ def _task(row: Mapping[str, Any]) -> Task:
 def _evidence(row: Mapping[str, Any] | None) -> Evidence | None:
     if row is None:
         return None
-    return Evidence(**{**row, "snippets": tuple(Passage(**snippet) for snippet in row["snippets"])})
+    snippets = tuple(Passage(**snippet) for snippet in row["snippets"])
+    stated = tuple(Stated(**entry | {"snippets": tuple(entry["snippets"])}) for entry in row["stated"] or ())
+    return Evidence(**{**row, "snippets": snippets, "stated": stated})
 
 
 def _score(row: Mapping[str, Any]) -> Score:

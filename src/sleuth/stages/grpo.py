@@ -40,6 +40,7 @@ from sleuth.stages.evidence import episodes_showing
 from sleuth.stages.gain import require_text
 from sleuth.stages.judge_exam import CARDS, in_file, require_accurate
 from sleuth.stages.memory import TokenBudget
+from sleuth.stages.red_team import Attack, attack
 from sleuth.stages.stage_run import Saved, StageRun, last_step
 from sleuth.stages.step_figures import Advantages, probe_lines, sampled_entropy, step_figures, values_of
 from sleuth.stages.training import train
@@ -105,6 +106,8 @@ class Learner:
         changed = differences(before, self.protocol, ("the first checkpoint", "this stage")) if before else []
         lines = [f"another protocol: {sentence}" for sentence in changed]
         lines += misfits_of(self.stage.reward, self.setting)
+        if self._is_attacked:
+            lines.append(self._attack(self.order.items).line())
         if not self.stage.probe_prompts:
             return lines
         tasks = self.order.peek(self.stage.probe_prompts)
@@ -129,7 +132,23 @@ class Learner:
         if update["entropy"] is None:  # without an update it matters most whether siblings differ at all
             update["entropy"] = sampled_entropy(groups)
         seconds = {"seconds_rollout": played - started, "seconds_update": updated - played}
-        return step_figures(groups, advantages, replaced) | self.bench.figures() | credit | update | seconds
+        figures = step_figures(groups, advantages, replaced) | self.bench.figures()
+        return figures | credit | update | seconds | self._attacked(step)
+
+    @property
+    def _is_attacked(self) -> bool:
+        return bool(self.stage.red_team_every) and refines(self.setting.dialect)
+
+    def _attacked(self, step: int) -> dict[str, Any]:
+        """What known tricks would have been paid on the questions of this step, where it is their turn."""
+        if not self._is_attacked or step % self.stage.red_team_every:
+            return {}
+        return self._attack([group.task for group in self.played]).figures()
+
+    def _attack(self, tasks: Sequence[Task]) -> Attack:
+        found = asyncio.run(attack(tasks, self.setting, self.reward))
+        self.bench.figures()  # what was asked of the judges for it is no step's
+        return found
 
     def note(self, figures: dict[str, Any]) -> str:
         """What matters most: reward, and whether there is anything to learn from."""
@@ -142,7 +161,9 @@ class Learner:
         return [f"step {step}: in no group do the scores differ, so there was nothing to learn and no update"]
 
     def evidence(self, alarm: str) -> str:
-        """Episodes of the last step, and where they can be read."""
+        """Episodes of the last step, and where they can be read; none shows what tricks would have been paid."""
+        if alarm == "gamed_reward":
+            return ""
         return f"; see {', '.join(episodes_showing(alarm, self.played))} in {self.rollouts.name}"
 
     def save(self, step: int) -> Path:

@@ -9,12 +9,13 @@ from typing import Any, cast
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from sleuth.build import pick_device, random_model
+from sleuth.build import add_tokens, context_of, pick_device, random_model
 from sleuth.learn.batch import Batch, Row, collate
 from sleuth.learn.logprobs import token_hits
 from sleuth.learn.prefix_tree import pack
-from sleuth.recipe.stages import SupervisedRecipe
+from sleuth.recipe import SupervisedRecipe, WorldTextRecipe
 from sleuth.render import Renderer
+from sleuth.stages.lesson_rows import lesson_rows
 from sleuth.stages.pupil import Pupil
 from sleuth.stages.stage_run import Saved, StageRun, last_step
 from sleuth.stages.training import saves_at, train
@@ -43,7 +44,7 @@ class Reader(Pupil):
         super().__init__(stage, run, saved, *(run.load(saved.checkpoint) if saved else _first_model(stage, run)))
         self.stage = stage
         self.renderer = Renderer(self.tokenizer)
-        self.rows = TextRows(stage.data.people, stage.data.mix, run.key)
+        self.rows, self.protocol = lesson_rows(stage, run, self.tokenizer, context_of(self.model))
 
     def step(self, step: int) -> dict[str, Any]:
         """One optimiser step on the next rows; where the weights are saved, also what they hold of held-out rows."""
@@ -51,8 +52,8 @@ class Reader(Pupil):
         first = (step - 1) * self.stage.rows_per_step
         pieces = [self.rows.row(index) for index in range(first, first + self.stage.rows_per_step)]
         figures = self.learn(text_batch(pieces, self.renderer, self.stage.source_weight), started)
-        if saves_at(self.stage, step):
-            found = held_out(self.model, self.renderer, self.stage)
+        if saves_at(self.stage, step) and isinstance(self.stage.data, WorldTextRecipe):
+            found = held_out(self.model, self.renderer, self.stage.data, self.stage.tokens_per_micro_batch)
             figures |= {f"{HELD_OUT}{kind}": share for kind, share in found.items()}
         return figures
 
@@ -64,14 +65,14 @@ class Reader(Pupil):
         return [f"step {step}, held out: {', '.join(found)}"] if found else []
 
 
-def held_out(model: PreTrainedModel, renderer: Renderer, stage: SupervisedRecipe) -> dict[str, float]:
+def held_out(model: PreTrainedModel, renderer: Renderer, data: WorldTextRecipe, budget: int) -> dict[str, float]:
     """By kind of row, the share of teachers' tokens that the model holds likeliest, on names and wordings that are
     never trained. Reading below 0.9 is too poor a base for reinforcement learning: what is found would not pay."""
     shares = {}
-    for kind in stage.data.mix:
-        text = TextRows(stage.data.people, {kind: 1.0}, HELD_OUT_KEY, split="test")
+    for kind in data.mix:
+        text = TextRows(data.people, {kind: 1.0}, HELD_OUT_KEY, split="test")
         batch = text_batch([text.row(index) for index in range(HELD_OUT_ROWS)], renderer, source_weight=0.0)
-        parts = pack(batch, stage.tokens_per_micro_batch)
+        parts = pack(batch, budget)
         shares[kind] = sum(int(token_hits(model, part.to(model.device)).sum()) for part in parts) / batch.tokens_trained
     return shares
 
@@ -82,7 +83,7 @@ def text_batch(rows: list[list[Piece]], renderer: Renderer, source_weight: float
     weight_of = {"teacher": 1.0, "source": source_weight}
 
     def row(pieces: list[Piece]) -> Row:
-        segments = [renderer.render(piece) for piece in pieces]
+        segments = renderer.render_all(pieces)
         emphasis = [weight_of.get(segment.author, 0.0) for segment in segments for _ in segment.tokens]
         return Row(
             tokens=tuple(token for segment in segments for token in segment.tokens),
@@ -95,8 +96,11 @@ def text_batch(rows: list[list[Piece]], renderer: Renderer, source_weight: float
 
 def _first_model(stage: SupervisedRecipe, run: StageRun) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
     if stage.init is None:
-        return run.load(run.model)
-    tokenizer = make_tokenizer(stage.data.people)
-    model = random_model(stage.init, tokenizer, run.recipe.seed)
-    cast(torch.nn.Module, model).to(pick_device(run.recipe.device))
+        model, tokenizer = run.load(run.model)
+    else:
+        assert isinstance(stage.data, WorldTextRecipe)  # no other recipe with an init can be read
+        tokenizer = make_tokenizer(stage.data.people)
+        model = random_model(stage.init, tokenizer, run.recipe.seed)
+        cast(torch.nn.Module, model).to(pick_device(run.recipe.device))
+    add_tokens(model, tokenizer, stage.tokens)
     return model, tokenizer

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from sleuth.dialects.refine import REFINERS
 from sleuth.judges import LexicalJudge
 from sleuth.rewards.citation.reward import CitationReward
-from sleuth.types import Action, Episode, Evidence, Group, Passage, Score, Segment, Task, Trajectory
+from sleuth.types import Action, Episode, Evidence, Group, Passage, Score, Segment, Stated, Task, Trajectory
 
 SNIPPETS = {
     "a1": "Ada Voss was born in Tarn in 1874.",
@@ -24,6 +24,7 @@ def refined(
     snippets: Mapping[str, str] = SNIPPETS,
     golden: tuple[str, ...] = ("Tarn",),
     answerable: bool | None = True,
+    stated: tuple[Stated, ...] = (),
     before: str = "",
     stop: str = "answered",
 ) -> Episode:
@@ -33,6 +34,7 @@ def refined(
         output="".join(f"<snippet id={id_}>{text}</snippet>" for id_, text in snippets.items()),
         snippets=tuple(Passage(id=id_, title="", text=text) for id_, text in snippets.items()),
         answerable=answerable,
+        stated=stated,
     )
     task = Task(id="q", question="where was Ada Voss born?", golden_answers=golden, evidence=evidence)
     closing = "</answer>" if stop == "answered" else ""

@@ -30,6 +30,7 @@ def test_a_right_answer_with_its_source_is_paid_in_full_and_tells_its_parts() ->
         "citation_f1": 1.0,
         "citation_precision_concatenated": 1.0,
         "valid_ids": 1.0,
+        "invented_ids": 0.0,
         "grounded": 1.0,
         "well_formed": 1.0,
     }

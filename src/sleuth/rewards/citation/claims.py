@@ -31,10 +31,11 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CitedAnswer:
-    """An answer taken apart. `padding` is the share of its words that no citation stands behind, or that say again what
-    an earlier claim said; 0 for an answer without words."""
+    """An answer taken apart, of so many `words`. `padding` is the share of them that no citation stands behind, or that
+    say again what an earlier claim said; 0 for an answer without words."""
 
     claims: tuple[Claim, ...]
+    words: int
     padding: float
 
     @property
@@ -101,4 +102,4 @@ def _merged(parts: Iterator[tuple[str, tuple[str, ...]]]) -> CitedAnswer:
         if ids:
             known = earlier or Claim(text=plain, ids=())
             claims[said] = Claim(text=known.text, ids=tuple(dict.fromkeys((*known.ids, *ids))))
-    return CitedAnswer(claims=tuple(claims.values()), padding=padding / words if words else 0.0)
+    return CitedAnswer(claims=tuple(claims.values()), words=words, padding=padding / words if words else 0.0)

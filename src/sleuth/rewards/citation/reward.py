@@ -11,7 +11,8 @@ from sleuth.rewards.citation.abstention import abstains
 from sleuth.rewards.citation.claims import CitedAnswer
 from sleuth.rewards.citation.evidence import citable, read_answer
 from sleuth.rewards.citation.measure import Citations, EvidenceTexts, cases_of, measure
-from sleuth.rewards.citation.sums import Graded, RewardSum
+from sleuth.rewards.citation.sums import Graded, RewardSum, brevity_of
+from sleuth.rewards.citation.table import compare
 from sleuth.rewards.episode import FAILED
 from sleuth.rewards.format import well_formed
 from sleuth.rewards.supplied import stands_in
@@ -50,8 +51,10 @@ class CitationReward:
 
     Parts: `citation_recall`, `citation_precision`, `citation_f1`, `citation_precision_concatenated` and `valid_ids` (0
     where the answer claims nothing, left out where it rightly does not), `claims`, `padding`, `abstained`,
-    `right_abstention` (of questions without an answer), `well_formed`, and `grounded` where the task can tell. The note
-    is `cited`, `abstained`, `uncited`, or why there was no answer.
+    `right_abstention` (of questions without an answer), `well_formed`, `invented_ids` where it cites any, `grounded`
+    where the task can tell. Where the data has an exact table of what its snippets state, what that makes of the answer
+    is told beside it and never paid: `claim_precision`, `claim_recall`, `claim_f1` and `off_query`. The note is
+    `cited`, `abstained`, `uncited`, or why there was no answer.
     """
 
     def __init__(
@@ -93,6 +96,7 @@ class CitationReward:
             well_formed=bool(whole),
             valid=reading.abstained or (citations.claims > 0 and citations.valid_ids == 1),
             finished=reading.episode.trajectory.stop != "length",
+            brevity=brevity_of(reading.cited.words, sum(len(text.split()) for text in reading.evidence.values())),
         )
         return Score(
             value=self.worth.of(graded), parts=_parts(reading, citations) | {"well_formed": whole}, note=_note(reading)
@@ -142,12 +146,28 @@ def _parts(reading: Reading, citations: Citations) -> dict[str, float]:
             "citation_precision_concatenated": citations.precision_concatenated,
             "valid_ids": citations.valid_ids,
         }
+    if citations.claims:
+        parts["invented_ids"] = 1 - citations.valid_ids
     if reading.unanswerable:
         parts["right_abstention"] = float(reading.abstained)
     grounded = content_of(reading, citations)
     if grounded is not None:
         parts["grounded"] = grounded
-    return parts
+    return parts | _tabled(reading)
+
+
+def _tabled(reading: Reading) -> dict[str, float]:
+    """Against the table of a question that its evidence answers, where the data has one."""
+    evidence = reading.episode.task.evidence
+    if evidence is None or reading.unanswerable or not any(stated.asked for stated in evidence.stated):
+        return {}
+    found = compare(reading.cited, evidence.stated)
+    return {
+        "claim_precision": found.precision,
+        "claim_recall": found.recall,
+        "claim_f1": found.f1,
+        "off_query": found.off_query,
+    }
 
 
 def _note(reading: Reading) -> str:

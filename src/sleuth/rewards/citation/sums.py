@@ -6,10 +6,10 @@ difference matters. An additive citation term is worth as much beside a wrong an
 group in which only the citations vary is taught as hard as one in which the answer does; a convex one bounds that, and
 neither keeps a policy from being paid for its form alone.
 
-Ours, `recommended`, is a gate times a convex mix, less a small penalty: nothing is paid unless there is a well-formed
-answer whose ids all exist, so that no citation can be guessed; 0.6 of the rest is content, because an answer that cites
-well what was not asked is no answer; and filler costs up to a tenth, so that it is never free, and never so much that
-an answer is cut short for it.
+Ours, `recommended`, is a gate times brevity times a convex mix, less a small penalty: nothing is paid unless there is
+a well-formed answer whose ids all exist, so that no citation can be guessed; an answer that copies its evidence is
+paid the less the longer it is; 0.6 of the rest is content, because an answer that cites well what was not asked is no
+answer; and filler costs up to a tenth, so that it is never free, and never so much that an answer is cut short for it.
 """
 
 from __future__ import annotations
@@ -17,12 +17,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+A_FEW = 30
+"""Words that are brief whatever they digest."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Graded:
     """What is known of one answer. `content` is None where nothing judges it; `finished` is false where the token
     budget cut it off; `well_formed` where nothing but one closed answer, behind a thought where there should be one,
-    was written; `valid` where it abstains, or cites only ids that exist, and at least one."""
+    was written; `valid` where it abstains, or cites only ids that exist, and at least one; `brevity` is 1 for a digest
+    and less for what is longer than one (`brevity_of`)."""
 
     content: float | None
     citation: float
@@ -30,6 +34,7 @@ class Graded:
     well_formed: bool
     valid: bool
     finished: bool
+    brevity: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,9 +71,14 @@ def convex(terms: RewardSum, graded: Graded) -> float:
 
 
 def recommended(terms: RewardSum, graded: Graded) -> float:
-    """gate x convex - padding penalty; see above."""
+    """gate x brevity x convex - padding penalty; see above."""
     gate = float(graded.well_formed and graded.valid)
-    return gate * convex(terms, graded) - terms.padding_penalty * graded.padding
+    return gate * graded.brevity * convex(terms, graded) - terms.padding_penalty * graded.padding
+
+
+def brevity_of(words: int, evidence_words: int) -> float:
+    """1 for an answer of at most half as many words as its evidence has, or of a few; what is longer, inversely."""
+    return min(1.0, max(A_FEW, evidence_words / 2) / max(words, 1))
 
 
 def _content(terms: RewardSum, graded: Graded) -> float:
