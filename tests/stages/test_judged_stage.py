@@ -140,7 +140,7 @@ def test_a_judge_below_the_bar_trains_nothing_and_may_try_again(
     bar = "stage.1.reward.0.judge.least_accuracy=0.9"
     with pytest.raises(SleuthError, match=r"is right about 0\.222 of an exam's claims .* nothing is trained by it"):
         run(recipe_file, tmp_path / "run", *judged, bar, *SHORT)
-    assert metrics(tmp_path / "run") == []
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
     server.answer = honest
     run(recipe_file, tmp_path / "run", *judged, bar, *SHORT)
     assert len(metrics(tmp_path / "run")) == 2

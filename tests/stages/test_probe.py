@@ -57,7 +57,7 @@ def test_a_person_gets_three_tables_and_a_line_on_what_they_mean(world: Path) ->
     assert result.exit_code == 0
     for heading in ("4 questions", "what a search was worth, in nats", "what a passage was worth, in nats"):
         assert heading in result.stdout
-    assert "Idle: it gained no more than 1 nat." in result.stdout
+    assert "Idle: words found gained at most 1 nat." in result.stdout
 
 
 def test_a_dialect_of_messages_is_one_line_before_anything_is_asked(world: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sleuth.build import reward_of, setting_of
+from sleuth.build import Bench, reward_of, setting_of
 from sleuth.data.questions import load_questions
 from sleuth.recipe.envs import RefineEnvRecipe
 from sleuth.recipe.rewards import CitationRecipe
@@ -50,7 +50,8 @@ def attacked(tasks: list[Task], mode: str = "answer_only", **terms: object) -> A
     env = RefineEnvRecipe.model_validate({"kind": "refine", "prompt": "bare", "mode": mode})
     setting = setting_of(env, None, tasks)
     recipe = CitationRecipe.model_validate({"kind": "citation"} | terms)
-    return asyncio.run(attack(tasks, setting, reward_of([recipe], setting.dialect)))
+    with Bench(Path("verdicts.sqlite")) as bench:  # a lexical judge's are kept nowhere
+        return asyncio.run(attack(tasks, setting, reward_of([recipe], setting.dialect, None, bench)))
 
 
 @pytest.mark.parametrize("mode", ["answer_only", "thinking"])
