@@ -28,11 +28,11 @@ begun-%:  ## a quarter of it: the second hop comes later
 	OMP_NUM_THREADS=1 $(BIN)/sleuth train recipes/tiny/$*.toml --set stage.3.steps=60 --run runs/begun/$*
 	$(BIN)/python tools/reached.py runs/begun/$* 0.35 0.02
 
-test: $(DEV)  ## all but the learning runs
-	$(BIN)/pytest
+test: $(DEV)  ## all but the learning runs; a process a core, for tiny models gain nothing from a second thread
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --maxprocesses 8
 
 test-slow: $(DEV)  ## the learning runs, which take minutes
-	$(BIN)/pytest -m slow
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --maxprocesses 8 -m slow
 
 base: $(CORE)  ## the tiny base model again, from random weights
 	$(BIN)/sleuth train recipes/tiny/base.toml --run runs/base

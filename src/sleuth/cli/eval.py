@@ -104,11 +104,12 @@ def evaluate(
     _require_new(rows, suite)
     if suite is not None and ask_with == "prompt":
         raise SleuthError("--ask-with prompt is for --questions: the sets of a suite bring questions alone")
-    asked = load_suite(suite, per_set) if suite is not None else None
-    if asked is not None:
-        tasks = asked.tasks
+    if suite is not None:
+        asked = load_suite(suite, per_set)
+        tasks, notes = asked.tasks, asked.notes
     else:
         with_prompt = (ask_with or _trained_with(model)) == "prompt"
+        asked, notes = None, ()
         tasks = load_questions(questions or Path(), with_prompt=with_prompt)[:limit]
     examination, warnings = examination_of(
         model,
@@ -127,7 +128,7 @@ def evaluate(
         engine=engine,
         served_as=served_as,
     )
-    for warning in (*warnings, *(asked.notes if asked is not None else ())):
+    for warning in (*warnings, *notes):
         typer.echo(f"note: {warning}", err=True)
     if out is not None:
         require_file(out)
@@ -139,13 +140,7 @@ def evaluate(
         contents = evaluation(answered, examination, name=name, model=model)
     if out is not None:
         write_evaluation(out, contents)
-    figures = {name: figure for name, figure in contents.items() if name not in ("records", "protocol")}
-    if as_json:
-        typer.echo(json.dumps(figures))
-    elif asked is not None:
-        print_sets(contents["name"], contents)
-    else:
-        _print_table(contents["name"], figures)
+    _tell(contents, as_json)
     if rows is not None:
         kept = keep_rows(rows, answered, examination, model=model, questions=str(questions), bar=accept)
         typer.echo(kept, err=True)
@@ -190,6 +185,17 @@ def _require_new(rows: Path | None, suite: Path | None) -> None:
         raise SleuthError(f"--rows {rows}: should be a .jsonl file")
     if rows.exists():
         raise SleuthError(f"--rows {rows}: exists; name a new file")
+
+
+def _tell(contents: dict[str, Any], as_json: bool) -> None:
+    """What was found, but for the records: a line, a table, or a table of sets."""
+    figures = {name: figure for name, figure in contents.items() if name not in ("records", "protocol")}
+    if as_json:
+        typer.echo(json.dumps(figures))
+    elif "sets" in contents:
+        print_sets(contents["name"], contents)
+    else:
+        _print_table(contents["name"], figures)
 
 
 def _print_table(title: str, figures: dict[str, Any]) -> None:
