@@ -8,16 +8,21 @@ import socket
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from threading import Thread
 
 import uvicorn
 from fastapi import FastAPI
 
 from sleuth.dialects import DIALECTS
+from sleuth.dialects.refine import REFINERS
 from sleuth.engines.scripted import ScriptedEngine
+from sleuth.envs.refine import RefineEnv
 from sleuth.envs.search import SearchEnv
+from sleuth.recipe.data import AskWith
 from sleuth.render import IncrementalDecoder, Renderer
 from sleuth.serve.agent import Agent
+from sleuth.serve.asked import question_of, refining_of
 from sleuth.serve.chat_app import chat_app
 from sleuth.serve.known_host import LOOPBACK
 from sleuth.serve.limits import conversation_limits
@@ -93,10 +98,26 @@ def agent(
         name="tiny",
         engine=PacedEngine(answer, seconds),
         renderer=Renderer(TOKENIZER),
+        asked=question_of,
         env=env,
         dialect=protocol,
         context=context,
         facts={"dialect": protocol.name, "context": context, "passages": len(FOUND)},
+    )
+
+
+def refiner(answer: Callable[[str, Sampling], str], *, ask_with: AskWith = "question", context: int = 600) -> Agent:
+    """An agent that refines what it is given, in one answer."""
+    dialect = dataclasses.replace(REFINERS["answer_only"], turn_tokens=200)
+    return Agent(
+        name="tiny",
+        engine=PacedEngine(answer),
+        renderer=Renderer(TOKENIZER),
+        asked=partial(refining_of, ask_with=ask_with),
+        env=lambda task: RefineEnv(task, dialect, "Refine.\n{question}\n"),
+        dialect=dialect,
+        context=context,
+        facts={"dialect": dialect.name, "context": context},
     )
 
 

@@ -7,10 +7,10 @@ from itertools import groupby
 from typing import Any
 
 import pytest
-from agents import ADA, FOUND, LAKE, PacedEngine, Shelf, agent
+from agents import ADA, FOUND, LAKE, PacedEngine, Shelf, agent, refiner
 
 from sleuth.serve.agent import Agent
-from sleuth.serve.conversation import Answered, Event, Misunderstood, Over, Searched, conversation
+from sleuth.serve.conversation import Answered, Event, Given, Misunderstood, Over, Searched, conversation
 from sleuth.serve.refused import Refused
 from sleuth.serve.spoken import Said
 from sleuth.types import Passage, Sampling
@@ -148,3 +148,62 @@ def test_leaving_in_the_middle_frees_the_engine() -> None:
         return served.engine.running
 
     assert asyncio.run(leave()) == 0
+
+
+TO_REFINE = """Question: Where was Ada Voss born?
+Reasoning: I need her birthplace.
+<tool_output>
+<snippet id=a1>Ada Voss was born in Tarn.</snippet>
+<snippet id=b2>A lake.</snippet>
+</tool_output>"""
+REFINED = "<answer><snippet id=a1,zz>Ada Voss was born in Tarn.</snippet></answer>"
+
+
+def test_a_refiner_is_given_the_snippets_of_the_message_and_cites_those_that_it_names() -> None:
+    given, *_, answered, over = heard(refiner(lambda text, sampling: REFINED), TO_REFINE)
+    assert isinstance(given, Given)
+    assert [(passage.id, passage.text) for passage in given.passages] == [
+        ("a1", "Ada Voss was born in Tarn."),
+        ("b2", "A lake."),
+    ]
+    assert answered == Answered(text=REFINED.removeprefix("<answer>").removesuffix("</answer>"))
+    assert isinstance(over, Over)
+    assert over.citations == given.passages[:1]
+
+
+@pytest.mark.parametrize("ask_with", ["question", "prompt"])
+def test_a_refiner_reads_a_message_as_its_environment_would_have_written_it(ask_with: Any) -> None:
+    read: list[str] = []
+
+    def answer(text: str, sampling: Sampling) -> str:
+        read.append(text)
+        return REFINED
+
+    heard(refiner(answer, ask_with=ask_with), TO_REFINE)
+    assert read == [f"Refine.\n{TO_REFINE}\n"]
+
+
+def test_what_was_not_said_around_a_tool_output_is_not_made_up() -> None:
+    read: list[str] = []
+
+    def answer(text: str, sampling: Sampling) -> str:
+        read.append(text)
+        return REFINED
+
+    bare = "<tool_output><snippet id=a1>Ada Voss was born in Tarn.</snippet></tool_output>"
+    heard(refiner(answer), f"{bare} Who is Ada Voss?")
+    assert "Question: Who is Ada Voss?\n<tool_output>" in read[0]
+    assert "Reasoning" not in read[0]
+
+
+@pytest.mark.parametrize(
+    ("message", "line"),
+    [
+        ("Where was Ada Voss born?", "messages: this model refines what a search found: expected <tool_output>"),
+        ("<tool_output>Ada Voss.</tool_output>", "messages: `tool_output` holds no snippet"),
+    ],
+)
+def test_a_refiner_that_is_given_nothing_to_cite_says_what_it_expects(message: str, line: str) -> None:
+    with pytest.raises(Refused, match=line) as refused:
+        heard(refiner(lambda text, sampling: REFINED), message)
+    assert refused.value.status == 400

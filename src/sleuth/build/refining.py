@@ -61,7 +61,7 @@ def refine_setting(
         dialect=dialect,
         prompt_name=name,
         prompt=prompt,
-        ask_with=asked_with(tasks),
+        ask_with=card.ask_with if card is not None and not tasks else asked_with(tasks),
         prompt_role=env.prompt_role,
         template=template_of(env, dialect, tokenizer),
     )

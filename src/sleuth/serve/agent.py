@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from sleuth.dialects import Dialect
+from sleuth.dialects.refine import refines
 from sleuth.engines.local import LocalEngine
 from sleuth.render import Renderer
 from sleuth.retrieval.index_card import read_card
+from sleuth.serve.asked import question_of, refining_of
 from sleuth.stages.examination import Examination
 from sleuth.types import Engine, Env, Task
 
@@ -20,12 +23,13 @@ LONGEST_TOKEN = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agent:
-    """Who answers under `name`: `engine` writes, `env` makes the environment of a question, and `dialect` tells what is
-    a thought, a query and an answer in what was written. `facts` are for people to read."""
+    """Who answers under `name`: `asked` makes a task of a message, and `env` its environment; `engine` writes, and
+    `dialect` tells what is a thought, a query and an answer in what was written. `facts` are for people to read."""
 
     name: str
     engine: Engine
     renderer: Renderer
+    asked: Callable[[str], Task]
     env: Callable[[Task], Env]
     dialect: Dialect
     context: int
@@ -49,6 +53,7 @@ def agent_of(examination: Examination, name: str, index: Path | None) -> Agent:
             examination.weights, examination.tokenizer, slots=examination.slots, context=examination.context
         ),
         renderer=Renderer(examination.tokenizer),
+        asked=partial(refining_of, ask_with=setting.ask_with) if refines(setting.dialect) else question_of,
         env=setting.env,
         dialect=setting.dialect,
         context=examination.context,

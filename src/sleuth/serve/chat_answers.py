@@ -13,7 +13,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
-from sleuth.serve.conversation import Answered, Event, Misunderstood, Over, Searched
+from sleuth.serve.conversation import Answered, Event, Given, Misunderstood, Over, Searched
 from sleuth.serve.refused import Refused
 from sleuth.serve.spoken import Said
 from sleuth.types import Passage
@@ -85,6 +85,8 @@ def _chunk(event: Event, head: Head) -> dict[str, Any]:
             return head.around(_delta({"reasoning_content": event.text}))
         case Said():
             return head.around(_delta({}), sleuth={"kind": event.part, "text": event.text})
+        case Given():
+            return head.around(_delta({}), sleuth={"kind": "given", "passages": _shown(event.passages)})
         case Searched():
             return head.around(_delta({}), sleuth={"kind": "search", **search_shown(event)})
         case Misunderstood():
@@ -124,11 +126,13 @@ def usage(prompt_tokens: int, completion_tokens: int) -> dict[str, int]:
 
 def search_shown(search: Searched) -> dict[str, Any]:
     """A search with the passages that it found."""
-    passages = [
-        {"id": passage.id, "title": passage.title, "text": passage.text, "score": passage.score}
-        for passage in search.passages
+    return {"query": search.query, "passages": _shown(search.passages)}
+
+
+def _shown(passages: Sequence[Passage]) -> list[dict[str, Any]]:
+    return [
+        {"id": passage.id, "title": passage.title, "text": passage.text, "score": passage.score} for passage in passages
     ]
-    return {"query": search.query, "passages": passages}
 
 
 def _cited(passage: Passage) -> dict[str, str]:

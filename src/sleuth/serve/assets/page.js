@@ -7,6 +7,7 @@ const ENDS = {
   turns: "It ended without an answer: no searches or attempts were left.",
   length: "It ended without an answer: there was no room to write more.",
 };
+const CLAIM_TAGS = /<\/?(?:snippet|cite)\b[^<>]*>/gi;
 const HIDE_MS = 150; // time for a pointer to travel from a citation to its card
 
 /** A new element: `element("b", { class: "wrong" }, "text", child)`. */
@@ -47,6 +48,7 @@ class Exchange {
     if (delta.reasoning_content) this.think(delta.reasoning_content);
     if (delta.content) this.conclude(delta.content);
     const told = chunk.sleuth ?? {};
+    if (told.kind === "given") this.show(this.open("given"), told.passages);
     if (told.kind === "query") this.open("search").query.append(told.text);
     if (told.kind === "search") this.find(told);
     if (told.kind === "draft") this.draft(told.text);
@@ -65,6 +67,11 @@ class Exchange {
     const step = this.open("search");
     step.query.textContent = query;
     step.verb.textContent = "Searched";
+    this.show(step, passages);
+  }
+
+  /** Passages, folded under a step that ends with them. */
+  show(step, passages) {
     if (!passages.length) step.list.append(element("li", { class: "nothing" }, "nothing was shown"));
     for (const passage of passages) {
       const text = element("p", {}, passage.text);
@@ -93,9 +100,9 @@ class Exchange {
   }
 
   conclude(text) {
-    this.words = text;
+    this.words = text.replace(CLAIM_TAGS, ""); // a refiner's; what they name stands below
     this.answer.classList.remove("draft");
-    this.answer.replaceChildren(element("p", { class: "words" }, text));
+    this.answer.replaceChildren(element("p", { class: "words" }, this.words));
   }
 
   end({ stop, citations }) {
@@ -127,7 +134,7 @@ class Exchange {
   open(kind) {
     if (this.step?.kind === kind) return this.step;
     this.rest();
-    this.step = kind === "thought" ? thoughtStep() : searchStep();
+    this.step = kind === "thought" ? thoughtStep() : searchStep(kind);
     this.steps.append(this.step.node);
     return this.step;
   }
@@ -152,12 +159,14 @@ function thoughtStep() {
   return { kind: "thought", node, glimpse, text, words: "" };
 }
 
-function searchStep() {
-  const verb = element("span", { class: "verb" }, "Searching");
+/** A search, or what was given instead of one. */
+function searchStep(kind) {
+  const verb = element("span", { class: "verb" }, kind === "given" ? "Given" : "Searching");
   const query = element("q", {});
   const list = element("ul", { class: "passages" });
-  const node = element("li", { class: "search open" }, element("p", {}, verb, " ", query), list);
-  return { kind: "search", node, verb, query, list };
+  const told = kind === "given" ? [verb] : [verb, " ", query];
+  const node = element("li", { class: "search open" }, element("p", {}, ...told), list);
+  return { kind, node, verb, query, list };
 }
 
 /** The one card that shows a cited passage. */
