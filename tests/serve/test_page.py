@@ -8,7 +8,7 @@ from importlib.resources import files
 from pathlib import Path
 
 import pytest
-from agents import ADA, LAKE, Shelf, agent, app_of, diligent, listening
+from agents import ADA, LAKE, Shelf, agent, app_of, diligent, listening, refiner
 from browser import CHROMIUM, Browser
 
 from sleuth.serve.page import ASSETS
@@ -174,3 +174,20 @@ def test_the_page_fits_any_width(browser: Browser, width: int) -> None:
     browser.wait(ENDED)
     assert browser.value("document.documentElement.scrollWidth") <= width
     assert browser.value("document.getElementById('send').getBoundingClientRect().right") <= width
+
+
+@needs_chromium
+def test_what_a_refiner_was_given_unfolds_and_its_claims_name_their_snippets(tmp_path: Path) -> None:
+    def refined(text: str, sampling: Sampling) -> str:
+        return "<answer><snippet id=a1>Ada Voss was born in Tarn.</snippet></answer>"
+
+    given = "<snippet id=a1>Ada Voss was born in Tarn.</snippet> <snippet id=b2>A <b>lake</b>.</snippet>"
+    with listening(app_of(refiner(refined))) as url, Browser(tmp_path / "profile") as browser:
+        browser.open(url)
+        ask(browser, f"Where was Ada Voss born? <tool_output>{given}</tool_output>")
+        browser.wait(ENDED)
+        assert shown(browser, "h2") == ["Where was Ada Voss born?"]
+        assert shown(browser, ".search p:first-child") == ["Given"]
+        assert shown(browser, ".passages p") == ["Ada Voss was born in Tarn.", "A <b>lake</b>."]
+        assert shown(browser, ".words") == ["Ada Voss was born in Tarn."]
+        assert shown(browser, ".cite") == ["a1"]

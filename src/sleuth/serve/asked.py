@@ -9,7 +9,7 @@ from sleuth.recipe.data import AskWith
 from sleuth.serve.refused import Refused
 from sleuth.types import SleuthError, Task
 
-BRIEF = re.compile(r"(?:Question: )?(?P<question>.*?)(?:\n+Reasoning: (?P<reasoning>.*))?", re.DOTALL)
+BRIEF = re.compile(r"(?:Question: )?(?P<question>.*?)(?:\s+Reasoning: (?P<reasoning>.*))?", re.DOTALL)
 """What stands around a tool output, as the environment of a refiner writes it; a bare question will do."""
 
 

@@ -8,6 +8,7 @@ const ENDS = {
   length: "It ended without an answer: there was no room to write more.",
 };
 const CLAIM_TAGS = /<\/?(?:snippet|cite)\b[^<>]*>/gi;
+const TOOL_OUTPUT = /<tool_output\b[^<>]*>[^]*?<\/tool_output>/gi;
 const HIDE_MS = 150; // time for a pointer to travel from a citation to its card
 
 /** A new element: `element("b", { class: "wrong" }, "text", child)`. */
@@ -32,13 +33,16 @@ function marked(text, words) {
   return [...pieces, text.slice(from)];
 }
 
+/** A refiner's answer without its tags: what they name stands below it. */
+const claims = (answer) => answer.replace(CLAIM_TAGS, "");
+
 /** One question and all that comes of it. */
 class Exchange {
   constructor(question) {
     this.passages = new Map(); // by id: a passage and where it stands on the page
     this.steps = element("ol", { class: "steps" });
     this.answer = element("div", { class: "answer", "aria-live": "polite" });
-    this.node = element("article", {}, element("h2", {}, question), this.steps, this.answer);
+    this.node = element("article", {}, element("h2", {}, question.replace(TOOL_OUTPUT, "").trim()), this.steps, this.answer);
     this.words = "";
   }
 
@@ -85,7 +89,7 @@ class Exchange {
   draft(text) {
     this.answer.classList.add("draft");
     this.words += text;
-    this.answer.replaceChildren(element("p", { class: "words" }, this.words.trim()));
+    this.answer.replaceChildren(element("p", { class: "words" }, claims(this.words).trim()));
   }
 
   /** What was being written came to nothing: the words stay, as a thought that led nowhere. */
@@ -100,7 +104,7 @@ class Exchange {
   }
 
   conclude(text) {
-    this.words = text.replace(CLAIM_TAGS, ""); // a refiner's; what they name stands below
+    this.words = claims(text);
     this.answer.classList.remove("draft");
     this.answer.replaceChildren(element("p", { class: "words" }, this.words));
   }
