@@ -213,7 +213,7 @@ def test_a_turn_that_was_begun_is_not_asked_for_again(model, tokenizer, words, m
 
     with (
         serving(model, tokenizer, "vLLM", disturbs=slow) as server,
-        pytest.raises(SleuthError, match=r"wrote no turn within 0.2 seconds; ask with fewer --slots"),
+        pytest.raises(SleuthError, match=r"gave no answer within 0.2 seconds; ask with fewer --slots"),
     ):
         asked(server, greedy(words)[:1])
     assert len(server.bodies) == 2

@@ -2,6 +2,7 @@
 here."""
 
 from sleuth.build.bench import Bench
+from sleuth.build.engines import TrainingEngine, engine_of
 from sleuth.build.environments import (
     SearchSetting,
     dialect_in,
@@ -39,6 +40,7 @@ __all__ = [
     "RefineSetting",
     "SearchSetting",
     "Setting",
+    "TrainingEngine",
     "add_tokens",
     "answer_reward_of",
     "answer_scorer_of",
@@ -47,6 +49,7 @@ __all__ = [
     "context_of",
     "dialect_in",
     "dialect_of",
+    "engine_of",
     "examiner_of",
     "judge_of",
     "judges_in",

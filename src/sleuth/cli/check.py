@@ -10,6 +10,7 @@ import typer
 
 from sleuth.cli.check_data import check_data, is_data
 from sleuth.cli.check_judge import check_judge
+from sleuth.cli.check_recipe import check_recipe
 from sleuth.cli.check_scorer import check_scorer
 from sleuth.types import SleuthError
 
@@ -44,11 +45,15 @@ def check(
         typer.Option(metavar="DATA", help="Of questions: which of them these ask too.", show_default=False),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, or one a case.")] = False,
+    weights: Annotated[
+        bool, typer.Option("--weights", help="Of a recipe with a pool: give its servers the model's weights too.")
+    ] = False,
 ) -> None:
     """Check a recipe or questions before a run, tell how two checkpoints' protocols and rewards differ, try every
     scorer, or examine a judge.
 
-    Of a recipe, reads all that its stages will need and starts nothing. Questions are a file of them or a folder of
+    Of a recipe, reads all that its stages will need and starts nothing; where servers write its episodes, asks each
+    what it can do. Questions are a file of them or a folder of
     test sets: malformed rows, repeated ids and questions, answers that nothing can match. `sleuth check scorer CASES`
     scores rows of id, prompt, response and golden_answers by every scorer, and tells where the score depends on which
     is asked. `sleuth check judge JUDGE.toml` asks a judge, the [judge] table of the file, questions with known answers,
@@ -69,7 +74,7 @@ def check(
     elif against is not None:
         raise SleuthError(f"--against {against} is for questions; {what} is no file of them and no folder of test sets")
     elif what.suffix == ".toml":
-        _check_recipe(what, as_json)
+        check_recipe(what, as_json, weights=weights)
     elif what.is_dir():
         raise SleuthError(f"{what}: a checkpoint is compared with another: sleuth check {what} OTHER")
     else:
@@ -101,21 +106,3 @@ def _card(checkpoint: Path) -> ProtocolCard:
     last = latest_checkpoint(checkpoint / "checkpoints")
     example = f"this run's last one is {last}" if last else "give one that Sleuth saved, RUN/checkpoints/step-000100"
     raise SleuthError(f"{checkpoint}: is no checkpoint with a protocol: there is no {FILE}; {example}")
-
-
-def _check_recipe(path: Path, as_json: bool) -> None:
-    from sleuth.pipeline import require_inputs
-    from sleuth.recipe import TrainingRecipe, load_recipe
-    from sleuth.stages.stage_run import last_step
-
-    recipe = load_recipe(path)
-    require_inputs(recipe)
-    steps = sum(last_step(stage) for stage in recipe.stage if isinstance(stage, TrainingRecipe))
-    if as_json:
-        typer.echo(json.dumps({"ok": True, "stages": len(recipe.stage), "steps": steps}))
-    else:
-        typer.echo(f"ok: {_count(len(recipe.stage), 'stage')}, {_count(steps, 'step')}")
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

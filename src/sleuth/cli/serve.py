@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from sleuth.cli.listening import address_of, listen, run, server_of
+from sleuth.cli.speak import speak as serve_as
 from sleuth.types import SleuthError
 
 
@@ -43,18 +44,50 @@ def serve(
         Literal["float32", "bfloat16"] | None,
         typer.Option(help="Precision. [default: float32 on a CPU, what the weights are stored in on a GPU]"),
     ] = None,
+    speak: Annotated[
+        Literal["vllm", "sglang"] | None,
+        typer.Option(help="Instead: the bare model behind that server's endpoints, to try a pool of them."),
+    ] = None,
+    fault: Annotated[
+        list[str] | None,
+        typer.Option(help="With --speak: latency=0.2, error-every=7, hang-every=9, cut-every=9 or stale; repeatable."),
+    ] = None,
+    logprobs: Annotated[
+        Literal["raw", "scaled"] | None,
+        typer.Option(help="With --speak: before temperature, or after. [default: what that server does]"),
+    ] = None,
 ) -> None:
     """Serve a checkpoint over HTTP under the protocol it carries: OpenAI's API, and a page to talk to it.
 
     GET / is the page; POST /v1/chat/completions asks the agent with its searches, POST /v1/completions the bare model;
     GET /v1/models, /health, /metrics, /openapi.json.
+
+    With --speak, the bare model behind the endpoints that training needs of vLLM or SGLang (docs/pools.md).
     """
     if index is not None and url:
         raise SleuthError("--index and --url are both given: passages come from one of them")
     for address in url or ():
         if not address.startswith(("http://", "https://")):
             raise SleuthError(f"--url {address}: expected http://HOST:PORT")
+    if speak is None and (fault or logprobs):
+        raise SleuthError(f"{'--fault' if fault else '--logprobs'} is for --speak vllm or --speak sglang")
     listening = listen(host, port)
+    if speak is not None:
+        _require_bare(index, url, dialect, prompt, prompt_role, forced_search)
+        return serve_as(
+            speak,
+            model,
+            listening,
+            host,
+            name=name,
+            slots=slots,
+            waiting=waiting,
+            seconds=max_seconds,
+            context=context,
+            dtype=dtype,
+            faults=fault or [],
+            logprobs=logprobs,
+        )
 
     from sleuth.serve.agent import agent_of
     from sleuth.serve.chat_app import chat_app
@@ -88,3 +121,10 @@ def serve(
     typer.echo(f"{agent.name}: {agent.dialect.name} dialect, {agent.context} tokens of context, at {here}")
     typer.echo(f"A page to talk to it: {here}/    OpenAI's API: {here}/v1")
     run(server_of(app), listening)
+
+
+def _require_bare(*protocol: object) -> None:
+    names = ("--index", "--url", "--dialect", "--prompt", "--prompt-role", "--forced-search")
+    given = [name for name, value in zip(names, protocol, strict=True) if value]
+    if given:
+        raise SleuthError(f"{given[0]} is for an agent; --speak serves the bare model, without an environment")

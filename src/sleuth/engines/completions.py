@@ -9,7 +9,8 @@ serving.py at 030ea52effcb, both later than v0.28):
 - `top_p`, `top_k`, `min_p`, `repetition_penalty` and the others default to the model's generation config.
 - `include_stop_str_in_output` keeps the stop string, and the text of the end token. Under speculative decoding tokens
   behind the stop string may be left in `token_ids`.
-- `finish_reason` is stop or length. Log-probabilities are those before temperature (`--logprobs-mode raw_logprobs`).
+- `finish_reason` is stop, length or abort. Log-probabilities are those before temperature (`--logprobs-mode
+  raw_logprobs`, the default).
 - `seed` makes a request repeatable.
 """
 
@@ -20,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sleuth.engines.sampling import seed_of
-from sleuth.engines.wire import Written, paired
+from sleuth.engines.wire import Aborted, Written, of_the_draw, paired
 from sleuth.types import Sampling
 
 TOKEN_ID = "token_id:"
@@ -28,9 +29,11 @@ TOKEN_ID = "token_id:"
 
 @dataclass(frozen=True, slots=True)
 class CompletionsWire:
-    """`POST /v1/completions` to the model that the server calls `model`."""
+    """`POST /v1/completions` to the model that the server calls `model`. `scaled` log-probabilities are those after
+    temperature (`--logprobs-mode processed_logprobs`)."""
 
     model: str
+    scaled: bool = False
     path: str = "/v1/completions"
 
     def body(self, prompt: Sequence[int], sampling: Sampling, *, limit: int, ends: Collection[int]) -> dict[str, Any]:
@@ -62,13 +65,14 @@ class CompletionsWire:
     def read(self, answer: dict[str, Any], sampling: Sampling) -> Written:
         """See `Wire`."""
         [choice] = answer["choices"]
+        if choice["finish_reason"] == "abort":
+            raise Aborted("it gave up: somebody aborted the request")
         told = choice.get("logprobs") or {}
         tokens = _token_ids(choice, told.get("tokens") or [])
         logprobs = None
         if tokens is not None:
-            # At other temperatures they are not those of the policy that sampled.
-            tempered = sampling.temperature not in (0.0, 1.0)
-            tokens, logprobs = paired(tokens, None if tempered else told.get("token_logprobs"))
+            kept = of_the_draw(sampling, scaled=self.scaled)
+            tokens, logprobs = paired(tokens, told.get("token_logprobs") if kept else None)
         return Written(tokens=tokens, logprobs=logprobs, text=choice["text"], ended=str(choice["finish_reason"]))
 
 

@@ -96,6 +96,14 @@ class LocalEngine:
         self._weights.forget()
         self.policy_version = version
 
+    def rest(self) -> None:
+        """Nothing is asked until the next `publish`. The weights are the learner's own: there is nothing to give
+        back."""
+
+    def figures(self) -> dict[str, float]:
+        """What of the engine's work belongs into a step's row: nothing can happen to this one."""
+        return {}
+
     # -- requests ----------------------------------------------------------------------------------------------------
 
     def _submit(self, tokens: Sequence[int], sampling: Sampling, kind: type[Request]) -> Request:

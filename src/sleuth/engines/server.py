@@ -11,8 +11,9 @@ import httpx
 from transformers import PreTrainedTokenizerFast
 
 from sleuth.engines.completions import CompletionsWire
+from sleuth.engines.line import refusal
 from sleuth.engines.sglang import SglangWire
-from sleuth.engines.wire import Wire, Written
+from sleuth.engines.wire import UNUSABLE, Wire, Written
 from sleuth.render import encode
 from sleuth.types import Sampling, SleuthError
 
@@ -58,13 +59,14 @@ class Server:
 
 def find_server(
     url: str,
-    checkpoint: str,
+    checkpoint: str | None,
     *,
     served_as: str | None,
     tokenizer: PreTrainedTokenizerFast,
     ends: Collection[int],
 ) -> tuple[Server, list[str]]:
-    """The server at `url` if it serves `checkpoint`, and what is to be said of it.
+    """The server at `url` if it serves `checkpoint`, and what is to be said of it; where that is None, whatever it
+    serves: it will be given other weights.
 
     Its name for the model must be the checkpoint's, or `served_as` if that is given; where it can tokenize, that must
     come to what `tokenizer` makes of the same text; and it must continue a few tokens. Raises SleuthError where nothing
@@ -79,17 +81,6 @@ def find_server(
         raise SleuthError(f"--engine {base}: does not answer ({reason}); start SGLang or vLLM there first") from None
 
 
-def refusal(response: httpx.Response) -> str:
-    """`refused with 400: the prompt is too long`, in the words of the server."""
-    try:
-        told = response.json()
-    except ValueError:
-        told = response.text
-    while isinstance(told, dict) and (inner := told.get("error") or told.get("message") or told.get("detail")):
-        told = inner
-    return f"refused with {response.status_code}: {' '.join(str(told).split())[:300]}"
-
-
 class _Probe:
     """A few questions to a server."""
 
@@ -101,7 +92,7 @@ class _Probe:
         self._tokenizer = tokenizer
         self._ends = ends
 
-    def find(self, checkpoint: str, served_as: str | None) -> tuple[Server, list[str]]:
+    def find(self, checkpoint: str | None, served_as: str | None) -> tuple[Server, list[str]]:
         info = next((found for path in MODEL_INFO if (found := self._get(path)) and "model_path" in found), None)
         cards = [card for card in (self._get("/v1/models") or {}).get("data") or () if isinstance(card, dict)]
         if info is None and not cards:
@@ -131,9 +122,11 @@ class _Probe:
         return replace(server, ids=False), notes
 
     def _card(
-        self, cards: Sequence[dict[str, Any]], info: dict[str, Any], checkpoint: str, served_as: str | None
+        self, cards: Sequence[dict[str, Any]], info: dict[str, Any], checkpoint: str | None, served_as: str | None
     ) -> tuple[dict[str, Any], list[str]]:
         """The served model that is the checkpoint."""
+        if checkpoint is None:
+            return cards[0], []
         for card in cards:
             for name in _names(card, info):
                 if name == served_as if served_as is not None else _same_model(name, checkpoint):
@@ -169,7 +162,7 @@ class _Probe:
             raise self._error(f"{server.wire.path} {refusal(response)}")
         try:
             return server.wire.read(response.json(), sampling)
-        except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
+        except UNUSABLE as error:
             raise self._error(f"an answer that cannot be used ({type(error).__name__}: {error})") from None
 
     def _keeps_stops(self, server: Server, text: str) -> bool:

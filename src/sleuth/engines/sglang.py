@@ -16,17 +16,21 @@ managers/detokenizer_manager.py at 000935bdda57):
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sleuth.engines.sampling import seed_of
-from sleuth.engines.wire import Written, paired
+from sleuth.engines.wire import Aborted, Written, of_the_draw, paired
 from sleuth.types import Sampling
 
 
+@dataclass(frozen=True, slots=True)
 class SglangWire:
-    """`POST /generate`."""
+    """`POST /generate`. `scaled` log-probabilities are those after temperature, as without
+    `SGLANG_RETURN_ORIGINAL_LOGPROB`."""
 
-    path = "/generate"
+    scaled: bool = True
+    path: str = "/generate"
 
     def body(self, prompt: Sequence[int], sampling: Sampling, *, limit: int, ends: Collection[int]) -> dict[str, Any]:
         """See `Wire`."""
@@ -54,9 +58,10 @@ class SglangWire:
         told = answer["meta_info"]
         ended = told["finish_reason"]
         if ended["type"] == "abort":
-            raise ValueError(f"it gave up: {ended.get('message') or 'for a reason that it does not tell'}")
+            raise Aborted(f"it gave up: {ended.get('message') or 'for a reason that it does not tell'}")
         sampled = told["output_token_logprobs"]
-        tokens, logprobs = paired([entry[1] for entry in sampled], [entry[0] for entry in sampled])
+        kept = of_the_draw(sampling, scaled=self.scaled)
+        tokens, logprobs = paired([entry[1] for entry in sampled], [entry[0] for entry in sampled] if kept else None)
         weights = told.get("weight_version")
         return Written(
             tokens=tokens,

@@ -8,6 +8,9 @@ from typing import Any, Protocol
 
 from sleuth.types import Sampling
 
+UNUSABLE = (ValueError, TypeError, KeyError, AttributeError, IndexError)
+"""What reading an answer of another shape raises."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
@@ -22,6 +25,10 @@ class Written:
     text: str
     ended: str
     weights: str | None = None
+
+
+class Aborted(ValueError):  # noqa: N818
+    """The server ended a request because somebody asked it to."""
 
 
 class Wire(Protocol):
@@ -39,7 +46,9 @@ class Wire(Protocol):
         ...
 
     def read(self, answer: dict[str, Any], sampling: Sampling) -> Written:
-        """What came back. Raises KeyError, TypeError, ValueError and the like where it is of another shape."""
+        """What came back. Log-probabilities that are not those of the draw are left out: of a server that tells those
+        before temperature, at any temperature but 0 and 1. Raises one of `UNUSABLE` where it is of another shape, and
+        `Aborted` where the server was told to end it."""
         ...
 
 
@@ -52,3 +61,9 @@ def paired(tokens: Sequence[Any], logprobs: Sequence[Any] | None) -> tuple[tuple
     if len(logprobs) != len(tokens):
         raise ValueError(f"{len(tokens)} tokens with {len(logprobs)} log-probabilities")
     return tuple(tokens), tuple(float(logprob) for logprob in logprobs)
+
+
+def of_the_draw(sampling: Sampling, *, scaled: bool) -> bool:
+    """Whether what a server tells are the log-probabilities of the policy that sampled; `scaled` are those after
+    temperature."""
+    return scaled or sampling.temperature in (0.0, 1.0)

@@ -27,8 +27,9 @@ class PolicyLoss:
     make the ratio tell how far the learner is from what sampled the tokens: there the bounds act. `tis_cap` weighs
     tokens by learner over sampler, truncated; it needs `old="learner"`, since with the sampler's the ratio already
     tells the difference. `ratio` is each token's own, or one for a whole row (GSPO, arXiv:2507.18071). `policy_loss` is
-    PPO's clip (arXiv:1707.06347) or CISPO's capped weight (arXiv:2506.13585). `temperature` is the one that was sampled
-    at.
+    PPO's clip (arXiv:1707.06347) or CISPO's capped weight (arXiv:2506.13585). `sequence_mask` silences rows that are
+    further than this factor from what sampled them; the weights of the others stay what they were. `temperature` is the
+    one that was sampled at.
     """
 
     policy_loss: Literal["clip", "cispo"] = "clip"
@@ -39,6 +40,7 @@ class PolicyLoss:
     beta: float = 0.0
     old: Literal["learner", "sampler"] = "learner"
     tis_cap: float | None = None
+    sequence_mask: float | None = None
     temperature: float = 1.0
 
     def __post_init__(self) -> None:
@@ -57,10 +59,16 @@ def policy_objective(
     weights = micro.weights
     if loss.tis_cap is not None and sampler is not None:
         weights = weights * losses.truncated_importance_weights(learner, sampler, loss.tis_cap)
+    kept = None
+    if loss.sequence_mask is not None and sampler is not None:
+        kept = losses.sequence_mask(learner, sampler, micro.trained, loss.sequence_mask)  # (B, T)
+        weights = weights * kept
     policy_loss, bounded = POLICY_LOSSES[loss.policy_loss]
     bounds = {"low": loss.clip_low, "high": loss.clip_high}
     scalar = policy_loss(logprobs, old, micro.advantages, weights, **bounds)
     statistics = {"clip_fraction": bounded(learner, old, micro.advantages, **bounds).float()}
+    if kept is not None:
+        statistics["masked_fraction"] = 1 - kept
     if sampler is not None:
         statistics["mismatch_kl"] = losses.mismatch_kl(learner, sampler)
     if reference is not None:

@@ -29,7 +29,8 @@ from sleuth.types import SleuthError
 class Update:
     """What one optimiser step did. Means are over the trained tokens, by their weights in the loss.
 
-    `kl` is to the reference model and None without one; `mismatch_kl` is None if the sampler told no log-probabilities.
+    `kl` is to the reference model and None without one; `mismatch_kl` is None if the sampler told no log-probabilities,
+    `masked_fraction` without a sequence mask.
     `gradient_norm` is before the clip. `tokens_computed` counts the learner's own pass, each distinct prefix once;
     `tokens_dense` what the rows hold.
     """
@@ -39,6 +40,7 @@ class Update:
     clip_fraction: float = 0.0
     kl: float | None = None
     mismatch_kl: float | None = None
+    masked_fraction: float | None = None
     gradient_norm: float
     learning_rate: float
     changed_weights_fraction: float
@@ -111,10 +113,10 @@ class Policy:
 
     def _policy_objective(self, batch: Batch, loss: PolicyLoss) -> tuple[Batch, Objective]:
         """The rows that pull, and what each pack of them adds to the loss."""
-        if batch.sampler_logprobs is None and (loss.old == "sampler" or loss.tis_cap is not None):
+        if batch.sampler_logprobs is None and (_needs_sampler(loss)):
             raise SleuthError(
-                "stage.loss: the engine gave no log-probabilities, which tis_cap and old = 'sampler' need; "
-                "ask the engine for them, or remove these keys"
+                "stage.loss: the engine gave no log-probabilities, which tis_cap, sequence_mask and old = 'sampler' "
+                "need; ask the engine for them, or remove these keys"
             )
         if loss.beta and self.reference is None:
             raise ValueError("beta is not zero, but the policy has no reference model")
@@ -224,6 +226,10 @@ class Policy:
 def frozen_copy(model: PreTrainedModel) -> PreTrainedModel:
     """A reference model: the same weights, which never change."""
     return copy.deepcopy(model).eval().requires_grad_(False)
+
+
+def _needs_sampler(loss: PolicyLoss) -> bool:
+    return loss.old == "sampler" or loss.tis_cap is not None or loss.sequence_mask is not None
 
 
 def recomputed_layers(model: PreTrainedModel) -> list[nn.Module]:

@@ -16,6 +16,7 @@ from pydantic import (
 
 from sleuth.recipe.credit import CreditRecipe
 from sleuth.recipe.data import AnsweredRowsRecipe, ExaminationRecipe, QuestionsRecipe, WorldTextRecipe
+from sleuth.recipe.engines import PoolRecipe
 from sleuth.recipe.envs import EnvRecipe, RefineEnvRecipe, Role
 from sleuth.recipe.rewards import RewardTable
 from sleuth.recipe.strict import Name, Row, StrictModel
@@ -92,6 +93,9 @@ class LossRecipe(StrictModel):
     """The tokens that each sequence's sum is divided by; only with normalise = "constant"."""
     tis_cap: PositiveFloat | None = None
     """Cap of truncated importance weights between sampler and learner; absent leaves them out."""
+    sequence_mask: Annotated[float, Field(gt=1)] | None = None
+    """A trajectory whose tokens the learner holds more likely than the sampler did, or less, by more than this factor
+    on their geometric mean, pulls on nothing; absent: all pull."""
 
     @model_validator(mode="before")
     @classmethod
@@ -188,6 +192,8 @@ class GrpoRecipe(TrainingRecipe):
     """Above this share of missing scores in a step the run stops and says why."""
     data: QuestionsRecipe
     env: EnvRecipe
+    engine: PoolRecipe | None = None
+    """Servers that write the episodes; absent: the engine in this process does."""
     sampling: SamplingRecipe = SamplingRecipe()
     reward: Annotated[Row[RewardTable], Field(min_length=1)]
     credit: CreditRecipe | None = None
@@ -204,6 +210,16 @@ class GrpoRecipe(TrainingRecipe):
         if self.env.turn_tokens is not None and self.env.turn_tokens >= self.context:
             raise ValueError(
                 f"env.turn_tokens = {self.env.turn_tokens} leaves no room for a prompt in context = {self.context}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _what_is_old_is_corrected(self) -> Self:
+        loss = self.loss
+        if self.engine is not None and self.engine.ahead and loss.old == "learner" and loss.tis_cap is None:
+            raise ValueError(
+                'engine.ahead = 1 trains on what older weights wrote, and loss.old = "learner" takes it for its own: '
+                'set loss.old = "sampler", or loss.tis_cap'
             )
         return self
 

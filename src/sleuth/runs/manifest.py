@@ -18,6 +18,7 @@ from sleuth.recipe import Recipe
 from sleuth.runs.atomic import write_text
 
 _WAY_TO_A_JUDGE = re.compile(r"\.judge\.(urls\.\d+|seconds|at_once|budget|key_variable|verdicts)$")
+_WAY_TO_A_POOL = re.compile(r"\.engine(\.(urls\.\d+|weights|requests_at_once|seconds|patience|sleeps))?$")
 _LIBRARIES = ("torch", "transformers", "tokenizers", "numpy", "tantivy")
 
 
@@ -55,6 +56,12 @@ class Manifest:
         """Keep how many questions of which evaluation are also trained on, and in which stage."""
         manifest = self.read()
         manifest["overlap"] = list(overlaps)
+        self._write(manifest)
+
+    def set_pool(self, stage: str, servers: Sequence[Mapping[str, Any]]) -> None:
+        """Keep which servers write a stage's episodes, and what they were found to do."""
+        manifest = self.read()
+        manifest.setdefault("pools", {})[stage] = list(servers)
         self._write(manifest)
 
     def add_roll_back(self, stage: str, *, left: int, begun_at: int) -> None:
@@ -103,12 +110,15 @@ def versions() -> dict[str, str]:
 
 def identity(recipe: Recipe) -> dict[str, Any]:
     """What makes a run that run: dotted key -> value of everything but where it came from, how early it ends, who is
-    told, and where a judge is to be reached: another server of the same model says the same."""
+    told, and where judges and engines are to be reached: another server of the same model says the same."""
     table = recipe.model_dump(mode="json", exclude={"resolved_from", "trackers"})
     return {
         key: value
         for key, value in _flat(table, "")
-        if not key.endswith(".stop_after") and not _WAY_TO_A_JUDGE.search(key)
+        if not key.endswith(".stop_after")
+        and not _WAY_TO_A_JUDGE.search(key)
+        and not _WAY_TO_A_POOL.search(key)
+        and (value or not key.endswith(".engine.ahead"))  # a pool that is not ahead writes what this process would
     }
 
 

@@ -6,7 +6,8 @@ import asyncio
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from transformers import PreTrainedModel
 from sleuth.build import (
     Bench,
     answer_scorer_of,
+    engine_of,
     misfits_of,
     optimisation_of,
     policy_loss_of,
@@ -24,7 +26,6 @@ from sleuth.build import (
 )
 from sleuth.data.questions import questions_hash, select_tasks
 from sleuth.dialects.refine import refines
-from sleuth.engines.local import LocalEngine
 from sleuth.learn.advantages import has_signal
 from sleuth.learn.policy import NotFiniteError, Policy, frozen_copy, no_update
 from sleuth.recipe.stages import GrpoRecipe
@@ -34,6 +35,7 @@ from sleuth.runs.checkpoints import step_name
 from sleuth.runs.protocol import ProtocolCard
 from sleuth.runs.protocol_differences import differences
 from sleuth.runs.rollouts import write_rollouts
+from sleuth.stages.ahead import Ahead, off_policy_fraction
 from sleuth.stages.crediting import credited
 from sleuth.stages.endless_order import EndlessOrder
 from sleuth.stages.evidence import episodes_showing
@@ -53,12 +55,23 @@ def run_grpo(stage: GrpoRecipe, run: StageRun) -> Path:
     saved = run.saved()
     if saved and saved.steps >= last_step(stage):
         return saved.checkpoint
-    with Bench(run.folder.verdicts) as bench:
-        return train(stage, run, Learner(stage, run, saved, bench), saved)
+    with Bench(run.folder.verdicts) as bench, closing(Learner(stage, run, saved, bench)) as learner:
+        return train(stage, run, learner, saved)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Played:
+    """The groups of a step, those at the places `replaced` for their figures alone, and how many questions had been
+    asked by its end."""
+
+    groups: list[Group]
+    replaced: set[int]
+    asked: int
 
 
 class Learner:
-    """The objects of one GRPO stage, and its step. Engine and policy share one model: weights are never copied."""
+    """The objects of one GRPO stage, and its step. The engine in this process and the policy share one model: its
+    weights are never copied."""
 
     def __init__(self, stage: GrpoRecipe, run: StageRun, saved: Saved | None, bench: Bench) -> None:
         self.stage = stage
@@ -71,7 +84,9 @@ class Learner:
         if stage.credit is not None:
             require_text(self.setting.dialect)
         self.reward = reward_of(stage.reward, self.setting.dialect, self.tokenizer, bench)
-        self.engine = LocalEngine(self.model, self.tokenizer, slots=stage.slots, context=stage.context)
+        self.engine, servers = engine_of(
+            stage, self.model, self.tokenizer, weights=run.folder.path / "weights", say=run.folder.say
+        )
         self.policy = Policy(
             self.model,
             optimisation_of(stage),
@@ -79,6 +94,8 @@ class Learner:
             gradient_checkpointing=stage.gradient_checkpointing,
         )
         self.budget = TokenBudget(stage.tokens_per_micro_batch, run.folder.say)
+        self.asked = self.order.taken  # by the end of the last step; those of the next may be under way
+        self.next: Ahead[Played] | None = None
         self.played: list[Group] = []  # in the last step, and where they are kept
         self.rollouts = run.folder.rollouts
         questions = questions_hash(self.order.items)
@@ -91,7 +108,9 @@ class Learner:
             run.require_same_reward(saved, self.reward_spec)
             self.policy.load_state_dict(saved.state["policy"])
             self.budget.tokens = saved.state["budget"]
-            self.engine.publish(saved.steps)
+        self.engine.publish(saved.steps if saved else 0)
+        if servers:
+            run.folder.manifest.set_pool(stage.name, servers)
         run.folder.manifest.add_hashes(
             questions=questions,
             protocol=self.protocol.hash,
@@ -118,12 +137,20 @@ class Learner:
     def step(self, step: int) -> dict[str, Any]:
         """One optimiser step on fresh episodes; its figures."""
         started = time.monotonic()
-        groups, replaced = asyncio.run(self._play(step))
+        rollouts = self.next.result() if self.next is not None else asyncio.run(self._play(step))
+        groups, replaced, self.asked = rollouts.groups, rollouts.replaced, rollouts.asked
+        stale = off_policy_fraction(groups, step - 1, ahead=self._ahead)
+        self.next = Ahead(lambda: self._play(step + 1)) if self._ahead and step < last_step(self.stage) else None
+        self.engine.rest()
         played = time.monotonic()
         groups, credit = self._credited(groups)
         advantages = [advantages_of(group, self.stage, replaced=at in replaced) for at, group in enumerate(groups)]
         self._require_enough(groups, advantages)
         update = self._update(groups, advantages)
+        learned = time.monotonic()
+        if self.next is not None:  # a turn is written by one version of the weights, whole
+            self.next.wait()
+        waited = time.monotonic() - learned
         self.engine.publish(step)
         updated = time.monotonic()
         self.played = groups
@@ -131,9 +158,20 @@ class Learner:
         self.run.folder.backlog.write(f"the rollouts of step {step}", lambda: write_rollouts(file, groups, advantages))
         if update["entropy"] is None:  # without an update it matters most whether siblings differ at all
             update["entropy"] = sampled_entropy(groups)
-        seconds = {"seconds_rollout": played - started, "seconds_update": updated - played}
+        seconds = {"seconds_rollout": played - started + waited, "seconds_update": updated - played - waited}
         figures = step_figures(groups, advantages, replaced) | self.bench.figures()
-        return figures | credit | update | seconds | self._attacked(step)
+        figures |= {"off_policy_fraction": stale} if self._ahead else {}
+        return figures | credit | update | seconds | self.engine.figures() | self._attacked(step)
+
+    def close(self) -> None:
+        """Nothing is under way any more."""
+        if self.next is not None:
+            self.next.cancel()
+
+    @property
+    def _ahead(self) -> int:
+        """How many updates the weights that write may lack."""
+        return self.stage.engine.ahead if self.stage.engine is not None else 0
 
     @property
     def _is_attacked(self) -> bool:
@@ -170,16 +208,16 @@ class Learner:
         """A checkpoint after `step` steps."""
         state = {
             "policy": self.policy.state_dict(),
-            "asked": self.order.taken,
+            "asked": self.asked,
             "budget": self.budget.tokens,
             "reward": self.reward_spec.model_dump(mode="json"),
         }
         beside = {CARDS: in_file(self.judges)} if self.judges else {}
         return self.run.save(step, self.model, self.tokenizer, state, protocol=self.protocol, beside=beside)
 
-    async def _play(self, step: int) -> tuple[list[Group], set[int]]:
-        """The step's scored groups in the order in which they were played, and which of them were replaced. If the
-        recipe asks for it, groups without signal make room in the update for other questions."""
+    async def _play(self, step: int) -> Played:
+        """The step's scored groups in the order in which they were played. If the recipe asks for it, groups without
+        signal make room in the update for other questions."""
         groups = await self._fresh(step, self.stage.prompts_per_step)
         replaced: set[int] = set()
         for _ in range(self.stage.replace_no_signal):
@@ -188,7 +226,7 @@ class Learner:
                 break
             replaced |= idle
             groups += await self._fresh(step, len(idle))
-        return groups, replaced
+        return Played(groups=groups, replaced=replaced, asked=self.order.taken)
 
     async def _fresh(self, step: int, count: int) -> list[Group]:
         first = self.order.taken

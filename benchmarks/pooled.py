@@ -1,0 +1,99 @@
+"""`python -m benchmarks.pooled`: a pool of one server beside the engine in this process, on the same cores.
+
+Both write the same requests, all of them under way at once, with log-probabilities: the same model, which nothing else
+holds. Rounds alternate; the ratio is of tokens a second, pool over process, of each pair of neighbours.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+
+from benchmarks.fresh import run_fresh
+from benchmarks.materials import model_folder
+from benchmarks.samplers import CONTEXT
+from benchmarks.served import served
+from benchmarks.shapes import SMALL
+from benchmarks.workloads import WORKLOADS, Request, miniature
+from sleuth.build import load_model
+from sleuth.engines.local import LocalEngine
+from sleuth.engines.members import find_member
+from sleuth.engines.pool import PoolEngine, PoolLimits
+from sleuth.engines.stops import end_tokens
+from sleuth.types import Sampling
+
+IN_FLIGHT = 64
+
+
+def main() -> None:
+    """Print one JSON object for each server and workload."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.pooled", description=__doc__)
+    parser.add_argument("--speak", choices=("vllm", "sglang"), action="append")
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="sleuth-bench-") as folder:
+        run_fresh("materials", folder=folder)
+        for speak in options.speak or ("vllm", "sglang"):
+            for workload in WORKLOADS:
+                print(json.dumps(compare(Path(folder), speak, workload, options.rounds)), flush=True)
+
+
+def compare(folder: Path, speak: str, workload: str, rounds: int) -> dict[str, object]:
+    """Tokens a second of both, and their ratio: the median of the rounds, with the least and the largest."""
+    place = model_folder(folder, SMALL)
+    model, tokenizer = load_model(str(place), dtype="float32", device="cpu")
+    local = LocalEngine(model, tokenizer, slots=IN_FLIGHT, context=CONTEXT)
+    arguments = ("--speak", speak, "--slots", str(IN_FLIGHT), "--context", str(CONTEXT), "--waiting", "1024")
+    with served("serve", str(place), *arguments) as (url, _):
+        ends = end_tokens(model.generation_config, tokenizer)
+        pool = PoolEngine(
+            [find_member(url, tokenizer=tokenizer, ends=ends)],
+            model,
+            tokenizer,
+            ends=ends,
+            context=CONTEXT,
+            temperature=1.0,
+            limits=PoolLimits(requests_at_once=IN_FLIGHT, seconds=600, patience=60, sleeps=False),
+            shared=folder / f"weights-{speak}-{workload}",
+            say=lambda line: None,
+        )
+        pool.publish(1)
+        engines = {"process": local, "pool": pool}
+        speeds: dict[str, list[float]] = {name: [] for name in engines}
+        for at in range(rounds + 1):
+            for name, engine in engines.items():
+                engine.publish(at + 2)  # what was read before is forgotten
+                speed = tokens_a_second(engine, WORKLOADS[workload]() if at else miniature())
+                speeds[name] += [speed] if at else []
+    ratios = [pool / process for pool, process in zip(speeds["pool"], speeds["process"], strict=True)]
+    return {
+        "speak": speak,
+        "workload": workload,
+        **{f"{name}_tokens_a_second": round(median(found)) for name, found in speeds.items()},
+        "ratio": round(median(ratios), 3),
+        "least": round(min(ratios), 3),
+        "largest": round(max(ratios), 3),
+        "rounds": rounds,
+    }
+
+
+def tokens_a_second(engine: LocalEngine | PoolEngine, requests: Sequence[Request]) -> float:
+    """Of all requests, handed over at once."""
+
+    async def write() -> int:
+        limits = [Sampling(max_tokens=request.length, key=(0, 0, 0, *request.key, 0)) for request in requests]
+        jobs = [engine.complete(request.prompt, limit) for request, limit in zip(requests, limits, strict=True)]
+        return sum(len(completion.tokens) for completion in await asyncio.gather(*jobs))
+
+    started = time.perf_counter()
+    return asyncio.run(write()) / (time.perf_counter() - started)
+
+
+if __name__ == "__main__":
+    main()

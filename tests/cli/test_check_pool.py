@@ -1,0 +1,89 @@
+"""`sleuth check RECIPE` with a pool: each server is told of, whatever the others are like."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from speaking_server import Speaking, speaking
+from typer.testing import CliRunner, Result
+
+from sleuth.build import load_model
+from sleuth.cli.app import app
+
+BASE = Path(__file__).parents[2] / "models" / "tiny-base"
+RECIPE = """
+name = "pooled"
+model = "{base}"
+
+[[stage]]
+kind = "grpo"
+steps = 3
+prompts_per_step = 2
+samples_per_prompt = 2
+learning_rate = 1e-4
+context = 300
+data = {{ questions = "{folder}/questions.jsonl" }}
+env = {{ kind = "search", dialect = "sleuth", prompt = "plain", retriever = "empty" }}
+engine = {{ urls = {urls} }}
+reward = [{{ kind = "answer" }}]
+"""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Speaking]:
+    model, tokenizer = load_model(str(BASE), dtype="float32", device="cpu")
+    with speaking("vllm", model, tokenizer, context=512) as spoken:
+        yield spoken
+
+
+def check(folder: Path, *options: str, urls: list[str]) -> Result:
+    (folder / "questions.jsonl").write_text('{"id": "1", "question": "Where?", "golden_answers": ["Tarn"]}\n')
+    (folder / "recipe.toml").write_text(RECIPE.format(base=BASE, folder=folder, urls=json.dumps(urls)))
+    return CliRunner().invoke(app, ["check", str(folder / "recipe.toml"), *options])
+
+
+def test_a_healthy_pool_is_described_and_may_take_the_weights(tmp_path: Path, server: Speaking) -> None:
+    result = check(tmp_path, "--weights", urls=[server.url])
+    assert result.exit_code == 0, result.output
+    first, of_server, of_weights = result.stdout.splitlines()
+    assert first == "ok: 1 stage, 3 steps"
+    assert of_server.startswith(f"ok: stage.0 (grpo): {server.url}: vLLM 0.32.0, token ids in and out, log-prob")
+    assert "all took the model's weights, and write with them" in of_weights
+    assert server.writer.label.startswith("000000-")
+
+
+def test_a_server_that_is_not_there_is_told_beside_the_others(tmp_path: Path, server: Speaking) -> None:
+    result = check(tmp_path, "--json", urls=["http://127.0.0.1:9", server.url])
+    assert result.exit_code == 2
+    assert result.stderr == "error: stage.0 (grpo): 1 of 2 servers of the pool cannot be used\n"
+    found = json.loads(result.stdout)
+    assert found["ok"] is False
+    assert [finding["ok"] for finding in found["pools"]["grpo"]] == [False, True]
+    assert found["pools"]["grpo"][0]["line"].startswith("does not answer (")
+
+
+@pytest.mark.parametrize(
+    ("urls", "problem"),
+    [
+        ([], "stage.0.engine.urls is empty"),
+        (["localhost:8000"], "urls holds 'localhost:8000': expected http://HOST:PORT"),
+        (["http://a", "http://a"], "urls names a server twice"),
+    ],
+)
+def test_urls_that_are_none_are_one_line(tmp_path: Path, urls: list[str], problem: str) -> None:
+    result = check(tmp_path, urls=urls)
+    assert result.exit_code == 2
+    assert problem in result.stderr
+    assert result.stderr.count(os.linesep) == 1
+
+
+def test_weights_go_to_pools_alone(tmp_path: Path) -> None:
+    (tmp_path / "questions.jsonl").write_text('{"id": "1", "question": "Where?", "golden_answers": ["Tarn"]}\n')
+    recipe = RECIPE.format(base=BASE, folder=tmp_path, urls="").replace("engine = { urls =  }\n", "")
+    (tmp_path / "recipe.toml").write_text(recipe)
+    result = CliRunner().invoke(app, ["check", str(tmp_path / "recipe.toml"), "--weights"])
+    assert (result.exit_code, "--weights is for a recipe in which servers write" in result.stderr) == (2, True)
