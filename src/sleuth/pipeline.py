@@ -11,20 +11,40 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerFast
 
-from sleuth.build import Setting, context_of, load_model, require_gradable, require_judges, reward_spec_of, setting_of
+from sleuth.build import (
+    Setting,
+    context_of,
+    load_model,
+    preference_spec_of,
+    require_gradable,
+    require_judges,
+    require_pools,
+    reward_spec_of,
+    setting_of,
+)
 from sleuth.data.overlap import question_overlap
 from sleuth.data.questions import select_tasks
 from sleuth.data.suites import examined_tasks
-from sleuth.recipe import AnsweredRowsRecipe, Recipe, WorldTextRecipe
+from sleuth.learn.reach import Reach
+from sleuth.recipe import (
+    AnsweredRowsRecipe,
+    OnlineDpoRecipe,
+    Recipe,
+    TrainingRecipe,
+    WinRateRecipe,
+)
 from sleuth.recipe.stages import EvaluateRecipe, GrpoRecipe, SupervisedRecipe, WarmStartRecipe
 from sleuth.render import Renderer, encode
 from sleuth.runs.run_folder import RunFolder
 from sleuth.stages.evaluate import run_evaluate
 from sleuth.stages.grpo import run_grpo
-from sleuth.stages.lesson_rows import answered_tasks
+from sleuth.stages.learnable import require_reach
+from sleuth.stages.lesson_rows import answered_tasks, require_texts
+from sleuth.stages.online_dpo import run_online_dpo
 from sleuth.stages.stage_run import StageRun
 from sleuth.stages.supervised import run_supervised
 from sleuth.stages.warm_start import hinted_env, run_warm_start
+from sleuth.stages.win_rate import run_win_rate
 from sleuth.types import SleuthError, Task
 
 LONG_QUESTIONS = 100
@@ -50,13 +70,17 @@ def run_recipe(recipe: Recipe, folder: RunFolder) -> Path:
                     model = str(run_warm_start(stage, run))
                 case GrpoRecipe():
                     model = str(run_grpo(stage, run))
+                case OnlineDpoRecipe():
+                    model = str(run_online_dpo(stage, run))
                 case EvaluateRecipe():
                     run_evaluate(stage, run)
-                    if trained is not None:
-                        trained.write_card(Path(model))
-        if not isinstance(stage, EvaluateRecipe):
+                case WinRateRecipe():
+                    run_win_rate(stage, run)
+        if isinstance(stage, TrainingRecipe):
             first_step += stage.steps
             trained = run
+        elif trained is not None:
+            trained.write_card(Path(model))
     folder.require_written()
     return Path(model)
 
@@ -64,6 +88,7 @@ def run_recipe(recipe: Recipe, folder: RunFolder) -> Path:
 def require_accepted(recipe: Recipe, reward: str) -> None:
     """Raises SleuthError where `reward` is the hash of none of the recipe's rewards."""
     rewards = [reward_spec_of(stage.reward).hash for stage in recipe.stage if isinstance(stage, GrpoRecipe)]
+    rewards += [preference_spec_of(stage.reward).hash for stage in recipe.stage if isinstance(stage, OnlineDpoRecipe)]
     if reward not in rewards:
         raise SleuthError(f"--accept-reward {reward}: the recipe's reward is {' and '.join(rewards) or 'none'}")
 
@@ -82,7 +107,7 @@ def trained_stages(recipe: Recipe, folder: RunFolder) -> Iterator[StageRun]:
     """The stages that train, each beginning with what the folder holds of the one before."""
     model, first_step = recipe.model, 0
     for index, stage in enumerate(recipe.stage):
-        if isinstance(stage, EvaluateRecipe):
+        if not isinstance(stage, TrainingRecipe):
             continue
         run = StageRun(recipe=recipe, index=index, folder=folder, model=model, first_step=first_step)
         yield run
@@ -93,14 +118,20 @@ def trained_stages(recipe: Recipe, folder: RunFolder) -> Iterator[StageRun]:
 def require_inputs(recipe: Recipe) -> dict[int, list[Task]]:
     """Read all that the stages will need, so that what is missing or does not fit stops the run before its first step,
     not in its third hour; the questions by stage. Raises a one-line `SleuthError` that names the stage."""
-    tokenizer, positions = _base(recipe)
+    tokenizer, positions, reach = _base(recipe)
     questions: dict[int, list[Task]] = {}
     for index, stage in enumerate(recipe.stage):
-        if isinstance(stage, SupervisedRecipe) and isinstance(stage.data, WorldTextRecipe):
-            continue
         try:
+            if reach is not None and isinstance(stage, TrainingRecipe):
+                require_reach(stage, recipe.dtype, reach)
+            if isinstance(stage, OnlineDpoRecipe | WinRateRecipe):
+                questions[index] = require_pools(stage, tokenizer, positions)
+                continue
             if isinstance(stage, SupervisedRecipe):
-                assert isinstance(stage.data, AnsweredRowsRecipe)  # the text of a world needs nothing
+                cut = require_texts(stage, tokenizer, positions)
+                questions |= {index: cut} if cut else {}
+                if not isinstance(stage.data, AnsweredRowsRecipe):
+                    continue
                 env, trained = recipe.answered_in(index)
                 context, tasks = trained or positions, answered_tasks(stage.data)
                 questions[index] = tasks
@@ -128,7 +159,7 @@ def require_inputs(recipe: Recipe) -> dict[int, list[Task]]:
 
 def _overlaps(recipe: Recipe, tasks: Mapping[int, Sequence[Task]]) -> Iterator[dict[str, Any]]:
     """Where an evaluation asks what a stage trains on."""
-    asked = [index for index in tasks if isinstance(recipe.stage[index], EvaluateRecipe)]
+    asked = [index for index in tasks if not isinstance(recipe.stage[index], TrainingRecipe)]
     for trained, tested in product([index for index in tasks if index not in asked], asked):
         shared = len(question_overlap(tasks[trained], tasks[tested]))
         if shared:
@@ -136,14 +167,14 @@ def _overlaps(recipe: Recipe, tasks: Mapping[int, Sequence[Task]]) -> Iterator[d
             yield names | {"shared": shared, "of": len(tasks[tested])}
 
 
-def _base(recipe: Recipe) -> tuple[PreTrainedTokenizerFast | None, int]:
-    """The tokenizer of what the run begins with, and how many positions that has. The weights are read for nothing but
-    to see that they can be; random ones, and their tokenizer, do not exist yet."""
+def _base(recipe: Recipe) -> tuple[PreTrainedTokenizerFast | None, int, Reach | None]:
+    """The tokenizer of what the run begins with, how many positions that has, and what can move its weights; random
+    ones, and their tokenizer, do not exist yet."""
     first = recipe.stage[0]
     if isinstance(first, SupervisedRecipe) and first.init is not None:
-        return None, first.init.context
+        return None, first.init.context, None
     model, tokenizer = load_model(recipe.model, dtype=recipe.dtype, device="cpu")
-    return tokenizer, context_of(model)
+    return tokenizer, context_of(model), Reach(model)
 
 
 def _require_room(setting: Setting, tokenizer: PreTrainedTokenizerFast, tasks: Sequence[Task], context: int) -> None:

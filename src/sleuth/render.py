@@ -52,16 +52,16 @@ class Renderer:
     def render_all(self, pieces: Sequence[Piece]) -> list[Segment]:
         """A reply as segments. All from its first template piece to its last is a prompt: one text, encoded as one, so
         that no seam between a template and what fills it shows in the tokens. Every other piece is encoded by itself,
-        and so is one with a budget: it divides a prompt in two.
+        and so is one with a budget or with tokens of its own: it divides a prompt in two.
         """
         templates = [at for at, piece in enumerate(pieces) if piece.author == "template"]
         if not templates:
             return [self.render(piece) for piece in pieces]
         begin, end = templates[0], templates[-1] + 1
         segments = [self.render(piece) for piece in pieces[:begin]]
-        for limited, run in groupby(pieces[begin:end], key=lambda piece: piece.budget is not None):
+        for apart, run in groupby(pieces[begin:end], key=_is_apart):
             together = tuple(run)
-            segments += map(self.render, together) if limited else self._cached_prompt(together)
+            segments += map(self.render, together) if apart else self._cached_prompt(together)
         return segments + [self.render(piece) for piece in pieces[end:]]
 
     def render(self, piece: Piece) -> Segment:
@@ -70,7 +70,9 @@ class Renderer:
         What is over the budget is cut from the end, counted in `cut`, and missing from `text`: text is what a model
         saw.
         """
-        if piece.author == "env":
+        if piece.tokens is not None:
+            tokens = list(piece.tokens)
+        elif piece.author == "env":
             tokens = self._plain.encode(piece.text, add_special_tokens=False).ids
         else:
             tokens = encode(self.tokenizer, piece.text)
@@ -116,6 +118,10 @@ class Renderer:
                 else:
                     text += part
         yield text, False
+
+
+def _is_apart(piece: Piece) -> bool:
+    return piece.budget is not None or piece.tokens is not None
 
 
 def _segment(author: Author, entries: Sequence[tuple[int, int, str]]) -> Segment:

@@ -80,6 +80,47 @@ class Rubric:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Thought:
+    """What somebody thinks while reading a text, behind its first `at` characters: `Thought(at=31, text="Tarn is in
+    Osmark.")`. The text itself never holds it."""
+
+    at: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """A text to read: `Document(id="d4", text="Ada lives in Tarn. She ...", origin="example.org/ada")`.
+
+    Documents of one `origin` (a page that was stored twice, say) never stand on both sides of a split. `cut` is the
+    number of characters after which the text is to be continued, where the data has such a place; None leaves that to
+    token counts. `golden_answers` are what a right ending names, in a text whose ending follows from its beginning.
+    """
+
+    id: str
+    text: str
+    origin: str
+    source: str = ""
+    kind: str = ""
+    cut: int | None = None
+    golden_answers: tuple[str, ...] = ()
+    thoughts: tuple[Thought, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Continuation:
+    """How a document goes on: neighbouring runs of its tokens, both written by `source`. `Continuation(document="d4",
+    prefix=Segment(author="source", tokens=(5, 9), text="Ada lives"), suffix=Segment(...))`.
+
+    The tokens are the data's own cut: a prefix whose text were encoded again might have others at its end.
+    """
+
+    document: str
+    prefix: Segment
+    suffix: Segment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
     """A question with what is needed to score it.
 
@@ -87,7 +128,9 @@ class Task:
     kind="one_hop")`. `gold_passages` are corpus ids and may be empty; `kind` and `source` only group figures in
     tables. `prompt` is the whole message to ask with, where the data brings one; else it is empty. `evidence` is what
     there is to refine, and `reference` an answer as the data has it: only a refiner's task has them. `rubrics` are
-    criteria of its own that an answer may be judged by.
+    criteria of its own that an answer may be judged by. Where a text is to be continued, `continuation` has it token
+    by token; then `question` is the beginning as text, `reference` the true continuation, and `golden_answers` may be
+    empty.
     """
 
     id: str
@@ -100,6 +143,7 @@ class Task:
     evidence: Evidence | None = None
     reference: str = ""
     rubrics: tuple[Rubric, ...] = ()
+    continuation: Continuation | None = None
 
     @property
     def asked(self) -> str:
@@ -280,11 +324,12 @@ class Engine(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
     """Text on its way into a trajectory. Beyond `budget` tokens it is cut, and the cut is reported; None is no
-    limit."""
+    limit. `tokens` are those of the text where the data has them already, such as the prefix of a `Continuation`."""
 
     text: str
     author: Author = "env"
     budget: int | None = None
+    tokens: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

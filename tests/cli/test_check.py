@@ -126,9 +126,9 @@ def test_one_checkpoint_alone_asks_for_another(folder: Path) -> None:
 
 
 def test_what_is_neither_recipe_nor_checkpoint_is_told_what_would_be_right(folder: Path) -> None:
-    assert "is no recipe (.toml) and no questions (.jsonl, .jsonl.gz, .parquet); give" in complaint(
-        folder / "prompt.txt"
-    )
+    (folder / "notes.md").write_text("mine")
+    expected = "is no recipe (.toml), no questions (.jsonl, .jsonl.gz, .parquet) and no texts (these, or .txt); give"
+    assert expected in complaint(folder / "notes.md")
     assert "nowhere.toml: no such recipe" in complaint(folder / "nowhere.toml")
 
 

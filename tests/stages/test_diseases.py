@@ -107,7 +107,7 @@ def test_a_sampler_that_never_gets_the_new_weights(
 
 
 def test_updates_too_small_for_the_weights_that_are_stored(run: Run, recipe_file: Path, tmp_path: Path) -> None:
-    run(recipe_file, tmp_path / "run", *LONG, 'dtype="bfloat16"', "stage.1.learning_rate=1e-9")
+    run(recipe_file, tmp_path / "run", *LONG, 'dtype="bfloat16"', "stage.1.learning_rate=1e-6")
     assert "tiny_updates" in raised(tmp_path / "run")
 
 

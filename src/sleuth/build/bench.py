@@ -7,7 +7,15 @@ from pathlib import Path
 from typing import Self
 
 from sleuth.build.judges import OpenJudge, unasked
-from sleuth.judges.cache import CachedJudge, CachedSheetJudge, NamedJudge, NamedSheetJudge, VerdictCache
+from sleuth.judges.cache import (
+    CachedJudge,
+    CachedPairJudge,
+    CachedSheetJudge,
+    NamedJudge,
+    NamedPairJudge,
+    NamedSheetJudge,
+    VerdictCache,
+)
 from sleuth.judges.silent import SilentJudge
 from sleuth.judges.watched import Watch, WatchedJudge, WatchedSheetJudge, agreement
 from sleuth.recipe.judges import HttpJudgeRecipe, JudgeRecipe, LexicalJudgeRecipe
@@ -28,6 +36,7 @@ class Bench:
         self._opened: dict[str, OpenJudge] = {}
         self._cached: dict[str, CachedJudge] = {}
         self._sheets: dict[str, CachedSheetJudge] = {}
+        self._pairs: dict[str, CachedPairJudge] = {}
         self._watchers: dict[str, CachedJudge] = {}
         self._watches: list[Watch] = []
         self._files: dict[Path, VerdictCache] = {}
@@ -60,11 +69,21 @@ class Bench:
         judge = self._sheets[key]
         return WatchedSheetJudge(judge, self._watch(watch)) if watch is not None and self._asks else judge
 
+    def pair_judge(self, recipe: HttpJudgeRecipe) -> NamedPairJudge:
+        """As `judge`, of one that compares two."""
+        key = recipe.model_dump_json()
+        if key not in self._pairs:
+            opened = self.open(recipe)
+            assert opened.pairs is not None
+            asked = opened.pairs if self._asks else SilentJudge(opened.identity)
+            self._pairs[key] = CachedPairJudge(asked, self._file(recipe.verdicts))
+        return self._pairs[key]
+
     def figures(self) -> dict[str, float | None]:
         """What became of the questions that were put since this was last called, and how far those who watch agreed;
         nothing of judges that cost nothing and are not watched."""
         counts: Counter[str] = Counter()
-        for judge in (*self._cached.values(), *self._sheets.values()):
+        for judge in (*self._cached.values(), *self._sheets.values(), *self._pairs.values()):
             counts.update(judge.tally.take())
         figures: dict[str, float | None] = {f"judge_{name}": count for name, count in counts.items()}
         if self._watches:

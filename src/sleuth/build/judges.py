@@ -6,14 +6,16 @@ import os
 import sys
 from dataclasses import dataclass
 
+from sleuth.build.thoughts import THINK
 from sleuth.judges import LexicalJudge
 from sleuth.judges.asking import Asker
-from sleuth.judges.cache import NamedJudge, NamedSheetJudge
+from sleuth.judges.cache import NamedJudge, NamedPairJudge, NamedSheetJudge
 from sleuth.judges.http import HttpJudge
 from sleuth.judges.ledger import Ledger
 from sleuth.judges.nli import NliJudge
 from sleuth.judges.rubric_writer import RubricWriter
 from sleuth.judges.served import wait_until_served
+from sleuth.judges.thought_writer import ThoughtWriter
 from sleuth.recipe.judges import (
     HttpJudgeRecipe,
     JudgeRecipe,
@@ -22,7 +24,7 @@ from sleuth.recipe.judges import (
     ServedModelRecipe,
     TeacherRecipe,
 )
-from sleuth.types import PairJudge, SleuthError
+from sleuth.types import SleuthError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +34,7 @@ class OpenJudge:
 
     judge: NamedJudge
     sheets: NamedSheetJudge | None = None
-    pairs: PairJudge | None = None
+    pairs: NamedPairJudge | None = None
     ledger: Ledger | None = None
 
     @property
@@ -83,8 +85,17 @@ def unasked(recipe: JudgeRecipe) -> OpenJudge:
 
 def rubric_writer_of(recipe: TeacherRecipe) -> RubricWriter:
     """The teacher of a recipe, who is there. Raises SleuthError where its server does not serve its model."""
+    return RubricWriter(_asker(recipe))
+
+
+def thought_writer_of(recipe: TeacherRecipe) -> ThoughtWriter:
+    """The teacher of a recipe, who is there. Raises SleuthError where its server does not serve its model."""
+    return ThoughtWriter(_asker(recipe), (THINK.open, THINK.close))
+
+
+def _asker(recipe: ServedModelRecipe) -> Asker:
     require_served(recipe)
-    asker = Asker(
+    return Asker(
         recipe.urls,
         recipe.model,
         timeout=recipe.seconds,
@@ -94,7 +105,6 @@ def rubric_writer_of(recipe: TeacherRecipe) -> RubricWriter:
         key=_key(recipe),
         ledger=Ledger(budget=recipe.budget),
     )
-    return RubricWriter(asker)
 
 
 def identity_of(recipe: JudgeRecipe) -> str:

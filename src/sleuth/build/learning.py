@@ -19,6 +19,7 @@ def optimisation_of(stage: TrainingRecipe) -> Optimisation:
         betas=stage.betas,
         weight_decay=stage.weight_decay,
         max_grad_norm=stage.max_grad_norm,
+        master_weights=stage.master_weights,
     )
 
 

@@ -10,9 +10,11 @@ import typer
 
 if TYPE_CHECKING:
     from sleuth.stages.annotate_rubrics import Annotated as Found
+    from sleuth.stages.annotate_thoughts import Thoughtful
 
 annotate = typer.Typer(help="Data made by a teacher.", no_args_is_help=True, rich_markup_mode=None)
-REASONS = 3  # shown of why rows have no criteria
+REASONS = 3  # shown of why rows have no criteria, or texts no thoughts
+GATE_TOKENS = 8_192  # computed at once
 
 
 @annotate.callback()
@@ -63,5 +65,65 @@ def _print(found: Found, out: Path) -> None:
         typer.echo(f"better than {way.replace('_', ' '):<16} {shown}")
     for reason, count in found.reasons.most_common(REASONS):
         typer.echo(f"{count:,} without criteria: {reason}")
+    if found.reasons:
+        typer.echo("the same command asks for those again")
+
+
+@annotate.command("thoughts")
+def thoughts(
+    texts: Annotated[Path, typer.Argument(metavar="TEXTS", help="A file of texts or a folder of them; hf://... too.")],
+    teacher: Annotated[Path, typer.Option(metavar="FILE", help="A file with a [teacher] table: who thinks.")],
+    model: Annotated[str, typer.Option(help="The model that is to be taught: its tokens cut, and it is the gate.")],
+    out: Annotated[Path, typer.Option(metavar="FILE.parquet", help="Where the rows go; begun again, it goes on.")],
+    tokens: Annotated[int, typer.Option(min=8, help="Of each document its first so many tokens.")] = 512,
+    part: Annotated[
+        str | None, typer.Option(help="Only documents of this part: sft, rl or held_out.", show_default=False)
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Only so many documents.")] = 8_192,
+    gate: Annotated[bool, typer.Option(help="Leave out sources whose thoughts do not help the model.")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Put a teacher's thoughts into texts: it is asked for places and thoughts, and never copies the text.
+
+    Thoughts of a source stay where they make the text behind them likelier, to the model that is to be taught, than an
+    empty thought and than sentences that fit any text. A card is written beside the rows.
+    """
+    from sleuth.build import load_model, thought_writer_of
+    from sleuth.cli.watching import watched
+    from sleuth.recipe.parts import load_teacher
+    from sleuth.recipe.text import text_recipe
+    from sleuth.render import Renderer
+    from sleuth.stages.annotate_thoughts import annotate_thoughts
+    from sleuth.stages.thought_figures import Scorer
+
+    asked = text_recipe(texts, tokens=tokens, part=part, limit=limit)
+    writer = thought_writer_of(load_teacher(teacher))
+    loaded, tokenizer = load_model(model, dtype=None, device="auto")
+    scorer = Scorer(model=loaded, renderer=Renderer(tokenizer), budget=GATE_TOKENS)
+    found = annotate_thoughts(asked, out, writer, scorer, gated=gate, watch=watched)
+    if as_json:
+        typer.echo(json.dumps(found.as_json()))
+    else:
+        _print_thoughts(found, out)
+    if found.reasons:
+        raise typer.Exit(1)
+
+
+def _print_thoughts(found: Thoughtful, out: Path) -> None:
+    answered = f", {found.known:,} of them answered before" if found.known else ""
+    typer.echo(
+        f"{out}: {found.kept:,} of {len(found.documents):,} texts with thoughts{answered}; {out.stem}.md tells more"
+    )
+    for gate in found.gates:
+        blank, generic = (
+            f"{gain.value:+.4f} ({gain.low:+.4f} to {gain.high:+.4f})" if gain.value is not None else "unmeasured"
+            for gain in (gate.over_blank, gate.over_generic)
+        )
+        verdict = "passes" if gate.passes else "does not pass"
+        typer.echo(
+            f"{gate.source or '(no source)'}: over empty {blank}, over generic {generic} nats a token: {verdict}"
+        )
+    for reason, count in found.reasons.most_common(REASONS):
+        typer.echo(f"{count:,} without thoughts: {reason}")
     if found.reasons:
         typer.echo("the same command asks for those again")

@@ -12,6 +12,7 @@ from sleuth.cli.check_data import check_data, is_data
 from sleuth.cli.check_judge import check_judge
 from sleuth.cli.check_recipe import check_recipe
 from sleuth.cli.check_scorer import check_scorer
+from sleuth.cli.check_text import check_text
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def check(
         Path,
         typer.Argument(
             metavar="WHAT",
-            help="A recipe (.toml), questions, a checkpoint, or the word scorer or judge.",
+            help="A recipe (.toml), questions or texts, a checkpoint, or the word scorer or judge.",
             show_default=False,
         ),
     ],
@@ -42,7 +43,7 @@ def check(
     ] = None,
     against: Annotated[
         Path | None,
-        typer.Option(metavar="DATA", help="Of questions: which of them these ask too.", show_default=False),
+        typer.Option(metavar="DATA", help="Of questions or texts: which of them are here too.", show_default=False),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, or one a case.")] = False,
     weights: Annotated[
@@ -53,11 +54,11 @@ def check(
     scorer, or examine a judge.
 
     Of a recipe, reads all that its stages will need and starts nothing; where servers write its episodes, asks each
-    what it can do. Questions are a file of them or a folder of
-    test sets: malformed rows, repeated ids and questions, answers that nothing can match. `sleuth check scorer CASES`
-    scores rows of id, prompt, response and golden_answers by every scorer, and tells where the score depends on which
-    is asked. `sleuth check judge JUDGE.toml` asks a judge, the [judge] table of the file, questions with known answers,
-    and tells what it gets wrong and what sways it.
+    what it can do. Questions are a file of them or a folder of test sets: malformed rows, repeated ids and questions,
+    answers that nothing can match; texts likewise, a file of them or a folder of such files. `sleuth check scorer
+    CASES` scores rows of id, prompt, response and golden_answers by every scorer, and tells where the score depends on
+    which is asked. `sleuth check judge JUDGE.toml` asks a judge, the [judge] table of the file, questions with known
+    answers, and tells what it gets wrong and what sways it.
     """
     if str(what) == SCORER and (other is None or not other.is_dir()):  # two folders are two checkpoints
         if other is None:
@@ -69,19 +70,29 @@ def check(
         check_judge(other, as_json)
     elif other is not None:
         _compare(what, other, as_json)
+    elif _holds_text(what):
+        check_text(what, against, as_json)
     elif is_data(what):
         check_data(what, against, as_json)
     elif against is not None:
-        raise SleuthError(f"--against {against} is for questions; {what} is no file of them and no folder of test sets")
+        raise SleuthError(
+            f"--against {against} is for questions and texts; {what} is no file of them and no folder of such files"
+        )
     elif what.suffix == ".toml":
         check_recipe(what, as_json, weights=weights)
     elif what.is_dir():
         raise SleuthError(f"{what}: a checkpoint is compared with another: sleuth check {what} OTHER")
     else:
         raise SleuthError(
-            f"{what}: is no recipe (.toml) and no questions (.jsonl, .jsonl.gz, .parquet); give one of them, or two "
-            "checkpoints: sleuth check A B"
+            f"{what}: is no recipe (.toml), no questions (.jsonl, .jsonl.gz, .parquet) and no texts (these, or .txt); "
+            "give one of them, or two checkpoints: sleuth check A B"
         )
+
+
+def _holds_text(what: Path) -> bool:
+    from sleuth.evaluation.text_check import holds_text
+
+    return holds_text(what)
 
 
 def _compare(a: Path, b: Path, as_json: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -47,24 +48,29 @@ def check_data(what: Path, against: Path | None, as_json: bool) -> None:
         raise SleuthError(f"{what}: no questions in it")
 
 
-def _print(what: Path, against: Path | None, found: DataReport) -> None:
-    questions = sum(found.sources.values())
-    typer.echo(f"{what}: {found.rows:,} rows, {questions:,} questions")
-    if len(found.sources) > 1 or "" not in found.sources:
-        for source, count in found.sources.items():
+def print_sources(sources: Mapping[str, int]) -> None:
+    """How many rows of each source, where any names one."""
+    if len(sources) > 1 or "" not in sources:
+        for source, count in sources.items():
             typer.echo(f"  {count:>9,}  {source or '(no source)'}")
-    _print_findings("malformed rows", found.malformed)
-    _print_findings("ids that an earlier row has", found.repeated_ids)
-    _print_findings("questions that an earlier row asks", found.repeated_questions)
-    _print_findings("golden answers that are empty once normalised", found.empty_answers)
+
+
+def _print(what: Path, against: Path | None, found: DataReport) -> None:
+    typer.echo(f"{what}: {found.rows:,} rows, {sum(found.sources.values()):,} questions")
+    print_sources(found.sources)
+    print_findings("malformed rows", found.malformed)
+    print_findings("ids that an earlier row has", found.repeated_ids)
+    print_findings("questions that an earlier row asks", found.repeated_questions)
+    print_findings("golden answers that are empty once normalised", found.empty_answers)
     if found.tool_outputs:
         typer.echo(f"tool outputs to refine: {found.tool_outputs:,}")
-        _print_findings("answers that cite what their tool output does not have", found.unknown_citations)
+        print_findings("answers that cite what their tool output does not have", found.unknown_citations)
     if found.overlap is not None:
-        _print_findings(f"questions that {against} asks too", found.overlap)
+        print_findings(f"questions that {against} asks too", found.overlap)
 
 
-def _print_findings(what: str, found: Findings) -> None:
+def print_findings(what: str, found: Findings) -> None:
+    """How often something was found, and the first few of it."""
     typer.echo(f"{what}: {found.count:,}")
     for line in found.first:
         typer.echo(f"  {line}")

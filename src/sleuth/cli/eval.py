@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from sleuth.cli.eval_win_rate import evaluate_win_rate
 from sleuth.cli.figures import print_figures, print_sets
 from sleuth.cli.out_file import require_file
 from sleuth.types import SleuthError
@@ -90,9 +91,25 @@ def evaluate(
     accept: Annotated[
         float, typer.Option(min=0, max=1, help="With --rows, of a refiner: the citation F1 that an answer needs.")
     ] = 0.8,
+    win_rate: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="RECIPE", help="Instead: continue texts beside another model, as the recipe's win_rate stage does."
+        ),
+    ] = None,
+    against: Annotated[
+        str | None, typer.Option(metavar="MODEL", help="With --win-rate: the other model. [default: the recipe's base]")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as one JSON object.")] = False,
 ) -> None:
     """Ask a model questions: greedy, one sample each; figures with 95 % intervals."""
+    if win_rate is not None:
+        if questions is not None or suite is not None:
+            raise SleuthError("--win-rate continues texts, and --questions and --suite ask; give one of the three")
+        return evaluate_win_rate(model, win_rate, against, out, as_json)
+    if against is not None:
+        raise SleuthError(f"--against {against} is for --win-rate RECIPE; two models are asked questions one by one")
+
     from sleuth.data.questions import load_questions
     from sleuth.data.suites import load_suite
     from sleuth.stages.evaluate import ask_suite, evaluation, write_evaluation

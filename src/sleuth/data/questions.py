@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from sleuth.data import refiner, search_r1
 from sleuth.data.hub import local_file
-from sleuth.data.rows import Row, checked_text, read_rows, text_of
+from sleuth.data.rows import Row, checked_text, read_rows, text_of, texts_of
 from sleuth.recipe.data import ExaminationRecipe, QuestionsRecipe
 from sleuth.types import SleuthError, Task
 
@@ -58,7 +55,7 @@ def task_from_row(row: Row, where: str, *, with_prompt: bool = False) -> Task:
         id=text_of(row, "id", where),
         question=text_of(row, "question", where).strip(),
         golden_answers=_answers(row, where),
-        gold_passages=_texts(row.get("gold_ids"), "gold_ids", where),
+        gold_passages=texts_of(row.get("gold_ids"), "gold_ids", where),
         kind=_label(row, "type", where),
         source=_label(row, "data_source", where),
         prompt=prompt,
@@ -71,7 +68,7 @@ def _refiner_task(row: Row, where: str, *, with_prompt: bool) -> Task:
     return Task(
         id=text_of(row, "id", where),
         question=text_of(row, "question", where).strip(),
-        golden_answers=_texts(row.get("golden_answers"), "golden_answers", where),
+        golden_answers=texts_of(row.get("golden_answers"), "golden_answers", where),
         kind=_label(row, "type", where),
         source=_label(row, "data_source", where),
         prompt=prompt,
@@ -87,27 +84,16 @@ def questions_hash(tasks: Iterable[Task]) -> str:
     for task in tasks:
         told = [task.id, task.question, task.golden_answers, task.gold_passages, task.kind, task.source]
         told += [task.prompt] if task.prompt else []
-        told += [asdict(task)] if task.evidence else []
+        told += [asdict(task)] if task.evidence or task.continuation else []
         digest.update(json.dumps(told, ensure_ascii=False).encode() + b"\n")
     return digest.hexdigest()
 
 
 def _answers(row: Row, where: str) -> tuple[str, ...]:
-    answers = _texts(row.get("golden_answers"), "golden_answers", where)
+    answers = texts_of(row.get("golden_answers"), "golden_answers", where)
     if not answers:
         raise SleuthError(f'{where}: no `golden_answers`; expected a list of strings such as ["Tarn"]')
     return answers
-
-
-def _texts(value: Any, key: str, where: str) -> tuple[str, ...]:
-    """A list of strings, a bare string (a list of one) or nothing, as a tuple."""
-    if value is None:
-        return ()
-    if isinstance(value, str):
-        value = [value]
-    if not isinstance(value, Sequence | np.ndarray):
-        raise SleuthError(f"{where}: `{key}` should be a list of strings, found {type(value).__name__}")
-    return tuple(checked_text(entry, key, where) for entry in value)
 
 
 def _label(row: Row, key: str, where: str) -> str:

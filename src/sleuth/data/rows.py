@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from sleuth.types import SleuthError
 
 Row = Mapping[str, Any]
@@ -50,6 +52,17 @@ def text_of(row: Row, key: str, where: str) -> str:
     if key not in row:
         raise SleuthError(f"{where}: no `{key}`; the row has {', '.join(row) or 'no keys'}")
     return checked_text(row[key], key, where)
+
+
+def texts_of(value: Any, key: str, where: str) -> tuple[str, ...]:
+    """A list of strings, a bare string (a list of one) or nothing, as a tuple. Lists may be numpy arrays."""
+    if value is None:
+        return ()
+    if isinstance(value, str):
+        value = [value]
+    if not isinstance(value, Sequence | np.ndarray):
+        raise SleuthError(f"{where}: `{key}` should be a list of strings, found {type(value).__name__}")
+    return tuple(checked_text(entry, key, where) for entry in value)
 
 
 def checked_text(value: object, key: str, where: str) -> str:

@@ -73,14 +73,14 @@ def check_data(
             tasks.append((where, found))
     return DataReport(
         rows=rows,
-        malformed=_findings(malformed),
+        malformed=findings(malformed),
         repeated_ids=_repeated(tasks, lambda task: task.id, "id"),
         repeated_questions=_repeated(tasks, lambda task: folded(task.question), "question"),
-        empty_answers=_findings(_empty_answers(tasks)),
+        empty_answers=findings(_empty_answers(tasks)),
         overlap=None if against is None else _overlap(tasks, against),
         sources=dict(Counter(task.source for _, task in tasks).most_common()),
         tool_outputs=sum(task.evidence is not None for _, task in tasks),
-        unknown_citations=_findings(_unknown_citations(tasks)),
+        unknown_citations=findings(_unknown_citations(tasks)),
     )
 
 
@@ -113,7 +113,7 @@ def _repeated(tasks: Sequence[tuple[str, Task]], key: Callable[[Task], str], wha
             again.append(f"{where}: {what} {getattr(task, what)!r} is that of {first[key(task)]}")
         else:
             first[key(task)] = where
-    return _findings(again)
+    return findings(again)
 
 
 def _empty_answers(tasks: Iterable[tuple[str, Task]]) -> Iterator[str]:
@@ -135,13 +135,14 @@ def _unknown_citations(tasks: Iterable[tuple[str, Task]]) -> Iterator[str]:
 
 def _overlap(tasks: Sequence[tuple[str, Task]], against: Path) -> Findings:
     there = {folded(task.question): where for where, task in tasks_and_faults(against) if isinstance(task, Task)}
-    return _findings(
+    return findings(
         f"{where}: {task.question!r} is also at {there[folded(task.question)]}"
         for where, task in tasks
         if folded(task.question) in there
     )
 
 
-def _findings(found: Iterable[str]) -> Findings:
+def findings(found: Iterable[str]) -> Findings:
+    """Lines that say what was found, the first few of them kept."""
     lines = list(found)
     return Findings(count=len(lines), first=tuple(lines[:SHOWN]))

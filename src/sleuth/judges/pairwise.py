@@ -1,8 +1,10 @@
-"""A pair judged in both orders: a verdict that depends on which stands first is none."""
+"""In which order a judge sees the two of a pair: a verdict that depends on which stands first is none."""
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
+from dataclasses import replace
 
 from sleuth.types import Pair, PairJudge, Verdict
 
@@ -38,3 +40,22 @@ def in_both_orders(given: Verdict, swapped: Verdict) -> Verdict:
 
 def _side(score: float) -> float:
     return TIE if score == TIE else float(score > TIE)
+
+
+class OneOrder:
+    """A `PairJudge` that asks another one once, in an order that is drawn by the pair itself: half the calls, and a
+    judge who prefers what stands first favours nobody in particular."""
+
+    def __init__(self, judge: PairJudge) -> None:
+        self._judge = judge
+
+    async def compare(self, pairs: Sequence[Pair]) -> list[Verdict]:
+        """A verdict for each pair, as it is given."""
+        exchanged = [bool(zlib.crc32(repr(pair).encode(errors="replace")) & 1) for pair in pairs]
+        asked = [pair.swapped if other else pair for pair, other in zip(pairs, exchanged, strict=True)]
+        verdicts = await self._judge.compare(asked)
+        return [_returned(verdict) if other else verdict for verdict, other in zip(verdicts, exchanged, strict=True)]
+
+
+def _returned(verdict: Verdict) -> Verdict:
+    return verdict if verdict.score is None else replace(verdict, score=1 - verdict.score)

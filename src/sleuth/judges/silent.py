@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sleuth.types import Case, Sheet, Verdict
+from sleuth.types import Case, Pair, Sheet, Verdict
 
 NOT_ASKED = Verdict(score=None, reason="no verdict was kept, and nobody is asked")
 
@@ -22,3 +22,7 @@ class SilentJudge:
     async def rate(self, sheets: Sequence[Sheet]) -> list[list[Verdict]]:
         """Nothing of any sheet."""
         return [[NOT_ASKED] * len(sheet.criteria) for sheet in sheets]
+
+    async def compare(self, pairs: Sequence[Pair]) -> list[Verdict]:
+        """Nothing of any pair."""
+        return [NOT_ASKED] * len(pairs)

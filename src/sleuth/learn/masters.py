@@ -14,15 +14,16 @@ BITS_OF = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 class MasterWeights:
     """The weights that are stepped, in fp32. A step of RL is often smaller than the spacing of bf16, so bf16 weights
-    keep a master that adds the small steps up; it is copied down after each. An fp32 weight is its own master."""
+    keep a master that adds the small steps up; it is copied down after each. An fp32 weight is its own master; without
+    `in_fp32` every weight is, as in some published runs."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, *, in_fp32: bool = True) -> None:
         self._stored = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
         self.tensors: dict[str, Tensor] = {
-            name: weight.detach().float().requires_grad_() if weight.dtype in HALF else weight
+            name: weight.detach().float().requires_grad_() if in_fp32 and weight.dtype in HALF else weight
             for name, weight in self._stored.items()
         }
-        """Parameter name -> the fp32 tensor to step."""
+        """Parameter name -> the tensor to step, in fp32 where that is asked for."""
 
     def collect_gradients(self) -> None:
         """Move the gradients of 16-bit weights to their masters; over micro-batches they add up in fp32."""

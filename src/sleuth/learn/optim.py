@@ -20,7 +20,8 @@ class Optimisation:
     """How weights are stepped. `steps` is the schedule's horizon, `warmup_steps` of them rise linearly from zero.
 
     `weight_decay` is decoupled and spares embeddings, norms and biases. Gradients longer than `max_grad_norm` (global
-    2-norm) are scaled down to it. `Optimisation(steps=200, learning_rate=1e-6, warmup_steps=10)`.
+    2-norm) are scaled down to it. Without `master_weights`, weights of 16 bits are stepped themselves.
+    `Optimisation(steps=200, learning_rate=1e-6, warmup_steps=10)`.
     """
 
     steps: int
@@ -31,6 +32,7 @@ class Optimisation:
     betas: tuple[float, float] = (0.9, 0.999)
     weight_decay: float = 0.0
     max_grad_norm: float = 1.0
+    master_weights: bool = True
 
 
 def scheduled_learning_rate(step: int, settings: Optimisation) -> float:

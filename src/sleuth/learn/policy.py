@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 
 from sleuth.learn import losses
 from sleuth.learn.batch import Batch
+from sleuth.learn.dpo import PAIR, dpo_objective
 from sleuth.learn.logprobs import token_logprobs, tree_attention
 from sleuth.learn.masters import MasterWeights
 from sleuth.learn.objective import PolicyLoss, policy_objective
@@ -49,10 +50,23 @@ class Update:
     tokens_dense: int
 
 
-def no_update() -> dict[str, Any]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreferenceUpdate(Update):
+    """What one step on pairs did: besides, the mean over the pairs of what `dpo_objective` tells of each."""
+
+    margin: float
+    accuracy: float
+    chosen_gain: float
+    rejected_gain: float
+
+
+Made = TypeVar("Made", bound=Update)
+
+
+def no_update(kind: type[Update] = Update) -> dict[str, Any]:
     """The figures of an `Update` that was not made."""
     counts = ("changed_weights_fraction", "tokens_trained", "tokens_computed", "tokens_dense")
-    return dict.fromkeys(field.name for field in dataclasses.fields(Update)) | dict.fromkeys(counts, 0)
+    return dict.fromkeys(field.name for field in dataclasses.fields(kind)) | dict.fromkeys(counts, 0)
 
 
 class NotFiniteError(SleuthError):
@@ -82,7 +96,7 @@ class Policy:
         self.model = model
         self.reference = reference
         self._recomputed = recomputed_layers(model) if gradient_checkpointing else []
-        self.masters = MasterWeights(model)
+        self.masters = MasterWeights(model, in_fp32=optimisation.master_weights)
         self.optimiser = Optimiser(model, self.masters.tensors, optimisation)
         self.max_grad_norm = optimisation.max_grad_norm
         model.eval()
@@ -98,7 +112,7 @@ class Policy:
         loss needs the sampler's log-probabilities and the batch has none.
         """
         pulled, objective = self._policy_objective(batch, loss)
-        return self._step(pulled, objective, budget=budget, temperature=loss.temperature)
+        return self._step(pulled, objective, Update, budget=budget, temperature=loss.temperature)
 
     def gradient(self, batch: Batch, loss: PolicyLoss, *, budget: int) -> tuple[float, Tensor]:
         """The loss of `update` and its gradient as one fp32 vector, before any clip; the weights stay as they are."""
@@ -133,7 +147,20 @@ class Policy:
         def objective(part: Pack, logprobs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
             return losses.supervised_loss(logprobs, part.rows.weights), {}
 
-        return self._step(batch, objective, budget=budget, temperature=1.0)
+        return self._step(batch, objective, Update, budget=budget, temperature=1.0)
+
+    def prefer(self, batch: Batch, *, beta: float, budget: int) -> PreferenceUpdate:
+        """One step of direct preference optimisation on the pairs of `pair_batch`, against the reference model;
+        otherwise as `update`. A pair stays in one pass, whatever its length."""
+        if self.reference is None:
+            raise ValueError("preferences are measured from a reference model, and the policy has none")
+
+        def objective(part: Pack, logprobs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+            reference = self._reference_logprobs(part, temperature=1.0)
+            assert reference is not None
+            return dpo_objective(part.rows, logprobs, reference, beta=beta)
+
+        return self._step(batch, objective, PreferenceUpdate, budget=budget, temperature=1.0, together=PAIR)
 
     @property
     def state_bytes(self) -> int:
@@ -156,8 +183,17 @@ class Policy:
         self.masters.load_state_dict(state["masters"])
         self.optimiser.load_state_dict(state["optimiser"])
 
-    def _step(self, batch: Batch, objective: Objective, *, budget: int, temperature: float) -> Update:
-        packs = pack(batch, budget)
+    def _step(
+        self,
+        batch: Batch,
+        objective: Objective,
+        kind: type[Made],
+        *,
+        budget: int,
+        temperature: float,
+        together: int = 1,
+    ) -> Made:
+        packs = pack(batch, budget, together=together)
         try:
             loss, sums = self._accumulate(packs, objective, temperature)
             norm = self._clip_gradients()
@@ -169,7 +205,7 @@ class Policy:
         self.optimiser.step()
         self.masters.discard_gradients()
         total_weight = float(batch.weights.sum())
-        return Update(
+        return kind(
             loss=loss,
             gradient_norm=norm,
             learning_rate=learning_rate,

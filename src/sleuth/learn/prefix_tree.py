@@ -53,17 +53,21 @@ class Pack:
         return Pack(rows=self.rows.to(device), tree=self.tree.to(device), members=self.members)
 
 
-def pack(batch: Batch, budget: int) -> list[Pack]:
+def pack(batch: Batch, budget: int, *, together: int = 1) -> list[Pack]:
     """The batch's rows in packs of at most `budget` distinct tokens, so that as few tokens as possible are computed.
 
     Rows are ordered by their tokens, so that rows with much in common are neighbours, and the order is cut where it
     costs least: a group over the budget is split into subtrees that repeat their common prefix. A row longer than the
-    budget gets a pack of its own. The same batch gives the same packs, in the same order.
+    budget gets a pack of its own. Every `together` rows of the batch, such as the two of a pair, stay in one pack and
+    in their order, as if they were one. The same batch gives the same packs, in the same order.
     """
     texts = _rows(batch)
-    order = sorted(range(len(texts)), key=lambda row: (texts[row], row))
-    shared = _shared_with_the_row_before([texts[row] for row in order])
-    parts = [order[first:stop] for first, stop in _cuts([len(texts[row]) for row in order], shared, budget)]
+    units = [range(first, first + together) for first in range(0, len(texts), together)]
+    order = sorted(units, key=lambda unit: (texts[unit[0]], unit[0]))
+    inside = [_shared_with_the_row_before([texts[row] for row in unit]) for unit in order]
+    lengths = [sum(len(texts[row]) for row in unit) - sum(of_unit) for unit, of_unit in zip(order, inside, strict=True)]
+    shared = _shared_with_the_row_before([texts[unit[0]] for unit in order])
+    parts = [[row for unit in order[first:stop] for row in unit] for first, stop in _cuts(lengths, shared, budget)]
     return [Pack(rows=(part := batch.take(rows)), tree=prefix_tree(part), members=tuple(rows)) for rows in parts]
 
 

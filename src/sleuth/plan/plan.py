@@ -7,11 +7,18 @@ from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any
 
-from sleuth.build import judges_in
+from sleuth.build import continuation_judges_in, judges_in
 from sleuth.plan.probe import Probe
-from sleuth.recipe import EvaluateRecipe, GrpoRecipe, Recipe, StageRecipe, TrainingRecipe
-from sleuth.recipe.judges import LexicalJudgeRecipe
-from sleuth.recipe.rewards import RewardRecipe
+from sleuth.recipe import (
+    EvaluateRecipe,
+    GrpoRecipe,
+    OnlineDpoRecipe,
+    Recipe,
+    StageRecipe,
+    TrainingRecipe,
+    WinRateRecipe,
+)
+from sleuth.recipe.judges import HttpJudgeRecipe, LexicalJudgeRecipe
 from sleuth.stages.stage_run import last_step
 from sleuth.stages.training import saves_at
 
@@ -84,8 +91,8 @@ def plan_of(recipe: Recipe, questions: Mapping[int, int], probe: Probe | None = 
 
 
 def _stage(stage: StageRecipe, questions: int, probe: Probe | None) -> StagePlan:
-    if isinstance(stage, EvaluateRecipe):
-        arms = 1 + stage.also_forced
+    if not isinstance(stage, TrainingRecipe):
+        arms = 2 if isinstance(stage, WinRateRecipe) else 1 + stage.also_forced
         plan: dict[str, Any] = {"prompts": questions, "episodes": questions * arms}
         told = {} if probe is None else _asked(stage, questions, probe)
     else:
@@ -93,20 +100,32 @@ def _stage(stage: StageRecipe, questions: int, probe: Probe | None) -> StagePlan
             seconds = probe.costs[stage.name].seconds["total"]
             return StagePlan(name=stage.name, kind=stage.kind, tokens=0, seconds=seconds, seconds_at_most=seconds)
         steps = last_step(stage)
-        prompts = steps * stage.prompts_per_step if isinstance(stage, GrpoRecipe) else 0
-        episodes = prompts * stage.samples_per_prompt if isinstance(stage, GrpoRecipe) else 0
-        plan = {"steps": steps, "prompts": prompts, "episodes": episodes}
-        if isinstance(stage, GrpoRecipe) and any(map(_asks_a_model, stage.reward)):
+        prompts, samples = _played(stage)
+        episodes = steps * prompts * samples
+        plan = {"steps": steps, "prompts": steps * prompts, "episodes": episodes}
+        if _asks_a_model(stage):
             plan["judge_calls"] = None
         told = {} if probe is None else _trained(stage, episodes, probe)
     return StagePlan(name=stage.name, kind=stage.kind, **(plan | told))
 
 
-def _asks_a_model(reward: RewardRecipe) -> bool:
-    return any(not isinstance(judge, LexicalJudgeRecipe) for _, judge in judges_in([reward]))
+def _played(stage: TrainingRecipe) -> tuple[int, int]:
+    """(prompts, samples of each) in one step."""
+    if isinstance(stage, GrpoRecipe):
+        return stage.prompts_per_step, stage.samples_per_prompt
+    if isinstance(stage, OnlineDpoRecipe):
+        return stage.prompts_per_step, 0 if stage.loss.kind == "original_nll" else stage.samples_per_prompt
+    return 0, 0
 
 
-def _asked(stage: EvaluateRecipe, questions: int, probe: Probe) -> dict[str, Any]:
+def _asks_a_model(stage: TrainingRecipe) -> bool:
+    if isinstance(stage, OnlineDpoRecipe):
+        return any(isinstance(judge, HttpJudgeRecipe) for judge in continuation_judges_in(stage))
+    judges = judges_in(stage.reward) if isinstance(stage, GrpoRecipe) else ()
+    return any(not isinstance(judge, LexicalJudgeRecipe) for _, judge in judges)
+
+
+def _asked(stage: EvaluateRecipe | WinRateRecipe, questions: int, probe: Probe) -> dict[str, Any]:
     """All but the asking itself is done once, however many are asked."""
     cost, asked = probe.costs[stage.name], probe.asked[stage.name]
     share = questions / asked.questions
@@ -157,7 +176,7 @@ def _disk(recipe: Recipe, questions: Mapping[int, int], probe: Probe) -> int:
     outlives."""
     left = writing = 0
     for index, stage in enumerate(recipe.stage):
-        if isinstance(stage, EvaluateRecipe):
+        if not isinstance(stage, TrainingRecipe):
             asked = probe.asked[stage.name]
             left += round(asked.bytes * questions[index] / asked.questions)
         elif stage.name in probe.rows:

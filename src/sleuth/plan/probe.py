@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from sleuth.recipe import EvaluateRecipe, Recipe, dump_toml
+from sleuth.recipe import EvaluateRecipe, Recipe, WinRateRecipe, dump_toml
 from sleuth.runs.checkpoints import STATE, checkpoints_in, step_name
 from sleuth.runs.disk import bytes_in
 from sleuth.runs.manifest import Manifest
@@ -61,6 +61,9 @@ def shortened(recipe: Recipe, steps: int) -> Recipe:
     evaluation. Horizons stay, and with them what is done in a step."""
 
     def cut(stage: Any) -> Any:
+        if isinstance(stage, WinRateRecipe):
+            fewer = {"limit": min(stage.data.limit, QUESTIONS)}
+            return stage.model_copy(update={"data": stage.data.model_copy(update=fewer)})
         if isinstance(stage, EvaluateRecipe):
             key, most = ("limit", QUESTIONS) if stage.data.suite is None else ("per_set", PER_SET)
             fewer = {key: min(getattr(stage.data, key) or most, most)}
@@ -102,7 +105,7 @@ def run_probe(
 
 def read_probe(recipe: Recipe, place: Path) -> Probe:
     """What the folder of a run that has ended says of its costs."""
-    evaluated = [stage for stage in recipe.stage if isinstance(stage, EvaluateRecipe)]
+    evaluated = [stage for stage in recipe.stage if isinstance(stage, EvaluateRecipe | WinRateRecipe)]
     rows = MetricsFile(place / "metrics.jsonl").rows()
     trained = list(dict.fromkeys(row["stage"] for row in rows))  # a warm start may have been left out
     by_stage = {name: [row for row in rows if row["stage"] == name] for name in trained}
@@ -121,18 +124,24 @@ def read_probe(recipe: Recipe, place: Path) -> Probe:
     )
 
 
-def _asked(stage: EvaluateRecipe, folder: Path) -> Asked:
+def _asked(stage: EvaluateRecipe | WinRateRecipe, folder: Path) -> Asked:
     """From the files of the stage's arms; those of a suite have their records in a file for each set."""
-    arms = (stage.name, f"{stage.name}_forced") if stage.also_forced else (stage.name,)
+    forced = isinstance(stage, EvaluateRecipe) and stage.also_forced
+    arms = (stage.name, f"{stage.name}_forced") if forced else (stage.name,)
     files = [file for arm in arms for file in (folder / f"{arm}.json", *folder.glob(f"{arm}@*.json"))]
     records = [record for file in files for record in json.loads(file.read_text(encoding="utf-8")).get("records", ())]
     return Asked(
         questions=len(records) // len(arms),
-        tokens=sum(
-            segment["tokens"] for record in records for segment in record["segments"] if segment["author"] == "policy"
-        ),
+        tokens=sum(map(_written, records)),
         bytes=sum(file.stat().st_size for file in files),
     )
+
+
+def _written(record: Mapping[str, Any]) -> int:
+    """Tokens that were written for one question, or for one prefix by both models."""
+    if "tokens" in record:
+        return record["tokens"]
+    return sum(segment["tokens"] for segment in record["segments"] if segment["author"] == "policy")
 
 
 def _bytes_of_step(place: Path, row: Mapping[str, Any]) -> int:

@@ -3,6 +3,7 @@
 from sleuth.recipe.data import AnsweredRowsRecipe, ExaminationRecipe, QuestionsRecipe, WorldTextRecipe
 from sleuth.recipe.envs import RefineEnvRecipe, SearchEnvRecipe
 from sleuth.recipe.load import load_recipe
+from sleuth.recipe.preference import OnlineDpoRecipe, WinRateRecipe
 from sleuth.recipe.recipe import Recipe, ResolvedFrom, StageRecipe
 from sleuth.recipe.rewards import AnswerRewardRecipe, CitationRecipe, RubricRecipe
 from sleuth.recipe.stages import (
@@ -14,6 +15,7 @@ from sleuth.recipe.stages import (
     SupervisedRecipe,
     WarmStartRecipe,
 )
+from sleuth.recipe.text import DocumentsRecipe, HeldOutThoughtsRecipe, TextRecipe, ThoughtTextRecipe
 from sleuth.recipe.toml_writer import dump_toml
 from sleuth.recipe.training import InitRecipe, TrainingRecipe
 
@@ -21,12 +23,15 @@ __all__ = [
     "AnswerRewardRecipe",
     "AnsweredRowsRecipe",
     "CitationRecipe",
+    "DocumentsRecipe",
     "EvaluateRecipe",
     "ExaminationRecipe",
     "GrpoRecipe",
+    "HeldOutThoughtsRecipe",
     "HintRecipe",
     "InitRecipe",
     "LossRecipe",
+    "OnlineDpoRecipe",
     "QuestionsRecipe",
     "Recipe",
     "RefineEnvRecipe",
@@ -36,8 +41,11 @@ __all__ = [
     "SearchEnvRecipe",
     "StageRecipe",
     "SupervisedRecipe",
+    "TextRecipe",
+    "ThoughtTextRecipe",
     "TrainingRecipe",
     "WarmStartRecipe",
+    "WinRateRecipe",
     "WorldTextRecipe",
     "dump_toml",
     "load_recipe",

@@ -9,11 +9,15 @@ from pydantic import Field, NonNegativeInt, model_validator
 
 from sleuth.recipe.data import AnsweredRowsRecipe
 from sleuth.recipe.envs import EnvRecipe, RefineEnvRecipe
+from sleuth.recipe.preference import OnlineDpoRecipe, WinRateRecipe
 from sleuth.recipe.rewards import RewardRecipe
 from sleuth.recipe.stages import EvaluateRecipe, GrpoRecipe, SupervisedRecipe, WarmStartRecipe
 from sleuth.recipe.strict import Name, Row, StrictModel
 
-StageRecipe = Annotated[SupervisedRecipe | WarmStartRecipe | GrpoRecipe | EvaluateRecipe, Field(discriminator="kind")]
+StageRecipe = Annotated[
+    SupervisedRecipe | WarmStartRecipe | GrpoRecipe | OnlineDpoRecipe | EvaluateRecipe | WinRateRecipe,
+    Field(discriminator="kind"),
+]
 
 
 def _nearest(places: Iterable[int], index: int) -> int:
@@ -122,6 +126,16 @@ class Recipe(StrictModel):
             raise ValueError(
                 f"stage.{index}.init would throw away what the stages before it learned; only the first may"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _masters_are_of_use(self) -> Self:
+        for index, stage in enumerate(self.stage):
+            if self.dtype == "float32" and not getattr(stage, "master_weights", True):
+                raise ValueError(
+                    f'stage.{index}.master_weights = false has no effect with dtype = "float32", in which the weights '
+                    "are their own masters; leave it out"
+                )
         return self
 
     @model_validator(mode="after")

@@ -20,6 +20,7 @@ from sleuth.recipe.engines import PoolRecipe
 from sleuth.recipe.envs import EnvRecipe, RefineEnvRecipe, Role
 from sleuth.recipe.rewards import RewardTable
 from sleuth.recipe.strict import Name, Row, StrictModel
+from sleuth.recipe.text import HeldOutThoughtsRecipe, TextRecipe, ThoughtTextRecipe
 from sleuth.recipe.training import InitRecipe, TrainingRecipe
 
 _NARROWED_SUPPORT = ("top_p", "top_k", "min_p")
@@ -142,8 +143,12 @@ class SupervisedRecipe(TrainingRecipe):
     rows_per_step: PositiveInt
     """Rows of text in one optimiser step."""
     source_weight: NonNegativeFloat = 1.0
-    """How much a token of source text (passages) counts in the loss, where a token of a teacher counts 1."""
-    data: Annotated[WorldTextRecipe | AnsweredRowsRecipe, Field(discriminator="kind")]
+    """How much a token of source text (passages, documents) counts in the loss, where a token of a teacher (answers,
+    thoughts) counts 1; 0 teaches the teacher's alone."""
+    data: Annotated[WorldTextRecipe | AnsweredRowsRecipe | TextRecipe | ThoughtTextRecipe, Field(discriminator="kind")]
+    held_out: HeldOutThoughtsRecipe | None = None
+    """Thoughts on which the stage measures, before its first step and at each save, what it has learned of them and
+    what they do for the text behind them; absent: nothing."""
     env: RefineEnvRecipe | None = None
     """What asks for the answers of kind = "rows"; absent: that of the nearest `grpo` stage."""
     tokens: Row[Annotated[str, Field(min_length=1)]] = ()
@@ -153,11 +158,12 @@ class SupervisedRecipe(TrainingRecipe):
 
     @model_validator(mode="after")
     def _text_fits(self) -> Self:
-        if isinstance(self.data, WorldTextRecipe):
-            if self.env is not None:
-                raise ValueError('env asks for the answers of data.kind = "rows"; world text is taught as it is')
-        elif self.init is not None:
+        if self.env is not None and not isinstance(self.data, AnsweredRowsRecipe):
+            raise ValueError(f'env asks for the answers of data.kind = "rows"; "{self.data.kind}" is taught as it is')
+        if self.init is not None and not isinstance(self.data, WorldTextRecipe):
             raise ValueError('init has a tokenizer made for data.kind = "world_text" alone; name a model instead')
+        if self.source_weight == 0 and isinstance(self.data, TextRecipe):
+            raise ValueError('source_weight = 0 leaves nothing to learn of data.kind = "text", which is all source')
         return self
 
 

@@ -70,6 +70,9 @@ class TrainingRecipe(StrictModel):
     """Decoupled weight decay."""
     max_grad_norm: PositiveFloat = 1.0
     """The gradient's global norm is clipped here."""
+    master_weights: bool = True
+    """With dtype = "bfloat16": step float32 copies of the weights, in which small steps add up. false steps the weights
+    themselves, as some published runs did; a rate that moves too few of them is refused."""
     tokens_per_micro_batch: PositiveInt = 4_096
     """Distinct tokens in one forward and backward pass; changes memory and speed, never the result."""
     gradient_checkpointing: bool = False

@@ -11,7 +11,7 @@ from sleuth import __version__
 from sleuth.dialects import Dialect
 from sleuth.dialects.refine import refines
 from sleuth.prompts.published import QUESTION
-from sleuth.recipe import Recipe, StageRecipe
+from sleuth.recipe import OnlineDpoRecipe, Recipe, StageRecipe
 from sleuth.recipe.toml_writer import emit_value
 from sleuth.runs.base_card import Inherited, inherited_from
 from sleuth.runs.protocol import ProtocolCard
@@ -40,8 +40,8 @@ def model_card(
         *_front_matter(recipe, trained, base),
         *(f"# {recipe.name}, step {step} of stage `{trained.name}`", ""),
         *(f"Trained with Sleuth {__version__} {_origin(recipe, stage)}.", ""),
-        *("## Measured", "", *_measured(results), "", *_bounds(results, overlaps), ""),
-        *("## How to run it", "", *_how_to_run(checkpoint, protocol), ""),
+        *("## Measured", "", *_measured(results), "", *_bounds(results, overlaps), *_mechanics(trained), ""),
+        *("## How to run it", "", *_how_to_run(checkpoint, protocol, trained), ""),
         *("## Training", "", *_table(("key", "value"), _settings(recipe, trained, step)), ""),
     ]
     if protocol is not None:
@@ -91,8 +91,21 @@ def _bounds(results: Results, overlaps: Sequence[Mapping[str, Any]]) -> list[str
     return lines
 
 
-def _how_to_run(checkpoint: Path, protocol: ProtocolCard | None) -> list[str]:
+def _mechanics(trained: StageRecipe) -> list[str]:
+    """Where no judge had a part in what was preferred."""
+    if not isinstance(trained, OnlineDpoRecipe) or not trained.mechanics:
+        return []
+    return [
+        "Trained in mechanics mode: rules about repetition, copying and names decided what was preferred, and no "
+        "judge. It shows that the machinery runs; nothing is claimed of the quality of what the model writes."
+    ]
+
+
+def _how_to_run(checkpoint: Path, protocol: ProtocolCard | None, trained: StageRecipe) -> list[str]:
     """With Sleuth, which reads `protocol.json`, or with a server of completions, to which one must hold to it."""
+    if isinstance(trained, OnlineDpoRecipe):
+        compared = f"sleuth eval {checkpoint} --win-rate RECIPE --against MODEL    # its continuations beside another's"
+        return ["```", compared, "```", "", "It continues text: any server of plain completions runs it too."]
     index = "" if protocol is not None and refines(protocol.dialect) else " --index DIR"
     lines = ["```", f"sleuth eval {checkpoint} --questions FILE{index}", "```"]
     if index:

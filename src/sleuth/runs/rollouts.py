@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from sleuth.runs.atomic import replacing_file
 from sleuth.types import (
     Action,
+    Continuation,
     Episode,
     Evidence,
     Group,
@@ -53,6 +54,7 @@ _EVIDENCE = pa.struct(
         ("stated", pa.list_(_STATED)),  # null: the file is from before there was a table
     ]
 )
+_CONTINUATION = pa.struct([("document", pa.string()), ("prefix", _SEGMENT), ("suffix", _SEGMENT)])
 _RUBRIC = pa.struct([("title", pa.string()), ("description", pa.string()), ("wanted", pa.bool_())])
 SCHEMA = pa.schema(
     [
@@ -67,6 +69,7 @@ SCHEMA = pa.schema(
         ("evidence", _EVIDENCE),  # null: the task has none, or the file is from before there was any; so the next two
         ("reference", pa.string()),
         ("rubrics", pa.list_(_RUBRIC)),
+        ("continuation", _CONTINUATION),  # null: as of the evidence
         ("sample", pa.int32()),
         ("trajectory", pa.int32()),
         ("stop", pa.string()),
@@ -133,6 +136,7 @@ def _task_row(task: Task) -> dict[str, Any]:
         "evidence": task.evidence and asdict(task.evidence),
         "reference": task.reference,
         "rubrics": [asdict(rubric) for rubric in task.rubrics],
+        "continuation": task.continuation and asdict(task.continuation),
     }
 
 
@@ -198,7 +202,14 @@ def _task(row: Mapping[str, Any]) -> Task:
         evidence=_evidence(row["evidence"]),
         reference=row["reference"] or "",
         rubrics=tuple(Rubric(**rubric) for rubric in row["rubrics"] or ()),
+        continuation=_continuation(row["continuation"]),
     )
+
+
+def _continuation(row: Mapping[str, Any] | None) -> Continuation | None:
+    if row is None:
+        return None
+    return Continuation(document=row["document"], prefix=_segment(row["prefix"]), suffix=_segment(row["suffix"]))
 
 
 def _evidence(row: Mapping[str, Any] | None) -> Evidence | None:

@@ -26,9 +26,10 @@ class EndlessOrder(Generic[Item]):
 
     def peek(self, count: int) -> list[Item]:
         """What `take` would give."""
-        return [self._at(index) for index in range(self.taken, self.taken + count)]
+        return [self.at(index) for index in range(self.taken, self.taken + count)]
 
-    def _at(self, index: int) -> Item:
+    def at(self, index: int) -> Item:
+        """The item in a place of the order, from 0."""
         time_through, place = divmod(index, len(self.items))
         return self.items[_permutation(len(self.items), (*self.seed, time_through))[place]]
 

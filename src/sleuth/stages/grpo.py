@@ -17,6 +17,7 @@ from sleuth.build import (
     Bench,
     answer_scorer_of,
     engine_of,
+    judges_in,
     misfits_of,
     optimisation_of,
     policy_loss_of,
@@ -99,7 +100,7 @@ class Learner:
         self.played: list[Group] = []  # in the last step, and where they are kept
         self.rollouts = run.folder.rollouts
         questions = questions_hash(self.order.items)
-        self.judges = require_accurate(stage.reward, bench, run.folder)
+        self.judges = require_accurate(judges_in(stage.reward), bench, run.folder)
         self.reward_spec = reward_spec_of(stage.reward, bench.identity)
         self.protocol = self.setting.protocol(
             answer_scorer_of(stage.reward), stage.context, reward=self.reward_spec, questions_sha256=questions
@@ -161,7 +162,7 @@ class Learner:
         seconds = {"seconds_rollout": played - started + waited, "seconds_update": updated - played - waited}
         figures = step_figures(groups, advantages, replaced) | self.bench.figures()
         figures |= {"off_policy_fraction": stale} if self._ahead else {}
-        return figures | credit | update | seconds | self.engine.figures() | self._attacked(step)
+        return figures | credit | update | seconds | dict(self.engine.figures()) | self._attacked(step)
 
     def close(self) -> None:
         """Nothing is under way any more."""

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from sleuth.build import Bench, OpenJudge, judges_in
+from sleuth.build import Bench, OpenJudge
 from sleuth.evaluation.exam_card import ExamCard, exam_card
 from sleuth.judges.exam import exam_paper, sit_exam
-from sleuth.recipe.rewards import RewardRecipe
+from sleuth.recipe.judges import JudgeRecipe
 from sleuth.runs.atomic import write_text
 from sleuth.runs.progress import ProgressBar
 from sleuth.runs.run_folder import RunFolder
@@ -38,12 +38,14 @@ def take_exam(
     return exam_card(opened.identity, answers, calls=calls, seconds=time.perf_counter() - started)
 
 
-def require_accurate(rewards: Sequence[RewardRecipe], bench: Bench, folder: RunFolder) -> list[dict[str, Any]]:
-    """The cards of all judges for which the recipe sets a bar. One who passed in this run already is not asked again.
-    Raises SleuthError where a judge is below its bar."""
+def require_accurate(
+    judges: Iterable[tuple[str, JudgeRecipe]], bench: Bench, folder: RunFolder
+) -> list[dict[str, Any]]:
+    """The cards of all judges, given with the kinds of their rewards, for which the recipe sets a bar. One who passed
+    in this run already is not asked again. Raises SleuthError where a judge is below its bar."""
     passed = _read(folder.path / CARDS)
     cards: dict[str, dict[str, Any]] = {}
-    for kind, recipe in judges_in(rewards):
+    for kind, recipe in judges:
         if recipe.least_accuracy is not None:
             opened = bench.open(recipe)
             card = passed.get(opened.identity) or _examined(opened, folder)

@@ -15,6 +15,7 @@ from sleuth.learn.logprobs import token_hits
 from sleuth.learn.prefix_tree import pack
 from sleuth.recipe import SupervisedRecipe, WorldTextRecipe
 from sleuth.render import Renderer
+from sleuth.stages.held_out_thoughts import TOLD, HeldOutThoughts, told
 from sleuth.stages.lesson_rows import lesson_rows
 from sleuth.stages.pupil import Pupil
 from sleuth.stages.stage_run import Saved, StageRun, last_step
@@ -45,6 +46,13 @@ class Reader(Pupil):
         self.stage = stage
         self.renderer = Renderer(self.tokenizer)
         self.rows, self.protocol = lesson_rows(stage, run, self.tokenizer, context_of(self.model))
+        self.thoughts = HeldOutThoughts(stage.held_out, run) if stage.held_out else None
+
+    def opening(self) -> list[str]:
+        """What the model makes of held-out thoughts before it is taught any."""
+        if self.thoughts is None:
+            return []
+        return [f"held out, before: {told(self.thoughts.measure(self.model, self.renderer, self.budget, 'before'))}"]
 
     def step(self, step: int) -> dict[str, Any]:
         """One optimiser step on the next rows; where the weights are saved, also what they hold of held-out rows."""
@@ -55,12 +63,17 @@ class Reader(Pupil):
         if saves_at(self.stage, step) and isinstance(self.stage.data, WorldTextRecipe):
             found = held_out(self.model, self.renderer, self.stage.data, self.stage.tokens_per_micro_batch)
             figures |= {f"{HELD_OUT}{kind}": share for kind, share in found.items()}
+        if saves_at(self.stage, step) and self.thoughts is not None:
+            measured = self.thoughts.measure(self.model, self.renderer, self.budget, "after")
+            figures |= {f"{HELD_OUT}{name}": measured[name].value for name in TOLD}
         return figures
 
     def remarks(self, step: int, figures: dict[str, Any]) -> list[str]:
         """What is held of rows that are never trained."""
         found = [
-            f"{name.removeprefix(HELD_OUT)} {share:.3f}" for name, share in figures.items() if name.startswith(HELD_OUT)
+            f"{name.removeprefix(HELD_OUT)} {value:.3f}"
+            for name, value in figures.items()
+            if name.startswith(HELD_OUT) and value is not None
         ]
         return [f"step {step}, held out: {', '.join(found)}"] if found else []
 

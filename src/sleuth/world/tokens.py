@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
 
 from sleuth.dialects import DIALECTS
 from sleuth.world import names
 from sleuth.world.names import words_for
 from sleuth.world.wording import DESCRIPTIONS, PASSAGES, QUESTIONS, RELATIONS
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 WORD = r"\[\d\]| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]|\s"
 END = "<|end|>"
@@ -28,6 +31,8 @@ FRAME = ("Question:", " find", " is", " and", " |", " [", "\n", "[1]", "[2]", "[
 
 def make_tokenizer(people: int, extra: Iterable[str] = ()) -> PreTrainedTokenizerFast:
     """A fast tokenizer for worlds of at most `people` people; `extra` texts (prompts, hints) lend their words too."""
+    from transformers import PreTrainedTokenizerFast  # takes a second, and who writes a world needs none
+
     vocabulary = {symbol: index for index, symbol in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
     splitter = pre_tokenizers.Sequence(
         [

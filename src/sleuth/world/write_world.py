@@ -14,6 +14,8 @@ from typing import Any
 
 from sleuth.runs.atomic import replacing_file
 from sleuth.types import SleuthError
+from sleuth.world.careless import CarelessTexts
+from sleuth.world.chained import INFERENCES, ChainedTexts, entropies
 from sleuth.world.encyclopaedia import count_articles
 from sleuth.world.facts import World, make_world
 from sleuth.world.library import REPORT_EVERY, Library
@@ -24,11 +26,15 @@ from sleuth.world.tool_outputs import ToolOutputs
 CORPUS = "corpus.jsonl"
 QUESTIONS: dict[Split, str] = {"train": "qa_train.jsonl", "test": "qa_test.jsonl"}
 REFINER: dict[Split, str] = {"train": "refiner_train.jsonl", "test": "refiner_test.jsonl"}
+TEXTS: dict[Split, str] = {"train": "text_train.jsonl", "test": "text_test.jsonl"}
+CARELESS: dict[Split, str] = {"train": "careless_train.jsonl", "test": "careless_test.jsonl"}
 CARD = "world.json"
 A_PERSON: dict[Split, float] = {"train": 2.0, "test": 0.5}
 """How many questions for each person."""
 OUTPUTS_A_PERSON: dict[Split, float] = {"train": 0.5, "test": 0.25}
 """How many tool outputs to refine."""
+TEXTS_A_PERSON: dict[Split, float] = {"train": 4.0, "test": 0.5}
+"""How many texts whose endings follow; and how many by somebody careless."""
 
 Progress = Callable[[int, int], None]
 """Called with the number of steps done and of all: a passage is composed and then written, a question is written."""
@@ -36,23 +42,28 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorldCard:
-    """What was written: equal seeds and sizes give equal hashes.
+    """What was written: equal seeds and sizes give equal hashes. `nats` is what can be known of the texts, by kind.
 
-    `WorldCard(seed=0, people=2000, rows={"corpus.jsonl": 5760, ...}, sha256={"corpus.jsonl": "8c1f...", ...})`.
+    `WorldCard(seed=0, people=2000, rows={"corpus.jsonl": 5760, ...}, sha256={"corpus.jsonl": "8c1f...", ...},
+    nats={"one_inference": {"ending_inferred": 0.0, "ending_not_inferred": 1.0986, "thought": 2.7726}, ...})`.
     """
 
     seed: int
     people: int
     rows: Mapping[str, int]
     sha256: Mapping[str, str]
+    nats: Mapping[str, Mapping[str, float]]
 
 
 def write_world(folder: Path, seed: int, people: int, progress: Progress = lambda done, total: None) -> WorldCard:
     """Write the corpus, two questions a person to train on, one for two people to test with, tool outputs to
-    refine (half as many as people to train on, a quarter to test with), and the card.
+    refine (half as many as people to train on, a quarter to test with), texts whose endings follow from their
+    beginnings (four times as many as people to train on, half as many to test with), as many by somebody careless,
+    whose endings are wrong in half of them, and the card.
 
     Half of the questions have two hops. No training question speaks of anything that a test question looks up (towns
-    apart, which all share), or uses its wording. A world that is already in `folder` is replaced once the new one is
+    apart, which all share), or uses its wording; nor does a text of the one sort name anybody, or end in words, of the
+    other. A world that is already in `folder` is replaced once the new one is
     complete. Raises SleuthError for a folder that holds anything but a world, and for an impossible number of people.
     """
     if folder.exists() and not (folder / CARD).is_file() and not (folder.is_dir() and not any(folder.iterdir())):
@@ -61,6 +72,7 @@ def write_world(folder: Path, seed: int, people: int, progress: Progress = lambd
     composed = count_articles(world)
     counts = {CORPUS: composed} | {name: round(A_PERSON[split] * people) for split, name in QUESTIONS.items()}
     counts |= {name: round(OUTPUTS_A_PERSON[split] * people) for split, name in REFINER.items()}
+    counts |= {names[split]: round(TEXTS_A_PERSON[split] * people) for names in (TEXTS, CARELESS) for split in TEXTS}
     steps = composed + sum(counts.values())
     library = Library(world, random.Random(f"library {seed} {people}"), lambda count: progress(count, steps))
     contents = {CORPUS: _passage_rows(library)}
@@ -71,12 +83,22 @@ def write_world(folder: Path, seed: int, people: int, progress: Progress = lambd
         rng = random.Random(f"tool outputs {split} {seed} {people}")
         drawn = draw_questions(world, library, split, rng)
         contents[name] = _refiner_rows(split, islice(drawn, counts[name]), ToolOutputs(world, library, split, rng))
+    for split, name in TEXTS.items():
+        contents[name] = _text_rows(ChainedTexts(people, split, (seed,)), counts[name])
+    for split, name in CARELESS.items():
+        contents[name] = _careless_rows(CarelessTexts(people, split, (seed,)), counts[name])
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as complete:
         aside = {name: complete.enter_context(replacing_file(folder / name)) for name in (CARD, *contents)}
         files = {aside[name]: rows for name, rows in contents.items()}
         hashes = _write_files(files, lambda count: progress(composed + count, steps))
-        card = WorldCard(seed=seed, people=people, rows=counts, sha256=dict(zip(contents, hashes, strict=True)))
+        card = WorldCard(
+            seed=seed,
+            people=people,
+            rows=counts,
+            sha256=dict(zip(contents, hashes, strict=True)),
+            nats={kind: entropies(inferences) for inferences, kind in INFERENCES.items()},
+        )
         aside[CARD].write_text(json.dumps(asdict(card), indent=2) + "\n")
     return card
 
@@ -119,6 +141,33 @@ def _question_rows(split: Split, questions: Iterable[Question], library: Library
 def _refiner_rows(split: Split, questions: Iterable[Question], outputs: ToolOutputs) -> Iterator[dict[str, Any]]:
     for number, question in enumerate(questions):
         yield outputs.row(question, id=f"{split}-{number}", type=question.kind, data_source="world")
+
+
+def _text_rows(texts: ChainedTexts, count: int) -> Iterator[dict[str, Any]]:
+    for number in range(count):
+        text = texts.text(number)
+        yield {
+            "id": f"{texts.split}-{number}",
+            "text": text.text,
+            "cut": len(text.beginning),
+            "golden_answers": [text.answer],
+            "thoughts": [{"at": len(text.beginning), "text": text.thought}],
+            "type": text.kind,
+            "data_source": "world",
+        }
+
+
+def _careless_rows(texts: CarelessTexts, count: int) -> Iterator[dict[str, Any]]:
+    for number in range(count):
+        text = texts.text(number)
+        yield {
+            "id": f"{texts.split}-{number}",
+            "text": text.text,
+            "cut": len(text.beginning),
+            "golden_answers": [text.answer],
+            "type": text.relation,
+            "data_source": "world",
+        }
 
 
 def _write_files(contents: Mapping[Path, Iterable[Mapping[str, Any]]], progress: Callable[[int], None]) -> list[str]:

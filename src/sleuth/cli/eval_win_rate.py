@@ -1,0 +1,71 @@
+"""`sleuth eval MODEL --win-rate RECIPE`: two models continue the same texts, compared as a recipe compares them."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from sleuth.cli.figures import print_figures
+from sleuth.cli.out_file import require_file
+from sleuth.types import SleuthError
+
+if TYPE_CHECKING:
+    from sleuth.recipe import Recipe, WinRateRecipe
+
+
+def evaluate_win_rate(model: str, recipe: Path, against: str | None, out: Path | None, as_json: bool) -> None:
+    """Print the figures of the first `win_rate` stage of a recipe for `model` against another one: `against`, or the
+    stage's own, or the model that the recipe begins with."""
+    from sleuth.build import Bench, load_model, require_pools
+    from sleuth.build.models import context_of
+    from sleuth.recipe import load_recipe
+    from sleuth.stages.win_rate import Writer, compare_writers, write_win_rate
+
+    resolved = load_recipe(recipe)
+    stage = _stage(resolved, recipe)
+    other = against or stage.against or resolved.model
+    if not other:
+        raise SleuthError(f"{recipe}: begins with random weights; name the other model: --against MODEL")
+    if out is not None:
+        require_file(out)
+    ours, theirs = (
+        Writer(name=name, model=loaded, tokenizer=tokenizer)
+        for name in (model, other)
+        for loaded, tokenizer in [load_model(name, dtype=resolved.dtype, device=resolved.device)]
+    )
+    require_pools(stage, ours.tokenizer, min(context_of(ours.model), context_of(theirs.model)))
+    with tempfile.TemporaryDirectory() as folder, Bench(Path(folder) / "verdicts.sqlite") as bench:
+        contents = {"name": Path(model).name, **compare_writers(stage, ours, theirs, bench, seed=resolved.seed)}
+    if out is not None:
+        write_win_rate(out, contents)
+    figures = {name: value for name, value in contents.items() if name != "records"}
+    if as_json:
+        typer.echo(json.dumps(figures))
+    else:
+        _print(figures)
+
+
+def _stage(recipe: Recipe, file: Path) -> WinRateRecipe:
+    from sleuth.recipe import WinRateRecipe
+
+    stage = next((stage for stage in recipe.stage if isinstance(stage, WinRateRecipe)), None)
+    if stage is None:
+        raise SleuthError(f'{file}: has no stage of kind = "win_rate" to compare as; add one')
+    return stage
+
+
+def _print(figures: dict[str, Any]) -> None:
+    from sleuth.evaluation.intervals import Measured
+
+    measured = {
+        name: Measured(**value) for name, value in figures.items() if isinstance(value, dict) and "low" in value
+    }
+    print_figures(f"{figures['model']} against {figures['against']}", measured)
+    typer.echo(
+        f"wins {figures['wins']}, ties {figures['ties']}, losses {figures['losses']}, without a verdict "
+        f"{figures['no_verdict']}; sign test p = {figures['p']:.2g}; judged by {figures['judged_by']['kind']}"
+    )

@@ -1,0 +1,55 @@
+"""A judge that knows how a text has to end: for world texts, whose ending follows from their beginning."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+
+from sleuth.types import Pair, Verdict
+
+WORD = re.compile(r"\w+")
+SENTENCE = re.compile(r"[.!?](?:\s|$)|\n")
+"""Where a sentence ends."""
+DIGESTS = 2.0**64
+
+
+class EndingJudge:
+    """A `PairJudge` whose pairs have, as `evidence`, what a right ending names, a name a line. Better is a continuation
+    that ends right; two that both do, or both do not, are a tie. A pair without evidence has no verdict.
+
+    It errs on purpose in the share `flip` of its verdicts, which then say the opposite (a tie stays one): drawn by the
+    pair and its order, so that the same question always gets the same answer.
+    """
+
+    def __init__(self, flip: float = 0.0) -> None:
+        self.flip = flip
+
+    @property
+    def identity(self) -> str:
+        """Changes whenever the same pair could get another verdict."""
+        return f"ending flip={self.flip:g}" if self.flip else "ending"
+
+    async def compare(self, pairs: Sequence[Pair]) -> list[Verdict]:
+        """1, 0.5 or 0 for each pair."""
+        return [self._verdict(pair) for pair in pairs]
+
+    def _verdict(self, pair: Pair) -> Verdict:
+        answers = pair.evidence.splitlines()
+        if not answers:
+            return Verdict(score=None, reason="the text does not say what a right ending names")
+        right = (1 + ends_right(pair.first, answers) - ends_right(pair.second, answers)) / 2
+        if self._errs(pair):
+            return Verdict(score=1 - right, reason="an error on purpose")
+        return Verdict(score=right, reason=f"a right ending names {answers[0]}")
+
+    def _errs(self, pair: Pair) -> bool:
+        asked = "\0".join((pair.question, pair.first, pair.second)).encode(errors="replace")
+        return int.from_bytes(hashlib.blake2b(asked, digest_size=8).digest(), "big") < self.flip * DIGESTS
+
+
+def ends_right(text: str, answers: Sequence[str]) -> bool:
+    """Whether the first sentence of a continuation ends with the words of one of `answers`, but for case. A sentence
+    that goes on behind them names something else too, and then nobody could say which is meant."""
+    words = WORD.findall(SENTENCE.split(text.strip(), maxsplit=1)[0].lower())
+    return any((wanted := WORD.findall(answer.lower())) and words[-len(wanted) :] == wanted for answer in answers)

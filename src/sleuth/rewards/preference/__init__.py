@@ -1,0 +1,1 @@
+"""What a continuation of a text is worth beside others of the same prefix."""

@@ -1,0 +1,178 @@
+"""Which of two models continues held-out texts better: one continuation of each prefix by each, side by side."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from sleuth.build import Bench, excerpts_of, pair_judge_of, shown_to
+from sleuth.engines.local import LocalEngine
+from sleuth.evaluation.intervals import paired_bootstrap, share
+from sleuth.evaluation.win_rate import win_rate
+from sleuth.judges.ending import ends_right
+from sleuth.recipe.preference import WinRateRecipe
+from sleuth.rewards.preference.candidate import written
+from sleuth.rewards.preference.pairwise import BETTER
+from sleuth.runs.atomic import write_text
+from sleuth.runs.progress import ProgressBar
+from sleuth.stages.pool import continuations
+from sleuth.stages.stage_run import StageRun
+from sleuth.types import Pair, Segment, SleuthError, Task, Verdict
+
+AT_ONCE = 64
+"""Prefixes that are continued between two steps of the progress bar."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Writer:
+    """A model that continues texts, under the name that a file gives it."""
+
+    name: str
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerFast
+
+    def continue_all(self, stage: WinRateRecipe, tasks: Sequence[Task], seed: int) -> list[Segment]:
+        """One continuation of each; whoever writes, the draws have the same keys."""
+        window = stage.data.prefix_tokens + stage.data.suffix_tokens
+        engine = LocalEngine(self.model, self.tokenizer, slots=stage.slots, context=window)
+
+        async def some(first: int) -> list[Segment]:
+            found = await continuations(
+                tasks[first : first + AT_ONCE],
+                engine,
+                samples=1,
+                max_tokens=stage.data.suffix_tokens,
+                stops=stage.stops,
+                temperature=stage.temperature,
+                key=(seed,),
+                first_prompt=first,
+            )
+            return [written(episode) for [episode] in found]
+
+        segments: list[Segment] = []
+        with ProgressBar(f"continue with {Path(self.name).name}", len(tasks)) as bar:
+            for first in range(0, len(tasks), AT_ONCE):
+                segments += asyncio.run(some(first))
+                bar.advance(min(AT_ONCE, len(tasks) - first))
+        return segments
+
+
+def run_win_rate(stage: WinRateRecipe, run: StageRun) -> Path:
+    """Write `eval/NAME.json`, unless it is there already, of these very models; the model goes on as it came."""
+    against = stage.against or run.recipe.model
+    if not against:
+        raise SleuthError(
+            f"stage.{run.index}.against is missing: the recipe begins with random weights, and there is no other model "
+            "to compare with; name a checkpoint"
+        )
+    file = run.folder.eval / f"{stage.name}.json"
+    if _compares(file, run.model, against):
+        return Path(run.model)
+    with Bench(run.folder.verdicts) as bench:
+        ours, theirs = (_writer(name, *run.load(name)) for name in (run.model, against))
+        with run.folder.costing(stage.name, "asking"):
+            contents = compare_writers(stage, ours, theirs, bench, seed=run.recipe.seed)
+    contents = {"name": stage.name, **contents}
+    run.folder.backlog.write(f"the win rate {stage.name}", lambda: write_win_rate(file, contents))
+    return Path(run.model)
+
+
+def compare_writers(
+    stage: WinRateRecipe, ours: Writer, theirs: Writer, bench: Bench, *, seed: int = 0
+) -> dict[str, Any]:
+    """The contents of the file: the win rate of ours with its interval and the sign test, what became of the pairs,
+    and every pair. `right` is the share of ours that end right, where the texts say what a right ending names, and
+    `right_gain` the paired difference.
+
+    Both models see the same tokens. Raises SleuthError where their tokenizers cut the texts differently.
+    """
+    tasks = excerpts_of(stage.data, ours.tokenizer).tasks
+    if ours.tokenizer.get_vocab() != theirs.tokenizer.get_vocab():
+        raise SleuthError(
+            f"{ours.name} and {theirs.name} have different tokenizers: their prefixes would not be the same"
+        )
+    both = list(zip(ours.continue_all(stage, tasks, seed), theirs.continue_all(stage, tasks, seed), strict=True))
+    texts = [(one.text, other.text) for one, other in both]
+    shown = shown_to(stage.judge)
+    pairs = [
+        Pair(question=task.question, first=one, second=other, evidence=shown(task), criterion=BETTER)
+        for task, (one, other) in zip(tasks, texts, strict=True)
+    ]
+    verdicts = _verdicts(stage, pairs, bench)
+    found = win_rate(verdicts)
+    counts = found.as_json()
+    return {
+        "model": ours.name,
+        "against": theirs.name,
+        "win_rate": counts.pop("rate"),
+        "no_verdict": counts.pop("missing"),
+        **counts,
+        **_endings(tasks, texts),
+        "temperature": stage.temperature,
+        "judged_by": stage.judge.model_dump(mode="json", exclude_none=True),
+        "orders": stage.orders,
+        "figures_of_judge": bench.figures(),
+        "records": [
+            _record(task, *of_task, verdict) for task, of_task, verdict in zip(tasks, both, verdicts, strict=True)
+        ],
+    }
+
+
+def write_win_rate(file: Path, contents: dict[str, Any]) -> None:
+    """The file whole, or not at all."""
+    write_text(file, json.dumps(contents, ensure_ascii=False, indent=1) + "\n")
+
+
+def _writer(name: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> Writer:
+    return Writer(name=name, model=model, tokenizer=tokenizer)
+
+
+def _verdicts(stage: WinRateRecipe, pairs: Sequence[Pair], bench: Bench) -> list[Verdict]:
+    """Equal texts tie, and nobody is asked about them."""
+    differing = [pair for pair in pairs if pair.first != pair.second]
+    judged = iter(asyncio.run(pair_judge_of(stage, bench).compare(differing)) if differing else [])
+    same = Verdict(score=0.5, reason="both wrote the same")
+    return [same if pair.first == pair.second else next(judged) for pair in pairs]
+
+
+def _endings(tasks: Sequence[Task], texts: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """How many end right, where that can be known."""
+    if not all(task.golden_answers for task in tasks):
+        return {}
+    ours, theirs = (
+        [float(ends_right(both[side], task.golden_answers)) for task, both in zip(tasks, texts, strict=True)]
+        for side in (0, 1)
+    )
+    return {
+        "right": share(ours).as_json(),
+        "right_against": share(theirs).as_json(),
+        "right_gain": paired_bootstrap(ours, theirs).as_json(),
+    }
+
+
+def _record(task: Task, ours: Segment, theirs: Segment, verdict: Verdict) -> dict[str, Any]:
+    return {
+        "id": task.id,
+        "question": task.question,
+        "reference": task.reference,
+        "golden_answers": list(task.golden_answers),
+        "ours": ours.text,
+        "theirs": theirs.text,
+        "tokens": len(ours.tokens) + len(theirs.tokens),
+        "score": verdict.score,
+        "reason": verdict.reason,
+    }
+
+
+def _compares(file: Path, model: str, against: str) -> bool:
+    """Whether the file holds this comparison; names are compared, because a run folder may have been moved."""
+    if not file.exists():
+        return False
+    found = json.loads(file.read_text(encoding="utf-8"))
+    return (Path(found["model"]).name, Path(found["against"]).name) == (Path(model).name, Path(against).name)

@@ -1,0 +1,133 @@
+"""Texts whose ending follows from their beginning by one or two inferences, with the thought that leads there.
+
+A text tells of a few chains of facts, their sentences shuffled: who worked for which firm, which firm is in which town,
+which town is in which region. Its last sentence asks where one chain ends: in which region somebody worked. All chains
+of a text have the same relations and nothing in common, and each is asked about equally often; so what can be known
+of the ending is known exactly:
+
+- whoever puts the facts of a chain together is sure of it: an entropy of 0;
+- whoever knows all values that stand in the text, and not which belongs to whom, is left with ln(chains) nats.
+
+Every text has facts of its own, which no other text shares: nothing can be known without reading.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from sleuth.world import names
+from sleuth.world.endings import ENDINGS, THOUGHTS, Path
+from sleuth.world.names import Split
+from sleuth.world.questions import Hop
+from sleuth.world.text import SmallWorlds
+from sleuth.world.wording import PASSAGES
+
+CHAINS = 3
+"""In a text."""
+INFERENCES = {1: "one_inference", 2: "two_inferences"}
+"""How texts are called whose ending follows by so many."""
+FORMS = {"birthplace": "life", "employer": "career", "author": "work", "seat": "firm", "region": "town"}
+"""The passage that tells a relation."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainedText:
+    """`beginning` and `ending` make the text; `hops` are the facts that lead from one to the other, `thought` puts them
+    in words.
+
+    `ChainedText(beginning=" Ada Fenwick was born in Tamton in 1874. ... Ada Fenwick was born in the region of",
+    ending=" Osmark.", thought=" region of Tamton is Osmark ...", hops=(Hop(relation="birthplace", ...), ...))`.
+    """
+
+    beginning: str
+    ending: str
+    thought: str
+    hops: tuple[Hop, ...]
+
+    @property
+    def text(self) -> str:
+        """All of it, without the thought."""
+        return self.beginning + self.ending
+
+    @property
+    def answer(self) -> str:
+        """What a right ending names."""
+        return self.hops[-1].value
+
+    @property
+    def kind(self) -> str:
+        """By how many inferences the ending follows."""
+        return INFERENCES[len(self.hops) - 1]
+
+
+def entropies(inferences: int) -> Mapping[str, float]:
+    """What is known of texts of this kind, in nats a text: the entropy of the ending for whoever makes the inferences
+    and for whoever knows the candidates alone; and that of the thought, which is the choice of its words, because all
+    else in it follows from the text."""
+    facts = inferences + 1
+    return {
+        "ending_inferred": 0.0,
+        "ending_not_inferred": math.log(CHAINS),
+        "thought": facts * math.log(len(THOUGHTS["region"])),
+    }
+
+
+class ChainedTexts:
+    """Texts about the names of one split of a world of `people` people, in wordings of that split, each a function of
+    (key, index) alone."""
+
+    def __init__(self, people: int, split: Split, key: tuple[object, ...]) -> None:
+        self.worlds = SmallWorlds(people, split)
+        self.split: Split = split
+        self.key = key
+
+    def text(self, index: int) -> ChainedText:
+        """Text number `index`; those of one and of two inferences take turns."""
+        rng = random.Random(f"chained {self.split} {self.key} {index}")
+        path = rng.choice([path for path in ENDINGS[self.split] if len(path) == 2 + index % 2])
+        people = [*self.worlds.draw_twins(rng, 2 * CHAINS).people]
+        chains = list(self._chains(rng, path, people[:CHAINS]))
+        sentences = [_sentence(rng, hop, rng.choice(people[CHAINS:])) for chain in chains for hop in chain]
+        rng.shuffle(sentences)
+        asked = rng.choice(chains)
+        last = rng.choice(ENDINGS[self.split][path]).format(subject=asked[0].subject)
+        thought = " and".join(_told(rng, hop) for hop in asked)
+        return ChainedText(
+            beginning="".join(sentences) + last, ending=f" {asked[-1].value}.", thought=thought, hops=asked
+        )
+
+    def _chains(self, rng: random.Random, path: Path, people: Sequence[str]) -> Iterator[tuple[Hop, ...]]:
+        """Chains that have nothing in common."""
+        pools = {
+            "birthplace": iter(rng.sample(self.worlds.words.places, CHAINS)),
+            "employer": iter(rng.sample(self.worlds.firms, CHAINS)),
+            "author": iter(people),
+            "seat": iter(rng.sample(self.worlds.words.places, CHAINS)),
+            "region": iter(rng.sample(names.REGIONS, CHAINS)),
+        }
+        for subject in rng.sample(self.worlds.works, CHAINS) if path[0] == "author" else people:
+            hops: list[Hop] = []
+            for relation in path:
+                about = hops[-1].value if hops else subject
+                hops.append(Hop(relation=relation, subject=about, value=next(pools[relation])))
+            yield tuple(hops)
+
+
+def _sentence(rng: random.Random, hop: Hop, stranger: str) -> str:
+    """A passage that tells a fact, and beside it things that have no part in any chain, such as a `stranger`."""
+    subject, value, year = hop.subject, hop.value, str(rng.choice(names.YEARS))
+    slots = {
+        "birthplace": {"person": subject, "birthplace": value, "birth_year": year},
+        "employer": {"person": subject, "employer": value, "profession": rng.choice(names.PROFESSIONS)},
+        "author": {"work": subject, "author": value, "kind": rng.choice(names.KINDS), "year": year},
+        "seat": {"firm": subject, "seat": value, "founder": stranger},
+        "region": {"town": subject, "region": value},
+    }[hop.relation]
+    return f" {rng.choice(PASSAGES[FORMS[hop.relation]]).format(**slots)}"
+
+
+def _told(rng: random.Random, hop: Hop) -> str:
+    return rng.choice(THOUGHTS[hop.relation]).format(subject=hop.subject, value=hop.value)

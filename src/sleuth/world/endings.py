@@ -1,0 +1,83 @@
+"""How texts end whose ending follows from their beginning, and how the thought that leads there is put.
+
+All words are words of the passages and questions, so that every model that reads these reads the texts too.
+"""
+
+from __future__ import annotations
+
+from sleuth.world.names import Split
+
+Path = tuple[str, ...]
+"""Relations in a row: each fact's value is what the next one is about."""
+
+ENDINGS: dict[Split, dict[Path, tuple[str, ...]]] = {
+    "train": {
+        ("birthplace", "region"): (
+            " {subject} was born in the region of",
+            " The region that {subject} was born in is",
+            " The region of the town that {subject} was born in is",
+        ),
+        ("employer", "seat"): (
+            " {subject} worked in the town of",
+            " The town that {subject} worked in is",
+            " The town of the firm that {subject} worked for is",
+        ),
+        ("author", "birthplace"): (
+            " {subject} was written by a person from the town of",
+            " The town that the author of {subject} was born in is",
+            " The author of {subject} was born in the town of",
+        ),
+        ("employer", "seat", "region"): (
+            " {subject} worked in the region of",
+            " The region that {subject} worked in is",
+            " The region of the firm that {subject} worked for is",
+        ),
+        ("author", "birthplace", "region"): (
+            " {subject} was written by a person from the region of",
+            " The region that the author of {subject} was born in is",
+            " The author of {subject} was born in the region of",
+        ),
+    },
+    "test": {
+        ("birthplace", "region"): (" The birthplace of {subject} is in the region of",),
+        ("employer", "seat"): (" The firm that had {subject} is in the town of",),
+        ("author", "birthplace"): (" The one who wrote {subject} was from the town of",),
+        ("employer", "seat", "region"): (" The employer of {subject} is in the region of",),
+        ("author", "birthplace", "region"): (" The one who wrote {subject} was from the region of",),
+    },
+}
+"""The last sentence, up to what follows from the text."""
+
+THOUGHTS: dict[str, tuple[str, ...]] = {
+    "birthplace": (
+        " birthplace of {subject} is {value}",
+        " {subject} was born in {value}",
+        " {subject} was from {value}",
+        " the town that {subject} was born in is {value}",
+    ),
+    "employer": (
+        " employer of {subject} is {value}",
+        " {subject} worked for {value}",
+        " {value} had {subject}",
+        " the firm that {subject} worked for is {value}",
+    ),
+    "author": (
+        " author of {subject} is {value}",
+        " {subject} was written by {value}",
+        " {value} wrote {subject}",
+        " the person who wrote {subject} is {value}",
+    ),
+    "seat": (
+        " seat of {subject} is {value}",
+        " {subject} is a firm in {value}",
+        " {value} has {subject}",
+        " the town of {subject} is {value}",
+    ),
+    "region": (
+        " region of {subject} is {value}",
+        " {subject} is a town in {value}",
+        " {value} has {subject}",
+        " the region of {subject} is {value}",
+    ),
+}
+"""A fact as a thought tells it, equally often in each of these ways."""

@@ -1,0 +1,174 @@
+"""`sleuth annotate thoughts`: places and thoughts of a teacher's, spliced into the source's own text."""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet
+import pytest
+from chat_server import MODEL, ChatServer, part, says
+from typer.testing import CliRunner, Result
+
+from sleuth.cli.app import app
+from sleuth.data.documents import read_documents
+from sleuth.data.splicing import unspliced
+from sleuth.judges.forms import NotAVerdictError
+from sleuth.judges.thought_writer import ThoughtQuestion
+from sleuth.types import Thought
+from sleuth.world.chained import ChainedTexts
+
+ROOT = Path(__file__).parents[2]
+BASE = ROOT / "models" / "tiny-base"
+REAL_DATA = ROOT.parent / "shared" / "data"
+TAGS = ("<think>", "</think>")
+COUNT = 18
+
+
+def thinking(*thoughts: tuple[object, object]) -> tuple[int, object]:
+    return says(json.dumps({"thoughts": [{"place": place, "thought": thought} for place, thought in thoughts]}))
+
+
+def helpful(body: dict[str, Any]) -> tuple[int, object]:
+    """Thinks, behind the first sentence, all that follows: nothing makes it likelier."""
+    _, *rest = re.split(r"⟦\d+⟧", part(body, "text"))
+    return thinking((1, "".join(rest)))
+
+
+@pytest.fixture
+def server() -> Iterator[ChatServer]:
+    with ChatServer(answer=helpful).running() as server:
+        yield server
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> Path:
+    drawn = ChainedTexts(200, "train", (3,))
+    rows = [{"id": f"t{at}", "text": drawn.text(at).text, "source": "chains"} for at in range(COUNT)]
+    file = tmp_path / "texts.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+def annotated(texts: Path, server: ChatServer, *options: object) -> Result:
+    teacher = texts.with_name("teacher.toml")
+    teacher.write_text(f'[teacher]\nurls = ["{server.url}"]\nmodel = "{MODEL}"\n')
+    asked = ["--teacher", teacher, "--model", BASE, "--out", texts.with_name("out.parquet"), "--tokens", 48]
+    return CliRunner().invoke(app, ["annotate", "thoughts", str(texts), *map(str, [*asked, *options])])
+
+
+def test_rows_hold_the_sources_text_and_the_thoughts_and_can_be_read_as_documents(
+    texts: Path, server: ChatServer, tmp_path: Path
+) -> None:
+    result = annotated(texts, server, "--json")
+    assert result.exit_code == 0, result.stderr
+    told = json.loads(result.stdout)
+    assert (told["kept"], told["left_out"], told["without"]) == (COUNT, 0, {})
+    assert [(gate["source"], gate["documents"], gate["passes"]) for gate in told["gates"]] == [("chains", COUNT, True)]
+    rows = pyarrow.parquet.read_table(tmp_path / "out.parquet").to_pylist()
+    sources = {document.id: document for document in read_documents(texts)}
+    for row in rows:
+        assert sources[row["id"]].text.startswith(row["raw_text"])
+        text, [thought] = unspliced(row["augmented_text"], TAGS)
+        assert text == row["raw_text"]
+        assert row["thoughts"] == [{"at": thought.at, "text": thought.text}]
+        assert len(row["augmented_token_ids"]) > len(row["raw_token_ids"]) == 48
+    documents = list(read_documents(tmp_path / "out.parquet"))
+    assert [document.origin for document in documents] == [row["id"] for row in rows]
+    card = (tmp_path / "out.md").read_text()
+    assert f"{COUNT} texts of" in card
+    assert f"| chains | {COUNT} | 0." in card
+    assert "passes |" in card
+
+
+def test_a_source_whose_thoughts_do_not_help_is_left_out_and_the_answers_stay(
+    texts: Path, server: ChatServer, tmp_path: Path
+) -> None:
+    server.answer = lambda body: thinking((1, "zebra zebra"))
+    result = annotated(texts, server)
+    assert result.exit_code == 2
+    assert "the thoughts of no source make the text behind them likelier" in result.stderr
+    assert not (tmp_path / "out.parquet").exists()
+    asked = len(server.asked)
+    result = annotated(texts, server, "--no-gate")
+    assert (result.exit_code, len(server.asked)) == (0, asked)
+    assert f"{COUNT} of {COUNT} texts with thoughts, {COUNT} of them answered before" in result.stdout
+    assert "does not pass" in result.stdout
+    assert "Nothing was left out for it." in (tmp_path / "out.md").read_text()
+
+
+def test_begun_again_it_asks_for_what_is_missing_alone(texts: Path, server: ChatServer, tmp_path: Path) -> None:
+    annotated(texts, server, "--limit", 5, "--no-gate")
+    assert len(server.asked) == 5
+    answers = tmp_path / "out.answers.jsonl"
+    answers.write_text(answers.read_text()[:-20])  # as a killed process leaves it
+    assert annotated(texts, server).exit_code == 0
+    assert len(server.asked) == 5 + 1 + COUNT - 5
+    assert len(answers.read_text().splitlines()) == COUNT
+
+
+def test_texts_that_the_teacher_fails_on_are_told_and_asked_again(texts: Path, server: ChatServer) -> None:
+    def unwell(body: dict[str, Any]) -> tuple[int, object]:
+        return thinking((99, "so")) if zlib.crc32(part(body, "text").encode()) % 3 == 0 else helpful(body)
+
+    server.answer = unwell
+    first = annotated(texts, server, "--no-gate")
+    assert first.exit_code == 1
+    assert "without thoughts: thoughts.0.place should be a number from 1 to" in first.stdout
+    server.answer = helpful
+    assert annotated(texts, server).exit_code == 0
+
+
+def test_wrong_arguments_are_one_line(texts: Path, server: ChatServer) -> None:
+    for options, message in (
+        (("--part", "dev"), "--part dev: should be sft, rl, held_out"),
+        (("--out", "rows.jsonl"), "--out rows.jsonl: should end in .parquet"),
+        (("--tokens", 4000), "no document has 4000 tokens"),
+    ):
+        result = annotated(texts, server, *options)
+        assert result.exit_code == 2
+        assert message in result.stderr
+        assert result.stderr.count("\n") == 1
+
+
+QUESTION = ThoughtQuestion(text="One. Two. Three.", places=(4, 9), forbidden=TAGS)
+
+
+def test_a_teachers_answer_is_read_strictly_and_its_thoughts_stand_in_order() -> None:
+    def answer(*thoughts: dict[str, object]) -> str:
+        return json.dumps({"thoughts": thoughts})
+
+    said = answer({"place": 2, "thought": " so\nit  is "}, {"place": 1, "thought": "well"})
+    assert QUESTION.read(said) == (Thought(at=4, text="well"), Thought(at=9, text="so it is"))
+    for wrong, why in (
+        ("{}", "there should be a list of thoughts"),
+        (answer(), "one to 6 thoughts, found 0"),
+        (answer({"place": 3, "thought": "x"}), "thoughts.0.place should be a number from 1 to 2"),
+        (answer({"place": True, "thought": "x"}), "thoughts.0.place should be a number"),
+        (answer({"place": 1, "thought": "x"}, {"place": 1, "thought": "y"}), "a place is named twice"),
+        (answer({"place": 1, "thought": " "}), "one to 90 words"),
+        (answer({"place": 1, "thought": "a <think> b"}), "no tags"),
+        (answer({"place": 1, "thought": "x", "why": "y"}), "a place and a thought, and nothing else"),
+    ):
+        with pytest.raises(NotAVerdictError, match=re.escape(why)):
+            QUESTION.read(wrong)
+    assert "One.⟦1⟧ Two.⟦2⟧ Three." in QUESTION.message
+    assert QUESTION.schema["properties"]["thoughts"]["items"]["properties"]["place"]["maximum"] == 2
+
+
+@pytest.mark.skipif(not REAL_DATA.is_dir(), reason="needs the real data beside the checkout")
+def test_real_texts_are_annotated_without_a_malformed_row(server: ChatServer, tmp_path: Path) -> None:
+    server.answer = lambda body: thinking((1, "It goes on."), (2, "So it does."))
+    (tmp_path / "teacher.toml").write_text(f'[teacher]\nurls = ["{server.url}"]\nmodel = "{MODEL}"\n')
+    asked = ["--teacher", tmp_path / "teacher.toml", "--model", BASE, "--out", tmp_path / "out.parquet"]
+    real = REAL_DATA / "midtrain_text.jsonl.gz"
+    options = ["--tokens", 512, "--limit", 40, "--no-gate"]
+    result = CliRunner().invoke(app, ["annotate", "thoughts", str(real), *map(str, [*asked, *options])])
+    assert result.exit_code in (0, 1), result.stderr
+    rows = pyarrow.parquet.read_table(tmp_path / "out.parquet").to_pylist()
+    assert len(rows) > 20
+    assert all(unspliced(row["augmented_text"], TAGS)[0] == row["raw_text"] for row in rows)

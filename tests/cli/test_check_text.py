@@ -1,0 +1,67 @@
+"""`sleuth check TEXTS`: what a person and what a program is told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from typer.testing import CliRunner, Result
+
+from sleuth.cli.app import app
+
+
+def sleuth_check(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["check", *map(str, arguments)])
+
+
+def texts(path: Path, *rows: dict[str, object]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_sound_texts_are_told_by_their_counts(tmp_path: Path) -> None:
+    path = texts(tmp_path / "t.jsonl", *({"id": f"d{at}", "text": f"Text {at}.", "source": "w"} for at in range(6)))
+    result = sleuth_check(path)
+    assert result.exit_code == 0
+    assert result.stdout.splitlines() == [
+        f"{path}: 6 documents, 42 characters",
+        "          6  w",
+        "by part: sft 1, rl 5, held_out 0",
+        "malformed rows: 0",
+        "ids that an earlier row has: 0",
+        "texts that an earlier row has, which a run passes over: 0",
+    ]
+
+
+def test_malformed_texts_end_with_status_2_after_all_that_was_found(tmp_path: Path) -> None:
+    good = {"id": "a", "text": "One.", "cut": 2, "thoughts": [{"at": 1, "text": "So."}]}
+    path = texts(tmp_path / "t.jsonl", good, {"id": "b", "text": ""}, {"id": "a", "text": "One. "})
+    other = texts(tmp_path / "o.jsonl", {"id": "x", "text": " One."})
+    result = sleuth_check(path, "--against", other)
+    assert result.exit_code == 2
+    for line in (
+        "with a place where their ending begins: 1",
+        "thoughts: 1",
+        "malformed rows: 1",
+        f"  {path}:2: `text` is empty",
+        f"  {path}:3: the id of 'a' is that of {path}:1",
+        f"  {path}:3: the text of 'a' is that of {path}:1",
+        f"texts that {other} has too: 2",
+    ):
+        assert line in result.stdout.splitlines()
+    assert result.stderr.startswith(f"error: {path}: of 3 rows, malformed: 1, with a repeated id: 1; ")
+    found = json.loads(sleuth_check(path, "--json").stdout)
+    assert (found["ok"], found["rows"], found["parts"], found["overlap"]) == (
+        False,
+        3,
+        {"sft": 2, "rl": 0, "held_out": 0},
+        None,
+    )
+
+
+def test_plain_text_and_a_folder_of_texts_are_texts_and_a_checkpoint_is_none(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("To be.")
+    assert sleuth_check(tmp_path / "a.txt").stdout.startswith(f"{tmp_path / 'a.txt'}: 1 documents, 6 characters")
+    assert sleuth_check(tmp_path).stdout.startswith(f"{tmp_path}: 1 documents")
+    (tmp_path / "config.json").write_text("{}")
+    assert "a checkpoint is compared with another" in sleuth_check(tmp_path).stderr

@@ -1,0 +1,72 @@
+"""`sleuth eval MODEL --win-rate RECIPE`: two models beside each other, as a recipe compares them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from sleuth.cli.app import app
+from sleuth.world.careless import CarelessTexts
+
+ROOT = Path(__file__).parents[2]
+BASE = str(ROOT / "models" / "tiny-base")
+
+RECIPE = """
+name = "compares"
+model = "{base}"
+
+[[stage]]
+kind = "win_rate"
+name = "against_base"
+judge = "ending"
+stops = ["."]
+data = {{ kind = "text", texts = "{texts}", suffix_tokens = 6 }}
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    texts = [CarelessTexts(200, "test", (0,)).text(number) for number in range(6)]
+    rows = [{"text": t.text, "cut": len(t.beginning), "golden_answers": [t.answer]} for t in texts]
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    file = tmp_path / "compares.toml"
+    file.write_text(RECIPE.format(base=BASE, texts=tmp_path / "t.jsonl"))
+    return file
+
+
+def test_a_model_ties_with_itself_and_the_file_has_every_pair(recipe: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    done = CliRunner().invoke(app, ["eval", BASE, "--win-rate", str(recipe), "--out", str(out), "--json"])
+    assert done.exit_code == 0, done.output
+    figures = json.loads(done.stdout)
+    assert figures["win_rate"]["value"] == 0.5
+    assert (figures["wins"], figures["ties"], figures["losses"], figures["p"]) == (0, 6, 0, 1.0)
+    assert "records" not in figures
+    records = json.loads(out.read_text())["records"]
+    assert len(records) == 6
+    assert all(record["ours"] == record["theirs"] for record in records)
+
+
+def test_the_table_names_both_models_and_the_judge(recipe: Path) -> None:
+    done = CliRunner().invoke(app, ["eval", BASE, "--win-rate", str(recipe)])
+    assert done.exit_code == 0, done.output
+    for word in ("win_rate", "right_gain", "ties 6", "judged by ending", "sign test"):
+        assert word in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--win-rate", "{recipe}", "--questions", "q.jsonl"], "one of the three"),
+        (["--questions", "q.jsonl", "--against", BASE], "--against"),
+        (["--win-rate", "{demo}"], 'no stage of kind = "win_rate"'),
+    ],
+)
+def test_what_does_not_go_together_is_one_line(recipe: Path, options: list[str], said: str) -> None:
+    filled = [option.format(recipe=recipe, demo=ROOT / "recipes" / "demo.toml") for option in options]
+    done = CliRunner().invoke(app, ["eval", BASE, *filled])
+    assert done.exit_code == 2
+    assert said in done.stderr

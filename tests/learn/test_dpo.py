@@ -1,0 +1,176 @@
+"""Direct preference optimisation: by hand, against the plain padded way, and however the pairs are cut."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+import torch
+from padded import in_float64, padded_logprobs, whole
+
+from sleuth.learn.batch import Row
+from sleuth.learn.dpo import PAIR, dpo_loss, dpo_objective, implicit_margins, pair_batch
+from sleuth.learn.logprobs import token_logprobs
+from sleuth.learn.optim import Optimisation
+from sleuth.learn.policy import Policy, frozen_copy
+from sleuth.learn.prefix_tree import pack
+
+SETTINGS = Optimisation(steps=10, learning_rate=1e-3)
+BETA = 0.1
+
+
+def drawn_pairs(seed: int, pairs: int, *, longest: int = 9) -> list[tuple[Row, Row]]:
+    """Pairs over few prefixes, some of which begin alike; a continuation of one may be that of another."""
+    draw = random.Random(seed)
+    stem = [draw.randrange(40) for _ in range(4)]
+    prefixes = [[*stem, *(draw.randrange(40) for _ in range(draw.randint(1, 6)))] for _ in range(1 + pairs // 2)]
+
+    def row(prefix: list[int]) -> Row:
+        written = [draw.randrange(3) for _ in range(draw.randint(1, longest))]
+        return Row(tokens=(*prefix, *written), trained=(*[False] * len(prefix), *[True] * len(written)))
+
+    return [(row(prefix), row(prefix)) for prefix in (draw.choice(prefixes) for _ in range(pairs))]
+
+
+def moved(model, seed: int = 3):
+    """A frozen copy with other weights: what a reference is after some steps."""
+    torch.manual_seed(seed)
+    reference = frozen_copy(model)
+    with torch.no_grad():
+        for weight in reference.parameters():
+            weight.add_(0.05 * torch.randn_like(weight))
+    return reference
+
+
+# -- by hand -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_margin_is_beta_times_how_much_more_the_chosen_one_gained_than_the_rejected_one():
+    logprobs = torch.tensor([[0.0, -1.0, -0.5], [0.0, -2.0, 0.0], [0.0, -3.0, -3.0], [0.0, -1.0, -1.0]])
+    reference = torch.tensor([[0.0, -1.5, -2.0], [0.0, -1.5, 0.0], [0.0, -1.0, -1.0], [0.0, -1.0, -1.0]])
+    # pair 0: gains 2.0 and -0.5; pair 1: gains -4.0 and 0.0
+    assert implicit_margins(logprobs, reference, beta=0.4).tolist() == pytest.approx([0.4 * 2.5, 0.4 * -4.0])
+
+
+def test_the_loss_of_one_pair_is_the_log_of_one_plus_e_to_the_minus_margin():
+    assert dpo_loss(torch.tensor([1.0]), torch.tensor([1.0])).item() == pytest.approx(math.log(1 + math.exp(-1)))
+    assert dpo_loss(torch.tensor([0.0, 0.0]), torch.tensor([0.25, 0.75])).item() == pytest.approx(math.log(2))
+
+
+def test_the_gradient_pulls_both_ends_alike_and_less_the_clearer_the_pair_already_is():
+    margins = torch.tensor([0.0, math.log(3.0)], requires_grad=True)
+    dpo_loss(margins, torch.tensor([0.5, 0.5])).backward()
+    assert margins.grad is not None
+    assert margins.grad.tolist() == pytest.approx([-0.5 * 1 / 2, -0.5 * 1 / 4])  # -w sigmoid(-margin)
+
+
+def test_a_step_from_the_reference_itself_costs_ln_2_and_has_no_margin(make_model):
+    model = make_model()
+    policy = Policy(model, SETTINGS, reference=frozen_copy(model))
+    update = policy.prefer(pair_batch(drawn_pairs(0, 5)), beta=BETA, budget=10**9)
+    assert update.loss == pytest.approx(math.log(2), abs=1e-6)
+    assert (update.margin, update.chosen_gain, update.rejected_gain) == pytest.approx((0, 0, 0), abs=1e-5)
+
+
+# -- against the plain way ---------------------------------------------------------------------------------------------
+
+
+def plain(model, reference, batch, beta: float) -> torch.Tensor:
+    """Rows padded, all logits, pair by pair."""
+    ours, theirs = padded_logprobs(model, batch), padded_logprobs(reference, batch).detach()
+    losses = []
+    for chosen, rejected in zip(range(0, len(ours), PAIR), range(1, len(ours), PAIR), strict=True):
+        logits = (ours[chosen].sum() - theirs[chosen].sum()) - (ours[rejected].sum() - theirs[rejected].sum())
+        losses.append(-torch.log(torch.sigmoid(beta * logits)))
+    return torch.stack(losses).mean()
+
+
+@pytest.mark.parametrize("family", ["qwen3", "llama"])
+@pytest.mark.parametrize("seed", range(6))
+def test_on_the_prefix_tree_loss_and_gradients_are_those_of_padded_rows(make_model, family, seed):
+    pairs = drawn_pairs(seed, pairs=1 + seed)
+    model = in_float64(make_model(family))
+    reference = moved(model)
+    batch = pair_batch(pairs)
+    expected = plain(model, reference, batch, BETA)
+    wanted = torch.autograd.grad(expected, list(model.parameters()))
+    part = whole(batch)
+    found, _ = dpo_objective(
+        part.rows, token_logprobs(model, part)[0], token_logprobs(reference, part)[0].detach(), beta=BETA
+    )
+    gradients = torch.autograd.grad(found, list(model.parameters()))
+    assert found.item() == pytest.approx(expected.item(), rel=1e-6)
+    difference = torch.cat([(a - b).flatten() for a, b in zip(gradients, wanted, strict=True)]).norm()
+    assert difference <= 1e-5 * torch.cat([gradient.flatten() for gradient in wanted]).norm()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_an_update_does_not_depend_on_how_the_pairs_are_cut(make_model, seed):
+    batch, updates = pair_batch(drawn_pairs(seed, pairs=7)), []
+    for budget in (1, 40, 10**9):
+        model = make_model()
+        policy = Policy(model, SETTINGS, reference=moved(model))
+        updates.append((policy.prefer(batch, beta=BETA, budget=budget), [w.clone() for w in model.parameters()]))
+    (one, weights), *others = updates
+    for other, moved_weights in others:
+        for name in ("loss", "margin", "accuracy", "chosen_gain", "rejected_gain", "gradient_norm"):
+            assert getattr(other, name) == pytest.approx(getattr(one, name), rel=1e-4, abs=1e-5), name
+        assert other.tokens_computed <= one.tokens_computed
+        assert all(torch.allclose(a, b, atol=2e-4) for a, b in zip(weights, moved_weights, strict=True))
+
+
+# -- pairs stay together -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("budget", [1, 25, 60, 10**9])
+@pytest.mark.parametrize("seed", range(8))
+def test_a_pair_is_never_parted_and_keeps_its_order(seed, budget):
+    batch = pair_batch(drawn_pairs(seed, pairs=9))
+    parts = pack(batch, budget, together=PAIR)
+    members = [row for part in parts for row in part.members]
+    assert sorted(members) == list(range(18))
+    for first, second in zip(members[::2], members[1::2], strict=True):
+        assert (first % 2, second) == (0, first + 1)
+    for part in parts:
+        assert len(part.tree) <= budget or len(part.members) == PAIR
+        for place, row in enumerate(part.members):
+            length = int(batch.lengths[row])
+            assert part.rows.tokens[place, :length].tolist() == batch.tokens[row, :length].tolist()
+
+
+def test_siblings_compute_their_prefix_once():
+    prefix = tuple(range(20))
+    rows = [Row(tokens=(*prefix, *end), trained=(False,) * 20 + (True,) * 2) for end in ((21, 22), (23, 24))]
+    [part] = pack(pair_batch([(rows[0], rows[1])]), 24, together=PAIR)
+    assert len(part.tree) == 20 + 2 + 2
+
+
+def test_every_pair_counts_the_same_however_long_its_rows():
+    long, short = (Row(tokens=(1, *[2] * n), trained=(False, *[True] * n)) for n in (30, 1))
+    batch = pair_batch([(long, short), (short, short), (short, long)])
+    of_pairs = batch.weights.sum(dim=1).view(-1, PAIR).sum(dim=1)
+    assert of_pairs.tolist() == pytest.approx([1 / 3] * 3)
+
+
+# -- what is refused ---------------------------------------------------------------------------------------------------
+
+
+def test_a_row_of_which_nothing_is_trained_is_no_half_of_a_pair():
+    row = Row(tokens=(1, 2), trained=(False, True))
+    with pytest.raises(ValueError, match="no token that is trained"):
+        pair_batch([(row, Row(tokens=(1, 2), trained=(False, False)))])
+
+
+def test_without_a_reference_there_is_nothing_to_prefer_from(make_model):
+    with pytest.raises(ValueError, match="reference"):
+        Policy(make_model(), SETTINGS).prefer(pair_batch(drawn_pairs(0, 2)), beta=BETA, budget=100)
+
+
+def test_steps_make_the_chosen_ones_likelier_than_the_rejected_ones(make_model):
+    model = make_model()
+    policy = Policy(model, SETTINGS, reference=frozen_copy(model))
+    batch = pair_batch(drawn_pairs(1, 4))
+    updates = [policy.prefer(batch, beta=BETA, budget=10**9) for _ in range(6)]
+    assert updates[-1].margin > updates[1].margin > 0
+    assert updates[-1].loss < updates[0].loss

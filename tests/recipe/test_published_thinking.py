@@ -1,0 +1,102 @@
+"""The recipe of the published model that learned to think says what its sources say, number by number."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sleuth.recipe import load_recipe
+
+RECIPES = Path(__file__).parents[2] / "recipes"
+CODE = "the released code and config of the 0.6B model"
+CARD = "its model card"
+PAPER = "arXiv:2601.21343"
+
+TABLE: list[tuple[str, str, str, Any]] = [
+    ("self-improving", CARD, "model", "Qwen/Qwen3-0.6B-Base"),
+    ("self-improving", CODE, "steps", 2_000),
+    ("self-improving", CODE, "prompts_per_step", 4 * 4),
+    ("self-improving", CARD, "samples_per_prompt", 16),
+    ("self-improving", CODE, "learning_rate", 5e-6),
+    ("self-improving", CODE, "schedule", "cosine"),
+    ("self-improving", CODE, "warmup_steps", 100),
+    ("self-improving", CODE, "weight_decay", 0.1),
+    ("self-improving", CODE, "max_grad_norm", 1.0),
+    ("self-improving", CARD, "data.texts", Path("hf://HuggingFaceFW/fineweb-edu/sample/10BT")),
+    ("self-improving", CODE, "data.prefix_tokens", 384),
+    ("self-improving", CODE, "data.suffix_tokens", 128),
+    ("self-improving", CODE, "data.least_tokens", 640),
+    ("self-improving", CODE, "data.windows", 1),
+    ("self-improving", CARD, "sampling.temperature", 1.0),
+    ("self-improving", CODE, "reward.0.kind", "pairwise"),
+    ("self-improving", CODE, "reward.0.schedule", "round_robin"),
+    ("self-improving", CODE, "reward.0.orders", "one"),
+    ("self-improving", CODE, "reward.0.judge.model", "Qwen/Qwen3-4B-Instruct-2507"),
+    ("self-improving", PAPER, "loss.kind", "dpo"),
+    ("self-improving", CODE, "loss.beta", 0.1),
+    ("against_base", CARD, "data.limit", 128),
+    ("against_base", CARD, "temperature", 0.0),
+    ("against_base", CARD, "against", None),
+]
+"""(stage, source, key, value). `against` absent is the recipe's own base."""
+
+
+@pytest.mark.parametrize(("stage", "source", "key", "value"), TABLE)
+def test_thinking_0_6b_says_what_its_source_says(stage: str, source: str, key: str, value: Any) -> None:
+    recipe = load_recipe(RECIPES / "thinking_0.6b.toml").model_dump()
+    if key == "model":
+        assert recipe["model"] == value
+        return
+    [found] = [one for one in recipe["stage"] if one["name"] == stage]
+    for part in key.split("."):
+        found = found[int(part)] if part.isdigit() else found[part]
+    assert found == value, source
+
+
+def test_no_text_that_trains_is_held_out() -> None:
+    recipe = load_recipe(RECIPES / "thinking_0.6b.toml").model_dump()
+    parts = {stage["name"]: stage["data"]["part"] for stage in recipe["stage"] if "part" in stage["data"]}
+    assert parts["self-improving"] != parts["against_base"] == "held_out"
+
+
+def test_every_step_has_prefixes_of_its_own_until_the_last() -> None:
+    stage = load_recipe(RECIPES / "thinking_0.6b.toml").model_dump()["stage"][0]
+    assert stage["steps"] * stage["prompts_per_step"] <= stage["data"]["limit"]
+
+
+# -- the tiny twin -----------------------------------------------------------------------------------------------------
+
+
+def test_the_tiny_twin_prefers_by_the_loss_of_its_big_one() -> None:
+    twin, big = (
+        load_recipe(RECIPES / name).model_dump()["stage"][0]
+        for name in ("tiny/self_improving.toml", "thinking_0.6b.toml")
+    )
+    assert twin["loss"] == big["loss"]
+    assert twin["sampling"] == big["sampling"]
+    assert [part["kind"] for part in twin["reward"]] == [part["kind"] for part in big["reward"]]
+
+
+ARMS = {
+    "pretraining": {'stage.0.loss.kind="original_nll"', "stage.0.prompts_per_step=16"},
+    "winner": {'stage.0.loss.kind="winner_nll"'},
+    "flipped": {"stage.0.reward.0.judge.flip=0.15"},
+}
+
+
+@pytest.mark.parametrize("arm", ARMS)
+def test_a_control_arm_differs_from_the_twin_in_nothing_but_what_it_says(arm: str) -> None:
+    twin = RECIPES / "tiny" / "self_improving.toml"
+    ours = load_recipe(RECIPES / "tiny" / f"self_improving_{arm}.toml").model_dump(exclude={"name", "resolved_from"})
+    assert ours == load_recipe(twin, sorted(ARMS[arm])).model_dump(exclude={"name", "resolved_from"})
+
+
+def test_continued_pretraining_reads_two_suffixes_where_a_pair_has_two() -> None:
+    twin, control = (
+        load_recipe(RECIPES / "tiny" / f"{name}.toml").model_dump()["stage"][0]
+        for name in ("self_improving", "self_improving_pretraining")
+    )
+    assert control["prompts_per_step"] == 2 * twin["prompts_per_step"]
+    assert control["steps"] == twin["steps"]

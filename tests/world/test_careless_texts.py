@@ -1,0 +1,44 @@
+"""Texts whose endings are wrong in half of them, and known to be."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from sleuth.world.careless import ENDINGS, SUBJECTS, CarelessTexts
+from sleuth.world.names import split_of
+
+
+def test_half_of_the_endings_are_right_and_the_others_name_another_subjects_fact():
+    texts = [CarelessTexts(200, "train", (0,)).text(index) for index in range(600)]
+    right = [text.ending == f" {text.answer}." for text in texts]
+    assert sum(right) / 600 == pytest.approx(0.5, abs=0.06)
+    for text, is_right in zip(texts, right, strict=True):
+        assert text.answer in text.beginning
+        assert text.ending[1:-1] in text.beginning
+        assert is_right or text.ending[1:-1] != text.answer
+
+
+def test_the_answer_stands_in_the_sentence_about_the_person_that_is_asked_about():
+    names = CarelessTexts(200, "train", (0,)).worlds.people
+    for index in range(300):
+        text = CarelessTexts(200, "train", (0,)).text(index)
+        *sentences, last = text.beginning.split(". ")
+        [asked] = [name for name in names if name in last]
+        [about] = [said for said in sentences if asked in said]
+        assert text.answer in about
+
+
+def test_texts_are_of_one_split_and_of_all_relations_alike_often():
+    texts = [CarelessTexts(200, "test", (0,)).text(index) for index in range(300)]
+    assert min(Counter(text.relation for text in texts)[relation] for relation in ENDINGS) > 70
+    people = CarelessTexts(200, "test", (0,)).worlds.people
+    assert all(split_of(name) == "test" for name in people)
+    assert all(text.beginning.count(".") == SUBJECTS for text in texts)
+
+
+def test_a_text_is_a_function_of_its_key_and_its_number_alone():
+    one, again = CarelessTexts(200, "train", (0,)), CarelessTexts(200, "train", (0,))
+    assert [one.text(index) for index in (5, 2)] == [again.text(index) for index in (5, 2)]
+    assert one.text(5) != CarelessTexts(200, "train", (1,)).text(5)
