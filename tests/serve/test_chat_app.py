@@ -151,9 +151,11 @@ def test_draws_at_a_temperature_are_named_by_the_seed() -> None:
     with client_of(app_of(agent(watch))) as client:
         for options in ({"seed": 7, "temperature": 0.5}, {"seed": 7, "temperature": 0.5}, {}, {}):
             asked(client, **options)
+        asked(client, seed=-(10**30))  # of any size
     assert keys[0] == keys[1] == (1, 7, 0, 5)
     assert keys[2] != keys[3]
     assert keys[2][-1] == 0  # greedy unless it is said
+    assert keys[4][:2] == (1, -(10**30))
 
 
 # -- completions -------------------------------------------------------------------------------------------------------
@@ -185,9 +187,12 @@ def test_a_completion_goes_on_with_the_text_by_the_model_alone(writer: TestClien
     assert "sleuth" not in body
 
 
+PROMPTS: tuple[Any, ...] = ("a b", ["a b"], [1, 2.0], [5.0], [[5]])
+
+
 def test_a_prompt_may_be_tokens_and_stand_in_a_list_of_one(writer: TestClient) -> None:
-    counted = {str(p): completed(writer, prompt=p)["usage"]["prompt_tokens"] for p in ("a b", ["a b"], [1, 2.0], [[5]])}
-    assert list(counted.values()) == [3, 3, 2, 1]  # a token a byte: these are no words of the world
+    counted = {str(p): completed(writer, prompt=p)["usage"]["prompt_tokens"] for p in PROMPTS}
+    assert list(counted.values()) == [3, 3, 2, 1, 1]  # a token a byte: these are no words of the world
 
 
 @pytest.mark.parametrize("stop", [" in Tarn", [" town", " in Tarn", "Tarn"], ["rn, a"]])

@@ -178,7 +178,7 @@ def _wants_usage(asked: ChatRequest | CompletionRequest) -> bool:
 
 
 def _add_conversations(app: FastAPI, desk: _Desk) -> None:
-    streamed = {"content": {"text/event-stream": {"schema": {"type": "string"}}}}
+    streamed = {"content": {"text/event-stream": {}}}
 
     @app.post(
         "/v1/chat/completions",

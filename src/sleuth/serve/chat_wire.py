@@ -29,7 +29,6 @@ MOST_STOPS = 4
 LONGEST_STOP = 100  # characters
 MOST_TOKENS = 2**31 - 1  # more is no number of tokens
 DEFAULT_TOKENS = 16  # of a completion; OpenAI's
-LARGEST_SEED = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)  # 0 equals False, and Python keeps one of equal annotations
@@ -72,7 +71,8 @@ def _list_of_stops(value: object) -> object:
 
 def _one_prompt(value: object) -> object:
     """A prompt may come in a list of one."""
-    return sound(value[0] if isinstance(value, list) and len(value) == 1 and not isinstance(value[0], int) else value)
+    alone = isinstance(value, list) and len(value) == 1 and not isinstance(value[0], int | float)
+    return sound(value[0] if alone else value)
 
 
 def _text_or_tokens(value: object) -> object:
@@ -111,7 +111,7 @@ Stop = Annotated[StrictStr, Field(min_length=1, max_length=LONGEST_STOP)]
 Stops = Annotated[list[Stop], Field(max_length=MOST_STOPS), BeforeValidator(_list_of_stops), WithJsonSchema(_STOPS)]
 Prompt = Annotated[Any, BeforeValidator(_one_prompt), AfterValidator(_text_or_tokens), WithJsonSchema(prompt_shape())]
 Tokens = Annotated[int, Field(ge=1, le=MOST_TOKENS, strict=True), BeforeValidator(whole)]
-Seed = Annotated[int, Field(ge=-LARGEST_SEED, le=LARGEST_SEED, strict=True), BeforeValidator(whole)]
+Seed = Annotated[int, Field(strict=True), BeforeValidator(whole)]
 Temperature = Annotated[float, Field(ge=0, le=2, strict=True, allow_inf_nan=False)]
 Name = Annotated[StrictStr, BeforeValidator(sound)]
 
