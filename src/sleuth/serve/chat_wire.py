@@ -71,8 +71,9 @@ def _list_of_stops(value: object) -> object:
 
 def _one_prompt(value: object) -> object:
     """A prompt may come in a list of one."""
-    alone = isinstance(value, list) and len(value) == 1 and not isinstance(value[0], int | float)
-    return sound(value[0] if alone else value)
+    if isinstance(value, list) and len(value) == 1 and not isinstance(value[0], int | float):
+        return sound(value[0])
+    return sound(value)
 
 
 def _text_or_tokens(value: object) -> object:
