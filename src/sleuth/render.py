@@ -206,8 +206,11 @@ def check_writable(tokenizer: PreTrainedTokenizerFast, strings: Iterable[str]) -
 
 def load_tokenizer(path: str) -> PreTrainedTokenizerFast:
     """The tokenizer of a model folder or hub id; never runs code that comes with it."""
-    if not Path(path).exists() and (path.startswith(("/", ".", "~")) or path.count("/") != 1):
-        raise SleuthError(f"{path}: no such folder, and a hub id would read OWNER/NAME")
+    if not Path(path).exists():
+        if path.startswith(("/", ".", "~")) or path.count("/") != 1:
+            raise SleuthError(f"{path}: no such folder, and a hub id would read OWNER/NAME")
+        if (owner := Path(path).parent).is_dir():  # asking the hub for a run's name takes a minute, and tells nothing
+            raise SleuthError(f"{path}: not in the folder {owner} of this place, and so not looked for on the hub")
     if Path(path).is_dir() and not any((Path(path) / name).exists() for name in TOKENIZER_FILES):
         raise SleuthError(f"{path}: no tokenizer there: {TOKENIZER_FILES[0]} is expected beside the weights")
     try:
