@@ -14,8 +14,8 @@ from typing import Any
 
 from sleuth.runs.atomic import replacing_file
 from sleuth.types import SleuthError
-from sleuth.world.careless import CarelessTexts
-from sleuth.world.chained import INFERENCES, ChainedTexts, entropies
+from sleuth.world.careless import CarelessText, CarelessTexts
+from sleuth.world.chained import INFERENCES, ChainedText, ChainedTexts, entropies
 from sleuth.world.encyclopaedia import count_articles
 from sleuth.world.facts import World, make_world
 from sleuth.world.library import REPORT_EVERY, Library
@@ -84,7 +84,7 @@ def write_world(folder: Path, seed: int, people: int, progress: Progress = lambd
         drawn = draw_questions(world, library, split, rng)
         contents[name] = _refiner_rows(split, islice(drawn, counts[name]), ToolOutputs(world, library, split, rng))
     for split, name in TEXTS.items():
-        contents[name] = _text_rows(ChainedTexts(people, split, (seed,)), counts[name])
+        contents[name] = _chained_rows(ChainedTexts(people, split, (seed,)), counts[name])
     for split, name in CARELESS.items():
         contents[name] = _careless_rows(CarelessTexts(people, split, (seed,)), counts[name])
     folder.mkdir(parents=True, exist_ok=True)
@@ -143,31 +143,28 @@ def _refiner_rows(split: Split, questions: Iterable[Question], outputs: ToolOutp
         yield outputs.row(question, id=f"{split}-{number}", type=question.kind, data_source="world")
 
 
-def _text_rows(texts: ChainedTexts, count: int) -> Iterator[dict[str, Any]]:
+def _chained_rows(texts: ChainedTexts, count: int) -> Iterator[dict[str, Any]]:
     for number in range(count):
         text = texts.text(number)
-        yield {
-            "id": f"{texts.split}-{number}",
-            "text": text.text,
-            "cut": len(text.beginning),
-            "golden_answers": [text.answer],
-            "thoughts": [{"at": len(text.beginning), "text": text.thought}],
-            "type": text.kind,
-            "data_source": "world",
-        }
+        thought = {"at": len(text.beginning), "text": text.thought}
+        yield _text_row(texts.split, number, text, type=text.kind) | {"thoughts": [thought]}
 
 
 def _careless_rows(texts: CarelessTexts, count: int) -> Iterator[dict[str, Any]]:
     for number in range(count):
         text = texts.text(number)
-        yield {
-            "id": f"{texts.split}-{number}",
-            "text": text.text,
-            "cut": len(text.beginning),
-            "golden_answers": [text.answer],
-            "type": text.relation,
-            "data_source": "world",
-        }
+        yield _text_row(texts.split, number, text, type=text.relation)
+
+
+def _text_row(split: Split, number: int, text: ChainedText | CarelessText, type: str) -> dict[str, Any]:
+    return {
+        "id": f"{split}-{number}",
+        "text": text.text,
+        "cut": len(text.beginning),
+        "golden_answers": [text.answer],
+        "type": type,
+        "data_source": "world",
+    }
 
 
 def _write_files(contents: Mapping[Path, Iterable[Mapping[str, Any]]], progress: Callable[[int], None]) -> list[str]:
