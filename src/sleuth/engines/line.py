@@ -6,8 +6,9 @@ from typing import Any
 
 import httpx
 
+from sleuth.retrieval.connections import Connections
+
 CONNECT_SECONDS = 10.0
-IDLE_SECONDS = 2.0  # a connection is kept; servers close theirs after five, at times when it is just asked again
 TURNED_AWAY = (429, 503)
 
 
@@ -44,7 +45,7 @@ class Line:
         self._client = httpx.AsyncClient(
             base_url=url,
             timeout=httpx.Timeout(seconds, connect=CONNECT_SECONDS),
-            limits=httpx.Limits(max_connections=None, keepalive_expiry=IDLE_SECONDS),
+            transport=Connections(),
             trust_env=False,
         )
 
