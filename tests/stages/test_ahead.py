@@ -81,6 +81,16 @@ def test_work_that_is_cancelled_ends_at_once() -> None:
     assert time.monotonic() - started < 5
 
 
+def test_work_that_is_cancelled_before_it_began_never_begins() -> None:
+    async def work() -> None:
+        await asyncio.sleep(60)
+
+    started = time.monotonic()
+    for _ in range(50):
+        Ahead(work).cancel()
+    assert time.monotonic() - started < 30
+
+
 @pytest.mark.parametrize(
     ("overrides", "problem"),
     [

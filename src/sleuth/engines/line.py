@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import httpx
@@ -44,7 +45,7 @@ class Line:
         self._seconds = seconds
         self._client = httpx.AsyncClient(
             base_url=url,
-            timeout=httpx.Timeout(seconds, connect=CONNECT_SECONDS),
+            timeout=httpx.Timeout(None, connect=CONNECT_SECONDS),  # `_ask` keeps the time of the whole
             transport=Connections(),
             trust_env=False,
         )
@@ -72,11 +73,11 @@ class Line:
     async def _ask(self, method: str, path: str, *, seconds: float | None = None, **asked: Any) -> Any:
         seconds = seconds or self._seconds
         try:
-            timeout = httpx.Timeout(seconds, connect=CONNECT_SECONDS)
-            response = await self._client.request(method, path, timeout=timeout, **asked)
+            async with asyncio.timeout(seconds):
+                response = await self._client.request(method, path, **asked)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             raise NotTakenError(f"does not answer ({str(error) or type(error).__name__})") from None
-        except httpx.TimeoutException:
+        except (httpx.TimeoutException, TimeoutError):
             raise TooSlowError(f"gave no answer within {seconds:g} seconds") from None
         except httpx.HTTPError as error:
             raise LostError(f"broke off while it wrote ({str(error) or type(error).__name__})") from None
@@ -88,7 +89,7 @@ class Line:
             raise RefusedError(refusal(response))
         try:
             return response.json() if response.content else None
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
 
 

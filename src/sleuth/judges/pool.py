@@ -144,7 +144,7 @@ class Pool:
             answer = response.json()
             [choice, *_] = answer["choices"]
             written = reply_of(choice)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise _AttemptError(f"an answer of another shape ({type(error).__name__}: {error})") from None
         if not same_model(body["model"], told := answer.get("model")):
             raise _AttemptError(f"answered by {told}, not by {body['model']}")
