@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -64,6 +66,16 @@ def test_a_server_that_is_not_there_is_told_beside_the_others(tmp_path: Path, se
     assert found["ok"] is False
     assert [finding["ok"] for finding in found["pools"]["grpo"]] == [False, True]
     assert found["pools"]["grpo"][0]["line"].startswith("does not answer (")
+
+
+def test_servers_that_hang_cost_the_time_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sleuth.engines.server.PROBE_SECONDS", 2.0)
+    with ExitStack() as open_:
+        mute = [open_.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(4)]
+        result = check(tmp_path, "--json", urls=[f"http://127.0.0.1:{one.getsockname()[1]}" for one in mute])
+    findings = json.loads(result.stdout)["pools"]["grpo"]
+    assert ["does not answer (timed out" in finding["line"] for finding in findings] == [True] * 4
+    assert 2.0 <= max(finding["seconds"] for finding in findings) < 6.0
 
 
 @pytest.mark.parametrize(
