@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 from speaking_server import Speaking, speaking
-from typer.testing import CliRunner, Result
+from typer.testing import Result
+from verb import sleuth
 
 from sleuth.build import load_model
-from sleuth.cli.app import app
 
 BASE = Path(__file__).parents[2] / "models" / "tiny-base"
 RECIPE = """
@@ -45,7 +45,7 @@ def server() -> Iterator[Speaking]:
 def check(folder: Path, *options: str, urls: list[str]) -> Result:
     (folder / "questions.jsonl").write_text('{"id": "1", "question": "Where?", "golden_answers": ["Tarn"]}\n')
     (folder / "recipe.toml").write_text(RECIPE.format(base=BASE, folder=folder, urls=json.dumps(urls)))
-    return CliRunner().invoke(app, ["check", str(folder / "recipe.toml"), *options])
+    return sleuth("check", folder / "recipe.toml", *options)
 
 
 def test_a_healthy_pool_is_described_and_may_take_the_weights(tmp_path: Path, server: Speaking) -> None:
@@ -97,5 +97,5 @@ def test_weights_go_to_pools_alone(tmp_path: Path) -> None:
     (tmp_path / "questions.jsonl").write_text('{"id": "1", "question": "Where?", "golden_answers": ["Tarn"]}\n')
     recipe = RECIPE.format(base=BASE, folder=tmp_path, urls="").replace("engine = { urls =  }\n", "")
     (tmp_path / "recipe.toml").write_text(recipe)
-    result = CliRunner().invoke(app, ["check", str(tmp_path / "recipe.toml"), "--weights"])
+    result = sleuth("check", tmp_path / "recipe.toml", "--weights")
     assert (result.exit_code, "--weights is for a recipe in which servers write" in result.stderr) == (2, True)
