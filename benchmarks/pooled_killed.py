@@ -9,6 +9,7 @@ match of the last weights.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import itertools
 import json
 import tempfile
@@ -23,8 +24,14 @@ from unittest.mock import patch
 
 from benchmarks.served import served
 from benchmarks.tiny_run import BASE, CONTEXT, episodes, exact_match, rows, train, write_recipe
+from sleuth.build import load_model
 from sleuth.engines.local import LocalEngine
+from sleuth.engines.members import find_member
+from sleuth.engines.pool import PoolEngine, PoolLimits
 from sleuth.engines.sampling import seed_of
+from sleuth.engines.stops import end_tokens
+from sleuth.engines.witness import learner_logprobs
+from sleuth.render import encode
 from sleuth.types import Completion, Sampling
 
 SIDES = ("process", "pool")
@@ -34,6 +41,7 @@ class Restarted:
     """A server of the tiny base model, killed and started again at one address."""
 
     def __init__(self, speak: str) -> None:
+        self.speak = speak
         self._arguments = ("serve", str(BASE), "--speak", speak, "--context", str(CONTEXT), "--waiting", "1024")
         self._open = ExitStack()
         self._port = 0
@@ -74,9 +82,11 @@ def main() -> None:
             servers = [Restarted("vllm"), Restarted("sglang")]
             for server in servers:
                 open_.callback(server.kill)
-            kills = open_.enter_context(killing(servers, options.every, folder / "pool" / "metrics.jsonl"))
-            seconds["pool"] = train(recipe, folder / "pool", urls=[server.url for server in servers])
-        print(json.dumps({"kills": len(kills)} | compared(folder, options.steps) | {"seconds": seconds}))
+            with killing(servers, options.every, folder / "pool" / "metrics.jsonl") as kills:
+                seconds["pool"] = train(recipe, folder / "pool", urls=[server.url for server in servers])
+            caught = {server.speak: started_anew(server, folder) for server in servers}
+        figures = {"kills": len(kills)} | compared(folder, options.steps)
+        print(json.dumps(figures | {"started_anew_before_64_turns": caught, "seconds": seconds}))
 
 
 @contextmanager
@@ -105,6 +115,40 @@ def killing(servers: Sequence[Restarted], every: float, metrics: Path) -> Iterat
         killer.join()
 
 
+def started_anew(server: Restarted, folder: Path) -> dict[str, float]:
+    """What becomes of turns at a server that took the run's last weights and was started again with the first: how
+    often it was given them again, and how far from the learner's the log-probabilities are that were accepted."""
+    model, tokenizer = load_model(
+        str(sorted(folder.glob("pool/checkpoints/step-*"))[-1]), dtype="float32", device="cpu"
+    )
+    ends = end_tokens(model.generation_config, tokenizer)
+    pool = PoolEngine(
+        [find_member(server.url, tokenizer=tokenizer, ends=ends)],
+        model,
+        tokenizer,
+        ends=ends,
+        context=CONTEXT,
+        temperature=1.0,
+        limits=PoolLimits(requests_at_once=64, seconds=300, patience=60, sleeps=False),
+        shared=folder / "weights",
+        say=lambda line: None,
+    )
+    pool.publish(1)
+    server.kill()
+    server.start()
+    prompt = encode(tokenizer, "Question: ")
+
+    async def write() -> list[Completion]:
+        turns = (Sampling(max_tokens=32, key=(0, 0, 1, 0, sample, 0)) for sample in range(64))
+        return await asyncio.gather(*(pool.complete(prompt, turn) for turn in turns))
+
+    apart = 0.0
+    for turn in asyncio.run(write()):
+        ours = learner_logprobs(model, prompt, turn.tokens, 1.0)
+        apart = max(apart, *(abs(one - other) for one, other in zip(ours, turn.logprobs or (), strict=True)))
+    return {"given_again": pool.figures()["servers_reloaded"], "logprobs_apart": apart}
+
+
 def compared(folder: Path, steps: int) -> dict[str, Any]:
     """What became of the pool's run, and how much of it is the other one."""
     played = lost = twice = same = 0
@@ -124,7 +168,7 @@ def compared(folder: Path, steps: int) -> dict[str, Any]:
         "counted_twice": twice,
         "token_by_token_those_of_the_process": same,
         "turns_redrawn": sum(row["turns_redrawn"] for row in figures),
-        "found_with_old_weights": log.count("came back with the weights 'default'"),
+        "found_with_old_weights_within_a_step": log.count("came back with the weights 'default'"),
         "largest_mismatch_kl": max(abs(row["mismatch_kl"]) for row in figures if row["loss"] is not None),
         "em": {side: exact_match(folder / side) for side in SIDES},
     }

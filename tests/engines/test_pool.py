@@ -20,6 +20,7 @@ from sleuth.engines.courier import WeightsDifferError
 from sleuth.engines.line import Line, LostError, NotTakenError
 from sleuth.engines.local import LocalEngine
 from sleuth.engines.members import find_member
+from sleuth.engines.place import Place
 from sleuth.engines.pool import PoolEngine, PoolLimits
 from sleuth.engines.witness import learner_logprobs
 from sleuth.types import Completion, Sampling, SleuthError
@@ -208,6 +209,24 @@ def test_a_server_that_forgot_its_weights_is_given_them_before_it_writes(
     assert [turn.tokens for turn in written] == [turn.tokens for turn in here]
     assert figures["servers_reloaded"] == 1
     assert "came back with the weights 'default' and was given '000001-" in engine.said[-1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_server_whose_restart_nobody_saw_is_found_out_by_its_first_completion(
+    servers, learner, tokenizer, words, tmp_path, monkeypatch, kind
+) -> None:
+    moved(learner)
+    [server] = servers(kind)
+    requests = sampled(words, groups=1, siblings=1, temperature=0.0)
+    with pool_of([server], learner, tokenizer, tmp_path) as engine:
+        monkeypatch.setattr(Place, "known", property(lambda place: not place.suspect))
+        server.fault(forget=0)
+        before = server.fault()
+        [written] = asked(engine, requests)
+        assert server.fault() - before == 2
+        figures = engine.figures()
+    [here] = asked(LocalEngine(learner, tokenizer, slots=8, context=CONTEXT), requests)
+    assert (written.tokens, figures["turns_redrawn"], figures["servers_reloaded"]) == (here.tokens, 1, 1)
 
 
 @contextmanager
