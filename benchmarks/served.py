@@ -1,4 +1,4 @@
-"""A server of ours in a process of its own, at a free port, for as long as it is asked."""
+"""A server of ours in a process of its own, at a free port or a given one, for as long as it is asked."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import httpx
 
 
 @contextmanager
-def served(*arguments: str, core: int | None = None) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+def served(*arguments: str, core: int | None = None, port: int = 0) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """`sleuth ARGUMENTS` (`serve`, `retriever`), on one core if that is named; its address once it answers, and its
     process. Raises RuntimeError where it ends before."""
     pinned = f"import os; os.sched_setaffinity(0, {{{core}}}); " if core is not None else ""
     script = f"{pinned}import sys; sys.argv[0] = 'sleuth'; from sleuth.cli import main; main()"
-    command = [sys.executable, "-u", "-c", script, *arguments, "--port", "0"]
+    command = [sys.executable, "-u", "-c", script, *arguments, "--port", str(port)]
     with (
         httpx.Client(trust_env=False) as client,
         subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process,

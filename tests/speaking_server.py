@@ -8,10 +8,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 import uvicorn
+from starlette.types import ASGIApp
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from sleuth.serve.speak.app import speaking_app, speaking_limits
@@ -48,9 +49,16 @@ def speaking(
     limits = speaking_limits(seconds=60)
     writer = Writer(model, tokenizer, slots=slots, context=context, limits=limits)
     app = speaking_app(kind, "tiny", writer, limits, hosts=None, faults=Faults(**faults), raw=raw)
+    with application(app) as url:
+        yield Speaking(url, writer)
+
+
+@contextmanager
+def application(app: ASGIApp, lifespan: Literal["on", "off"] = "on") -> Iterator[str]:
+    """Any application at work in a thread; its URL."""
     bound = socket.socket()
     bound.bind(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(app, log_level="critical", lifespan="on", timeout_graceful_shutdown=1))
+    server = uvicorn.Server(uvicorn.Config(app, log_level="critical", lifespan=lifespan, timeout_graceful_shutdown=1))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
     thread.start()
     deadline = time.monotonic() + 60
@@ -58,7 +66,7 @@ def speaking(
         time.sleep(0.01)
     assert server.started
     try:
-        yield Speaking(f"http://127.0.0.1:{bound.getsockname()[1]}", writer)
+        yield f"http://127.0.0.1:{bound.getsockname()[1]}"
     finally:
         server.should_exit = True
         thread.join(60)

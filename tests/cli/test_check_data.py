@@ -6,13 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
-
-from sleuth.cli.app import app
-
-
-def sleuth_check(*arguments: object) -> Result:
-    return CliRunner().invoke(app, ["check", *map(str, arguments)])
+from verb import sleuth
 
 
 @pytest.fixture
@@ -26,7 +20,7 @@ def good(tmp_path: Path) -> Path:
 
 
 def test_sound_data_is_told_by_its_counts(good: Path) -> None:
-    result = sleuth_check(good)
+    result = sleuth("check", good)
     assert result.exit_code == 0
     assert result.stdout.splitlines() == [
         f"{good}: 3 rows, 3 questions",
@@ -40,7 +34,7 @@ def test_sound_data_is_told_by_its_counts(good: Path) -> None:
 
 def test_malformed_data_ends_with_status_2_after_all_that_was_found(good: Path) -> None:
     good.write_text(good.read_text() + "{}\n" * 7)
-    result = sleuth_check(good)
+    result = sleuth("check", good)
     assert result.exit_code == 2
     assert "malformed rows: 7" in result.stdout
     assert f"  {good}:4: no `id`; the row has no keys" in result.stdout
@@ -50,10 +44,10 @@ def test_malformed_data_ends_with_status_2_after_all_that_was_found(good: Path) 
 
 
 def test_json_is_one_object_also_of_malformed_data(good: Path) -> None:
-    found = json.loads(sleuth_check(good, "--against", good, "--json").stdout)
+    found = json.loads(sleuth("check", good, "--against", good, "--json").stdout)
     assert (found["ok"], found["rows"], found["sources"], found["overlap"]["count"]) == (True, 3, {"nq": 3}, 3)
     good.write_text(good.read_text() + "{}\n")
-    result = sleuth_check(good, "--json")
+    result = sleuth("check", good, "--json")
     assert result.exit_code == 2
     assert result.stdout.count("\n") == 1
     found = json.loads(result.stdout)
@@ -63,7 +57,7 @@ def test_json_is_one_object_also_of_malformed_data(good: Path) -> None:
 def test_a_folder_of_sets_is_data_too(good: Path) -> None:
     (good.parent / "sets" / "nq").mkdir(parents=True)
     good.rename(good.parent / "sets" / "nq" / "test.jsonl")
-    result = sleuth_check(good.parent / "sets")
+    result = sleuth("check", good.parent / "sets")
     assert (result.exit_code, result.stdout.splitlines()[1]) == (0, "          3  nq")
 
 
@@ -73,10 +67,10 @@ def test_what_cannot_be_checked_is_one_line(good: Path) -> None:
         "none.jsonl": "none.jsonl: no such file",
         "empty.jsonl": "empty.jsonl: no questions in it",
     }.items():
-        result = sleuth_check(good.parent / what)
+        result = sleuth("check", good.parent / what)
         assert result.exit_code == 2
         assert result.stderr == f"error: {good.parent / message}\n"
-    assert "--against" in sleuth_check(good.parent, "--against", good).stderr
+    assert "--against" in sleuth("check", good.parent, "--against", good).stderr
 
 
 def test_rows_to_refine_are_told_with_what_their_own_answers_cite(tmp_path: Path) -> None:
@@ -92,7 +86,7 @@ def test_rows_to_refine_are_told_with_what_their_own_answers_cite(tmp_path: Path
         {"id": "3", "question": "c?", "tool_output": "nothing found"},
     ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    result = sleuth_check(path)
+    result = sleuth("check", path)
     assert result.exit_code == 2
     told = result.stdout.splitlines()
     assert "tool outputs to refine: 2" in told
@@ -100,5 +94,5 @@ def test_rows_to_refine_are_told_with_what_their_own_answers_cite(tmp_path: Path
         f"  {path}:2: the answer cites 3"
     )
     assert f"  {path}:3: `tool_output` holds no snippet" in result.stdout
-    found = json.loads(sleuth_check(path, "--json").stdout)
+    found = json.loads(sleuth("check", path, "--json").stdout)
     assert (found["tool_outputs"], found["unknown_citations"]["count"]) == (2, 1)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from speaking_server import Speaking, speaking
-from typer.testing import CliRunner, Result
+from typer.testing import Result
+from verb import sleuth
 
 from sleuth.build import load_model
-from sleuth.cli.app import app
 
 BASE = Path(__file__).parents[2] / "models" / "tiny-base"
 RECIPE = """
@@ -43,7 +45,7 @@ def server() -> Iterator[Speaking]:
 def check(folder: Path, *options: str, urls: list[str]) -> Result:
     (folder / "questions.jsonl").write_text('{"id": "1", "question": "Where?", "golden_answers": ["Tarn"]}\n')
     (folder / "recipe.toml").write_text(RECIPE.format(base=BASE, folder=folder, urls=json.dumps(urls)))
-    return CliRunner().invoke(app, ["check", str(folder / "recipe.toml"), *options])
+    return sleuth("check", folder / "recipe.toml", *options)
 
 
 def test_a_healthy_pool_is_described_and_may_take_the_weights(tmp_path: Path, server: Speaking) -> None:
@@ -66,6 +68,16 @@ def test_a_server_that_is_not_there_is_told_beside_the_others(tmp_path: Path, se
     assert found["pools"]["grpo"][0]["line"].startswith("does not answer (")
 
 
+def test_servers_that_hang_cost_the_time_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sleuth.engines.server.PROBE_SECONDS", 2.0)
+    with ExitStack() as open_:
+        mute = [open_.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(4)]
+        result = check(tmp_path, "--json", urls=[f"http://127.0.0.1:{one.getsockname()[1]}" for one in mute])
+    findings = json.loads(result.stdout)["pools"]["grpo"]
+    assert ["does not answer (timed out" in finding["line"] for finding in findings] == [True] * 4
+    assert 2.0 <= max(finding["seconds"] for finding in findings) < 6.0
+
+
 @pytest.mark.parametrize(
     ("urls", "problem"),
     [
@@ -85,5 +97,5 @@ def test_weights_go_to_pools_alone(tmp_path: Path) -> None:
     (tmp_path / "questions.jsonl").write_text('{"id": "1", "question": "Where?", "golden_answers": ["Tarn"]}\n')
     recipe = RECIPE.format(base=BASE, folder=tmp_path, urls="").replace("engine = { urls =  }\n", "")
     (tmp_path / "recipe.toml").write_text(recipe)
-    result = CliRunner().invoke(app, ["check", str(tmp_path / "recipe.toml"), "--weights"])
+    result = sleuth("check", tmp_path / "recipe.toml", "--weights")
     assert (result.exit_code, "--weights is for a recipe in which servers write" in result.stderr) == (2, True)

@@ -6,9 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from verb import sleuth
 
-from sleuth.cli.app import app
 from sleuth.rewards.scorers import SCORERS
 
 PROMPT = "Write <answer> and </answer>, such as <answer> Beijing </answer>.<|im_start|>assistant\n"
@@ -26,12 +25,8 @@ def cases(tmp_path: Path) -> Path:
     return file
 
 
-def check(*arguments: object) -> Result:
-    return CliRunner().invoke(app, ["check", *map(str, arguments)])
-
-
 def test_json_is_one_line_a_case_with_every_scorer_and_nothing_else(cases: Path) -> None:
-    lines = [json.loads(line) for line in check("scorer", cases, "--json").stdout.splitlines()]
+    lines = [json.loads(line) for line in sleuth("check", "scorer", cases, "--json").stdout.splitlines()]
     assert [line["id"] for line in lines] == ["silent", 2, "3"]
     assert all(list(line) == ["id", "scores"] and list(line["scores"]) == list(SCORERS) for line in lines)
     assert lines[0]["scores"] == {
@@ -43,7 +38,7 @@ def test_json_is_one_line_a_case_with_every_scorer_and_nothing_else(cases: Path)
 
 
 def test_the_table_counts_the_cases_that_change_and_shows_one_of_each_kind(cases: Path) -> None:
-    result = check("scorer", cases)
+    result = sleuth("check", "scorer", cases)
     assert result.exit_code == 0
     for said in ("of 3 cases, how many change", "the policy's last turn", "silent: strict 0, search_r1 1,", "[Paris]"):
         assert said in result.stdout
@@ -53,7 +48,7 @@ def test_the_table_counts_the_cases_that_change_and_shows_one_of_each_kind(cases
 
 def test_cases_on_which_all_agree_are_said_to_be_agreed_on(cases: Path) -> None:
     cases.write_text(json.dumps(CASES[0] | {"response": "Answer: Rome", "golden_answers": ["Paris"], "prompt": ""}))
-    assert "all scorers agree on all 1 cases" in check("scorer", cases).stdout
+    assert "all scorers agree on all 1 cases" in sleuth("check", "scorer", cases).stdout
 
 
 @pytest.mark.parametrize(
@@ -70,14 +65,14 @@ def test_a_malformed_case_is_one_line_with_its_place_and_nothing_is_scored(
 ) -> None:
     cases.write_text(json.dumps(CASES[0] | change))
     for options in ([], ["--json"]):
-        result = check("scorer", cases, *options)
+        result = sleuth("check", "scorer", cases, *options)
         assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
         assert said in result.stderr
 
 
 def test_what_is_no_file_of_cases_is_one_line(cases: Path) -> None:
-    assert "give a file of them: sleuth check scorer CASES.jsonl" in check("scorer").stderr
-    assert "nowhere.jsonl: no such file" in check("scorer", cases.parent / "nowhere.jsonl").stderr
+    assert "give a file of them: sleuth check scorer CASES.jsonl" in sleuth("check", "scorer").stderr
+    assert "nowhere.jsonl: no such file" in sleuth("check", "scorer", cases.parent / "nowhere.jsonl").stderr
     cases.write_text("")
-    assert "no cases in this file" in check("scorer", cases).stderr
-    assert "is no checkpoint" in check("scorer", cases.parent).stderr  # two folders are two checkpoints
+    assert "no cases in this file" in sleuth("check", "scorer", cases).stderr
+    assert "is no checkpoint" in sleuth("check", "scorer", cases.parent).stderr  # two folders are two checkpoints

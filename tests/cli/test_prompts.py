@@ -6,9 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from verb import sleuth
 
-from sleuth.cli.app import app
 from sleuth.prompts.published import PUBLISHED, PublishedPrompt, sha256_of
 
 TEXT = "Look it up: {question}"
@@ -21,10 +20,6 @@ def published(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         name="theirs", role="user", place="{question}", source="a page", sha256=sha256_of(TEXT.encode()), ours="plain"
     )
     monkeypatch.setitem(PUBLISHED, "theirs", theirs)
-
-
-def sleuth(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments], prog_name="sleuth")
 
 
 def test_prompts_are_listed_with_where_the_missing_ones_are_published() -> None:

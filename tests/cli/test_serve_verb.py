@@ -12,17 +12,12 @@ from pathlib import Path
 
 import httpx
 import pytest
-from typer.testing import CliRunner, Result
+from verb import sleuth
 
-from sleuth.cli.app import app
 from sleuth.retrieval.bm25 import build_index
 
 BASE = Path(__file__).parents[2] / "models" / "tiny-base"
 START = "import sys; sys.argv[0] = 'sleuth'; from sleuth.cli import main; main()"
-
-
-def sleuth(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments], prog_name="sleuth")
 
 
 @pytest.mark.parametrize(

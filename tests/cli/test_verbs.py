@@ -4,13 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from verb import sleuth
 
-from sleuth.cli.app import VERBS, app
-
-
-def sleuth(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments], prog_name="sleuth")
+from sleuth.cli.app import VERBS
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from model_server import ModelServer, application, free_url, listening
+from model_server import ModelServer, free_url
+from speaking_server import application
 from typer.testing import CliRunner, Result
 
 from sleuth.build import load_model
@@ -42,7 +43,7 @@ def questions(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def server(request: pytest.FixtureRequest) -> Iterator[ModelServer]:
     model, tokenizer = load_model(str(BASE), dtype="float32", device="cpu")
     server = ModelServer(model=model, tokenizer=tokenizer, name=str(BASE), context=1024)
-    with listening(server, server.sglang() if request.param == "SGLang" else server.vllm()):
+    with server.listening(request.param):
         yield server
 
 
@@ -74,7 +75,7 @@ def test_passages_may_come_from_a_server_too(questions: Path) -> None:
     _, here = ask(questions)
     opening = Opening(questions.parent / "index")
     opening.start()
-    with application(retriever_app(opening, Limits())) as url:
+    with application(retriever_app(opening, Limits()), lifespan="off") as url:
         result, there = ask(questions, "--retriever", url)
     assert result.exit_code == 0, result.output
     assert there == here
@@ -93,7 +94,7 @@ def test_several_samples_differ_and_are_drawn_at_temperature_1(questions: Path, 
 def test_a_server_that_gives_text_alone_says_so_on_the_screen_and_in_the_file(questions: Path) -> None:
     model, tokenizer = load_model(str(BASE), dtype="float32", device="cpu")
     server = ModelServer(model=model, tokenizer=tokenizer, name=str(BASE), context=1024, tells_ids="")
-    with listening(server, server.vllm()):
+    with server.listening("vLLM"):
         result, found = ask(questions, "--engine", server.url)
     _, here = ask(questions)
     assert "token ids and their counts are encoded from its text" in result.stderr

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 import torch
-from model_server import ModelServer, free_url, listening
+from model_server import ModelServer, free_url
 from starlette.responses import JSONResponse, Response
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
@@ -29,12 +29,12 @@ def serving(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, kind: str, **how: object
 ) -> Iterator[ModelServer]:
     server = ModelServer(model=model, tokenizer=tokenizer, name="tiny", context=CONTEXT, **how)
-    with listening(server, server.sglang() if kind == "SGLang" else server.vllm()):
+    with server.listening(kind):
         yield server
 
 
 def found(server: ModelServer) -> Server:
-    return find_server(server.url, "tiny", served_as=None, tokenizer=server.tokenizer, ends=server.engine._ends)[0]
+    return find_server(server.url, "tiny", served_as=None, tokenizer=server.tokenizer, ends=server.ends)[0]
 
 
 def asked(server: ModelServer, requests: Requests, at_once: int = 8, place: Server | None = None) -> list[Completion]:
@@ -43,7 +43,7 @@ def asked(server: ModelServer, requests: Requests, at_once: int = 8, place: Serv
 
     async def ask() -> list[Completion]:
         limits = {"requests_at_once": at_once, "context": CONTEXT}
-        async with HttpEngine(place, server.tokenizer, ends=server.engine._ends, **limits) as engine:
+        async with HttpEngine(place, server.tokenizer, ends=server.ends, **limits) as engine:
             return list(await asyncio.gather(*(engine.complete(tokens, sampling) for tokens, sampling in requests)))
 
     return asyncio.run(ask())

@@ -17,8 +17,10 @@ from speaking_server import KINDS, Speaking, speaking
 from transformers import PreTrainedModel
 
 from sleuth.engines.courier import WeightsDifferError
+from sleuth.engines.line import Line, LostError, NotTakenError
 from sleuth.engines.local import LocalEngine
 from sleuth.engines.members import find_member
+from sleuth.engines.place import Place
 from sleuth.engines.pool import PoolEngine, PoolLimits
 from sleuth.engines.witness import learner_logprobs
 from sleuth.types import Completion, Sampling, SleuthError
@@ -209,6 +211,24 @@ def test_a_server_that_forgot_its_weights_is_given_them_before_it_writes(
     assert "came back with the weights 'default' and was given '000001-" in engine.said[-1]
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_server_whose_restart_nobody_saw_is_found_out_by_its_first_completion(
+    servers, learner, tokenizer, words, tmp_path, monkeypatch, kind
+) -> None:
+    moved(learner)
+    [server] = servers(kind)
+    requests = sampled(words, groups=1, siblings=1, temperature=0.0)
+    with pool_of([server], learner, tokenizer, tmp_path) as engine:
+        monkeypatch.setattr(Place, "known", property(lambda place: not place.suspect))
+        server.fault(forget=0)
+        before = server.fault()
+        [written] = asked(engine, requests)
+        assert server.fault() - before == 2
+        figures = engine.figures()
+    [here] = asked(LocalEngine(learner, tokenizer, slots=8, context=CONTEXT), requests)
+    assert (written.tokens, figures["turns_redrawn"], figures["servers_reloaded"]) == (here.tokens, 1, 1)
+
+
 @contextmanager
 def meddling(server: Speaking) -> Iterator[None]:
     """While a completion is on its way, somebody else names the weights."""
@@ -289,6 +309,95 @@ def test_a_server_that_is_down_when_weights_go_out_takes_them_when_it_is_back(
         assert engine.figures()["servers_reloaded"] == 1
     here = asked(LocalEngine(learner, tokenizer, slots=8, context=CONTEXT), sampled(words, temperature=0.0))
     assert [turn.tokens for turn in written] == [turn.tokens for turn in here]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("sleeps", [False, True])
+def test_a_server_that_was_left_in_the_middle_of_taking_weights_takes_them_again(
+    servers, learner, tokenizer, words, tmp_path, monkeypatch, kind, sleeps
+) -> None:
+    """It has their label, and may be paused, or half asleep: it would never write."""
+    last = {"vllm": "/wake_up" if sleeps else "/resume", "sglang": "/resume_memory_occupation"}
+    last["sglang"] = last["sglang"] if sleeps else "/continue_generation"
+    post, lost = Line.post, []
+
+    async def broken(line: Line, path: str, *arguments: object, **how: object) -> object:
+        """The server is never told the last of it, the first time."""
+        waking = "weights" not in str([arguments, how])
+        if path == last[kind] and waking and not lost:
+            lost.append(path)
+            raise LostError("broke off")
+        return await post(line, path, *arguments, **how)
+
+    [server] = servers(kind)
+    with pool_of([server], learner, tokenizer, tmp_path, sleeps=sleeps, seconds=5.0) as engine:
+        engine.rest()
+        moved(learner)
+        monkeypatch.setattr(Line, "post", broken)
+        engine.publish(2)
+        assert "without new weights" in engine.said[-1]
+        started = time.monotonic()
+        written = asked(engine, sampled(words, temperature=0.0))
+    assert (lost, time.monotonic() - started < 5.0) == ([last[kind]], True)
+    here = asked(LocalEngine(learner, tokenizer, slots=8, context=CONTEXT), sampled(words, temperature=0.0))
+    assert [turn.tokens for turn in written] == [turn.tokens for turn in here]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_turn_during_which_weights_came_to_the_server_is_drawn_again(
+    servers, learner, tokenizer, words, tmp_path, kind
+) -> None:
+    """What was asked of it afterwards says nothing of what wrote."""
+    [server] = servers(kind)
+    with pool_of([server], learner, tokenizer, tmp_path) as engine:
+        server.fault(latency=0.3)
+
+        async def ask() -> None:
+            turn = asyncio.create_task(engine.complete(words(9), Sampling(max_tokens=8, key=(0, 0, 1, 0, 0, 0))))
+            await asyncio.sleep(0.1)
+            engine._places[0].loads += 1
+            await turn
+
+        asyncio.run(ask())
+        assert engine.figures()["turns_redrawn"] == 1
+
+
+def test_a_turn_that_is_turned_away_asks_again_more_and_more_slowly(
+    servers, learner, tokenizer, words, tmp_path, monkeypatch
+) -> None:
+    """While others of the pool are answered, so that nobody takes the server for gone."""
+    [server] = servers("sglang")
+    post, away = Line.post, []
+
+    async def full(line: Line, path: str, body: dict | None = None, **how: object) -> object:
+        if path == "/generate" and body["input_ids"] == words(9, 0) and len(away) < 6:
+            away.append(time.monotonic())
+            raise NotTakenError("refused with 429: the queue is full")
+        return await post(line, path, body, **how)
+
+    with pool_of([server], learner, tokenizer, tmp_path, at_once=2) as engine:
+        monkeypatch.setattr(Line, "post", full)
+        asked(engine, sampled(words, groups=30, siblings=1))
+        assert engine.figures()["turns_redrawn"] == 0
+    assert len(away) == 6
+    assert away[-1] - away[0] > 0.05 + 0.1 + 0.2 + 0.4
+
+
+def test_a_server_that_took_new_weights_is_asked_at_once_however_long_it_was_away(
+    servers, learner, tokenizer, words, tmp_path
+) -> None:
+    pair = servers("vllm", "sglang")
+    with pool_of(pair, learner, tokenizer, tmp_path) as engine:
+        place, url = engine._places[0], engine._places[0].member.server.url
+        object.__setattr__(place.member.server, "url", free_url())
+        for version in range(2, 6):
+            engine.publish(version)
+        assert place.replica.open
+        object.__setattr__(place.member.server, "url", url)
+        engine.publish(6)
+        before = pair[0].fault()
+        asked(engine, sampled(words, groups=2))
+        assert pair[0].fault() - before == 4
 
 
 @pytest.mark.parametrize("kind", KINDS)

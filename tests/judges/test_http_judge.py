@@ -117,6 +117,7 @@ def test_an_answer_that_was_cut_is_called_so(server: ChatServer) -> None:
     [
         (lambda body: (500, {"detail": "broken"}), 'status 500: {"detail": "broken"}'),
         (lambda body: (200, b"<html>"), "an answer of another shape"),
+        (lambda body: (200, b"[" * 100_000), "an answer of another shape"),
         (lambda body: (200, {"choices": []}), "an answer of another shape"),
         (lambda body: (200, []), "an answer of another shape"),
         (lambda body: (200, {"choices": [{"message": None}]}), "an answer of another shape"),

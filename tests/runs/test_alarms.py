@@ -49,6 +49,11 @@ def test_a_healthy_run_raises_no_alarm() -> None:
     assert diagnose(rows(1)) == {}
 
 
+def test_what_older_weights_wrote_is_another_policys_and_no_alarm() -> None:
+    assert diagnose(rows(mismatch_kl=0.3, off_policy_fraction=1.0)) == {}
+    assert set(diagnose(rows(mismatch_kl=0.3, off_policy_fraction=0.0))) == {"mismatch"}
+
+
 @pytest.mark.parametrize("name", DISEASES)
 def test_a_disease_raises_its_alarm_and_no_other(name: str) -> None:
     assert diagnose(rows(**DISEASED[name])).keys() == {name}

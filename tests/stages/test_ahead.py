@@ -13,6 +13,7 @@ import pytest
 from speaking_server import Speaking, speaking
 
 from sleuth.build import load_model
+from sleuth.cli.app import app
 from sleuth.recipe import load_recipe
 from sleuth.runs.rollouts import read_rollouts
 from sleuth.stages.ahead import Ahead, off_policy_fraction
@@ -80,6 +81,16 @@ def test_work_that_is_cancelled_ends_at_once() -> None:
     assert time.monotonic() - started < 5
 
 
+def test_work_that_is_cancelled_before_it_began_never_begins() -> None:
+    async def work() -> None:
+        await asyncio.sleep(60)
+
+    started = time.monotonic()
+    for _ in range(50):
+        Ahead(work).cancel()
+    assert time.monotonic() - started < 30
+
+
 @pytest.mark.parametrize(
     ("overrides", "problem"),
     [
@@ -122,3 +133,43 @@ def test_a_run_one_step_ahead_tells_how_old_its_episodes_are_and_goes_on_where_i
     trained = [row for row in rows if row["loss"] is not None]
     assert all(0 <= row["masked_fraction"] <= 1 for row in trained)
     assert max(row["mismatch_kl"] for row in trained if row["off_policy_fraction"]) > 1e-7
+    assert "mismatch" not in (tmp_path / "run" / "log.txt").read_text()  # it is as it should be
+
+
+def rows(folder: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_a_step_that_was_played_ahead_is_computed_again_to_the_last_bit(
+    run: Run, recipe_file: Path, tmp_path: Path, server: Speaking, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(recipe_file, tmp_path / "run", f"stage.1.engine={{ urls = [{json.dumps(server.url)}], ahead = 1 }}")
+    recorded = {row["step"]: row["loss"] for row in rows(tmp_path / "run")}
+    assert sum(loss is not None for loss in recorded.values()) > 1
+    for step, loss in recorded.items():
+        capsys.readouterr()
+        with pytest.raises(SystemExit):
+            app(["replay", str(tmp_path / "run"), str(step), "--json"])
+        found = json.loads(capsys.readouterr().out)
+        assert found["loss"] == found["recorded_loss"] == loss
+
+
+def test_the_order_in_which_turns_arrive_moves_nothing(
+    run: Run, recipe_file: Path, tmp_path: Path, server: Speaking
+) -> None:
+    for at_once in (64, 3):
+        engine = f"stage.1.engine={{ urls = [{json.dumps(server.url)}], requests_at_once = {at_once}, ahead = 1 }}"
+        run(recipe_file, tmp_path / str(at_once), engine)
+    together, by_threes = (rows(tmp_path / name) for name in ("64", "3"))
+    for one, other in zip(together, by_threes, strict=True):
+        file = Path("rollouts") / f"step-{one['step']:06d}.parquet"
+        written = [
+            [
+                (group.task.id, [[segment.tokens for segment in e.trajectory.segments] for e in group.episodes])
+                for group in read_rollouts(tmp_path / name / file)
+            ]
+            for name in ("64", "3")
+        ]
+        assert written[0] == written[1]
+        assert (one["loss"] is None) == (other["loss"] is None)
+        assert one["loss"] is None or one["loss"] == pytest.approx(other["loss"], rel=1e-3)

@@ -8,7 +8,7 @@ from pathlib import Path
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from sleuth.engines.control import FIRST_WEIGHTS, NotLoadedError
-from sleuth.engines.line import LineError, LostError, RefusedError
+from sleuth.engines.line import LineError, LostError, NotTakenError, RefusedError
 from sleuth.engines.place import Place
 from sleuth.engines.published import Published, publish
 from sleuth.engines.server import TRIED
@@ -58,17 +58,12 @@ class Courier:
         assert self._published is not None  # nothing is asked of a pool before weights went out
         return self._published
 
-    async def bring(self, place: Place, *, asleep: bool) -> str | None:
+    async def bring(self, place: Place) -> str | None:
         """Give a server new weights, waking it if it is asleep, and see by what it writes that it has them. Why it did
         not take them, if it does not answer; raises SleuthError where it answers, and did not."""
-        control = place.member.control
         place.reloads = 0
         try:
-            if asleep:
-                await control.reserve(place.line)
             await self._load(place)
-            if asleep:
-                await control.wake(place.line)
             await self._hear_witness(place)
         except (LineError, Aborted) as error:
             place.suspect = True
@@ -79,9 +74,12 @@ class Courier:
     async def lay_to_rest(self, place: Place) -> None:
         """Have a server give its memory back."""
         try:
+            place.asleep = True
             await place.member.control.sleep(place.line)
         except RefusedError as error:
             raise SleuthError(f"{place.url}: cannot sleep ({error}); start it so that it can (docs/pools.md)") from None
+        except NotTakenError:  # who comes back later is awake
+            place.asleep, place.suspect = False, True
         except LineError:
             place.suspect = True
 
@@ -92,9 +90,9 @@ class Courier:
         async with place.admitting:
             if place.known:
                 return
-            told = await place.member.control.weights(place.line)
-            if told != self.published.label:
-                place.reloads += told != FIRST_WEIGHTS
+            told = await place.weights()
+            if told != self.published.label or not place.settled:
+                place.reloads += place.settled and told != FIRST_WEIGHTS
                 if place.reloads > RELOADS:
                     raise self._others(place, "would write", told)
                 await self._load(place)
@@ -112,12 +110,22 @@ class Courier:
         raise self._others(place, "wrote", label)
 
     async def _load(self, place: Place) -> None:
+        """Have a server take the weights, and be awake. One that fails in the middle is not `settled`: it may be left
+        paused, or half asleep, under the right label."""
+        control = place.member.control
+        place.settled = False
+        place.loads += 1
         try:
-            await place.member.control.load(place.line, self.published)
+            if place.asleep:
+                await control.reserve(place.line)
+            await control.load(place.line, self.published)
+            if place.asleep:
+                await control.wake(place.line)
         except NotLoadedError as error:
             raise SleuthError(
                 f"{place.url}: {error}; every server must see the folder engine.weights under this very path"
             ) from None
+        place.settled, place.asleep = True, False
 
     async def _hear_witness(self, place: Place) -> None:
         """Compare what the server writes with what the learner would."""

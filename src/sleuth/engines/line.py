@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import httpx
 
+from sleuth.retrieval.connections import Connections
+
 CONNECT_SECONDS = 10.0
-IDLE_SECONDS = 2.0  # a connection is kept; servers close theirs after five, at times when it is just asked again
 TURNED_AWAY = (429, 503)
 
 
@@ -43,8 +45,8 @@ class Line:
         self._seconds = seconds
         self._client = httpx.AsyncClient(
             base_url=url,
-            timeout=httpx.Timeout(seconds, connect=CONNECT_SECONDS),
-            limits=httpx.Limits(max_connections=None, keepalive_expiry=IDLE_SECONDS),
+            timeout=httpx.Timeout(None, connect=CONNECT_SECONDS),  # `_ask` keeps the time of the whole
+            transport=Connections(),
             trust_env=False,
         )
 
@@ -71,11 +73,11 @@ class Line:
     async def _ask(self, method: str, path: str, *, seconds: float | None = None, **asked: Any) -> Any:
         seconds = seconds or self._seconds
         try:
-            timeout = httpx.Timeout(seconds, connect=CONNECT_SECONDS)
-            response = await self._client.request(method, path, timeout=timeout, **asked)
+            async with asyncio.timeout(seconds):
+                response = await self._client.request(method, path, **asked)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             raise NotTakenError(f"does not answer ({str(error) or type(error).__name__})") from None
-        except httpx.TimeoutException:
+        except (httpx.TimeoutException, TimeoutError):
             raise TooSlowError(f"gave no answer within {seconds:g} seconds") from None
         except httpx.HTTPError as error:
             raise LostError(f"broke off while it wrote ({str(error) or type(error).__name__})") from None
@@ -87,7 +89,7 @@ class Line:
             raise RefusedError(refusal(response))
         try:
             return response.json() if response.content else None
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
 
 

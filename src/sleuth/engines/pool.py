@@ -23,6 +23,9 @@ from sleuth.types import Chunk, Completion, Sampling, SleuthError
 ATTEMPTS = 8
 """At one turn, those that found nobody not counted: what fails so often fails because of what was asked."""
 
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
+"""Seconds before a turn that was turned away twice asks again; doubled each time."""
+
 Group = tuple[int, ...]
 """What siblings have in common: their key without sample and turn."""
 
@@ -71,7 +74,6 @@ class PoolEngine:
         self._homes: dict[Group, Place] = {}
         self._redrawn = 0
         self._seconds = 0.0  # that weights took
-        self._asleep = False
         self._heard = time.monotonic()
         self._reason = ""  # why the last turn that was not finished was not
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -103,8 +105,10 @@ class PoolEngine:
         return replace(whole, policy_version=self.policy_version)
 
     async def _written(self, tokens: Sequence[int], sampling: Sampling, limit: int) -> Written:
-        group, failed, failures, began = sampling.key[:-2], None, 0, time.monotonic()
+        group, failed, began = sampling.key[:-2], None, time.monotonic()
+        failures = refusals = 0
         while True:
+            await asyncio.sleep(_pause(refusals))
             place = await self._home(group, failed, began)
             place.replica.in_flight += 1
             try:
@@ -114,6 +118,7 @@ class PoolEngine:
             except (LineError, Aborted) as error:
                 self._lost(place, group, error)
                 failed = place
+                refusals += isinstance(error, NotTakenError)
                 failures += not isinstance(error, NotTakenError)
                 if failures >= ATTEMPTS:
                     raise SleuthError(f"{self._reason}; {failures} attempts at this turn failed") from None
@@ -173,13 +178,15 @@ class PoolEngine:
 
         async def bring() -> list[str | None]:
             self._connect()
-            return await asyncio.gather(*(self._courier.bring(place, asleep=self._asleep) for place in self._places))
+            return await asyncio.gather(*map(self._courier.bring, self._places))
 
         for place, failure in zip(self._places, asyncio.run(bring()), strict=True):
-            if failure is not None:
+            if failure is None:
+                self._replicas.succeeded(place.replica)
+                self._heard = time.monotonic()
+            else:
                 self._replicas.failed(place.replica)
                 self._say(f"without new weights: {failure}; it takes them when it comes back")
-        self._asleep = False
         self._seconds += time.monotonic() - started
 
     def rest(self) -> None:
@@ -192,7 +199,6 @@ class PoolEngine:
             await asyncio.gather(*map(self._courier.lay_to_rest, self._places))
 
         asyncio.run(lay_to_rest())
-        self._asleep = True
 
     def figures(self) -> dict[str, float]:
         """What became of the pool since this was last called."""
@@ -210,3 +216,8 @@ class PoolEngine:
             self._loop = asyncio.get_running_loop()
             for place in self._places:
                 place.connect(seats=self.limits.requests_at_once, seconds=self.limits.seconds)
+
+
+def _pause(refusals: int) -> float:
+    """Before a turn is asked for again that nobody took so often; the first time another server may have room."""
+    return min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (refusals - 2)) if refusals > 1 else 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -60,7 +61,10 @@ def paired(tokens: Sequence[Any], logprobs: Sequence[Any] | None) -> tuple[tuple
         return tuple(tokens), None
     if len(logprobs) != len(tokens):
         raise ValueError(f"{len(tokens)} tokens with {len(logprobs)} log-probabilities")
-    return tuple(tokens), tuple(float(logprob) for logprob in logprobs)
+    told = tuple(float(logprob) for logprob in logprobs)
+    if not all(map(math.isfinite, told)):
+        raise ValueError("log-probabilities that are no numbers")
+    return tuple(tokens), told
 
 
 def of_the_draw(sampling: Sampling, *, scaled: bool) -> bool:

@@ -17,15 +17,13 @@ import httpx
 from sleuth.judges.forms import sound
 from sleuth.judges.ledger import BudgetSpentError, Ledger
 from sleuth.judges.pace import Pace
+from sleuth.retrieval.connections import Connections
 from sleuth.retrieval.replicas import Replica, Replicas, RetryBudget
 
 ATTEMPTS = 4
 FAILURES_TO_REST = 10
 """In a row. Many are under way at once, so that three failures in a row say little here."""
 BUSY, TOO_SLOW = 429, 408
-IDLE_SECONDS = 2.0
-"""After which a connection is not used again: vLLM's and SGLang's server closes it after five, and a request that is
-on its way at that moment is lost."""
 THOUGHT = re.compile(r"\s*<think>.*?</think>", re.DOTALL)
 DATED = r"-\d{4}(-?\d{2}-?\d{2})?"
 """What a provider may put behind the name of a model that it was asked for: the day of its release."""
@@ -146,7 +144,7 @@ class Pool:
             answer = response.json()
             [choice, *_] = answer["choices"]
             written = reply_of(choice)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise _AttemptError(f"an answer of another shape ({type(error).__name__}: {error})") from None
         if not same_model(body["model"], told := answer.get("model")):
             raise _AttemptError(f"answered by {told}, not by {body['model']}")
@@ -156,10 +154,9 @@ class Pool:
         """Connections cannot outlive the event loop that they were made in."""
         if self._loop is not asyncio.get_running_loop():
             self._loop = asyncio.get_running_loop()
-            limits = httpx.Limits(
-                max_connections=None, max_keepalive_connections=self._at_once, keepalive_expiry=IDLE_SECONDS
-            )
-            self._client = httpx.AsyncClient(timeout=None, limits=limits, trust_env=False)  # `_post` keeps the time
+            self._client = httpx.AsyncClient(
+                transport=Connections(), timeout=None, trust_env=False
+            )  # `_post` keeps the time
             self._pace = Pace(self._at_once)
             for replica in self._replicas.members:
                 replica.in_flight = 0

@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 
+from sleuth.retrieval.connections import Connections
 from sleuth.retrieval.corpus import parse_contents
 from sleuth.retrieval.replicas import Replica, Replicas, RetryBudget
 from sleuth.retrieval.shared_answers import SharedAnswers
@@ -115,8 +116,9 @@ class Remote:
         """Those of this event loop: connections cannot outlive the loop that they were made in."""
         if self._loop is not asyncio.get_running_loop():
             self._loop = asyncio.get_running_loop()
-            limits = httpx.Limits(max_connections=REQUESTS_AT_ONCE, max_keepalive_connections=REQUESTS_AT_ONCE)
-            self._client = httpx.AsyncClient(timeout=None, limits=limits, trust_env=False)  # `_post` keeps the time
+            self._client = httpx.AsyncClient(
+                transport=Connections(), timeout=None, trust_env=False
+            )  # `_post` keeps the time
             self._seats = asyncio.Semaphore(REQUESTS_AT_ONCE)
             for replica in self._replicas.members:
                 replica.in_flight = 0

@@ -131,8 +131,9 @@ def gamed_reward(rows: Rows) -> str | None:
 
 
 def mismatch(rows: Rows) -> str | None:
-    """The sampler is not the policy that is trained."""
-    values = [abs(row["mismatch_kl"]) for row in rows[-RECENT:] if row.get("mismatch_kl") is not None]
+    """The sampler is not the policy that is trained. With `ahead` it should not be: those steps tell nothing."""
+    one_policy = [row for row in rows[-RECENT:] if not row.get("off_policy_fraction")]
+    values = [abs(row["mismatch_kl"]) for row in one_policy if row.get("mismatch_kl") is not None]
     if not values or max(values) < MISMATCH:
         return None
     return (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from threading import Thread
 from typing import Any, Generic, TypeVar
 
@@ -19,6 +20,7 @@ class Ahead(Generic[Result]):
     def __init__(self, work: Callable[[], Coroutine[Any, Any, Result]]) -> None:
         self._loop = asyncio.new_event_loop()
         self._task: asyncio.Task[Result] | None = None
+        self._cancelled = False
         self._done: Future[Result] = Future()
         self._thread = Thread(target=self._run, args=(work,), name="ahead", daemon=True)
         self._thread.start()
@@ -34,13 +36,16 @@ class Ahead(Generic[Result]):
 
     def cancel(self) -> None:
         """End it, and wait for its end."""
-        if self._thread.is_alive():
+        self._cancelled = True
+        with suppress(RuntimeError):  # its loop is closed: it has ended
             self._loop.call_soon_threadsafe(lambda: self._task.cancel() if self._task is not None else None)
         self.wait()
 
     def _run(self, work: Callable[[], Coroutine[Any, Any, Result]]) -> None:
         async def main() -> Result:
             self._task = asyncio.current_task()
+            if self._cancelled:
+                raise asyncio.CancelledError
             return await work()
 
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:

@@ -62,12 +62,13 @@ def run_grpo(stage: GrpoRecipe, run: StageRun) -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Played:
-    """The groups of a step, those at the places `replaced` for their figures alone, and how many questions had been
-    asked by its end."""
+    """The groups of a step, those at the places `replaced` for their figures alone, how many questions had been asked
+    by its end, and what became of those that were put to judges."""
 
     groups: list[Group]
     replaced: set[int]
     asked: int
+    judged: dict[str, float | None]
 
 
 class Learner:
@@ -160,7 +161,7 @@ class Learner:
         if update["entropy"] is None:  # without an update it matters most whether siblings differ at all
             update["entropy"] = sampled_entropy(groups)
         seconds = {"seconds_rollout": played - started + waited, "seconds_update": updated - played - waited}
-        figures = step_figures(groups, advantages, replaced) | self.bench.figures()
+        figures = step_figures(groups, advantages, replaced) | rollouts.judged
         figures |= {"off_policy_fraction": stale} if self._ahead else {}
         return figures | credit | update | seconds | dict(self.engine.figures()) | self._attacked(step)
 
@@ -227,7 +228,7 @@ class Learner:
                 break
             replaced |= idle
             groups += await self._fresh(step, len(idle))
-        return Played(groups=groups, replaced=replaced, asked=self.order.taken)
+        return Played(groups=groups, replaced=replaced, asked=self.order.taken, judged=self.bench.figures())
 
     async def _fresh(self, step: int, count: int) -> list[Group]:
         first = self.order.taken

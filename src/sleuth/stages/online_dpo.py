@@ -40,10 +40,10 @@ from sleuth.stages.choosing import Choice, choose, pair_of, pool_figures, signs_
 from sleuth.stages.endless_order import EndlessOrder
 from sleuth.stages.judge_exam import CARDS, in_file, require_accurate
 from sleuth.stages.memory import TokenBudget
-from sleuth.stages.pool import pools_of
+from sleuth.stages.pool import continuations, pools_of
 from sleuth.stages.stage_run import Saved, StageRun, last_step
 from sleuth.stages.training import train
-from sleuth.types import Group, Piece, Segment, SleuthError, Task
+from sleuth.types import Group, Piece, Sampling, Segment, SleuthError, Task
 
 MECHANICS = "mechanics mode: rules and no judge decide what is preferred; nothing is claimed of quality"
 
@@ -149,21 +149,13 @@ class Preferrer:
         stage, first = self.stage, self.order.taken
         tasks = self.order.take(stage.prompts_per_step)
         key = (*self.run.key, step)
-        judged = stage.loss.kind != "original_nll"
-        groups = await pools_of(
-            tasks,
-            self.engine,
-            samples=stage.samples_per_prompt if judged else 0,
-            max_tokens=stage.data.suffix_tokens,
-            temperature=stage.sampling.temperature,
-            key=key,
-            stops=stage.stops,
-            first_prompt=first,
-            rewrites=self.rewrites if judged else {},
+        if stage.loss.kind == "original_nll":
+            return pools_of(tasks, [[] for _ in tasks]), []
+        sampling = Sampling(
+            max_tokens=stage.data.suffix_tokens, temperature=stage.sampling.temperature, stops=stage.stops, key=key
         )
-        if not judged:
-            return groups, []
-        groups = await scored(groups, self.reward)
+        own = await continuations(tasks, self.engine, sampling, samples=stage.samples_per_prompt, first_prompt=first)
+        groups = await scored(pools_of(tasks, own, self.rewrites), self.reward)
         return groups, [choose(group, key) for group in groups]
 
     def _update(self, groups: Sequence[Group], choices: Sequence[Choice]) -> dict[str, Any]:

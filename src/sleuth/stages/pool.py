@@ -1,60 +1,34 @@
-"""The pools of a step: for each prefix its original suffix, a rewrite where there is one, and the policy's own."""
+"""The pools of a step: for each prefix the policy's own suffixes, the original, and a rewrite where there is one."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from sleuth.rewards.preference.candidate import candidate
 from sleuth.types import Engine, Episode, Group, Sampling, Segment, Task
 
 
-async def pools_of(
-    tasks: Sequence[Task],
-    engine: Engine,
-    *,
-    samples: int,
-    max_tokens: int,
-    temperature: float,
-    key: tuple[int, ...],
-    stops: tuple[str, ...] = (),
-    first_prompt: int = 0,
-    rewrites: Mapping[str, Segment] | None = None,
+def pools_of(
+    tasks: Sequence[Task], own: Sequence[Sequence[Episode]], rewrites: Mapping[str, Segment] | None = None
 ) -> list[Group]:
-    """A group for each task: `samples` continuations by the engine, numbered from 0, then the original, then what
-    `rewrites` has under the id of the task. `key` is (seed, stage, step).
-
-    The prefix goes to the engine as the tokens that the data has, so that what is sampled continues what is trained.
-    """
-    own = await continuations(
-        tasks,
-        engine,
-        samples=samples,
-        max_tokens=max_tokens,
-        temperature=temperature,
-        key=key,
-        stops=stops,
-        first_prompt=first_prompt,
-    )
+    """A group for each task: its `own` continuations, then the original, then what `rewrites` has under its id."""
     return [_pool(task, of_task, rewrites or {}) for task, of_task in zip(tasks, own, strict=True)]
 
 
 async def continuations(
-    tasks: Sequence[Task],
-    engine: Engine,
-    *,
-    samples: int,
-    max_tokens: int,
-    temperature: float,
-    key: tuple[int, ...],
-    stops: tuple[str, ...] = (),
-    first_prompt: int = 0,
+    tasks: Sequence[Task], engine: Engine, sampling: Sampling, *, samples: int, first_prompt: int = 0
 ) -> list[list[Episode]]:
-    """`samples` of each task, by task. The first error ends all."""
+    """`samples` by the engine of each task, numbered from 0, by task. The key of `sampling` is (seed, stage, step);
+    prompts are numbered from `first_prompt`. The first error ends all.
+
+    The prefix goes to the engine as the tokens that the data has, so that what is sampled continues what is trained.
+    """
 
     async def one(task: Task, prompt: int, sample: int) -> Episode:
         assert task.continuation is not None
-        limits = Sampling(max_tokens=max_tokens, temperature=temperature, stops=stops, key=(*key, prompt, sample, 0))
+        limits = replace(sampling, key=(*sampling.key, prompt, sample, 0))
         done = await engine.complete(task.continuation.prefix.tokens, limits)
         segment = Segment(
             author="policy",

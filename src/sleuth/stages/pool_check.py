@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,13 +33,14 @@ def pooled_stages(recipe: Recipe) -> list[int]:
 
 
 def pool_findings(recipe: Recipe, index: int) -> list[Finding]:
-    """Each server of a stage's pool, as training would find it."""
+    """Each server of a stage's pool, as training would find it. All are asked at once: one that hangs costs its own
+    time alone."""
     stage = recipe.stage[index]
     assert isinstance(stage, GrpoRecipe)
     assert stage.engine is not None
     outline = load_outline(recipe.model)
-    findings = []
-    for url in stage.engine.urls:
+
+    def finding(url: str) -> Finding:
         started = time.monotonic()
         try:
             member = find_member(url, tokenizer=outline.tokenizer, ends=outline.ends)
@@ -46,8 +48,10 @@ def pool_findings(recipe: Recipe, index: int) -> list[Finding]:
             line = "; ".join(problems) or str(member).removeprefix(f"{member.server.url}: ")
         except SleuthError as error:
             problems, line = [str(error)], str(error).removeprefix(f"engine.urls: {url}: ")
-        findings.append(Finding(url=url, line=line, ok=not problems, seconds=time.monotonic() - started))
-    return findings
+        return Finding(url=url, line=line, ok=not problems, seconds=time.monotonic() - started)
+
+    with ThreadPoolExecutor(len(stage.engine.urls)) as asking:
+        return list(asking.map(finding, stage.engine.urls))
 
 
 def hand_out(recipe: Recipe, index: int) -> float:

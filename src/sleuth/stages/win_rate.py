@@ -23,7 +23,7 @@ from sleuth.runs.atomic import write_text
 from sleuth.runs.progress import ProgressBar
 from sleuth.stages.pool import continuations
 from sleuth.stages.stage_run import StageRun
-from sleuth.types import Pair, Segment, SleuthError, Task, Verdict
+from sleuth.types import Pair, Sampling, Segment, SleuthError, Task, Verdict
 
 AT_ONCE = 64
 """Prefixes that are continued between two steps of the progress bar."""
@@ -41,18 +41,12 @@ class Writer:
         """One continuation of each; whoever writes, the draws have the same keys."""
         window = stage.data.prefix_tokens + stage.data.suffix_tokens
         engine = LocalEngine(self.model, self.tokenizer, slots=stage.slots, context=window)
+        sampling = Sampling(
+            max_tokens=stage.data.suffix_tokens, temperature=stage.temperature, stops=stage.stops, key=(seed,)
+        )
 
         async def some(first: int) -> list[Segment]:
-            found = await continuations(
-                tasks[first : first + AT_ONCE],
-                engine,
-                samples=1,
-                max_tokens=stage.data.suffix_tokens,
-                stops=stage.stops,
-                temperature=stage.temperature,
-                key=(seed,),
-                first_prompt=first,
-            )
+            found = await continuations(tasks[first : first + AT_ONCE], engine, sampling, samples=1, first_prompt=first)
             return [written(episode) for [episode] in found]
 
         segments: list[Segment] = []

@@ -1,0 +1,178 @@
+"""`python -m benchmarks.pooled_killed`: a run through two servers of which one is killed every 20 seconds.
+
+One speaks as vLLM, the other as SGLang; who was killed is started again at once, with the weights that the run began
+with. Beside it the same run with the engine in the process, which draws by the same numbers as the servers, so that its
+episodes can be compared token by token. Both are read from their folders: the episodes of every step, and the exact
+match of the last weights.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import json
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from benchmarks.served import served
+from benchmarks.tiny_run import BASE, CONTEXT, episodes, exact_match, rows, train, write_recipe
+from sleuth.build import load_model
+from sleuth.engines.local import LocalEngine
+from sleuth.engines.members import find_member
+from sleuth.engines.pool import PoolEngine, PoolLimits
+from sleuth.engines.sampling import seed_of
+from sleuth.engines.stops import end_tokens
+from sleuth.engines.witness import learner_logprobs
+from sleuth.render import encode
+from sleuth.types import Completion, Sampling
+
+SIDES = ("process", "pool")
+
+
+class Restarted:
+    """A server of the tiny base model, killed and started again at one address."""
+
+    def __init__(self, speak: str) -> None:
+        self.speak = speak
+        self._arguments = ("serve", str(BASE), "--speak", speak, "--context", str(CONTEXT), "--waiting", "1024")
+        self._open = ExitStack()
+        self._port = 0
+        self.start()
+
+    def start(self) -> None:
+        """Until it answers."""
+        self.url, self._process = self._open.enter_context(served(*self._arguments, port=self._port))
+        self._port = int(self.url.rpartition(":")[2])
+
+    def kill(self) -> None:
+        """With no time to say anything."""
+        self._process.kill()
+        self._process.wait()
+        self._open.close()
+
+
+class DrawsAsServers(LocalEngine):
+    """The engine in this process, with the draws of a server that is told each request's seed."""
+
+    async def complete(self, tokens: Sequence[int], sampling: Sampling) -> Completion:
+        """See `LocalEngine`."""
+        return await super().complete(tokens, replace(sampling, key=(1, seed_of(sampling.key))))
+
+
+def main() -> None:
+    """Print one JSON object."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.pooled_killed", description=__doc__)
+    parser.add_argument("--steps", type=int, default=80)
+    parser.add_argument("--every", type=float, default=20.0, help="seconds between kills (20)")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="sleuth-bench-") as name:
+        folder = Path(name)
+        recipe = write_recipe(folder, options.steps)
+        with patch("sleuth.build.engines.LocalEngine", DrawsAsServers):
+            seconds = {"process": train(recipe, folder / "process")}
+        with ExitStack() as open_:
+            servers = [Restarted("vllm"), Restarted("sglang")]
+            for server in servers:
+                open_.callback(server.kill)
+            with killing(servers, options.every, folder / "pool" / "metrics.jsonl") as kills:
+                seconds["pool"] = train(recipe, folder / "pool", urls=[server.url for server in servers])
+            caught = {server.speak: started_anew(server, folder) for server in servers}
+        figures = {"kills": len(kills)} | compared(folder, options.steps)
+        print(json.dumps(figures | {"started_anew_before_64_turns": caught, "seconds": seconds}))
+
+
+@contextmanager
+def killing(servers: Sequence[Restarted], every: float, metrics: Path) -> Iterator[list[float]]:
+    """From the first step on, one after the other is killed and started again; the moments of the kills."""
+    over, moments = threading.Event(), []
+
+    def kill() -> None:
+        while not metrics.exists() and not over.wait(0.1):
+            pass
+        due = time.monotonic()
+        for server in itertools.cycle(servers):
+            due += every
+            if over.wait(max(0.0, due - time.monotonic())):
+                return
+            moments.append(time.monotonic())
+            server.kill()
+            server.start()
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    try:
+        yield moments
+    finally:
+        over.set()
+        killer.join()
+
+
+def started_anew(server: Restarted, folder: Path) -> dict[str, float]:
+    """What becomes of turns at a server that took the run's last weights and was started again with the first: how
+    often it was given them again, and how far from the learner's the log-probabilities are that were accepted."""
+    model, tokenizer = load_model(
+        str(sorted(folder.glob("pool/checkpoints/step-*"))[-1]), dtype="float32", device="cpu"
+    )
+    ends = end_tokens(model.generation_config, tokenizer)
+    pool = PoolEngine(
+        [find_member(server.url, tokenizer=tokenizer, ends=ends)],
+        model,
+        tokenizer,
+        ends=ends,
+        context=CONTEXT,
+        temperature=1.0,
+        limits=PoolLimits(requests_at_once=64, seconds=300, patience=60, sleeps=False),
+        shared=folder / "weights",
+        say=lambda line: None,
+    )
+    pool.publish(1)
+    server.kill()
+    server.start()
+    prompt = encode(tokenizer, "Question: ")
+
+    async def write() -> list[Completion]:
+        turns = (Sampling(max_tokens=32, key=(0, 0, 1, 0, sample, 0)) for sample in range(64))
+        return await asyncio.gather(*(pool.complete(prompt, turn) for turn in turns))
+
+    apart = 0.0
+    for turn in asyncio.run(write()):
+        ours = learner_logprobs(model, prompt, turn.tokens, 1.0)
+        apart = max(apart, *(abs(one - other) for one, other in zip(ours, turn.logprobs or (), strict=True)))
+    return {"given_again": pool.figures()["servers_reloaded"], "logprobs_apart": apart}
+
+
+def compared(folder: Path, steps: int) -> dict[str, Any]:
+    """What became of the pool's run, and how much of it is the other one."""
+    played = lost = twice = same = 0
+    for step in range(1, steps + 1):
+        wanted, found = (episodes(folder / side, step) for side in SIDES)
+        names = {name for name, _ in found}
+        played += len(found)
+        twice += len(found) - len(names)
+        lost += sum(name not in names for name, _ in wanted)
+        same += sum(written == dict(wanted).get(name) for name, written in found)
+    figures = rows(folder / "pool")
+    log = (folder / "pool" / "log.txt").read_text()
+    return {
+        "steps": len(figures),
+        "episodes": played,
+        "lost": lost,
+        "counted_twice": twice,
+        "token_by_token_those_of_the_process": same,
+        "turns_redrawn": sum(row["turns_redrawn"] for row in figures),
+        "found_with_old_weights_within_a_step": log.count("came back with the weights 'default'"),
+        "largest_mismatch_kl": max(abs(row["mismatch_kl"]) for row in figures if row["loss"] is not None),
+        "em": {side: exact_match(folder / side) for side in SIDES},
+    }
+
+
+if __name__ == "__main__":
+    main()
