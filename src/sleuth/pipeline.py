@@ -13,8 +13,10 @@ from transformers import PreTrainedTokenizerFast
 
 from sleuth.build import (
     Setting,
+    ThoughtSetting,
     context_of,
     load_model,
+    played_tasks,
     preference_spec_of,
     require_gradable,
     require_judges,
@@ -23,7 +25,6 @@ from sleuth.build import (
     setting_of,
 )
 from sleuth.data.overlap import question_overlap
-from sleuth.data.questions import select_tasks
 from sleuth.data.suites import examined_tasks
 from sleuth.learn.reach import Reach
 from sleuth.recipe import (
@@ -137,10 +138,14 @@ def require_inputs(recipe: Recipe) -> dict[int, list[Task]]:
                 questions[index] = tasks
             elif isinstance(stage, WarmStartRecipe):  # it plays what the stage behind it plays, with a hint
                 warmed = recipe.warmed(index)
-                env, context, tasks = hinted_env(warmed.env, stage.hint), warmed.context, select_tasks(warmed.data)
+                env, context = hinted_env(warmed.env, stage.hint), warmed.context
+                tasks = played_tasks(warmed, tokenizer)
+            elif isinstance(stage, GrpoRecipe):
+                env, context, tasks = stage.env, stage.context, played_tasks(stage, tokenizer)
+                questions[index] = tasks
             else:
                 env, context = recipe.played_in(index)
-                tasks = examined_tasks(stage.data) if isinstance(stage, EvaluateRecipe) else select_tasks(stage.data)
+                tasks = examined_tasks(stage.data)
                 questions[index] = tasks
             if context > positions:
                 raise SleuthError(f"context = {context} is more than the {positions} positions of the model")
@@ -190,11 +195,14 @@ def _require_room(setting: Setting, tokenizer: PreTrainedTokenizerFast, tasks: S
         return max([(await prompt_tokens(task), task.id) for task in long])
 
     tokens, question = asyncio.run(longest_prompt())
-    turn = setting.dialect.turn_tokens
-    if tokens + turn > context:
+    answer = setting.longest_answer
+    if tokens + answer > context:
+        what, key = "turn_tokens = ", "env.turn_tokens"
+        if isinstance(setting, ThoughtSetting):
+            what, key = "the thought and suffix of ", "env.thought_tokens"
         raise SleuthError(
-            f"question {question!r}: its prompt of {tokens} tokens and turn_tokens = {turn} do not fit in "
-            f"context = {context}; raise context, lower env.turn_tokens, or leave the question out"
+            f"question {question!r}: its prompt of {tokens} tokens and {what}{answer} do not fit in "
+            f"context = {context}; raise context, lower {key}, or leave the question out"
         )
 
 

@@ -40,6 +40,7 @@ from sleuth.build.rewards import (
 )
 from sleuth.build.setting import Setting, changes_of_card
 from sleuth.build.text import Excerpts, chunks_of, excerpts_of
+from sleuth.build.thinking import Spot, ThoughtSetting, played_tasks, spots_of, thought_setting
 from sleuth.build.thoughts import (
     THINK,
     Place,
@@ -47,6 +48,7 @@ from sleuth.build.thoughts import (
     interleaved,
     places_in,
     require_apart,
+    tag_piece,
     thought_documents,
     thought_tokens,
 )
@@ -63,6 +65,8 @@ __all__ = [
     "RefineSetting",
     "SearchSetting",
     "Setting",
+    "Spot",
+    "ThoughtSetting",
     "TrainingEngine",
     "add_tokens",
     "answer_reward_of",
@@ -88,6 +92,7 @@ __all__ = [
     "pair_judge_of",
     "pick_device",
     "places_in",
+    "played_tasks",
     "policy_loss_of",
     "preference_judges_in",
     "preference_reward_of",
@@ -106,7 +111,10 @@ __all__ = [
     "setting_of",
     "setting_of_card",
     "shown_to",
+    "spots_of",
+    "tag_piece",
     "thought_documents",
+    "thought_setting",
     "thought_tokens",
     "thought_writer_of",
 ]

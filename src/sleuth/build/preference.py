@@ -13,11 +13,9 @@ from sleuth.data.documents import read_documents
 from sleuth.judges.cache import NamedPairJudge
 from sleuth.judges.ending import EndingJudge
 from sleuth.judges.pairwise import BothOrders, OneOrder
-from sleuth.recipe.judges import HttpJudgeRecipe, JudgeRecipe
+from sleuth.recipe.judges import ContinuationJudge, EndingJudgeRecipe, HttpJudgeRecipe, JudgeRecipe
 from sleuth.recipe.preference import (
     ComparisonRecipe,
-    ContinuationJudge,
-    EndingJudgeRecipe,
     MechanicsRecipe,
     OnlineDpoRecipe,
     PairwiseRecipe,
