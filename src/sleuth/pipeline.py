@@ -30,6 +30,7 @@ from sleuth.learn.reach import Reach
 from sleuth.recipe import (
     AnsweredRowsRecipe,
     OnlineDpoRecipe,
+    ProbeRecipe,
     Recipe,
     TrainingRecipe,
     WinRateRecipe,
@@ -44,6 +45,7 @@ from sleuth.stages.lesson_rows import answered_tasks, require_texts
 from sleuth.stages.online_dpo import run_online_dpo
 from sleuth.stages.stage_run import StageRun
 from sleuth.stages.supervised import run_supervised
+from sleuth.stages.thought_probe import require_places, run_probe
 from sleuth.stages.warm_start import hinted_env, run_warm_start
 from sleuth.stages.win_rate import run_win_rate
 from sleuth.types import SleuthError, Task
@@ -77,6 +79,8 @@ def run_recipe(recipe: Recipe, folder: RunFolder) -> Path:
                     run_evaluate(stage, run)
                 case WinRateRecipe():
                     run_win_rate(stage, run)
+                case ProbeRecipe():
+                    run_probe(stage, run)
         if isinstance(stage, TrainingRecipe):
             first_step += stage.steps
             trained = run
@@ -127,6 +131,9 @@ def require_inputs(recipe: Recipe) -> dict[int, list[Task]]:
                 require_reach(stage, recipe.dtype, reach)
             if isinstance(stage, OnlineDpoRecipe | WinRateRecipe):
                 questions[index] = require_pools(stage, tokenizer, positions)
+                continue
+            if isinstance(stage, ProbeRecipe):
+                questions[index] = require_places(stage, tokenizer, positions)
                 continue
             if isinstance(stage, SupervisedRecipe):
                 cut = require_texts(stage, tokenizer, positions)

@@ -12,7 +12,7 @@ from sleuth.build.environments import (
     setting_of,
     setting_of_card,
 )
-from sleuth.build.judges import OpenJudge, judge_of, rubric_writer_of, thought_writer_of
+from sleuth.build.judges import OpenJudge, judge_of, require_there, rubric_writer_of, thought_writer_of
 from sleuth.build.learning import optimisation_of, policy_loss_of
 from sleuth.build.models import Outline, context_of, load_model, load_outline, pick_device, random_model
 from sleuth.build.preference import (
@@ -31,8 +31,10 @@ from sleuth.build.rewards import (
     answer_scorer_of,
     citation_reward_of,
     examiner_of,
+    judge_of_suffixes,
     judges_in,
     misfits_of,
+    require_endings,
     require_gradable,
     require_judges,
     reward_of,
@@ -84,6 +86,7 @@ __all__ = [
     "has_tags",
     "interleaved",
     "judge_of",
+    "judge_of_suffixes",
     "judges_in",
     "load_model",
     "load_outline",
@@ -100,9 +103,11 @@ __all__ = [
     "random_model",
     "refine_setting",
     "require_apart",
+    "require_endings",
     "require_gradable",
     "require_judges",
     "require_pools",
+    "require_there",
     "retriever_of",
     "reward_of",
     "reward_spec_of",

@@ -14,7 +14,7 @@ from sleuth.build.setting import Setting
 from sleuth.dialects import Dialect
 from sleuth.dialects.refine import refines
 from sleuth.judges.ending import EndingJudge
-from sleuth.recipe.judges import EndingJudgeRecipe, HttpJudgeRecipe, JudgeRecipe
+from sleuth.recipe.judges import ContinuationJudge, EndingJudgeRecipe, HttpJudgeRecipe, JudgeRecipe
 from sleuth.recipe.rewards import (
     AnswerRewardRecipe,
     CitationRecipe,
@@ -38,7 +38,7 @@ from sleuth.rewards.scorers.rehearsal import worth_of_right
 from sleuth.rewards.scorers.strict import STRICT
 from sleuth.rewards.searched import searched
 from sleuth.rewards.sub_match import sub_match
-from sleuth.rewards.thoughts.suffix import SuffixReward, comes_to_the_truth, ends_as_known
+from sleuth.rewards.thoughts.suffix import Asks, SuffixReward, comes_to_the_truth, ends_as_known
 from sleuth.rewards.token_f1 import token_f1
 from sleuth.rewards.total import TotalReward
 from sleuth.runs.reward_spec import RewardPart, RewardSpec
@@ -83,7 +83,10 @@ def _reward_part(reward: RewardRecipe, identify: Identify) -> RewardPart:
         judge, version = reward.judge, SUFFIX_VERSION
         scorer = EndingJudge(judge.flip).identity if isinstance(judge, EndingJudgeRecipe) else identify(judge)
     elif isinstance(reward, GainRecipe):
-        scorer, version = f"{reward.scorer}, clip={reward.clip}, decay={reward.decay}", GAIN_VERSION
+        scorer, version = (
+            f"{reward.scorer}, clip={reward.clip}, floor={reward.floor}, decay={reward.decay}",
+            GAIN_VERSION,
+        )
     else:
         scorer, version = reward.kind, EPISODE_REWARDS[reward.kind][0]
     return RewardPart(
@@ -176,9 +179,14 @@ def reward_of(
 
 def suffix_reward_of(reward: SuffixRecipe, dialect: Dialect, bench: Bench) -> SuffixReward:
     """What pays for what is written behind a thought."""
-    if isinstance(reward.judge, EndingJudgeRecipe):
-        return SuffixReward(EndingJudge(reward.judge.flip), ends_as_known, dialect.think.close)
-    return SuffixReward(bench.judge(reward.judge), comes_to_the_truth, dialect.think.close)
+    return SuffixReward(*judge_of_suffixes(reward.judge, bench), dialect.think.close)
+
+
+def judge_of_suffixes(judge: ContinuationJudge, bench: Bench) -> tuple[Judge, Asks]:
+    """Who decides whether a suffix comes to the true one, and what they are asked."""
+    if isinstance(judge, EndingJudgeRecipe):
+        return EndingJudge(judge.flip), ends_as_known
+    return bench.judge(judge), comes_to_the_truth
 
 
 def require_judges(rewards: Sequence[RewardRecipe]) -> None:
@@ -212,13 +220,8 @@ def require_gradable(rewards: Sequence[RewardRecipe], tasks: Sequence[Task]) -> 
                 f"question {bare[0].id!r} brings no rubrics, so that there is nothing to judge its answers by: give "
                 'rows with rubrics, or set static = "refiner" in the rubric reward'
             )
-        known = isinstance(reward, SuffixRecipe) and isinstance(reward.judge, EndingJudgeRecipe)
-        mute = next((task for task in tasks if not task.golden_answers), None) if known else None
-        if mute is not None:
-            raise SleuthError(
-                f'text {mute.id!r} has no golden_answers, and judge.kind = "ending" compares with nothing else: give '
-                'texts that say what a right ending names, or a judge of kind "http"'
-            )
+        if isinstance(reward, SuffixRecipe) and isinstance(reward.judge, EndingJudgeRecipe):
+            require_endings(tasks)
     if not any(isinstance(reward, CitationRecipe) and reward.content == "grounded" for reward in rewards):
         return
     for task in tasks:
@@ -227,6 +230,16 @@ def require_gradable(rewards: Sequence[RewardRecipe], tasks: Sequence[Task]) -> 
                 f"question {task.id!r} has no golden answers, so that nobody can tell whether an answer is right: set "
                 'content = "none" in the citation reward, and citations alone are paid'
             )
+
+
+def require_endings(tasks: Sequence[Task]) -> None:
+    """Raises SleuthError for a text without a right ending, which a judge of endings could not judge."""
+    mute = next((task for task in tasks if not task.golden_answers), None)
+    if mute is not None:
+        raise SleuthError(
+            f'text {mute.id!r} has no golden_answers, and judge.kind = "ending" compares with nothing else: give texts '
+            'that say what a right ending names, or a judge of kind "http"'
+        )
 
 
 def misfits_of(rewards: Sequence[RewardRecipe], setting: Setting) -> list[str]:

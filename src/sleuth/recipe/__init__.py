@@ -4,6 +4,7 @@ from sleuth.recipe.data import AnsweredRowsRecipe, ExaminationRecipe, QuestionsR
 from sleuth.recipe.envs import RefineEnvRecipe, SearchEnvRecipe, ThoughtEnvRecipe
 from sleuth.recipe.load import load_recipe
 from sleuth.recipe.preference import OnlineDpoRecipe, WinRateRecipe
+from sleuth.recipe.probe import ProbeRecipe
 from sleuth.recipe.recipe import Recipe, ResolvedFrom, StageRecipe
 from sleuth.recipe.rewards import AnswerRewardRecipe, CitationRecipe, GainRecipe, RubricRecipe, SuffixRecipe
 from sleuth.recipe.stages import (
@@ -34,6 +35,7 @@ __all__ = [
     "LossRecipe",
     "OnlineDpoRecipe",
     "PlacesRecipe",
+    "ProbeRecipe",
     "QuestionsRecipe",
     "Recipe",
     "RefineEnvRecipe",

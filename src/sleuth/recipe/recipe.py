@@ -10,12 +10,13 @@ from pydantic import Field, NonNegativeInt, model_validator
 from sleuth.recipe.data import AnsweredRowsRecipe
 from sleuth.recipe.envs import EnvRecipe, RefineEnvRecipe, ThoughtEnvRecipe
 from sleuth.recipe.preference import OnlineDpoRecipe, WinRateRecipe
+from sleuth.recipe.probe import ProbeRecipe
 from sleuth.recipe.rewards import RewardRecipe
 from sleuth.recipe.stages import EvaluateRecipe, GrpoRecipe, SupervisedRecipe, WarmStartRecipe
 from sleuth.recipe.strict import Name, Row, StrictModel
 
 StageRecipe = Annotated[
-    SupervisedRecipe | WarmStartRecipe | GrpoRecipe | OnlineDpoRecipe | EvaluateRecipe | WinRateRecipe,
+    SupervisedRecipe | WarmStartRecipe | GrpoRecipe | OnlineDpoRecipe | EvaluateRecipe | WinRateRecipe | ProbeRecipe,
     Field(discriminator="kind"),
 ]
 

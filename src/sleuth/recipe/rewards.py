@@ -197,11 +197,16 @@ class GainRecipe(_PartRecipe):
     """Of a moving scorer, the share that stays at each step; absent: 0.999."""
     clip: PositiveFloat | None = 2.0
     """Nats a token beyond which a gain counts no further, in either direction."""
+    floor: Annotated[float, Field(le=0)] | None = None
+    """The least that a gain is paid. With 0 a thought that harms is paid what an empty one is, so that thinking of
+    nothing is no way out while most thoughts are still wrong; absent: only `clip` bounds it."""
 
     @model_validator(mode="after")
     def _decay_moves(self) -> Self:
         if self.scorer == "frozen" and self.decay is not None:
             raise ValueError(f'decay = {self.decay} has no effect with scorer = "frozen"; leave it out')
+        if self.floor is not None and self.clip is not None and self.floor <= -self.clip:
+            raise ValueError(f"floor = {self.floor:g} has no effect with clip = {self.clip:g}; leave it out")
         return self
 
 

@@ -102,8 +102,10 @@ class GainScorer:
         return replace(group, scores=tuple(paid))
 
     def _added(self, score: Score, gain: float | None, least: float) -> Score:
-        worth, limit = least if gain is None else gain, self.recipe.clip
-        paid = worth if limit is None else max(-limit, min(limit, worth))
+        clip, floor = self.recipe.clip, self.recipe.floor
+        paid = least if gain is None else gain
+        paid = paid if clip is None else max(-clip, min(clip, paid))
+        paid = paid if floor is None else max(floor, paid)
         return replace(
             score,
             value=None if score.value is None else score.value + self.recipe.weight * paid,

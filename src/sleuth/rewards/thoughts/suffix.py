@@ -32,6 +32,11 @@ def ends_as_known(task: Task, suffix: str) -> Case:
     return Case(question=task.question, claim=suffix, evidence="\n".join(task.golden_answers))
 
 
+def is_yes(verdict: Verdict) -> float | None:
+    """1 or 0; None where there is no verdict."""
+    return None if verdict.score is None else float(verdict.score > YES)
+
+
 class SuffixReward:
     """1 for a yes of the judge and 0 for a no, as the part `suffix`; missing where the verdict is. A thought that was
     never closed has no suffix and is worth 0, without asking. `right` is told beside it, where the text says what a
@@ -58,7 +63,7 @@ def _score(task: Task, text: str | None, verdict: Verdict | None) -> Score:
     right = {"right": float(text is not None and ends_right(text, task.golden_answers))} if task.golden_answers else {}
     if text is None or verdict is None:
         return Score(value=0.0, parts={"suffix": 0.0, **right}, note="the thought was never closed")
-    if verdict.score is None:
+    value = is_yes(verdict)
+    if value is None:
         return Score(value=None, parts=right, note=f"the judge gave no verdict: {verdict.reason}")
-    value = float(verdict.score > YES)
     return Score(value=value, parts={"suffix": value, **right})
