@@ -167,6 +167,7 @@ ARMS_OF_GAIN = {
         "stage.2.loss.constant=48",
     },
     "shuffled": {"stage.2.reward.0.shuffle=true"},
+    "distilled": {'stage.2.loss.advantage="best"'},
     "moving": {'stage.2.reward.0.scorer="moving"', "stage.2.reward.0.decay=0.95"},
 }
 

@@ -65,7 +65,10 @@ def test_an_unknown_key_is_told_with_its_full_name_and_the_nearest(demo: Path, o
         ),
         ("stage.1.env.kind=serch", 'stage.1.env.kind = "serch": should be one of "search", "refine", "thought"'),
         ("stage.1.reward=[]", "stage.1.reward is empty: should have at least 1 entry"),
-        ("stage.1.loss.advantage=gpro", 'stage.1.loss.advantage = "gpro": should be "grpo" or "centered" or "rloo"'),
+        (
+            "stage.1.loss.advantage=gpro",
+            'stage.1.loss.advantage = "gpro": should be "grpo" or "centered" or "rloo" or "best"',
+        ),
         (
             "stage.1.kind=gpro",
             'stage.1.kind = "gpro": should be one of "supervised", "warm_start", "grpo", "online_dpo", "evaluate", '

@@ -296,3 +296,27 @@ def test_the_gradient_is_that_of_the_thoughts_tokens_alone(base, renderer, stage
 def test_equal_gains_pull_on_nothing(base, renderer, stage) -> None:
     [scored], _ = scorer(base, renderer).score([group(renderer, *THOUGHTS[:1] * 3)], budget=512)
     assert advantages_of(scored, stage) == pytest.approx([0.0] * 3, abs=1e-6)
+
+
+def test_distilling_the_best_is_cross_entropy_on_the_thought_that_gained_most(base, renderer, stage) -> None:
+    loss = stage.loss.model_copy(update={"setting": None, "advantage": "best", "normalise": "token", "constant": None})
+    asked = stage.model_copy(update={"loss": loss})
+    [scored], _ = scorer(base, renderer).score([group(renderer, *THOUGHTS)], budget=512)
+    gains = [score.value or 0.0 for score in scored.scores]
+    best = gains.index(max(gains))
+    assert gains[best] > 0
+    advantages = [advantages_of(scored, asked)]
+    assert advantages[0] == [float(at == best) for at in range(3)]
+    policy = Policy(copy.deepcopy(base[0]), Optimisation(name="adamw", steps=1, learning_rate=1e-3))
+    batch = training_batch([scored], advantages, asked)
+    _, found = policy.gradient(batch, policy_loss_of(asked), budget=512)
+
+    plain = copy.deepcopy(base[0])
+    tokens = torch.tensor([scored.episodes[best].trajectory.tokens])
+    logprobs = plain(tokens).logits[0].log_softmax(-1)
+    prefix, opening, thought, *_ = scored.episodes[best].trajectory.segments
+    first = len(prefix.tokens) + len(opening.tokens)
+    nll = -sum(logprobs[at - 1, tokens[0, at]] for at in range(first, first + len(thought.tokens)))
+    (nll / batch.tokens_trained).backward()
+    expected = torch.cat([weight.grad.flatten() for weight in plain.parameters() if weight.grad is not None])
+    assert torch.allclose(found, expected, atol=1e-6)

@@ -69,8 +69,9 @@ class LossRecipe(StrictModel):
 
     setting: Literal["grpo", "dr_grpo", "dapo", "gspo", "cispo"] | None = None
     """A published loss by its name, which sets the keys that belong to it; a key that says otherwise is refused."""
-    advantage: Literal["grpo", "centered", "rloo"] = "grpo"
-    """(x - mean) / std (arXiv:2402.03300), x - mean (arXiv:2503.20783), or leave-one-out (arXiv:2402.14740)."""
+    advantage: Literal["grpo", "centered", "rloo", "best"] = "grpo"
+    """(x - mean) / std (arXiv:2402.03300), x - mean (arXiv:2503.20783), or leave-one-out (arXiv:2402.14740); or no
+    policy gradient: the best of each group is imitated if its score is above 0 (with old = "learner")."""
     std_floor: PositiveFloat = 1e-4
     """The least standard deviation that "grpo" divides by."""
     policy_loss: Literal["clip", "cispo"] = "clip"
@@ -114,6 +115,8 @@ class LossRecipe(StrictModel):
 
     @model_validator(mode="after")
     def _old_fits(self) -> Self:
+        if self.advantage == "best" and self.old != "learner":
+            raise ValueError('old = "sampler" has no part in advantage = "best", which imitates; set old = "learner"')
         if self.old == "sampler" and self.tis_cap is not None:
             raise ValueError('tis_cap says what old = "sampler" says already; leave one of the two out')
         if self.old == "learner":
