@@ -31,6 +31,7 @@ from sleuth.recipe import (
     AnsweredRowsRecipe,
     OnlineDpoRecipe,
     ProbeRecipe,
+    ReasonRecipe,
     Recipe,
     TrainingRecipe,
     WinRateRecipe,
@@ -43,6 +44,7 @@ from sleuth.stages.grpo import run_grpo
 from sleuth.stages.learnable import require_reach
 from sleuth.stages.lesson_rows import answered_tasks, require_texts
 from sleuth.stages.online_dpo import run_online_dpo
+from sleuth.stages.reason import require_problems, run_reason
 from sleuth.stages.stage_run import StageRun
 from sleuth.stages.supervised import run_supervised
 from sleuth.stages.thought_probe import require_places, run_probe
@@ -81,6 +83,8 @@ def run_recipe(recipe: Recipe, folder: RunFolder) -> Path:
                     run_win_rate(stage, run)
                 case ProbeRecipe():
                     run_probe(stage, run)
+                case ReasonRecipe():
+                    run_reason(stage, run)
         if isinstance(stage, TrainingRecipe):
             first_step += stage.steps
             trained = run
@@ -131,6 +135,9 @@ def require_inputs(recipe: Recipe) -> dict[int, list[Task]]:
                 require_reach(stage, recipe.dtype, reach)
             if isinstance(stage, OnlineDpoRecipe | WinRateRecipe):
                 questions[index] = require_pools(stage, tokenizer, positions)
+                continue
+            if isinstance(stage, ReasonRecipe):
+                questions[index] = require_problems(stage, tokenizer, positions)
                 continue
             if isinstance(stage, ProbeRecipe):
                 questions[index] = require_places(stage, tokenizer, positions)

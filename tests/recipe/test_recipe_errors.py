@@ -72,7 +72,7 @@ def test_an_unknown_key_is_told_with_its_full_name_and_the_nearest(demo: Path, o
         (
             "stage.1.kind=gpro",
             'stage.1.kind = "gpro": should be one of "supervised", "warm_start", "grpo", "online_dpo", "evaluate", '
-            '"win_rate", "probe"',
+            '"win_rate", "probe", "reason"',
         ),
         ("stage=3", "stage = 3: should be a list"),
         ("name=a b", 'name = "a b": should be letters, digits, dots, dashes and underscores'),

@@ -14,6 +14,7 @@ from sleuth.recipe import (
     GrpoRecipe,
     OnlineDpoRecipe,
     ProbeRecipe,
+    ReasonRecipe,
     Recipe,
     StageRecipe,
     TrainingRecipe,
@@ -110,13 +111,15 @@ def _stage(stage: StageRecipe, questions: int, probe: Probe | None) -> StagePlan
     return StagePlan(name=stage.name, kind=stage.kind, **(plan | told))
 
 
-def _arms(stage: EvaluateRecipe | WinRateRecipe | ProbeRecipe) -> int:
+def _arms(stage: EvaluateRecipe | WinRateRecipe | ProbeRecipe | ReasonRecipe) -> int:
     """Episodes for each question."""
     match stage:
         case WinRateRecipe():
             return 2
         case ProbeRecipe():  # at the place, and at another of its document
             return 2 * stage.samples
+        case ReasonRecipe():
+            return stage.samples
         case EvaluateRecipe():
             return 1 + stage.also_forced
 
@@ -137,7 +140,9 @@ def _asks_a_model(stage: TrainingRecipe) -> bool:
     return any(not isinstance(judge, LexicalJudgeRecipe) for _, judge in judges)
 
 
-def _asked(stage: EvaluateRecipe | WinRateRecipe | ProbeRecipe, questions: int, probe: Probe) -> dict[str, Any]:
+def _asked(
+    stage: EvaluateRecipe | WinRateRecipe | ProbeRecipe | ReasonRecipe, questions: int, probe: Probe
+) -> dict[str, Any]:
     """All but the asking itself is done once, however many are asked."""
     cost, asked = probe.costs[stage.name], probe.asked[stage.name]
     share = questions / asked.questions

@@ -5,6 +5,7 @@ from sleuth.recipe.envs import RefineEnvRecipe, SearchEnvRecipe, ThoughtEnvRecip
 from sleuth.recipe.load import load_recipe
 from sleuth.recipe.preference import OnlineDpoRecipe, WinRateRecipe
 from sleuth.recipe.probe import ProbeRecipe
+from sleuth.recipe.reason import ReasonRecipe
 from sleuth.recipe.recipe import Recipe, ResolvedFrom, StageRecipe
 from sleuth.recipe.rewards import AnswerRewardRecipe, CitationRecipe, GainRecipe, RubricRecipe, SuffixRecipe
 from sleuth.recipe.stages import (
@@ -37,6 +38,7 @@ __all__ = [
     "PlacesRecipe",
     "ProbeRecipe",
     "QuestionsRecipe",
+    "ReasonRecipe",
     "Recipe",
     "RefineEnvRecipe",
     "ResolvedFrom",

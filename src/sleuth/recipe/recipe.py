@@ -11,12 +11,20 @@ from sleuth.recipe.data import AnsweredRowsRecipe
 from sleuth.recipe.envs import EnvRecipe, RefineEnvRecipe, ThoughtEnvRecipe
 from sleuth.recipe.preference import OnlineDpoRecipe, WinRateRecipe
 from sleuth.recipe.probe import ProbeRecipe
+from sleuth.recipe.reason import ReasonRecipe
 from sleuth.recipe.rewards import RewardRecipe
 from sleuth.recipe.stages import EvaluateRecipe, GrpoRecipe, SupervisedRecipe, WarmStartRecipe
 from sleuth.recipe.strict import Name, Row, StrictModel
 
 StageRecipe = Annotated[
-    SupervisedRecipe | WarmStartRecipe | GrpoRecipe | OnlineDpoRecipe | EvaluateRecipe | WinRateRecipe | ProbeRecipe,
+    SupervisedRecipe
+    | WarmStartRecipe
+    | GrpoRecipe
+    | OnlineDpoRecipe
+    | EvaluateRecipe
+    | WinRateRecipe
+    | ProbeRecipe
+    | ReasonRecipe,
     Field(discriminator="kind"),
 ]
 
