@@ -3,8 +3,8 @@
 - `gsm8k` (arXiv:2110.14168): `question`, and `answer`, which ends with `#### 72`;
 - `math_500` (arXiv:2305.20050): `problem`, `answer`, `unique_id`, `subject`;
 - `gpqa_diamond` (arXiv:2311.12022): `Question`, `Correct Answer`, `Incorrect Answer 1` to `3`, `Record ID`, in csv too;
-- `olympiad_bench` (arXiv:2402.14008): `question`, `final_answer` (a list), `is_multiple_answer`, `id`; rows with pictures
-  and proofs without an answer are passed over.
+- `olympiad_bench` (arXiv:2402.14008): `question`, `final_answer` (a list), `is_multiple_answer`, `id`; rows with
+  pictures and proofs without an answer are passed over.
 """
 
 from __future__ import annotations
