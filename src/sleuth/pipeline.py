@@ -13,8 +13,10 @@ from transformers import PreTrainedTokenizerFast
 
 from sleuth.build import (
     Setting,
+    ThoughtSetting,
     context_of,
     load_model,
+    played_tasks,
     preference_spec_of,
     require_gradable,
     require_judges,
@@ -23,12 +25,13 @@ from sleuth.build import (
     setting_of,
 )
 from sleuth.data.overlap import question_overlap
-from sleuth.data.questions import select_tasks
 from sleuth.data.suites import examined_tasks
 from sleuth.learn.reach import Reach
 from sleuth.recipe import (
     AnsweredRowsRecipe,
     OnlineDpoRecipe,
+    ProbeRecipe,
+    ReasonRecipe,
     Recipe,
     TrainingRecipe,
     WinRateRecipe,
@@ -41,8 +44,10 @@ from sleuth.stages.grpo import run_grpo
 from sleuth.stages.learnable import require_reach
 from sleuth.stages.lesson_rows import answered_tasks, require_texts
 from sleuth.stages.online_dpo import run_online_dpo
+from sleuth.stages.reason import require_problems, run_reason
 from sleuth.stages.stage_run import StageRun
 from sleuth.stages.supervised import run_supervised
+from sleuth.stages.thought_probe import require_places, run_probe
 from sleuth.stages.warm_start import hinted_env, run_warm_start
 from sleuth.stages.win_rate import run_win_rate
 from sleuth.types import SleuthError, Task
@@ -76,6 +81,10 @@ def run_recipe(recipe: Recipe, folder: RunFolder) -> Path:
                     run_evaluate(stage, run)
                 case WinRateRecipe():
                     run_win_rate(stage, run)
+                case ProbeRecipe():
+                    run_probe(stage, run)
+                case ReasonRecipe():
+                    run_reason(stage, run)
         if isinstance(stage, TrainingRecipe):
             first_step += stage.steps
             trained = run
@@ -127,6 +136,12 @@ def require_inputs(recipe: Recipe) -> dict[int, list[Task]]:
             if isinstance(stage, OnlineDpoRecipe | WinRateRecipe):
                 questions[index] = require_pools(stage, tokenizer, positions)
                 continue
+            if isinstance(stage, ReasonRecipe):
+                questions[index] = require_problems(stage, tokenizer, positions)
+                continue
+            if isinstance(stage, ProbeRecipe):
+                questions[index] = require_places(stage, tokenizer, positions)
+                continue
             if isinstance(stage, SupervisedRecipe):
                 cut = require_texts(stage, tokenizer, positions)
                 questions |= {index: cut} if cut else {}
@@ -137,10 +152,14 @@ def require_inputs(recipe: Recipe) -> dict[int, list[Task]]:
                 questions[index] = tasks
             elif isinstance(stage, WarmStartRecipe):  # it plays what the stage behind it plays, with a hint
                 warmed = recipe.warmed(index)
-                env, context, tasks = hinted_env(warmed.env, stage.hint), warmed.context, select_tasks(warmed.data)
+                env, context = hinted_env(warmed.env, stage.hint), warmed.context
+                tasks = played_tasks(warmed, tokenizer)
+            elif isinstance(stage, GrpoRecipe):
+                env, context, tasks = stage.env, stage.context, played_tasks(stage, tokenizer)
+                questions[index] = tasks
             else:
                 env, context = recipe.played_in(index)
-                tasks = examined_tasks(stage.data) if isinstance(stage, EvaluateRecipe) else select_tasks(stage.data)
+                tasks = examined_tasks(stage.data)
                 questions[index] = tasks
             if context > positions:
                 raise SleuthError(f"context = {context} is more than the {positions} positions of the model")
@@ -190,11 +209,14 @@ def _require_room(setting: Setting, tokenizer: PreTrainedTokenizerFast, tasks: S
         return max([(await prompt_tokens(task), task.id) for task in long])
 
     tokens, question = asyncio.run(longest_prompt())
-    turn = setting.dialect.turn_tokens
-    if tokens + turn > context:
+    answer = setting.longest_answer
+    if tokens + answer > context:
+        what, key = "turn_tokens = ", "env.turn_tokens"
+        if isinstance(setting, ThoughtSetting):
+            what, key = "the thought and suffix of ", "env.thought_tokens"
         raise SleuthError(
-            f"question {question!r}: its prompt of {tokens} tokens and turn_tokens = {turn} do not fit in "
-            f"context = {context}; raise context, lower env.turn_tokens, or leave the question out"
+            f"question {question!r}: its prompt of {tokens} tokens and {what}{answer} do not fit in "
+            f"context = {context}; raise context, lower {key}, or leave the question out"
         )
 
 

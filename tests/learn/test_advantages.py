@@ -70,3 +70,10 @@ def test_advantages_equal_their_definition(kind, values):
     expected = slow_advantages(values, kind)
     for ours, theirs in zip(group_advantages(values, kind), expected, strict=True):
         assert ours == (None if theirs is None else pytest.approx(theirs, abs=1e-9))
+
+
+def test_the_best_is_imitated_where_it_is_above_zero_and_nothing_else_ever_is() -> None:
+    assert group_advantages([0.2, None, 0.5, -1.0], "best") == [0.0, None, 1.0, 0.0]
+    assert group_advantages([0.5, 0.5, 0.1], "best") == [1.0, 0.0, 0.0]
+    assert group_advantages([-0.2, -0.5], "best") == [0.0, 0.0]
+    assert group_advantages([0.4, 0.4], "best") == [0.0, 0.0]  # siblings that are alike teach nothing

@@ -13,6 +13,7 @@ RECIPES = Path(__file__).parents[2] / "recipes"
 CODE = "the released code and config of the 0.6B model"
 CARD = "its model card"
 PAPER = "arXiv:2601.21343"
+SET = "the card of its data set"
 
 TABLE: list[tuple[str, str, str, Any]] = [
     ("self-improving", CARD, "model", "Qwen/Qwen3-0.6B-Base"),
@@ -39,6 +40,46 @@ TABLE: list[tuple[str, str, str, Any]] = [
     ("against_base", CARD, "data.limit", 128),
     ("against_base", CARD, "temperature", 0.0),
     ("against_base", CARD, "against", None),
+    ("thinking", CODE, "steps", 512),
+    ("thinking", CODE, "rows_per_step", 4 * 4),
+    ("thinking", CODE, "learning_rate", 5e-6),
+    ("thinking", CODE, "warmup_steps", 50),
+    ("thinking", CODE, "weight_decay", 0.1),
+    ("thinking", CODE, "max_grad_norm", 1.0),
+    ("thinking", PAPER, "source_weight", 1.0),
+    ("thinking", CODE, "data.row_tokens", 768),
+    ("thinking", SET, "data.limit", 8_192),
+    ("thinking", SET, "held_out.limit", 512),
+    ("thinking", CODE, "held_out.row_tokens", 1_024),
+    ("rlmt", CARD, "steps", 200),
+    ("rlmt", CODE, "prompts_per_step", 2),
+    ("rlmt", CODE, "samples_per_prompt", 16),
+    ("rlmt", CODE, "learning_rate", 1e-7),
+    ("rlmt", CODE, "schedule", "cosine"),
+    ("rlmt", CODE, "warmup_steps", 2),
+    ("rlmt", CODE, "weight_decay", 0.0),
+    ("rlmt", CODE, "max_grad_norm", 0.1),
+    ("rlmt", CODE, "data.suffix_tokens", 128),
+    ("rlmt", CODE, "data.least_before", 128),
+    ("rlmt", CODE, "data.least_behind", 64),
+    ("rlmt", CODE, "env.thought_tokens", 48),
+    ("rlmt", CODE, "env.close", "inserted"),
+    ("rlmt", CODE, "env.suffix_tokens", 128),
+    ("rlmt", CODE, "sampling.temperature", 1.0),
+    ("rlmt", PAPER, "reward.0.kind", "suffix"),
+    ("rlmt", CODE, "reward.0.judge.model", "Qwen/Qwen3-4B-Instruct-2507"),
+    ("rlmt", CODE, "loss.advantage", "grpo"),
+    ("rlmt", CODE, "loss.normalise", "sequence"),
+    ("rlmt", CODE, "loss.old", "learner"),
+    ("rlmt", CODE, "loss.clip_low", 0.2),
+    ("rlmt", CODE, "loss.clip_high", 0.2),
+    ("rlmt", CODE, "loss.kl", "k3"),
+    ("rlmt", CODE, "loss.beta", 0.02),
+    ("thoughts", CODE, "data.limit", 32),
+    ("thoughts", CODE, "samples", 4),
+    ("thoughts", CODE, "temperature", 1.0),
+    ("thoughts", CODE, "env.thought_tokens", 48),
+    ("thoughts", CODE, "env.suffix_tokens", 128),
 ]
 """(stage, source, key, value). `against` absent is the recipe's own base."""
 
@@ -59,11 +100,24 @@ def test_no_text_that_trains_is_held_out() -> None:
     recipe = load_recipe(RECIPES / "thinking_0.6b.toml").model_dump()
     parts = {stage["name"]: stage["data"]["part"] for stage in recipe["stage"] if "part" in stage["data"]}
     assert parts["self-improving"] != parts["against_base"] == "held_out"
+    assert (parts["thinking"], parts["rlmt"], parts["thoughts"]) == ("sft", "rl", "held_out")
 
 
 def test_every_step_has_prefixes_of_its_own_until_the_last() -> None:
     stage = load_recipe(RECIPES / "thinking_0.6b.toml").model_dump()["stage"][0]
     assert stage["steps"] * stage["prompts_per_step"] <= stage["data"]["limit"]
+
+
+def test_ours_differs_from_the_published_one_behind_its_first_three_stages_alone() -> None:
+    published, ours = (
+        load_recipe(RECIPES / f"{name}.toml").model_dump() for name in ("thinking_0.6b", "thinking_0.6b_gain")
+    )
+    assert ours["stage"][:3] == published["stage"][:3]
+    stage = ours["stage"][3]
+    assert [reward["kind"] for reward in stage["reward"]] == ["gain"]
+    assert (stage["env"]["suffix_tokens"], stage["loss"]["beta"]) == (0, 0.0)
+    assert stage["data"]["part"] == "rl"
+    assert ours["stage"][4]["data"]["limit"] > published["stage"][4]["data"]["limit"]
 
 
 # -- the tiny twin -----------------------------------------------------------------------------------------------------
@@ -100,3 +154,36 @@ def test_continued_pretraining_reads_two_suffixes_where_a_pair_has_two() -> None
     )
     assert control["prompts_per_step"] == 2 * twin["prompts_per_step"]
     assert control["steps"] == twin["steps"]
+
+
+# -- thoughts, in small ------------------------------------------------------------------------------------------------
+
+ARMS_OF_GAIN = {
+    "judge": {
+        'stage.2.name="judge"',
+        'stage.2.reward=[{kind="suffix", judge="ending"}]',
+        "stage.2.env.suffix_tokens=8",
+        'stage.2.env.stops=["."]',
+        "stage.2.loss.constant=48",
+    },
+    "shuffled": {"stage.2.reward.0.shuffle=true"},
+    "distilled": {'stage.2.loss.advantage="best"'},
+    "moving": {'stage.2.reward.0.scorer="moving"', "stage.2.reward.0.decay=0.95"},
+}
+
+
+@pytest.mark.parametrize("arm", ARMS_OF_GAIN)
+def test_an_arm_differs_from_the_twin_that_is_paid_by_gain_in_nothing_but_what_it_says(arm: str) -> None:
+    twin = RECIPES / "tiny" / "thinking_gain.toml"
+    ours = load_recipe(RECIPES / "tiny" / f"thinking_gain_{arm}.toml").model_dump(exclude={"name", "resolved_from"})
+    assert ours == load_recipe(twin, sorted(ARMS_OF_GAIN[arm])).model_dump(exclude={"name", "resolved_from"})
+
+
+def test_the_twin_begins_as_the_one_that_is_only_shown_thoughts_and_is_probed_alike_before_and_after() -> None:
+    gain, shown = (
+        load_recipe(RECIPES / "tiny" / f"{name}.toml").model_dump() for name in ("thinking_gain", "thinking")
+    )
+    assert gain["stage"][0] == shown["stage"][0]
+    before, after = (gain["stage"][at] | {"name": ""} for at in (1, 3))
+    assert before == after
+    assert gain["stage"][2]["data"]["part"] == "rl" != gain["stage"][0]["data"]["part"]

@@ -61,15 +61,18 @@ def test_an_unknown_key_is_told_with_its_full_name_and_the_nearest(demo: Path, o
         (
             "stage.1.reward.0.kind=anser",
             'stage.1.reward.0.kind = "anser": should be one of "answer", "sub_match", "token_f1", "format", '
-            '"searched", "evidence_in_results", "answer_from_evidence", "citation", "rubric"',
+            '"searched", "evidence_in_results", "answer_from_evidence", "citation", "rubric", "suffix", "gain"',
         ),
-        ("stage.1.env.kind=serch", 'stage.1.env.kind = "serch": should be one of "search", "refine"'),
+        ("stage.1.env.kind=serch", 'stage.1.env.kind = "serch": should be one of "search", "refine", "thought"'),
         ("stage.1.reward=[]", "stage.1.reward is empty: should have at least 1 entry"),
-        ("stage.1.loss.advantage=gpro", 'stage.1.loss.advantage = "gpro": should be "grpo" or "centered" or "rloo"'),
+        (
+            "stage.1.loss.advantage=gpro",
+            'stage.1.loss.advantage = "gpro": should be "grpo" or "centered" or "rloo" or "best"',
+        ),
         (
             "stage.1.kind=gpro",
             'stage.1.kind = "gpro": should be one of "supervised", "warm_start", "grpo", "online_dpo", "evaluate", '
-            '"win_rate"',
+            '"win_rate", "probe", "reason"',
         ),
         ("stage=3", "stage = 3: should be a list"),
         ("name=a b", 'name = "a b": should be letters, digits, dots, dashes and underscores'),

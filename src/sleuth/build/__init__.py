@@ -12,7 +12,7 @@ from sleuth.build.environments import (
     setting_of,
     setting_of_card,
 )
-from sleuth.build.judges import OpenJudge, judge_of, rubric_writer_of, thought_writer_of
+from sleuth.build.judges import OpenJudge, judge_of, require_there, rubric_writer_of, thought_writer_of
 from sleuth.build.learning import optimisation_of, policy_loss_of
 from sleuth.build.models import Outline, context_of, load_model, load_outline, pick_device, random_model
 from sleuth.build.preference import (
@@ -31,8 +31,10 @@ from sleuth.build.rewards import (
     answer_scorer_of,
     citation_reward_of,
     examiner_of,
+    judge_of_suffixes,
     judges_in,
     misfits_of,
+    require_endings,
     require_gradable,
     require_judges,
     reward_of,
@@ -40,6 +42,7 @@ from sleuth.build.rewards import (
 )
 from sleuth.build.setting import Setting, changes_of_card
 from sleuth.build.text import Excerpts, chunks_of, excerpts_of
+from sleuth.build.thinking import Spot, ThoughtSetting, played_tasks, spots_of, thought_setting
 from sleuth.build.thoughts import (
     THINK,
     Place,
@@ -47,6 +50,7 @@ from sleuth.build.thoughts import (
     interleaved,
     places_in,
     require_apart,
+    tag_piece,
     thought_documents,
     thought_tokens,
 )
@@ -63,6 +67,8 @@ __all__ = [
     "RefineSetting",
     "SearchSetting",
     "Setting",
+    "Spot",
+    "ThoughtSetting",
     "TrainingEngine",
     "add_tokens",
     "answer_reward_of",
@@ -80,6 +86,7 @@ __all__ = [
     "has_tags",
     "interleaved",
     "judge_of",
+    "judge_of_suffixes",
     "judges_in",
     "load_model",
     "load_outline",
@@ -88,6 +95,7 @@ __all__ = [
     "pair_judge_of",
     "pick_device",
     "places_in",
+    "played_tasks",
     "policy_loss_of",
     "preference_judges_in",
     "preference_reward_of",
@@ -95,9 +103,11 @@ __all__ = [
     "random_model",
     "refine_setting",
     "require_apart",
+    "require_endings",
     "require_gradable",
     "require_judges",
     "require_pools",
+    "require_there",
     "retriever_of",
     "reward_of",
     "reward_spec_of",
@@ -106,7 +116,10 @@ __all__ = [
     "setting_of",
     "setting_of_card",
     "shown_to",
+    "spots_of",
+    "tag_piece",
     "thought_documents",
+    "thought_setting",
     "thought_tokens",
     "thought_writer_of",
 ]

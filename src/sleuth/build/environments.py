@@ -13,11 +13,12 @@ from transformers import PreTrainedTokenizerFast
 
 from sleuth.build.refining import refine_setting
 from sleuth.build.setting import Setting, asked_with, changes_of_card, template_of
+from sleuth.build.thinking import thought_setting
 from sleuth.dialects import DIALECTS, Dialect
 from sleuth.dialects.refine import REFINERS
 from sleuth.envs.search import SearchEnv
 from sleuth.prompts.library import read_prompt, require_askable
-from sleuth.recipe.envs import EnvRecipe, RefineEnvRecipe, SearchEnvRecipe
+from sleuth.recipe.envs import RefineEnvRecipe, SearchEnvRecipe, ThoughtEnvRecipe, TrainedEnvRecipe
 from sleuth.retrieval.control import EmptyRetriever, ShuffledRetriever
 from sleuth.retrieval.open_index import open_index
 from sleuth.retrieval.remote import Remote, wait_until_ready
@@ -47,8 +48,10 @@ class SearchSetting(Setting):
         )
 
 
-def setting_of(env: EnvRecipe, tokenizer: PreTrainedTokenizerFast | None, tasks: Sequence[Task]) -> Setting:
+def setting_of(env: TrainedEnvRecipe, tokenizer: PreTrainedTokenizerFast | None, tasks: Sequence[Task]) -> Setting:
     """What the episodes in an environment share. Raises SleuthError for tasks that are for another kind of it."""
+    if isinstance(env, ThoughtEnvRecipe):
+        return thought_setting(env, tokenizer)
     if isinstance(env, RefineEnvRecipe):
         return refine_setting(env, tokenizer, tasks)
     return search_setting(env, tokenizer, tasks)
@@ -128,9 +131,15 @@ def dialect_of(name: str) -> Dialect:
     return DIALECTS[name]
 
 
-def dialect_in(env: EnvRecipe) -> Dialect:
+def dialect_in(env: TrainedEnvRecipe) -> Dialect:
     """The dialect that is spoken in an environment, without the recipe's own budgets."""
-    return REFINERS[env.mode] if isinstance(env, RefineEnvRecipe) else dialect_of(env.dialect)
+    match env:
+        case RefineEnvRecipe():
+            return REFINERS[env.mode]
+        case ThoughtEnvRecipe():
+            return DIALECTS["sleuth"]
+        case SearchEnvRecipe():
+            return dialect_of(env.dialect)
 
 
 def retriever_of(env: SearchEnvRecipe, tasks: Sequence[Task]) -> tuple[Retriever, str | None]:

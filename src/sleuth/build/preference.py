@@ -8,16 +8,15 @@ from transformers import PreTrainedTokenizerFast
 
 from sleuth.build.bench import Bench
 from sleuth.build.judges import identity_of, require_there
+from sleuth.build.rewards import require_endings
 from sleuth.build.text import excerpts_of
 from sleuth.data.documents import read_documents
 from sleuth.judges.cache import NamedPairJudge
 from sleuth.judges.ending import EndingJudge
 from sleuth.judges.pairwise import BothOrders, OneOrder
-from sleuth.recipe.judges import HttpJudgeRecipe, JudgeRecipe
+from sleuth.recipe.judges import ContinuationJudge, EndingJudgeRecipe, HttpJudgeRecipe, JudgeRecipe
 from sleuth.recipe.preference import (
     ComparisonRecipe,
-    ContinuationJudge,
-    EndingJudgeRecipe,
     MechanicsRecipe,
     OnlineDpoRecipe,
     PairwiseRecipe,
@@ -94,7 +93,8 @@ def require_pools(
         next(read_documents(stage.data.texts), None)
         return []
     tasks = excerpts_of(stage.data, tokenizer).tasks
-    _require_endings(judges, tasks)
+    if any(isinstance(judge, EndingJudgeRecipe) for judge in judges):
+        require_endings(tasks)
     return tasks
 
 
@@ -105,18 +105,6 @@ def continuation_judges_in(stage: OnlineDpoRecipe | WinRateRecipe) -> list[Conti
     if stage.loss.kind == "original_nll":
         return []
     return [part.judge for part in stage.reward if not isinstance(part, MechanicsRecipe)]
-
-
-def _require_endings(judges: Sequence[ContinuationJudge], tasks: Sequence[Task]) -> None:
-    """Raises SleuthError for a text without a right ending, where one of the judges knows nothing else."""
-    if not any(isinstance(judge, EndingJudgeRecipe) for judge in judges):
-        return
-    bare = next((task for task in tasks if not task.golden_answers), None)
-    if bare is not None:
-        raise SleuthError(
-            f'text {bare.id!r} has no golden_answers, and judge.kind = "ending" compares with nothing else: give texts '
-            'that say what a right ending names, or a judge of kind "http"'
-        )
 
 
 def _right_endings(task: Task) -> str:

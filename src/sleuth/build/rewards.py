@@ -13,8 +13,17 @@ from sleuth.build.refining import EXAMINER
 from sleuth.build.setting import Setting
 from sleuth.dialects import Dialect
 from sleuth.dialects.refine import refines
-from sleuth.recipe.judges import JudgeRecipe
-from sleuth.recipe.rewards import AnswerRewardRecipe, CitationRecipe, JudgedPartRecipe, RewardRecipe, RubricRecipe
+from sleuth.judges.ending import EndingJudge
+from sleuth.recipe.judges import ContinuationJudge, EndingJudgeRecipe, HttpJudgeRecipe, JudgeRecipe
+from sleuth.recipe.rewards import (
+    AnswerRewardRecipe,
+    CitationRecipe,
+    GainRecipe,
+    JudgedPartRecipe,
+    RewardRecipe,
+    RubricRecipe,
+    SuffixRecipe,
+)
 from sleuth.rewards.answer import AnswerReward
 from sleuth.rewards.answer_from_evidence import answer_from_evidence
 from sleuth.rewards.citation.reward import CitationReward
@@ -29,6 +38,7 @@ from sleuth.rewards.scorers.rehearsal import worth_of_right
 from sleuth.rewards.scorers.strict import STRICT
 from sleuth.rewards.searched import searched
 from sleuth.rewards.sub_match import sub_match
+from sleuth.rewards.thoughts.suffix import Asks, SuffixReward, comes_to_the_truth, ends_as_known
 from sleuth.rewards.token_f1 import token_f1
 from sleuth.rewards.total import TotalReward
 from sleuth.runs.reward_spec import RewardPart, RewardSpec
@@ -47,6 +57,8 @@ and the function that measures an episode."""
 
 CITATION_VERSION = 2
 RUBRIC_VERSION = 1
+SUFFIX_VERSION = 1
+GAIN_VERSION = 1
 """Raised whenever the same episode could score differently under that reward, its criteria in our words included, or
 under a judge of this machine."""
 
@@ -67,6 +79,14 @@ def _reward_part(reward: RewardRecipe, identify: Identify) -> RewardPart:
         scorer, version = _terms(reward, identify), CITATION_VERSION
     elif isinstance(reward, RubricRecipe):
         scorer, version = _terms(reward, identify), RUBRIC_VERSION
+    elif isinstance(reward, SuffixRecipe):
+        judge, version = reward.judge, SUFFIX_VERSION
+        scorer = EndingJudge(judge.flip).identity if isinstance(judge, EndingJudgeRecipe) else identify(judge)
+    elif isinstance(reward, GainRecipe):
+        scorer, version = (
+            f"{reward.scorer}, clip={reward.clip}, floor={reward.floor}, decay={reward.decay}",
+            GAIN_VERSION,
+        )
     else:
         scorer, version = reward.kind, EPISODE_REWARDS[reward.kind][0]
     return RewardPart(
@@ -134,7 +154,8 @@ def reward_of(
     rewards: Sequence[RewardRecipe], dialect: Dialect, tokenizer: PreTrainedTokenizerFast | None, bench: Bench
 ) -> Reward:
     """The rewards of a stage as their weighted sum, judged by those on the bench. Strict exact match is told of every
-    episode that searches, whatever is paid; what a refiner writes is never a golden answer and nothing else."""
+    episode that searches, whatever is paid; what a refiner writes is never a golden answer and nothing else, and a text
+    that is thought about has none. A gain is added behind all others, by `sleuth.stages.thought_gain`."""
 
     def build(reward: RewardRecipe) -> Reward:
         if isinstance(reward, AnswerRewardRecipe):
@@ -143,12 +164,29 @@ def reward_of(
             return citation_reward_of(reward, dialect, bench.judge(reward.judge, reward.watch))
         if isinstance(reward, RubricRecipe):
             return rubric_reward_of(reward, dialect, bench)
+        if isinstance(reward, SuffixRecipe):
+            return suffix_reward_of(reward, dialect, bench)
+        assert not isinstance(reward, GainRecipe)  # left out below
         return EpisodeReward(reward.kind, EPISODE_REWARDS[reward.kind][1], dialect)
 
-    parts, weights = [build(reward) for reward in rewards], [reward.weight for reward in rewards]
-    if not refines(dialect) and not any(isinstance(reward, AnswerRewardRecipe) for reward in rewards):
+    early = [reward for reward in rewards if not isinstance(reward, GainRecipe)]
+    parts, weights = [build(reward) for reward in early], [reward.weight for reward in early]
+    told = (AnswerRewardRecipe, SuffixRecipe, GainRecipe)
+    if not refines(dialect) and not any(isinstance(reward, told) for reward in rewards):
         parts, weights = [answer_reward_of(STRICT.name, dialect, tokenizer), *parts], [0.0, *weights]
     return TotalReward(parts, weights)
+
+
+def suffix_reward_of(reward: SuffixRecipe, dialect: Dialect, bench: Bench) -> SuffixReward:
+    """What pays for what is written behind a thought."""
+    return SuffixReward(*judge_of_suffixes(reward.judge, bench), dialect.think.close)
+
+
+def judge_of_suffixes(judge: ContinuationJudge, bench: Bench) -> tuple[Judge, Asks]:
+    """Who decides whether a suffix comes to the true one, and what they are asked."""
+    if isinstance(judge, EndingJudgeRecipe):
+        return EndingJudge(judge.flip), ends_as_known
+    return bench.judge(judge), comes_to_the_truth
 
 
 def require_judges(rewards: Sequence[RewardRecipe]) -> None:
@@ -168,6 +206,8 @@ def judges_in(rewards: Sequence[RewardRecipe]) -> Iterator[tuple[str, JudgeRecip
             yield reward.kind, reward.judge
             if reward.watch is not None:
                 yield reward.kind, reward.watch.judge
+        elif isinstance(reward, SuffixRecipe) and isinstance(reward.judge, HttpJudgeRecipe):
+            yield reward.kind, reward.judge
 
 
 def require_gradable(rewards: Sequence[RewardRecipe], tasks: Sequence[Task]) -> None:
@@ -180,6 +220,8 @@ def require_gradable(rewards: Sequence[RewardRecipe], tasks: Sequence[Task]) -> 
                 f"question {bare[0].id!r} brings no rubrics, so that there is nothing to judge its answers by: give "
                 'rows with rubrics, or set static = "refiner" in the rubric reward'
             )
+        if isinstance(reward, SuffixRecipe) and isinstance(reward.judge, EndingJudgeRecipe):
+            require_endings(tasks)
     if not any(isinstance(reward, CitationRecipe) and reward.content == "grounded" for reward in rewards):
         return
     for task in tasks:
@@ -188,6 +230,16 @@ def require_gradable(rewards: Sequence[RewardRecipe], tasks: Sequence[Task]) -> 
                 f"question {task.id!r} has no golden answers, so that nobody can tell whether an answer is right: set "
                 'content = "none" in the citation reward, and citations alone are paid'
             )
+
+
+def require_endings(tasks: Sequence[Task]) -> None:
+    """Raises SleuthError for a text without a right ending, which a judge of endings could not judge."""
+    mute = next((task for task in tasks if not task.golden_answers), None)
+    if mute is not None:
+        raise SleuthError(
+            f'text {mute.id!r} has no golden_answers, and judge.kind = "ending" compares with nothing else: give texts '
+            'that say what a right ending names, or a judge of kind "http"'
+        )
 
 
 def misfits_of(rewards: Sequence[RewardRecipe], setting: Setting) -> list[str]:

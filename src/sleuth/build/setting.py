@@ -39,6 +39,11 @@ class Setting(ABC):
     def env(self, task: Task) -> Env:
         """A fresh environment for one episode."""
 
+    @property
+    def longest_answer(self) -> int:
+        """Tokens that a context has to leave room for behind the prompt."""
+        return self.dialect.turn_tokens
+
     def asked_prompt(self) -> str:
         """The prompt with the place of its question written as ours."""
         return self.prompt.replace(place_of(self.prompt), QUESTION)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from sleuth.build.text import plain_tokens
@@ -88,9 +88,22 @@ def places_in(document: Document, renderer: Renderer, *, suffix_tokens: int, con
 
 def thought_tokens(thought: str, renderer: Renderer) -> tuple[int, ...]:
     """A thought between its tags."""
-    tags = (renderer.render(Piece(text=tag, author="teacher")).tokens for tag in (THINK.open, THINK.close))
-    before, behind = tags
+    before, behind = (tag_piece(tag, renderer).tokens or () for tag in (THINK.open, THINK.close))
     return (*before, *plain_tokens(renderer, thought), *behind)
+
+
+def tag_piece(tag: str, renderer: Renderer | None) -> Piece:
+    """A tag that an environment inserts, with the tokens under which thoughts are taught; without a renderer it has
+    none yet."""
+    tokens = None if renderer is None else renderer.render(Piece(text=tag, author="teacher")).tokens
+    return Piece(text=tag, author="env", tokens=tokens)
+
+
+def interleaved_tokens(document: Document, renderer: Renderer, until: int) -> list[int]:
+    """The document up to its thought number `until`, with the thoughts before that one in their places."""
+    at = document.thoughts[until].at
+    begun = replace(document, text=document.text[:at], thoughts=document.thoughts[:until])
+    return [token for piece in _pieces(begun, renderer) for token in piece.tokens or ()]
 
 
 def require_apart(taught: Iterable[str], held_out: Sequence[Document], ids: Container[str] = ()) -> None:

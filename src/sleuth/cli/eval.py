@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from sleuth.cli.eval_reasoning import evaluate_reasoning
 from sleuth.cli.eval_win_rate import evaluate_win_rate
 from sleuth.cli.figures import print_figures, print_sets
 from sleuth.cli.out_file import require_file
@@ -100,9 +101,17 @@ def evaluate(
     against: Annotated[
         str | None, typer.Option(metavar="MODEL", help="With --win-rate: the other model. [default: the recipe's base]")
     ] = None,
+    reasoning: Annotated[
+        Path | None,
+        typer.Option(metavar="RECIPE", help="Instead: problems, several answers each, as the reason stage does."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as one JSON object.")] = False,
 ) -> None:
     """Ask a model questions: greedy, one sample each; figures with 95 % intervals."""
+    if reasoning is not None:
+        if any(other is not None for other in (questions, suite, win_rate)):
+            raise SleuthError("--reasoning asks problems; leave out --questions, --suite and --win-rate")
+        return evaluate_reasoning(model, reasoning, out, as_json)
     if win_rate is not None:
         if questions is not None or suite is not None:
             raise SleuthError("--win-rate continues texts, and --questions and --suite ask; give one of the three")

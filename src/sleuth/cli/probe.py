@@ -1,4 +1,4 @@
-"""`sleuth probe`: whether a model uses what it looks up."""
+"""`sleuth probe`: whether a model uses what it looks up, or what it thinks."""
 
 from __future__ import annotations
 
@@ -10,37 +10,63 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sleuth.cli.out_file import require_file
+from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
     from sleuth.evaluation.intervals import Measured
 
+QUESTIONS = 200
 ARMS = {"em": "EM", "em_one_hop": "one hop", "em_two_hop": "two hops", "difference": "difference"}
 GAINS = {"gain": "what followed", "found_gain": "words found", "answer_gain": "last turn", "idle": "idle"}
 
 
 def probe(
     model: Annotated[str, typer.Argument(help="A checkpoint, a model folder or a hub id.", show_default=False)],
-    questions: Annotated[Path, typer.Option(help="Questions: .jsonl, .jsonl.gz or .parquet.", show_default=False)],
-    index: Annotated[Path, typer.Option(help="The index to search.", show_default=False)],
-    limit: Annotated[int, typer.Option(min=1, help="Only the first so many questions.")] = 200,
+    questions: Annotated[Path | None, typer.Option(help="Questions: .jsonl, .jsonl.gz or .parquet.")] = None,
+    index: Annotated[Path | None, typer.Option(help="The index to search.")] = None,
+    thoughts: Annotated[
+        Path | None, typer.Option(help="Probe thoughts instead, as the probe stage of this recipe does.")
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Only the first so many questions (200 by default) or places.")
+    ] = None,
     dialect: Annotated[str | None, typer.Option(help="Search protocol, for a model that carries none.")] = None,
     prompt: Annotated[str | None, typer.Option(help="A prompt by its name, or a file, likewise.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write figures and every single gain to this JSON file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as one JSON object.")] = False,
 ) -> None:
-    """Whether a model uses what it looks up: without searching, with results that say nothing, and without each.
+    """Whether a model uses what it looks up, or what it thinks: the same without it, or with another's.
 
     Four arms answer the same questions: as it is; with the answer opened at once; with a search engine that finds
     nothing; with passages of other questions. Then each search of the first arm, and each passage, is taken away in
     turn: its gain is how much likelier it made what was written after it, in nats.
+
+    With --thoughts, its own thoughts in texts stand against none, empty phrases, those of other texts, those of other
+    places, and a teacher's; whether they are of use is kept as thoughts.json in the model's folder.
     """
+    if thoughts is not None:
+        from sleuth.cli.probe_thoughts import probe_thoughts
+
+        for name, given in (
+            ("--questions", questions),
+            ("--index", index),
+            ("--dialect", dialect),
+            ("--prompt", prompt),
+        ):
+            if given is not None:
+                raise SleuthError(
+                    f"{name} is for looking things up, and --thoughts for thoughts; leave one of them out"
+                )
+        return probe_thoughts(model, thoughts, limit, out, as_json)
+    if questions is None or index is None:
+        raise SleuthError("name --questions FILE and --index DIR, or --thoughts RECIPE")
     from sleuth.data.questions import load_questions
     from sleuth.runs.atomic import write_text
     from sleuth.stages.examination import examination_of
     from sleuth.stages.probe import MARGIN
     from sleuth.stages.probe import probe as probed
 
-    tasks = load_questions(questions)[:limit]
+    tasks = load_questions(questions)[: limit or QUESTIONS]
     examination, notes = examination_of(model, tasks, index=index, dialect=dialect, prompt=prompt)
     for note in notes:
         typer.echo(f"note: {note}", err=True)

@@ -57,7 +57,7 @@ def wilson(successes: float, n: int) -> Measured:
 
 def share(values: Sequence[float | None], clusters: Sequence[Hashable] | None = None) -> Measured:
     """The mean of values between 0 and 1 with Wilson's interval over clusters."""
-    means = _cluster_means(values, clusters)
+    means = cluster_means(values, clusters)
     return wilson(math.fsum(means), len(means))
 
 
@@ -65,7 +65,7 @@ def bootstrap_mean(
     values: Sequence[float | None], clusters: Sequence[Hashable] | None = None, seed: int = 0
 ) -> Measured:
     """The mean of any values with a percentile bootstrap interval over clusters; one draw has no spread to show."""
-    means = np.array(_cluster_means(values, clusters), dtype=float)
+    means = np.array(cluster_means(values, clusters), dtype=float)
     n = len(means)
     if n == 0:
         return UNMEASURED
@@ -85,8 +85,8 @@ def bootstrap_f1(
     said = [None if both is None else one for both, one in zip(known, given, strict=True)]
     asked = [None if both is None else one for both, one in zip(known, wanted, strict=True)]
     hits, sums = (
-        np.array(_cluster_means(known, clusters), dtype=float) * 2,
-        np.array(_cluster_means(said, clusters), dtype=float) + np.array(_cluster_means(asked, clusters), dtype=float),
+        np.array(cluster_means(known, clusters), dtype=float) * 2,
+        np.array(cluster_means(said, clusters), dtype=float) + np.array(cluster_means(asked, clusters), dtype=float),
     )
     n = len(sums)
     if not sums.any():
@@ -112,7 +112,7 @@ def mean_of_means(strata: Sequence[Stratum], seed: int = 0) -> Measured:
 
     Unmeasured where one stratum is: the mean of those that are left would be of something else.
     """
-    means = [np.array(_cluster_means(stratum.values, stratum.clusters), dtype=float) for stratum in strata]
+    means = [np.array(cluster_means(stratum.values, stratum.clusters), dtype=float) for stratum in strata]
     if not means or not all(map(len, means)):
         return UNMEASURED
     rng = np.random.default_rng(seed)
@@ -144,7 +144,7 @@ def _resampled_means(means: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return np.concatenate([means[rng.integers(n, size=(BLOCK, n))].mean(axis=1) for _ in range(RESAMPLES // BLOCK)])
 
 
-def _cluster_means(values: Sequence[float | None], clusters: Sequence[Hashable] | None) -> list[float]:
+def cluster_means(values: Sequence[float | None], clusters: Sequence[Hashable] | None) -> list[float]:
     """The mean of what is there in each cluster that has anything; without clusters every value is its own."""
     members: defaultdict[Hashable, list[float]] = defaultdict(list)
     for cluster, value in zip(range(len(values)) if clusters is None else clusters, values, strict=True):

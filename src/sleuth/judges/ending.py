@@ -6,17 +6,19 @@ import hashlib
 import re
 from collections.abc import Sequence
 
-from sleuth.types import Pair, Verdict
+from sleuth.types import Case, Pair, Verdict
 
 WORD = re.compile(r"\w+")
 SENTENCE = re.compile(r"[.!?](?:\s|$)|\n")
 """Where a sentence ends."""
 DIGESTS = 2.0**64
+UNKNOWN = Verdict(score=None, reason="the text does not say what a right ending names")
 
 
 class EndingJudge:
-    """A `PairJudge` whose pairs have, as `evidence`, what a right ending names, a name a line. Better is a continuation
-    that ends right; two that both do, or both do not, are a tie. A pair without evidence has no verdict.
+    """A `Judge` of continuations and a `PairJudge`, whose cases and pairs have, as `evidence`, what a right ending
+    names, a name a line. Better is a continuation that ends right; two that both do, or both do not, are a tie. Without
+    evidence there is no verdict.
 
     It errs on purpose in the share `flip` of its verdicts, which then say the opposite (a tie stays one): drawn by the
     pair and its order, so that the same question always gets the same answer.
@@ -30,21 +32,34 @@ class EndingJudge:
         """Changes whenever the same pair could get another verdict."""
         return f"ending flip={self.flip:g}" if self.flip else "ending"
 
+    async def judge(self, cases: Sequence[Case]) -> list[Verdict]:
+        """1 for each continuation (the claim) that ends right, 0 for each other."""
+        return [self._ending(case) for case in cases]
+
     async def compare(self, pairs: Sequence[Pair]) -> list[Verdict]:
         """1, 0.5 or 0 for each pair."""
         return [self._verdict(pair) for pair in pairs]
 
-    def _verdict(self, pair: Pair) -> Verdict:
-        answers = pair.evidence.splitlines()
+    def _ending(self, case: Case) -> Verdict:
+        answers = case.evidence.splitlines()
         if not answers:
-            return Verdict(score=None, reason="the text does not say what a right ending names")
-        right = (1 + ends_right(pair.first, answers) - ends_right(pair.second, answers)) / 2
-        if self._errs(pair):
+            return UNKNOWN
+        right = float(ends_right(case.claim, answers))
+        if self._errs(case.question, case.claim):
             return Verdict(score=1 - right, reason="an error on purpose")
         return Verdict(score=right, reason=f"a right ending names {answers[0]}")
 
-    def _errs(self, pair: Pair) -> bool:
-        asked = "\0".join((pair.question, pair.first, pair.second)).encode(errors="replace")
+    def _verdict(self, pair: Pair) -> Verdict:
+        answers = pair.evidence.splitlines()
+        if not answers:
+            return UNKNOWN
+        right = (1 + ends_right(pair.first, answers) - ends_right(pair.second, answers)) / 2
+        if self._errs(pair.question, pair.first, pair.second):
+            return Verdict(score=1 - right, reason="an error on purpose")
+        return Verdict(score=right, reason=f"a right ending names {answers[0]}")
+
+    def _errs(self, *texts: str) -> bool:
+        asked = "\0".join(texts).encode(errors="replace")
         return int.from_bytes(hashlib.blake2b(asked, digest_size=8).digest(), "big") < self.flip * DIGESTS
 
 

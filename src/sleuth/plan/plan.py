@@ -13,6 +13,8 @@ from sleuth.recipe import (
     EvaluateRecipe,
     GrpoRecipe,
     OnlineDpoRecipe,
+    ProbeRecipe,
+    ReasonRecipe,
     Recipe,
     StageRecipe,
     TrainingRecipe,
@@ -92,7 +94,7 @@ def plan_of(recipe: Recipe, questions: Mapping[int, int], probe: Probe | None = 
 
 def _stage(stage: StageRecipe, questions: int, probe: Probe | None) -> StagePlan:
     if not isinstance(stage, TrainingRecipe):
-        arms = 2 if isinstance(stage, WinRateRecipe) else 1 + stage.also_forced
+        arms = _arms(stage)
         plan: dict[str, Any] = {"prompts": questions, "episodes": questions * arms}
         told = {} if probe is None else _asked(stage, questions, probe)
     else:
@@ -107,6 +109,19 @@ def _stage(stage: StageRecipe, questions: int, probe: Probe | None) -> StagePlan
             plan["judge_calls"] = None
         told = {} if probe is None else _trained(stage, episodes, probe)
     return StagePlan(name=stage.name, kind=stage.kind, **(plan | told))
+
+
+def _arms(stage: EvaluateRecipe | WinRateRecipe | ProbeRecipe | ReasonRecipe) -> int:
+    """Episodes for each question."""
+    match stage:
+        case WinRateRecipe():
+            return 2
+        case ProbeRecipe():  # at the place, and at another of its document
+            return 2 * stage.samples
+        case ReasonRecipe():
+            return stage.samples
+        case EvaluateRecipe():
+            return 1 + stage.also_forced
 
 
 def _played(stage: TrainingRecipe) -> tuple[int, int]:
@@ -125,7 +140,9 @@ def _asks_a_model(stage: TrainingRecipe) -> bool:
     return any(not isinstance(judge, LexicalJudgeRecipe) for _, judge in judges)
 
 
-def _asked(stage: EvaluateRecipe | WinRateRecipe, questions: int, probe: Probe) -> dict[str, Any]:
+def _asked(
+    stage: EvaluateRecipe | WinRateRecipe | ProbeRecipe | ReasonRecipe, questions: int, probe: Probe
+) -> dict[str, Any]:
     """All but the asking itself is done once, however many are asked."""
     cost, asked = probe.costs[stage.name], probe.asked[stage.name]
     share = questions / asked.questions

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from sleuth.recipe import EvaluateRecipe, Recipe, WinRateRecipe, dump_toml
+from sleuth.recipe import EvaluateRecipe, ProbeRecipe, ReasonRecipe, Recipe, WinRateRecipe, dump_toml
 from sleuth.runs.checkpoints import STATE, checkpoints_in, step_name
 from sleuth.runs.disk import bytes_in
 from sleuth.runs.manifest import Manifest
@@ -61,9 +61,12 @@ def shortened(recipe: Recipe, steps: int) -> Recipe:
     evaluation. Horizons stay, and with them what is done in a step."""
 
     def cut(stage: Any) -> Any:
-        if isinstance(stage, WinRateRecipe):
+        if isinstance(stage, WinRateRecipe | ProbeRecipe):
             fewer = {"limit": min(stage.data.limit, QUESTIONS)}
             return stage.model_copy(update={"data": stage.data.model_copy(update=fewer)})
+        if isinstance(stage, ReasonRecipe):
+            sets = (one.model_copy(update={"limit": min(one.limit or PER_SET, PER_SET)}) for one in stage.sets)
+            return stage.model_copy(update={"sets": tuple(sets)})
         if isinstance(stage, EvaluateRecipe):
             key, most = ("limit", QUESTIONS) if stage.data.suite is None else ("per_set", PER_SET)
             fewer = {key: min(getattr(stage.data, key) or most, most)}
@@ -105,7 +108,11 @@ def run_probe(
 
 def read_probe(recipe: Recipe, place: Path) -> Probe:
     """What the folder of a run that has ended says of its costs."""
-    evaluated = [stage for stage in recipe.stage if isinstance(stage, EvaluateRecipe | WinRateRecipe)]
+    evaluated = [
+        stage
+        for stage in recipe.stage
+        if isinstance(stage, EvaluateRecipe | WinRateRecipe | ProbeRecipe | ReasonRecipe)
+    ]
     rows = MetricsFile(place / "metrics.jsonl").rows()
     trained = list(dict.fromkeys(row["stage"] for row in rows))  # a warm start may have been left out
     by_stage = {name: [row for row in rows if row["stage"] == name] for name in trained}
@@ -124,7 +131,7 @@ def read_probe(recipe: Recipe, place: Path) -> Probe:
     )
 
 
-def _asked(stage: EvaluateRecipe | WinRateRecipe, folder: Path) -> Asked:
+def _asked(stage: EvaluateRecipe | WinRateRecipe | ProbeRecipe | ReasonRecipe, folder: Path) -> Asked:
     """From the files of the stage's arms; those of a suite have their records in a file for each set."""
     forced = isinstance(stage, EvaluateRecipe) and stage.also_forced
     arms = (stage.name, f"{stage.name}_forced") if forced else (stage.name,)

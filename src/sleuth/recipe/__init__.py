@@ -1,11 +1,13 @@
 """A run as strict models read from TOML. Never imports torch."""
 
 from sleuth.recipe.data import AnsweredRowsRecipe, ExaminationRecipe, QuestionsRecipe, WorldTextRecipe
-from sleuth.recipe.envs import RefineEnvRecipe, SearchEnvRecipe
+from sleuth.recipe.envs import RefineEnvRecipe, SearchEnvRecipe, ThoughtEnvRecipe
 from sleuth.recipe.load import load_recipe
 from sleuth.recipe.preference import OnlineDpoRecipe, WinRateRecipe
+from sleuth.recipe.probe import ProbeRecipe
+from sleuth.recipe.reason import ReasonRecipe
 from sleuth.recipe.recipe import Recipe, ResolvedFrom, StageRecipe
-from sleuth.recipe.rewards import AnswerRewardRecipe, CitationRecipe, RubricRecipe
+from sleuth.recipe.rewards import AnswerRewardRecipe, CitationRecipe, GainRecipe, RubricRecipe, SuffixRecipe
 from sleuth.recipe.stages import (
     EvaluateRecipe,
     GrpoRecipe,
@@ -15,7 +17,7 @@ from sleuth.recipe.stages import (
     SupervisedRecipe,
     WarmStartRecipe,
 )
-from sleuth.recipe.text import DocumentsRecipe, HeldOutThoughtsRecipe, TextRecipe, ThoughtTextRecipe
+from sleuth.recipe.text import DocumentsRecipe, HeldOutThoughtsRecipe, PlacesRecipe, TextRecipe, ThoughtTextRecipe
 from sleuth.recipe.toml_writer import dump_toml
 from sleuth.recipe.training import InitRecipe, TrainingRecipe
 
@@ -26,13 +28,17 @@ __all__ = [
     "DocumentsRecipe",
     "EvaluateRecipe",
     "ExaminationRecipe",
+    "GainRecipe",
     "GrpoRecipe",
     "HeldOutThoughtsRecipe",
     "HintRecipe",
     "InitRecipe",
     "LossRecipe",
     "OnlineDpoRecipe",
+    "PlacesRecipe",
+    "ProbeRecipe",
     "QuestionsRecipe",
+    "ReasonRecipe",
     "Recipe",
     "RefineEnvRecipe",
     "ResolvedFrom",
@@ -40,8 +46,10 @@ __all__ = [
     "SamplingRecipe",
     "SearchEnvRecipe",
     "StageRecipe",
+    "SuffixRecipe",
     "SupervisedRecipe",
     "TextRecipe",
+    "ThoughtEnvRecipe",
     "ThoughtTextRecipe",
     "TrainingRecipe",
     "WarmStartRecipe",

@@ -105,5 +105,28 @@ class RefineEnvRecipe(StrictModel):
         return self
 
 
+class ThoughtEnvRecipe(StrictModel):
+    """A text up to a place, and an opening tag: a thought is written there, and, where it is to be judged by that, how
+    the text goes on."""
+
+    kind: Literal["thought"]
+    thought_tokens: PositiveInt = 48
+    """Tokens that may be thought."""
+    close: Literal["inserted", "earned"] = "inserted"
+    """Who closes a thought that fills its budget: the environment does; or nobody, and it is worth nothing."""
+    suffix_tokens: NonNegativeInt = 0
+    """Tokens that are written behind the thought; 0 where the true ones say what it was worth."""
+    stops: Row[str] = ()
+    """What is written behind the thought ends behind one of these too, such as "."; absent: only at its length."""
+
+    @model_validator(mode="after")
+    def _stops_end_something(self) -> Self:
+        if self.stops and not self.suffix_tokens:
+            raise ValueError("stops end what is written behind a thought, and suffix_tokens = 0 has nothing written")
+        return self
+
+
 EnvRecipe = Annotated[SearchEnvRecipe | RefineEnvRecipe, Field(discriminator="kind")]
-"""`[stage.env]`, by its kind."""
+"""`[stage.env]` where questions are answered, by its kind."""
+TrainedEnvRecipe = Annotated[SearchEnvRecipe | RefineEnvRecipe | ThoughtEnvRecipe, Field(discriminator="kind")]
+"""`[stage.env]` of a stage that trains, by its kind."""

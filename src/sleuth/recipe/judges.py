@@ -77,6 +77,15 @@ class NliJudgeRecipe(_CostlyJudgeRecipe):
     """Where it runs: "cpu", "cuda" or "cuda:1"."""
 
 
+class EndingJudgeRecipe(StrictModel):
+    """Knows the right ending, where the data does (`golden_answers`): no model, no call."""
+
+    kind: Literal["ending"] = "ending"
+    flip: Annotated[float, Field(ge=0, lt=0.5)] = 0.0
+    """The share of its verdicts that say the opposite, for measuring what a judge that errs does to what is learned."""
+
+
+ContinuationJudge = HttpJudgeRecipe | EndingJudgeRecipe
 JudgeRecipe = LexicalJudgeRecipe | HttpJudgeRecipe | NliJudgeRecipe
 
 
@@ -87,6 +96,8 @@ def _spelled_out(judge: Any) -> Any:
 
 JudgeTable = Annotated[JudgeRecipe, Field(discriminator="kind"), BeforeValidator(_spelled_out)]
 """One `[judge]`."""
+ContinuationJudgeTable = Annotated[ContinuationJudge, Field(discriminator="kind"), BeforeValidator(_spelled_out)]
+"""One `[judge]` of continuations."""
 
 
 class TeacherRecipe(ServedModelRecipe):

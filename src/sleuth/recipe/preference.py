@@ -2,43 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import (
-    BeforeValidator,
-    Field,
-    NonNegativeFloat,
-    NonNegativeInt,
-    PositiveFloat,
-    PositiveInt,
-    model_validator,
-)
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from sleuth.recipe.judges import HttpJudgeRecipe
+from sleuth.recipe.judges import ContinuationJudgeTable, HttpJudgeRecipe
 from sleuth.recipe.stages import SamplingRecipe
 from sleuth.recipe.strict import FilePath, Name, Row, StrictModel
 from sleuth.recipe.text import TextRecipe
 from sleuth.recipe.training import TrainingRecipe
-
-
-class EndingJudgeRecipe(StrictModel):
-    """Knows the right ending, where the data does (`golden_answers`): no model, no call."""
-
-    kind: Literal["ending"] = "ending"
-    flip: Annotated[float, Field(ge=0, lt=0.5)] = 0.0
-    """The share of its verdicts that say the opposite, for measuring what a judge that errs does to what is learned."""
-
-
-ContinuationJudge = HttpJudgeRecipe | EndingJudgeRecipe
-
-
-def _spelled_out(judge: Any) -> Any:
-    """`judge = "ending"` is short for `judge = { kind = "ending" }`."""
-    return {"kind": judge} if isinstance(judge, str) else judge
-
-
-ContinuationJudgeTable = Annotated[ContinuationJudge, Field(discriminator="kind"), BeforeValidator(_spelled_out)]
-"""One `[judge]` of continuations."""
 
 
 class ComparisonRecipe(StrictModel):

@@ -12,6 +12,7 @@ from pydantic_core import ErrorDetails
 
 from sleuth.recipe.draft import Draft, Key, dotted
 from sleuth.recipe.recipe import Recipe
+from sleuth.recipe.strict import NO_KIND
 from sleuth.recipe.toml_writer import emit_value
 
 _MAPPING_KEY = "[key]"  # pydantic's mark for a complaint about a key of a free table, not about its value
@@ -41,7 +42,7 @@ def _sentence(problem: ErrorDetails, key: Key, table: Mapping[str, Any], model: 
         case "union_tag_not_found":
             return f"{name} is missing: it says what this table is"
         case "union_tag_invalid":
-            expected = context["expected_tags"].replace("'", '"')
+            expected = context["expected_tags"].replace("'", '"').removeprefix(f'"{NO_KIND}", ')
             return f"{name} = {_shown(context['tag'])}: should be one of {expected}"
         case "value_error":
             return f"{name} {str(context['error']).partition(' ')[2]}"
@@ -92,7 +93,7 @@ def _key_of(problem: ErrorDetails, table: Mapping[str, Any]) -> Key:
     key: Key = ()
     place: Any = table
     for part in problem["loc"]:
-        is_tag = isinstance(place, Mapping) and part not in place and place.get("kind") == part
+        is_tag = isinstance(place, Mapping) and part not in place and place.get("kind", NO_KIND) == part
         if is_tag or part == _MAPPING_KEY:
             continue
         key = (*key, part)
@@ -132,4 +133,7 @@ def _chosen(models: Sequence[type[BaseModel]], table: Mapping[str, Any]) -> type
     """The model that a table's `kind` chooses; the only one, where there is no choice."""
     if len(models) == 1:
         return models[0]
-    return next(model for model in models if table["kind"] in get_args(model.model_fields["kind"].annotation))
+    if "kind" not in table:
+        return next(model for model in models if "kind" not in model.model_fields)
+    kinds = {model: model.model_fields["kind"].annotation for model in models if "kind" in model.model_fields}
+    return next(model for model, kind in kinds.items() if table["kind"] in get_args(kind))

@@ -8,14 +8,23 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, NonNegativeInt, model_validator
 
 from sleuth.recipe.data import AnsweredRowsRecipe
-from sleuth.recipe.envs import EnvRecipe, RefineEnvRecipe
+from sleuth.recipe.envs import EnvRecipe, RefineEnvRecipe, ThoughtEnvRecipe
 from sleuth.recipe.preference import OnlineDpoRecipe, WinRateRecipe
+from sleuth.recipe.probe import ProbeRecipe
+from sleuth.recipe.reason import ReasonRecipe
 from sleuth.recipe.rewards import RewardRecipe
 from sleuth.recipe.stages import EvaluateRecipe, GrpoRecipe, SupervisedRecipe, WarmStartRecipe
 from sleuth.recipe.strict import Name, Row, StrictModel
 
 StageRecipe = Annotated[
-    SupervisedRecipe | WarmStartRecipe | GrpoRecipe | OnlineDpoRecipe | EvaluateRecipe | WinRateRecipe,
+    SupervisedRecipe
+    | WarmStartRecipe
+    | GrpoRecipe
+    | OnlineDpoRecipe
+    | EvaluateRecipe
+    | WinRateRecipe
+    | ProbeRecipe
+    | ReasonRecipe,
     Field(discriminator="kind"),
 ]
 
@@ -59,37 +68,45 @@ class Recipe(StrictModel):
         """The environment and the context of a stage that plays episodes. An evaluation without its own takes those of
         the nearest `grpo` stage, an earlier one first: what is measured is what was trained."""
         stage = self.stage[index]
-        if isinstance(stage, GrpoRecipe):
+        if isinstance(stage, GrpoRecipe) and not isinstance(stage.env, ThoughtEnvRecipe):
             return stage.env, stage.context
         if not isinstance(stage, EvaluateRecipe):
-            raise ValueError(f"stage.{index} ({stage.name}) plays no episodes")
-        trained = {at: other for at, other in enumerate(self.stage) if isinstance(other, GrpoRecipe)}
+            raise ValueError(f"stage.{index} ({stage.name}) asks no questions")
+        trained = self._asking()
         if not trained:
             assert stage.env is not None  # the checks below let no such recipe pass
             assert stage.context is not None
             return stage.env, stage.context
-        near = trained[_nearest(trained, index)]
-        return stage.env or near.env, stage.context or near.context
+        env, context, _ = trained[_nearest(trained, index)]
+        return stage.env or env, stage.context or context
 
     def answered_in(self, index: int) -> tuple[RefineEnvRecipe, int | None]:
         """The environment that asks for the answers which a supervised stage teaches, and the context: its own, or
         those of the nearest `grpo` stage. Without such a stage there is no context but the model's."""
         stage = self.stage[index]
         assert isinstance(stage, SupervisedRecipe)
-        trained = {at: other for at, other in enumerate(self.stage) if isinstance(other, GrpoRecipe)}
+        trained = self._asking()
         near = trained[_nearest(trained, index)] if trained else None
-        env = stage.env or (near.env if near else None)
+        env = stage.env or (near[0] if near else None)
         if not isinstance(env, RefineEnvRecipe):
             raise ValueError(
                 f'stage.{index}.env is missing: data.kind = "rows" is asked in an env of kind = "refine", and there is '
                 "no grpo stage to take such a one from"
             )
-        return env, near.context if near else None
+        return env, near[1] if near else None
 
     def paid_in(self, index: int) -> tuple[RewardRecipe, ...]:
         """The rewards of a stage; of an evaluation, those of the nearest `grpo` stage; none where there is none."""
-        trained = {at: stage for at, stage in enumerate(self.stage) if isinstance(stage, GrpoRecipe)}
-        return trained[_nearest(trained, index)].reward if trained else ()
+        trained = self._asking()
+        return trained[_nearest(trained, index)][2] if trained else ()
+
+    def _asking(self) -> dict[int, tuple[EnvRecipe, int, tuple[RewardRecipe, ...]]]:
+        """Environment, context and rewards of the `grpo` stages that ask questions, by their places."""
+        return {
+            at: (stage.env, stage.context, stage.reward)
+            for at, stage in enumerate(self.stage)
+            if isinstance(stage, GrpoRecipe) and not isinstance(stage.env, ThoughtEnvRecipe)
+        }
 
     def warmed(self, index: int) -> GrpoRecipe:
         """The stage that a warm start prepares: the next `grpo` stage behind it."""
@@ -108,10 +125,10 @@ class Recipe(StrictModel):
     @model_validator(mode="after")
     def _warm_starts_have_their_stage(self) -> Self:
         for index, stage in enumerate(self.stage):
-            if isinstance(stage, WarmStartRecipe) and isinstance(self.warmed(index).env, RefineEnvRecipe):
-                raise ValueError(
-                    f'stage.{index}.kind = "warm_start" teaches to search, and the stage behind it refines'
-                )
+            if not isinstance(stage, WarmStartRecipe) or (env := self.warmed(index).env).kind == "search":
+                continue
+            doing = "refines" if isinstance(env, RefineEnvRecipe) else "thinks"
+            raise ValueError(f'stage.{index}.kind = "warm_start" teaches to search, and the stage behind it {doing}')
         return self
 
     @model_validator(mode="after")
@@ -156,7 +173,7 @@ class Recipe(StrictModel):
 
     @model_validator(mode="after")
     def _evaluations_know_their_env(self) -> Self:
-        if any(isinstance(stage, GrpoRecipe) for stage in self.stage):
+        if self._asking():
             return self
         for index, stage in enumerate(self.stage):
             for key in ("env", "context") if isinstance(stage, EvaluateRecipe) else ():

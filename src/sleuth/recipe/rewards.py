@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
 
-from sleuth.recipe.judges import JudgeTable, LexicalJudgeRecipe
+from sleuth.recipe.judges import ContinuationJudgeTable, JudgeTable, LexicalJudgeRecipe
 from sleuth.recipe.strict import StrictModel
 
 
@@ -177,6 +177,39 @@ class RubricRecipe(JudgedPartRecipe):
         return self
 
 
+class SuffixRecipe(_PartRecipe):
+    """1 where what was written behind a thought comes to what the text itself says there, in the eyes of a judge who
+    never sees the thought (arXiv:2601.21343)."""
+
+    kind: Literal["suffix"]
+    judge: ContinuationJudgeTable
+    """Who decides: a table of kind "http" names a model, "ending" knows the right ending of world texts."""
+
+
+class GainRecipe(_PartRecipe):
+    """How much likelier a thought makes the true suffix than an empty thought does, in nats a token. No judge."""
+
+    kind: Literal["gain"]
+    scorer: Literal["frozen", "moving"] = "frozen"
+    """To whom: the weights that the stage began with, or a mean of all that came since, which follows slowly
+    (arXiv:2510.01265). Never to the policy itself, which would learn the suffix and not to think."""
+    decay: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Of a moving scorer, the share that stays at each step; absent: 0.999."""
+    clip: PositiveFloat | None = 2.0
+    """Nats a token beyond which a gain counts no further, in either direction."""
+    floor: Annotated[float, Field(le=0)] | None = None
+    """The least that a gain is paid. With 0 a thought that harms is paid what an empty one is, so that thinking of
+    nothing is no way out while most thoughts are still wrong; absent: only `clip` bounds it."""
+
+    @model_validator(mode="after")
+    def _decay_moves(self) -> Self:
+        if self.scorer == "frozen" and self.decay is not None:
+            raise ValueError(f'decay = {self.decay} has no effect with scorer = "frozen"; leave it out')
+        if self.floor is not None and self.clip is not None and self.floor <= -self.clip:
+            raise ValueError(f"floor = {self.floor:g} has no effect with clip = {self.clip:g}; leave it out")
+        return self
+
+
 RewardRecipe = (
     AnswerRewardRecipe
     | SubMatchRecipe
@@ -187,6 +220,8 @@ RewardRecipe = (
     | AnswerFromEvidenceRecipe
     | CitationRecipe
     | RubricRecipe
+    | SuffixRecipe
+    | GainRecipe
 )
 RewardTable = Annotated[RewardRecipe, Field(discriminator="kind")]
 """One `[[stage.reward]]`."""

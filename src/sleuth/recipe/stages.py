@@ -6,21 +6,23 @@ import json
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
+    Discriminator,
     Field,
     NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
+    Tag,
     model_validator,
 )
 
 from sleuth.recipe.credit import CreditRecipe
 from sleuth.recipe.data import AnsweredRowsRecipe, ExaminationRecipe, QuestionsRecipe, WorldTextRecipe
 from sleuth.recipe.engines import PoolRecipe
-from sleuth.recipe.envs import EnvRecipe, RefineEnvRecipe, Role
-from sleuth.recipe.rewards import RewardTable
-from sleuth.recipe.strict import Name, Row, StrictModel
-from sleuth.recipe.text import HeldOutThoughtsRecipe, TextRecipe, ThoughtTextRecipe
+from sleuth.recipe.envs import EnvRecipe, RefineEnvRecipe, Role, ThoughtEnvRecipe, TrainedEnvRecipe
+from sleuth.recipe.rewards import GainRecipe, RewardTable, SuffixRecipe
+from sleuth.recipe.strict import NO_KIND, Name, Row, StrictModel
+from sleuth.recipe.text import HeldOutThoughtsRecipe, PlacesRecipe, TextRecipe, ThoughtTextRecipe
 from sleuth.recipe.training import InitRecipe, TrainingRecipe
 
 _NARROWED_SUPPORT = ("top_p", "top_k", "min_p")
@@ -67,8 +69,9 @@ class LossRecipe(StrictModel):
 
     setting: Literal["grpo", "dr_grpo", "dapo", "gspo", "cispo"] | None = None
     """A published loss by its name, which sets the keys that belong to it; a key that says otherwise is refused."""
-    advantage: Literal["grpo", "centered", "rloo"] = "grpo"
-    """(x - mean) / std (arXiv:2402.03300), x - mean (arXiv:2503.20783), or leave-one-out (arXiv:2402.14740)."""
+    advantage: Literal["grpo", "centered", "rloo", "best"] = "grpo"
+    """(x - mean) / std (arXiv:2402.03300), x - mean (arXiv:2503.20783), or leave-one-out (arXiv:2402.14740); or no
+    policy gradient: the best of each group is imitated if its score is above 0 (with old = "learner")."""
     std_floor: PositiveFloat = 1e-4
     """The least standard deviation that "grpo" divides by."""
     policy_loss: Literal["clip", "cispo"] = "clip"
@@ -112,6 +115,8 @@ class LossRecipe(StrictModel):
 
     @model_validator(mode="after")
     def _old_fits(self) -> Self:
+        if self.advantage == "best" and self.old != "learner":
+            raise ValueError('old = "sampler" has no part in advantage = "best", which imitates; set old = "learner"')
         if self.old == "sampler" and self.tis_cap is not None:
             raise ValueError('tis_cap says what old = "sampler" says already; leave one of the two out')
         if self.old == "learner":
@@ -169,6 +174,22 @@ class SupervisedRecipe(TrainingRecipe):
 
 REFINER_REWARDS = ("citation", "rubric", "format")
 """What can be paid for where nothing is searched and no answer is short."""
+THOUGHT_REWARDS = ("gain", "suffix")
+"""What can be paid for where a text is thought about."""
+
+
+def _kind_of_data(table: Any) -> str:
+    kind = table.get("kind") if isinstance(table, dict) else getattr(table, "kind", None)
+    return NO_KIND if kind is None else str(kind)
+
+
+PlayedDataRecipe = Annotated[
+    Annotated[QuestionsRecipe, Tag(NO_KIND)]
+    | Annotated[TextRecipe, Tag("text")]
+    | Annotated[PlacesRecipe, Tag("places")],
+    Discriminator(_kind_of_data),
+]
+"""What episodes are about: questions, whose table says no kind, or texts to think about."""
 
 
 class GrpoRecipe(TrainingRecipe):
@@ -196,8 +217,8 @@ class GrpoRecipe(TrainingRecipe):
     """A group with fewer scored siblings is dropped and counted."""
     max_missing_fraction: Annotated[float, Field(ge=0, le=1)] = 0.5
     """Above this share of missing scores in a step the run stops and says why."""
-    data: QuestionsRecipe
-    env: EnvRecipe
+    data: PlayedDataRecipe
+    env: TrainedEnvRecipe
     engine: PoolRecipe | None = None
     """Servers that write the episodes; absent: the engine in this process does."""
     sampling: SamplingRecipe = SamplingRecipe()
@@ -213,9 +234,32 @@ class GrpoRecipe(TrainingRecipe):
                 f"min_siblings = {self.min_siblings} is more than samples_per_prompt = {self.samples_per_prompt}, "
                 "so every group would be dropped"
             )
-        if self.env.turn_tokens is not None and self.env.turn_tokens >= self.context:
+        key = "thought_tokens" if isinstance(self.env, ThoughtEnvRecipe) else "turn_tokens"
+        tokens = getattr(self.env, key)
+        if tokens is not None and tokens >= self.context:
+            raise ValueError(f"env.{key} = {tokens} leaves no room for a prompt in context = {self.context}")
+        return self
+
+    @model_validator(mode="after")
+    def _texts_are_thought_about(self) -> Self:
+        thinks = isinstance(self.env, ThoughtEnvRecipe)
+        if thinks and isinstance(self.data, QuestionsRecipe):
+            raise ValueError('data.kind is missing: an env that thinks reads texts; set kind = "places" or "text"')
+        if not thinks and not isinstance(self.data, QuestionsRecipe):
             raise ValueError(
-                f"env.turn_tokens = {self.env.turn_tokens} leaves no room for a prompt in context = {self.context}"
+                f'data.kind = "{self.data.kind}" is for env.kind = "thought"; "{self.env.kind}" asks questions'
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _gains_are_known_late(self) -> Self:
+        gains = [reward for reward in self.reward if isinstance(reward, GainRecipe)]
+        if len(gains) > 1:
+            raise ValueError('reward has kind = "gain" twice; leave one of them out')
+        if gains and self.replace_no_signal:
+            raise ValueError(
+                f"replace_no_signal = {self.replace_no_signal} needs scores while episodes are played, and gains are "
+                "told behind them all; leave it out"
             )
         return self
 
@@ -231,8 +275,9 @@ class GrpoRecipe(TrainingRecipe):
 
     @model_validator(mode="after")
     def _credit_has_searches_to_pay(self) -> Self:
-        if self.credit is not None and isinstance(self.env, RefineEnvRecipe):
-            raise ValueError("credit pays searches, and an env that refines makes none; leave it out")
+        if self.credit is not None and self.env.kind != "search":
+            doing = "refines" if isinstance(self.env, RefineEnvRecipe) else "thinks"
+            raise ValueError(f"credit pays searches, and an env that {doing} makes none; leave it out")
         return self
 
     @model_validator(mode="after")
@@ -242,6 +287,17 @@ class GrpoRecipe(TrainingRecipe):
                 raise ValueError(
                     f'reward.{index}.kind = "{reward.kind}" reads the answer of a search; an env that refines is paid '
                     f"by {' or '.join(json.dumps(kind) for kind in REFINER_REWARDS)}"
+                )
+        for index, reward in enumerate(self.reward):
+            if (reward.kind in THOUGHT_REWARDS) != isinstance(self.env, ThoughtEnvRecipe):
+                raise ValueError(
+                    f'reward.{index}.kind = "{reward.kind}": an env that thinks is paid by '
+                    f"{' or '.join(json.dumps(kind) for kind in THOUGHT_REWARDS)}, and no other is"
+                )
+            if isinstance(reward, SuffixRecipe) and not getattr(self.env, "suffix_tokens", 0):
+                raise ValueError(
+                    f'reward.{index}.kind = "suffix" judges what is written behind a thought: set env.suffix_tokens, '
+                    "such as 128"
                 )
         return self
 

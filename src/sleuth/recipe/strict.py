@@ -9,6 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 Item = TypeVar("Item")
 
+NO_KIND = "none"
+"""The tag, in pydantic's complaints, of a table that says no kind where others do."""
+
 FilePath = Annotated[Path, Field(strict=False)]
 """A path as a person types it: relative ones start at the working directory, as on a command line."""
 

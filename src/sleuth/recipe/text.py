@@ -68,6 +68,21 @@ class ThoughtTextRecipe(DocumentsRecipe):
     """Longer rows end here; a thought that does not fit whole is left out with all behind it."""
 
 
+class PlacesRecipe(DocumentsRecipe):
+    """The places of documents at which somebody thought: what stands before one, other thoughts there included, and the
+    text behind it, without any. Of each document the first place that has enough on both sides."""
+
+    kind: Literal["places"]
+    prefix_tokens: PositiveInt = 384
+    """Tokens before a place, at most so many, the last ones."""
+    suffix_tokens: PositiveInt = 128
+    """Tokens behind it, at most so many, the first ones."""
+    least_before: PositiveInt = 1
+    """A place with fewer tokens of text before it is passed over."""
+    least_behind: PositiveInt = 1
+    """Likewise, behind it."""
+
+
 class HeldOutThoughtsRecipe(DocumentsRecipe):
     """Documents with thoughts that are never trained: `[stage.held_out]`."""
 

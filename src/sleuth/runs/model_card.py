@@ -11,7 +11,7 @@ from sleuth import __version__
 from sleuth.dialects import Dialect
 from sleuth.dialects.refine import refines
 from sleuth.prompts.published import QUESTION
-from sleuth.recipe import OnlineDpoRecipe, Recipe, StageRecipe
+from sleuth.recipe import GrpoRecipe, OnlineDpoRecipe, Recipe, StageRecipe, ThoughtEnvRecipe
 from sleuth.recipe.toml_writer import emit_value
 from sleuth.runs.base_card import Inherited, inherited_from
 from sleuth.runs.protocol import ProtocolCard
@@ -106,6 +106,15 @@ def _how_to_run(checkpoint: Path, protocol: ProtocolCard | None, trained: StageR
     if isinstance(trained, OnlineDpoRecipe):
         compared = f"sleuth eval {checkpoint} --win-rate RECIPE --against MODEL    # its continuations beside another's"
         return ["```", compared, "```", "", "It continues text: any server of plain completions runs it too."]
+    if isinstance(trained, GrpoRecipe) and isinstance(trained.env, ThoughtEnvRecipe):
+        probe = f"sleuth probe {checkpoint} --thoughts RECIPE    # whether its thoughts are of use"
+        return [
+            "```",
+            probe,
+            "```",
+            "",
+            "It continues text and thinks between tags: any server of completions runs it.",
+        ]
     index = "" if protocol is not None and refines(protocol.dialect) else " --index DIR"
     lines = ["```", f"sleuth eval {checkpoint} --questions FILE{index}", "```"]
     if index:

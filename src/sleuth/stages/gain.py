@@ -18,8 +18,8 @@ from sleuth.dialects import Dialect
 from sleuth.envs.frames import TextFrame
 from sleuth.envs.results import result_pieces
 from sleuth.learn.batch import Row
-from sleuth.learn.row_logprobs import row_logprobs
 from sleuth.render import Renderer
+from sleuth.stages.counterfactual import Telling, read_twice
 from sleuth.types import Passage, Segment, SleuthError, Trajectory
 
 Removed = Literal["search", "passage"]
@@ -81,24 +81,29 @@ def gains(
     chat template: only a text can be told again without them.
     """
     require_text(dialect)
-    rows: list[Row] = []
-    asked: list[list[tuple[int, Look, int | None]]] = []  # by trajectory: number, look, and the passage's place
-    for trajectory in trajectories:
-        cases = [
+    asked = [
+        [
             (number, look, place)
             for number, look in enumerate(looks(trajectory))
             for place in ([None] if removed == "search" else range(len(look.passages)))
             if look.passages
         ]
-        asked.append(cases)
-        rows.append(_row(trajectory.segments, after=0))
-        rows += [_row_without(trajectory, look, place, dialect, renderer) for _, look, place in cases]
-    values = iter(zip(rows, row_logprobs(model, rows, budget=budget, temperature=temperature), strict=True))
-    found = []
-    for trajectory, cases in zip(trajectories, asked, strict=True):
-        _, whole = next(values)
-        found.append([_gain(trajectory, case, whole, next(values)[1]) for case in cases])
-    return found
+        for trajectory in trajectories
+    ]  # by trajectory: number, look, and the passage's place
+    tellings = [
+        Telling(
+            as_it_is=_row(trajectory.segments, after=0),
+            otherwise=_row_without(trajectory, look, place, dialect, renderer),
+            behind=_tokens(trajectory.segments[look.stop :]),
+        )
+        for trajectory, cases in zip(trajectories, asked, strict=True)
+        for _, look, place in cases
+    ]
+    values = (read.gained for read in read_twice(model, tellings, budget=budget, temperature=temperature))
+    return [
+        [_gain(trajectory, case, next(values)) for case in cases]
+        for trajectory, cases in zip(trajectories, asked, strict=True)
+    ]
 
 
 def require_text(dialect: Dialect) -> None:
@@ -110,28 +115,25 @@ def require_text(dialect: Dialect) -> None:
         )
 
 
-def _gain(
-    trajectory: Trajectory, case: tuple[int, Look, int | None], whole: Sequence[float], without: Sequence[float]
-) -> Gain:
-    """From the log-probabilities of the story's tokens as it was and as it is told without."""
+def _gain(trajectory: Trajectory, case: tuple[int, Look, int | None], values: Sequence[float]) -> Gain:
+    """From what each token behind the look gained."""
     number, look, place = case
     behind = [token for segment in trajectory.segments[look.stop :] for token in segment.tokens]
     shown = {token for segment in trajectory.segments[look.first : look.stop] for token in segment.tokens}
-    gained = [one - other for one, other in zip(_last(whole, len(behind)), _last(without, len(behind)), strict=True)]
-    last = sum(len(segment.tokens) for segment in trajectory.segments[_last_turn(trajectory) :])
+    last = _tokens(trajectory.segments[_last_turn(trajectory) :])
     return Gain(
         number=number,
         look=look,
         passage=None if place is None else look.passages[place],
-        value=sum(gained),
-        found=sum(nats for token, nats in zip(behind, gained, strict=True) if token in shown),
-        answer=sum(_last(gained, last)),
+        value=sum(values),
+        found=sum(nats for token, nats in zip(behind, values, strict=True) if token in shown),
+        answer=sum(values[len(values) - last :]),
         tokens=sum(len(segment.tokens) for segment in trajectory.segments[look.stop :] if segment.author == "policy"),
     )
 
 
-def _last(values: Sequence[float], count: int) -> Sequence[float]:
-    return values[len(values) - count :]
+def _tokens(segments: Sequence[Segment]) -> int:
+    return sum(len(segment.tokens) for segment in segments)
 
 
 def _last_turn(trajectory: Trajectory) -> int:

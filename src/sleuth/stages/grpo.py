@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import time
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +14,24 @@ from transformers import PreTrainedModel
 
 from sleuth.build import (
     Bench,
+    ThoughtSetting,
     answer_scorer_of,
     engine_of,
     judges_in,
     misfits_of,
     optimisation_of,
+    played_tasks,
     policy_loss_of,
     reward_of,
     reward_spec_of,
     setting_of,
 )
-from sleuth.data.questions import questions_hash, select_tasks
+from sleuth.data.questions import questions_hash
 from sleuth.dialects.refine import refines
+from sleuth.engines.stops import end_tokens
 from sleuth.learn.advantages import has_signal
 from sleuth.learn.policy import NotFiniteError, Policy, frozen_copy, no_update
+from sleuth.recipe.envs import SearchEnvRecipe
 from sleuth.recipe.stages import GrpoRecipe
 from sleuth.render import Renderer
 from sleuth.rollout import Rollout
@@ -46,6 +49,8 @@ from sleuth.stages.memory import TokenBudget
 from sleuth.stages.red_team import Attack, attack
 from sleuth.stages.stage_run import Saved, StageRun, last_step
 from sleuth.stages.step_figures import Advantages, probe_lines, sampled_entropy, step_figures, values_of
+from sleuth.stages.thinking import Thoughts, shuffled_scores
+from sleuth.stages.thought_gain import gain_in
 from sleuth.stages.training import train
 from sleuth.stages.weighing import advantages_of, teaches, training_batch
 from sleuth.types import Group, SleuthError, Task
@@ -81,7 +86,8 @@ class Learner:
         self.bench = bench
         self.model, self.tokenizer = run.load(saved.checkpoint if saved else run.model)
         self.renderer = Renderer(self.tokenizer)
-        self.order = EndlessOrder(select_tasks(stage.data), seed=run.key, taken=saved.state["asked"] if saved else 0)
+        tasks = played_tasks(stage, self.tokenizer)
+        self.order = EndlessOrder(tasks, seed=run.key, taken=saved.state["asked"] if saved else 0)
         self.setting = setting_of(stage.env, self.tokenizer, self.order.items)
         if stage.credit is not None:
             require_text(self.setting.dialect)
@@ -89,12 +95,14 @@ class Learner:
         self.engine, servers = engine_of(
             stage, self.model, self.tokenizer, weights=run.folder.path / "weights", say=run.folder.say
         )
+        self.frozen = self._frozen(saved)
         self.policy = Policy(
             self.model,
             optimisation_of(stage),
-            self._reference(saved),
+            self.frozen if stage.loss.beta else None,
             gradient_checkpointing=stage.gradient_checkpointing,
         )
+        self.thoughts = self._thoughts(saved)
         self.budget = TokenBudget(stage.tokens_per_micro_batch, run.folder.say)
         self.asked = self.order.taken  # by the end of the last step; those of the next may be under way
         self.next: Ahead[Played] | None = None
@@ -103,9 +111,7 @@ class Learner:
         questions = questions_hash(self.order.items)
         self.judges = require_accurate(judges_in(stage.reward), bench, run.folder)
         self.reward_spec = reward_spec_of(stage.reward, bench.identity)
-        self.protocol = self.setting.protocol(
-            answer_scorer_of(stage.reward), stage.context, reward=self.reward_spec, questions_sha256=questions
-        )
+        self.protocol = self._protocol(questions)
         if saved:
             run.require_same_reward(saved, self.reward_spec)
             self.policy.load_state_dict(saved.state["policy"])
@@ -115,7 +121,7 @@ class Learner:
             run.folder.manifest.set_pool(stage.name, servers)
         run.folder.manifest.add_hashes(
             questions=questions,
-            protocol=self.protocol.hash,
+            protocol=self.protocol.hash if self.protocol else "none",
             reward=self.reward_spec.hash,
             corpus=self.setting.corpus_sha256 or "none",
         )
@@ -123,8 +129,8 @@ class Learner:
     def opening(self) -> list[str]:
         """Where the protocol is another than that of the weights the stage begins with, and what the policy can do
         before it has learned anything, in sentences."""
-        before = ProtocolCard.read(Path(self.run.model))
-        changed = differences(before, self.protocol, ("the first checkpoint", "this stage")) if before else []
+        before, now = ProtocolCard.read(Path(self.run.model)), self.protocol
+        changed = differences(before, now, ("the first checkpoint", "this stage")) if before and now else []
         lines = [f"another protocol: {sentence}" for sentence in changed]
         lines += misfits_of(self.stage.reward, self.setting)
         if self._is_attacked:
@@ -132,9 +138,9 @@ class Learner:
         if not self.stage.probe_prompts:
             return lines
         tasks = self.order.peek(self.stage.probe_prompts)
-        played = asyncio.run(self._groups(tasks, step=0, first_prompt=0))
+        played, _ = self._paid(asyncio.run(self._groups(tasks, step=0, first_prompt=0)), 0)
         self.bench.figures()  # what was asked of the probe is no step's
-        return lines + probe_lines(played, searches=not refines(self.setting.dialect))
+        return lines + probe_lines(played, searches=isinstance(self.stage.env, SearchEnvRecipe))
 
     def step(self, step: int) -> dict[str, Any]:
         """One optimiser step on fresh episodes; its figures."""
@@ -145,10 +151,12 @@ class Learner:
         self.next = Ahead(lambda: self._play(step + 1)) if self._ahead and step < last_step(self.stage) else None
         self.engine.rest()
         played = time.monotonic()
-        groups, credit = self._credited(groups)
+        groups, paid = self._paid(groups, step)
         advantages = [advantages_of(group, self.stage, replaced=at in replaced) for at, group in enumerate(groups)]
         self._require_enough(groups, advantages)
         update = self._update(groups, advantages)
+        if self.thoughts is not None and update["loss"] is not None:
+            self.thoughts.follow(self.model)
         learned = time.monotonic()
         if self.next is not None:  # a turn is written by one version of the weights, whole
             self.next.wait()
@@ -163,7 +171,7 @@ class Learner:
         seconds = {"seconds_rollout": played - started + waited, "seconds_update": updated - played - waited}
         figures = step_figures(groups, advantages, replaced) | rollouts.judged
         figures |= {"off_policy_fraction": stale} if self._ahead else {}
-        return figures | credit | update | seconds | dict(self.engine.figures()) | self._attacked(step)
+        return figures | paid | update | seconds | dict(self.engine.figures()) | self._attacked(step)
 
     def close(self) -> None:
         """Nothing is under way any more."""
@@ -213,6 +221,7 @@ class Learner:
             "asked": self.asked,
             "budget": self.budget.tokens,
             "reward": self.reward_spec.model_dump(mode="json"),
+            **({"scorer": self.thoughts.state_dict()} if self.thoughts is not None else {}),
         }
         beside = {CARDS: in_file(self.judges)} if self.judges else {}
         return self.run.save(step, self.model, self.tokenizer, state, protocol=self.protocol, beside=beside)
@@ -250,12 +259,15 @@ class Learner:
             first_prompt=first_prompt,
             reward=self.reward,
         )
-        if any(reward.shuffle for reward in stage.reward):
+        if any(reward.shuffle for reward in stage.reward) and self.thoughts is None:
             groups = shuffled_scores(groups, key=(*self.run.key, step))
         return groups
 
-    def _credited(self, groups: list[Group]) -> tuple[list[Group], dict[str, float]]:
-        """With what each search is paid by itself, where the recipe pays for it; and the figures of that."""
+    def _paid(self, groups: list[Group], step: int) -> tuple[list[Group], dict[str, Any]]:
+        """With what is told behind all episodes: what thoughts gained, and what each search is paid by itself, where
+        the recipe pays for it; and the figures of that."""
+        if self.thoughts is not None:
+            return self.thoughts.paid(groups, self.budget, (*self.run.key, step))
         recipe = self.stage.credit
         if recipe is None:
             return groups, {}
@@ -300,19 +312,30 @@ class Learner:
             "nothing was trained: mend the cause and start the run again"
         )
 
-    def _reference(self, saved: Saved | None) -> PreTrainedModel | None:
-        """The weights the stage began with, where the loss measures a distance to them."""
-        if not self.stage.loss.beta:
+    def _protocol(self, questions: str) -> ProtocolCard | None:
+        """What travels with the checkpoints; a policy that thinks about texts is asked nothing."""
+        if isinstance(self.setting, ThoughtSetting):
+            return None
+        return self.setting.protocol(
+            answer_scorer_of(self.stage.reward),
+            self.stage.context,
+            reward=self.reward_spec,
+            questions_sha256=questions,
+        )
+
+    def _thoughts(self, saved: Saved | None) -> Thoughts | None:
+        if not isinstance(self.setting, ThoughtSetting):
+            return None
+        moved = saved.state["scorer"] if saved else {}
+        ends = end_tokens(self.model.generation_config, self.tokenizer)
+        return Thoughts(self.stage, self.setting, ends, self.frozen, moved)
+
+    def _frozen(self, saved: Saved | None) -> PreTrainedModel | None:
+        """The weights the stage began with, where the loss measures a distance to them or thoughts are scored by
+        them."""
+        if not self.stage.loss.beta and gain_in(self.stage.reward) is None:
             return None
         return frozen_copy(self.run.load(self.run.model)[0] if saved else self.model)
-
-
-def shuffled_scores(groups: Sequence[Group], key: tuple[int, ...]) -> list[Group]:
-    """Control arm: the step's scores dealt out anew, so that they say nothing about the episodes they land on."""
-    scores = [score for group in groups for score in group.scores]
-    random.Random(f"shuffle {key}").shuffle(scores)
-    dealt = iter(scores)
-    return [replace(group, scores=tuple(next(dealt) for _ in group.scores)) for group in groups]
 
 
 def _shown(figure: float | None) -> str:

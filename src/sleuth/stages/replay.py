@@ -18,6 +18,7 @@ from sleuth.runs.checkpoints import load_state, step_name, step_of
 from sleuth.runs.rollouts import read_advantages, read_rollouts
 from sleuth.stages.stage_run import StageRun
 from sleuth.stages.step_figures import Advantages, values_of
+from sleuth.stages.thought_gain import gain_in
 from sleuth.stages.weighing import advantages_of, teaches, training_batch
 from sleuth.types import Group, SleuthError
 
@@ -62,13 +63,17 @@ def replay(
     """Step `step` of the run, which is one of `run`'s stage, as recorded and under the stage `changed`.
 
     The weights before it are those of the nearest earlier checkpoint, or of the model that the stage began with, and
-    the updates of the steps between, made again from their rollouts. Shuffled scores cannot be dealt again: they stay,
-    and so do the credits of single searches. A judge is asked only where the rewards are others, and then for what
-    was not kept.
+    the updates of the steps between, made again from their rollouts. Shuffled scores cannot be dealt again, and gains
+    of thoughts not be read again: they stay, and so do the credits of single searches. A judge is asked only where the
+    rewards are others, and then for what was not kept.
     Raises SleuthError where a file is missing.
     """
     stage = run.recipe.stage[run.index]
     assert isinstance(stage, GrpoRecipe)
+    if gain_in(changed.reward) != gain_in(stage.reward):
+        raise SleuthError(
+            'kind = "gain": what thoughts gained was told while the run had its scorer; leave it as it is'
+        )
     rows = {row["step"]: row for row in run.folder.metrics.rows() if row["stage"] == stage.name}
     if step not in rows:
         raise SleuthError(f"{run.folder.path}: stage {stage.name} has recorded no step {step}")
@@ -81,7 +86,7 @@ def replay(
         progress(between - begun.step, step - begun.step)
     groups, advantages = _recorded(run, step)
     anew = groups
-    if not any(reward.shuffle for reward in changed.reward):
+    if not any(reward.shuffle for reward in changed.reward) and gain_in(changed.reward) is None:
         tokenizer = load_tokenizer(str(run.model))
         with Bench(run.folder.verdicts, asks=changed.reward != stage.reward) as bench:
             reward = reward_of(changed.reward, dialect_in(changed.env), tokenizer, bench)

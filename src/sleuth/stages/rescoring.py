@@ -21,6 +21,7 @@ from sleuth.runs.checkpoints import step_name
 from sleuth.runs.rollouts import read_rollouts
 from sleuth.stages.stage_run import StageRun
 from sleuth.stages.step_figures import values_of
+from sleuth.stages.thought_gain import gain_in
 from sleuth.types import Group, SleuthError
 
 
@@ -78,6 +79,8 @@ def rescore(
     assert isinstance(stage, GrpoRecipe)
     if any(reward.shuffle for reward in (*stage.reward, *rewards)):
         raise SleuthError("shuffle = true: scores that were dealt out anew say nothing about their episodes")
+    if gain_in((*stage.reward, *rewards)) is not None:
+        raise SleuthError('kind = "gain": thoughts are scored by the weights that the stage began with; train again')
     steps = range(run.first_step + 1, run.first_step + stage.steps + 1)
     files = [file for step in steps if (file := run.folder.rollouts / f"{step_name(step)}.parquet").exists()]
     if not files:

@@ -10,16 +10,10 @@ from typing import Any
 
 from sleuth.build import Place
 from sleuth.evaluation.intervals import Measured, paired_bootstrap
+from sleuth.stages.thought_arms import GENERIC
 from sleuth.stages.thought_figures import Scorer, places_of, suffix_nlls
 from sleuth.types import Document
 
-GENERIC = (
-    "Let me think about what comes next.",
-    "This part matters for what follows.",
-    "I should keep in mind what was said so far.",
-    "What would the writer say here?",
-)
-"""Thoughts without content."""
 SUFFIX_TOKENS = 64
 """So many tokens behind a thought are looked at: its influence fades."""
 LEAST = 16

@@ -10,10 +10,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from sleuth.build import Setting, answer_scorer_of, reward_spec_of, setting_of
-from sleuth.data.questions import questions_hash, select_tasks
+from sleuth.build import Setting, answer_scorer_of, played_tasks, reward_spec_of, setting_of
+from sleuth.data.questions import questions_hash
 from sleuth.learn.batch import Row, collate
-from sleuth.recipe.envs import EnvRecipe, SearchEnvRecipe
+from sleuth.recipe.envs import EnvRecipe, SearchEnvRecipe, TrainedEnvRecipe
 from sleuth.recipe.stages import HintRecipe, WarmStartRecipe
 from sleuth.render import Renderer
 from sleuth.stages.endless_order import EndlessOrder
@@ -78,7 +78,7 @@ class Lesson:
         self.run = run
         self.played_as = run.recipe.warmed(run.index)
         self.model, self.tokenizer = run.load(run.model)
-        questions = select_tasks(self.played_as.data)
+        questions = played_tasks(self.played_as, self.tokenizer)
         self.tasks = EndlessOrder(questions, seed=run.key).take(stage.prompts)
         env, reward = self.played_as.env, self.played_as.reward
         self.real = setting_of(env, self.tokenizer, self.tasks)
@@ -132,7 +132,7 @@ class Lesson:
         return examination.ask(self.tasks, f"{self.stage.name}, {ARMS[arm]}")
 
 
-def hinted_env(env: EnvRecipe, hint: HintRecipe) -> EnvRecipe:
+def hinted_env(env: TrainedEnvRecipe, hint: HintRecipe) -> EnvRecipe:
     """The environment with the hint in it."""
     assert isinstance(env, SearchEnvRecipe)  # a recipe in which anything else is warmed up cannot be read
     role = hint.prompt_role or env.prompt_role

@@ -1,0 +1,55 @@
+"""`sleuth eval MODEL --reasoning RECIPE`: problems answered several times each, as a recipe's stage does."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from sleuth.cli.figures import print_figures
+from sleuth.cli.out_file import require_file
+from sleuth.types import SleuthError
+
+if TYPE_CHECKING:
+    from sleuth.recipe import ReasonRecipe, Recipe
+
+
+def evaluate_reasoning(model: str, recipe: Path, out: Path | None, as_json: bool) -> None:
+    """Print the figures of the first `reason` stage of a recipe for `model`, set by set and their means."""
+    from sleuth.build import context_of, load_model
+    from sleuth.evaluation.intervals import Measured
+    from sleuth.recipe import load_recipe
+    from sleuth.runs.atomic import write_text
+    from sleuth.stages.reason import Solver, reasoned, require_problems
+
+    resolved = load_recipe(recipe)
+    stage = _stage(resolved, recipe)
+    if out is not None:
+        require_file(out)
+    loaded, tokenizer = load_model(model, dtype=resolved.dtype, device=resolved.device)
+    require_problems(stage, tokenizer, context_of(loaded))
+    found = reasoned(stage, Solver(name=model, model=loaded, tokenizer=tokenizer), seed=resolved.seed)
+    *_, suite = found
+    for name, contents in found.items() if out is not None else ():
+        assert out is not None
+        place = out if name == suite else out.with_name(f"{out.stem}@{name.partition('@')[2]}.json")
+        write_text(place, json.dumps({"name": name, **contents}, ensure_ascii=False, indent=1) + "\n")
+    if as_json:
+        typer.echo(json.dumps({"name": Path(model).name, **found[suite]}))
+        return
+    for name, contents in found.items():
+        figures = {
+            key: Measured(**value) for key, value in contents.items() if isinstance(value, dict) and "low" in value
+        }
+        print_figures(f"{model}, {name}", figures)
+
+
+def _stage(recipe: Recipe, file: Path) -> ReasonRecipe:
+    from sleuth.recipe import ReasonRecipe
+
+    stage = next((stage for stage in recipe.stage if isinstance(stage, ReasonRecipe)), None)
+    if stage is None:
+        raise SleuthError(f'{file}: has no stage of kind = "reason" to ask as; add one')
+    return stage

@@ -1,0 +1,91 @@
+"""`sleuth probe MODEL --thoughts RECIPE`: whether a model's thoughts are of use, as a recipe probes them."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from sleuth.cli.out_file import require_file
+from sleuth.types import SleuthError
+
+if TYPE_CHECKING:
+    from sleuth.recipe import ProbeRecipe, Recipe
+
+ARMS = ("sampled", "blank", "generic", "swapped", "within", "teacher")
+
+
+def probe_thoughts(model: str, recipe: Path, limit: int | None, out: Path | None, as_json: bool) -> None:
+    """Print the figures of the first `probe` stage of a recipe for `model`, and leave the certificate in its folder.
+    `limit` takes fewer places than the recipe does."""
+    from sleuth.build import Bench, load_model
+    from sleuth.build.models import context_of
+    from sleuth.recipe import load_recipe
+    from sleuth.stages.thought_probe import Thinker, probed, require_places, write_certificate, write_probe
+
+    resolved = load_recipe(recipe)
+    stage = _stage(resolved, recipe)
+    if limit is not None:
+        stage = stage.model_copy(update={"data": stage.data.model_copy(update={"limit": limit})})
+    if out is not None:
+        require_file(out)
+    loaded, tokenizer = load_model(model, dtype=resolved.dtype, device=resolved.device)
+    require_places(stage, tokenizer, context_of(loaded))
+    with tempfile.TemporaryDirectory() as folder, Bench(Path(folder) / "verdicts.sqlite") as bench:
+        thinker = Thinker(name=model, model=loaded, tokenizer=tokenizer)
+        contents = {"name": Path(model).name, **probed(stage, thinker, bench, seed=resolved.seed)}
+    kept = write_certificate(model, contents)
+    if out is not None:
+        write_probe(out, contents)
+    figures = {name: value for name, value in contents.items() if name != "records"}
+    if as_json:
+        typer.echo(json.dumps(figures))
+    else:
+        _print(figures, kept)
+
+
+def _stage(recipe: Recipe, file: Path) -> ProbeRecipe:
+    from sleuth.recipe import ProbeRecipe
+
+    stage = next((stage for stage in recipe.stage if isinstance(stage, ProbeRecipe)), None)
+    if stage is None:
+        raise SleuthError(f'{file}: has no stage of kind = "probe" to probe as; add one')
+    return stage
+
+
+def _print(figures: dict[str, Any], kept: Path | None) -> None:
+    """A line an arm: what it gained, by how much the model's own beats it, and which suffixes came to the true one."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for heading in ("arm", "gain", "own over it", "right", "own over it", "n"):
+        table.add_column(heading, justify="left" if heading == "arm" else "right", no_wrap=True)
+    for arm in ARMS:
+        named = [figures.get(f"{name}_{arm}") for name in ("gain", "over", "right", "right_over")]
+        gain, over, right, right_over = map(_cell, named)
+        count = next((one["n"] for one in named if one), None)
+        if count:
+            table.add_row(arm, gain, over, right, right_over, f"{count:,}")
+    typer.echo(f"thoughts of {figures['model']}, in nats a token of the true suffix")
+    Console().print(table)
+    typer.echo(f"An empty thought leaves {_line(figures['blank_nll'])} to gain. Intervals are of 95 %, over documents.")
+    needed = {name: count for name, count in figures["documents_needed"].items() if count}
+    counts = ", ".join(f"{name} {count:,}" for name, count in needed.items())
+    typer.echo(f"Documents that would show differences of this size, in four of five cases: {counts or 'not known'}.")
+    certificate = figures["certificate"]
+    typer.echo(f"{'PASS' if certificate['passes'] else 'No certificate'}: {certificate['claim']}.")
+    if kept is not None:
+        typer.echo(f"{kept}: the certificate")
+
+
+def _cell(figure: dict[str, float] | None) -> str:
+    return "" if figure is None else f"{figure['value']:.3f}\n{figure['low']:.2f} to {figure['high']:.2f}"
+
+
+def _line(figure: dict[str, float]) -> str:
+    return f"{figure['value']:.3f} ({figure['low']:.3f} to {figure['high']:.3f})"

@@ -1,0 +1,141 @@
+"""Problems that ask for reasoning, in the layouts of four test sets:
+
+- `gsm8k` (arXiv:2110.14168): `question`, and `answer`, which ends with `#### 72`;
+- `math_500` (arXiv:2305.20050): `problem`, `answer`, `unique_id`, `subject`;
+- `gpqa_diamond` (arXiv:2311.12022): `Question`, `Correct Answer`, `Incorrect Answer 1` to `3`, `Record ID`, in csv too;
+- `olympiad_bench` (arXiv:2402.14008): `question`, `final_answer` (a list), `is_multiple_answer`, `id`; rows with
+  pictures and proofs without an answer are passed over.
+"""
+
+from __future__ import annotations
+
+import csv
+import random
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from sleuth.data.hub import local_file
+from sleuth.data.rows import Row, checked_text, read_rows, text_of, texts_of
+from sleuth.types import SleuthError
+
+Layout = Literal["gsm8k", "math_500", "gpqa_diamond", "olympiad_bench"]
+LAYOUTS: tuple[Layout, ...] = get_args(Layout)
+WRONG = ("Incorrect Answer 1", "Incorrect Answer 2", "Incorrect Answer 3")
+COLUMNS = (
+    *("id", "question", "answer", "problem", "unique_id", "subject", "final_answer", "is_multiple_answer", "modality"),
+    *("image_1", "subfield", "Question", "Correct Answer", *WRONG, "Record ID", "Subdomain"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """`Problem(id="math_500/7", text="What is 1+1?", answer="2", form="boxed")`. With `choices`, `answer` is the letter
+    of one of them; with `several` it is a list whose order does not matter. `kind` only groups figures."""
+
+    id: str
+    text: str
+    answer: str
+    form: Literal["number", "boxed", "choice"]
+    kind: str = ""
+    choices: tuple[str, ...] = ()
+    several: bool = False
+
+    @property
+    def guess(self) -> float:
+        """The probability that somebody is right who guesses."""
+        return 1 / len(self.choices) if self.choices else 0.0
+
+
+def load_problems(layout: Layout, path: Path, limit: int | None = None) -> list[Problem]:
+    """The first `limit` problems of a file, here or on the hub. Raises SleuthError with file:line for a row that is
+    none, for an id that was used before, and for a file without problems."""
+    problems: dict[str, Problem] = {}
+    read = (found for where, row in _rows(path) if (found := READERS[layout](row, where)) is not None)
+    for problem in islice(read, limit):
+        if problem.id in problems:
+            raise SleuthError(f"{path}: id {problem.id!r} was used by an earlier problem; ids should be unique")
+        problems[problem.id] = problem
+    if not problems:
+        raise SleuthError(f"{path}: holds no problem in the layout {layout!r}")
+    return list(problems.values())
+
+
+def _rows(path: Path) -> Iterator[tuple[str, Row]]:
+    file = local_file(path)
+    if file.suffix != ".csv":
+        yield from read_rows(file, COLUMNS)
+        return
+    if not file.is_file():
+        raise SleuthError(f"{file}: no such file")
+    with file.open(newline="", encoding="utf-8") as lines:
+        for number, row in enumerate(csv.DictReader(lines), start=2):
+            yield f"{file}:{number}", row
+
+
+def _gsm8k(row: Row, where: str) -> Problem:
+    reasoning, marked, answer = text_of(row, "answer", where).rpartition("####")
+    if not marked or not answer.strip():
+        raise SleuthError(f"{where}: `answer` should end with #### and a number, found {reasoning[-40:]!r}")
+    return Problem(
+        id=_id(row.get("id"), "gsm8k", where),
+        text=text_of(row, "question", where).strip(),
+        answer=answer.strip(),
+        form="number",
+    )
+
+
+def _math_500(row: Row, where: str) -> Problem:
+    return Problem(
+        id=_id(row.get("unique_id"), "math_500", where),
+        text=text_of(row, "problem", where).strip(),
+        answer=text_of(row, "answer", where).strip(),
+        form="boxed",
+        kind=str(row.get("subject") or ""),
+    )
+
+
+def _gpqa_diamond(row: Row, where: str) -> Problem:
+    id_ = _id(row.get("Record ID"), "gpqa_diamond", where)
+    right = text_of(row, "Correct Answer", where).strip()
+    choices = [right, *(text_of(row, key, where).strip() for key in WRONG)]
+    order = random.Random(f"choices {id_}").sample(range(len(choices)), len(choices))  # the same ones for ever
+    return Problem(
+        id=id_,
+        text=text_of(row, "Question", where).strip(),
+        answer="ABCD"[order.index(0)],
+        form="choice",
+        kind=str(row.get("Subdomain") or ""),
+        choices=tuple(choices[at] for at in order),
+    )
+
+
+def _olympiad_bench(row: Row, where: str) -> Problem | None:
+    answers = texts_of(row.get("final_answer"), "final_answer", where)
+    pictured = row.get("image_1") is not None or str(row.get("modality") or "Text-only") != "Text-only"
+    if pictured or not answers:
+        return None
+    return Problem(
+        id=_id(row.get("id"), "olympiad_bench", where),
+        text=text_of(row, "question", where).strip(),
+        answer=", ".join(answer.strip().strip("$") for answer in answers),
+        form="boxed",
+        kind=str(row.get("subfield") or ""),
+        several=bool(row.get("is_multiple_answer")) or len(answers) > 1,
+    )
+
+
+def _id(given: Any, layout: Layout, where: str) -> str:
+    """A row without an id is named after its place."""
+    own = f"row_{where.rpartition(':')[2]}" if given is None else str(given)
+    return f"{layout}/{checked_text(own, 'id', where)}"
+
+
+READERS: Mapping[Layout, Callable[[Row, str], Problem | None]] = {
+    "gsm8k": _gsm8k,
+    "math_500": _math_500,
+    "gpqa_diamond": _gpqa_diamond,
+    "olympiad_bench": _olympiad_bench,
+}

@@ -1,0 +1,38 @@
+"""What tells whether thoughts are of use: `[[stage]]` of kind "probe"."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+
+from sleuth.recipe.envs import ThoughtEnvRecipe
+from sleuth.recipe.judges import ContinuationJudgeTable
+from sleuth.recipe.strict import Name, StrictModel
+from sleuth.recipe.text import PlacesRecipe, TextRecipe
+
+
+class ProbeRecipe(StrictModel):
+    """The model's thoughts at held-out places against none, empty phrases, foreign ones and a teacher's, by what they
+    make of the true suffix; written to `eval/NAME.json`, and into the model's folder as a certificate."""
+
+    kind: Literal["probe"]
+    name: Name
+    """The file's name, such as "thoughts"."""
+    data: Annotated[TextRecipe | PlacesRecipe, Field(discriminator="kind")]
+    env: ThoughtEnvRecipe
+    """Its budgets. With suffix_tokens each arm's suffixes are written too, for the judge."""
+    samples: PositiveInt = 4
+    """Thoughts at each place."""
+    temperature: PositiveFloat = 1.0
+    """At which thoughts and suffixes are sampled."""
+    slots: PositiveInt = 64
+    """Sequences the in-process engine writes at once; changes memory and speed."""
+    judge: ContinuationJudgeTable | None = None
+    """Who decides whether a written suffix comes to the true one; absent: none is written."""
+
+    @model_validator(mode="after")
+    def _written_for_somebody(self) -> Self:
+        if (self.judge is not None) != bool(self.env.suffix_tokens):
+            raise ValueError("judge reads suffixes that are written: give it and env.suffix_tokens, or neither")
+        return self

@@ -1,0 +1,124 @@
+"""A thought in a text: what stands where, by whom, token by token."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sleuth.build import THINK, thought_setting, thought_tokens
+from sleuth.engines.scripted import ScriptedEngine
+from sleuth.envs.thought import thinking_of
+from sleuth.learn.batch import trajectory_row
+from sleuth.recipe import ThoughtEnvRecipe
+from sleuth.render import Renderer, load_tokenizer
+from sleuth.rollout import Rollout
+from sleuth.types import Continuation, Sampling, Segment, Task, Trajectory
+
+TOKENIZER = load_tokenizer(str(Path(__file__).parents[2] / "models" / "tiny-base"))
+RENDERER = Renderer(TOKENIZER)
+BEFORE, BEHIND = " Tamton is a town in Osmark. The region of Tamton is", " Osmark."
+
+
+def tokens(text: str) -> tuple[int, ...]:
+    return tuple(TOKENIZER.backend_tokenizer.encode(text, add_special_tokens=False).ids)
+
+
+def task() -> Task:
+    """Its prefix is cut as no tokenizer would cut its text."""
+    first, last = BEFORE[:24], BEFORE[24:]  # inside a name that is one token
+    before = (*tokens(first), *tokens(last))
+    return Task(
+        id="d",
+        question=BEFORE,
+        golden_answers=("Osmark",),
+        reference=BEHIND,
+        continuation=Continuation(
+            document="d",
+            prefix=Segment(author="source", tokens=before, text=BEFORE),
+            suffix=Segment(author="source", tokens=tokens(BEHIND), text=BEHIND),
+        ),
+    )
+
+
+def played(*turns: str, of: Task | None = None, **limits: object) -> Trajectory:
+    recipe = ThoughtEnvRecipe.model_validate({"kind": "thought", "thought_tokens": 6, **limits})
+    setting = thought_setting(recipe, TOKENIZER)
+    written: Iterator[str] = iter(turns)
+
+    def script(text: str, sampling: Sampling) -> str:
+        return next(written)
+
+    rollout = Rollout(
+        engine=ScriptedEngine(TOKENIZER, script), renderer=RENDERER, context=200, temperature=1.0, key=(0,)
+    )
+    asked = of or task()
+    return asyncio.run(rollout.episode(setting.env(asked), asked, 0, 0)).trajectory
+
+
+def authors(trajectory: Trajectory) -> list[str]:
+    return [segment.author for segment in trajectory.segments]
+
+
+def test_the_prefix_stands_as_the_data_has_it_and_the_tags_as_thoughts_are_taught() -> None:
+    found = played(" Tamton is in Osmark</think>", thought_tokens=40)
+    prefix, opening, thought = found.segments
+    assert authors(found) == ["source", "env", "policy"]
+    continuation = task().continuation
+    assert continuation is not None
+    assert prefix.tokens == continuation.prefix.tokens != tokens(BEFORE)
+    assert (*opening.tokens, *thought.tokens) == thought_tokens(" Tamton is in Osmark", RENDERER)
+    assert found.stop == "answered"
+    assert thinking_of(found, THINK.close).closed_by == "policy"
+
+
+def test_the_environment_closes_a_thought_that_fills_its_budget() -> None:
+    found = played(" Tamton is a town in Osmark and more", thought_tokens=4)
+    thinking = thinking_of(found, THINK.close)
+    assert authors(found) == ["source", "env", "policy", "env"]
+    assert len(thinking.thought.tokens) == 4
+    assert (found.segments[-1].text, thinking.closed_by, thinking.suffix) == ("</think>", "env", None)
+    assert thinking.story == found.tokens
+
+
+def test_where_closing_has_to_be_earned_nobody_closes_it() -> None:
+    found = played(" Tamton is a town in Osmark and more", thought_tokens=4, close="earned", suffix_tokens=5)
+    assert authors(found) == ["source", "env", "policy"]
+    assert found.stop == "length"
+    assert thinking_of(found, THINK.close).closed_by is None
+    assert played(" Osmark</think>", thought_tokens=9, close="earned").stop == "answered"
+
+
+def test_a_suffix_is_written_behind_the_closed_thought_as_far_as_it_may() -> None:
+    short = played(" Osmark</think>", " Osmark. It rains.", thought_tokens=9, suffix_tokens=20, stops=["."])
+    assert authors(short) == ["source", "env", "policy", "policy"]
+    thinking = thinking_of(short, THINK.close)
+    assert thinking.suffix is not None
+    assert thinking.suffix.text == " Osmark."
+    long = played(" Osmark", " Osmark. It rains.", thought_tokens=9, suffix_tokens=3)
+    assert authors(long) == ["source", "env", "policy", "env", "policy"]
+    assert len(long.segments[-1].tokens) == 3
+
+
+def test_thought_and_suffix_are_trained_and_nothing_else() -> None:
+    found = played(" Osmark", " Osmark. It rains.", thought_tokens=9, suffix_tokens=3)
+    row = trajectory_row(found, 1.0)
+    thought, suffix = found.segments[2], found.segments[4]
+    assert sum(row.trained) == len(thought.tokens) + len(suffix.tokens)
+    trained = tuple(token for token, is_trained in zip(row.tokens, row.trained, strict=True) if is_trained)
+    assert trained == (*thought.tokens, *suffix.tokens)
+
+
+def test_a_prefix_may_be_text_in_which_a_tag_is_only_letters() -> None:
+    strange = Task(id="t", question=" Osmark<|endoftext|>", golden_answers=())
+    found = played(" so", of=strange)
+    assert found.segments[0].text == strange.question
+    assert TOKENIZER.eos_token_id not in found.segments[0].tokens
+
+
+@pytest.mark.parametrize("limits", [{"thought_tokens": 0}, {"stops": ["."]}, {"close": "never"}])
+def test_limits_that_say_nothing_are_refused(limits: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=r"thought_tokens|stops|close"):
+        ThoughtEnvRecipe.model_validate({"kind": "thought", **limits})

@@ -1,0 +1,113 @@
+"""What was written behind a thought, by a judge who never sees the thought; and what can be seen of thoughts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from sleuth.dialects import Tags
+from sleuth.judges.ending import EndingJudge
+from sleuth.rewards.thoughts.signs import thought_signs
+from sleuth.rewards.thoughts.suffix import SuffixReward, comes_to_the_truth, ends_as_known
+from sleuth.types import Author, Case, Episode, Group, Segment, Task, Trajectory, Verdict
+
+TASK = Task(
+    id="d", question=" Ada lives in Tarn, which is in", golden_answers=("Osmark",), reference=" Osmark. She paints."
+)
+TAGS = Tags(open="<think>", close="</think>")
+
+
+def episode(thought: str, suffix: str | None, sample: int = 0) -> Episode:
+    """A suffix of None is that of a thought which nobody closed."""
+    closed = thought.endswith(TAGS.close) or suffix is None
+    told: list[tuple[Author, str]] = [("source", TASK.question), ("env", TAGS.open), ("policy", thought)]
+    told += [] if closed else [("env", TAGS.close)]
+    told += [] if suffix is None else [("policy", suffix)]
+    segments = tuple(Segment(author=author, tokens=(*range(len(text.split())),), text=text) for author, text in told)
+    return Episode(task=TASK, sample=sample, trajectories=(Trajectory(segments=segments),))
+
+
+def group(*written: tuple[str, str | None]) -> Group:
+    return Group(task=TASK, episodes=tuple(episode(*of, sample=at) for at, of in enumerate(written)))
+
+
+class Asked:
+    """Says what `verdicts` has for a claim, and keeps what it was asked."""
+
+    def __init__(self, verdicts: dict[str, float | None]) -> None:
+        self.verdicts = verdicts
+        self.cases: list[Case] = []
+
+    async def judge(self, cases: Sequence[Case]) -> list[Verdict]:
+        self.cases += cases
+        return [Verdict(score=self.verdicts[case.claim], reason="because") for case in cases]
+
+
+def scores(reward: SuffixReward, of: Group) -> list[float | None]:
+    return [score.value for score in asyncio.run(reward(of))]
+
+
+def test_an_exact_judge_pays_right_endings_whatever_was_thought() -> None:
+    reward = SuffixReward(EndingJudge(), ends_as_known, TAGS.close)
+    found = asyncio.run(reward(group((" Osmark</think>", " Ulmark."), (" no idea", " Osmark. She"))))
+    assert [score.value for score in found] == [0.0, 1.0]
+    assert [dict(score.parts) for score in found] == [{"suffix": 0.0, "right": 0.0}, {"suffix": 1.0, "right": 1.0}]
+
+
+def test_a_judge_sees_text_truth_and_suffix_and_never_the_thought() -> None:
+    judge = Asked({" one": 0.9, " two": 0.5})
+    reward = SuffixReward(judge, comes_to_the_truth, TAGS.close)
+    assert scores(reward, group((" SECRET</think>", " one"), (" SECRET", " two"), (" other", " one"))) == [1, 0, 1]
+    assert [case.claim for case in judge.cases] == [" one", " two"]  # equal suffixes are asked about once
+    assert all("SECRET" not in repr(case) for case in judge.cases)
+    assert all(TASK.reference in case.criterion and case.question == TASK.question for case in judge.cases)
+
+
+def test_an_unclosed_thought_is_worth_nothing_and_nobody_is_asked() -> None:
+    judge = Asked({})
+    [score] = asyncio.run(SuffixReward(judge, comes_to_the_truth, TAGS.close)(group((" on and on", None))))
+    assert (score.value, score.note, judge.cases) == (0.0, "the thought was never closed", [])
+
+
+def test_a_missing_verdict_is_missing_and_no_zero() -> None:
+    judge = Asked({" one": None, " two": 1.0})
+    found = asyncio.run(
+        SuffixReward(judge, comes_to_the_truth, TAGS.close)(group((" a</think>", " one"), (" b</think>", " two")))
+    )
+    assert [score.value for score in found] == [None, 1.0]
+    assert "no verdict: because" in found[0].note
+    unknown = Task(id="d", question="?", golden_answers=())
+    [verdict] = asyncio.run(EndingJudge().judge([ends_as_known(unknown, " Osmark.")]))
+    assert verdict.score is None
+
+
+def test_a_judge_that_errs_on_purpose_errs_as_often_as_it_says() -> None:
+    cases = [Case(question=str(number), claim=" Osmark.", evidence="Osmark") for number in range(2_000)]
+    verdicts = asyncio.run(EndingJudge(0.15).judge(cases))
+    assert sum(1 - (verdict.score or 0) for verdict in verdicts) / 2_000 == pytest.approx(0.15, abs=0.03)
+    assert asyncio.run(EndingJudge(0.15).judge(cases)) == verdicts
+
+
+def test_signs_count_what_is_no_thought() -> None:
+    eight = "Ada lives in Tarn, which is in"
+    found = thought_signs(
+        [group((f" {eight} Osmark</think>", None), (" .", None), (" so <think> again", None), (" a b c a b c", None))],
+        TAGS,
+    )
+    assert found["closed"] == 1 / 4
+    assert found["empty_thoughts"] == 1 / 4
+    assert found["thought_artefacts"] == 1 / 4
+    assert found["copied"] == pytest.approx(0.0)  # seven words of the text: fewer than a run
+    assert found["repeated"] == pytest.approx((1 / 4) / 4)
+    assert found["thought_tokens_mean"] == (8 + 1 + 3 + 6) / 4
+
+
+def test_signs_see_a_copied_text_and_an_ended_one() -> None:
+    long = Task(id="d", question=" one two three four five six seven eight nine ten", golden_answers=())
+    own = episode(" two three four five six seven eight nine</think>", None)
+    told = Episode(task=long, sample=0, trajectories=own.trajectories)
+    found = thought_signs([Group(task=long, episodes=(told,))], TAGS, ends={7})
+    assert found["copied"] == 1.0
+    assert found["thought_artefacts"] == 1.0  # token 7 ends a text

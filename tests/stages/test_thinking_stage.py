@@ -1,0 +1,191 @@
+"""A run that learns to think: what is played, paid, kept and refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from chat_server import MODEL, ChatServer, part, says, scored
+from safetensors.torch import load_file
+
+from sleuth.pipeline import require_inputs
+from sleuth.recipe import load_recipe
+from sleuth.runs.protocol import ProtocolCard
+from sleuth.runs.rollouts import read_rollouts
+from sleuth.types import SleuthError
+
+Run = Callable[..., Path]
+BASE = Path(__file__).parents[2] / "models" / "tiny-base"
+RECIPE = """
+name = "thinks"
+model = "{model}"
+seed = 5
+
+[[stage]]
+kind = "grpo"
+name = "gain"
+steps = 4
+prompts_per_step = 3
+samples_per_prompt = 4
+learning_rate = 1e-3
+context = 400
+save_every = 2
+probe_prompts = 2
+data = {{ kind = "places", texts = "{texts}", part = "rl", suffix_tokens = 8, limit = 20 }}
+env = {{ kind = "thought", thought_tokens = 16 }}
+reward = [{{ kind = "gain", clip = 5.0 }}]
+loss = {{ setting = "dr_grpo", constant = 16, old = "learner" }}
+"""
+SUFFIX = ["stage.0.env.suffix_tokens=5", "stage.0.env.stops=['.']"]
+
+
+@pytest.fixture
+def recipe(world: Path, tmp_path: Path) -> Path:
+    file = tmp_path / "thinks.toml"
+    file.write_text(RECIPE.format(model=BASE, texts=world / "text_train.jsonl"))
+    return file
+
+
+def rows_of(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def weights(checkpoint: Path) -> dict[str, torch.Tensor]:
+    return load_file(checkpoint / "model.safetensors")
+
+
+def test_thoughts_are_paid_by_their_gain_and_their_signs_are_told(run: Run, recipe: Path, tmp_path: Path) -> None:
+    last = run(recipe, tmp_path / "run")
+    rows = rows_of(tmp_path / "run")
+    signs = {"thought_tokens_mean", "closed", "empty_thoughts", "thought_artefacts", "copied", "repeated"}
+    assert all(row.keys() >= {"gain", "swapped_gain", "blank_nll", *signs} for row in rows)
+    groups = read_rollouts(tmp_path / "run" / "rollouts" / "step-000001.parquet")
+    gains = [score.parts["gain"] for group in groups for score in group.scores]
+    assert rows[0]["gain"] == pytest.approx(sum(gains) / len(gains))
+    assert rows[0]["tokens_trained"] <= sum(
+        len(segment.tokens)
+        for group in groups
+        for episode in group.episodes
+        for segment in episode.trajectory.segments
+        if segment.author == "policy"
+    )
+    for group in groups:
+        texts = {episode.trajectory.segments[0].text for episode in group.episodes}
+        assert texts == {group.task.question}
+        assert group.task.continuation is not None
+        assert group.task.reference == group.task.continuation.suffix.text
+    assert ProtocolCard.read(last) is None  # it was asked nothing
+
+
+@pytest.mark.parametrize("scorer", ["frozen", "moving"])
+def test_n_steps_and_then_m_are_the_same_bytes_as_all_of_them(
+    run: Run, recipe: Path, tmp_path: Path, scorer: str
+) -> None:
+    asked = f"stage.0.reward.0.scorer={scorer}"
+    whole = run(recipe, tmp_path / "whole", asked)
+    run(recipe, tmp_path / "parts", asked, "stage.0.stop_after=2")
+    resumed = run(recipe, tmp_path / "parts", asked)
+    ours, theirs = weights(whole), weights(resumed)
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    drop = {"seconds_rollout", "seconds_update"}
+    for one, other in zip(rows_of(tmp_path / "whole"), rows_of(tmp_path / "parts"), strict=True):
+        assert {k: v for k, v in one.items() if k not in drop} == {k: v for k, v in other.items() if k not in drop}
+
+
+def test_a_judge_pays_what_is_written_behind_a_thought(run: Run, recipe: Path, tmp_path: Path) -> None:
+    run(recipe, tmp_path / "run", *SUFFIX, "stage.0.reward=[{kind='suffix', judge='ending'}]", "stage.0.steps=2")
+    [row, _] = rows_of(tmp_path / "run")
+    assert row["suffix"] == row["right"] == row["reward_mean"]
+    assert "gain" not in row
+    for group in read_rollouts(tmp_path / "run" / "rollouts" / "step-000001.parquet"):
+        for episode in group.episodes:
+            assert episode.trajectory.segments[-1].author == "policy"
+            assert len(episode.trajectory.segments[-1].tokens) <= 5
+
+
+def test_a_model_that_judges_sees_no_thought_and_may_be_silent(run: Run, recipe: Path, tmp_path: Path) -> None:
+    def answered(body: dict[str, Any]) -> tuple[int, object]:
+        return says(scored(len(part(body, "answer")) % 2))
+
+    with ChatServer(answer=answered).running() as server:
+        judge = f"{{kind='http', urls=['{server.url}'], model='{MODEL}'}}"
+        one = [*SUFFIX, f"stage.0.reward=[{{kind='suffix', judge={judge}}}]", "stage.0.steps=1"]
+        run(recipe, tmp_path / "run", *one, "stage.0.probe_prompts=0")
+        asked = [json.dumps(body) for body in server.asked]
+    [row] = rows_of(tmp_path / "run")
+    assert row["judge_asked"] == len(asked) > 0
+    thoughts = [
+        episode.trajectory.segments[2].text.removesuffix("</think>").strip()
+        for group in read_rollouts(tmp_path / "run" / "rollouts" / "step-000001.parquet")
+        for episode in group.episodes
+    ]
+    assert not any(len(thought) > 20 and thought in body for thought in thoughts for body in asked)
+
+
+def test_scores_dealt_out_anew_say_nothing_about_their_thoughts(run: Run, recipe: Path, tmp_path: Path) -> None:
+    run(recipe, tmp_path / "own", "stage.0.steps=1")
+    run(recipe, tmp_path / "dealt", "stage.0.reward.0.shuffle=true", "stage.0.steps=1")
+    own, dealt = (
+        [
+            score.value
+            for group in read_rollouts(tmp_path / name / "rollouts" / "step-000001.parquet")
+            for score in group.scores
+        ]
+        for name in ("own", "dealt")
+    )
+    assert sorted(own) == sorted(dealt)
+    assert own != dealt
+
+
+# -- what is refused before the first step -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["stage.0.reward=[{kind='answer'}]"], r'reward\.0\.kind = "answer": an env that thinks is paid by "gain"'),
+        (["stage.0.reward=[{kind='suffix', judge='ending'}]"], r"env\.suffix_tokens"),
+        (["stage.0.replace_no_signal=1"], "replace_no_signal = 1 needs scores while episodes are played"),
+        (["stage.0.reward=[{kind='gain'}, {kind='gain'}]"], "twice"),
+        (["stage.0.reward.0.decay=0.9"], r"decay = 0\.9 has no effect"),
+        (["stage.0.data={questions='q.jsonl'}"], r"data\.kind is missing: an env that thinks reads texts"),
+        (["stage.0.data={questoins='q.jsonl'}"], r"stage\.0\.data\.questoins is no key here"),
+        (["stage.0.data={kind='rows', questions='q'}"], r'should be one of "text", "places"'),
+        (["stage.0.env={kind='refine'}"], r'data\.kind = "places" is for env\.kind = "thought"'),
+        (["stage.0.env.thought_tokens=400"], r"env\.thought_tokens = 400 leaves no room"),
+        (["stage.0.credit={kind='search_gain', charges=1.0}"], "an env that thinks makes none"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_with_its_key(recipe: Path, overrides: list[str], said: str) -> None:
+    with pytest.raises(SleuthError, match=said):
+        load_recipe(recipe, overrides)
+
+
+def test_what_does_not_fit_is_refused_before_the_first_step(recipe: Path, world: Path, tmp_path: Path) -> None:
+    def refused(*overrides: str) -> str:
+        with pytest.raises(SleuthError) as caught:
+            require_inputs(load_recipe(recipe, overrides))
+        return str(caught.value)
+
+    require_inputs(load_recipe(recipe))
+    assert "do not fit in context = 60; raise context, lower env.thought_tokens" in refused("stage.0.context=60")
+    assert "no document of the part brings a thought with 5000 tokens before it" in refused(
+        "stage.0.data.least_before=5000"
+    )
+    bare = tmp_path / "bare.jsonl"
+    bare.write_text('{"id": "d", "text": " Ada was born in Tarn.", "thoughts": [{"at": 16, "text": " in Tarn"}]}\n')
+    assert "text 'd' has no golden_answers" in refused(
+        *SUFFIX, "stage.0.reward=[{kind='suffix', judge='ending'}]", f"stage.0.data={{kind='places', texts='{bare}'}}"
+    )
+
+
+def test_texts_without_thoughts_are_thought_about_where_they_are_cut(run: Run, recipe: Path, tmp_path: Path) -> None:
+    texts = load_recipe(recipe).model_dump()["stage"][0]["data"]["texts"]
+    cut = f"stage.0.data={{kind='text', texts='{texts}', prefix_tokens=300, suffix_tokens=4, limit=9}}"
+    run(recipe, tmp_path / "run", cut, "stage.0.steps=1")
+    [row] = rows_of(tmp_path / "run")
+    assert row["gain"] is not None
