@@ -1,7 +1,10 @@
 """`python -m benchmarks.pooled`: a pool of one server beside the engine in this process, on the same cores.
 
 Both write the same requests, all of them under way at once, with log-probabilities: the same model, which nothing else
-holds. Rounds alternate; the ratio is of tokens a second, pool over process, of each pair of neighbours.
+holds. Rounds alternate; the ratio is of tokens a second, pool over process, of each pair of neighbours. On a machine
+that is busy with other things it says little, and what both cost the processor says more: `core_ratio` is the
+processor's seconds of this process, writing alone, over those of the server, and `all_cores_ratio` over those of server
+and client.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import tempfile
 import time
 from collections.abc import Sequence
@@ -50,7 +54,7 @@ def compare(folder: Path, speak: str, workload: str, rounds: int) -> dict[str, o
     model, tokenizer = load_model(str(place), dtype="float32", device="cpu")
     local = LocalEngine(model, tokenizer, slots=IN_FLIGHT, context=CONTEXT)
     arguments = ("--speak", speak, "--slots", str(IN_FLIGHT), "--context", str(CONTEXT), "--waiting", "1024")
-    with served("serve", str(place), *arguments) as (url, _):
+    with served("serve", str(place), *arguments) as (url, process):
         ends = end_tokens(model.generation_config, tokenizer)
         pool = PoolEngine(
             [find_member(url, tokenizer=tokenizer, ends=ends)],
@@ -66,12 +70,19 @@ def compare(folder: Path, speak: str, workload: str, rounds: int) -> dict[str, o
         pool.publish(1)
         engines = {"process": local, "pool": pool}
         speeds: dict[str, list[float]] = {name: [] for name in engines}
+        costs: dict[str, list[float]] = {"process": [], "client": [], "server": []}
         for at in range(rounds + 1):
             for name, engine in engines.items():
                 engine.publish(at + 2)  # what was read before is forgotten
+                before = time.process_time(), cpu_seconds(process.pid)
                 speed = tokens_a_second(engine, WORKLOADS[workload]() if at else miniature())
-                speeds[name] += [speed] if at else []
+                ours, servers = time.process_time() - before[0], cpu_seconds(process.pid) - before[1]
+                if at:  # the first loads all code
+                    speeds[name].append(speed)
+                    costs["client" if name == "pool" else "process"].append(ours)
+                    costs["server"] += [servers] if name == "pool" else []
     ratios = [pool / process for pool, process in zip(speeds["pool"], speeds["process"], strict=True)]
+    alone, client, server = (sum(cost) for cost in costs.values())
     return {
         "speak": speak,
         "workload": workload,
@@ -79,8 +90,16 @@ def compare(folder: Path, speak: str, workload: str, rounds: int) -> dict[str, o
         "ratio": round(median(ratios), 3),
         "least": round(min(ratios), 3),
         "largest": round(max(ratios), 3),
+        "core_ratio": round(alone / server, 3),
+        "all_cores_ratio": round(alone / (server + client), 3),
         "rounds": rounds,
     }
+
+
+def cpu_seconds(process: int) -> float:
+    """What a process took of the processor so far (Linux)."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def tokens_a_second(engine: LocalEngine | PoolEngine, requests: Sequence[Request]) -> float:

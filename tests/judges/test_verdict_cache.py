@@ -179,3 +179,13 @@ def test_a_file_that_is_something_else_is_left_as_it_is(file: Path) -> None:
     made.close()
     with pytest.raises(SleuthError, match="is no cache of verdicts of this version; name another file"):
         VerdictCache(other)
+
+
+def test_a_verdict_for_which_there_is_no_room_is_one_line(tmp_path: Path) -> None:
+    with VerdictCache(tmp_path / "verdicts.sqlite") as cache:
+        cache.put("a", "judge", Verdict(score=1.0))
+        [pages] = cache._file.execute("PRAGMA page_count").fetchone()
+        cache._file.execute(f"PRAGMA max_page_count = {pages}")
+        with pytest.raises(SleuthError, match=r"verdicts\.sqlite: a verdict could not be kept there: .* is full"):
+            cache.put("b", "judge", Verdict(score=1.0, reason="long " * 100_000))
+        assert cache.get("a") == Verdict(score=1.0)

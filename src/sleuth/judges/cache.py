@@ -31,6 +31,7 @@ class VerdictCache:
     def __init__(self, path: Path) -> None:
         """Opens `path`, or makes it. Raises SleuthError where it is something else."""
         path.parent.mkdir(parents=True, exist_ok=True)
+        self._path = path
         try:
             self._file = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
             self._require_ours(path)
@@ -50,8 +51,13 @@ class VerdictCache:
         return Verdict(**json.loads(row[0])) if row else None
 
     def put(self, key: str, judge: str, verdict: Verdict) -> None:
-        """Keep a verdict; the first one of a key stays."""
-        self._file.execute("INSERT OR IGNORE INTO verdicts VALUES (?, ?, ?)", (key, judge, json.dumps(asdict(verdict))))
+        """Keep a verdict; the first one of a key stays. Raises SleuthError where there is no room for it: to go on
+        would be to pay for it twice."""
+        row = (key, judge, json.dumps(asdict(verdict)))
+        try:
+            self._file.execute("INSERT OR IGNORE INTO verdicts VALUES (?, ?, ?)", row)
+        except sqlite3.Error as error:
+            raise SleuthError(f"{self._path}: a verdict could not be kept there: {error}; make room") from None
 
     def close(self) -> None:
         """What was put is in the file already."""
