@@ -222,7 +222,7 @@ def test_the_verb_prints_a_line_an_arm_and_keeps_the_certificate(recipe: Path, t
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "name --questions FILE and --index DIR, or --thoughts RECIPE"),
+        ([], "name --questions FILE, with --index DIR unless it refines, or --thoughts RECIPE"),
         (["--thoughts", "r.toml", "--index", "i"], "--index is for looking things up"),
     ],
 )

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 QUESTIONS = 200
 ARMS = {"em": "EM", "em_one_hop": "one hop", "em_two_hop": "two hops", "difference": "difference"}
 GAINS = {"gain": "what followed", "found_gain": "words found", "answer_gain": "last turn", "idle": "idle"}
+SNIPPETS = {"gain": "gain", "ahead": "ahead"}
 
 
 def probe(
@@ -58,8 +59,9 @@ def probe(
                     f"{name} is for looking things up, and --thoughts for thoughts; leave one of them out"
                 )
         return probe_thoughts(model, thoughts, limit, out, as_json)
-    if questions is None or index is None:
-        raise SleuthError("name --questions FILE and --index DIR, or --thoughts RECIPE")
+    if questions is None:
+        raise SleuthError("name --questions FILE, with --index DIR unless it refines, or --thoughts RECIPE")
+    from sleuth.build import RefineSetting, SearchSetting
     from sleuth.data.questions import load_questions
     from sleuth.runs.atomic import write_text
     from sleuth.stages.examination import examination_of
@@ -68,6 +70,8 @@ def probe(
 
     tasks = load_questions(questions)[: limit or QUESTIONS]
     examination, notes = examination_of(model, tasks, index=index, dialect=dialect, prompt=prompt)
+    if index is None and isinstance(examination.setting, SearchSetting):
+        raise SleuthError(f"{model} searches: name what it searches, --index DIR")
     for note in notes:
         typer.echo(f"note: {note}", err=True)
     if out is not None:
@@ -78,6 +82,10 @@ def probe(
         write_text(out, json.dumps(contents, ensure_ascii=False, indent=1) + "\n")
     if as_json:
         typer.echo(json.dumps({key: value for key, value in contents.items() if key != "records"}))
+        return
+    if isinstance(examination.setting, RefineSetting):
+        _print("what a snippet was worth to a claim, in nats", SNIPPETS, found.snippets)
+        typer.echo("Ahead: of the claims, those to which a snippet that they cite was worth more than any other.")
         return
     _print(f"{len(tasks)} questions, exact match", ARMS, found.arms)
     _print("what a search was worth, in nats", GAINS, found.searches)

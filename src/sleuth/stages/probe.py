@@ -1,16 +1,17 @@
 """Whether a model uses what it looks up: the same questions without searching, with results that say nothing, and what
-each search and each passage was worth to it."""
+each search and each passage was worth to it; or, of a refiner, what snippets were worth to its claims."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from sleuth.build import SearchSetting
+from sleuth.build import RefineSetting, SearchSetting
 from sleuth.evaluation.intervals import Measured, bootstrap_mean, paired_bootstrap, share
 from sleuth.render import Renderer
 from sleuth.retrieval.control import EmptyRetriever, ShuffledRetriever
+from sleuth.stages.citation_gain import citation_gains
 from sleuth.stages.examination import Examination
 from sleuth.stages.gain import Gain, Removed, gains, require_text
 from sleuth.types import Episode, Score, SleuthError, Task
@@ -28,16 +29,19 @@ Answered = Sequence[tuple[Episode, Score]]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probed:
     """What `probe` found. `arms` has the figures of each arm, and `difference`, its exact match minus that of the arm
-    as it is, question by question; `searches` and `passages` the gains of groups of them; `records` every gain."""
+    as it is, question by question; `searches` and `passages` the gains of groups of them, `snippets` those of a
+    refiner; `records` every gain."""
 
-    arms: Mapping[str, Mapping[str, Measured]]
-    searches: Mapping[str, Mapping[str, Measured]]
-    passages: Mapping[str, Mapping[str, Measured]]
-    records: Sequence[Mapping[str, Any]]
+    arms: Mapping[str, Mapping[str, Measured]] = field(default_factory=dict)
+    searches: Mapping[str, Mapping[str, Measured]] = field(default_factory=dict)
+    passages: Mapping[str, Mapping[str, Measured]] = field(default_factory=dict)
+    snippets: Mapping[str, Mapping[str, Measured]] = field(default_factory=dict)
+    records: Sequence[Mapping[str, Any]] = ()
 
     def as_json(self) -> dict[str, Any]:
         """Plain values."""
-        tables = {"arms": self.arms, "searches": self.searches, "passages": self.passages}
+        told = {"arms": self.arms, "searches": self.searches, "passages": self.passages, "snippets": self.snippets}
+        tables = {name: table for name, table in told.items() if table}
         return {
             name: {row: {key: figure.as_json() for key, figure in of_row.items()} for row, of_row in table.items()}
             for name, table in tables.items()
@@ -50,6 +54,8 @@ def probe(examination: Examination, tasks: Sequence[Task]) -> Probed:
     Raises SleuthError for a dialect in messages of a chat template, before anything is asked.
     """
     setting = examination.setting
+    if isinstance(setting, RefineSetting):
+        return _probe_citations(examination, tasks)
     if not isinstance(setting, SearchSetting):
         raise SleuthError(f"the dialect {setting.dialect.name!r} looks nothing up: there is nothing to probe")
     require_text(setting.dialect)
@@ -63,6 +69,30 @@ def probe(examination: Examination, tasks: Sequence[Task]) -> Probed:
         passages=_grouped(by_passage, _passage_groups),
         records=[_record(*found) for found in (*by_search, *by_passage)],
     )
+
+
+def _probe_citations(examination: Examination, tasks: Sequence[Task]) -> Probed:
+    """Of all claims that cite, by question: the gain of the snippets that they cite and of the others, and how often a
+    cited one gained more than any other."""
+    answered = examination.ask(tasks, AS_IT_IS)
+    episodes = [episode for episode, _ in answered]
+    renderer = Renderer(examination.tokenizer)
+    found = citation_gains(examination.weights, renderer, examination.setting, episodes, budget=BUDGET)
+    pairs = [(episode.task.id, gain) for episode, gains in zip(episodes, found, strict=True) for gain in gains]
+    claims: dict[tuple[int, int], tuple[list[float], list[float]]] = {}
+    for at, of_episode in enumerate(found):
+        for gain in of_episode:
+            claims.setdefault((at, gain.number), ([], []))[not gain.cited].append(gain.value)
+    ahead = {key: float(max(own) > max(others)) for key, (own, others) in claims.items() if own and others}
+    groups = {"cited": [pair for pair in pairs if pair[1].cited], "not cited": [p for p in pairs if not p[1].cited]}
+    snippets: dict[str, dict[str, Measured]] = {
+        name: {"gain": bootstrap_mean([gain.value for _, gain in of_group], [task for task, _ in of_group])}
+        for name, of_group in groups.items()
+        if of_group
+    }
+    if ahead:
+        snippets["cited"]["ahead"] = share([*ahead.values()], [episodes[at].task.id for at, _ in ahead])
+    return Probed(snippets=snippets, records=[{"id": task, **asdict(gain)} for task, gain in pairs])
 
 
 def _arms(setting: SearchSetting, tasks: Sequence[Task]) -> Iterator[tuple[str, SearchSetting]]:

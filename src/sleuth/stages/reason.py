@@ -88,8 +88,9 @@ def require_problems(stage: ReasonRecipe, tokenizer: PreTrainedTokenizerFast | N
     """The problems of all sets as questions. Raises SleuthError for a malformed row, and where prompt and answer are
     more than a model holds."""
     sets = [load_problems(asked.layout, asked.problems, asked.limit) for asked in stage.sets]
-    for problems in sets if tokenizer is not None else ():
-        _context(stage, tokenizer, problems, holds)
+    if tokenizer is not None:
+        for problems in sets:
+            _context(stage, tokenizer, problems, holds)
     return [
         Task(id=problem.id, question=problem.text, golden_answers=(problem.answer,))
         for problems in sets

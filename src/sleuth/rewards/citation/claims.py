@@ -56,6 +56,19 @@ def bracketed(answer: str) -> CitedAnswer:
     return _merged(_bracketed_parts(answer))
 
 
+def tag_spans(answer: str) -> Iterator[tuple[int, int, tuple[str, ...]]]:
+    """(begin, end, ids) of what stands in tags, as characters of the answer; a tag in a tag lends its ids to the whole,
+    as in `tagged`."""
+    begin, ids = 0, None
+    for tag in TAG.finditer(answer):
+        if not tag["close"]:
+            begin, ids = (tag.end(), []) if ids is None else (begin, ids)
+            ids += _ids(tag["attributes"])
+        elif ids is not None:
+            yield begin, tag.start(), tuple(dict.fromkeys(ids))
+            ids = None
+
+
 def _tagged_parts(answer: str) -> Iterator[tuple[str, tuple[str, ...]]]:
     """(text, ids) of all that stands in tags and between them; no ids where nothing is cited."""
     start, text = 0, ""

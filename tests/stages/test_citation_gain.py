@@ -1,0 +1,111 @@
+"""What a cited snippet was worth to the claim that cites it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from sleuth.build import load_model, refine_setting
+from sleuth.cli.app import app
+from sleuth.engines.scripted import ScriptedEngine
+from sleuth.recipe import RefineEnvRecipe
+from sleuth.render import Renderer
+from sleuth.rewards.citation.claims import tag_spans
+from sleuth.rollout import Rollout
+from sleuth.stages import examination
+from sleuth.stages.citation_gain import citation_gains
+from sleuth.stages.probe import probe
+from sleuth.types import Evidence, Passage, Task
+
+BASE = Path(__file__).parents[2] / "models" / "tiny-base"
+SNIPPETS = (
+    Passage(id="a1", title="", text="Hedan Verridge was born in Hinheim."),
+    Passage(id="b2", title="", text="Morburg is a town in Tersia."),
+)
+OUTPUT = "\n".join(f"<snippet id={one.id}>{one.text}</snippet>" for one in SNIPPETS)
+TASK = Task(
+    id="q",
+    question="Where was Hedan Verridge born?",
+    golden_answers=("Hinheim",),
+    evidence=Evidence(reasoning="", output=OUTPUT, snippets=SNIPPETS),
+)
+ANSWER = (
+    "<answer><snippet id=a1>Hedan Verridge was born in Hinheim.</snippet> So <snippet id=z9>it is</snippet></answer>"
+)
+
+
+def test_spans_are_what_stands_in_tags() -> None:
+    found = [(ANSWER[begin:end], ids) for begin, end, ids in tag_spans(ANSWER)]
+    assert found == [("Hedan Verridge was born in Hinheim.", ("a1",)), ("it is", ("z9",))]
+    assert list(tag_spans("<snippet id=a1>never closed")) == []
+
+
+def test_a_snippet_is_worth_what_its_words_make_of_the_claim() -> None:
+    model, tokenizer = load_model(str(BASE), dtype="float32", device="cpu")
+    setting = refine_setting(RefineEnvRecipe.model_validate({"kind": "refine", "turn_tokens": 120}), tokenizer, [TASK])
+    renderer = Renderer(tokenizer)
+    rollout = Rollout(
+        engine=ScriptedEngine(tokenizer, lambda text, sampling: ANSWER),
+        renderer=renderer,
+        context=1000,
+        temperature=0.0,
+        key=(0,),
+    )
+    episode = asyncio.run(rollout.episode(setting.env(TASK), TASK, 0, 0))
+    [[gold, other]] = citation_gains(model, renderer, setting, [episode], budget=2048)
+    assert [(one.snippet, one.cited, one.number) for one in (gold, other)] == [("a1", True, 0), ("b2", False, 0)]
+    assert gold.claim == other.claim == "Hedan Verridge was born in Hinheim."
+
+    @torch.no_grad()
+    def plain(output: str) -> float:
+        bare = Task(
+            id="q",
+            question=TASK.question,
+            golden_answers=(),
+            evidence=Evidence(reasoning="", output=output, snippets=SNIPPETS),
+        )
+        prompt = renderer.render_all(asyncio.run(setting.env(bare).open()).pieces)
+        answer = episode.trajectory.segments[-1]
+        before = [token for segment in prompt for token in segment.tokens]
+        tokens = torch.tensor([[*before, *answer.tokens]])
+        logprobs = model(tokens).logits[0].float().log_softmax(-1)
+        texts = [
+            tokenizer.backend_tokenizer.decode(list(answer.tokens[:at]), skip_special_tokens=False)
+            for at in range(len(answer.tokens) + 1)
+        ]
+        begin, end = ANSWER.index("Hedan"), ANSWER.index("</snippet>")
+        read = [at for at in range(len(answer.tokens)) if len(texts[at]) < end and len(texts[at + 1]) > begin]
+        assert len(read) == gold.tokens
+        return sum(float(logprobs[len(before) + at - 1, answer.tokens[at]]) for at in read)
+
+    for gain, snippet in zip((gold, other), SNIPPETS, strict=True):
+        expected = plain(OUTPUT) - plain(OUTPUT.replace(snippet.text, ""))
+        assert gain.value == pytest.approx(expected, abs=1e-3)
+        assert gain.value != 0
+
+
+def test_a_refiners_probe_tells_cited_from_other_snippets(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, tokenizer = load_model(str(BASE), dtype="float32", device="cpu")
+    setting = refine_setting(RefineEnvRecipe.model_validate({"kind": "refine", "turn_tokens": 120}), tokenizer, [TASK])
+    script = ScriptedEngine(tokenizer, lambda text, sampling: ANSWER)
+    monkeypatch.setattr(examination, "LocalEngine", lambda *_, **__: script)
+    asked = examination.Examination(model=model, tokenizer=tokenizer, setting=setting, context=1000)
+    found = probe(asked, [TASK])
+    assert (found.arms, found.searches, found.passages) == ({}, {}, {})
+    cited, other = found.records
+    assert found.snippets["cited"]["gain"].value == cited["value"]
+    assert found.snippets["not cited"]["gain"].value == other["value"]
+    assert found.snippets["cited"]["ahead"].value == float(cited["value"] > other["value"])
+    assert found.as_json().keys() == {"snippets", "margin", "records"}
+
+
+def test_a_searcher_is_not_probed_without_an_index(tmp_path: Path) -> None:
+    questions = tmp_path / "q.jsonl"
+    questions.write_text('{"id": "q", "question": "Where?", "golden_answers": ["Tarn"]}\n')
+    done = CliRunner().invoke(app, ["probe", str(BASE), "--questions", str(questions)])
+    assert done.exit_code == 2
+    assert "name what it searches, --index DIR" in done.output
