@@ -1,9 +1,13 @@
-"""What a stage's numbers are to the learner: its optimiser and its loss."""
+"""What a stage's numbers are to the learner: its optimiser, its loss, and who holds its weights."""
 
 from __future__ import annotations
 
+from functools import partial
+
+from sleuth.learn.masters import Holding, MasterWeights
 from sleuth.learn.objective import PolicyLoss
 from sleuth.learn.optim import Optimisation
+from sleuth.ranks import Ranks
 from sleuth.recipe.stages import GrpoRecipe
 from sleuth.recipe.training import TrainingRecipe
 
@@ -21,6 +25,15 @@ def optimisation_of(stage: TrainingRecipe) -> Optimisation:
         max_grad_norm=stage.max_grad_norm,
         master_weights=stage.master_weights,
     )
+
+
+def holding_on(ranks: Ranks) -> Holding:
+    """Whole in one process, in shards over several."""
+    if ranks.alone:
+        return MasterWeights
+    from sleuth.distributed.shards import Shards  # which loads FSDP
+
+    return partial(Shards, ranks=ranks)
 
 
 def policy_loss_of(stage: GrpoRecipe) -> PolicyLoss:

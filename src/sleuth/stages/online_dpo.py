@@ -20,6 +20,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from sleuth.build import (
     Bench,
     excerpts_of,
+    holding_on,
     optimisation_of,
     preference_judges_in,
     preference_reward_of,
@@ -33,7 +34,6 @@ from sleuth.learn.dpo import pair_batch
 from sleuth.learn.policy import NotFiniteError, Policy, PreferenceUpdate, Update, frozen_copy, no_update
 from sleuth.recipe.preference import OnlineDpoRecipe
 from sleuth.render import Renderer
-from sleuth.rollout import scored
 from sleuth.runs.checkpoints import step_name
 from sleuth.runs.rollouts import write_rollouts
 from sleuth.stages.choosing import Choice, choose, pair_of, pool_figures, signs_of, suffix_row
@@ -42,6 +42,7 @@ from sleuth.stages.judge_exam import CARDS, in_file, require_accurate
 from sleuth.stages.memory import TokenBudget
 from sleuth.stages.pool import pools_of
 from sleuth.stages.stage_run import Saved, StageRun, last_step
+from sleuth.stages.together import score_together
 from sleuth.stages.training import train
 from sleuth.types import Group, Piece, Segment, SleuthError, Task
 
@@ -68,9 +69,10 @@ class Preferrer:
         self.excerpts = excerpts_of(stage.data, self.tokenizer)
         self.rewrites = rewrites_of(stage, self.tokenizer, self.excerpts.tasks)
         self.order = EndlessOrder(self.excerpts.tasks, seed=run.key, taken=saved.state["asked"] if saved else 0)
-        self.reward = preference_reward_of(stage.reward, bench)
+        self.ranks = run.ranks
+        self.reward = preference_reward_of(stage.reward, bench) if self.ranks.first else None  # who alone asks judges
         self.reward_spec = preference_spec_of(stage.reward)
-        self.judges = require_accurate(preference_judges_in(stage.reward), bench, run.folder)
+        self.judges = self.ranks.agreed(lambda: require_accurate(preference_judges_in(stage.reward), bench, run.folder))
         window = stage.data.prefix_tokens + stage.data.suffix_tokens
         self.engine = LocalEngine(self.model, self.tokenizer, slots=stage.slots, context=window)
         self.policy = Policy(
@@ -78,8 +80,9 @@ class Preferrer:
             optimisation_of(stage),
             self._reference(saved),
             gradient_checkpointing=stage.gradient_checkpointing,
+            holding=holding_on(self.ranks),
         )
-        self.budget = TokenBudget(stage.tokens_per_micro_batch, run.folder.say)
+        self.budget = TokenBudget(stage.tokens_per_micro_batch, run.folder.say, self.ranks)
         if saved:
             run.require_same_reward(saved, self.reward_spec)
             self.policy.load_state_dict(saved.state["policy"])
@@ -150,20 +153,22 @@ class Preferrer:
         tasks = self.order.take(stage.prompts_per_step)
         key = (*self.run.key, step)
         judged = stage.loss.kind != "original_nll"
+        mine = self.ranks.share(len(tasks))
         groups = await pools_of(
-            tasks,
+            tasks[mine],
             self.engine,
             samples=stage.samples_per_prompt if judged else 0,
             max_tokens=stage.data.suffix_tokens,
             temperature=stage.sampling.temperature,
             key=key,
             stops=stage.stops,
-            first_prompt=first,
+            first_prompt=first + mine.start,
             rewrites=self.rewrites if judged else {},
         )
+        groups = self.ranks.gathered(groups)
         if not judged:
             return groups, []
-        groups = await scored(groups, self.reward)
+        groups = await score_together(groups, self.reward, self.ranks)
         return groups, [choose(group, key) for group in groups]
 
     def _update(self, groups: Sequence[Group], choices: Sequence[Choice]) -> dict[str, Any]:

@@ -91,7 +91,8 @@ def replay(
     was = None
     if rows[step]["loss"] is not None:
         was = _gradient(policy, groups, advantages, stage, begun.budget)
-    policy.reference = policy.reference or _reference(run, changed)
+    if policy.reference is None:
+        policy.measure_from(_reference(run, changed))
     now = _gradient(policy, anew, weighed, changed, ONE_ROW if padded else begun.budget)
     pairs = [
         pair

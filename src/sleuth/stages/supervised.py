@@ -10,6 +10,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from sleuth.build import add_tokens, context_of, pick_device, random_model
+from sleuth.evaluation.intervals import Measured
 from sleuth.learn.batch import Batch, Row, collate
 from sleuth.learn.logprobs import token_hits
 from sleuth.learn.prefix_tree import pack
@@ -52,7 +53,8 @@ class Reader(Pupil):
         """What the model makes of held-out thoughts before it is taught any."""
         if self.thoughts is None:
             return []
-        return [f"held out, before: {told(self.thoughts.measure(self.model, self.renderer, self.budget, 'before'))}"]
+        found = self._measured("before")
+        return [f"held out, before: {told(found)}"]
 
     def step(self, step: int) -> dict[str, Any]:
         """One optimiser step on the next rows; where the weights are saved, also what they hold of held-out rows."""
@@ -61,12 +63,19 @@ class Reader(Pupil):
         pieces = [self.rows.row(index) for index in range(first, first + self.stage.rows_per_step)]
         figures = self.learn(text_batch(pieces, self.renderer, self.stage.source_weight), started)
         if saves_at(self.stage, step) and isinstance(self.stage.data, WorldTextRecipe):
-            found = held_out(self.model, self.renderer, self.stage.data, self.stage.tokens_per_micro_batch)
+            data, budget = self.stage.data, self.stage.tokens_per_micro_batch
+            found = self.run.ranks.agreed(lambda: held_out(self.model, self.renderer, data, budget))
             figures |= {f"{HELD_OUT}{kind}": share for kind, share in found.items()}
         if saves_at(self.stage, step) and self.thoughts is not None:
-            measured = self.thoughts.measure(self.model, self.renderer, self.budget, "after")
+            measured = self._measured("after")
             figures |= {f"{HELD_OUT}{name}": measured[name].value for name in TOLD}
         return figures
+
+    def _measured(self, when: str) -> dict[str, Measured]:
+        """By the first rank, which writes it down."""
+        thoughts = self.thoughts
+        assert thoughts is not None
+        return self.run.ranks.agreed(lambda: thoughts.measure(self.model, self.renderer, self.budget, when))
 
     def remarks(self, step: int, figures: dict[str, Any]) -> list[str]:
         """What is held of rows that are never trained."""

@@ -43,7 +43,7 @@ def run_warm_start(stage: WarmStartRecipe, run: StageRun) -> Path:
 def _beginner(stage: WarmStartRecipe, run: StageRun, saved: Saved | None) -> Beginner | None:
     """None where the policy searches by itself."""
     lesson = Lesson(stage, run)
-    rows = lesson.rows()
+    rows, lesson.said = run.ranks.agreed(lambda: (lesson.rows(), lesson.said))  # the first rank plays them
     return Beginner(lesson, rows, saved) if rows else None
 
 
