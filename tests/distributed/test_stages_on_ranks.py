@@ -121,6 +121,7 @@ def workers_of(launcher: int) -> list[int]:
     return [int(pid) for pid in Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("killed", [0, 1])
 def test_a_run_of_which_one_rank_was_killed_ends_with_the_same_bytes(
     recipes: dict[str, Path], tmp_path: Path, killed: int
