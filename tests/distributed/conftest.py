@@ -43,6 +43,24 @@ reward = [{{ kind = "answer" }}, {{ kind = "searched", weight = 0.2 }}]
 loss = {{ beta = 0.05 }}
 credit = {{ kind = "search_gain", margin = 1.0, charges = 0.2 }}
 """,
+    "lora": """
+kind = "grpo"
+steps = 4
+prompts_per_step = 4
+samples_per_prompt = 8
+learning_rate = 1e-3
+slots = 32
+context = 400
+tokens_per_micro_batch = 512
+save_every = 2
+keep = 4
+probe_prompts = 0
+data = {{ questions = "{world}/qa_train.jsonl" }}
+env = {{ kind = "search", dialect = "sleuth", prompt = "plain", index = "{world}/index" }}
+reward = [{{ kind = "answer" }}, {{ kind = "searched", weight = 0.2 }}]
+loss = {{ beta = 0.05 }}
+lora = {{ rank = 4, alpha = 8.0 }}
+""",
     "online_dpo": """
 kind = "online_dpo"
 steps = 4

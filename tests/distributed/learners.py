@@ -12,6 +12,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
 from sleuth.distributed.shards import Shards
+from sleuth.learn.adapters import Adapters, add_adapters
 from sleuth.learn.batch import Batch, Row, collate
 from sleuth.learn.dpo import pair_batch
 from sleuth.learn.masters import MasterWeights
@@ -37,6 +38,7 @@ FAMILIES = {
 }
 SETTINGS = Optimisation(steps=10, learning_rate=1e-3, warmup_steps=2, weight_decay=0.01)
 LOSS = PolicyLoss(old="sampler", clip_high=0.28, beta=0.1)
+LORA = Adapters(rank=4, alpha=8.0, targets=("q_proj", "v_proj", "up_proj"))
 TIMES = 3  # updates of a run
 
 
@@ -78,9 +80,12 @@ def policy_on(
     settings: Optimisation = SETTINGS,
     *,
     recompute: bool = False,
+    lora: bool = False,
 ) -> Policy:
     """A policy with a reference, on these ranks."""
     model = model_of(family, dtype=dtype)
+    if lora:
+        add_adapters(model, LORA, seed=0)
     holding = MasterWeights if ranks.alone else partial(Shards, ranks=ranks)
     reference = frozen_copy(model_of(family, seed=1, dtype=dtype))
     return Policy(model, settings, reference, gradient_checkpointing=recompute, holding=holding)
@@ -101,9 +106,11 @@ def gradient(ranks: Ranks, family: str, recompute: bool) -> tuple[float, torch.T
     return policy_on(ranks, family, recompute=recompute).gradient(batch_of("update", 0), LOSS, budget=40)
 
 
-def trained(ranks: Ranks, kind: str, family: str, dtype: torch.dtype) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def trained(
+    ranks: Ranks, kind: str, family: str, dtype: torch.dtype, lora: bool = False
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """The figures of some updates, and the weights behind them."""
-    policy = policy_on(ranks, family, dtype)
+    policy = policy_on(ranks, family, dtype, lora=lora)
     figures = [step(policy, kind, seed) for seed in range(TIMES)]
     return figures, _weights(policy)
 

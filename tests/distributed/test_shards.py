@@ -60,6 +60,21 @@ def test_weights_of_16_bits_are_stepped_through_masters_in_shards() -> None:
         assert apart(ours, weights) < 1e-2
 
 
+@pytest.mark.parametrize("dtype", [FP32, BF16])
+def test_adapters_in_shards_learn_what_they_learn_in_one_process(dtype: torch.dtype) -> None:
+    pytest.importorskip("peft")
+    (expected, weights), *_ = on_ranks(1, learners.trained, "update", "qwen3", dtype, True)
+    bounds = {"rel": 1e-5, "near": 1e-7} if dtype == FP32 else {"rel": 2e-2, "near": NOISE}
+    frozen = learners.model_of(dtype=dtype).state_dict()
+    for figures, ours in on_ranks(2, learners.trained, "update", "qwen3", dtype, True):
+        for found, wanted in zip(figures, expected, strict=True):
+            assert_same_figures(found, wanted, **bounds)
+        assert apart(ours, weights) < (1e-5 if dtype == FP32 else 1e-2)
+        for name, weight in ours.items():
+            if ".lora_" not in name:
+                assert torch.equal(weight, frozen[name.replace(".base_layer.", ".")]), name
+
+
 def test_two_runs_on_two_ranks_are_bit_equal() -> None:
     (figures, weights), (others, twins) = on_ranks(2, learners.trained, "update", "llama", FP32)
     again, weights_again = on_ranks(2, learners.trained, "update", "llama", FP32)[0]

@@ -39,13 +39,19 @@ def assert_same_run(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) ->
 @pytest.fixture(scope="module")
 def alone(recipes: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The folder of a run in one process, by the kind of its stage."""
-    folders = {kind: tmp_path_factory.mktemp("alone") / kind for kind in recipes}
-    for kind, folder in folders.items():
-        run_on(1, recipes[kind], folder)
-    return folders
+
+    class Runs(dict[str, Path]):
+        def __missing__(self, kind: str) -> Path:
+            self[kind] = tmp_path_factory.mktemp("alone") / kind
+            run_on(1, recipes[kind], self[kind])
+            return self[kind]
+
+    return Runs()
 
 
-@pytest.mark.parametrize(("kind", "world"), [("supervised", 2), ("grpo", 2), ("grpo", 4), ("online_dpo", 2)])
+@pytest.mark.parametrize(
+    ("kind", "world"), [("supervised", 2), ("grpo", 2), ("grpo", 4), ("lora", 2), ("online_dpo", 2)]
+)
 def test_a_stage_on_ranks_has_the_figures_of_one_process(
     recipes: dict[str, Path], alone: dict[str, Path], tmp_path: Path, kind: str, world: int
 ) -> None:
@@ -75,7 +81,7 @@ def test_two_runs_on_two_ranks_are_the_same_bytes(recipes: dict[str, Path], tmp_
     assert figures_of(tmp_path / "one") == figures_of(tmp_path / "other")
 
 
-@pytest.mark.parametrize("kind", ["supervised", "grpo", "online_dpo"])
+@pytest.mark.parametrize("kind", ["supervised", "grpo", "lora", "online_dpo"])
 def test_a_run_that_goes_on_with_as_many_ranks_is_the_same_bytes(
     recipes: dict[str, Path], tmp_path: Path, kind: str
 ) -> None:

@@ -13,7 +13,7 @@ from sleuth.build.environments import (
     setting_of_card,
 )
 from sleuth.build.judges import OpenJudge, judge_of, rubric_writer_of, thought_writer_of
-from sleuth.build.learning import holding_on, optimisation_of, policy_loss_of
+from sleuth.build.learning import adapters_of, holding_on, optimisation_of, policy_loss_of
 from sleuth.build.models import Outline, context_of, load_model, load_outline, pick_device, random_model
 from sleuth.build.preference import (
     continuation_judges_in,
@@ -64,6 +64,7 @@ __all__ = [
     "SearchSetting",
     "Setting",
     "TrainingEngine",
+    "adapters_of",
     "add_tokens",
     "answer_reward_of",
     "answer_scorer_of",

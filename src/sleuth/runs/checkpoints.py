@@ -56,10 +56,12 @@ def save_checkpoint(
     """
     import torch
 
+    from sleuth.learn.adapters import write_model
+
     _check_plain(state, "state")
     with replacing_folder(folder) as partial, telling_full_disks(folder.parent):
         require_free(folder.parent, checkpoint_bytes(model, state or {}))
-        model.save_pretrained(partial)
+        write_model(model, partial)
         tokenizer.save_pretrained(partial)
         (partial / CARD).write_text(card, encoding="utf-8")
         for name, text in (beside or {}).items():

@@ -118,7 +118,7 @@ def identity(recipe: Recipe) -> dict[str, Any]:
         if not key.endswith(".stop_after")
         and not _WAY_TO_A_JUDGE.search(key)
         and not _WAY_TO_A_POOL.search(key)
-        and (value or not key.endswith(".engine.ahead"))  # a pool that is not ahead writes what this process would
+        and (value or not key.endswith((".engine.ahead", ".lora")))  # absent, as in runs that are older than the key
     }
 
 

@@ -80,7 +80,7 @@ class Learner:
         self.stage = stage
         self.run = run
         self.bench = bench
-        self.model, self.tokenizer = run.load(saved.checkpoint if saved else run.model)
+        self.model, self.tokenizer = run.begun(saved)
         self.renderer = Renderer(self.tokenizer)
         self.order = EndlessOrder(select_tasks(stage.data), seed=run.key, taken=saved.state["asked"] if saved else 0)
         self.setting = setting_of(stage.env, self.tokenizer, self.order.items)

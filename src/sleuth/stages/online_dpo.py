@@ -65,7 +65,7 @@ class Preferrer:
         self.stage = stage
         self.run = run
         self.bench = bench
-        self.model, self.tokenizer = run.load(saved.checkpoint if saved else run.model)
+        self.model, self.tokenizer = run.begun(saved)
         self.excerpts = excerpts_of(stage.data, self.tokenizer)
         self.rewrites = rewrites_of(stage, self.tokenizer, self.excerpts.tasks)
         self.order = EndlessOrder(self.excerpts.tasks, seed=run.key, taken=saved.state["asked"] if saved else 0)

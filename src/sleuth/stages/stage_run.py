@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,8 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from sleuth.build import load_model
+from sleuth.build import adapters_of, load_model
+from sleuth.learn.adapters import add_adapters, load_adapters
 from sleuth.ranks import ALONE, Ranks
 from sleuth.recipe import Recipe
 from sleuth.recipe.training import TrainingRecipe
@@ -74,6 +76,23 @@ class StageRun:
     def load(self, path: str | Path) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
         """A model in the run's precision, on the run's device."""
         return load_model(str(path), dtype=self.recipe.dtype, device=self.recipe.device)
+
+    def begun(self, saved: Saved | None) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
+        """The model that learns, as `saved` left it or as the stage begins with it. Adapters go on beside the weights
+        that the stage began with: those of a checkpoint have them added in."""
+        own = saved is not None and self.stage.lora is None
+        model, tokenizer = self.load(saved.checkpoint if saved and own else self.model)
+        self.adapt(model, saved)
+        return model, tokenizer
+
+    def adapt(self, model: PreTrainedModel, saved: Saved | None = None) -> None:
+        """Put the stage's adapters into a model that it begins with, where it has any."""
+        if self.stage.lora is None:
+            return
+        seed = random.Random(f"adapters {self.key}").getrandbits(63)
+        add_adapters(model, adapters_of(self.stage.lora), seed=seed)
+        if saved is not None:
+            load_adapters(model, saved.checkpoint)
 
     def saved(self) -> Saved | None:
         """This stage's last checkpoint that it can go on from, if it has saved one."""

@@ -43,7 +43,7 @@ class Reader(Pupil):
     """What a supervised stage teaches. Row i of the text is read in step i // rows_per_step, always."""
 
     def __init__(self, stage: SupervisedRecipe, run: StageRun, saved: Saved | None) -> None:
-        super().__init__(stage, run, saved, *(run.load(saved.checkpoint) if saved else _first_model(stage, run)))
+        super().__init__(stage, run, saved, *(run.begun(saved) if saved else _first_model(stage, run)))
         self.stage = stage
         self.renderer = Renderer(self.tokenizer)
         self.rows, self.protocol = lesson_rows(stage, run, self.tokenizer, context_of(self.model))
@@ -118,7 +118,7 @@ def text_batch(rows: list[list[Piece]], renderer: Renderer, source_weight: float
 
 def _first_model(stage: SupervisedRecipe, run: StageRun) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
     if stage.init is None:
-        model, tokenizer = run.load(run.model)
+        model, tokenizer = run.begun(None)
     else:
         assert isinstance(stage.data, WorldTextRecipe)  # no other recipe with an init can be read
         tokenizer = make_tokenizer(stage.data.people)

@@ -51,7 +51,11 @@ class Beginner(Pupil):
     """What a warm start teaches: the rows of its lesson, again and again, shuffled anew each time through."""
 
     def __init__(self, lesson: Lesson, rows: Sequence[Row], saved: Saved | None) -> None:
-        begun = lesson.run.load(saved.checkpoint) if saved else (lesson.model, lesson.tokenizer)
+        if saved:
+            begun = lesson.run.begun(saved)
+        else:
+            lesson.run.adapt(lesson.model)
+            begun = lesson.model, lesson.tokenizer
         super().__init__(lesson.stage, lesson.run, saved, *begun)
         self.protocol = lesson.protocol
         self.said = lesson.said
