@@ -6,7 +6,7 @@ model with the products added in, as any loader expects it, and the adapters by 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -98,7 +98,7 @@ def write_model(model: PreTrainedModel, folder: Path) -> None:
 
 
 @torch.no_grad()
-def merged_state(model: PreTrainedModel) -> Mapping[str, Tensor]:
+def merged_state(model: PreTrainedModel) -> dict[str, Tensor]:
     """The state of the model without adapters that computes the same: W + alpha / rank B A, added in fp32."""
     state = {name: value for name, value in model.state_dict().items() if ".lora_" not in name}
     for name, module in model.named_modules():
