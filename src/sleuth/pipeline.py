@@ -37,6 +37,7 @@ from sleuth.recipe import (
 )
 from sleuth.recipe.stages import EvaluateRecipe, GrpoRecipe, SupervisedRecipe, WarmStartRecipe
 from sleuth.render import Renderer, encode
+from sleuth.runs.memory import peak_memory
 from sleuth.runs.run_folder import RunFolder
 from sleuth.stages.evaluate import run_evaluate
 from sleuth.stages.grpo import run_grpo
@@ -79,6 +80,9 @@ def run_recipe(recipe: Recipe, folder: RunFolder, ranks: Ranks = ALONE) -> Path:
         if isinstance(stage, TrainingRecipe):
             first_step += stage.steps
             trained = run
+            if not ranks.alone:
+                peaks = ranks.gathered([peak_memory()])
+                folder.backlog.write("what ranks held", partial(folder.manifest.set_rank_memory, stage.name, peaks))
         elif trained is not None:
             ranks.agreed(partial(trained.write_card, Path(model)))
     ranks.agreed(folder.require_written)

@@ -40,7 +40,7 @@ def on_ranks(world: int, work: Callable[..., Any], *arguments: Any) -> list[Any]
     for worker in workers:
         worker.start()
     try:
-        told = dict(pickle.loads(results.get(timeout=180)) for _ in workers)
+        told = dict(pickle.loads(results.get(timeout=300)) for _ in workers)
     finally:
         for worker in workers:
             worker.join(timeout=10)

@@ -74,6 +74,12 @@ def joined() -> Iterator[Ranks]:
     if world == 1:
         yield Ranks()
         return
+    for name in ("RANK", "MASTER_ADDR", "MASTER_PORT"):
+        if name not in os.environ:
+            raise SleuthError(
+                f"WORLD_SIZE = {world} in the environment says that {world} processes train, and {name} is not set: "
+                "start them with torchrun, or unset WORLD_SIZE"
+            )
     on_gpu = torch.cuda.is_available()
     if on_gpu:
         _take_card(int(os.environ.get("LOCAL_RANK", "0")))

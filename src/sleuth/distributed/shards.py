@@ -53,6 +53,8 @@ class Shards(MasterWeights):
             for name, weight in model.named_parameters():
                 _fill(self._shards[name], weight)
         self.tensors = {name: weight for name, weight in self._shards.items() if weight.requires_grad}
+        if not self._learns:  # nobody reads a reference but through its shards
+            self.set_aside()
 
     def logprobs(self, part: Pack, *, temperature: float) -> tuple[Tensor, Tensor]:
         """As `token_logprobs`; every rank asks at the same time, each for a pack of its own."""

@@ -83,6 +83,12 @@ class Manifest:
             cost[name] = max(cost.get(name, 0), value)
         self._write(manifest)
 
+    def set_rank_memory(self, stage: str, peaks: Sequence[tuple[int, int]]) -> None:
+        """Keep how many bytes of (host memory, GPU memory) each rank has held at its peak by the end of a stage."""
+        manifest = self.read()
+        manifest["costs"][stage]["ranks_memory_bytes"] = [list(peak) for peak in peaks]
+        self._write(manifest)
+
     def costs(self) -> dict[str, Any]:
         """What every stage has cost so far, by its name."""
         return self.read().get("costs", {})
