@@ -14,7 +14,7 @@ import sleuth
 
 PACKAGE = Path(sleuth.__file__).parent
 LEVELS = (
-    {"cli"},
+    {"cli", "__main__"},
     {"pipeline", "plan"},
     {"stages", "report", "serve", "convert"},
     {"build"},

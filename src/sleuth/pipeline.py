@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from sleuth.build import (
 from sleuth.data.overlap import question_overlap
 from sleuth.data.suites import examined_tasks
 from sleuth.learn.reach import Reach
+from sleuth.ranks import ALONE, Ranks
 from sleuth.recipe import (
     AnsweredRowsRecipe,
     OnlineDpoRecipe,
@@ -36,8 +38,10 @@ from sleuth.recipe import (
     TrainingRecipe,
     WinRateRecipe,
 )
+from sleuth.recipe.envs import ThoughtEnvRecipe
 from sleuth.recipe.stages import EvaluateRecipe, GrpoRecipe, SupervisedRecipe, WarmStartRecipe
 from sleuth.render import Renderer, encode
+from sleuth.runs.memory import peak_memory
 from sleuth.runs.run_folder import RunFolder
 from sleuth.stages.evaluate import run_evaluate
 from sleuth.stages.grpo import run_grpo
@@ -56,17 +60,15 @@ LONG_QUESTIONS = 100
 """Of so many questions, those of the most bytes, the tokens are counted before a run: of all it would take minutes."""
 
 
-def run_recipe(recipe: Recipe, folder: RunFolder) -> Path:
-    """Run every stage; the last checkpoint (or the recipe's model, if nothing trained)."""
-    tasks = require_inputs(recipe)
-    overlaps = list(_overlaps(recipe, tasks))
-    folder.manifest.set_overlap(overlaps)
-    for overlap in overlaps:
-        folder.say("{shared} of the {of} questions of {test} are also trained on, in stage {train}".format(**overlap))
+def run_recipe(recipe: Recipe, folder: RunFolder, ranks: Ranks = ALONE) -> Path:
+    """Run every stage; the last checkpoint (or the recipe's model, if nothing trained). Stages that train do so on all
+    `ranks`; what only asks is left to the first."""
+    require_ranks(recipe, ranks)
+    ranks.agreed(lambda: _begin(recipe, folder))
     model, first_step = recipe.model, 0
     trained: StageRun | None = None  # the last stage that trained
     for index, stage in enumerate(recipe.stage):
-        run = StageRun(recipe=recipe, index=index, folder=folder, model=model, first_step=first_step)
+        run = StageRun(recipe=recipe, index=index, folder=folder, model=model, first_step=first_step, ranks=ranks)
         with folder.costing(stage.name, "total"):
             match stage:
                 case SupervisedRecipe():
@@ -78,20 +80,54 @@ def run_recipe(recipe: Recipe, folder: RunFolder) -> Path:
                 case OnlineDpoRecipe():
                     model = str(run_online_dpo(stage, run))
                 case EvaluateRecipe():
-                    run_evaluate(stage, run)
+                    ranks.agreed(partial(run_evaluate, stage, run))
                 case WinRateRecipe():
-                    run_win_rate(stage, run)
+                    ranks.agreed(partial(run_win_rate, stage, run))
                 case ProbeRecipe():
-                    run_probe(stage, run)
+                    ranks.agreed(partial(run_probe, stage, run))
                 case ReasonRecipe():
-                    run_reason(stage, run)
+                    ranks.agreed(partial(run_reason, stage, run))
         if isinstance(stage, TrainingRecipe):
             first_step += stage.steps
             trained = run
+            if not ranks.alone:
+                peaks = ranks.gathered([peak_memory()])
+                folder.backlog.write("what ranks held", partial(folder.manifest.set_rank_memory, stage.name, peaks))
         elif trained is not None:
-            trained.write_card(Path(model))
-    folder.require_written()
+            ranks.agreed(partial(trained.write_card, Path(model)))
+    ranks.agreed(folder.require_written)
     return Path(model)
+
+
+def require_ranks(recipe: Recipe, ranks: Ranks) -> None:
+    """Raises SleuthError for what only one process can do."""
+    if ranks.alone:
+        return
+    for index, stage in enumerate(recipe.stage):
+        where = f"stage.{index} ({stage.name})"
+        if isinstance(stage, TrainingRecipe) and stage.optimiser == "muon":
+            raise SleuthError(
+                f'{where}: optimiser = "muon" needs whole matrices, and {ranks.world} ranks hold parts of them; '
+                'take "adamw", or one process'
+            )
+        if isinstance(stage, GrpoRecipe) and isinstance(stage.env, ThoughtEnvRecipe):
+            raise SleuthError(
+                f'{where}: env.kind = "thought": what a thought gains is told by one process, and not by {ranks.world} '
+                "ranks; train in one process"
+            )
+        if isinstance(stage, GrpoRecipe) and stage.engine is not None:
+            raise SleuthError(
+                f"{where}: engine names a pool of servers, and {ranks.world} ranks write their episodes themselves; "
+                "leave [stage.engine] out, or train in one process"
+            )
+
+
+def _begin(recipe: Recipe, folder: RunFolder) -> None:
+    """All that can be known to be wrong before the first step, and what the data says of the evaluations."""
+    overlaps = list(_overlaps(recipe, require_inputs(recipe)))
+    folder.manifest.set_overlap(overlaps)
+    for overlap in overlaps:
+        folder.say("{shared} of the {of} questions of {test} are also trained on, in stage {train}".format(**overlap))
 
 
 def require_accepted(recipe: Recipe, reward: str) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from sleuth.plan.memory import rank_memory
 from sleuth.plan.plan import plan_of
 from sleuth.plan.probe import Asked, Cost, Probe, run_probe, shortened
 from sleuth.recipe import CitationRecipe, GrpoRecipe, Recipe, load_recipe
@@ -118,6 +120,38 @@ def test_memory_is_that_of_the_hungriest_stage_and_disk_that_of_the_fullest_mome
         }
     )
     assert plan_of(rare, QUESTIONS, probe(row(1, 1, 1.0))).peak_disk_bytes == 40_000 + 400_000 + 70_000
+
+
+def test_what_a_rank_holds_falls_with_their_number(recipe: Recipe) -> None:
+    """By hand, fp32, 1,000 weights that all learn: 4,000 bytes stored, 8,000 of moments. One process holds 4 + 4 + 8 +
+    4 = 20 thousand at a step, so that 5,000 of the 25,000 are other things. A rank holds those, the whole model, and of
+    weights, moments and a copy to compare with (4 + 8 + 4 thousand) its part."""
+    measured = replace(
+        probe(row(1, 1, 1.0)),
+        costs={"grpo": Cost(seconds={"total": 9.0, "saving": 0.5}, host_memory=25_000, gpu_memory=0)},
+        checkpoints={"grpo": (4_000, 8_000)},
+    )
+    two, four = (rank_memory(recipe, measured, world) for world in (2, 4))
+    assert (two.each, four.each) == (5_000 + 4_000 + 16_000 // 2, 5_000 + 4_000 + 16_000 // 4)
+    assert (two.first, four.first) == (5_000 + 4_000 + 6_000 + 8_000, 5_000 + 4_000 + 3_000 + 8_000)
+
+
+def test_of_16_bits_masters_are_in_shards_and_so_is_the_reference(recipe: Recipe) -> None:
+    """By hand, bf16, 1,000 weights, with a KL: 2,000 bytes stored and 2,000 of the reference, 12,000 of state. One
+    process holds 2 + 4 + 8 + 4 + 2 = 20 thousand. A rank holds the model (2), and of masters, moments, reference and
+    the copy (4 + 8 + 2 + 2) its part."""
+    stage = recipe.stage[1]
+    assert isinstance(stage, GrpoRecipe)
+    loss = stage.loss.model_copy(update={"beta": 0.1})
+    changes = {"dtype": "bfloat16", "stage": (recipe.stage[0], stage.model_copy(update={"loss": loss}))}
+    measured = replace(
+        probe(row(1, 1, 1.0)),
+        costs={"grpo": Cost(seconds={"total": 9.0, "saving": 0.5}, host_memory=50_000, gpu_memory=21_000)},
+        checkpoints={"grpo": (2_000, 12_000)},
+    )
+    four = rank_memory(recipe.model_copy(update=changes), measured, 4)
+    assert four.each == 1_000 + 2_000 + 16_000 // 4
+    assert four.first == 50_000 + 12_000, "the state comes together beside the card"
 
 
 def test_a_shortened_recipe_keeps_its_horizon(recipe: Recipe) -> None:

@@ -13,7 +13,7 @@ from sleuth.build.environments import (
     setting_of_card,
 )
 from sleuth.build.judges import OpenJudge, judge_of, require_there, rubric_writer_of, thought_writer_of
-from sleuth.build.learning import optimisation_of, policy_loss_of
+from sleuth.build.learning import adapters_of, holding_on, optimisation_of, policy_loss_of
 from sleuth.build.models import Outline, context_of, load_model, load_outline, pick_device, random_model
 from sleuth.build.preference import (
     continuation_judges_in,
@@ -70,6 +70,7 @@ __all__ = [
     "Spot",
     "ThoughtSetting",
     "TrainingEngine",
+    "adapters_of",
     "add_tokens",
     "answer_reward_of",
     "answer_scorer_of",
@@ -84,6 +85,7 @@ __all__ = [
     "examiner_of",
     "excerpts_of",
     "has_tags",
+    "holding_on",
     "interleaved",
     "judge_of",
     "judge_of_suffixes",

@@ -1,11 +1,16 @@
-"""What a stage's numbers are to the learner: its optimiser and its loss."""
+"""What a stage's numbers are to the learner: its optimiser, its loss, and who holds its weights."""
 
 from __future__ import annotations
 
+from functools import partial
+
+from sleuth.learn.adapters import Adapters
+from sleuth.learn.masters import Holding, MasterWeights
 from sleuth.learn.objective import PolicyLoss
 from sleuth.learn.optim import Optimisation
+from sleuth.ranks import Ranks
 from sleuth.recipe.stages import GrpoRecipe
-from sleuth.recipe.training import TrainingRecipe
+from sleuth.recipe.training import LoraRecipe, TrainingRecipe
 
 
 def optimisation_of(stage: TrainingRecipe) -> Optimisation:
@@ -21,6 +26,20 @@ def optimisation_of(stage: TrainingRecipe) -> Optimisation:
         max_grad_norm=stage.max_grad_norm,
         master_weights=stage.master_weights,
     )
+
+
+def adapters_of(lora: LoraRecipe) -> Adapters:
+    """The recipe's `lora` as the learner takes it."""
+    return Adapters(rank=lora.rank, alpha=lora.alpha, targets=lora.targets)
+
+
+def holding_on(ranks: Ranks) -> Holding:
+    """Whole in one process, in shards over several."""
+    if ranks.alone:
+        return MasterWeights
+    from sleuth.distributed.shards import Shards  # which loads FSDP
+
+    return partial(Shards, ranks=ranks)
 
 
 def policy_loss_of(stage: GrpoRecipe) -> PolicyLoss:

@@ -28,6 +28,9 @@ def plan(
     steps: Annotated[
         int, typer.Option("--probe", min=0, metavar="STEPS", help="Steps of each stage to try; 0 only counts.")
     ] = 12,
+    world: Annotated[
+        int, typer.Option("--ranks", min=1, metavar="N", help="Tell also what each of N ranks would hold.")
+    ] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Tell what a recipe will take: steps, episodes, tokens, time, memory, disk.
@@ -35,12 +38,14 @@ def plan(
     The first steps of every stage are made in a temporary folder, in a process of their own; the rest is reckoned.
     """
     from sleuth.cli.watching import watched
-    from sleuth.pipeline import require_inputs
+    from sleuth.pipeline import require_inputs, require_ranks
     from sleuth.plan.plan import plan_of
     from sleuth.plan.probe import run_probe, shortened
+    from sleuth.ranks import Ranks
     from sleuth.recipe import load_recipe
 
     resolved = load_recipe(recipe, overrides or ())
+    require_ranks(resolved, Ranks(world=world))
     place = run or Path("runs") / resolved.name
     questions = {index: len(tasks) for index, tasks in require_inputs(resolved).items()}
     probe = None
@@ -48,7 +53,7 @@ def plan(
         disk = next(path for path in place.absolute().parents if path.exists())  # the run's own, whose speed counts
         with TemporaryDirectory(prefix="sleuth-plan-", dir=disk) as folder, watched("probe") as progress:
             probe = run_probe(shortened(resolved, steps), TRAIN, Path(folder), progress)
-    told = plan_of(resolved, questions, probe)
+    told = plan_of(resolved, questions, probe, world=world)
     if as_json:
         typer.echo(json.dumps(told.as_json()))
     else:
@@ -84,6 +89,9 @@ def _print_peaks(told: Plan, place: Path) -> None:
     typer.echo(f"memory at its peak  {shown(told.peak_memory_bytes)} of {shown(host_memory())}")
     if told.peak_gpu_memory_bytes:
         typer.echo(f"of the GPU          {shown(told.peak_gpu_memory_bytes)}")
+    if told.ranks is not None:
+        typer.echo(f"of {told.ranks.world} ranks, each    {shown(told.ranks.each)}")
+        typer.echo(f"the first, saving   {shown(told.ranks.first)} of its host's memory")
     typer.echo(f"disk at its peak    {shown(told.peak_disk_bytes)}; {shown(free_bytes(place))} are free there")
 
 

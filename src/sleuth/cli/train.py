@@ -26,9 +26,11 @@ def train(
         str | None, typer.Option("--push", metavar="OWNER/NAME", help="Upload the last checkpoint to the hub.")
     ] = None,
 ) -> None:
-    """Train a recipe; continues a run folder that holds the same recipe."""
+    """Train a recipe; continues a run folder that holds the same recipe. Under torchrun all processes train it."""
+    from sleuth.cli.launched import on_ranks
     from sleuth.pipeline import require_accepted, require_inputs, run_recipe, stage_to_roll_back
     from sleuth.recipe import load_recipe
+    from sleuth.runs.joined_folder import open_on
     from sleuth.runs.push import push, require_push
     from sleuth.runs.run_folder import RunFolder
 
@@ -42,11 +44,15 @@ def train(
     if repository:
         require_inputs(resolved)
         require_push(repository)
-    with RunFolder.open(place, resolved, accepted_reward=accepted_reward, changed=back) as folder:
+    with (
+        on_ranks() as ranks,
+        open_on(ranks, place, resolved, accepted_reward=accepted_reward, changed=back) as folder,
+    ):
         if back:
-            folder.say(stage_to_roll_back(resolved, folder).roll_back())
-        last = run_recipe(resolved, folder)
-        if repository:
+            ranks.agreed(lambda: folder.say(stage_to_roll_back(resolved, folder).roll_back()))
+        last = run_recipe(resolved, folder, ranks)
+        if repository and ranks.first:
             push(last, repository)
             folder.say(f"{last} is at {repository} on the hub, in a private repository if it is new")
-    typer.echo(f"{last}: the last checkpoint. Look at the run with `sleuth report {place}`.")
+        if ranks.first:
+            typer.echo(f"{last}: the last checkpoint. Look at the run with `sleuth report {place}`.")

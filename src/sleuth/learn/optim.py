@@ -96,6 +96,14 @@ class Optimiser:
         """The learning rate of the next step."""
         return scheduled_learning_rate(self.steps, self.settings)
 
+    @property
+    def stepped(self) -> dict[str, list[Tensor]]:
+        """The tensors of each part, in the order in which its state numbers them."""
+        return {
+            name: [tensor for group in part.param_groups for tensor in group["params"]]
+            for name, part in self.parts.items()
+        }
+
     def step(self) -> None:
         """Step every weight that has a gradient."""
         for part in self.parts.values():

@@ -17,12 +17,13 @@ from transformers import PreTrainedModel
 
 from sleuth.learn import losses
 from sleuth.learn.batch import Batch
+from sleuth.learn.dealing import deal
 from sleuth.learn.dpo import PAIR, dpo_objective
-from sleuth.learn.logprobs import token_logprobs, tree_attention
-from sleuth.learn.masters import MasterWeights
+from sleuth.learn.logprobs import tree_attention
+from sleuth.learn.masters import Holding, MasterWeights
 from sleuth.learn.objective import PolicyLoss, policy_objective
 from sleuth.learn.optim import Optimisation, Optimiser
-from sleuth.learn.prefix_tree import Pack, pack
+from sleuth.learn.prefix_tree import Pack
 from sleuth.types import SleuthError
 
 
@@ -82,7 +83,9 @@ class Policy:
 
     Only parameters that require a gradient are stepped. `reference`, if given, is a frozen model (see `frozen_copy`)
     that every update measures the KL to. With `gradient_checkpointing` a layer's activations are computed again in the
-    backward pass instead of being kept: less memory, a third more work, the same gradients.
+    backward pass instead of being kept: less memory, a third more work, the same gradients. `holding` says how models
+    are held: whole, in this process, or in shards over ranks. Then every rank makes the same updates of the same
+    batches, computes its share of each, and `model` has the new weights on all of them.
     """
 
     def __init__(
@@ -92,14 +95,20 @@ class Policy:
         reference: PreTrainedModel | None = None,
         *,
         gradient_checkpointing: bool = False,
+        holding: Holding = MasterWeights,
     ) -> None:
         self.model = model
-        self.reference = reference
-        self._recomputed = recomputed_layers(model) if gradient_checkpointing else []
-        self.masters = MasterWeights(model, in_fp32=optimisation.master_weights)
+        self._holding = holding
+        self.measure_from(reference)
+        self.masters = holding(model, in_fp32=optimisation.master_weights)
+        self._recomputed = recomputed_layers(self.masters.module) if gradient_checkpointing else []
         self.optimiser = Optimiser(model, self.masters.tensors, optimisation)
         self.max_grad_norm = optimisation.max_grad_norm
         model.eval()
+
+    def measure_from(self, reference: PreTrainedModel | None) -> None:
+        """Take another reference model, or none."""
+        self.reference = None if reference is None else self._holding(reference)
 
     def update(self, batch: Batch, loss: PolicyLoss, *, budget: int) -> Update:
         """One step of the policy gradient, in passes over at most `budget` distinct tokens.
@@ -118,10 +127,8 @@ class Policy:
         """The loss of `update` and its gradient as one fp32 vector, before any clip; the weights stay as they are."""
         pulled, objective = self._policy_objective(batch, loss)
         try:
-            value, _ = self._accumulate(pack(pulled, budget), objective, loss.temperature)
-            weights = self.masters.tensors.values()
-            parts = [(torch.zeros_like(weight) if weight.grad is None else weight.grad).flatten() for weight in weights]
-            return value, torch.cat(parts)
+            sums = self._accumulate(deal(pulled, budget, self.masters.ranks), objective, loss.temperature)
+            return sums["loss"], self.masters.gradient()
         finally:
             self.masters.discard_gradients()
 
@@ -166,22 +173,23 @@ class Policy:
     def state_bytes(self) -> int:
         """What `state_dict` will hold once every weight was stepped."""
         moments = {"adamw": 2, "muon": 1}
-        stepped = sum(
-            moments[name] * tensor.nbytes
-            for name, part in self.optimiser.parts.items()
-            for group in part.param_groups
-            for tensor in group["params"]
+        stepped = self.optimiser.stepped.items()
+        return sum(moments[name] * tensor.nbytes for name, of_part in stepped for tensor in of_part) + (
+            self.masters.state_bytes
         )
-        return stepped + sum(tensor.nbytes for tensor in self.masters.state_dict().values())
 
     def state_dict(self) -> dict[str, Any]:
-        """All that the model's own files do not hold: optimiser, schedule, and the masters of 16-bit weights."""
-        return {"optimiser": self.optimiser.state_dict(), "masters": self.masters.state_dict()}
+        """All that the model's own files do not hold: optimiser, schedule, and the masters of 16-bit weights; the same
+        on any number of ranks, with its tensors on the first."""
+        return {
+            "optimiser": self.masters.whole(self.optimiser.state_dict()),
+            "masters": self.masters.state_dict(),
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue, bit for bit, where `state_dict` was taken; the model must hold the weights of that moment."""
         self.masters.load_state_dict(state["masters"])
-        self.optimiser.load_state_dict(state["optimiser"])
+        self.optimiser.load_state_dict(self.masters.parted(state["optimiser"], self.optimiser.stepped))
 
     def _step(
         self,
@@ -193,10 +201,15 @@ class Policy:
         temperature: float,
         together: int = 1,
     ) -> Made:
-        packs = pack(batch, budget, together=together)
+        packs = deal(batch, budget, self.masters.ranks, together=together)
+        self.masters.set_aside()
         try:
-            loss, sums = self._accumulate(packs, objective, temperature)
+            sums = self._accumulate(packs, objective, temperature)
             norm = self._clip_gradients()
+        except NotFiniteError:
+            self.masters.discard_gradients()
+            self.masters.restore()
+            raise
         except BaseException:
             self.masters.discard_gradients()
             raise
@@ -205,42 +218,42 @@ class Policy:
         self.optimiser.step()
         self.masters.discard_gradients()
         total_weight = float(batch.weights.sum())
+        loss, computed = sums.pop("loss"), sums.pop("tokens_computed")
         return kind(
             loss=loss,
             gradient_norm=norm,
             learning_rate=learning_rate,
             changed_weights_fraction=self.masters.publish(before),
             tokens_trained=batch.tokens_trained,
-            tokens_computed=sum(len(part.tree) for part in packs),
+            tokens_computed=int(computed),
             tokens_dense=batch.tokens_dense,
             **{name: value / total_weight for name, value in sums.items()},
         )
 
-    def _accumulate(
-        self, packs: Sequence[Pack], objective: Objective, temperature: float
-    ) -> tuple[float, Mapping[str, float]]:
-        """Add the gradients of all packs; the loss, and each statistic's weighted sum."""
-        loss, sums = 0.0, Counter[str]()
+    def _accumulate(self, packs: Sequence[Pack], objective: Objective, temperature: float) -> dict[str, float]:
+        """Add the gradients of all packs; over all ranks, the loss, the tokens computed for it, and each statistic's
+        weighted sum."""
+        sums = Counter[str]()
         for part in packs:
-            share, statistics = self._backward(part.to(self.model.device), objective, temperature)
-            loss += share
-            sums.update(statistics)
-        return loss, sums
+            sums.update(self._backward(part.to(self.masters.module.device), objective, temperature))
+        total = self.masters.ranks.total(sums)
+        self._require_finite("loss", total["loss"])
+        return total
 
-    def _backward(self, part: Pack, objective: Objective, temperature: float) -> tuple[float, dict[str, float]]:
-        """Add the pack's gradients; its share of the loss, and each statistic's weighted sum."""
-        with tree_attention(self.model), _marked_as_training(self._recomputed):  # also where layers run again
-            logprobs, entropy = token_logprobs(self.model, part, temperature=temperature)
+    def _backward(self, part: Pack, objective: Objective, temperature: float) -> dict[str, float]:
+        """Add the pack's gradients; its share of what `_accumulate` adds up."""
+        # The last layer spares what nobody looks at also where layers run again.
+        with tree_attention(self.masters.module), _marked_as_training(self._recomputed):
+            logprobs, entropy = self.masters.logprobs(part, temperature=temperature)
             share, statistics = objective(part, logprobs)
-            loss = share.item()
-            self._require_finite("loss", loss)
             share.backward()
         self.masters.collect_gradients()
         statistics["entropy"] = entropy
-        return loss, {name: (values * part.rows.weights).sum().item() for name, values in statistics.items()}
+        sums = {name: (values * part.rows.weights).sum().item() for name, values in statistics.items()}
+        return {"loss": share.item(), "tokens_computed": len(part.tree), **sums}
 
     def _clip_gradients(self) -> float:
-        norm = torch.nn.utils.clip_grad_norm_(self.masters.tensors.values(), self.max_grad_norm).item()
+        norm = self.masters.clip_gradients(self.max_grad_norm)
         self._require_finite("gradient norm", norm)
         return norm
 
@@ -256,7 +269,7 @@ class Policy:
         if self.reference is None:
             return None
         with torch.no_grad():
-            return token_logprobs(self.reference, part, temperature=temperature)[0]
+            return self.reference.logprobs(part, temperature=temperature)[0]
 
 
 def frozen_copy(model: PreTrainedModel) -> PreTrainedModel:

@@ -61,14 +61,38 @@ def pack(batch: Batch, budget: int, *, together: int = 1) -> list[Pack]:
     budget gets a pack of its own. Every `together` rows of the batch, such as the two of a pair, stay in one pack and
     in their order, as if they were one. The same batch gives the same packs, in the same order.
     """
+    order = ordered(batch, together)
+    parts = [order.rows(first, stop) for first, stop in _cuts(order.lengths, order.shared, budget)]
+    return [packed(batch, rows) for rows in parts]
+
+
+def packed(batch: Batch, rows: Sequence[int]) -> Pack:
+    """These rows of a batch in one pack."""
+    return Pack(rows=(part := batch.take(rows)), tree=prefix_tree(part), members=tuple(rows))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ordered:
+    """Units of rows that stay together, by their tokens. `lengths` are the distinct tokens of each unit by itself,
+    `shared` how many of them the unit before has too: what one adds behind another is the difference."""
+
+    units: Sequence[Sequence[int]]
+    lengths: Sequence[int]
+    shared: Sequence[int]
+
+    def rows(self, first: int, stop: int) -> list[int]:
+        """The rows of a stretch of units."""
+        return [row for unit in self.units[first:stop] for row in unit]
+
+
+def ordered(batch: Batch, together: int = 1) -> Ordered:
+    """Every `together` rows of a batch as one unit, in an order that makes neighbours of those with much in common."""
     texts = _rows(batch)
     units = [range(first, first + together) for first in range(0, len(texts), together)]
     order = sorted(units, key=lambda unit: (texts[unit[0]], unit[0]))
     inside = [_shared_with_the_row_before([texts[row] for row in unit]) for unit in order]
     lengths = [sum(len(texts[row]) for row in unit) - sum(of_unit) for unit, of_unit in zip(order, inside, strict=True)]
-    shared = _shared_with_the_row_before([texts[unit[0]] for unit in order])
-    parts = [[row for unit in order[first:stop] for row in unit] for first, stop in _cuts(lengths, shared, budget)]
-    return [Pack(rows=(part := batch.take(rows)), tree=prefix_tree(part), members=tuple(rows)) for rows in parts]
+    return Ordered(units=order, lengths=lengths, shared=_shared_with_the_row_before([texts[unit[0]] for unit in order]))
 
 
 def prefix_tree(batch: Batch) -> PrefixTree:

@@ -8,6 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from sleuth.build import continuation_judges_in, judges_in
+from sleuth.plan.memory import RankMemory, rank_memory
 from sleuth.plan.probe import Probe
 from sleuth.recipe import (
     EvaluateRecipe,
@@ -60,12 +61,14 @@ class StagePlan:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """What a run will take, stage by stage, and at their peak the bytes in memory and on the disk: of checkpoints,
-    rollouts, figures and evaluations. None is what only a probe can tell, where there was none."""
+    rollouts, figures and evaluations. `ranks` is what each of several ranks would hold. None is what only a probe can
+    tell, where there was none."""
 
     stages: tuple[StagePlan, ...]
     peak_memory_bytes: int | None = None
     peak_gpu_memory_bytes: int | None = None
     peak_disk_bytes: int | None = None
+    ranks: RankMemory | None = None
 
     def total(self, figure: str) -> float | None:
         """The sum of a figure over the stages; None where a stage does not know it."""
@@ -79,8 +82,8 @@ class Plan:
         return {figure: self.total(figure) for figure in SUMMED} | table | {"stages": stages}
 
 
-def plan_of(recipe: Recipe, questions: Mapping[int, int], probe: Probe | None = None) -> Plan:
-    """The plan of a recipe whose stage number i reads `questions[i]` questions."""
+def plan_of(recipe: Recipe, questions: Mapping[int, int], probe: Probe | None = None, *, world: int = 1) -> Plan:
+    """The plan of a recipe whose stage number i reads `questions[i]` questions, on so many ranks."""
     stages = tuple(_stage(stage, questions.get(index, 0), probe) for index, stage in enumerate(recipe.stage))
     if probe is None:
         return Plan(stages=stages)
@@ -89,6 +92,7 @@ def plan_of(recipe: Recipe, questions: Mapping[int, int], probe: Probe | None = 
         peak_memory_bytes=max(cost.host_memory for cost in probe.costs.values()),
         peak_gpu_memory_bytes=max(cost.gpu_memory for cost in probe.costs.values()),
         peak_disk_bytes=_disk(recipe, questions, probe),
+        ranks=rank_memory(recipe, probe, world) if world > 1 else None,
     )
 
 

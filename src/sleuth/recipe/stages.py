@@ -165,6 +165,11 @@ class SupervisedRecipe(TrainingRecipe):
     def _text_fits(self) -> Self:
         if self.env is not None and not isinstance(self.data, AnsweredRowsRecipe):
             raise ValueError(f'env asks for the answers of data.kind = "rows"; "{self.data.kind}" is taught as it is')
+        if self.lora is not None and (self.init is not None or self.tokens):
+            raise ValueError(
+                "lora trains beside frozen weights: those of init and the embeddings of tokens would stay random; "
+                "leave lora out here, and set it in a later stage"
+            )
         if self.init is not None and not isinstance(self.data, WorldTextRecipe):
             raise ValueError('init has a tokenizer made for data.kind = "world_text" alone; name a model instead')
         if self.source_weight == 0 and isinstance(self.data, TextRecipe):
@@ -261,6 +266,12 @@ class GrpoRecipe(TrainingRecipe):
                 f"replace_no_signal = {self.replace_no_signal} needs scores while episodes are played, and gains are "
                 "told behind them all; leave it out"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _servers_have_whole_weights(self) -> Self:
+        if self.engine is not None and self.lora is not None:
+            raise ValueError("lora is trained with the engine in this process; leave [stage.engine] out, or lora")
         return self
 
     @model_validator(mode="after")

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from sleuth.recipe.alarms import AlarmsRecipe
-from sleuth.recipe.strict import Name, StrictModel
+from sleuth.recipe.strict import Name, Row, StrictModel
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
@@ -45,6 +45,26 @@ class InitRecipe(StrictModel):
         return self
 
 
+class LoraRecipe(StrictModel):
+    """Low-rank adapters (arXiv:2106.09685) are trained, and the model's own weights stay; needs
+    `pip install "sleuth[lora]"`. Saves hold the model with them added in, and the adapters beside, in peft's format."""
+
+    rank: PositiveInt = 16
+    """Rank of the product beside each matrix."""
+    alpha: PositiveFloat = 32.0
+    """The product counts alpha / rank."""
+    targets: Annotated[Row[str], Field(min_length=1)] = (
+        "q_proj",
+        "k_proj",
+        "v_proj",
+        "o_proj",
+        "gate_proj",
+        "up_proj",
+        "down_proj",
+    )
+    """The last names of the layers that get one."""
+
+
 class TrainingRecipe(StrictModel):
     """The optimiser's numbers and the rhythm of saves."""
 
@@ -73,6 +93,8 @@ class TrainingRecipe(StrictModel):
     master_weights: bool = True
     """With dtype = "bfloat16": step float32 copies of the weights, in which small steps add up. false steps the weights
     themselves, as some published runs did; a rate that moves too few of them is refused."""
+    lora: LoraRecipe | None = None
+    """Train adapters instead of the weights; their learning rate is some ten times that of all weights."""
     tokens_per_micro_batch: PositiveInt = 4_096
     """Distinct tokens in one forward and backward pass; changes memory and speed, never the result."""
     gradient_checkpointing: bool = False

@@ -56,10 +56,12 @@ def save_checkpoint(
     """
     import torch
 
+    from sleuth.learn.adapters import write_model
+
     _check_plain(state, "state")
     with replacing_folder(folder) as partial, telling_full_disks(folder.parent):
         require_free(folder.parent, checkpoint_bytes(model, state or {}))
-        model.save_pretrained(partial)
+        write_model(model, partial)
         tokenizer.save_pretrained(partial)
         (partial / CARD).write_text(card, encoding="utf-8")
         for name, text in (beside or {}).items():
@@ -77,15 +79,16 @@ def checkpoint_bytes(model: PreTrainedModel, state: Mapping[str, Any]) -> int:
     return sum(weights.values()) + sum(_tensor_bytes(state)) + SLACK
 
 
-def load_state(checkpoint: Path) -> dict[str, Any]:
-    """The stage's state, tensors on the CPU. `SleuthError` where there is none or it cannot be read."""
+def load_state(checkpoint: Path, *, mapped: bool = False) -> dict[str, Any]:
+    """The stage's state, tensors on the CPU; read only where they are looked at if it is `mapped`, for ranks that each
+    take a part. `SleuthError` where there is none or it cannot be read."""
     import torch
 
     path = checkpoint / STATE
     if not path.exists():
         raise SleuthError(f"{path}: is not there; this checkpoint can be evaluated but not continued")
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
     except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
         raise SleuthError(f"{path}: cannot be read: {str(error).splitlines()[0]}") from None
 

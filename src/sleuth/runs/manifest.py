@@ -83,6 +83,12 @@ class Manifest:
             cost[name] = max(cost.get(name, 0), value)
         self._write(manifest)
 
+    def set_rank_memory(self, stage: str, peaks: Sequence[tuple[int, int]]) -> None:
+        """Keep how many bytes of (host memory, GPU memory) each rank has held at its peak by the end of a stage."""
+        manifest = self.read()
+        manifest["costs"][stage]["ranks_memory_bytes"] = [list(peak) for peak in peaks]
+        self._write(manifest)
+
     def costs(self) -> dict[str, Any]:
         """What every stage has cost so far, by its name."""
         return self.read().get("costs", {})
@@ -118,7 +124,7 @@ def identity(recipe: Recipe) -> dict[str, Any]:
         if not key.endswith(".stop_after")
         and not _WAY_TO_A_JUDGE.search(key)
         and not _WAY_TO_A_POOL.search(key)
-        and (value or not key.endswith(".engine.ahead"))  # a pool that is not ahead writes what this process would
+        and (value or not key.endswith((".engine.ahead", ".lora")))  # absent, as in runs that are older than the key
     }
 
 

@@ -15,13 +15,15 @@ PLAIN_LINE_SECONDS = 10.0
 
 
 class ProgressBar:
-    """`with ProgressBar("grpo", total=200) as bar: bar.advance(note="reward 0.31")`. Writes to stderr."""
+    """`with ProgressBar("grpo", total=200) as bar: bar.advance(note="reward 0.31")`. Writes to stderr; a `silent` one
+    nowhere."""
 
-    def __init__(self, name: str, total: int, done: int = 0) -> None:
+    def __init__(self, name: str, total: int, done: int = 0, *, silent: bool = False) -> None:
         self.name = name
         self.total = total
         self.done = done
-        self.console = Console(stderr=True)
+        self.silent = silent
+        self.console = Console(stderr=True, quiet=silent)
         self._said = 0.0
         self._bar = Progress(
             TextColumn("{task.description}"),
@@ -40,11 +42,13 @@ class ProgressBar:
         """`count` more are done; `note` replaces what is said beside the bar."""
         self.done += count
         self._bar.update(self._task, completed=self.done, note=note)
-        if not self.console.is_terminal:
+        if not self.silent and not self.console.is_terminal:
             self._say_plainly(note)
 
     def say(self, line: str) -> None:
         """A line above the bar."""
+        if self.silent:
+            return
         if self.console.is_terminal:
             self._bar.console.print(line, markup=False, highlight=False)
         else:

@@ -9,6 +9,7 @@ from statistics import fmean
 from transformers import PreTrainedModel
 
 from sleuth.dialects import Dialect
+from sleuth.ranks import ALONE, Ranks
 from sleuth.recipe.credit import CreditRecipe
 from sleuth.render import Renderer
 from sleuth.stages.gain import Gain, gains
@@ -24,13 +25,14 @@ def credited(
     *,
     budget: int,
     temperature: float,
+    ranks: Ranks = ALONE,
 ) -> tuple[list[Group], dict[str, float]]:
     """The groups with a credit for each search of each right episode, and the step's figures of it: the mean gain in
     nats, and the share of these searches that gained no more than the margin.
 
     What counts is the gain in words that were found: a policy with the habit of searching twice is as much surprised
     by the step it takes after a single search as by a missing fact. A wrong episode gets no credit: what its searches
-    made likelier is not known to be worth anything.
+    made likelier is not known to be worth anything. Ranks each read a stretch of the episodes.
     """
     right = [
         (episode, score)
@@ -39,7 +41,10 @@ def credited(
         if score.parts.get("em") == 1
     ]
     told = [episode.trajectory for episode, _ in right]
-    found = gains(model, renderer, dialect, told, removed="search", budget=budget, temperature=temperature)
+    mine = told[ranks.share(len(told))]
+    found = ranks.gathered(
+        gains(model, renderer, dialect, mine, removed="search", budget=budget, temperature=temperature)
+    )
     credits = {id(episode): _credit(of_episode, credit) for (episode, _), of_episode in zip(right, found, strict=True)}
 
     def with_credit(episode: Episode, score: Score) -> Score:

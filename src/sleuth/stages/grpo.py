@@ -17,6 +17,7 @@ from sleuth.build import (
     ThoughtSetting,
     answer_scorer_of,
     engine_of,
+    holding_on,
     judges_in,
     misfits_of,
     optimisation_of,
@@ -51,6 +52,7 @@ from sleuth.stages.stage_run import Saved, StageRun, last_step
 from sleuth.stages.step_figures import Advantages, probe_lines, sampled_entropy, step_figures, values_of
 from sleuth.stages.thinking import Thoughts, shuffled_scores
 from sleuth.stages.thought_gain import gain_in
+from sleuth.stages.together import play_together
 from sleuth.stages.training import train
 from sleuth.stages.weighing import advantages_of, teaches, training_batch
 from sleuth.types import Group, SleuthError, Task
@@ -84,14 +86,16 @@ class Learner:
         self.stage = stage
         self.run = run
         self.bench = bench
-        self.model, self.tokenizer = run.load(saved.checkpoint if saved else run.model)
+        self.model, self.tokenizer = run.begun(saved)
         self.renderer = Renderer(self.tokenizer)
         tasks = played_tasks(stage, self.tokenizer)
         self.order = EndlessOrder(tasks, seed=run.key, taken=saved.state["asked"] if saved else 0)
         self.setting = setting_of(stage.env, self.tokenizer, self.order.items)
         if stage.credit is not None:
             require_text(self.setting.dialect)
-        self.reward = reward_of(stage.reward, self.setting.dialect, self.tokenizer, bench)
+        self.ranks = run.ranks
+        first = self.ranks.first  # who alone asks judges
+        self.reward = reward_of(stage.reward, self.setting.dialect, self.tokenizer, bench) if first else None
         self.engine, servers = engine_of(
             stage, self.model, self.tokenizer, weights=run.folder.path / "weights", say=run.folder.say
         )
@@ -101,16 +105,17 @@ class Learner:
             optimisation_of(stage),
             self.frozen if stage.loss.beta else None,
             gradient_checkpointing=stage.gradient_checkpointing,
+            holding=holding_on(self.ranks),
         )
         self.thoughts = self._thoughts(saved)
-        self.budget = TokenBudget(stage.tokens_per_micro_batch, run.folder.say)
+        self.budget = TokenBudget(stage.tokens_per_micro_batch, run.folder.say, self.ranks)
         self.asked = self.order.taken  # by the end of the last step; those of the next may be under way
         self.next: Ahead[Played] | None = None
         self.played: list[Group] = []  # in the last step, and where they are kept
         self.rollouts = run.folder.rollouts
         questions = questions_hash(self.order.items)
-        self.judges = require_accurate(judges_in(stage.reward), bench, run.folder)
-        self.reward_spec = reward_spec_of(stage.reward, bench.identity)
+        self.judges = self.ranks.agreed(lambda: require_accurate(judges_in(stage.reward), bench, run.folder))
+        self.reward_spec = self.ranks.agreed(lambda: reward_spec_of(stage.reward, bench.identity))
         self.protocol = self._protocol(questions)
         if saved:
             run.require_same_reward(saved, self.reward_spec)
@@ -134,7 +139,7 @@ class Learner:
         lines = [f"another protocol: {sentence}" for sentence in changed]
         lines += misfits_of(self.stage.reward, self.setting)
         if self._is_attacked:
-            lines.append(self._attack(self.order.items).line())
+            lines.append(self.ranks.agreed(lambda: self._attack(self.order.items).line()))
         if not self.stage.probe_prompts:
             return lines
         tasks = self.order.peek(self.stage.probe_prompts)
@@ -191,9 +196,10 @@ class Learner:
         """What known tricks would have been paid on the questions of this step, where it is their turn."""
         if not self._is_attacked or step % self.stage.red_team_every:
             return {}
-        return self._attack([group.task for group in self.played]).figures()
+        return self.ranks.agreed(lambda: self._attack([group.task for group in self.played]).figures())
 
     def _attack(self, tasks: Sequence[Task]) -> Attack:
+        assert self.reward is not None
         found = asyncio.run(attack(tasks, self.setting, self.reward))
         self.bench.figures()  # what was asked of the judges for it is no step's
         return found
@@ -252,12 +258,14 @@ class Learner:
             temperature=stage.sampling.temperature,
             key=(*self.run.key, step),
         )
-        groups = await rollout.groups(
+        groups = await play_together(
+            rollout,
             tasks,
             self.setting.env,
             samples=stage.samples_per_prompt,
             first_prompt=first_prompt,
             reward=self.reward,
+            ranks=self.ranks,
         )
         if any(reward.shuffle for reward in stage.reward) and self.thoughts is None:
             groups = shuffled_scores(groups, key=(*self.run.key, step))
@@ -280,6 +288,7 @@ class Learner:
                 self.setting.dialect,
                 budget=budget,
                 temperature=self.stage.sampling.temperature,
+                ranks=self.ranks,
             )
         )
 

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import torch
 
+from sleuth.ranks import ALONE, Ranks
 from sleuth.types import SleuthError
 
 Made = TypeVar("Made")
@@ -16,11 +17,15 @@ LEAST_BUDGET = 256
 
 
 class TokenBudget:
-    """Tokens of a micro-batch: halved, for the rest of the run, whenever an update runs out of memory."""
+    """Tokens of a micro-batch: halved, for the rest of the run, whenever an update runs out of memory.
 
-    def __init__(self, tokens: int, say: Callable[[str], None]) -> None:
+    Not so on several ranks: the others wait in the middle of an update for one that has none to give. There it ends.
+    """
+
+    def __init__(self, tokens: int, say: Callable[[str], None], ranks: Ranks = ALONE) -> None:
         self.tokens = tokens
         self.say = say
+        self.ranks = ranks
 
     def run(self, update: Callable[[int], Made]) -> Made:
         """`update` under the largest budget that fits. Raises SleuthError where none does."""
@@ -30,6 +35,12 @@ class TokenBudget:
             except (MemoryError, RuntimeError) as error:
                 if not is_out_of_memory(error):
                     raise
+                if not self.ranks.alone:
+                    raise SleuthError(
+                        f"out of memory on rank {self.ranks.rank} of {self.ranks.world} with tokens_per_micro_batch = "
+                        f"{self.tokens}: go on from the last checkpoint with more ranks, or begin a new run with "
+                        "fewer tokens or gradient_checkpointing = true"
+                    ) from None
             # Only here, outside of the handler, does nothing hold on to what the failed update had allocated.
             if self.tokens // 2 < LEAST_BUDGET:
                 raise SleuthError(

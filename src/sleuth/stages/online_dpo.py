@@ -20,6 +20,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from sleuth.build import (
     Bench,
     excerpts_of,
+    holding_on,
     optimisation_of,
     preference_judges_in,
     preference_reward_of,
@@ -33,7 +34,6 @@ from sleuth.learn.dpo import pair_batch
 from sleuth.learn.policy import NotFiniteError, Policy, PreferenceUpdate, Update, frozen_copy, no_update
 from sleuth.recipe.preference import OnlineDpoRecipe
 from sleuth.render import Renderer
-from sleuth.rollout import scored
 from sleuth.runs.checkpoints import step_name
 from sleuth.runs.rollouts import write_rollouts
 from sleuth.stages.choosing import Choice, choose, pair_of, pool_figures, signs_of, suffix_row
@@ -42,6 +42,7 @@ from sleuth.stages.judge_exam import CARDS, in_file, require_accurate
 from sleuth.stages.memory import TokenBudget
 from sleuth.stages.pool import continuations, pools_of
 from sleuth.stages.stage_run import Saved, StageRun, last_step
+from sleuth.stages.together import score_together
 from sleuth.stages.training import train
 from sleuth.types import Group, Piece, Sampling, Segment, SleuthError, Task
 
@@ -64,13 +65,14 @@ class Preferrer:
         self.stage = stage
         self.run = run
         self.bench = bench
-        self.model, self.tokenizer = run.load(saved.checkpoint if saved else run.model)
+        self.model, self.tokenizer = run.begun(saved)
         self.excerpts = excerpts_of(stage.data, self.tokenizer)
         self.rewrites = rewrites_of(stage, self.tokenizer, self.excerpts.tasks)
         self.order = EndlessOrder(self.excerpts.tasks, seed=run.key, taken=saved.state["asked"] if saved else 0)
-        self.reward = preference_reward_of(stage.reward, bench)
+        self.ranks = run.ranks
+        self.reward = preference_reward_of(stage.reward, bench) if self.ranks.first else None  # who alone asks judges
         self.reward_spec = preference_spec_of(stage.reward)
-        self.judges = require_accurate(preference_judges_in(stage.reward), bench, run.folder)
+        self.judges = self.ranks.agreed(lambda: require_accurate(preference_judges_in(stage.reward), bench, run.folder))
         window = stage.data.prefix_tokens + stage.data.suffix_tokens
         self.engine = LocalEngine(self.model, self.tokenizer, slots=stage.slots, context=window)
         self.policy = Policy(
@@ -78,8 +80,9 @@ class Preferrer:
             optimisation_of(stage),
             self._reference(saved),
             gradient_checkpointing=stage.gradient_checkpointing,
+            holding=holding_on(self.ranks),
         )
-        self.budget = TokenBudget(stage.tokens_per_micro_batch, run.folder.say)
+        self.budget = TokenBudget(stage.tokens_per_micro_batch, run.folder.say, self.ranks)
         if saved:
             run.require_same_reward(saved, self.reward_spec)
             self.policy.load_state_dict(saved.state["policy"])
@@ -151,11 +154,15 @@ class Preferrer:
         key = (*self.run.key, step)
         if stage.loss.kind == "original_nll":
             return pools_of(tasks, [[] for _ in tasks]), []
+        mine = self.ranks.share(len(tasks))
         sampling = Sampling(
             max_tokens=stage.data.suffix_tokens, temperature=stage.sampling.temperature, stops=stage.stops, key=key
         )
-        own = await continuations(tasks, self.engine, sampling, samples=stage.samples_per_prompt, first_prompt=first)
-        groups = await scored(pools_of(tasks, own, self.rewrites), self.reward)
+        own = await continuations(
+            tasks[mine], self.engine, sampling, samples=stage.samples_per_prompt, first_prompt=first + mine.start
+        )
+        pools = self.ranks.gathered(pools_of(tasks[mine], own, self.rewrites))
+        groups = await score_together(pools, self.reward, self.ranks)
         return groups, [choose(group, key) for group in groups]
 
     def _update(self, groups: Sequence[Group], choices: Sequence[Choice]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from sleuth.build import optimisation_of
+from sleuth.build import holding_on, optimisation_of
 from sleuth.learn.batch import Batch
 from sleuth.learn.policy import NotFiniteError, Policy, no_update
 from sleuth.recipe.training import TrainingRecipe
@@ -36,8 +36,13 @@ class Pupil:
         self.run = run
         self.model = model
         self.tokenizer = tokenizer
-        self.policy = Policy(model, optimisation_of(stage), gradient_checkpointing=stage.gradient_checkpointing)
-        self.budget = TokenBudget(stage.tokens_per_micro_batch, run.folder.say)
+        self.policy = Policy(
+            model,
+            optimisation_of(stage),
+            gradient_checkpointing=stage.gradient_checkpointing,
+            holding=holding_on(run.ranks),
+        )
+        self.budget = TokenBudget(stage.tokens_per_micro_batch, run.folder.say, run.ranks)
         if saved:
             self.policy.load_state_dict(saved.state["policy"])
             self.budget.tokens = saved.state["budget"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -16,7 +17,7 @@ from sleuth.render import load_tokenizer
 from sleuth.rollout import scored
 from sleuth.runs.checkpoints import load_state, step_name, step_of
 from sleuth.runs.rollouts import read_advantages, read_rollouts
-from sleuth.stages.stage_run import StageRun
+from sleuth.stages.stage_run import Saved, StageRun
 from sleuth.stages.step_figures import Advantages, values_of
 from sleuth.stages.thought_gain import gain_in
 from sleuth.stages.weighing import advantages_of, teaches, training_batch
@@ -96,7 +97,8 @@ def replay(
     was = None
     if rows[step]["loss"] is not None:
         was = _gradient(policy, groups, advantages, stage, begun.budget)
-    policy.reference = policy.reference or _reference(run, changed)
+    if policy.reference is None:
+        policy.measure_from(_reference(run, changed))
     now = _gradient(policy, anew, weighed, changed, ONE_ROW if padded else begun.budget)
     pairs = [
         pair
@@ -123,15 +125,19 @@ def _with_credits_of(recorded: Group, group: Group) -> Group:
 def _begin_before(run: StageRun, stage: GrpoRecipe, step: int) -> Begun:
     """With the nearest checkpoint before `step`, or with the model that the stage began with."""
     earlier = [place for place in run.checkpoints() if step_of(place) < step]
-    model, _ = run.load(earlier[-1] if earlier else run.model)
+    saved = _saved(run, earlier[-1]) if earlier else None
+    model, _ = run.begun(saved)
     policy = Policy(
         model, optimisation_of(stage), _reference(run, stage), gradient_checkpointing=stage.gradient_checkpointing
     )
-    if not earlier:
+    if saved is None:
         return Begun(policy=policy, step=run.first_step, budget=stage.tokens_per_micro_batch)
-    state = load_state(earlier[-1])
-    policy.load_state_dict(state["policy"])
-    return Begun(policy=policy, step=step_of(earlier[-1]), budget=state["budget"])
+    policy.load_state_dict(saved.state["policy"])
+    return Begun(policy=policy, step=run.first_step + saved.steps, budget=saved.state["budget"])
+
+
+def _saved(run: StageRun, checkpoint: Path) -> Saved:
+    return Saved(checkpoint=checkpoint, steps=step_of(checkpoint) - run.first_step, state=load_state(checkpoint))
 
 
 def _reference(run: StageRun, stage: GrpoRecipe) -> PreTrainedModel | None:

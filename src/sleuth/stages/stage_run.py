@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,9 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from sleuth.build import load_model
+from sleuth.build import adapters_of, load_model
+from sleuth.learn.adapters import add_adapters, load_adapters
+from sleuth.ranks import ALONE, Ranks
 from sleuth.recipe import Recipe
 from sleuth.recipe.training import TrainingRecipe
 from sleuth.runs.alarms import RECENT
@@ -52,7 +55,8 @@ class StageRun:
     """Stage number `index` of a recipe in a run folder. `model` is what the stage begins with: a folder or a hub id.
 
     Steps are counted through the whole run, so that a file named after a step belongs to one stage: `first_step` is the
-    sum of the horizons of the earlier stages, wherever `stop_after` ended them.
+    sum of the horizons of the earlier stages, wherever `stop_after` ended them. `ranks` run it together: what is asked
+    of the folder's checkpoints is agreed among them, and all of them save at the same time.
     """
 
     recipe: Recipe
@@ -60,6 +64,7 @@ class StageRun:
     folder: RunFolder
     model: str
     first_step: int = 0
+    ranks: Ranks = ALONE
 
     @property
     def key(self) -> tuple[int, ...]:
@@ -72,12 +77,30 @@ class StageRun:
         """A model in the run's precision, on the run's device."""
         return load_model(str(path), dtype=self.recipe.dtype, device=self.recipe.device)
 
+    def begun(self, saved: Saved | None) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
+        """The model that learns, as `saved` left it or as the stage begins with it. Adapters go on beside the weights
+        that the stage began with: those of a checkpoint have them added in."""
+        own = saved is not None and self.stage.lora is None
+        model, tokenizer = self.load(saved.checkpoint if saved and own else self.model)
+        self.adapt(model, saved)
+        return model, tokenizer
+
+    def adapt(self, model: PreTrainedModel, saved: Saved | None = None) -> None:
+        """Put the stage's adapters into a model that it begins with, where it has any."""
+        if self.stage.lora is None:
+            return
+        seed = random.Random(f"adapters {self.key}").getrandbits(63)
+        add_adapters(model, adapters_of(self.stage.lora), seed=seed)
+        if saved is not None:
+            load_adapters(model, saved.checkpoint)
+
     def saved(self) -> Saved | None:
         """This stage's last checkpoint that it can go on from, if it has saved one."""
-        own = self.checkpoints()
+        own = self.ranks.agreed(self.checkpoints)
         if not own:
             return None
-        return Saved(checkpoint=own[-1], steps=step_of(own[-1]) - self.first_step, state=load_state(own[-1]))
+        state = load_state(own[-1], mapped=not self.ranks.alone)
+        return Saved(checkpoint=own[-1], steps=step_of(own[-1]) - self.first_step, state=state)
 
     def require_same_reward(self, saved: Saved, reward: RewardSpec) -> None:
         """Raises SleuthError where the stage began under another reward, unless this one was accepted by its hash."""
@@ -103,13 +126,17 @@ class StageRun:
         """A checkpoint after `step` steps of this stage, with the texts `beside` as files; those that it has outlived
         go, and first, where both do not fit on the disk. Raises OSError (ENOSPC), with the last one untouched, where
         there is no room all the same."""
-        checkpoint = self.folder.checkpoints / step_name(self.first_step + step)
-        card = self._card(checkpoint, protocol)
-        self._make_room(checkpoint_bytes(model, state))
-        with self.folder.costing(self.stage.name, "saving"):
-            save_checkpoint(checkpoint, model, tokenizer, card=card, protocol=protocol, state=state, beside=beside)
-        prune_checkpoints(self.folder.checkpoints, checkpoint, self._retention(best=self.best()))
-        return checkpoint
+
+        def write() -> Path:
+            checkpoint = self.folder.checkpoints / step_name(self.first_step + step)
+            card = self._card(checkpoint, protocol)
+            self._make_room(checkpoint_bytes(model, state))
+            with self.folder.costing(self.stage.name, "saving"):
+                save_checkpoint(checkpoint, model, tokenizer, card=card, protocol=protocol, state=state, beside=beside)
+            prune_checkpoints(self.folder.checkpoints, checkpoint, self._retention(best=self.best()))
+            return checkpoint
+
+        return self.ranks.agreed(write)
 
     def checkpoints(self) -> list[Path]:
         """Those of this stage that it can go on from, oldest first."""

@@ -10,6 +10,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from sleuth.build import add_tokens, context_of, pick_device, random_model
+from sleuth.evaluation.intervals import Measured
 from sleuth.learn.batch import Batch, Row, collate
 from sleuth.learn.logprobs import token_hits
 from sleuth.learn.prefix_tree import pack
@@ -42,7 +43,7 @@ class Reader(Pupil):
     """What a supervised stage teaches. Row i of the text is read in step i // rows_per_step, always."""
 
     def __init__(self, stage: SupervisedRecipe, run: StageRun, saved: Saved | None) -> None:
-        super().__init__(stage, run, saved, *(run.load(saved.checkpoint) if saved else _first_model(stage, run)))
+        super().__init__(stage, run, saved, *(run.begun(saved) if saved else _first_model(stage, run)))
         self.stage = stage
         self.renderer = Renderer(self.tokenizer)
         self.rows, self.protocol = lesson_rows(stage, run, self.tokenizer, context_of(self.model))
@@ -52,7 +53,8 @@ class Reader(Pupil):
         """What the model makes of held-out thoughts before it is taught any."""
         if self.thoughts is None:
             return []
-        return [f"held out, before: {told(self.thoughts.measure(self.model, self.renderer, self.budget, 'before'))}"]
+        found = self._measured("before")
+        return [f"held out, before: {told(found)}"]
 
     def step(self, step: int) -> dict[str, Any]:
         """One optimiser step on the next rows; where the weights are saved, also what they hold of held-out rows."""
@@ -61,12 +63,19 @@ class Reader(Pupil):
         pieces = [self.rows.row(index) for index in range(first, first + self.stage.rows_per_step)]
         figures = self.learn(text_batch(pieces, self.renderer, self.stage.source_weight), started)
         if saves_at(self.stage, step) and isinstance(self.stage.data, WorldTextRecipe):
-            found = held_out(self.model, self.renderer, self.stage.data, self.stage.tokens_per_micro_batch)
+            data, budget = self.stage.data, self.stage.tokens_per_micro_batch
+            found = self.run.ranks.agreed(lambda: held_out(self.model, self.renderer, data, budget))
             figures |= {f"{HELD_OUT}{kind}": share for kind, share in found.items()}
         if saves_at(self.stage, step) and self.thoughts is not None:
-            measured = self.thoughts.measure(self.model, self.renderer, self.budget, "after")
+            measured = self._measured("after")
             figures |= {f"{HELD_OUT}{name}": measured[name].value for name in TOLD}
         return figures
+
+    def _measured(self, when: str) -> dict[str, Measured]:
+        """By the first rank, which writes it down."""
+        thoughts = self.thoughts
+        assert thoughts is not None
+        return self.run.ranks.agreed(lambda: thoughts.measure(self.model, self.renderer, self.budget, when))
 
     def remarks(self, step: int, figures: dict[str, Any]) -> list[str]:
         """What is held of rows that are never trained."""
@@ -109,7 +118,7 @@ def text_batch(rows: list[list[Piece]], renderer: Renderer, source_weight: float
 
 def _first_model(stage: SupervisedRecipe, run: StageRun) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
     if stage.init is None:
-        model, tokenizer = run.load(run.model)
+        model, tokenizer = run.begun(None)
     else:
         assert isinstance(stage.data, WorldTextRecipe)  # no other recipe with an init can be read
         tokenizer = make_tokenizer(stage.data.people)

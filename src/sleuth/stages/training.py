@@ -58,16 +58,15 @@ def train(stage: TrainingRecipe, run: StageRun, trainee: Trainee, saved: Saved |
     SleuthError where an alarm ends the run, and where the disk never had room for all.
     """
     begin, end = saved.steps if saved else 0, last_step(stage)
-    folder = run.folder
-    folder.metrics.rewind(stage.name, run.first_step + begin)
-    rows = [row for row in folder.metrics.rows() if row["stage"] == stage.name]
+    folder, ranks = run.folder, run.ranks
+    rows = ranks.agreed(lambda: _rows_until(run, begin))
     checkpoint, owed = saved.checkpoint if saved else None, False
-    with ProgressBar(stage.name, end, begin) as bar, folder.saying(bar.say):
-        _preflight(stage, run, trainee)
+    with ProgressBar(stage.name, end, begin, silent=not ranks.first) as bar, folder.saying(bar.say):
+        ranks.agreed(lambda: _preflight(stage, run, trainee))
         for line in trainee.opening() if begin == 0 else ():
             folder.say(line)
         for step in range(begin + 1, end + 1):
-            figures = trainee.step(step)
+            figures = _agreed_figures(trainee.step(step), run)
             raised = {
                 name: sentence
                 for name, sentence in diagnose([*rows, figures]).items()
@@ -91,7 +90,7 @@ def train(stage: TrainingRecipe, run: StageRun, trainee: Trainee, saved: Saved |
                 raise SleuthError(_paused(run, step, actions, checkpoint))
     if checkpoint is None or owed:
         raise SleuthError(folder.full_disk())
-    folder.require_written()
+    ranks.agreed(folder.require_written)
     return checkpoint
 
 
@@ -99,6 +98,17 @@ def saves_at(stage: TrainingRecipe, step: int) -> bool:
     """Whether the recipe asks for a checkpoint after `step` steps."""
     rhythms = [stage.save_every] + ([stage.milestone_every] if stage.milestone_every else [])
     return step == last_step(stage) or any(step % rhythm == 0 for rhythm in rhythms)
+
+
+def _rows_until(run: StageRun, begin: int) -> list[Figures]:
+    """The stage's figures until its step `begin`; later ones are forgotten."""
+    run.folder.metrics.rewind(run.stage.name, run.first_step + begin)
+    return [row for row in run.folder.metrics.rows() if row["stage"] == run.stage.name]
+
+
+def _agreed_figures(mine: Figures, run: StageRun) -> Figures:
+    """Those of the first rank, which asked the judges and whose time is told: all ranks watch the same row."""
+    return run.ranks.agreed(lambda: mine)
 
 
 def _preflight(stage: TrainingRecipe, run: StageRun, trainee: Trainee) -> None:
@@ -117,7 +127,7 @@ def _preflight(stage: TrainingRecipe, run: StageRun, trainee: Trainee) -> None:
 def _saved(trainee: Trainee, run: StageRun, step: int, last: Path | None) -> Path | None:
     """The checkpoint of this step; None, and a line, where the disk has no room for it or for what came before it."""
     try:
-        if run.folder.backlog.flush():
+        if run.ranks.agreed(run.folder.backlog.flush):
             return trainee.save(step)
     except OSError as error:
         if not is_full(error):

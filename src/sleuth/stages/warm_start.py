@@ -43,7 +43,7 @@ def run_warm_start(stage: WarmStartRecipe, run: StageRun) -> Path:
 def _beginner(stage: WarmStartRecipe, run: StageRun, saved: Saved | None) -> Beginner | None:
     """None where the policy searches by itself."""
     lesson = Lesson(stage, run)
-    rows = lesson.rows()
+    rows, lesson.said = run.ranks.agreed(lambda: (lesson.rows(), lesson.said))  # the first rank plays them
     return Beginner(lesson, rows, saved) if rows else None
 
 
@@ -51,7 +51,11 @@ class Beginner(Pupil):
     """What a warm start teaches: the rows of its lesson, again and again, shuffled anew each time through."""
 
     def __init__(self, lesson: Lesson, rows: Sequence[Row], saved: Saved | None) -> None:
-        begun = lesson.run.load(saved.checkpoint) if saved else (lesson.model, lesson.tokenizer)
+        if saved:
+            begun = lesson.run.begun(saved)
+        else:
+            lesson.run.adapt(lesson.model)
+            begun = lesson.model, lesson.tokenizer
         super().__init__(lesson.stage, lesson.run, saved, *begun)
         self.protocol = lesson.protocol
         self.said = lesson.said

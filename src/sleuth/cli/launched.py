@@ -1,0 +1,30 @@
+"""A verb that a launcher started in several processes: one of them speaks."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sleuth.ranks import Ranks
+from sleuth.types import SleuthError
+
+QUIET_SECONDS = 5.0
+"""What stops one rank often stops all: the others leave the first so long to say it, and are ended with it."""
+
+
+@contextmanager
+def on_ranks() -> Iterator[Ranks]:
+    """The ranks of a launcher, or a world of one. What only another rank than the first found wrong is told as its."""
+    from sleuth.distributed.group import joined
+
+    rank = int(os.environ.get("RANK", "0"))
+    try:
+        with joined() as ranks:
+            yield ranks
+    except SleuthError as error:
+        if rank == 0:
+            raise
+        time.sleep(QUIET_SECONDS)
+        raise SleuthError(f"rank {rank}: {error}") from None

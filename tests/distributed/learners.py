@@ -1,0 +1,141 @@
+"""What the tests of ranks let several processes do: each builds the same tiny policy and the same batch."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
+
+from sleuth.distributed.shards import Shards
+from sleuth.learn.adapters import Adapters, add_adapters
+from sleuth.learn.batch import Batch, Row, collate
+from sleuth.learn.dpo import pair_batch
+from sleuth.learn.masters import MasterWeights
+from sleuth.learn.objective import PolicyLoss
+from sleuth.learn.optim import Optimisation
+from sleuth.learn.policy import Policy, frozen_copy
+from sleuth.ranks import Ranks
+
+VOCABULARY = 41  # no multiple of any world size here: the last rank has fewer rows
+SHAPE = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 48,
+    "max_position_embeddings": 64,
+    "initializer_range": 0.2,  # so that a random model is far from uniform
+}
+FAMILIES = {
+    "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**SHAPE, head_dim=8, tie_word_embeddings=True)),
+    "llama": lambda: LlamaForCausalLM(LlamaConfig(**SHAPE, tie_word_embeddings=False)),
+}
+SETTINGS = Optimisation(steps=10, learning_rate=1e-3, warmup_steps=2, weight_decay=0.01)
+LOSS = PolicyLoss(old="sampler", clip_high=0.28, beta=0.1)
+LORA = Adapters(rank=4, alpha=8.0, targets=("q_proj", "v_proj", "up_proj"))
+TIMES = 3  # updates of a run
+
+
+def model_of(family: str = "qwen3", seed: int = 0, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    """The same weights for the same family and seed."""
+    torch.manual_seed(seed)
+    return FAMILIES[family]().to(dtype).eval()
+
+
+def rows_of(count: int, seed: int) -> list[Row]:
+    """Ragged rows of which every third begins alike."""
+    draw = random.Random(seed)
+    prompts = [tuple(draw.randrange(VOCABULARY) for _ in range(draw.randint(3, 9))) for _ in range(3)]
+
+    def row(prompt: tuple[int, ...]) -> Row:
+        written = draw.randint(2, 12)
+        return Row(
+            tokens=(*prompt, *(draw.randrange(VOCABULARY) for _ in range(written))),
+            trained=(False,) * len(prompt) + (True,) * written,
+            advantage=draw.uniform(-2, 2),
+            sampler_logprobs=(0.0,) * len(prompt) + tuple(-draw.uniform(2.0, 5.0) for _ in range(written)),
+        )
+
+    return [row(prompts[number % 3]) for number in range(count)]
+
+
+def batch_of(kind: str, seed: int) -> Batch:
+    """Nine rows, or five pairs."""
+    if kind == "prefer":
+        rows = rows_of(10, seed)
+        return pair_batch([*zip(rows[::2], rows[1::2], strict=True)])
+    return collate(rows_of(9, seed), normalise="sequence")
+
+
+def policy_on(
+    ranks: Ranks,
+    family: str = "qwen3",
+    dtype: torch.dtype = torch.float32,
+    settings: Optimisation = SETTINGS,
+    *,
+    recompute: bool = False,
+    lora: bool = False,
+) -> Policy:
+    """A policy with a reference, on these ranks."""
+    model = model_of(family, dtype=dtype)
+    if lora:
+        add_adapters(model, LORA, seed=0)
+    holding = MasterWeights if ranks.alone else partial(Shards, ranks=ranks)
+    reference = frozen_copy(model_of(family, seed=1, dtype=dtype))
+    return Policy(model, settings, reference, gradient_checkpointing=recompute, holding=holding)
+
+
+def step(policy: Policy, kind: str, seed: int, budget: int = 40) -> dict[str, Any]:
+    """The figures of one update of this kind."""
+    batch = batch_of(kind, seed)
+    if kind == "update":
+        return asdict(policy.update(batch, LOSS, budget=budget))
+    if kind == "prefer":
+        return asdict(policy.prefer(batch, beta=0.3, budget=budget))
+    return asdict(policy.supervise(batch, budget=budget))
+
+
+def gradient(ranks: Ranks, family: str, recompute: bool) -> tuple[float, torch.Tensor]:
+    """Loss and gradient of a policy loss."""
+    return policy_on(ranks, family, recompute=recompute).gradient(batch_of("update", 0), LOSS, budget=40)
+
+
+def trained(
+    ranks: Ranks, kind: str, family: str, dtype: torch.dtype, lora: bool = False
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The figures of some updates, and the weights behind them."""
+    policy = policy_on(ranks, family, dtype, lora=lora)
+    figures = [step(policy, kind, seed) for seed in range(TIMES)]
+    return figures, _weights(policy)
+
+
+def saved(ranks: Ranks, dtype: torch.dtype) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Weights and state after some updates."""
+    policy = policy_on(ranks, dtype=dtype)
+    for seed in range(TIMES):
+        step(policy, "update", seed)
+    return _weights(policy), policy.state_dict()
+
+
+def continued(
+    ranks: Ranks, weights: Mapping[str, torch.Tensor], state: Mapping[str, Any], dtype: torch.dtype
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The figures of the updates that follow `saved`, and the weights behind them."""
+    model = model_of(seed=2, dtype=dtype)
+    model.load_state_dict(weights)
+    holding = MasterWeights if ranks.alone else partial(Shards, ranks=ranks)
+    reference = frozen_copy(model_of(seed=1, dtype=dtype))
+    policy = Policy(model, SETTINGS, reference, holding=holding)
+    policy.load_state_dict(state)
+    figures = [step(policy, "update", seed) for seed in range(TIMES, 2 * TIMES)]
+    return figures, _weights(policy)
+
+
+def _weights(policy: Policy) -> dict[str, Any]:
+    return {name: weight.detach().clone() for name, weight in policy.model.state_dict().items()}

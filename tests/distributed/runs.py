@@ -1,0 +1,51 @@
+"""Whole runs on several ranks, and what they leave behind."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from processes import on_ranks
+
+from sleuth.pipeline import run_recipe
+from sleuth.ranks import Ranks
+from sleuth.recipe import load_recipe
+from sleuth.runs.joined_folder import open_on
+from sleuth.runs.rollouts import read_rollouts
+from sleuth.types import Group
+
+
+def run_on(world: int, recipe: Path, folder: Path, *overrides: str) -> Path:
+    """Run a recipe, or go on with it; the last checkpoint."""
+    checkpoints = on_ranks(world, _run, recipe, folder, overrides)
+    assert len(set(checkpoints)) == 1, "every rank is told the same"
+    return checkpoints[0]
+
+
+def _run(ranks: Ranks, recipe: Path, folder: Path, overrides: tuple[str, ...]) -> Path:
+    resolved = load_recipe(recipe, overrides)
+    with open_on(ranks, folder, resolved) as place:
+        return run_recipe(resolved, place, ranks)
+
+
+def figures_of(folder: Path) -> list[dict[str, Any]]:
+    """The rows of metrics, but for the time that was taken."""
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in row.items() if not name.startswith("seconds")} for row in rows]
+
+
+def bytes_of(folder: Path) -> dict[str, bytes]:
+    """Weights and rollouts."""
+    files = [*folder.glob("checkpoints/*/model.safetensors"), *folder.glob("rollouts/*")]
+    return {str(file.relative_to(folder)): file.read_bytes() for file in files}
+
+
+def written(folder: Path) -> list[str]:
+    """The names of all files."""
+    return sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file())
+
+
+def groups_of(folder: Path) -> list[Group]:
+    """What was played, step after step."""
+    return [group for file in sorted((folder / "rollouts").iterdir()) for group in read_rollouts(file)]

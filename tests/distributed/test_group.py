@@ -1,0 +1,76 @@
+"""What ranks tell each other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from processes import on_ranks
+
+from sleuth.distributed.group import joined
+from sleuth.ranks import Ranks
+from sleuth.types import SleuthError
+
+
+class UnsendableError(Exception):
+    """Cannot be pickled."""
+
+    def __init__(self) -> None:
+        super().__init__("why it went wrong")
+        self.held = lambda: None
+
+
+def told(ranks: Ranks) -> dict[str, Any]:
+    """What each method gives on this rank."""
+    asked: list[int] = []
+    return {
+        "agreed": ranks.agreed(lambda: asked.append(ranks.rank) or {"by": ranks.rank}),
+        "asked": asked,
+        "gathered": ranks.gathered([ranks.rank] * ranks.rank),
+        "total": ranks.total({"b": 0.5, "a": float(ranks.rank)}),
+    }
+
+
+def raised(ranks: Ranks, sendable: bool) -> str:
+    """What every rank hears of an error on the first."""
+
+    def fail() -> None:
+        raise SleuthError("no such file") if sendable else UnsendableError()
+
+    with pytest.raises((SleuthError, UnsendableError)) as error:
+        ranks.agreed(fail)
+    return str(error.value)
+
+
+def test_one_does_it_and_all_know_it() -> None:
+    first, *others = on_ranks(3, told)
+    assert first["asked"] == [0]
+    assert all(other["asked"] == [] for other in others)
+    for one in (first, *others):
+        assert one["agreed"] == {"by": 0}
+        assert one["gathered"] == [1, 2, 2]
+        assert one["total"] == {"a": 3.0, "b": 1.5}
+
+
+def test_a_world_of_one_has_what_it_has() -> None:
+    assert told(Ranks()) == {"agreed": {"by": 0}, "asked": [0], "gathered": [], "total": {"a": 0.0, "b": 0.5}}
+
+
+def test_what_the_first_raises_all_raise() -> None:
+    assert on_ranks(2, raised, True) == ["no such file"] * 2
+    mine, theirs = on_ranks(2, raised, False)
+    assert mine == "why it went wrong"
+    assert theirs == "on the first rank: UnsendableError: why it went wrong"
+
+
+def test_without_a_launcher_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    with joined() as ranks:
+        assert ranks.alone
+
+
+def test_a_launcher_that_says_half_is_told_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    monkeypatch.delenv("RANK", raising=False)
+    with pytest.raises(SleuthError, match=r"WORLD_SIZE = 8 .* RANK is not set: start them with torchrun"), joined():
+        pass

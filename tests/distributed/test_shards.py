@@ -1,0 +1,100 @@
+"""A model over ranks learns what it learns in one process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import learners
+import pytest
+import torch
+from processes import on_ranks
+
+FP32, BF16 = torch.float32, torch.bfloat16
+FIGURES = ("loss", "entropy", "kl", "mismatch_kl", "clip_fraction", "gradient_norm", "learning_rate")
+EXACT = ("tokens_trained", "tokens_dense")
+
+
+NOISE = 5e-3
+"""As far figures in 16 bits come apart in one process too, where the batch is cut otherwise."""
+
+
+def assert_same_figures(ours: dict[str, Any], theirs: dict[str, Any], rel: float = 1e-5, near: float = 1e-7) -> None:
+    assert ours.keys() == theirs.keys()
+    for name in FIGURES:
+        assert (ours[name] is None) == (theirs[name] is None), name
+        assert ours[name] is None or ours[name] == pytest.approx(theirs[name], rel=rel, abs=near), name
+    for name in EXACT:
+        assert ours[name] == theirs[name], name
+
+
+def apart(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> float:
+    """The largest distance of any weight from its twin."""
+    return max(float((ours[name].float() - theirs[name].float()).abs().max()) for name in theirs)
+
+
+@pytest.mark.parametrize(("family", "recompute"), [("qwen3", False), ("llama", True)])
+@pytest.mark.parametrize("world", [2, 4])
+def test_loss_and_gradients_do_not_depend_on_the_number_of_ranks(world: int, family: str, recompute: bool) -> None:
+    (alone, expected), *_ = on_ranks(1, learners.gradient, family, recompute)
+    for loss, gradient in on_ranks(world, learners.gradient, family, recompute):
+        assert loss == pytest.approx(alone, rel=1e-5)
+        assert (gradient - expected).norm() <= 1e-5 * expected.norm()
+
+
+@pytest.mark.parametrize("kind", ["update", "supervise", "prefer"])
+def test_updates_on_ranks_are_those_of_one_process(kind: str) -> None:
+    (expected, weights), *_ = on_ranks(1, learners.trained, kind, "qwen3", FP32)
+    for figures, ours in on_ranks(3, learners.trained, kind, "qwen3", FP32):
+        for found, wanted in zip(figures, expected, strict=True):
+            assert_same_figures(found, wanted)
+        assert apart(ours, weights) < 1e-5
+
+
+def test_weights_of_16_bits_are_stepped_through_masters_in_shards() -> None:
+    (expected, weights), *_ = on_ranks(1, learners.trained, "update", "qwen3", BF16)
+    for figures, ours in on_ranks(2, learners.trained, "update", "qwen3", BF16):
+        for found, wanted in zip(figures, expected, strict=True):
+            assert_same_figures(found, wanted, rel=2e-2, near=NOISE)
+            assert 0 < found["changed_weights_fraction"] < 1
+        assert all(weight.dtype == BF16 for weight in ours.values())
+        assert apart(ours, weights) < 1e-2
+
+
+@pytest.mark.parametrize("dtype", [FP32, BF16])
+def test_adapters_in_shards_learn_what_they_learn_in_one_process(dtype: torch.dtype) -> None:
+    pytest.importorskip("peft")
+    (expected, weights), *_ = on_ranks(1, learners.trained, "update", "qwen3", dtype, True)
+    bounds = {"rel": 1e-5, "near": 1e-7} if dtype == FP32 else {"rel": 2e-2, "near": NOISE}
+    frozen = learners.model_of(dtype=dtype).state_dict()
+    for figures, ours in on_ranks(2, learners.trained, "update", "qwen3", dtype, True):
+        for found, wanted in zip(figures, expected, strict=True):
+            assert_same_figures(found, wanted, **bounds)
+        assert apart(ours, weights) < (1e-5 if dtype == FP32 else 1e-2)
+        for name, weight in ours.items():
+            if ".lora_" not in name:
+                assert torch.equal(weight, frozen[name.replace(".base_layer.", ".")]), name
+
+
+def test_two_runs_on_two_ranks_are_bit_equal() -> None:
+    (figures, weights), (others, twins) = on_ranks(2, learners.trained, "update", "llama", FP32)
+    again, weights_again = on_ranks(2, learners.trained, "update", "llama", FP32)[0]
+    assert figures == again == others
+    for name, weight in weights.items():
+        assert torch.equal(weight, weights_again[name])
+        assert torch.equal(weight, twins[name])
+
+
+@pytest.mark.parametrize("dtype", [FP32, BF16])
+@pytest.mark.parametrize(("before", "after"), [(2, 1), (2, 3), (1, 2), (2, 2)])
+def test_state_of_one_world_size_goes_on_in_another(before: int, after: int, dtype: torch.dtype) -> None:
+    weights, state = on_ranks(before, learners.saved, dtype)[0]
+    (expected, whole), *_ = on_ranks(before, learners.continued, weights, state, dtype)
+    (figures, ours), *_ = on_ranks(after, learners.continued, weights, state, dtype)
+    if before == after:
+        assert figures == expected
+        assert all(torch.equal(ours[name], whole[name]) for name in whole)
+        return
+    bounds = {"rel": 1e-5, "near": 1e-7} if dtype == FP32 else {"rel": 2e-2, "near": NOISE}
+    for found, wanted in zip(figures, expected, strict=True):
+        assert_same_figures(found, wanted, **bounds)
+    assert apart(ours, whole) < (1e-5 if dtype == FP32 else 1e-2)

@@ -1,0 +1,156 @@
+"""A recipe on ranks is the recipe: what it plays, learns and leaves behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from runs import bytes_of, figures_of, groups_of, run_on, written
+
+from sleuth.pipeline import require_ranks
+from sleuth.ranks import Ranks
+from sleuth.recipe import load_recipe
+from sleuth.types import SleuthError
+
+UNEQUAL = ("tokens_computed",)
+"""Of prefixes that two ranks share each computes its own."""
+DIFFERENCES = ("margin", "chosen_gain", "rejected_gain", "kl", "mismatch_kl", "search_gain")
+"""Log-probabilities less others of their size: these agree to 1e-5 of what they are made of, some nats."""
+
+
+def assert_same_run(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> None:
+    assert [row["step"] for row in ours] == [row["step"] for row in theirs]
+    for found, wanted in zip(ours, theirs, strict=True):
+        assert found.keys() == wanted.keys()
+        for name in found.keys() - set(UNEQUAL):
+            if isinstance(wanted[name], float):
+                near = 2e-5 if name in DIFFERENCES else 1e-7
+                assert found[name] == pytest.approx(wanted[name], rel=1e-5, abs=near), name
+            else:
+                assert found[name] == wanted[name], name
+
+
+@pytest.fixture(scope="module")
+def alone(recipes: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The folder of a run in one process, by the kind of its stage."""
+
+    class Runs(dict[str, Path]):
+        def __missing__(self, kind: str) -> Path:
+            self[kind] = tmp_path_factory.mktemp("alone") / kind
+            run_on(1, recipes[kind], self[kind])
+            return self[kind]
+
+    return Runs()
+
+
+@pytest.mark.parametrize(
+    ("kind", "world"), [("supervised", 2), ("grpo", 2), ("grpo", 4), ("lora", 2), ("online_dpo", 2)]
+)
+def test_a_stage_on_ranks_has_the_figures_of_one_process(
+    recipes: dict[str, Path], alone: dict[str, Path], tmp_path: Path, kind: str, world: int
+) -> None:
+    run_on(world, recipes[kind], tmp_path / "run")
+    ours, theirs = figures_of(tmp_path / "run"), figures_of(alone[kind])
+    assert any(row["loss"] for row in theirs), "something was learned"
+    assert_same_run(ours, theirs)
+    assert written(tmp_path / "run") == written(alone[kind]), "the first rank writes what one process writes"
+
+
+def test_episodes_are_those_of_one_process_whoever_plays_them(
+    recipes: dict[str, Path], alone: dict[str, Path], tmp_path: Path
+) -> None:
+    run_on(2, recipes["grpo"], tmp_path / "run")
+    ours, theirs = groups_of(tmp_path / "run"), groups_of(alone["grpo"])
+    assert len(ours) == len(theirs) == 16
+    for mine, other in zip(ours, theirs, strict=True):
+        assert mine.task.id == other.task.id
+        assert [one.trajectory.tokens for one in mine.episodes] == [one.trajectory.tokens for one in other.episodes]
+        assert [score.value for score in mine.scores] == [score.value for score in other.scores]
+
+
+def test_two_runs_on_two_ranks_are_the_same_bytes(recipes: dict[str, Path], tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        run_on(2, recipes["grpo"], tmp_path / name)
+    assert bytes_of(tmp_path / "one") == bytes_of(tmp_path / "other")
+    assert figures_of(tmp_path / "one") == figures_of(tmp_path / "other")
+
+
+@pytest.mark.parametrize("kind", ["supervised", "grpo", "lora", "online_dpo"])
+def test_a_run_that_goes_on_with_as_many_ranks_is_the_same_bytes(
+    recipes: dict[str, Path], tmp_path: Path, kind: str
+) -> None:
+    run_on(2, recipes[kind], tmp_path / "whole")
+    run_on(2, recipes[kind], tmp_path / "parts", "stage.0.stop_after=2")
+    run_on(2, recipes[kind], tmp_path / "parts")
+    assert bytes_of(tmp_path / "parts") == bytes_of(tmp_path / "whole")
+    assert figures_of(tmp_path / "parts") == figures_of(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 1), (2, 4), (1, 2)])
+def test_a_run_goes_on_with_another_number_of_ranks(
+    recipes: dict[str, Path], alone: dict[str, Path], tmp_path: Path, before: int, after: int
+) -> None:
+    run_on(before, recipes["grpo"], tmp_path / "run", "stage.0.stop_after=2")
+    run_on(after, recipes["grpo"], tmp_path / "run")
+    assert_same_run(figures_of(tmp_path / "run"), figures_of(alone["grpo"]))
+
+
+def test_what_only_one_process_can_do_is_refused_in_a_line(recipes: dict[str, Path]) -> None:
+    two = Ranks(rank=0, world=2)
+    with pytest.raises(SleuthError, match=r'stage\.0 \(grpo\): optimiser = "muon" needs whole matrices'):
+        require_ranks(load_recipe(recipes["grpo"], ["stage.0.optimiser=muon"]), two)
+    with pytest.raises(SleuthError, match="engine names a pool of servers"):
+        require_ranks(load_recipe(recipes["grpo"], ['stage.0.engine.urls=["http://127.0.0.1:1"]']), two)
+    require_ranks(load_recipe(recipes["grpo"], ["stage.0.optimiser=muon"]), Ranks())
+
+
+def torchrun(*arguments: str) -> subprocess.Popen[str]:
+    """`sleuth` on two ranks, as a person starts it."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [*launcher, "-m", "--", "sleuth", *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def finish(process: subprocess.Popen[str]) -> str:
+    said, _ = process.communicate(timeout=300)
+    return said
+
+
+def workers_of(launcher: int) -> list[int]:
+    """The processes that a launcher has started."""
+    return [int(pid) for pid in Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("killed", [0, 1])
+def test_a_run_of_which_one_rank_was_killed_ends_with_the_same_bytes(
+    recipes: dict[str, Path], tmp_path: Path, killed: int
+) -> None:
+    train = ("train", str(recipes["grpo"]), "--run")
+    assert "the last checkpoint" in finish(torchrun(*train, str(tmp_path / "whole")))
+    folder = tmp_path / "killed"
+    broken = torchrun(*train, str(folder))
+    while broken.poll() is None and not list(folder.glob("checkpoints/step-000002")):
+        time.sleep(0.02)
+    os.kill(workers_of(broken.pid)[killed], signal.SIGKILL)
+    finish(broken)
+    assert broken.returncode != 0
+    finish(torchrun(*train, str(folder)))
+    assert bytes_of(folder) == bytes_of(tmp_path / "whole")
+    assert figures_of(folder) == figures_of(tmp_path / "whole")
+
+
+def test_bad_input_is_told_once(recipes: dict[str, Path], tmp_path: Path) -> None:
+    process = torchrun(
+        "train", str(recipes["grpo"]), "--set", "stage.0.data.questions=nowhere.jsonl", "--run", str(tmp_path)
+    )
+    said = finish(process)
+    assert process.returncode != 0
+    assert said.count("error: ") == 1
+    assert "nowhere.jsonl" in said

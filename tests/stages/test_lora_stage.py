@@ -1,0 +1,57 @@
+"""A stage that trains adapters hands on a whole model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from sleuth.recipe import load_recipe
+from sleuth.types import SleuthError
+
+pytest.importorskip("peft")
+Run = Callable[..., Path]
+LORA = ("stage.1.lora={ rank = 4, alpha = 8.0 }", "stage.1.probe_prompts=0", "stage.1.learning_rate=5e-3")
+BRIEF = (*LORA, "stage.0.data.limit=2", "stage.2.data.limit=2")
+NAMES = ("model.safetensors", "adapter/adapter_model.safetensors", "adapter/adapter_config.json")
+
+
+def test_the_checkpoint_is_a_whole_model_and_the_policy_that_was_sampled_is_the_one_that_learned(
+    run: Run, recipe_file: Path, tmp_path: Path
+) -> None:
+    last = run(recipe_file, tmp_path / "run", *BRIEF)
+    base = load_file(Path(load_recipe(recipe_file).model) / "model.safetensors")
+    saved = load_file(last / "model.safetensors")
+    assert saved.keys() == base.keys()
+    moved = {name for name in base if not torch.equal(saved[name], base[name])}
+    assert moved
+    assert all(name.endswith("_proj.weight") for name in moved)
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert any(row["loss"] for row in rows)
+    assert all(row["mismatch_kl"] < 1e-8 for row in rows if row["loss"])
+    assert (tmp_path / "run" / "eval" / "trained.json").exists(), "the next stage begins with it"
+
+
+def test_n_steps_and_then_m_are_the_same_bytes_as_all_of_them(run: Run, recipe_file: Path, tmp_path: Path) -> None:
+    whole = run(recipe_file, tmp_path / "whole", *BRIEF)
+    run(recipe_file, tmp_path / "parts", *BRIEF, "stage.1.stop_after=2")
+    resumed = run(recipe_file, tmp_path / "parts", *BRIEF)
+    for name in NAMES:
+        assert (whole / name).read_bytes() == (resumed / name).read_bytes(), name
+
+
+@pytest.mark.parametrize(
+    ("setting", "reason"),
+    [
+        ("stage.1.engine.urls=['http://127.0.0.1:1']", "trained with the engine in this process"),
+        ("stage.1.lora.targets=[]", "targets"),
+        ("stage.1.lora.rank=0", "rank"),
+    ],
+)
+def test_what_lora_cannot_do_is_told_before_the_run(recipe_file: Path, setting: str, reason: str) -> None:
+    with pytest.raises(SleuthError, match=reason):
+        load_recipe(recipe_file, [*LORA, setting])
