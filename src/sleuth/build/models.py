@@ -20,6 +20,7 @@ from transformers import (
 )
 
 from sleuth.engines.stops import end_tokens
+from sleuth.learn.induction import begin_with_induction
 from sleuth.recipe.training import InitRecipe
 from sleuth.render import load_tokenizer
 from sleuth.types import SleuthError
@@ -109,7 +110,10 @@ def random_model(init: InitRecipe, tokenizer: PreTrainedTokenizerFast, seed: int
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return Qwen3ForCausalLM(config)
+        model = Qwen3ForCausalLM(config)
+    if init.induction:
+        begin_with_induction(model, init.std, seed, tags=list(tokenizer.get_added_vocab().values()))
+    return model
 
 
 def context_of(model: PreTrainedModel) -> int:

@@ -8,6 +8,9 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from sleuth.recipe.strict import FilePath, Row, StrictModel
 
+TextKind = Literal["reading", "twins", "phrasing", "lookup", "plan", "episode", "placing", "citing"]
+"""A kind of row of text about a generated world: `sleuth.world.text` tells what each is."""
+
 
 class WorldTextRecipe(StrictModel):
     """Rows of text about a generated world, made anew from the recipe's seed; no file is needed."""
@@ -15,9 +18,7 @@ class WorldTextRecipe(StrictModel):
     kind: Literal["world_text"]
     people: PositiveInt
     """How many people live in the world."""
-    mix: Annotated[
-        dict[Literal["reading", "twins", "phrasing", "lookup", "plan", "episode"], PositiveFloat], Field(min_length=1)
-    ]
+    mix: Annotated[dict[TextKind, PositiveFloat], Field(min_length=1)]
     """Kind of row -> how often it is drawn, relative to the others."""
 
 

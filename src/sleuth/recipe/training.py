@@ -35,6 +35,9 @@ class InitRecipe(StrictModel):
     """Base of the rotary frequencies (arXiv:2104.09864)."""
     tie: bool = True
     """Input and output embeddings share their weights."""
+    induction: bool = False
+    """Begin with heads that look up what followed a word before (arXiv:2209.11895), and behind which tag it stands, so
+    that reading by name takes hundreds of steps and not many thousands."""
 
     @model_validator(mode="after")
     def _heads_fit(self) -> Self:
@@ -42,6 +45,10 @@ class InitRecipe(StrictModel):
             raise ValueError(f"heads = {self.heads} is no multiple of kv_heads = {self.kv_heads}")
         if self.head_dim % 2:
             raise ValueError(f"head_dim = {self.head_dim} must be even, for rotary positions")
+        if self.induction and not (self.tie and self.layers >= 3 and self.heads >= 3 and self.heads == self.kv_heads):
+            raise ValueError("induction = true needs tie = true, layers >= 3, heads >= 3 and kv_heads = heads")
+        if self.induction and not 32 <= self.head_dim <= self.width:
+            raise ValueError(f"induction = true needs a head_dim of 32 up to width = {self.width}")
         return self
 
 

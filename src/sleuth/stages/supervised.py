@@ -22,6 +22,7 @@ from sleuth.stages.pupil import Pupil
 from sleuth.stages.stage_run import Saved, StageRun, last_step
 from sleuth.stages.training import saves_at, train
 from sleuth.types import Piece
+from sleuth.world import citing
 from sleuth.world.text import TextRows
 from sleuth.world.tokens import make_tokenizer
 
@@ -121,7 +122,8 @@ def _first_model(stage: SupervisedRecipe, run: StageRun) -> tuple[PreTrainedMode
         model, tokenizer = run.begun(None)
     else:
         assert isinstance(stage.data, WorldTextRecipe)  # no other recipe with an init can be read
-        tokenizer = make_tokenizer(stage.data.people)
+        more = (citing.words(), citing.TAGS) if {"placing", "citing"} & {*stage.data.mix} else ()
+        tokenizer = make_tokenizer(stage.data.people, *more)
         model = random_model(stage.init, tokenizer, run.recipe.seed)
         cast(torch.nn.Module, model).to(pick_device(run.recipe.device))
     add_tokens(model, tokenizer, stage.tokens)

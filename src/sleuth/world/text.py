@@ -2,14 +2,16 @@
 
 A row is pieces of text whose author says what is learned: `teacher` pieces in full, `source` pieces lightly, the rest
 not at all. Every row is drawn from a small world of its own, with facts of its own, so that nothing can be memorised;
-only names of the train split and wordings of the train split occur. Six kinds of row:
+only names of the train split and wordings of the train split occur. Eight kinds of row:
 
 - reading: passages, then what they say, relation by relation;
 - twins: the same, with passages that only a name tells apart;
 - phrasing: questions in many wordings, each followed by the plain thought of what to look up;
 - lookup: things wanted, looked up and found, without a question;
 - plan: questions, each with all that must be looked up, without looking;
-- episode: how a careless base model goes about a question (see `sleuth.world.habits`).
+- episode: how a careless base model goes about a question (see `sleuth.world.habits`);
+- placing: what a tool returned, and of many a word in it the snippet that it is in (see `sleuth.world.citing`);
+- citing: what a tool returned, and of many a thing in it what a refiner says, with its source.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from typing import Literal
 
 from sleuth.types import Piece
 from sleuth.world import names
+from sleuth.world.citing import citing_row, placing_row
 from sleuth.world.encyclopaedia import articles
 from sleuth.world.facts import World, draw_world, firm_names, person_names, work_names
 from sleuth.world.habits import Careless
@@ -28,7 +31,7 @@ from sleuth.world.questions import Facts, Question, ask, one_hops, two_hops
 from sleuth.world.shelf import Shelf
 from sleuth.world.thoughts import DIALECT, PROMPT, Row, goal, read_aloud, results
 
-RowKind = Literal["reading", "twins", "phrasing", "lookup", "plan", "episode"]
+RowKind = Literal["reading", "twins", "phrasing", "lookup", "plan", "episode", "placing", "citing"]
 
 
 class SmallWorlds:
@@ -98,6 +101,8 @@ class TextRows:
             "lookup": self.lookup,
             "plan": self.plan,
             "episode": self.episode,
+            "placing": self.placing,
+            "citing": self.citing,
         }
 
     def row(self, index: int) -> Row:
@@ -170,6 +175,16 @@ class TextRows:
         world = self.worlds.draw_alike(rng, rng.randint(3, 6))
         question = self.question(rng, world)
         return Careless(rng, question, world, places=self.worlds.words.places, firms=self.worlds.firms).episode()
+
+    def placing(self, rng: random.Random) -> Row:
+        """What a tool returned for a question, and which snippet its words are in."""
+        world = self.worlds.draw_alike(rng, rng.randint(3, 6))
+        return placing_row(rng, self.question(rng, world), world, self.split)
+
+    def citing(self, rng: random.Random) -> Row:
+        """What a tool returned for a question, and what an honest refiner says of all that it tells."""
+        world = self.worlds.draw_alike(rng, rng.randint(3, 6))
+        return citing_row(rng, self.question(rng, world), world, self.split)
 
     def question(self, rng: random.Random, world: World) -> Question:
         """A question about a small world, one-hop or two-hop alike often."""

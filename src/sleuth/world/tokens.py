@@ -29,8 +29,9 @@ CHAT_TEMPLATE = (
 FRAME = ("Question:", " find", " is", " and", " |", " [", "\n", "[1]", "[2]", "[3]", "[4]", "[5]")
 
 
-def make_tokenizer(people: int, extra: Iterable[str] = ()) -> PreTrainedTokenizerFast:
-    """A fast tokenizer for worlds of at most `people` people; `extra` texts (prompts, hints) lend their words too."""
+def make_tokenizer(people: int, extra: Iterable[str] = (), tags: Iterable[str] = ()) -> PreTrainedTokenizerFast:
+    """A fast tokenizer for worlds of at most `people` people; `extra` texts (prompts, hints) lend their words too, and
+    `tags` are tokens of their own."""
     from transformers import PreTrainedTokenizerFast  # takes a second, and who writes a world needs none
 
     vocabulary = {symbol: index for index, symbol in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
@@ -46,8 +47,8 @@ def make_tokenizer(people: int, extra: Iterable[str] = ()) -> PreTrainedTokenize
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[], ignore_merges=True))
     tokenizer.pre_tokenizer = splitter
     tokenizer.decoder = decoders.ByteLevel()
-    tags = DIALECTS["sleuth"].tags
-    tokenizer.add_tokens([AddedToken(tag, normalized=False, special=False) for tag in tags])
+    own = (*DIALECTS["sleuth"].tags, *tags)
+    tokenizer.add_tokens([AddedToken(tag, normalized=False, special=False) for tag in own])
     tokenizer.add_special_tokens([AddedToken(END, normalized=False, special=True)])
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,

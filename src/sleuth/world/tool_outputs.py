@@ -29,7 +29,8 @@ STALE_SHARE, PARTIAL_SHARE, BROKEN_SHARE = 0.4, 0.5, 0.3
 """How often a tool output holds what no longer holds, a passage beside the point, and one that breaks off."""
 OTHERS = (2, 4)
 """The fewest and the most passages about other entities."""
-ID_DIGITS = 4
+IDS = tuple(str(number) for number in range(10, 100))
+"""Of snippets: few enough to be a token each in the tiny model's vocabulary, and many enough to be guessed in vain."""
 
 Fact = tuple[str, str, str]
 """(subject, relation, value)."""
@@ -61,13 +62,11 @@ class ToolOutputs:
 
     def row(self, question: Question, **labels: Any) -> dict[str, Any]:
         """One row, with the `labels` that its place in a file gives it."""
-        answerable = self.rng.random() >= UNANSWERABLE
-        missing = None if answerable else self.rng.choice(question.hops)
-        snippets = self._snippets(question.hops, missing)
+        answerable, snippets = self.returned(question)
         return labels | {
             "question": question.text,
-            "reasoning": _reasoning(question.hops),
-            "tool_output": "\n".join(f"<snippet id={snippet.id}>{snippet.text}</snippet>" for snippet in snippets),
+            "reasoning": reasoning_of(question.hops),
+            "tool_output": as_text(snippets),
             "answerable": answerable,
             "golden_answers": [question.answer] if answerable else [],
             "answer": f"<answer>{_answer(question.hops, snippets) if answerable else UNANSWERED}</answer>",
@@ -76,6 +75,12 @@ class ToolOutputs:
                 for claim, ids, asked in _support(snippets, question.hops)
             ],
         }
+
+    def returned(self, question: Question) -> tuple[bool, list[Snippet]]:
+        """Whether the question can be answered from what came back, and that."""
+        answerable = self.rng.random() >= UNANSWERABLE
+        missing = None if answerable else self.rng.choice(question.hops)
+        return answerable, self._snippets(question.hops, missing)
 
     def _snippets(self, hops: Sequence[Hop], missing: Hop | None) -> list[Snippet]:
         """In any order, and no two with one id."""
@@ -88,16 +93,13 @@ class ToolOutputs:
         if self._sometimes(BROKEN_SHARE) or missing:
             told += _broken_off(self._gold(last), last)
         if self._sometimes(STALE_SHARE):
-            told.append((self._stale(last), ()))
+            told += [(stale, ()) for stale in self._stale(last)]
         asked = {hop.subject for hop in hops} | {hop.value for hop in hops}
         told += [_told(article) for article in self._others(hops, asked)]
         unlike = list(dict.fromkeys(told))
-        ids = self.rng.sample(range(16**ID_DIGITS), len(unlike))
+        ids = self.rng.sample(IDS, len(unlike))
         self.rng.shuffle(unlike)
-        return [
-            Snippet(id=f"{id_:0{ID_DIGITS}x}", text=text, facts=facts)
-            for id_, (text, facts) in zip(ids, unlike, strict=True)
-        ]
+        return [Snippet(id=id_, text=text, facts=facts) for id_, (text, facts) in zip(ids, unlike, strict=True)]
 
     def _gold(self, hop: Hop) -> Article:
         return next(article for article in self.library.about(hop.subject) if hop.relation in article.facts)
@@ -108,15 +110,17 @@ class ToolOutputs:
             hop = self.rng.choice(hops)
             kind = self._kind[hop.subject]
             alike = {name for word in hop.subject.split() for name in self._sharing.get((kind, word), ())} - asked
-            name = self.rng.choice(sorted(alike) or [name for name in self._of_kind[kind] if name not in asked])
-            yield self.rng.choice(self.library.about(name))
+            names_ = sorted(alike) or [name for name in self._of_kind[kind] if name not in asked]
+            if names_:  # a small world may have nobody else
+                yield self.rng.choice(self.library.about(self.rng.choice(names_)))
 
-    def _stale(self, hop: Hop) -> str:
-        """Another value for the hop, told as what does not hold."""
+    def _stale(self, hop: Hop) -> Iterator[str]:
+        """Another value for the hop, told as what does not hold; none where the world has no other."""
         others = [self.library[name][hop.relation] for name in self._of_kind[self._kind[hop.subject]][:50]]
-        wrong = self.rng.choice(sorted({value for value in others if value != hop.value}))
-        claim = CLAIMS[hop.relation].format(subject=hop.subject, value=wrong).removesuffix(".")
-        return self.rng.choice(STALE).format(claim=claim, year=self.rng.choice(names.YEARS))
+        wrong = sorted({value for value in others if value != hop.value})
+        if wrong:
+            claim = CLAIMS[hop.relation].format(subject=hop.subject, value=self.rng.choice(wrong)).removesuffix(".")
+            yield self.rng.choice(STALE).format(claim=claim, year=self.rng.choice(names.YEARS))
 
     def _sometimes(self, share: float) -> bool:
         return self.rng.random() < share
@@ -134,7 +138,12 @@ def _broken_off(article: Article, hop: Hop) -> Iterator[tuple[str, tuple[Fact, .
         yield f"{before} ...", tuple(facts)
 
 
-def _reasoning(hops: Sequence[Hop]) -> str:
+def as_text(snippets: Sequence[Snippet]) -> str:
+    """What the tool returned, as it stands in a prompt: a snippet a line, with its id."""
+    return "\n".join(f"<snippet id={snippet.id}> {snippet.text}</snippet>" for snippet in snippets)
+
+
+def reasoning_of(hops: Sequence[Hop]) -> str:
     wanted = RELATIONS[hops[0].relation].format(subject=hops[0].subject)
     if len(hops) == 1:
         return f"I need the {wanted}."
@@ -144,20 +153,27 @@ def _reasoning(hops: Sequence[Hop]) -> str:
 def _answer(hops: Sequence[Hop], snippets: Sequence[Snippet]) -> str:
     """Every hop in a sentence, with the snippet that states it."""
     stated: Mapping[Fact, str] = {fact: snippet.id for snippet in snippets for fact in snippet.facts}
-    return " ".join(
-        f"<snippet id={stated[hop.subject, hop.relation, hop.value]}>{_claim((hop.subject, hop.relation, hop.value))}"
-        "</snippet>"
-        for hop in hops
-    )
+    return " ".join(cited(stated[fact_of(hop)], claim_of(fact_of(hop))) for hop in hops)
+
+
+def cited(id_: str, claim: str) -> str:
+    """A claim as a refiner writes it."""
+    return f"<snippet id={id_}> {claim}</snippet>"
+
+
+def fact_of(hop: Hop) -> Fact:
+    """What a hop looks up."""
+    return hop.subject, hop.relation, hop.value
 
 
 def _support(snippets: Sequence[Snippet], hops: Sequence[Hop]) -> Iterator[tuple[str, tuple[str, ...], bool]]:
     """(claim, the ids of all snippets that state it, whether the question asks for it), for every fact."""
-    asked = {(hop.subject, hop.relation, hop.value) for hop in hops}
+    asked = {fact_of(hop) for hop in hops}
     for fact in dict.fromkeys(fact for snippet in snippets for fact in snippet.facts):
-        yield _claim(fact), tuple(snippet.id for snippet in snippets if fact in snippet.facts), fact in asked
+        yield claim_of(fact), tuple(snippet.id for snippet in snippets if fact in snippet.facts), fact in asked
 
 
-def _claim(fact: Fact) -> str:
+def claim_of(fact: Fact) -> str:
+    """A fact in a sentence of its own."""
     subject, relation, value = fact
     return CLAIMS[relation].format(subject=subject, value=value)
