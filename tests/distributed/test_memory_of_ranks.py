@@ -19,12 +19,12 @@ name = "wide"
 
 [[stage]]
 kind = "supervised"
-steps = 2
-rows_per_step = 4
+steps = 1
+rows_per_step = 2
 learning_rate = 1e-4
 tokens_per_micro_batch = 512
 data = { kind = "world_text", people = 50, mix = { reading = 1.0 } }
-init = { layers = 12, width = 640, heads = 8, kv_heads = 8, head_dim = 80, mlp = 2560, context = 512 }
+init = { layers = 8, width = 640, heads = 8, kv_heads = 8, head_dim = 80, mlp = 2560, context = 512 }
 """
 PROMPTLY = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536", "OMP_NUM_THREADS": "1"}
 """Memory that is given back leaves the process, so that what is measured is what was held."""
