@@ -81,7 +81,7 @@ def test_weights_of_another_shape_are_one_line(folder: Path) -> None:
 
 def test_a_recipe_can_name_every_reward_and_every_scorer_that_there_is() -> None:
     kinds = {get_args(recipe.model_fields["kind"].annotation)[0] for recipe in get_args(RewardRecipe)}
-    assert kinds == {"answer", "citation", "rubric", *EPISODE_REWARDS}
+    assert kinds == {"answer", "citation", "rubric", "suffix", "gain", *EPISODE_REWARDS}
     assert get_args(AnswerRewardRecipe.model_fields["scorer"].annotation) == tuple(SCORERS)
 
 
