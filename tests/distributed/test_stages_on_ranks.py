@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from runs import bytes_of, figures_of, groups_of, run_on, written
+from runs_on_ranks import bytes_of, figures_of, groups_of, run_on, written
 
 from sleuth.pipeline import require_ranks
 from sleuth.ranks import Ranks
