@@ -26,7 +26,7 @@ twin-%:  ## to the end, on one core: of one-hop questions 0.75 right, of two-hop
 
 begun-%:  ## a quarter of it: the second hop comes later
 	OMP_NUM_THREADS=1 $(BIN)/sleuth train recipes/tiny/$*.toml --set stage.3.steps=60 --run runs/begun/$*
-	$(BIN)/python tools/reached.py runs/begun/$* 0.5 0.03
+	$(BIN)/python tools/reached.py runs/begun/$* 0.5 0.02
 
 test: $(DEV)  ## all but the learning runs; a process a core, for tiny models gain nothing from a second thread
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --maxprocesses 8
