@@ -18,7 +18,8 @@ from sleuth.engines.scripted import ScriptedEngine
 from sleuth.pipeline import require_inputs
 from sleuth.recipe import ReasonRecipe, load_recipe
 from sleuth.stages import reason
-from sleuth.stages.reason import Solver, is_right, prompt_of, reasoned
+from sleuth.stages.named_model import NamedModel
+from sleuth.stages.reason import is_right, prompt_of, reasoned
 from sleuth.types import Sampling, SleuthError
 
 Run = Callable[..., Path]
@@ -92,9 +93,9 @@ def test_prompts_hold_the_problem_and_its_choices(files: dict[str, Path]) -> Non
     assert [is_right(choice, answer) for answer in (choice.answer, None)] == [True, False]
 
 
-def solver() -> Solver:
+def solver() -> NamedModel:
     model, tokenizer = load_model(str(BASE), dtype="float32", device="cpu")
-    return Solver(name="m", model=model, tokenizer=tokenizer)
+    return NamedModel(name="m", model=model, tokenizer=tokenizer)
 
 
 def asked(files: dict[str, Path], **changes: Any) -> ReasonRecipe:

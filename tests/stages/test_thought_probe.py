@@ -20,8 +20,9 @@ from sleuth.pipeline import require_inputs
 from sleuth.recipe import PlacesRecipe, ProbeRecipe, ThoughtEnvRecipe, load_recipe
 from sleuth.render import Renderer
 from sleuth.rollout import Rollout
+from sleuth.stages.named_model import NamedModel
 from sleuth.stages.thought_arms import GENERIC, arms_of, others, prefix_of, suffix_of
-from sleuth.stages.thought_probe import Thinker, probed, verdict
+from sleuth.stages.thought_probe import probed, verdict
 from sleuth.types import Sampling, SleuthError
 
 Run = Callable[..., Path]
@@ -142,7 +143,7 @@ def test_figures_are_those_of_plain_forward_passes(base, texts: Path, tmp_path: 
     model, tokenizer = base
     stage = probe_recipe(texts)
     with Bench(tmp_path / "v.sqlite") as bench:
-        found = probed(stage, Thinker(name="m", model=model, tokenizer=tokenizer), bench)
+        found = probed(stage, NamedModel(name="m", model=model, tokenizer=tokenizer), bench)
     renderer = Renderer(tokenizer)
     spots = spots_of(stage.data, tokenizer)
 
@@ -201,7 +202,7 @@ def test_the_same_seed_says_the_same(base, texts: Path, tmp_path: Path) -> None:
     model, tokenizer = base
     stage = probe_recipe(texts, env=ENV | {"suffix_tokens": 4}, judge={"kind": "ending"})
     with Bench(tmp_path / "v.sqlite") as bench:
-        one, other = (probed(stage, Thinker(name="m", model=model, tokenizer=tokenizer), bench) for _ in range(2))
+        one, other = (probed(stage, NamedModel(name="m", model=model, tokenizer=tokenizer), bench) for _ in range(2))
     assert one == other
 
 

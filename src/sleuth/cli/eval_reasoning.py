@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 
 def evaluate_reasoning(model: str, recipe: Path, out: Path | None, as_json: bool) -> None:
     """Print the figures of the first `reason` stage of a recipe for `model`, set by set and their means."""
-    from sleuth.build import context_of, load_model
     from sleuth.evaluation.intervals import Measured
     from sleuth.recipe import load_recipe
     from sleuth.runs.atomic import write_text
-    from sleuth.stages.reason import Solver, reasoned, require_problems
+    from sleuth.stages.named_model import load_named
+    from sleuth.stages.reason import reasoned, require_problems
 
     resolved = load_recipe(recipe)
     stage = _stage(resolved, recipe)
     if out is not None:
         require_file(out)
-    loaded, tokenizer = load_model(model, dtype=resolved.dtype, device=resolved.device)
-    require_problems(stage, tokenizer, context_of(loaded))
-    found = reasoned(stage, Solver(name=model, model=loaded, tokenizer=tokenizer), seed=resolved.seed)
+    solver = load_named(model, resolved)
+    require_problems(stage, solver.tokenizer, solver.holds)
+    found = reasoned(stage, solver, seed=resolved.seed)
     *_, suite = found
     for name, contents in found.items() if out is not None else ():
         assert out is not None

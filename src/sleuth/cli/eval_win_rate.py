@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 def evaluate_win_rate(model: str, recipe: Path, against: str | None, out: Path | None, as_json: bool) -> None:
     """Print the figures of the first `win_rate` stage of a recipe for `model` against another one: `against`, or the
     stage's own, or the model that the recipe begins with."""
-    from sleuth.build import Bench, load_model, require_pools
-    from sleuth.build.models import context_of
+    from sleuth.build import Bench, require_pools
     from sleuth.recipe import load_recipe
-    from sleuth.stages.win_rate import Writer, compare_writers, write_win_rate
+    from sleuth.stages.named_model import load_named
+    from sleuth.stages.win_rate import compare_writers, write_win_rate
 
     resolved = load_recipe(recipe)
     stage = _stage(resolved, recipe)
@@ -32,12 +32,8 @@ def evaluate_win_rate(model: str, recipe: Path, against: str | None, out: Path |
         raise SleuthError(f"{recipe}: begins with random weights; name the other model: --against MODEL")
     if out is not None:
         require_file(out)
-    ours, theirs = (
-        Writer(name=name, model=loaded, tokenizer=tokenizer)
-        for name in (model, other)
-        for loaded, tokenizer in [load_model(name, dtype=resolved.dtype, device=resolved.device)]
-    )
-    require_pools(stage, ours.tokenizer, min(context_of(ours.model), context_of(theirs.model)))
+    ours, theirs = (load_named(name, resolved) for name in (model, other))
+    require_pools(stage, ours.tokenizer, min(ours.holds, theirs.holds))
     with tempfile.TemporaryDirectory() as folder, Bench(Path(folder) / "verdicts.sqlite") as bench:
         contents = {"name": Path(model).name, **compare_writers(stage, ours, theirs, bench, seed=resolved.seed)}
     if out is not None:

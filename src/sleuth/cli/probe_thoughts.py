@@ -21,10 +21,10 @@ ARMS = ("sampled", "blank", "generic", "swapped", "within", "teacher")
 def probe_thoughts(model: str, recipe: Path, limit: int | None, out: Path | None, as_json: bool) -> None:
     """Print the figures of the first `probe` stage of a recipe for `model`, and leave the certificate in its folder.
     `limit` takes fewer places than the recipe does."""
-    from sleuth.build import Bench, load_model
-    from sleuth.build.models import context_of
+    from sleuth.build import Bench
     from sleuth.recipe import load_recipe
-    from sleuth.stages.thought_probe import Thinker, probed, require_places, write_certificate, write_probe
+    from sleuth.stages.named_model import load_named
+    from sleuth.stages.thought_probe import probed, require_places, write_certificate, write_probe
 
     resolved = load_recipe(recipe)
     stage = _stage(resolved, recipe)
@@ -32,10 +32,9 @@ def probe_thoughts(model: str, recipe: Path, limit: int | None, out: Path | None
         stage = stage.model_copy(update={"data": stage.data.model_copy(update={"limit": limit})})
     if out is not None:
         require_file(out)
-    loaded, tokenizer = load_model(model, dtype=resolved.dtype, device=resolved.device)
-    require_places(stage, tokenizer, context_of(loaded))
+    thinker = load_named(model, resolved)
+    require_places(stage, thinker.tokenizer, thinker.holds)
     with tempfile.TemporaryDirectory() as folder, Bench(Path(folder) / "verdicts.sqlite") as bench:
-        thinker = Thinker(name=model, model=loaded, tokenizer=tokenizer)
         contents = {"name": Path(model).name, **probed(stage, thinker, bench, seed=resolved.seed)}
     kept = write_certificate(model, contents)
     if out is not None:

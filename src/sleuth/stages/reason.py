@@ -6,13 +6,11 @@ import asyncio
 import json
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
-from sleuth.build import context_of
 from sleuth.data.reasoning import Problem, load_problems
 from sleuth.engines.local import LocalEngine
 from sleuth.evaluation.intervals import Measured
@@ -23,6 +21,7 @@ from sleuth.rewards.reasoning.compare import same_answer, same_number
 from sleuth.rewards.reasoning.extract import extract
 from sleuth.runs.atomic import write_text
 from sleuth.runs.progress import ProgressBar
+from sleuth.stages.named_model import NamedModel, load_named
 from sleuth.stages.stage_run import StageRun
 from sleuth.types import Completion, Engine, Sampling, SleuthError, Task
 
@@ -44,22 +43,12 @@ DIRECTIONS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Solver:
-    """A model that is asked, under the name that files give it."""
-
-    name: str
-    model: PreTrainedModel
-    tokenizer: PreTrainedTokenizerFast
-
-
 def run_reason(stage: ReasonRecipe, run: StageRun) -> Path:
     """Write `eval/NAME.json` and a file for each set, unless this very model was asked; it goes on as it came."""
     file = run.folder.eval / f"{stage.name}.json"
     if file.exists() and Path(json.loads(file.read_text(encoding="utf-8"))["model"]).name == Path(run.model).name:
         return Path(run.model)
-    model, tokenizer = run.load(run.model)
-    solver = Solver(name=run.model, model=model, tokenizer=tokenizer)
+    solver = load_named(run.model, run.recipe)
     with run.folder.costing(stage.name, "asking"):
         for name, contents in reasoned(stage, solver, seed=run.recipe.seed).items():
             place = file.with_name(f"{name}.json")
@@ -68,7 +57,7 @@ def run_reason(stage: ReasonRecipe, run: StageRun) -> Path:
     return Path(run.model)
 
 
-def reasoned(stage: ReasonRecipe, solver: Solver, *, seed: int = 0) -> dict[str, dict[str, Any]]:
+def reasoned(stage: ReasonRecipe, solver: NamedModel, *, seed: int = 0) -> dict[str, dict[str, Any]]:
     """The contents of each set's file (`NAME@SET`), and of the suite's, under NAME, which comes last. Raises
     SleuthError where the model's context is too short."""
     found: dict[str, dict[str, Any]] = {}
@@ -120,9 +109,9 @@ def is_right(problem: Problem, answer: str | None) -> bool:
 
 
 def _records(
-    stage: ReasonRecipe, solver: Solver, asked: ProblemsRecipe, problems: Sequence[Problem], seed: int
+    stage: ReasonRecipe, solver: NamedModel, asked: ProblemsRecipe, problems: Sequence[Problem], seed: int
 ) -> list[dict[str, Any]]:
-    context = _context(stage, solver.tokenizer, problems, context_of(solver.model))
+    context = _context(stage, solver.tokenizer, problems, solver.holds)
     engine = LocalEngine(solver.model, solver.tokenizer, slots=stage.slots, context=context)
     key = (seed, zlib.crc32(asked.layout.encode()))
     with ProgressBar(f"{stage.name}@{asked.layout}", len(problems) * stage.samples) as bar:
@@ -180,7 +169,7 @@ def _context(stage: ReasonRecipe, tokenizer: PreTrainedTokenizerFast, problems: 
     return longest + stage.max_tokens
 
 
-def _contents(stage: ReasonRecipe, solver: Solver, figures: Mapping[str, Measured]) -> dict[str, Any]:
+def _contents(stage: ReasonRecipe, solver: NamedModel, figures: Mapping[str, Measured]) -> dict[str, Any]:
     return {
         "model": solver.name,
         **{name: figure.as_json() for name, figure in figures.items()},

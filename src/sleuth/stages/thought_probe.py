@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -22,7 +21,6 @@ from sleuth.build import (
     Bench,
     Spot,
     ThoughtSetting,
-    context_of,
     judge_of_suffixes,
     require_endings,
     require_there,
@@ -43,6 +41,7 @@ from sleuth.rewards.thoughts.suffix import Asks, is_yes
 from sleuth.rollout import Rollout
 from sleuth.runs.atomic import write_text
 from sleuth.stages.counterfactual import suffix_row
+from sleuth.stages.named_model import NamedModel, load_named
 from sleuth.stages.stage_run import StageRun
 from sleuth.stages.thought_arms import GENERIC, Arms, Stories, arms_of, document_of, prefix_of, suffix_of
 from sleuth.types import Engine, Judge, Sampling, SleuthError, Task
@@ -61,22 +60,12 @@ TURN = 2
 BOTH = "its own thoughts beat both an empty one and phrases that fit any text"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Thinker:
-    """A model that is probed, under the name that files give it."""
-
-    name: str
-    model: PreTrainedModel
-    tokenizer: PreTrainedTokenizerFast
-
-
 def run_probe(stage: ProbeRecipe, run: StageRun) -> Path:
     """Write `eval/NAME.json` and the certificate, unless this very model was probed; the model goes on as it came."""
     file = run.folder.eval / f"{stage.name}.json"
     if file.exists() and Path(json.loads(file.read_text(encoding="utf-8"))["model"]).name == Path(run.model).name:
         return Path(run.model)
-    model, tokenizer = run.load(run.model)
-    thinker = Thinker(name=run.model, model=model, tokenizer=tokenizer)
+    thinker = load_named(run.model, run.recipe)
     with Bench(run.folder.verdicts) as bench, run.folder.costing(stage.name, "asking"):
         contents = {"name": stage.name, **probed(stage, thinker, bench, seed=run.recipe.seed)}
     run.folder.say(f"{stage.name}: {told(contents)}")
@@ -85,7 +74,7 @@ def run_probe(stage: ProbeRecipe, run: StageRun) -> Path:
     return Path(run.model)
 
 
-def probed(stage: ProbeRecipe, thinker: Thinker, bench: Bench, *, seed: int = 0) -> dict[str, Any]:
+def probed(stage: ProbeRecipe, thinker: NamedModel, bench: Bench, *, seed: int = 0) -> dict[str, Any]:
     """The contents of a probe's file: every figure with its interval over documents, what they would have needed, the
     certificate, and a record of each place.
 
@@ -94,7 +83,7 @@ def probed(stage: ProbeRecipe, thinker: Thinker, bench: Bench, *, seed: int = 0)
     `right_ARM` is the share of an arm's written suffixes that come to the true one, and `right_over_ARM` the paired
     difference. Raises SleuthError where there are not two documents to exchange thoughts between.
     """
-    spots, setting, context = places_to_probe(stage, thinker.tokenizer, context_of(thinker.model))
+    spots, setting, context = places_to_probe(stage, thinker.tokenizer, thinker.holds)
     engine = LocalEngine(thinker.model, thinker.tokenizer, slots=stage.slots, context=context)
     renderer = Renderer(thinker.tokenizer)
     rollout = Rollout(engine=engine, renderer=renderer, context=context, temperature=stage.temperature, key=(seed,))

@@ -5,11 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from sleuth.build import Bench, excerpts_of, pair_judge_of, shown_to
 from sleuth.engines.local import LocalEngine
@@ -21,40 +18,13 @@ from sleuth.rewards.preference.candidate import written
 from sleuth.rewards.preference.pairwise import BETTER
 from sleuth.runs.atomic import write_text
 from sleuth.runs.progress import ProgressBar
+from sleuth.stages.named_model import NamedModel, load_named
 from sleuth.stages.pool import continuations
 from sleuth.stages.stage_run import StageRun
 from sleuth.types import Pair, Sampling, Segment, SleuthError, Task, Verdict
 
 AT_ONCE = 64
 """Prefixes that are continued between two steps of the progress bar."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Writer:
-    """A model that continues texts, under the name that a file gives it."""
-
-    name: str
-    model: PreTrainedModel
-    tokenizer: PreTrainedTokenizerFast
-
-    def continue_all(self, stage: WinRateRecipe, tasks: Sequence[Task], seed: int) -> list[Segment]:
-        """One continuation of each; whoever writes, the draws have the same keys."""
-        window = stage.data.prefix_tokens + stage.data.suffix_tokens
-        engine = LocalEngine(self.model, self.tokenizer, slots=stage.slots, context=window)
-        sampling = Sampling(
-            max_tokens=stage.data.suffix_tokens, temperature=stage.temperature, stops=stage.stops, key=(seed,)
-        )
-
-        async def some(first: int) -> list[Segment]:
-            found = await continuations(tasks[first : first + AT_ONCE], engine, sampling, samples=1, first_prompt=first)
-            return [written(episode) for [episode] in found]
-
-        segments: list[Segment] = []
-        with ProgressBar(f"continue with {Path(self.name).name}", len(tasks)) as bar:
-            for first in range(0, len(tasks), AT_ONCE):
-                segments += asyncio.run(some(first))
-                bar.advance(min(AT_ONCE, len(tasks) - first))
-        return segments
 
 
 def run_win_rate(stage: WinRateRecipe, run: StageRun) -> Path:
@@ -69,7 +39,7 @@ def run_win_rate(stage: WinRateRecipe, run: StageRun) -> Path:
     if _compares(file, run.model, against):
         return Path(run.model)
     with Bench(run.folder.verdicts) as bench:
-        ours, theirs = (_writer(name, *run.load(name)) for name in (run.model, against))
+        ours, theirs = (load_named(name, run.recipe) for name in (run.model, against))
         with run.folder.costing(stage.name, "asking"):
             contents = compare_writers(stage, ours, theirs, bench, seed=run.recipe.seed)
     contents = {"name": stage.name, **contents}
@@ -78,7 +48,7 @@ def run_win_rate(stage: WinRateRecipe, run: StageRun) -> Path:
 
 
 def compare_writers(
-    stage: WinRateRecipe, ours: Writer, theirs: Writer, bench: Bench, *, seed: int = 0
+    stage: WinRateRecipe, ours: NamedModel, theirs: NamedModel, bench: Bench, *, seed: int = 0
 ) -> dict[str, Any]:
     """The contents of the file: the win rate of ours with its interval and the sign test, what became of the pairs,
     and every pair. `right` is the share of ours that end right, where the texts say what a right ending names, and
@@ -91,7 +61,8 @@ def compare_writers(
         raise SleuthError(
             f"{ours.name} and {theirs.name} have different tokenizers: their prefixes would not be the same"
         )
-    both = list(zip(ours.continue_all(stage, tasks, seed), theirs.continue_all(stage, tasks, seed), strict=True))
+    own, others = (_continued(writer, stage, tasks, seed) for writer in (ours, theirs))
+    both = list(zip(own, others, strict=True))
     texts = [(one.text, other.text) for one, other in both]
     shown = shown_to(stage.judge)
     pairs = [
@@ -123,8 +94,24 @@ def write_win_rate(file: Path, contents: dict[str, Any]) -> None:
     write_text(file, json.dumps(contents, ensure_ascii=False, indent=1) + "\n")
 
 
-def _writer(name: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> Writer:
-    return Writer(name=name, model=model, tokenizer=tokenizer)
+def _continued(writer: NamedModel, stage: WinRateRecipe, tasks: Sequence[Task], seed: int) -> list[Segment]:
+    """One continuation of each; whoever writes, the draws have the same keys."""
+    window = stage.data.prefix_tokens + stage.data.suffix_tokens
+    engine = LocalEngine(writer.model, writer.tokenizer, slots=stage.slots, context=window)
+    sampling = Sampling(
+        max_tokens=stage.data.suffix_tokens, temperature=stage.temperature, stops=stage.stops, key=(seed,)
+    )
+
+    async def some(first: int) -> list[Segment]:
+        found = await continuations(tasks[first : first + AT_ONCE], engine, sampling, samples=1, first_prompt=first)
+        return [written(episode) for [episode] in found]
+
+    segments: list[Segment] = []
+    with ProgressBar(f"continue with {Path(writer.name).name}", len(tasks)) as bar:
+        for first in range(0, len(tasks), AT_ONCE):
+            segments += asyncio.run(some(first))
+            bar.advance(min(AT_ONCE, len(tasks) - first))
+    return segments
 
 
 def _verdicts(stage: WinRateRecipe, pairs: Sequence[Pair], bench: Bench) -> list[Verdict]:
