@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
 from sleuth.cli.figures import print_figures
 from sleuth.cli.out_file import require_file
-from sleuth.types import SleuthError
-
-if TYPE_CHECKING:
-    from sleuth.recipe import ReasonRecipe, Recipe
+from sleuth.cli.recipe_stage import read_stage
 
 
 def evaluate_reasoning(model: str, recipe: Path, out: Path | None, as_json: bool) -> None:
     """Print the figures of the first `reason` stage of a recipe for `model`, set by set and their means."""
     from sleuth.evaluation.intervals import Measured
-    from sleuth.recipe import load_recipe
+    from sleuth.recipe import ReasonRecipe
     from sleuth.runs.atomic import write_text
     from sleuth.stages.named_model import load_named
     from sleuth.stages.reason import reasoned, require_problems
 
-    resolved = load_recipe(recipe)
-    stage = _stage(resolved, recipe)
+    resolved, stage = read_stage(recipe, ReasonRecipe, "ask as")
     if out is not None:
         require_file(out)
     solver = load_named(model, resolved)
@@ -44,12 +39,3 @@ def evaluate_reasoning(model: str, recipe: Path, out: Path | None, as_json: bool
             key: Measured(**value) for key, value in contents.items() if isinstance(value, dict) and "low" in value
         }
         print_figures(f"{model}, {name}", figures)
-
-
-def _stage(recipe: Recipe, file: Path) -> ReasonRecipe:
-    from sleuth.recipe import ReasonRecipe
-
-    stage = next((stage for stage in recipe.stage if isinstance(stage, ReasonRecipe)), None)
-    if stage is None:
-        raise SleuthError(f'{file}: has no stage of kind = "reason" to ask as; add one')
-    return stage

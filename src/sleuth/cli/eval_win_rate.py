@@ -5,28 +5,25 @@ from __future__ import annotations
 import json
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
 from sleuth.cli.figures import print_figures
 from sleuth.cli.out_file import require_file
+from sleuth.cli.recipe_stage import read_stage
 from sleuth.types import SleuthError
-
-if TYPE_CHECKING:
-    from sleuth.recipe import Recipe, WinRateRecipe
 
 
 def evaluate_win_rate(model: str, recipe: Path, against: str | None, out: Path | None, as_json: bool) -> None:
     """Print the figures of the first `win_rate` stage of a recipe for `model` against another one: `against`, or the
     stage's own, or the model that the recipe begins with."""
     from sleuth.build import Bench, require_pools
-    from sleuth.recipe import load_recipe
+    from sleuth.recipe import WinRateRecipe
     from sleuth.stages.named_model import load_named
     from sleuth.stages.win_rate import compare_writers, write_win_rate
 
-    resolved = load_recipe(recipe)
-    stage = _stage(resolved, recipe)
+    resolved, stage = read_stage(recipe, WinRateRecipe, "compare as")
     other = against or stage.against or resolved.model
     if not other:
         raise SleuthError(f"{recipe}: begins with random weights; name the other model: --against MODEL")
@@ -43,15 +40,6 @@ def evaluate_win_rate(model: str, recipe: Path, against: str | None, out: Path |
         typer.echo(json.dumps(figures))
     else:
         _print(figures)
-
-
-def _stage(recipe: Recipe, file: Path) -> WinRateRecipe:
-    from sleuth.recipe import WinRateRecipe
-
-    stage = next((stage for stage in recipe.stage if isinstance(stage, WinRateRecipe)), None)
-    if stage is None:
-        raise SleuthError(f'{file}: has no stage of kind = "win_rate" to compare as; add one')
-    return stage
 
 
 def _print(figures: dict[str, Any]) -> None:

@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
 from sleuth.cli.out_file import require_file
-from sleuth.types import SleuthError
-
-if TYPE_CHECKING:
-    from sleuth.recipe import ProbeRecipe, Recipe
+from sleuth.cli.recipe_stage import read_stage
 
 ARMS = ("sampled", "blank", "generic", "swapped", "within", "teacher")
 
@@ -22,12 +19,11 @@ def probe_thoughts(model: str, recipe: Path, limit: int | None, out: Path | None
     """Print the figures of the first `probe` stage of a recipe for `model`, and leave the certificate in its folder.
     `limit` takes fewer places than the recipe does."""
     from sleuth.build import Bench
-    from sleuth.recipe import load_recipe
+    from sleuth.recipe import ProbeRecipe
     from sleuth.stages.named_model import load_named
     from sleuth.stages.thought_probe import probed, require_places, write_certificate, write_probe
 
-    resolved = load_recipe(recipe)
-    stage = _stage(resolved, recipe)
+    resolved, stage = read_stage(recipe, ProbeRecipe, "probe as")
     if limit is not None:
         stage = stage.model_copy(update={"data": stage.data.model_copy(update={"limit": limit})})
     if out is not None:
@@ -44,15 +40,6 @@ def probe_thoughts(model: str, recipe: Path, limit: int | None, out: Path | None
         typer.echo(json.dumps(figures))
     else:
         _print(figures, kept)
-
-
-def _stage(recipe: Recipe, file: Path) -> ProbeRecipe:
-    from sleuth.recipe import ProbeRecipe
-
-    stage = next((stage for stage in recipe.stage if isinstance(stage, ProbeRecipe)), None)
-    if stage is None:
-        raise SleuthError(f'{file}: has no stage of kind = "probe" to probe as; add one')
-    return stage
 
 
 def _print(figures: dict[str, Any], kept: Path | None) -> None:
