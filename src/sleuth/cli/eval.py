@@ -121,7 +121,8 @@ def evaluate(
 
     from sleuth.data.questions import load_questions
     from sleuth.data.suites import load_suite
-    from sleuth.stages.evaluate import ask_suite, evaluation, write_evaluation
+    from sleuth.stages.eval_file import write_eval
+    from sleuth.stages.evaluate import ask_suite, evaluation
     from sleuth.stages.examination import examination_of
     from sleuth.stages.keep_rows import keep_rows
 
@@ -165,7 +166,7 @@ def evaluate(
     else:
         contents = evaluation(answered, examination, name=name, model=model)
     if out is not None:
-        write_evaluation(out, contents)
+        write_eval(out, contents)
     _tell(contents, as_json)
     if rows is not None:
         kept = keep_rows(rows, answered, examination, model=model, questions=str(questions), bar=accept)

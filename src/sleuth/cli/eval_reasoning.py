@@ -16,7 +16,7 @@ def evaluate_reasoning(model: str, recipe: Path, out: Path | None, as_json: bool
     """Print the figures of the first `reason` stage of a recipe for `model`, set by set and their means."""
     from sleuth.evaluation.intervals import Measured
     from sleuth.recipe import ReasonRecipe
-    from sleuth.runs.atomic import write_text
+    from sleuth.stages.eval_file import write_eval
     from sleuth.stages.named_model import load_named
     from sleuth.stages.reason import reasoned, require_problems
 
@@ -30,7 +30,7 @@ def evaluate_reasoning(model: str, recipe: Path, out: Path | None, as_json: bool
     for name, contents in found.items() if out is not None else ():
         assert out is not None
         place = out if name == suite else out.with_name(f"{out.stem}@{name.partition('@')[2]}.json")
-        write_text(place, json.dumps({"name": name, **contents}, ensure_ascii=False, indent=1) + "\n")
+        write_eval(place, {"name": name, **contents})
     if as_json:
         typer.echo(json.dumps({"name": Path(model).name, **found[suite]}))
         return

@@ -20,8 +20,9 @@ def evaluate_win_rate(model: str, recipe: Path, against: str | None, out: Path |
     stage's own, or the model that the recipe begins with."""
     from sleuth.build import Bench, require_pools
     from sleuth.recipe import WinRateRecipe
+    from sleuth.stages.eval_file import write_eval
     from sleuth.stages.named_model import load_named
-    from sleuth.stages.win_rate import compare_writers, write_win_rate
+    from sleuth.stages.win_rate import compare_writers
 
     resolved, stage = read_stage(recipe, WinRateRecipe, "compare as")
     other = against or stage.against or resolved.model
@@ -34,7 +35,7 @@ def evaluate_win_rate(model: str, recipe: Path, against: str | None, out: Path |
     with tempfile.TemporaryDirectory() as folder, Bench(Path(folder) / "verdicts.sqlite") as bench:
         contents = {"name": Path(model).name, **compare_writers(stage, ours, theirs, bench, seed=resolved.seed)}
     if out is not None:
-        write_win_rate(out, contents)
+        write_eval(out, contents)
     figures = {name: value for name, value in contents.items() if name != "records"}
     if as_json:
         typer.echo(json.dumps(figures))

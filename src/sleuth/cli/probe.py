@@ -63,7 +63,7 @@ def probe(
         raise SleuthError("name --questions FILE, with --index DIR unless it refines, or --thoughts RECIPE")
     from sleuth.build import RefineSetting, SearchSetting
     from sleuth.data.questions import load_questions
-    from sleuth.runs.atomic import write_text
+    from sleuth.stages.eval_file import write_eval
     from sleuth.stages.examination import examination_of
     from sleuth.stages.probe import MARGIN
     from sleuth.stages.probe import probe as probed
@@ -79,7 +79,7 @@ def probe(
     found = probed(examination, tasks)
     contents = {"name": Path(model).name, "model": model, "questions": len(tasks)} | found.as_json()
     if out is not None:
-        write_text(out, json.dumps(contents, ensure_ascii=False, indent=1) + "\n")
+        write_eval(out, contents)
     if as_json:
         typer.echo(json.dumps({key: value for key, value in contents.items() if key != "records"}))
         return

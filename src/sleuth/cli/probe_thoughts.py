@@ -20,8 +20,9 @@ def probe_thoughts(model: str, recipe: Path, limit: int | None, out: Path | None
     `limit` takes fewer places than the recipe does."""
     from sleuth.build import Bench
     from sleuth.recipe import ProbeRecipe
+    from sleuth.stages.eval_file import write_eval
     from sleuth.stages.named_model import load_named
-    from sleuth.stages.thought_probe import probed, require_places, write_certificate, write_probe
+    from sleuth.stages.thought_probe import probed, require_places, write_certificate
 
     resolved, stage = read_stage(recipe, ProbeRecipe, "probe as")
     if limit is not None:
@@ -34,7 +35,7 @@ def probe_thoughts(model: str, recipe: Path, limit: int | None, out: Path | None
         contents = {"name": Path(model).name, **probed(stage, thinker, bench, seed=resolved.seed)}
     kept = write_certificate(model, contents)
     if out is not None:
-        write_probe(out, contents)
+        write_eval(out, contents)
     figures = {name: value for name, value in contents.items() if name != "records"}
     if as_json:
         typer.echo(json.dumps(figures))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +18,7 @@ from sleuth.evaluation.citation_figures import citation_figures, citation_value
 from sleuth.evaluation.metrics import compatible_scores, episode_figures, outcome_counts
 from sleuth.evaluation.suite_figures import mean_over_sets, record_values, set_figures
 from sleuth.recipe.stages import EvaluateRecipe
-from sleuth.runs.atomic import write_text
+from sleuth.stages.eval_file import read_eval, write_eval
 from sleuth.stages.examination import Examination
 from sleuth.stages.stage_run import StageRun
 from sleuth.types import Episode, Score, Task
@@ -32,7 +31,9 @@ def run_evaluate(stage: EvaluateRecipe, run: StageRun) -> Path:
     arms = {stage.name: env}
     if stage.also_forced:
         arms[f"{stage.name}_forced"] = env.model_copy(update={"forced_search": True})
-    due = {name: arm for name, arm in arms.items() if not _measures(run.folder.eval / f"{name}.json", run.model)}
+    due = {
+        name: arm for name, arm in arms.items() if read_eval(run.folder.eval / f"{name}.json", model=run.model) is None
+    }
     if not due:
         return Path(run.model)
     model, tokenizer = run.load(run.model)
@@ -41,7 +42,7 @@ def run_evaluate(stage: EvaluateRecipe, run: StageRun) -> Path:
 
     def kept(file: Path, contents: dict[str, Any]) -> None:
         """Written, or waiting for room on the disk."""
-        run.folder.backlog.write(f"the evaluation {file.stem}", lambda: write_evaluation(file, contents))
+        run.folder.backlog.write(f"the evaluation {file.stem}", lambda: write_eval(file, contents))
 
     for name, arm in due.items():
         examination = Examination(
@@ -84,15 +85,15 @@ def ask_suite(
     measured: dict[str, dict[str, Any]] = {}
     for questions in suite.sets:
         beside = file.with_name(f"{file.stem}@{questions.name}.json") if file is not None else None
-        if going_on and beside is not None and _measures(beside, model, questions):
-            measured[questions.name] = json.loads(beside.read_text(encoding="utf-8"))
+        if going_on and beside is not None and (found := _asked_already(beside, model, questions)) is not None:
+            measured[questions.name] = found
             continue
         drawn = replace(examination, draw=(zlib.crc32(questions.name.encode()),))
         answered = drawn.ask(questions.tasks, f"evaluate {name}@{questions.name}")
         contents = evaluation(answered, examination, name=f"{name}@{questions.name}", model=model)
         measured[questions.name] = contents = set_evaluation(contents, questions)
         if beside is not None:
-            (write or write_evaluation)(beside, contents)
+            (write or write_eval)(beside, contents)
     return suite_evaluation(measured, suite, name=name)
 
 
@@ -196,16 +197,9 @@ def _citations(task: Task, score: Score) -> dict[str, float | None]:
     return {name: citation_value(name, task, score) for name in CITATION_FIGURES}
 
 
-def write_evaluation(file: Path, contents: dict[str, Any]) -> None:
-    """The file whole, or not at all."""
-    write_text(file, json.dumps(contents, ensure_ascii=False, indent=1) + "\n")
-
-
-def _measures(file: Path, model: str, questions: QuestionSet | None = None) -> bool:
-    """Whether the file holds an evaluation of `model`: a stage that went on makes those of its earlier end stale. Names
-    are compared, because a run folder may have been moved. With `questions`, whether it asked these."""
-    if not file.exists():
-        return False
-    found = json.loads(file.read_text(encoding="utf-8"))
-    asked = questions is None or found["set"]["questions_sha256"] == questions.questions_sha256
-    return asked and Path(found["model"]).name == Path(model).name
+def _asked_already(file: Path, model: str, questions: QuestionSet) -> dict[str, Any] | None:
+    """What the file holds, where it asked these very questions of this very model."""
+    found = read_eval(file, model=model)
+    if found is None or found["set"]["questions_sha256"] != questions.questions_sha256:
+        return None
+    return found

@@ -10,7 +10,7 @@ from sleuth.build import thought_documents
 from sleuth.evaluation.intervals import Measured
 from sleuth.recipe import HeldOutThoughtsRecipe
 from sleuth.render import Renderer
-from sleuth.stages.evaluate import write_evaluation
+from sleuth.stages.eval_file import write_eval
 from sleuth.stages.memory import TokenBudget
 from sleuth.stages.stage_run import StageRun
 from sleuth.stages.thought_figures import Scorer, thought_figures
@@ -43,7 +43,7 @@ class HeldOutThoughts:
         contents = {"name": name, "texts": str(self.asked.texts), "documents": len(self.documents)}
         contents |= {figure: measured.as_json() for figure, measured in found.items()}
         file = self.run.folder.eval / f"{name}.json"
-        self.run.folder.backlog.write(f"the evaluation {name}", lambda: write_evaluation(file, contents))
+        self.run.folder.backlog.write(f"the evaluation {name}", lambda: write_eval(file, contents))
         return found
 
 

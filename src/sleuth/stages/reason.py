@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import zlib
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,8 @@ from sleuth.recipe.reason import ProblemsRecipe, ReasonRecipe
 from sleuth.render import encode
 from sleuth.rewards.reasoning.compare import same_answer, same_number
 from sleuth.rewards.reasoning.extract import extract
-from sleuth.runs.atomic import write_text
 from sleuth.runs.progress import ProgressBar
+from sleuth.stages.eval_file import read_eval, write_eval
 from sleuth.stages.named_model import NamedModel, load_named
 from sleuth.stages.stage_run import StageRun
 from sleuth.types import Completion, Engine, Sampling, SleuthError, Task
@@ -46,13 +46,13 @@ DIRECTIONS = {
 def run_reason(stage: ReasonRecipe, run: StageRun) -> Path:
     """Write `eval/NAME.json` and a file for each set, unless this very model was asked; it goes on as it came."""
     file = run.folder.eval / f"{stage.name}.json"
-    if file.exists() and Path(json.loads(file.read_text(encoding="utf-8"))["model"]).name == Path(run.model).name:
+    if read_eval(file, model=run.model) is not None:
         return Path(run.model)
     solver = load_named(run.model, run.recipe)
     with run.folder.costing(stage.name, "asking"):
         for name, contents in reasoned(stage, solver, seed=run.recipe.seed).items():
             place = file.with_name(f"{name}.json")
-            write = _writing(place, {"name": name, **contents})
+            write = partial(write_eval, place, {"name": name, **contents})
             run.folder.backlog.write(f"the evaluation {name}", write)
     return Path(run.model)
 
@@ -182,8 +182,3 @@ def _contents(stage: ReasonRecipe, solver: NamedModel, figures: Mapping[str, Mea
 def _told(contents: Mapping[str, Any]) -> dict[str, Any]:
     """The figures of a set without its records."""
     return {name: value for name, value in contents.items() if isinstance(value, dict)}
-
-
-def _writing(place: Path, contents: Mapping[str, Any]) -> Any:
-    text = json.dumps(contents, ensure_ascii=False, indent=1) + "\n"
-    return lambda: write_text(place, text)

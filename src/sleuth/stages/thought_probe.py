@@ -8,7 +8,6 @@ beat an empty one and phrases that fit any text: the certificate is about that.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -39,8 +38,8 @@ from sleuth.recipe.probe import ProbeRecipe
 from sleuth.render import Renderer
 from sleuth.rewards.thoughts.suffix import Asks, is_yes
 from sleuth.rollout import Rollout
-from sleuth.runs.atomic import write_text
 from sleuth.stages.counterfactual import suffix_row
+from sleuth.stages.eval_file import read_eval, write_eval
 from sleuth.stages.named_model import NamedModel, load_named
 from sleuth.stages.stage_run import StageRun
 from sleuth.stages.thought_arms import GENERIC, Arms, Stories, arms_of, document_of, prefix_of, suffix_of
@@ -63,13 +62,13 @@ BOTH = "its own thoughts beat both an empty one and phrases that fit any text"
 def run_probe(stage: ProbeRecipe, run: StageRun) -> Path:
     """Write `eval/NAME.json` and the certificate, unless this very model was probed; the model goes on as it came."""
     file = run.folder.eval / f"{stage.name}.json"
-    if file.exists() and Path(json.loads(file.read_text(encoding="utf-8"))["model"]).name == Path(run.model).name:
+    if read_eval(file, model=run.model) is not None:
         return Path(run.model)
     thinker = load_named(run.model, run.recipe)
     with Bench(run.folder.verdicts) as bench, run.folder.costing(stage.name, "asking"):
         contents = {"name": stage.name, **probed(stage, thinker, bench, seed=run.recipe.seed)}
     run.folder.say(f"{stage.name}: {told(contents)}")
-    run.folder.backlog.write(f"the probe {stage.name}", lambda: write_probe(file, contents))
+    run.folder.backlog.write(f"the probe {stage.name}", lambda: write_eval(file, contents))
     run.folder.backlog.write(f"the certificate {stage.name}", lambda: write_certificate(run.model, contents))
     return Path(run.model)
 
@@ -157,17 +156,12 @@ def told(contents: Mapping[str, Any]) -> str:
     return f"{'PASS' if certificate['passes'] else 'no certificate'}: {certificate['claim']} ({over} nats a token)"
 
 
-def write_probe(file: Path, contents: Mapping[str, Any]) -> None:
-    """The file whole, or not at all."""
-    write_text(file, json.dumps(contents, ensure_ascii=False, indent=1) + "\n")
-
-
 def write_certificate(model: str, contents: Mapping[str, Any]) -> Path | None:
     """Into the model's folder; None where it has none here, such as for a hub id."""
     if not Path(model).is_dir():
         return None
     file = Path(model) / CERTIFICATE
-    write_text(file, json.dumps(contents["certificate"], ensure_ascii=False, indent=1) + "\n")
+    write_eval(file, contents["certificate"])
     return file
 
 

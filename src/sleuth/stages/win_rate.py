@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,8 @@ from sleuth.judges.ending import ends_right
 from sleuth.recipe.preference import WinRateRecipe
 from sleuth.rewards.preference.candidate import written
 from sleuth.rewards.preference.pairwise import BETTER
-from sleuth.runs.atomic import write_text
 from sleuth.runs.progress import ProgressBar
+from sleuth.stages.eval_file import read_eval, write_eval
 from sleuth.stages.named_model import NamedModel, load_named
 from sleuth.stages.pool import continuations
 from sleuth.stages.stage_run import StageRun
@@ -36,14 +35,14 @@ def run_win_rate(stage: WinRateRecipe, run: StageRun) -> Path:
             "to compare with; name a checkpoint"
         )
     file = run.folder.eval / f"{stage.name}.json"
-    if _compares(file, run.model, against):
+    if read_eval(file, model=run.model, against=against) is not None:
         return Path(run.model)
     with Bench(run.folder.verdicts) as bench:
         ours, theirs = (load_named(name, run.recipe) for name in (run.model, against))
         with run.folder.costing(stage.name, "asking"):
             contents = compare_writers(stage, ours, theirs, bench, seed=run.recipe.seed)
     contents = {"name": stage.name, **contents}
-    run.folder.backlog.write(f"the win rate {stage.name}", lambda: write_win_rate(file, contents))
+    run.folder.backlog.write(f"the win rate {stage.name}", lambda: write_eval(file, contents))
     return Path(run.model)
 
 
@@ -87,11 +86,6 @@ def compare_writers(
             _record(task, *of_task, verdict) for task, of_task, verdict in zip(tasks, both, verdicts, strict=True)
         ],
     }
-
-
-def write_win_rate(file: Path, contents: dict[str, Any]) -> None:
-    """The file whole, or not at all."""
-    write_text(file, json.dumps(contents, ensure_ascii=False, indent=1) + "\n")
 
 
 def _continued(writer: NamedModel, stage: WinRateRecipe, tasks: Sequence[Task], seed: int) -> list[Segment]:
@@ -149,11 +143,3 @@ def _record(task: Task, ours: Segment, theirs: Segment, verdict: Verdict) -> dic
         "score": verdict.score,
         "reason": verdict.reason,
     }
-
-
-def _compares(file: Path, model: str, against: str) -> bool:
-    """Whether the file holds this comparison; names are compared, because a run folder may have been moved."""
-    if not file.exists():
-        return False
-    found = json.loads(file.read_text(encoding="utf-8"))
-    return (Path(found["model"]).name, Path(found["against"]).name) == (Path(model).name, Path(against).name)
