@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -18,12 +19,14 @@ from sleuth.retrieval.connections import Connections
 
 @dataclass
 class Echo:
-    """Answers each request with its path, as soon as `at_once` of them wait; `seen` counts those of each connection."""
+    """Answers each request with its path, as soon as `at_once` of them wait; `seen` counts those of each connection,
+    and `open` the connections that nobody has closed."""
 
     at_once: int = 1
     drops_after: int | None = None
     url: str = ""
     seen: Counter[int] = field(default_factory=Counter)
+    open: int = 0
     waiting: list[asyncio.Future[None]] = field(default_factory=list)
 
     async def talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -50,10 +53,13 @@ class Echo:
 
         async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             talking.append(asyncio.current_task())
+            self.open += 1
             try:
                 await self.talk(reader, writer)
             except (asyncio.IncompleteReadError, ConnectionError):
                 writer.close()
+            finally:
+                self.open -= 1
 
         server = await asyncio.start_server(talk, "127.0.0.1", 0)
         self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
@@ -107,6 +113,36 @@ def test_a_caller_who_gives_up_leaves_nothing_behind_for_the_next() -> None:
             echo.waiting.pop().set_result(None)
             assert await told(client, "/next") == ["/next"]
             assert len(echo.seen) == 2
+
+    asyncio.run(talk())
+
+
+@pytest.fixture
+def nothing_is_collected() -> Iterator[None]:
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("nothing_is_collected")
+def test_whenever_a_caller_gives_up_its_connection_is_closed() -> None:
+    async def given_up(client: httpx.AsyncClient, turns: int) -> None:
+        """After so many turns of the event loop: while it connects, waits, reads, or is done."""
+        request = asyncio.create_task(client.get("/"))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        request.cancel()
+        await asyncio.wait([request])
+
+    async def talk() -> None:
+        echo = Echo()
+        async with echo.running() as client:
+            for turns in range(40):
+                for _ in range(5):
+                    await given_up(client, turns)
+            await asyncio.sleep(0.1)
+            assert len(echo.seen) > 20
+            assert echo.open <= 1  # the one that waits to be used again
 
     asyncio.run(talk())
 

@@ -27,30 +27,40 @@ class Connections(httpx.AsyncBaseTransport):
         self._idle = defaultdict(deque)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """See httpx. A connection that failed is not used again."""
+        """See httpx. A connection whose request failed or was given up is closed. (One that is given up within its TLS
+        handshake is httpcore's, which leaves that to the garbage collector.)"""
         url = request.url
         idle = self._idle[url.raw_scheme, url.raw_host, url.port]
         while idle and idle[0][0] < time.monotonic() - IDLE_SECONDS:
             _, old = idle.popleft()
             await old.aclose()
         connection = idle.pop()[1] if idle else _connection()
-        response = await connection.handle_async_request(request)
-        assert isinstance(response.stream, httpx.AsyncByteStream)
-        content = b"".join([part async for part in response.stream])
-        await response.aclose()
+        try:
+            answer = await _whole(await connection.handle_async_request(request))
+        except BaseException:  # also where the caller gave up: until it is collected the socket would stay open
+            await connection.aclose()
+            raise
         idle.append((time.monotonic(), connection))
-        return httpx.Response(
-            response.status_code,
-            headers=response.headers,
-            stream=httpx.ByteStream(content),
-            extensions=response.extensions,
-        )
+        return answer
 
     async def aclose(self) -> None:
         """Hang up all that is idle."""
         for idle in self._idle.values():
             while idle:
                 await idle.pop()[1].aclose()
+
+
+async def _whole(response: httpx.Response) -> httpx.Response:
+    """The same answer, of which nothing is on its way any more."""
+    assert isinstance(response.stream, httpx.AsyncByteStream)
+    content = b"".join([part async for part in response.stream])
+    await response.aclose()
+    return httpx.Response(
+        response.status_code,
+        headers=response.headers,
+        stream=httpx.ByteStream(content),
+        extensions=response.extensions,
+    )
 
 
 def _connection() -> httpx.AsyncHTTPTransport:
