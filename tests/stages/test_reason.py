@@ -84,6 +84,34 @@ def test_rows_of_each_layout_become_problems(files: dict[str, Path]) -> None:
     assert load_problems("gpqa_diamond", files["gpqa_diamond"]) == [choice]
 
 
+HEADER = ",".join(GPQA).encode() + b"\n"
+ROW = b"Which?,right,rec1,Physics,w1,w2,w3"
+
+
+@pytest.mark.parametrize(
+    ("contents", "said"),
+    [
+        (HEADER + ROW + b"\n\xff\xfe", "gpqa_diamond.csv:3: not UTF-8 text; should be UTF-8, a header of names"),
+        (b"PK\x03\x04\x00\x9c", "gpqa_diamond.csv:1: not UTF-8 text"),
+        (HEADER + ROW.replace(b"w3", b"\0"), "gpqa_diamond.csv:2: a NUL byte, which no text holds; should be"),
+        (HEADER + ROW + b"\n" + ROW + b",w4", "gpqa_diamond.csv:3: more cells than the header has; should be"),
+        (
+            HEADER + b'"' + b"x" * 140_000,
+            "gpqa_diamond.csv:2: not csv (field larger than field limit (131072)); should",
+        ),
+        (HEADER + b"Which?", "gpqa_diamond.csv:2: `Correct Answer` should be a string, found NoneType"),
+    ],
+)
+def test_a_csv_that_is_none_is_one_line_with_its_place(
+    files: dict[str, Path], recipe: Path, contents: bytes, said: str
+) -> None:
+    files["gpqa_diamond"].write_bytes(contents)
+    done = CliRunner().invoke(app, ["eval", str(BASE), "--reasoning", str(recipe)])
+    assert done.exit_code == 2, done.output
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
 def test_prompts_hold_the_problem_and_its_choices(files: dict[str, Path]) -> None:
     [number, _] = load_problems("gsm8k", files["gsm8k"])
     assert prompt_of(number).endswith("Problem: Two and two?\nSolution:")

@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -28,6 +29,8 @@ COLUMNS = (
     *("id", "question", "answer", "problem", "unique_id", "subject", "final_answer", "is_multiple_answer", "modality"),
     *("image_1", "subfield", "Question", "Correct Answer", *WRONG, "Record ID", "Subdomain"),
 )
+
+CSV = "should be UTF-8, a header of names, then rows of as many cells, in quotes where they hold a comma or a line end"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,11 +71,34 @@ def _rows(path: Path) -> Iterator[tuple[str, Row]]:
     if file.suffix != ".csv":
         yield from read_rows(file, COLUMNS)
         return
+    yield from _csv_rows(file)
+
+
+def _csv_rows(file: Path) -> Iterator[tuple[str, Row]]:
+    """Rows are counted, not lines: a cell may hold several. Raises SleuthError with file:line for what is no csv."""
     if not file.is_file():
         raise SleuthError(f"{file}: no such file")
-    with file.open(newline="", encoding="utf-8") as lines:
-        for number, row in enumerate(csv.DictReader(lines), start=2):
+    lines = csv.DictReader(io.StringIO(_csv_text(file), newline=""))
+    try:
+        for number, row in enumerate(lines, start=2):
+            if lines.restkey in row:
+                raise SleuthError(f"{file}:{lines.line_num}: more cells than the header has; {CSV}")
             yield f"{file}:{number}", row
+    except csv.Error as error:  # in the row that begins behind the last one that was read
+        raise SleuthError(f"{file}:{lines.line_num + 1}: not csv ({error}); {CSV}") from None
+
+
+def _csv_text(file: Path) -> str:
+    held = file.read_bytes()
+    try:
+        text = held.decode()
+    except UnicodeDecodeError as error:
+        line = held.count(b"\n", 0, error.start) + 1
+        raise SleuthError(f"{file}:{line}: not UTF-8 text; {CSV}") from None
+    if "\0" in text:
+        line = text.count("\n", 0, text.index("\0")) + 1
+        raise SleuthError(f"{file}:{line}: a NUL byte, which no text holds; {CSV}")
+    return text
 
 
 def _gsm8k(row: Row, where: str) -> Problem:
