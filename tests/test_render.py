@@ -120,6 +120,21 @@ def test_a_folder_without_a_tokenizer_is_one_clear_line(tmp_path):
     assert "\n" not in str(raised.value)
 
 
+def test_of_a_run_named_as_a_model_the_last_checkpoint_is_told(tmp_path):
+    run = tmp_path / "demo"
+    (run / "checkpoints").mkdir(parents=True)
+    with pytest.raises(SleuthError, match="a run and not a model, and it has saved no checkpoint yet"):
+        load_tokenizer(str(run))
+    for name in ("step-000040", "step-000100", "step-000200.partial"):
+        (run / "checkpoints" / name).mkdir()
+    with pytest.raises(SleuthError) as raised:
+        load_tokenizer(str(run))
+    last = run / "checkpoints" / "step-000100"
+    assert (
+        str(raised.value) == f"{run}: a run and not a model; name one of its checkpoints, of which the last is {last}"
+    )
+
+
 def test_a_broken_tokenizer_file_is_one_clear_line(tmp_path):
     (tmp_path / "tokenizer.json").write_text("{")
     with pytest.raises(SleuthError, match="no tokenizer could be loaded") as raised:

@@ -15,6 +15,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from sleuth.runs.checkpoints import latest_checkpoint
 from sleuth.types import Author, Piece, Segment, SleuthError
 
 UNFINISHED = "\ufffd"
@@ -212,6 +213,7 @@ def load_tokenizer(path: str) -> PreTrainedTokenizerFast:
         if (owner := Path(path).parent).is_dir():  # asking the hub for a run's name takes a minute, and tells nothing
             raise SleuthError(f"{path}: not in the folder {owner} of this place, and so not looked for on the hub")
     if Path(path).is_dir() and not any((Path(path) / name).exists() for name in TOKENIZER_FILES):
+        _require_no_run(Path(path))
         raise SleuthError(f"{path}: no tokenizer there: {TOKENIZER_FILES[0]} is expected beside the weights")
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
@@ -221,3 +223,13 @@ def load_tokenizer(path: str) -> PreTrainedTokenizerFast:
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise SleuthError(f"{path}: {type(tokenizer).__name__} is not a fast tokenizer: save it with a tokenizer.json")
     return tokenizer
+
+
+def _require_no_run(folder: Path) -> None:
+    """Models lie in a run's folder, and it is none itself."""
+    checkpoints = folder / "checkpoints"
+    if not checkpoints.is_dir():
+        return
+    if (last := latest_checkpoint(checkpoints)) is None:
+        raise SleuthError(f"{folder}: a run and not a model, and it has saved no checkpoint yet; name a model's folder")
+    raise SleuthError(f"{folder}: a run and not a model; name one of its checkpoints, of which the last is {last}")
