@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
-from tests.verb import sleuth
+from verb import sleuth
 
 DEMO = Path(__file__).parents[2] / "recipes" / "demo.toml"
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sleuth.cli.modes import Mode
+from sleuth.cli.options import FiguresAsJson, Prompt, Questions
 from sleuth.cli.out_file import require_file
 from sleuth.types import SleuthError
 
@@ -21,9 +23,16 @@ GAINS = {"gain": "what followed", "found_gain": "words found", "answer_gain": "l
 SNIPPETS = {"gain": "gain", "ahead": "ahead"}
 
 
+THINKS = Mode(
+    uses=frozenset({"thoughts", "limit", "out", "as_json"}),
+    why="is for looking things up, and --thoughts for thoughts; leave one of them out",
+)
+
+
 def probe(
+    typed: typer.Context,
     model: Annotated[str, typer.Argument(help="A checkpoint, a model folder or a hub id.", show_default=False)],
-    questions: Annotated[Path | None, typer.Option(help="Questions: .jsonl, .jsonl.gz or .parquet.")] = None,
+    questions: Questions = None,
     index: Annotated[Path | None, typer.Option(help="The index to search.")] = None,
     thoughts: Annotated[
         Path | None, typer.Option(help="Probe thoughts instead, as the probe stage of this recipe does.")
@@ -32,9 +41,9 @@ def probe(
         int | None, typer.Option(min=1, help="Only the first so many questions (200 by default) or places.")
     ] = None,
     dialect: Annotated[str | None, typer.Option(help="Search protocol, for a model that carries none.")] = None,
-    prompt: Annotated[str | None, typer.Option(help="A prompt by its name, or a file, likewise.")] = None,
+    prompt: Prompt = None,
     out: Annotated[Path | None, typer.Option(help="Write figures and every single gain to this JSON file.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as one JSON object.")] = False,
+    as_json: FiguresAsJson = False,
 ) -> None:
     """Whether a model uses what it looks up, or what it thinks: the same without it, or with another's.
 
@@ -48,16 +57,7 @@ def probe(
     if thoughts is not None:
         from sleuth.cli.probe_thoughts import probe_thoughts
 
-        for name, given in (
-            ("--questions", questions),
-            ("--index", index),
-            ("--dialect", dialect),
-            ("--prompt", prompt),
-        ):
-            if given is not None:
-                raise SleuthError(
-                    f"{name} is for looking things up, and --thoughts for thoughts; leave one of them out"
-                )
+        THINKS.require(typed)
         return probe_thoughts(model, thoughts, limit, out, as_json)
     if questions is None:
         raise SleuthError("name --questions FILE, with --index DIR unless it refines, or --thoughts RECIPE")

@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from sleuth.cli.listening import address_of, listen, run, server_of
+from sleuth.cli.modes import Mode
+from sleuth.cli.options import ContextTokens, Dialect, ForcedSearch, Index, Precision, Prompt, PromptRole
 from sleuth.cli.speak import speak as serve_as
 from sleuth.types import SleuthError
 
+if TYPE_CHECKING:
+    from sleuth.stages.examination import Examination
+
+SERVED = frozenset({"port", "host", "name", "slots", "waiting", "max_seconds", "context", "dtype"})
+AGENT = Mode(
+    uses=SERVED | {"index", "url", "dialect", "prompt", "prompt_role", "forced_search"},
+    why="is for --speak vllm or --speak sglang",
+)
+BARE = Mode(
+    uses=SERVED | {"speak", "fault", "logprobs"},
+    why="is for an agent; --speak serves the bare model, without an environment",
+)
+
 
 def serve(
+    typed: typer.Context,
     model: Annotated[
         str, typer.Argument(metavar="CHECKPOINT", help="A checkpoint, a model folder or a hub id.", show_default=False)
     ],
-    index: Annotated[Path | None, typer.Option(help="The index to search; without one, searches find nothing.")] = None,
+    index: Index = None,
     url: Annotated[
         list[str] | None, typer.Option(help="Instead: a server of an index, such as `sleuth retriever`; repeatable.")
     ] = None,
@@ -26,24 +43,12 @@ def serve(
     slots: Annotated[int, typer.Option(min=1, help="Conversations at once; fewer take less memory.")] = 64,
     waiting: Annotated[int, typer.Option(min=0, help="How many more may wait; the next is sent away with 429.")] = 256,
     max_seconds: Annotated[float, typer.Option(min=0.001, help="For one conversation, and to wait for it.")] = 120.0,
-    dialect: Annotated[
-        str | None, typer.Option(help="Search protocol, for a model that carries none, or to try another.")
-    ] = None,
-    prompt: Annotated[str | None, typer.Option(help="A prompt by its name, or a file, likewise.")] = None,
-    prompt_role: Annotated[
-        Literal["raw", "user", "system"] | None,
-        typer.Option(help="The prompt as it is, or as a message of the chat template, likewise."),
-    ] = None,
-    forced_search: Annotated[
-        bool | None, typer.Option(help="Open the first search for the model. [default: as it was trained]")
-    ] = None,
-    context: Annotated[
-        int | None, typer.Option(min=1, help="Longest episode in tokens. [default: what the model was trained with]")
-    ] = None,
-    dtype: Annotated[
-        Literal["float32", "bfloat16"] | None,
-        typer.Option(help="Precision. [default: float32 on a CPU, what the weights are stored in on a GPU]"),
-    ] = None,
+    dialect: Dialect = None,
+    prompt: Prompt = None,
+    prompt_role: PromptRole = None,
+    forced_search: ForcedSearch = None,
+    context: ContextTokens = None,
+    dtype: Precision = None,
     speak: Annotated[
         Literal["vllm", "sglang"] | None,
         typer.Option(help="Instead: the bare model behind that server's endpoints, to try a pool of them."),
@@ -64,16 +69,10 @@ def serve(
 
     With --speak, the bare model behind the endpoints that training needs of vLLM or SGLang (docs/pools.md).
     """
-    if index is not None and url:
-        raise SleuthError("--index and --url are both given: passages come from one of them")
-    for address in url or ():
-        if not address.startswith(("http://", "https://")):
-            raise SleuthError(f"--url {address}: expected http://HOST:PORT")
-    if speak is None and (fault or logprobs):
-        raise SleuthError(f"{'--fault' if fault else '--logprobs'} is for --speak vllm or --speak sglang")
+    (AGENT if speak is None else BARE).require(typed)
+    _require_passages(index, url or [])
     listening = listen(host, port)
     if speak is not None:
-        _require_bare(index, url, dialect, prompt, prompt_role, forced_search)
         return serve_as(
             speak,
             model,
@@ -89,10 +88,6 @@ def serve(
             logprobs=logprobs,
         )
 
-    from sleuth.serve.agent import agent_of
-    from sleuth.serve.chat_app import chat_app
-    from sleuth.serve.known_host import known_names
-    from sleuth.serve.limits import conversation_limits
     from sleuth.stages.examination import examination_of
 
     examination, notes = examination_of(
@@ -110,21 +105,44 @@ def serve(
     )
     if index is None and not url:
         notes.append("without --index or --url, searches find nothing")
+    called = name or Path(model).resolve().name
+    _serve_agent(examination, notes, called, index, listening, host, seconds=max_seconds, waiting=waiting, slots=slots)
+
+
+def _serve_agent(
+    examination: Examination,
+    notes: list[str],
+    called: str,
+    index: Path | None,
+    listening: socket.socket,
+    host: str,
+    *,
+    seconds: float,
+    waiting: int,
+    slots: int,
+) -> None:
+    """Serve until told to stop."""
+    from sleuth.serve.agent import agent_of
+    from sleuth.serve.chat_app import chat_app
+    from sleuth.serve.known_host import known_names
+    from sleuth.serve.limits import conversation_limits
+
     names = known_names(host)
     if names is None:
         notes.append(f"whoever reaches {host}:{listening.getsockname()[1]} can ask: there is no password")
     for note in notes:
         typer.echo(f"note: {note}", err=True)
-    agent = agent_of(examination, name or Path(model).resolve().name, index)
-    app = chat_app(agent, conversation_limits(seconds=max_seconds, waiting=waiting), seats=slots, hosts=names)
+    agent = agent_of(examination, called, index)
+    app = chat_app(agent, conversation_limits(seconds=seconds, waiting=waiting), seats=slots, hosts=names)
     here = address_of(host, listening)
     typer.echo(f"{agent.name}: {agent.dialect.name} dialect, {agent.context} tokens of context, at {here}")
     typer.echo(f"A page to talk to it: {here}/    OpenAI's API: {here}/v1")
     run(server_of(app), listening)
 
 
-def _require_bare(*protocol: object) -> None:
-    names = ("--index", "--url", "--dialect", "--prompt", "--prompt-role", "--forced-search")
-    given = [name for name, value in zip(names, protocol, strict=True) if value]
-    if given:
-        raise SleuthError(f"{given[0]} is for an agent; --speak serves the bare model, without an environment")
+def _require_passages(index: Path | None, urls: list[str]) -> None:
+    if index is not None and urls:
+        raise SleuthError("--index and --url are both given: passages come from one of them")
+    for address in urls:
+        if not address.startswith(("http://", "https://")):
+            raise SleuthError(f"--url {address}: expected http://HOST:PORT")
