@@ -150,6 +150,12 @@ class Task:
         """What stands in the environment's prompt where that has its question."""
         return self.prompt or self.question
 
+    @property
+    def continued(self) -> Continuation:
+        """The continuation of a task that is known to be a text."""
+        assert self.continuation is not None, f"task {self.id!r} is a question, and no text"
+        return self.continuation
+
 
 # -- what is written -------------------------------------------------------------------------------------------------
 

@@ -27,6 +27,13 @@ def test_wilson_matches_the_formula_by_hand(successes: int, n: int, low: float, 
     assert (measured.low, measured.high) == (pytest.approx(low, abs=5e-5), pytest.approx(high, abs=5e-5))
 
 
+def test_a_figure_is_told_with_its_interval_in_the_same_number_format() -> None:
+    figure = wilson(8, 10)
+    assert figure.told() == "0.800 (0.490 to 0.943)"
+    assert figure.told("+.4f") == "+0.8000 (+0.4902 to +0.9433)"
+    assert (UNMEASURED.told(), UNMEASURED.told(".2f", unmeasured="none")) == ("missing", "none")
+
+
 def test_nothing_measured_is_neither_zero_nor_a_crash() -> None:
     assert wilson(0, 0) == share([]) == bootstrap_mean([None, None]) == paired_bootstrap([], []) == UNMEASURED
     assert UNMEASURED.as_json() == {"value": None, "low": None, "high": None, "n": 0}

@@ -20,9 +20,10 @@ from sleuth.pipeline import require_inputs
 from sleuth.recipe import PlacesRecipe, ProbeRecipe, ThoughtEnvRecipe, load_recipe
 from sleuth.render import Renderer
 from sleuth.rollout import Rollout
+from sleuth.stages.certificate import verdict
 from sleuth.stages.named_model import NamedModel
 from sleuth.stages.thought_arms import GENERIC, arms_of, others, prefix_of, suffix_of
-from sleuth.stages.thought_probe import probed, verdict
+from sleuth.stages.thought_probe import probed
 from sleuth.types import Sampling, SleuthError
 
 Run = Callable[..., Path]

@@ -66,6 +66,4 @@ def _print(card: ExamCard) -> None:
 
 def _shown(figure: Measured | None) -> str:
     """`0.94 (0.80 to 0.98)`; nothing where nothing was measured."""
-    if figure is None or figure.value is None:
-        return ""
-    return f"{figure.value:.2f} ({figure.low:.2f} to {figure.high:.2f})"
+    return "" if figure is None else figure.told(".2f", unmeasured="")

@@ -14,7 +14,7 @@ import typer
 from sleuth.cli import eval_options as options
 from sleuth.cli.eval_reasoning import evaluate_reasoning
 from sleuth.cli.eval_win_rate import evaluate_win_rate
-from sleuth.cli.figures import print_figures, print_sets
+from sleuth.cli.figures import measured_in, print_figures, print_sets
 from sleuth.cli.options import (
     ContextTokens,
     Dialect,
@@ -207,11 +207,5 @@ def _tell(contents: dict[str, Any], out: Path | None, as_json: bool) -> None:
 
 
 def _print_table(title: str, figures: dict[str, Any]) -> None:
-    from sleuth.evaluation.intervals import Measured
-
-    print_figures(title, {name: Measured(**figure) for name, figure in figures.items() if _measured(figure)})
+    print_figures(title, measured_in(figures))
     typer.echo("outcomes: " + ", ".join(f"{name} {count}" for name, count in figures["outcomes"].items()))
-
-
-def _measured(figure: object) -> bool:
-    return isinstance(figure, dict) and "low" in figure

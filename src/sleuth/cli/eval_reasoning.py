@@ -7,14 +7,13 @@ from pathlib import Path
 
 import typer
 
-from sleuth.cli.figures import print_figures
+from sleuth.cli.figures import measured_in, print_figures
 from sleuth.cli.out_file import require_file
 from sleuth.cli.recipe_stage import read_stage
 
 
 def evaluate_reasoning(model: str, recipe: Path, out: Path | None, as_json: bool) -> None:
     """Print the figures of the first `reason` stage of a recipe for `model`, set by set and their means."""
-    from sleuth.evaluation.intervals import Measured
     from sleuth.recipe import ReasonRecipe
     from sleuth.stages.eval_file import write_eval
     from sleuth.stages.named_model import load_named
@@ -35,7 +34,4 @@ def evaluate_reasoning(model: str, recipe: Path, out: Path | None, as_json: bool
         typer.echo(json.dumps({"name": Path(model).name, **found[suite]}))
         return
     for name, contents in found.items():
-        figures = {
-            key: Measured(**value) for key, value in contents.items() if isinstance(value, dict) and "low" in value
-        }
-        print_figures(f"{model}, {name}", figures)
+        print_figures(f"{model}, {name}", measured_in(contents))

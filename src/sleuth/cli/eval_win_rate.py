@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from sleuth.cli.figures import print_figures
+from sleuth.cli.figures import measured_in, print_figures
 from sleuth.cli.out_file import require_file
 from sleuth.cli.recipe_stage import read_stage
 from sleuth.types import SleuthError
@@ -44,12 +44,7 @@ def evaluate_win_rate(model: str, recipe: Path, against: str | None, out: Path |
 
 
 def _print(figures: dict[str, Any]) -> None:
-    from sleuth.evaluation.intervals import Measured
-
-    measured = {
-        name: Measured(**value) for name, value in figures.items() if isinstance(value, dict) and "low" in value
-    }
-    print_figures(f"{figures['model']} against {figures['against']}", measured)
+    print_figures(f"{figures['model']} against {figures['against']}", measured_in(figures))
     typer.echo(
         f"wins {figures['wins']}, ties {figures['ties']}, losses {figures['losses']}, without a verdict "
         f"{figures['no_verdict']}; sign test p = {figures['p']:.2g}; judged by {figures['judged_by']['kind']}"

@@ -9,6 +9,23 @@ if TYPE_CHECKING:
     from sleuth.evaluation.intervals import Measured
 
 
+def measured_in(contents: Mapping[str, Any]) -> dict[str, Measured]:
+    """What was measured among the contents of an evaluation file, by name."""
+    from sleuth.evaluation.intervals import Measured
+
+    figures = {name: value for name, value in contents.items() if isinstance(value, dict) and "low" in value}
+    return {name: Measured(**figure) for name, figure in figures.items()}
+
+
+def cell(figure: Measured | None) -> str:
+    """A place in a table: `0.458` over `0.44 to 0.47`, and nothing where there is no such figure."""
+    if figure is None:
+        return ""
+    if figure.value is None:
+        return "missing"
+    return f"{figure.value:.3f}\n{figure.low:.2f} to {figure.high:.2f}"
+
+
 def print_figures(title: str, figures: Mapping[str, Measured]) -> None:
     """One line a figure: value, 95 % interval and number of draws, on stdout."""
     from rich import box

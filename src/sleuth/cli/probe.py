@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sleuth.cli.figures import cell
 from sleuth.cli.modes import Mode
 from sleuth.cli.options import FiguresAsJson, Prompt, Questions
 from sleuth.cli.out_file import require_file
@@ -104,13 +105,7 @@ def _print(title: str, columns: Mapping[str, str], rows: Mapping[str, Mapping[st
     for heading in (*columns.values(), "n"):
         table.add_column(heading, justify="right", no_wrap=True)
     for name, figures in rows.items():
-        cells = [_cell(figures[key]) if key in figures else "" for key in columns]
+        cells = [cell(figures.get(key)) for key in columns]
         table.add_row(name, *cells, f"{next(iter(figures.values())).n:,}")
     typer.echo(title)
     Console().print(table)
-
-
-def _cell(figure: Measured) -> str:
-    if figure.value is None:
-        return "missing"
-    return f"{figure.value:.3f}\n{figure.low:.2f} to {figure.high:.2f}"

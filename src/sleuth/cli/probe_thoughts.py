@@ -9,6 +9,7 @@ from typing import Any
 
 import typer
 
+from sleuth.cli.figures import cell, measured_in
 from sleuth.cli.out_file import require_file
 from sleuth.cli.recipe_stage import read_stage
 
@@ -20,9 +21,10 @@ def probe_thoughts(model: str, recipe: Path, limit: int | None, out: Path | None
     `limit` takes fewer places than the recipe does."""
     from sleuth.build import Bench
     from sleuth.recipe import ProbeRecipe
+    from sleuth.stages.certificate import write_certificate
     from sleuth.stages.eval_file import write_eval
     from sleuth.stages.named_model import load_named
-    from sleuth.stages.thought_probe import probed, require_places, write_certificate
+    from sleuth.stages.thought_probe import probed, require_places
 
     resolved, stage = read_stage(recipe, ProbeRecipe, "probe as")
     if limit is not None:
@@ -49,18 +51,19 @@ def _print(figures: dict[str, Any], kept: Path | None) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    measured = measured_in(figures)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for heading in ("arm", "gain", "own over it", "right", "own over it", "n"):
         table.add_column(heading, justify="left" if heading == "arm" else "right", no_wrap=True)
     for arm in ARMS:
-        named = [figures.get(f"{name}_{arm}") for name in ("gain", "over", "right", "right_over")]
-        gain, over, right, right_over = map(_cell, named)
-        count = next((one["n"] for one in named if one), None)
+        named = [measured.get(f"{name}_{arm}") for name in ("gain", "over", "right", "right_over")]
+        count = next((one.n for one in named if one), None)
         if count:
-            table.add_row(arm, gain, over, right, right_over, f"{count:,}")
+            table.add_row(arm, *map(cell, named), f"{count:,}")
     typer.echo(f"thoughts of {figures['model']}, in nats a token of the true suffix")
     Console().print(table)
-    typer.echo(f"An empty thought leaves {_line(figures['blank_nll'])} to gain. Intervals are of 95 %, over documents.")
+    left = measured["blank_nll"].told()
+    typer.echo(f"An empty thought leaves {left} to gain. Intervals are of 95 %, over documents.")
     needed = {name: count for name, count in figures["documents_needed"].items() if count}
     counts = ", ".join(f"{name} {count:,}" for name, count in needed.items())
     typer.echo(f"Documents that would show differences of this size, in four of five cases: {counts or 'not known'}.")
@@ -68,11 +71,3 @@ def _print(figures: dict[str, Any], kept: Path | None) -> None:
     typer.echo(f"{'PASS' if certificate['passes'] else 'No certificate'}: {certificate['claim']}.")
     if kept is not None:
         typer.echo(f"{kept}: the certificate")
-
-
-def _cell(figure: dict[str, float] | None) -> str:
-    return "" if figure is None else f"{figure['value']:.3f}\n{figure['low']:.2f} to {figure['high']:.2f}"
-
-
-def _line(figure: dict[str, float]) -> str:
-    return f"{figure['value']:.3f} ({figure['low']:.3f} to {figure['high']:.3f})"

@@ -73,4 +73,4 @@ def _print(found: Rescored, reward: Path) -> None:
 
 def _shown(figure: Measured) -> str:
     """`0.94 (0.80 to 0.98)`."""
-    return "none" if figure.value is None else f"{figure.value:.2f} ({figure.low:.2f} to {figure.high:.2f})"
+    return figure.told(".2f", unmeasured="none")

@@ -36,6 +36,13 @@ class Measured:
         """`{"value": 0.8, "low": 0.49, "high": 0.943, "n": 10}`."""
         return asdict(self)
 
+    def told(self, number: str = ".3f", *, unmeasured: str = "missing") -> str:
+        """`0.800 (0.490 to 0.943)`, each number as its format says, or what stands for nothing measured."""
+        if self.value is None:
+            return unmeasured
+        value, low, high = (format(one, number) for one in (self.value, self.low, self.high))
+        return f"{value} ({low} to {high})"
+
 
 UNMEASURED = Measured(value=None, low=None, high=None, n=0)
 

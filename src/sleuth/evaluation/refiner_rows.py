@@ -13,7 +13,7 @@ from sleuth import __version__
 from sleuth.data.refiner import row_of
 from sleuth.data.tool_output import snippets_of, tool_output_of
 from sleuth.dialects import Dialect
-from sleuth.evaluation.intervals import Measured, share
+from sleuth.evaluation.intervals import share
 from sleuth.rewards.supplied import stands_in
 from sleuth.runs.protocol import ProtocolCard
 from sleuth.types import Action, Episode, Score
@@ -86,17 +86,13 @@ def _facts(rows: Sequence[Row], answered: Answered, bar: float | None) -> Mappin
     if bar is not None:
         clusters = [episode.task.id for episode, _ in answered]
         taken = share([float(is_accepted(score, bar)) for _, score in answered], clusters)
-        facts["accepted"] = f"{_told(taken)} of the episodes: well formed, citation F1 of {bar:g} or more, and right"
+        facts["accepted"] = (
+            f"{taken.told(unmeasured='none')} of the episodes: well formed, citation F1 of {bar:g} or more, and right"
+        )
     if rows:
         facts |= {"snippets a row": f"{fmean(snippets):.1f}", "words a tool output": f"{fmean(words):.0f}"}
         facts["rows with golden answers"] = str(sum(bool(row["golden_answers"]) for row in rows))
     return facts
-
-
-def _told(measured: Measured) -> str:
-    if measured.value is None:
-        return "none"
-    return f"{measured.value:.3f} ({measured.low:.3f} to {measured.high:.3f})"
 
 
 def _turns(episode: Episode, dialect: Dialect) -> Iterator[Row]:

@@ -8,6 +8,7 @@ from statistics import fmean, median
 from typing import Any
 
 from sleuth import __version__
+from sleuth.evaluation.intervals import Measured
 
 
 def thought_card(
@@ -66,12 +67,10 @@ def _gate_table(gates: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     yield "| source | documents | over an empty thought | over generic ones | |"
     yield "|---|---|---|---|---|"
     for gate in gates:
-        gains = " | ".join(_told(gate[key]) for key in ("over_blank", "over_generic"))
+        gains = " | ".join(gain.told(".4f", unmeasured="unmeasured") for gain in _gains(gate))
         verdict = "passes" if gate["passes"] else "does not pass"
         yield f"| {gate['source'] or '(no source)'} | {gate['documents']:,} | {gains} | {verdict} |"
 
 
-def _told(measured: Mapping[str, Any]) -> str:
-    if measured["value"] is None:
-        return "unmeasured"
-    return f"{measured['value']:.4f} ({measured['low']:.4f} to {measured['high']:.4f})"
+def _gains(gate: Mapping[str, Any]) -> list[Measured]:
+    return [Measured(**gate[key]) for key in ("over_blank", "over_generic")]

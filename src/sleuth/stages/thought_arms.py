@@ -10,7 +10,7 @@ from sleuth.build import Spot, ThoughtSetting, thought_tokens
 from sleuth.envs.thought import thinking_of
 from sleuth.render import Renderer, decode
 from sleuth.rollout import Rollout
-from sleuth.types import Continuation, Group, Segment, Task
+from sleuth.types import Group, Segment, Task
 
 GENERIC = (
     "Let me think about what comes next.",
@@ -83,17 +83,17 @@ def arms_of(
 
 def prefix_of(spot: Spot) -> tuple[int, ...]:
     """The tokens before a place."""
-    return _continuation(spot.task).prefix.tokens
+    return spot.task.continued.prefix.tokens
 
 
 def suffix_of(spot: Spot) -> tuple[int, ...]:
     """The true tokens behind it."""
-    return _continuation(spot.task).suffix.tokens
+    return spot.task.continued.suffix.tokens
 
 
 def document_of(spot: Spot) -> str:
     """Places of one document count as one draw."""
-    return _continuation(spot.task).document
+    return spot.task.continued.document
 
 
 def others(tasks: Sequence[Task]) -> list[int | None]:
@@ -102,8 +102,8 @@ def others(tasks: Sequence[Task]) -> list[int | None]:
 
     def another(at: int) -> int | None:
         rest = [*range(at + 1, len(tasks)), *range(at)]
-        own = _continuation(tasks[at]).document
-        foreign = [place for place in rest if _continuation(tasks[place]).document != own]
+        own = tasks[at].continued.document
+        foreign = [place for place in rest if tasks[place].continued.document != own]
         alike = [place for place in foreign if tasks[place].kind == tasks[at].kind]
         return next(iter([*alike[:1], *foreign[:1]]), None)
 
@@ -118,15 +118,10 @@ async def _thoughts(
 
 def _half_way(task: Task, renderer: Renderer) -> Task:
     """The same document, read as far as the end of a sentence near the middle of what is before the place."""
-    prefix = _continuation(task).prefix
+    prefix = task.continued.prefix
     middle = max(1, len(prefix.tokens) // 2)
     near = sorted(range(1, len(prefix.tokens)), key=lambda at: abs(at - middle))
     ends = (at for at in near if decode(renderer.tokenizer, prefix.tokens[at - 1 : at]).endswith(SENTENCE_ENDS))
     read = prefix.tokens[: next(ends, middle)]
     begun = Segment(author="source", tokens=read, text=decode(renderer.tokenizer, read))
-    return replace(task, continuation=replace(_continuation(task), prefix=begun))
-
-
-def _continuation(task: Task) -> Continuation:
-    assert task.continuation is not None  # tasks to think about are texts
-    return task.continuation
+    return replace(task, continuation=replace(task.continued, prefix=begun))

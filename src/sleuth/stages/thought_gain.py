@@ -87,8 +87,7 @@ class GainScorer:
                 yield self._telling(group, (*_prefix(group), *self.opening, *closed.thought.tokens, *end))
 
     def _telling(self, group: Group, story: Sequence[int]) -> Telling:
-        assert group.task.continuation is not None
-        suffix = group.task.continuation.suffix.tokens
+        suffix = group.task.continued.suffix.tokens
         return Telling(
             as_it_is=suffix_row(story, suffix),
             otherwise=suffix_row((*_prefix(group), *self.opening, *self.closing), suffix),
@@ -120,8 +119,7 @@ def gain_in(rewards: Sequence[RewardRecipe]) -> GainRecipe | None:
 
 
 def _prefix(group: Group) -> tuple[int, ...]:
-    assert group.task.continuation is not None  # tasks to think about are texts
-    return group.task.continuation.prefix.tokens
+    return group.task.continued.prefix.tokens
 
 
 def _mean(values: Sequence[float]) -> float | None:

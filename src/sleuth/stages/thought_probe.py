@@ -15,7 +15,6 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from sleuth import __version__
 from sleuth.build import (
     Bench,
     Spot,
@@ -28,7 +27,6 @@ from sleuth.build import (
     thought_tokens,
 )
 from sleuth.data.documents import read_documents
-from sleuth.data.questions import questions_hash
 from sleuth.engines.local import LocalEngine
 from sleuth.evaluation.intervals import Measured, bootstrap_mean, share
 from sleuth.evaluation.power import clusters_for_difference
@@ -38,6 +36,7 @@ from sleuth.recipe.probe import ProbeRecipe
 from sleuth.render import Renderer
 from sleuth.rewards.thoughts.suffix import Asks, is_yes
 from sleuth.rollout import Rollout
+from sleuth.stages.certificate import certificate, told, write_certificate
 from sleuth.stages.counterfactual import suffix_row
 from sleuth.stages.eval_file import read_eval, write_eval
 from sleuth.stages.named_model import NamedModel, load_named
@@ -45,18 +44,12 @@ from sleuth.stages.stage_run import StageRun
 from sleuth.stages.thought_arms import GENERIC, Arms, Stories, arms_of, document_of, prefix_of, suffix_of
 from sleuth.types import Engine, Judge, Sampling, SleuthError, Task
 
-CERTIFICATE = "thoughts.json"
-"""In the folder of the model that was probed."""
-CONTROLS = ("blank", "generic")
-"""What a useful thought has to beat."""
-FOREIGN = ("swapped", "within")
 BUDGET = 4_096
 """Distinct tokens of one pass."""
 THOUGHT_ALONE = {"suffix_tokens": 0, "stops": (), "close": "inserted"}
 """Thoughts are sampled once and stand in several arms; what is earned is earned in training."""
 TURN = 2
 """The place of suffix draws among those of the probe: arms share them, sample by sample."""
-BOTH = "its own thoughts beat both an empty one and phrases that fit any text"
 
 
 def run_probe(stage: ProbeRecipe, run: StageRun) -> Path:
@@ -101,7 +94,7 @@ def probed(stage: ProbeRecipe, thinker: NamedModel, bench: Bench, *, seed: int =
         "documents_needed": {
             name: count for name, count in needed.items() if name.startswith(("over_", "right_over_"))
         },
-        "certificate": _certificate(stage, spots, figures, needed, seed),
+        "certificate": certificate(stage, spots, figures, needed, seed),
         "records": [_record(at, spot, arms, nlls, rights) for at, spot in enumerate(spots)],
     }
 
@@ -143,26 +136,6 @@ def require_places(stage: ProbeRecipe, tokenizer: PreTrainedTokenizerFast | None
     if isinstance(stage.judge, EndingJudgeRecipe):
         require_endings(tasks)
     return tasks
-
-
-def told(contents: Mapping[str, Any]) -> str:
-    """The verdict of a probe's file in one line."""
-    certificate = contents["certificate"]
-    over = ", ".join(
-        f"over {name} {_interval(contents[f'over_{name}'])}"
-        for name in (*CONTROLS, *FOREIGN)
-        if f"over_{name}" in contents
-    )
-    return f"{'PASS' if certificate['passes'] else 'no certificate'}: {certificate['claim']} ({over} nats a token)"
-
-
-def write_certificate(model: str, contents: Mapping[str, Any]) -> Path | None:
-    """Into the model's folder; None where it has none here, such as for a hub id."""
-    if not Path(model).is_dir():
-        return None
-    file = Path(model) / CERTIFICATE
-    write_eval(file, contents["certificate"])
-    return file
 
 
 # -- measuring ---------------------------------------------------------------------------------------------------------
@@ -254,38 +227,6 @@ def _figures(
     return {name: figure for name, figure in figures.items() if figure.value is not None}
 
 
-def _certificate(
-    stage: ProbeRecipe,
-    spots: Sequence[Spot],
-    figures: Mapping[str, Measured],
-    needed: Mapping[str, int | None],
-    seed: int,
-) -> dict[str, Any]:
-    """What can be said of the model's thoughts, and on what it rests."""
-    over = {name: figures[f"over_{name}"] for name in (*CONTROLS, *FOREIGN, "teacher") if f"over_{name}" in figures}
-    passes, claim = verdict(over)
-    return {
-        "passes": passes,
-        "claim": claim,
-        **{f"over_{name}": figure.as_json() for name, figure in over.items()},
-        "documents_needed": {name: needed[f"over_{name}"] for name in CONTROLS},
-        "texts_sha256": questions_hash([spot.task for spot in spots]),
-        "samples": stage.samples,
-        "temperature": stage.temperature,
-        "thought_tokens": stage.env.thought_tokens,
-        "seed": seed,
-        "sleuth_version": __version__,
-    }
-
-
-def verdict(over: Mapping[str, Measured]) -> tuple[bool, str]:
-    """Whether a model's own thoughts beat both controls, each with its whole interval, and that in words."""
-    words = {"blank": "an empty one", "generic": "phrases that fit any text"}
-    lost = [words[name] for name in CONTROLS if not (over[name].low or 0) > 0]
-    claim = f"its own thoughts are not shown to beat {' and '.join(lost)}" if lost else BOTH
-    return not lost, f"{claim}, by what they make of the true suffix, on {over['blank'].n} documents"
-
-
 def _record(
     at: int, spot: Spot, arms: Arms, nlls: Mapping[str, ByPlace], rights: Mapping[str, ByPlace]
 ) -> dict[str, Any]:
@@ -301,7 +242,3 @@ def _record(
         **({"right": {name: values[at] for name, values in rights.items()}} if rights else {}),
         "tokens": sum(len(story) - len(prefix_of(spot)) for story in stories),
     }
-
-
-def _interval(figure: Mapping[str, float]) -> str:
-    return f"{figure['value']:.3f} ({figure['low']:.3f} to {figure['high']:.3f})"

@@ -7,8 +7,7 @@ from sleuth.types import Author, Episode, Segment, Task, Trajectory
 
 def candidate(task: Task, sample: int, written: Segment, stop: str) -> Episode:
     """The prefix of a task with what was written behind it: `stop` as a completion's, `source` for the text's own."""
-    assert task.continuation is not None  # tasks of texts have one
-    trajectory = Trajectory(segments=(task.continuation.prefix, written), stop=stop)
+    trajectory = Trajectory(segments=(task.continued.prefix, written), stop=stop)
     return Episode(task=task, sample=sample, trajectories=(trajectory,))
 
 
