@@ -47,8 +47,11 @@ class InitRecipe(StrictModel):
             raise ValueError(f"head_dim = {self.head_dim} must be even, for rotary positions")
         if self.induction and not (self.tie and self.layers >= 3 and self.heads >= 3 and self.heads == self.kv_heads):
             raise ValueError("induction = true needs tie = true, layers >= 3, heads >= 3 and kv_heads = heads")
-        if self.induction and not 32 <= self.head_dim <= self.width:
-            raise ValueError(f"induction = true needs a head_dim of 32 up to width = {self.width}")
+        if self.induction and not 40 <= self.head_dim <= self.width:
+            raise ValueError(
+                f"induction = true needs a head_dim of 40 up to width = {self.width}, found {self.head_dim}; a smaller "
+                "head cannot tell the latest tag from earlier ones"
+            )
         return self
 
 
