@@ -9,7 +9,8 @@ from functools import partial
 from typing import Any
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
+from tiny_models import FAMILIES, VOCABULARY
+from transformers import PreTrainedModel
 
 from sleuth.distributed.shards import Shards
 from sleuth.learn.adapters import Adapters, add_adapters
@@ -21,21 +22,6 @@ from sleuth.learn.optim import Optimisation
 from sleuth.learn.policy import Policy, frozen_copy
 from sleuth.ranks import Ranks
 
-VOCABULARY = 41  # no multiple of any world size here: the last rank has fewer rows
-SHAPE = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "intermediate_size": 48,
-    "max_position_embeddings": 64,
-    "initializer_range": 0.2,  # so that a random model is far from uniform
-}
-FAMILIES = {
-    "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**SHAPE, head_dim=8, tie_word_embeddings=True)),
-    "llama": lambda: LlamaForCausalLM(LlamaConfig(**SHAPE, tie_word_embeddings=False)),
-}
 SETTINGS = Optimisation(steps=10, learning_rate=1e-3, warmup_steps=2, weight_decay=0.01)
 LOSS = PolicyLoss(old="sampler", clip_high=0.28, beta=0.1)
 LORA = Adapters(rank=4, alpha=8.0, targets=("q_proj", "v_proj", "up_proj"))

@@ -94,6 +94,16 @@ def sampled(words: Callable[..., list[int]], *, groups: int = 4, siblings: int =
     ]
 
 
+@contextmanager
+def away(place: Place) -> Iterator[Place]:
+    """Nobody is where the pool looks for this server."""
+    server = place.member.server
+    url = server.url
+    object.__setattr__(server, "url", free_url())
+    yield place
+    object.__setattr__(server, "url", url)
+
+
 def moved(model: PreTrainedModel) -> None:
     """The learner has learned something."""
     with torch.no_grad():
@@ -299,12 +309,10 @@ def test_a_server_that_is_down_when_weights_go_out_takes_them_when_it_is_back(
 ) -> None:
     pair = servers("vllm", "sglang")
     with pool_of(pair, learner, tokenizer, tmp_path) as engine:
-        place, url = engine._places[0], engine._places[0].member.server.url
-        object.__setattr__(place.member.server, "url", free_url())
-        moved(learner)
-        engine.publish(2)
-        assert "without new weights: http://127.0.0.1" in engine.said[-1]
-        object.__setattr__(place.member.server, "url", url)
+        with away(engine._places[0]):
+            moved(learner)
+            engine.publish(2)
+            assert "without new weights: http://127.0.0.1" in engine.said[-1]
         written = asked(engine, sampled(words, temperature=0.0))
         assert engine.figures()["servers_reloaded"] == 1
     here = asked(LocalEngine(learner, tokenizer, slots=8, context=CONTEXT), sampled(words, temperature=0.0))
@@ -388,12 +396,10 @@ def test_a_server_that_took_new_weights_is_asked_at_once_however_long_it_was_awa
 ) -> None:
     pair = servers("vllm", "sglang")
     with pool_of(pair, learner, tokenizer, tmp_path) as engine:
-        place, url = engine._places[0], engine._places[0].member.server.url
-        object.__setattr__(place.member.server, "url", free_url())
-        for version in range(2, 6):
-            engine.publish(version)
-        assert place.replica.open
-        object.__setattr__(place.member.server, "url", url)
+        with away(engine._places[0]) as place:
+            for version in range(2, 6):
+                engine.publish(version)
+            assert place.replica.open
         engine.publish(6)
         before = pair[0].fault()
         asked(engine, sampled(words, groups=2))

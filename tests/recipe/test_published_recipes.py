@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from told import RECIPES, told, value_at
 
 from sleuth.recipe import load_recipe
-
-RECIPES = Path(__file__).parents[2] / "recipes"
 
 SLIME = "slime, examples/search-r1 and its write-up"
 SEARCH_R1 = "Search-R1, scripts v0.2 of arXiv:2503.09516"
@@ -119,13 +118,11 @@ TABLE: list[tuple[str, str, str, Any]] = [
 
 
 def value_of(recipe: str, key: str) -> Any:
-    found = load_recipe(RECIPES / f"{recipe}.toml").model_dump()
+    found = told(recipe)
     if key == "model":
         return found["model"]
-    [value] = [stage for stage in found["stage"] if stage["kind"] == "grpo"]
-    for part in key.split("."):
-        value = value[int(part)] if part.isdigit() else value[part]
-    return value
+    [stage] = [stage for stage in found["stage"] if stage["kind"] == "grpo"]
+    return value_at(stage, key)
 
 
 @pytest.mark.parametrize(("recipe", "source", "key", "value"), TABLE)
@@ -133,13 +130,18 @@ def test_a_published_recipe_says_what_its_source_says(recipe: str, source: str, 
     assert value_of(recipe, key) == value, source
 
 
-def test_the_two_arms_of_reason_over_search_differ_in_nothing_but_the_prompt() -> None:
-    rules, example = (
-        load_recipe(RECIPES / f"reason_over_search_0.6b_{arm}.toml").model_dump(exclude={"name", "resolved_from"})
-        for arm in ("rules", "example")
-    )
-    assert example["stage"][1]["env"].pop("prompt") == "p1_basic_w_ex"
-    assert rules["stage"][1]["env"].pop("prompt") == "p3_decide_no_ex"
+@pytest.mark.parametrize(
+    ("arms", "stage", "prompts"),
+    [
+        ("reason_over_search_0.6b", 1, ("p3_decide_no_ex", "p1_basic_w_ex")),
+        ("tiny/reason_over_search", 3, ("research_rules", "research_example")),
+    ],
+)
+def test_the_two_arms_of_reason_over_search_differ_in_nothing_but_the_prompt(
+    arms: str, stage: int, prompts: tuple[str, str]
+) -> None:
+    rules, example = (told(f"{arms}_{arm}") for arm in ("rules", "example"))
+    assert tuple(arm["stage"][stage]["env"].pop("prompt") for arm in (rules, example)) == prompts
     assert rules == example
 
 
@@ -155,16 +157,6 @@ SHARED = ("env.dialect", "env.prompt_role", "reward", "loss", "sampling", "betas
 def test_a_tiny_twin_trains_under_the_protocol_the_reward_and_the_loss_of_its_big_one(twin: str, recipe: str) -> None:
     for key in SHARED:
         assert value_of(f"tiny/{twin}", key) == value_of(recipe, key), key
-
-
-def test_the_two_tiny_arms_differ_in_nothing_but_the_prompt() -> None:
-    rules, example = (
-        load_recipe(RECIPES / "tiny" / f"reason_over_search_{arm}.toml").model_dump(exclude={"name", "resolved_from"})
-        for arm in ("rules", "example")
-    )
-    assert example["stage"][3]["env"].pop("prompt") == "research_example"
-    assert rules["stage"][3]["env"].pop("prompt") == "research_rules"
-    assert rules == example
 
 
 @pytest.mark.parametrize("file", sorted(RECIPES.rglob("*.toml")), ids=lambda file: str(file.relative_to(RECIPES)))

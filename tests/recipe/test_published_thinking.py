@@ -6,10 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from told import told, value_at
 
-from sleuth.recipe import load_recipe
-
-RECIPES = Path(__file__).parents[2] / "recipes"
 CODE = "the released code and config of the 0.6B model"
 CARD = "its model card"
 PAPER = "arXiv:2601.21343"
@@ -86,32 +84,28 @@ TABLE: list[tuple[str, str, str, Any]] = [
 
 @pytest.mark.parametrize(("stage", "source", "key", "value"), TABLE)
 def test_thinking_0_6b_says_what_its_source_says(stage: str, source: str, key: str, value: Any) -> None:
-    recipe = load_recipe(RECIPES / "thinking_0.6b.toml").model_dump()
+    recipe = told("thinking_0.6b")
     if key == "model":
         assert recipe["model"] == value
         return
     [found] = [one for one in recipe["stage"] if one["name"] == stage]
-    for part in key.split("."):
-        found = found[int(part)] if part.isdigit() else found[part]
-    assert found == value, source
+    assert value_at(found, key) == value, source
 
 
 def test_no_text_that_trains_is_held_out() -> None:
-    recipe = load_recipe(RECIPES / "thinking_0.6b.toml").model_dump()
+    recipe = told("thinking_0.6b")
     parts = {stage["name"]: stage["data"]["part"] for stage in recipe["stage"] if "part" in stage["data"]}
     assert parts["self-improving"] != parts["against_base"] == "held_out"
     assert (parts["thinking"], parts["rlmt"], parts["thoughts"]) == ("sft", "rl", "held_out")
 
 
 def test_every_step_has_prefixes_of_its_own_until_the_last() -> None:
-    stage = load_recipe(RECIPES / "thinking_0.6b.toml").model_dump()["stage"][0]
+    stage = told("thinking_0.6b")["stage"][0]
     assert stage["steps"] * stage["prompts_per_step"] <= stage["data"]["limit"]
 
 
 def test_ours_differs_from_the_published_one_behind_its_first_three_stages_alone() -> None:
-    published, ours = (
-        load_recipe(RECIPES / f"{name}.toml").model_dump() for name in ("thinking_0.6b", "thinking_0.6b_gain")
-    )
+    published, ours = (told(name) for name in ("thinking_0.6b", "thinking_0.6b_gain"))
     assert ours["stage"][:3] == published["stage"][:3]
     stage = ours["stage"][3]
     assert [reward["kind"] for reward in stage["reward"]] == ["gain"]
@@ -124,66 +118,50 @@ def test_ours_differs_from_the_published_one_behind_its_first_three_stages_alone
 
 
 def test_the_tiny_twin_prefers_by_the_loss_of_its_big_one() -> None:
-    twin, big = (
-        load_recipe(RECIPES / name).model_dump()["stage"][0]
-        for name in ("tiny/self_improving.toml", "thinking_0.6b.toml")
-    )
+    twin, big = (told(name)["stage"][0] for name in ("tiny/self_improving", "thinking_0.6b"))
     assert twin["loss"] == big["loss"]
     assert twin["sampling"] == big["sampling"]
     assert [part["kind"] for part in twin["reward"]] == [part["kind"] for part in big["reward"]]
 
 
-ARMS = {
-    "pretraining": {'stage.0.loss.kind="original_nll"', "stage.0.prompts_per_step=16"},
-    "winner": {'stage.0.loss.kind="winner_nll"'},
-    "flipped": {"stage.0.reward.0.judge.flip=0.15"},
-}
-
-
-@pytest.mark.parametrize("arm", ARMS)
-def test_a_control_arm_differs_from_the_twin_in_nothing_but_what_it_says(arm: str) -> None:
-    twin = RECIPES / "tiny" / "self_improving.toml"
-    ours = load_recipe(RECIPES / "tiny" / f"self_improving_{arm}.toml").model_dump(exclude={"name", "resolved_from"})
-    assert ours == load_recipe(twin, sorted(ARMS[arm])).model_dump(exclude={"name", "resolved_from"})
-
-
 def test_continued_pretraining_reads_two_suffixes_where_a_pair_has_two() -> None:
-    twin, control = (
-        load_recipe(RECIPES / "tiny" / f"{name}.toml").model_dump()["stage"][0]
-        for name in ("self_improving", "self_improving_pretraining")
-    )
+    twin, control = (told(f"tiny/{name}")["stage"][0] for name in ("self_improving", "self_improving_pretraining"))
     assert control["prompts_per_step"] == 2 * twin["prompts_per_step"]
     assert control["steps"] == twin["steps"]
 
 
 # -- thoughts, in small ------------------------------------------------------------------------------------------------
 
-ARMS_OF_GAIN = {
-    "judge": {
+
+def test_the_twin_begins_as_the_one_that_is_only_shown_thoughts_and_is_probed_alike_before_and_after() -> None:
+    gain, shown = (told(f"tiny/{name}") for name in ("thinking_gain", "thinking"))
+    assert gain["stage"][0] == shown["stage"][0]
+    before, after = (gain["stage"][at] | {"name": ""} for at in (1, 3))
+    assert before == after
+    assert gain["stage"][2]["data"]["part"] == "rl" != gain["stage"][0]["data"]["part"]
+
+
+# -- arms --------------------------------------------------------------------------------------------------------------
+
+ARMS = {
+    "self_improving_pretraining": {'stage.0.loss.kind="original_nll"', "stage.0.prompts_per_step=16"},
+    "self_improving_winner": {'stage.0.loss.kind="winner_nll"'},
+    "self_improving_flipped": {"stage.0.reward.0.judge.flip=0.15"},
+    "thinking_gain_judge": {
         'stage.2.name="judge"',
         'stage.2.reward=[{kind="suffix", judge="ending"}]',
         "stage.2.env.suffix_tokens=8",
         'stage.2.env.stops=["."]',
         "stage.2.loss.constant=48",
     },
-    "shuffled": {"stage.2.reward.0.shuffle=true"},
-    "distilled": {'stage.2.loss.advantage="best"'},
-    "moving": {'stage.2.reward.0.scorer="moving"', "stage.2.reward.0.decay=0.95"},
+    "thinking_gain_shuffled": {"stage.2.reward.0.shuffle=true"},
+    "thinking_gain_distilled": {'stage.2.loss.advantage="best"'},
+    "thinking_gain_moving": {'stage.2.reward.0.scorer="moving"', "stage.2.reward.0.decay=0.95"},
 }
+"""By an arm of a tiny twin, what it changes; the twin is named before the last underscore."""
 
 
-@pytest.mark.parametrize("arm", ARMS_OF_GAIN)
-def test_an_arm_differs_from_the_twin_that_is_paid_by_gain_in_nothing_but_what_it_says(arm: str) -> None:
-    twin = RECIPES / "tiny" / "thinking_gain.toml"
-    ours = load_recipe(RECIPES / "tiny" / f"thinking_gain_{arm}.toml").model_dump(exclude={"name", "resolved_from"})
-    assert ours == load_recipe(twin, sorted(ARMS_OF_GAIN[arm])).model_dump(exclude={"name", "resolved_from"})
-
-
-def test_the_twin_begins_as_the_one_that_is_only_shown_thoughts_and_is_probed_alike_before_and_after() -> None:
-    gain, shown = (
-        load_recipe(RECIPES / "tiny" / f"{name}.toml").model_dump() for name in ("thinking_gain", "thinking")
-    )
-    assert gain["stage"][0] == shown["stage"][0]
-    before, after = (gain["stage"][at] | {"name": ""} for at in (1, 3))
-    assert before == after
-    assert gain["stage"][2]["data"]["part"] == "rl" != gain["stage"][0]["data"]["part"]
+@pytest.mark.parametrize("arm", ARMS)
+def test_an_arm_differs_from_its_twin_in_nothing_but_what_it_says(arm: str) -> None:
+    twin, _, _ = arm.rpartition("_")
+    assert told(f"tiny/{arm}") == told(f"tiny/{twin}", *sorted(ARMS[arm]))

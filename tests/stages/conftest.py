@@ -1,4 +1,4 @@
-"""A small world with its index, and recipes of a few steps on the tiny base model that the repository carries."""
+"""Recipes of a few steps in the small world, on the tiny base model that the repository carries."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ import pytest
 
 from sleuth.pipeline import run_recipe
 from sleuth.recipe import load_recipe
-from sleuth.retrieval.bm25 import build_index
 from sleuth.runs.run_folder import RunFolder
-from sleuth.world.write_world import write_world
 
 ROOT = Path(__file__).parents[2]
 
@@ -44,14 +42,6 @@ kind = "evaluate"
 name = "trained"
 data = {{ questions = "{world}/qa_test.jsonl", limit = 12 }}
 """
-
-
-@pytest.fixture(scope="session")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("world")
-    write_world(folder / "world", seed=0, people=200)
-    build_index(folder / "world" / "corpus.jsonl", folder / "world" / "index")
-    return folder / "world"
 
 
 @pytest.fixture

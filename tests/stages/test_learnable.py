@@ -4,19 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
+from refusals import refused
 
 from sleuth.pipeline import require_inputs
 from sleuth.recipe import load_recipe
-from sleuth.types import SleuthError
 
 HALF = 'dtype="bfloat16"'
-
-
-def refused(recipe: Path, *overrides: str) -> str:
-    with pytest.raises(SleuthError) as caught:
-        require_inputs(load_recipe(recipe, overrides))
-    return str(caught.value)
 
 
 def test_a_rate_that_bfloat16_rounds_away_is_refused_with_the_arithmetic(recipe_file: Path) -> None:

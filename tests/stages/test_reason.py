@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from refusals import refused
 from typer.testing import CliRunner
 
 from sleuth.build import load_model
 from sleuth.cli.app import app
 from sleuth.data.reasoning import load_problems
 from sleuth.engines.scripted import ScriptedEngine
-from sleuth.pipeline import require_inputs
-from sleuth.recipe import ReasonRecipe, load_recipe
+from sleuth.recipe import ReasonRecipe
 from sleuth.stages import reason
 from sleuth.stages.named_model import NamedModel
 from sleuth.stages.reason import is_right, prompt_of, reasoned
-from sleuth.types import Sampling, SleuthError
+from sleuth.types import Sampling
 
 Run = Callable[..., Path]
 BASE = Path(__file__).parents[2] / "models" / "tiny-base"
@@ -184,17 +184,12 @@ def test_the_verb_prints_every_set(recipe: Path, tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_asked_is_one_line_with_its_place(recipe: Path, files: dict[str, Path], tmp_path: Path) -> None:
-    def refused(*overrides: str) -> str:
-        with pytest.raises(SleuthError) as caught:
-            require_inputs(load_recipe(recipe, overrides))
-        return str(caught.value)
-
-    assert "positions of the model; lower max_tokens" in refused("stage.0.max_tokens=2000")
-    assert "are all the same; set samples = 1" in refused("stage.0.temperature=0.0")
-    assert "samples = 2" in refused("stage.0.temperature=0.0")
+    assert "positions of the model; lower max_tokens" in refused(recipe, "stage.0.max_tokens=2000")
+    assert "are all the same; set samples = 1" in refused(recipe, "stage.0.temperature=0.0")
+    assert "samples = 2" in refused(recipe, "stage.0.temperature=0.0")
     wrong = f"stage.0.sets=[{{layout='gsm8k', problems='{files['math_500']}'}}]"
-    assert "math_500.jsonl:1: `answer` should end with ####" in refused(wrong)
+    assert "math_500.jsonl:1: `answer` should end with ####" in refused(recipe, wrong)
     missing = f"stage.0.sets=[{{layout='gsm8k', problems='{tmp_path}/nowhere.csv'}}]"
-    assert "nowhere.csv: no such file" in refused(missing)
+    assert "nowhere.csv: no such file" in refused(recipe, missing)
     files["math_500"].write_text(json.dumps(MATH[0]) + "\n" + json.dumps(MATH[0]) + "\n")
-    assert "was used by an earlier problem" in refused()
+    assert "was used by an earlier problem" in refused(recipe)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from refusals import refused
 
 from sleuth.build import load_model
 from sleuth.pipeline import require_inputs
@@ -121,18 +122,13 @@ def test_a_corrupted_thought_is_that_of_another_document_of_the_kind(scorer: Sco
 
 
 def test_what_does_not_fit_is_refused_before_the_first_step(recipe: Path, world: Path) -> None:
-    def refused(*overrides: str) -> str:
-        with pytest.raises(SleuthError) as caught:
-            require_inputs(load_recipe(recipe, overrides))
-        return str(caught.value)
-
     require_inputs(load_recipe(recipe))
     assert "stage.0 (thinking): data.row_tokens = 2000 is more than the 1024 positions" in refused(
-        "stage.0.data.row_tokens=2000"
+        recipe, "stage.0.data.row_tokens=2000"
     )
     same = f"stage.0.held_out.texts={world}/text_train.jsonl"
-    assert "held_out: the text of 'train-0' is taught too" in refused(same)
-    assert "corpus.jsonl:1: no `text`" in refused(f"stage.0.data.texts={world}/corpus.jsonl")
+    assert "held_out: the text of 'train-0' is taught too" in refused(recipe, same)
+    assert "corpus.jsonl:1: no `text`" in refused(recipe, f"stage.0.data.texts={world}/corpus.jsonl")
 
 
 def test_texts_alone_are_taught_as_they_were_cut(run: Run, recipe: Path, world: Path, tmp_path: Path) -> None:

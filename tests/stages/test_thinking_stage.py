@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from chat_server import MODEL, ChatServer, part, says, scored
+from refusals import refused
 from safetensors.torch import load_file
 
 from sleuth.pipeline import require_inputs
@@ -166,20 +167,20 @@ def test_what_cannot_be_meant_is_refused_with_its_key(recipe: Path, overrides: l
 
 
 def test_what_does_not_fit_is_refused_before_the_first_step(recipe: Path, world: Path, tmp_path: Path) -> None:
-    def refused(*overrides: str) -> str:
-        with pytest.raises(SleuthError) as caught:
-            require_inputs(load_recipe(recipe, overrides))
-        return str(caught.value)
-
     require_inputs(load_recipe(recipe))
-    assert "do not fit in context = 60; raise context, lower env.thought_tokens" in refused("stage.0.context=60")
+    assert "do not fit in context = 60; raise context, lower env.thought_tokens" in refused(
+        recipe, "stage.0.context=60"
+    )
     assert "no document of the part brings a thought with 5000 tokens before it" in refused(
-        "stage.0.data.least_before=5000"
+        recipe, "stage.0.data.least_before=5000"
     )
     bare = tmp_path / "bare.jsonl"
     bare.write_text('{"id": "d", "text": " Ada was born in Tarn.", "thoughts": [{"at": 16, "text": " in Tarn"}]}\n')
     assert "text 'd' has no golden_answers" in refused(
-        *SUFFIX, "stage.0.reward=[{kind='suffix', judge='ending'}]", f"stage.0.data={{kind='places', texts='{bare}'}}"
+        recipe,
+        *SUFFIX,
+        "stage.0.reward=[{kind='suffix', judge='ending'}]",
+        f"stage.0.data={{kind='places', texts='{bare}'}}",
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from refusals import refused
 from typer.testing import CliRunner
 
 from sleuth.build import Bench, load_model, spots_of, thought_setting, thought_tokens
@@ -24,7 +25,7 @@ from sleuth.stages.certificate import verdict
 from sleuth.stages.named_model import NamedModel
 from sleuth.stages.thought_arms import GENERIC, arms_of, others, prefix_of, suffix_of
 from sleuth.stages.thought_probe import probed
-from sleuth.types import Sampling, SleuthError
+from sleuth.types import Sampling
 
 Run = Callable[..., Path]
 BASE = Path(__file__).parents[2] / "models" / "tiny-base"
@@ -236,18 +237,15 @@ def test_what_the_verb_cannot_do_is_one_line(arguments: list[str], said: str) ->
 
 
 def test_what_cannot_be_probed_is_refused_before_the_first_step(recipe: Path, texts: Path) -> None:
-    def refused(*overrides: str) -> str:
-        with pytest.raises(SleuthError) as caught:
-            require_inputs(load_recipe(recipe, overrides))
-        return str(caught.value)
-
     require_inputs(load_recipe(recipe))
-    assert "one document, and no other to take a foreign thought from" in refused("stage.0.data.limit=1")
-    assert "positions of the model" in refused("stage.0.env.thought_tokens=2000")
-    assert "judge reads suffixes that are written" in refused("stage.0.env.suffix_tokens=0", "stage.0.env.stops=[]")
+    assert "one document, and no other to take a foreign thought from" in refused(recipe, "stage.0.data.limit=1")
+    assert "positions of the model" in refused(recipe, "stage.0.env.thought_tokens=2000")
+    assert "judge reads suffixes that are written" in refused(
+        recipe, "stage.0.env.suffix_tokens=0", "stage.0.env.stops=[]"
+    )
     lines = [json.dumps({**json.loads(line), "golden_answers": []}) for line in texts.read_text().splitlines()]
     texts.write_text("\n".join(lines))
-    assert "text 'a' has no golden_answers" in refused()
+    assert "text 'a' has no golden_answers" in refused(recipe)
 
 
 def test_a_thought_that_was_never_closed_is_closed_by_the_probe(base, texts: Path) -> None:

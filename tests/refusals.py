@@ -1,0 +1,19 @@
+"""A recipe that cannot be run, and what is said of it before its first step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sleuth.pipeline import require_inputs
+from sleuth.recipe import load_recipe
+from sleuth.types import SleuthError
+
+
+def refused(recipe: Path, *overrides: str) -> str:
+    """The one line."""
+    with pytest.raises(SleuthError) as caught:
+        require_inputs(load_recipe(recipe, overrides))
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
