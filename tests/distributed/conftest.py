@@ -7,12 +7,26 @@ from pathlib import Path
 
 import pytest
 
-from sleuth.retrieval.bm25 import build_index
 from sleuth.world.careless import CarelessTexts
-from sleuth.world.write_world import write_world
 
 MODEL = Path(__file__).parents[2] / "models" / "tiny-base"
 
+SEARCHES = """
+kind = "grpo"
+steps = 4
+prompts_per_step = 4
+samples_per_prompt = 8
+slots = 32
+context = 400
+tokens_per_micro_batch = 512
+save_every = 2
+keep = 4
+probe_prompts = 0
+data = {{ questions = "{world}/qa_train.jsonl" }}
+env = {{ kind = "search", dialect = "sleuth", prompt = "plain", index = "{world}/index" }}
+reward = [{{ kind = "answer" }}, {{ kind = "searched", weight = 0.2 }}]
+loss = {{ beta = 0.05 }}
+"""
 STAGES = {
     "supervised": """
 kind = "supervised"
@@ -25,40 +39,14 @@ save_every = 2
 keep = 4
 data = {{ kind = "world_text", people = 50, mix = {{ reading = 0.5, episode = 0.5 }} }}
 """,
-    "grpo": """
-kind = "grpo"
-steps = 4
-prompts_per_step = 4
-samples_per_prompt = 8
+    "grpo": SEARCHES
+    + """
 learning_rate = 1e-4
-slots = 32
-context = 400
-tokens_per_micro_batch = 512
-save_every = 2
-keep = 4
-probe_prompts = 0
-data = {{ questions = "{world}/qa_train.jsonl" }}
-env = {{ kind = "search", dialect = "sleuth", prompt = "plain", index = "{world}/index" }}
-reward = [{{ kind = "answer" }}, {{ kind = "searched", weight = 0.2 }}]
-loss = {{ beta = 0.05 }}
 credit = {{ kind = "search_gain", margin = 1.0, charges = 0.2 }}
 """,
-    "lora": """
-kind = "grpo"
-steps = 4
-prompts_per_step = 4
-samples_per_prompt = 8
+    "lora": SEARCHES
+    + """
 learning_rate = 1e-3
-slots = 32
-context = 400
-tokens_per_micro_batch = 512
-save_every = 2
-keep = 4
-probe_prompts = 0
-data = {{ questions = "{world}/qa_train.jsonl" }}
-env = {{ kind = "search", dialect = "sleuth", prompt = "plain", index = "{world}/index" }}
-reward = [{{ kind = "answer" }}, {{ kind = "searched", weight = 0.2 }}]
-loss = {{ beta = 0.05 }}
 lora = {{ rank = 4, alpha = 8.0 }}
 """,
     "online_dpo": """
@@ -70,21 +58,18 @@ learning_rate = 1e-4
 save_every = 2
 keep = 4
 stops = ["."]
-data = {{ kind = "text", texts = "{world}/texts.jsonl", suffix_tokens = 6, limit = 12 }}
+data = {{ kind = "text", texts = "{texts}", suffix_tokens = 6, limit = 12 }}
 reward = [{{ kind = "pairwise", judge = "ending" }}]
 """,
 }
 
 
 @pytest.fixture(scope="session")
-def recipes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def recipes(world: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Recipe files by the kind of their stage."""
     folder = tmp_path_factory.mktemp("ranks")
-    world = folder / "world"
-    write_world(world, seed=0, people=200)
-    build_index(world / "corpus.jsonl", world / "index")
     texts = CarelessTexts(200, "train", (0,))
-    with open(world / "texts.jsonl", "w") as file:
+    with open(folder / "texts.jsonl", "w") as file:
         for number in range(12):
             text = texts.text(number)
             row = {
@@ -97,5 +82,5 @@ def recipes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     files = {kind: folder / f"{kind}.toml" for kind in STAGES}
     for kind, file in files.items():
         head = f'name = "{kind}"\nmodel = "{MODEL}"\nseed = 4\n\n[[stage]]'
-        file.write_text(head + STAGES[kind].format(world=world))
+        file.write_text(head + STAGES[kind].format(world=world, texts=folder / "texts.jsonl"))
     return files

@@ -50,12 +50,12 @@ def alone(recipes: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.mark.parametrize(
-    ("kind", "world"), [("supervised", 2), ("grpo", 2), ("grpo", 4), ("lora", 2), ("online_dpo", 2)]
+    ("kind", "ranks"), [("supervised", 2), ("grpo", 2), ("grpo", 4), ("lora", 2), ("online_dpo", 2)]
 )
 def test_a_stage_on_ranks_has_the_figures_of_one_process(
-    recipes: dict[str, Path], alone: dict[str, Path], tmp_path: Path, kind: str, world: int
+    recipes: dict[str, Path], alone: dict[str, Path], tmp_path: Path, kind: str, ranks: int
 ) -> None:
-    run_on(world, recipes[kind], tmp_path / "run")
+    run_on(ranks, recipes[kind], tmp_path / "run")
     ours, theirs = figures_of(tmp_path / "run"), figures_of(alone[kind])
     assert any(row["loss"] for row in theirs), "something was learned"
     assert_same_run(ours, theirs)
