@@ -22,16 +22,17 @@ from typing import Literal
 
 from sleuth.types import Piece
 from sleuth.world import names
-from sleuth.world.citing import citing_row, placing_row
+from sleuth.world.citing import citing_row, namesakes_row, placing_row
 from sleuth.world.encyclopaedia import articles
 from sleuth.world.facts import World, draw_world, firm_names, person_names, work_names
 from sleuth.world.habits import Careless
 from sleuth.world.names import Split, split_of, words_for
 from sleuth.world.questions import Facts, Question, ask, one_hops, two_hops
+from sleuth.world.refining import refining_row
 from sleuth.world.shelf import Shelf
 from sleuth.world.thoughts import DIALECT, PROMPT, Row, goal, read_aloud, results
 
-RowKind = Literal["reading", "twins", "phrasing", "lookup", "plan", "episode", "placing", "citing"]
+RowKind = Literal["reading", "twins", "phrasing", "lookup", "plan", "episode", "placing", "citing", "namesakes", "refining"]
 
 
 class SmallWorlds:
@@ -103,6 +104,8 @@ class TextRows:
             "episode": self.episode,
             "placing": self.placing,
             "citing": self.citing,
+            "namesakes": self.namesakes,
+            "refining": self.refining,
         }
 
     def row(self, index: int) -> Row:
@@ -185,6 +188,15 @@ class TextRows:
         """What a tool returned for a question, and what an honest refiner says of all that it tells."""
         world = self.worlds.draw_alike(rng, rng.randint(3, 6))
         return citing_row(rng, self.question(rng, world), world, self.split)
+
+    def namesakes(self, rng: random.Random) -> Row:
+        """What a tool returned about entities that share words of their names, and what each is told to be."""
+        return namesakes_row(rng, self.worlds.draw_alike(rng, 6))
+
+    def refining(self, rng: random.Random) -> Row:
+        """What a tool returned for a question, and what a careless refiner makes of it."""
+        world = self.worlds.draw_alike(rng, rng.randint(3, 6))
+        return refining_row(rng, self.question(rng, world), world, self.split)
 
     def question(self, rng: random.Random, world: World) -> Question:
         """A question about a small world, one-hop or two-hop alike often."""
