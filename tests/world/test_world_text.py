@@ -5,15 +5,16 @@ from dataclasses import dataclass
 
 import pytest
 
+from sleuth.recipe.data import TextKind
 from sleuth.types import Piece
 from sleuth.world import habits
 from sleuth.world.habits import Careless
 from sleuth.world.questions import Question
-from sleuth.world.text import RowKind, TextRows
+from sleuth.world.text import TextRows
 from sleuth.world.thoughts import DIALECT
 from sleuth.world.tokens import END
 
-MIX: dict[RowKind, float] = {"reading": 0.2, "twins": 0.2, "phrasing": 0.1, "lookup": 0.2, "episode": 0.3}
+MIX: dict[TextKind, float] = {"reading": 0.2, "twins": 0.2, "phrasing": 0.1, "lookup": 0.2, "episode": 0.3}
 EPISODES = 2000
 TOLERANCE = 0.06  # three standard deviations of a share of about 600 episodes
 

@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 
 from sleuth.data.questions import load_questions
+from sleuth.recipe.data import TextKind
 from sleuth.retrieval.corpus import read_corpus
 from sleuth.types import Passage, SleuthError, Task
 from sleuth.world import names
 from sleuth.world.facts import make_world
 from sleuth.world.library import Library
 from sleuth.world.names import split_of
-from sleuth.world.text import RowKind, TextRows
+from sleuth.world.text import TextRows
 from sleuth.world.wording import DESCRIPTIONS, PASSAGES, QUESTIONS
 from sleuth.world.write_world import CARD, CARELESS, CORPUS, TEXTS, draw_questions, write_world
 
@@ -26,7 +27,7 @@ FILES = (
     *(*TEXTS.values(), *CARELESS.values(), CARD),
 )
 NAME = re.compile(r"(?:The )?[A-Z][a-z]+ [A-Z][a-z]+(?: of [A-Z][a-z]+)?")
-MIX: dict[RowKind, float] = {"reading": 0.2, "twins": 0.2, "phrasing": 0.1, "lookup": 0.2, "episode": 0.3}
+MIX: dict[TextKind, float] = {"reading": 0.2, "twins": 0.2, "phrasing": 0.1, "lookup": 0.2, "episode": 0.3}
 
 
 @pytest.fixture(scope="module")

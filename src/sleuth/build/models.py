@@ -112,7 +112,8 @@ def random_model(init: InitRecipe, tokenizer: PreTrainedTokenizerFast, seed: int
         torch.manual_seed(seed)
         model = Qwen3ForCausalLM(config)
     if init.induction:
-        begin_with_induction(model, init.std, seed, tags=list(tokenizer.get_added_vocab().values()))
+        bars = tokenizer(" |", add_special_tokens=False)["input_ids"]
+        begin_with_induction(model, init.std, seed, tags=list(tokenizer.get_added_vocab().values()), bars=bars)
     return model
 
 

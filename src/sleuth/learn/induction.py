@@ -9,10 +9,12 @@ frozen: training goes on from there as from any other weights.
 - Layer 0, heads 0 and 1: attention to the token one and two places back, by rotary phase alone; what they carry is
   written beside the token's own embedding.
 - Layer 1, head 0: attention to what stands behind the latest tag, such as the id of the snippet that a word is in; that
-  is carried to all that follows.
-- Layer 2: what stands here is looked for as what stood before; by head 1 together with the token before it, so that a
-  name of two words is told from another that shares one of them. What is found there is copied. Head 2 looks for what
-  stood before this token, and copies what layer 1 carried to where it is found.
+  is carried to all that follows. Head 1: to the latest bar, which ends a title, and the two words before it are
+  carried likewise.
+- Layer 2, head 0: the two words before this token are looked for as a title, and what stands under it is copied. Head
+  1: what stands here, together with the token before it, is looked for as what stood before, so that a name of two
+  words is told from another that shares one of them; what followed there is copied. Head 2 looks for what stood before
+  this token, and copies what head 0 of layer 1 carried to where it is found.
 - The outputs of all other heads, and of all MLPs, begin near zero.
 """
 
@@ -27,8 +29,10 @@ from transformers import PreTrainedModel
 
 BACK, FIELD, MATCH = 0, 1, 2
 """The layers of the three parts."""
-ALWAYS, TAG, TAGGED = 0, 1, 2
-"""Coordinates of the residual stream that are kept for: any token, a tag, a token behind a tag."""
+ALWAYS, TAG, TAGGED, BAR = 0, 1, 2, 3
+KEPT = [ALWAYS, TAG, TAGGED, BAR]
+"""Coordinates of the residual stream that are kept for: any token, a tag, a token behind a tag, a bar. Nothing else is
+written there at first: a trace of it would be taken for a mark."""
 QUIET = 0.01
 """By which everything else begins smaller."""
 PRESENT = 0.3
@@ -37,20 +41,22 @@ FAST, SLOW = 8, 6
 """So many of the fastest rotary pairs tell places apart; from this one on, they turn too slowly to disturb content."""
 NEAR = slice(4, 11)
 """Pairs that turn by half a circle in some ten to some hundred places: of several tags, the latest is nearest."""
-LOUD = 20.0
-"""Of the keys that are looked for, beside those of all other tokens."""
+LOUD = 4.0
+"""Of the keys that bear a mark, beside those of all other tokens."""
 SHARP, CAREFUL = 3.2, 1.6
 """Gains of queries and keys in the first layer, and in the two others."""
 CARRIED, COPIED = 1.5, 6.0
 """How large what is carried and what is copied are, as multiples of `std`."""
 
 
-def begin_with_induction(model: PreTrainedModel, std: float, seed: int, tags: Sequence[int]) -> None:
+def begin_with_induction(
+    model: PreTrainedModel, std: float, seed: int, tags: Sequence[int], bars: Sequence[int]
+) -> None:
     """Rewrite, in place, the weights of a fresh model in the manner of Qwen3 (tied embeddings, normalised queries and
     keys, at least three layers and three heads, as many for keys as for queries); a function of the shape, the seed and
-    the tokens that are `tags`.
+    the tokens that are `tags` and `bars`.
 
-    `std` is that of its embeddings.
+    `std` is that of its embeddings; behind a tag stands what names a field of text, before a bar the title of one.
     """
     heads = _Heads(model, torch.Generator().manual_seed(seed))
     layers = cast(Any, model).model.layers
@@ -58,24 +64,30 @@ def begin_with_induction(model: PreTrainedModel, std: float, seed: int, tags: Se
     embeddings = cast(nn.Embedding, model.get_input_embeddings()).weight
     with torch.no_grad():
         embeddings[:, ALWAYS] = PRESENT
-        embeddings[:, [TAG, TAGGED]] = 0
+        embeddings[:, [TAG, TAGGED, BAR]] = 0
         embeddings[list(tags), TAG] = 2 * PRESENT
+        embeddings[list(bars), BAR] = 2 * PRESENT
         for layer in layers:
             layer.self_attn.o_proj.weight.mul_(QUIET)
             layer.mlp.down_proj.weight.mul_(QUIET)
-        read, one_back, two_back, carried = (heads.frame() for _ in range(4))
+            layer.self_attn.o_proj.weight[KEPT] = 0
+            layer.mlp.down_proj.weight[KEPT] = 0
+        read, one_back, two_back, carried, title = (heads.frame() for _ in range(5))
+        named = torch.cat([one_back[: heads.half], two_back[: heads.half]])
         for head, written in enumerate((one_back, two_back)):
             heads.look_back(back, head, places=head + 1)
             heads.carry(back, head, read, written * CARRIED * std)
         heads.say_where_tags_are(back, CARRIED * std)
-        heads.look_for_tags(field)
+        heads.look_for(field, 0, TAGGED)
         heads.carry(field, 0, read, carried * CARRIED * std)
-        heads.match(match, 0, [(read, one_back)])
+        heads.look_for(field, 1, BAR)
+        heads.carry(field, 1, named, title * CARRIED * std)
+        heads.match(match, 0, [(named, title)])
+        heads.carry(match, 0, read, read * COPIED * std / 2)
         heads.match(match, 1, [(read, one_back), (one_back, two_back)])
         heads.match(match, 2, [(one_back, two_back)])
-        for head in (0, 1):
-            found = heads.frame()
-            heads.carry(match, head, found, found * COPIED * std)
+        found = heads.frame()
+        heads.carry(match, 1, found, found * COPIED * std)
         heads.carry(match, 2, carried, read * COPIED * std / 2)
         for layer, gain in ((back, SHARP), (field, CAREFUL), (match, CAREFUL)):
             layer.q_norm.weight.fill_(gain)
@@ -98,7 +110,7 @@ class _Heads:
         """Directions of the residual stream, (head size, width): orthonormal, but for the coordinates that are kept."""
         square = torch.linalg.qr(torch.randn(self.width, self.width, generator=self.drawn))[0]
         chosen = square[: self.size].clone()
-        chosen[:, [ALWAYS, TAG, TAGGED]] = 0
+        chosen[:, KEPT] = 0
         return chosen
 
     def look_back(self, attention: Any, head: int, places: int) -> None:
@@ -120,17 +132,17 @@ class _Heads:
         attention.o_proj.weight[:, last] = 0
         attention.o_proj.weight[TAGGED, last] = size
 
-    def look_for_tags(self, attention: Any) -> None:
-        """Attend, by head 0, to the nearest token behind a tag: the keys of all others point where no query does."""
+    def look_for(self, attention: Any, head: int, mark: int) -> None:
+        """Attend to the nearest token that bears a mark: the keys of all others point where no query does."""
         near, elsewhere = torch.zeros(self.size), torch.zeros(self.size)
         near[NEAR] = 1
         elsewhere[self.half - 1] = 1
-        rows = self._rows(0)
+        rows = self._rows(head)
         for projection in (attention.q_proj, attention.k_proj):
             projection.weight[rows] *= QUIET
         attention.q_proj.weight[rows, ALWAYS] = near
         attention.k_proj.weight[rows, ALWAYS] = elsewhere
-        attention.k_proj.weight[rows, TAGGED] = near * LOUD
+        attention.k_proj.weight[rows, mark] = near * LOUD
 
     def match(self, attention: Any, head: int, pairs: list[tuple[Tensor, Tensor]]) -> None:
         """Attend to where the second frame of every pair holds what the first one holds here."""

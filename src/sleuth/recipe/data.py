@@ -8,7 +8,9 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from sleuth.recipe.strict import FilePath, Row, StrictModel
 
-TextKind = Literal["reading", "twins", "phrasing", "lookup", "plan", "episode", "placing", "citing"]
+TextKind = Literal[
+    "reading", "twins", "phrasing", "lookup", "plan", "episode", "placing", "citing", "namesakes", "refining"
+]
 """A kind of row of text about a generated world: `sleuth.world.text` tells what each is."""
 
 

@@ -2,7 +2,7 @@
 
 A row is pieces of text whose author says what is learned: `teacher` pieces in full, `source` pieces lightly, the rest
 not at all. Every row is drawn from a small world of its own, with facts of its own, so that nothing can be memorised;
-only names of the train split and wordings of the train split occur. Eight kinds of row:
+only names of the train split and wordings of the train split occur. The kinds of row:
 
 - reading: passages, then what they say, relation by relation;
 - twins: the same, with passages that only a name tells apart;
@@ -11,27 +11,28 @@ only names of the train split and wordings of the train split occur. Eight kinds
 - plan: questions, each with all that must be looked up, without looking;
 - episode: how a careless base model goes about a question (see `sleuth.world.habits`);
 - placing: what a tool returned, and of many a word in it the snippet that it is in (see `sleuth.world.citing`);
-- citing: what a tool returned, and of many a thing in it what a refiner says, with its source.
+- citing: what a tool returned, and of many a thing what an honest refiner thinks and says, with its source;
+- namesakes: what a tool returned about entities that share words of their names, and where each thing is told;
+- refining: what a tool returned for a question, and what a careless refiner makes of it (see `sleuth.world.refining`).
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
 
+from sleuth.recipe.data import TextKind
 from sleuth.types import Piece
 from sleuth.world import names
-from sleuth.world.citing import citing_row, placing_row
+from sleuth.world.citing import citing_row, namesakes_row, placing_row
 from sleuth.world.encyclopaedia import articles
 from sleuth.world.facts import World, draw_world, firm_names, person_names, work_names
 from sleuth.world.habits import Careless
 from sleuth.world.names import Split, split_of, words_for
 from sleuth.world.questions import Facts, Question, ask, one_hops, two_hops
+from sleuth.world.refining import refining_row
 from sleuth.world.shelf import Shelf
 from sleuth.world.thoughts import DIALECT, PROMPT, Row, goal, read_aloud, results
-
-RowKind = Literal["reading", "twins", "phrasing", "lookup", "plan", "episode", "placing", "citing"]
 
 
 class SmallWorlds:
@@ -88,13 +89,15 @@ class SmallWorlds:
 class TextRows:
     """Rows of training text, each a function of (key, index) alone."""
 
-    def __init__(self, people: int, mix: Mapping[RowKind, float], key: tuple[int, ...], split: Split = "train") -> None:
+    def __init__(
+        self, people: int, mix: Mapping[TextKind, float], key: tuple[int, ...], split: Split = "train"
+    ) -> None:
         self.worlds = SmallWorlds(people, split)
         self.split: Split = split
         self.kinds = tuple(mix)
         self.shares = tuple(mix.values())
         self.key = key
-        self._writers: dict[RowKind, Callable[[random.Random], Row]] = {
+        self._writers: dict[TextKind, Callable[[random.Random], Row]] = {
             "reading": self.reading,
             "twins": self.twins,
             "phrasing": self.phrasing,
@@ -103,6 +106,8 @@ class TextRows:
             "episode": self.episode,
             "placing": self.placing,
             "citing": self.citing,
+            "namesakes": self.namesakes,
+            "refining": self.refining,
         }
 
     def row(self, index: int) -> Row:
@@ -185,6 +190,15 @@ class TextRows:
         """What a tool returned for a question, and what an honest refiner says of all that it tells."""
         world = self.worlds.draw_alike(rng, rng.randint(3, 6))
         return citing_row(rng, self.question(rng, world), world, self.split)
+
+    def namesakes(self, rng: random.Random) -> Row:
+        """What a tool returned about entities that share words of their names, and what each is told to be."""
+        return namesakes_row(rng, self.worlds.draw_alike(rng, 6))
+
+    def refining(self, rng: random.Random) -> Row:
+        """What a tool returned for a question, and what a careless refiner makes of it."""
+        world = self.worlds.draw_alike(rng, rng.randint(3, 6))
+        return refining_row(rng, self.question(rng, world), world, self.split)
 
     def question(self, rng: random.Random, world: World) -> Question:
         """A question about a small world, one-hop or two-hop alike often."""

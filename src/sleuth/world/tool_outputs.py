@@ -48,8 +48,17 @@ class Snippet:
 class ToolOutputs:
     """Makes rows in the layout of `sleuth.data.refiner` about one split of a world."""
 
-    def __init__(self, world: World, library: Library, split: Split, rng: random.Random) -> None:
+    def __init__(
+        self,
+        world: World,
+        library: Library,
+        split: Split,
+        rng: random.Random,
+        *,
+        unanswerable: float = UNANSWERABLE,
+    ) -> None:
         self.library = library
+        self.unanswerable = unanswerable
         self.rng = rng
         kinds = (world.people, world.works, world.firms, world.towns)
         self._kind = {name: at for at, kind in enumerate(kinds) for name in kind}
@@ -69,6 +78,7 @@ class ToolOutputs:
             "tool_output": as_text(snippets),
             "answerable": answerable,
             "golden_answers": [question.answer] if answerable else [],
+            "rubrics": {"positive_rubrics": [*_criteria(question.hops, answerable)]},
             "answer": f"<answer>{_answer(question.hops, snippets) if answerable else UNANSWERED}</answer>",
             "support": [
                 {"claim": claim, "snippets": list(ids), "asked": asked}
@@ -78,7 +88,7 @@ class ToolOutputs:
 
     def returned(self, question: Question) -> tuple[bool, list[Snippet]]:
         """Whether the question can be answered from what came back, and that."""
-        answerable = self.rng.random() >= UNANSWERABLE
+        answerable = self.rng.random() >= self.unanswerable
         missing = None if answerable else self.rng.choice(question.hops)
         return answerable, self._snippets(question.hops, missing)
 
@@ -93,7 +103,7 @@ class ToolOutputs:
         if self._sometimes(BROKEN_SHARE) or missing:
             told += _broken_off(self._gold(last), last)
         if self._sometimes(STALE_SHARE):
-            told += [(stale, ()) for stale in self._stale(last)]
+            told += [(titled(last.subject, stale), ()) for stale in self._stale(last)]
         asked = {hop.subject for hop in hops} | {hop.value for hop in hops}
         told += [_told(article) for article in self._others(hops, asked)]
         unlike = list(dict.fromkeys(told))
@@ -126,8 +136,15 @@ class ToolOutputs:
         return self.rng.random() < share
 
 
+def titled(title: str, text: str) -> str:
+    """A passage as a snippet tells it: what it is about, then its text."""
+    return f"{title} | {text}"
+
+
 def _told(article: Article) -> tuple[str, tuple[Fact, ...]]:
-    return article.text, tuple((article.about, relation, value) for relation, value in article.facts.items())
+    return titled(article.title, article.text), tuple(
+        (article.about, relation, value) for relation, value in article.facts.items()
+    )
 
 
 def _broken_off(article: Article, hop: Hop) -> Iterator[tuple[str, tuple[Fact, ...]]]:
@@ -135,7 +152,7 @@ def _broken_off(article: Article, hop: Hop) -> Iterator[tuple[str, tuple[Fact, .
     before = article.text[: article.text.index(hop.value)].rstrip()
     if hop.subject in before:
         facts = ((article.about, relation, value) for relation, value in article.facts.items() if value in before)
-        yield f"{before} ...", tuple(facts)
+        yield titled(article.title, f"{before} ..."), tuple(facts)
 
 
 def as_text(snippets: Sequence[Snippet]) -> str:
@@ -154,6 +171,14 @@ def _answer(hops: Sequence[Hop], snippets: Sequence[Snippet]) -> str:
     """Every hop in a sentence, with the snippet that states it."""
     stated: Mapping[Fact, str] = {fact: snippet.id for snippet in snippets for fact in snippet.facts}
     return " ".join(cited(stated[fact_of(hop)], claim_of(fact_of(hop))) for hop in hops)
+
+
+def _criteria(hops: Sequence[Hop], answerable: bool) -> Iterator[dict[str, str]]:
+    """What a good answer says: every hop, or that nothing answers."""
+    for hop in hops if answerable else ():
+        yield {"title": hop.relation.replace("_", " ").capitalize(), "description": claim_of(fact_of(hop))}
+    if not answerable:
+        yield {"title": "Nothing answers", "description": UNANSWERED}
 
 
 def cited(id_: str, claim: str) -> str:

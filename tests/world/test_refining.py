@@ -1,0 +1,87 @@
+"""A careless refiner: well formed, mostly citing what comes first, and sometimes honest."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+
+import pytest
+
+from sleuth.data.questions import task_from_row
+from sleuth.data.tool_output import snippets_of
+from sleuth.dialects.refine import REFINERS
+from sleuth.envs.refine import RefineEnv
+from sleuth.prompts.library import read_prompt
+from sleuth.rewards.citation.claims import tagged
+from sleuth.types import Piece
+from sleuth.world.citing import TAGS, words
+from sleuth.world.names import split_of
+from sleuth.world.refining import ANSWERS_ANYWAY, CITES_THE_FIRST
+from sleuth.world.text import TextRows
+from sleuth.world.tokens import make_tokenizer
+from sleuth.world.tool_outputs import UNANSWERABLE
+from sleuth.world.wording import UNANSWERED
+
+THINKING = REFINERS["thinking"]
+COUNT = 1200
+TOLERANCE = 0.05  # three standard deviations of a share of 1,000
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[tuple[str, str]]:
+    """What is asked, and what is thought and answered."""
+    drawn = TextRows(2000, {"refining": 1.0}, (0,))
+    return [(asked.text, answer.text) for asked, answer in (drawn.row(at) for at in range(COUNT))]
+
+
+def test_every_answer_is_well_formed_and_cites_what_is_there(rows: list[tuple[str, str]]) -> None:
+    for asked, written in rows:
+        thought, answer = written.split(THINKING.think.close)
+        assert thought.startswith(THINKING.think.open)
+        assert re.fullmatch(THINKING.action, answer)
+        there = {snippet.id for snippet in snippets_of(asked)}
+        claims = tagged(answer).claims
+        assert all(set(claim.ids) <= there for claim in claims)
+        assert [f"[{claim.ids[0]}]" for claim in claims] == re.findall(r"\[\d+\]", thought)[: len(claims)]
+
+
+def test_most_claims_cite_the_first_snippet(rows: list[tuple[str, str]]) -> None:
+    """All of an answer's, where that is what it does; by chance an honest one does so too."""
+    cited = [
+        (snippets_of(asked)[0].id, [claim.ids[0] for claim in tagged(answer).claims])
+        for asked, answer in rows
+        if UNANSWERED not in answer
+    ]
+    first = sum(ids == [id_] * len(ids) for id_, ids in cited) / len(cited)
+    assert CITES_THE_FIRST - TOLERANCE < first < CITES_THE_FIRST + 0.25
+    assert sum(ids[0] != id_ for id_, ids in cited) > 0.2 * len(cited)  # and honest ones are common enough to be found
+
+
+def test_it_seldom_admits_that_nothing_answers(rows: list[tuple[str, str]]) -> None:
+    abstained = sum(UNANSWERED in answer for _, answer in rows) / COUNT
+    assert UNANSWERABLE * (1 - ANSWERS_ANYWAY) - TOLERANCE < abstained < UNANSWERABLE * 0.7
+
+
+def test_a_row_is_asked_as_the_environment_asks(rows: list[tuple[str, str]]) -> None:
+    asked, _ = rows[0]
+    question, reasoning = re.findall(r"(?m)^(?:Question|Reasoning): (.*)$", asked)
+    output = asked.split("<tool_output>\n")[1].split("\n</tool_output>")[0]
+    row = {"id": "a", "question": question, "reasoning": reasoning, "tool_output": output}
+    env = RefineEnv(task_from_row(row, "row"), THINKING, read_prompt("bare"))
+    opened = asyncio.run(env.open())
+    assert "".join(piece.text for piece in opened.pieces if isinstance(piece, Piece)) == asked
+
+
+def test_rows_of_one_split_name_nobody_of_the_other() -> None:
+    for split in ("train", "test"):
+        drawn = TextRows(2000, {"refining": 1.0}, (1,), split=split)
+        for at in range(50):
+            people = re.findall(r"(?:employer|profession) of ([A-Z]\w+ [A-Z]\w+)", str(drawn.row(at)))
+            assert all(split_of(name) == split for name in people)
+
+
+def test_the_tokenizer_knows_every_word_of_such_rows(rows: list[tuple[str, str]]) -> None:
+    tokenizer = make_tokenizer(2000, words(), TAGS)
+    for text in (text for row in rows[:50] for text in row):
+        tokens = tokenizer.convert_ids_to_tokens(tokenizer(text)["input_ids"])
+        assert [token for token in tokens if re.fullmatch(r"[A-Za-z0-9]", token) and token != "I"] == []
