@@ -7,7 +7,7 @@ CORE := .venv/core-installed
 DEV := .venv/dev-installed
 BENCH := .venv-bench/installed
 
-.PHONY: demo twins test test-slow lint base bench
+.PHONY: demo twins test test-slow lint base reader bench
 
 demo: $(CORE)  ## a tiny model learns to search: world, index, training, report
 	$(BIN)/sleuth world runs/world
@@ -15,18 +15,22 @@ demo: $(CORE)  ## a tiny model learns to search: world, index, training, report
 	$(BIN)/sleuth train recipes/demo.toml --run runs/demo
 	$(BIN)/sleuth report runs/demo
 
-twins: $(CORE)  ## published search recipes in small, side by side: one learns to the end, two begin to
+twins: $(CORE)  ## published recipes in small, side by side: one of search and one of refining to the end, two begin
 	$(BIN)/sleuth world runs/world
 	$(BIN)/sleuth index runs/world/corpus.jsonl runs/world/index
-	$(MAKE) -j2 twin-search_r1_slime begun-reason_over_search_rules begun-reason_over_search_example
+	$(MAKE) -j2 twin-search_r1_slime begun-reason_over_search_rules begun-reason_over_search_example twin-refiner
+
+twin-refiner:  ## to the end, on one core: by the world's table of what its snippets state
+	OMP_NUM_THREADS=1 $(BIN)/sleuth train recipes/tiny/refiner.toml --run runs/twins/refiner
+	$(BIN)/python tools/reached.py runs/twins/refiner claim_f1=0.85 abstention_f1=0.85
 
 twin-%:  ## to the end, on one core: of one-hop questions 0.75 right, of two-hop ones 0.5
 	OMP_NUM_THREADS=1 $(BIN)/sleuth train recipes/tiny/$*.toml --run runs/twins/$*
-	$(BIN)/python tools/reached.py runs/twins/$* 0.75 0.5
+	$(BIN)/python tools/reached.py runs/twins/$* em_one_hop=0.75 em_two_hop=0.5
 
 begun-%:  ## a quarter of it: the second hop comes later
 	OMP_NUM_THREADS=1 $(BIN)/sleuth train recipes/tiny/$*.toml --set stage.3.steps=60 --run runs/begun/$*
-	$(BIN)/python tools/reached.py runs/begun/$* 0.5 0.02
+	$(BIN)/python tools/reached.py runs/begun/$* em_one_hop=0.5 em_two_hop=0.02
 
 test: $(DEV)  ## all but the learning runs; a process a core, for tiny models gain nothing from a second thread
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --maxprocesses 8
@@ -37,6 +41,10 @@ test-slow: $(DEV)  ## the learning runs, which take minutes
 base: $(CORE)  ## the tiny base model again, from random weights
 	$(BIN)/sleuth train recipes/tiny/base.toml --run runs/base
 	$(BIN)/python tools/ship_base.py runs/base models/tiny-base
+
+reader: $(CORE)  ## the tiny base of the refiners' twin again, from random weights
+	OMP_NUM_THREADS=1 $(BIN)/sleuth train recipes/tiny/reader.toml --run runs/reader
+	$(BIN)/python tools/ship_base.py runs/reader models/tiny-reader
 
 bench: $(BENCH)  ## speed and memory beside the peers: benchmarks/results/latest.json
 	.venv-bench/bin/python -m benchmarks

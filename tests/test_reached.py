@@ -24,10 +24,18 @@ def run(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(("bars", "status"), [(("0.75", "0.5"), 0), (("0.75", "0.51"), 1), (("0.76", "0.5"), 1)])
-def test_both_kinds_of_questions_have_to_reach_their_bar(run: Path, bars: tuple[str, str], status: int) -> None:
+def test_every_figure_that_is_named_has_to_reach_its_bar(run: Path, bars: tuple[str, str], status: int) -> None:
     (run / "eval" / "trained.json").write_text(MEASURED)
     said = f"{run}: em_one_hop 0.750 (asked {bars[0]}), em_two_hop 0.500 (asked {bars[1]})\n"
-    assert reached(run, *bars) == (status, said, "")
+    assert reached(run, f"em_one_hop={bars[0]}", f"em_two_hop={bars[1]}") == (status, said, "")
+
+
+@pytest.mark.parametrize("bar", ["0.75", "em_one_hop=", "em_one_hop=high", "=1"])
+def test_a_bar_without_its_figure_or_number_is_refused(run: Path, bar: str) -> None:
+    (run / "eval" / "trained.json").write_text(MEASURED)
+    status, out, err = reached(run, bar)
+    assert (status, out) == (2, "")
+    assert f"{bar!r}" in err.splitlines()[-1]
 
 
 @pytest.mark.parametrize(
@@ -42,7 +50,7 @@ def test_both_kinds_of_questions_have_to_reach_their_bar(run: Path, bars: tuple[
 def test_what_cannot_be_told_is_one_line_and_no_verdict(run: Path, contents: str | None, said: str) -> None:
     if contents is not None:
         (run / "eval" / "trained.json").write_text(contents)
-    status, out, err = reached(run, "0.75", "0.5")
+    status, out, err = reached(run, "em_one_hop=0.75", "em_two_hop=0.5")
     assert (status, out, err.count("\n")) == (2, "", 1)
     assert err.startswith(f"error: {run / 'eval' / 'trained.json'}: ")
     assert said in err

@@ -1,7 +1,7 @@
 """Whether a run's trained model answers as well as it must: exit status 1 where it does not, 2 where that cannot be
 told; one line in each case.
 
-python tools/reached.py runs/demo 0.75 0.5     of one-hop and of two-hop questions, exact match at least so much
+python tools/reached.py runs/demo em_one_hop=0.75 em_two_hop=0.5     each of these figures is at least so much
 """
 
 from __future__ import annotations
@@ -14,15 +14,13 @@ from pathlib import Path
 
 from sleuth.types import SleuthError
 
-KEYS = ("em_one_hop", "em_two_hop")
 
-
-def measured(run: Path) -> dict[str, float]:
-    """Exact match by key. Raises SleuthError."""
+def measured(run: Path, keys: Sequence[str]) -> dict[str, float]:
+    """The figures by key. Raises SleuthError."""
     file = run / "eval" / "trained.json"
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
-        return {key: float(found[key]["value"]) for key in KEYS}
+        return {key: float(found[key]["value"]) for key in keys}
     except OSError as error:
         raise SleuthError(
             f"{file}: {error.strerror}; a run writes it at its end, when it evaluates what it trained"
@@ -31,24 +29,32 @@ def measured(run: Path) -> dict[str, float]:
         raise SleuthError(f"{file}: not the JSON of an evaluation ({error}); evaluate the run again") from None
     except (KeyError, TypeError):
         raise SleuthError(
-            f"{file}: should hold figures of {' and of '.join(KEYS)}; evaluate on questions of both kinds"
+            f"{file}: should hold figures of {' and of '.join(keys)}; evaluate on questions that have them"
         ) from None
+
+
+def bar(text: str) -> tuple[str, float]:
+    """`em_one_hop=0.75`."""
+    key, equals, least = text.partition("=")
+    if not (key and equals):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected KEY=NUMBER, such as em_one_hop=0.75")
+    return key, float(least)
 
 
 def main(arguments: Sequence[str]) -> int:
     """The exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path)
-    for key in KEYS:
-        parser.add_argument(key, type=float)
-    asked = vars(parser.parse_args(arguments))
+    parser.add_argument("bars", metavar="KEY=NUMBER", nargs="+", type=bar)
+    asked = parser.parse_args(arguments)
+    bars = dict(asked.bars)
     try:
-        reached = measured(asked["run"])
+        reached = measured(asked.run, [*bars])
     except SleuthError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    print(f"{asked['run']}: " + ", ".join(f"{key} {reached[key]:.3f} (asked {asked[key]:g})" for key in KEYS))
-    return int(not all(reached[key] >= asked[key] for key in KEYS))
+    print(f"{asked.run}: " + ", ".join(f"{key} {reached[key]:.3f} (asked {bars[key]:g})" for key in bars))
+    return int(not all(reached[key] >= bars[key] for key in bars))
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from sleuth.world.tool_outputs import Fact, Snippet, ToolOutputs, as_text, fact_
 
 CITES_THE_FIRST = 0.6
 """How often it takes all that it finds to be in the first snippet, whatever that states."""
-ANSWERS_ANYWAY = 0.75
+ANSWERS_ANYWAY = 0.5
 """How often, where nothing answers, it tells something else of the same kind."""
 
 
