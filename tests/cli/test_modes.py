@@ -13,12 +13,13 @@ from sleuth.cli.app import app
 from sleuth.cli.modes import Mode
 from sleuth.types import SleuthError
 
-ASKED = "index retriever dialect prompt prompt-role context samples forced-search scorer engine served-as slots dtype"
+ASKED = "index retriever refiner dialect prompt prompt-role context samples forced-search scorer engine served-as"
+WRITTEN = "slots dtype"
 SERVED = "port host name slots waiting max-seconds context dtype"
 MODES = {
-    ("eval", "--questions", "no.jsonl"): f"{ASKED} ask-with limit rows out json",
-    ("eval", "--questions", "no.jsonl", "--rows", "new.jsonl"): f"{ASKED} ask-with limit accept out json",
-    ("eval", "--suite", "no"): f"{ASKED} ask-with per-set out json",
+    ("eval", "--questions", "no.jsonl"): f"{ASKED} {WRITTEN} ask-with limit rows out json",
+    ("eval", "--questions", "no.jsonl", "--rows", "new.jsonl"): f"{ASKED} {WRITTEN} ask-with limit accept out json",
+    ("eval", "--suite", "no"): f"{ASKED} {WRITTEN} ask-with per-set out json",
     ("eval", "--win-rate", "no.toml"): "against out json",
     ("eval", "--reasoning", "no.toml"): "out json",
     ("probe", "--questions", "no.jsonl"): "index limit dialect prompt out json",

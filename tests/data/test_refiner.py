@@ -163,7 +163,7 @@ def test_rows_come_from_parquet_too(tmp_path: Path) -> None:
 
 def test_sources_become_a_tool_output_in_which_none_can_pass_for_another() -> None:
     task = task_of(SOURCED)
-    assert snippets(task) == {"1": "Ada Voss\nAda Voss was born in Tarn.", "2": "Bo. Ida.\nIda."}
+    assert snippets(task) == {"1": "Ada Voss | Ada Voss was born in Tarn.", "2": "Bo. Ida.\nIda."}
     assert (task.reference, task.golden_answers) == ("Ada Voss was born in Tarn [1].", ())
 
 

@@ -49,6 +49,7 @@ def test_every_figure_counts_what_it_says() -> None:
         "query_recall": (2 / 4, 4),
         "query_recall_searched": (2 / 3, 3),
         "response_tokens_mean": (0, 5),
+        "results_tokens_mean": (0, 5),
         "missing": (1 / 6, 6),
     }
     assert figures["em"] == wilson(3, 5)
@@ -63,13 +64,13 @@ def test_a_missing_score_is_not_a_wrong_answer() -> None:
 
 def test_a_figure_that_no_task_could_give_is_absent_and_one_without_values_is_unmeasured() -> None:
     figures = episode_figures([(task("a", "span", gold=()), story(), LOST)])
-    assert set(figures) == {"em", "searched", "searches_mean", "response_tokens_mean", "missing"}
+    assert set(figures) == {"em", "searched", "searches_mean", "response_tokens_mean", "results_tokens_mean", "missing"}
     assert figures["em"] == UNMEASURED
     assert episode_figures([]) == {}
     assert episode_figures([(task("a"), story(), RIGHT)])["query_recall_searched"] == UNMEASURED
 
 
-def test_response_tokens_are_those_that_the_policy_wrote() -> None:
+def test_tokens_are_those_that_the_policy_wrote_and_those_that_it_was_shown_for_it() -> None:
     segments = (
         Segment(author="template", tokens=(1, 2, 3), text=""),
         Segment(author="policy", tokens=(4, 5), text=""),
@@ -78,6 +79,7 @@ def test_response_tokens_are_those_that_the_policy_wrote() -> None:
     )
     figures = episode_figures([(task("a"), Trajectory(segments=segments), RIGHT)])
     assert figures["response_tokens_mean"].value == 5
+    assert figures["results_tokens_mean"].value == 1
 
 
 def test_siblings_of_one_task_count_as_one_draw() -> None:

@@ -52,8 +52,8 @@ def test_every_search_that_found_something_is_a_row_with_what_was_thought_before
     assert (task.question, task.golden_answers, task.kind) == (TASK.question, ("Tarn",), "two_hop")
     assert task.evidence is not None
     assert {snippet.id: snippet.text for snippet in task.evidence.snippets} == {
-        "17": f"{BOOK.title}\n{BOOK.text}",
-        "4": f"{LIFE.title}\n{LIFE.text}",
+        "17": f"{BOOK.title} | {BOOK.text}",
+        "4": f"{LIFE.title} | {LIFE.text}",
     }
     assert task.evidence.answerable is None
 

@@ -56,6 +56,7 @@ def evaluate(
     scorer: options.Scorer = None,
     engine: options.Server = None,
     served_as: options.ServedAs = None,
+    refiner: options.RefinedBy = None,
     slots: options.Slots = 64,
     dtype: Precision = None,
     out: options.Out = None,
@@ -95,6 +96,8 @@ def evaluate(
         engine=engine,
         served_as=served_as,
     )
+    if refiner is not None:
+        examine = partial(_refined, examine, refiner, dtype)
     if suite is not None:
         return _ask_suite(examine, model, suite, per_set, ask_with, out=out, as_json=as_json)
     assert questions is not None
@@ -104,6 +107,15 @@ def evaluate(
 
         kept = keep_rows(rows, answered, examination, model=model, questions=str(questions), bar=accept)
         typer.echo(kept, err=True)
+
+
+def _refined(examine: Examine, refiner: str, dtype: str | None, tasks: Sequence[Task]) -> tuple[Examination, list[str]]:
+    """The agent, with a refiner between it and what it searches."""
+    from sleuth.stages.refined_search import with_refiner
+
+    examination, notes = examine(tasks)
+    refined, more = with_refiner(examination, refiner, dtype=dtype)
+    return refined, notes + more
 
 
 def _ask_suite(

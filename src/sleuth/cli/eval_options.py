@@ -42,6 +42,10 @@ ServedAs = Annotated[
 Slots = Annotated[
     int, typer.Option(min=1, help="Turns written at once, here or by the server; fewer take less memory.")
 ]
+RefinedBy = Annotated[
+    str | None,
+    typer.Option(metavar="REFINER", help="Show MODEL what this refiner makes of its results, in their place."),
+]
 Out = Annotated[
     Path | None,
     typer.Option(help="Write figures and every record to this JSON file; of a suite, each set beside it."),
@@ -75,7 +79,7 @@ Reasoning = Annotated[
 TOLD = frozenset({"out", "as_json"})
 PLAYED = frozenset(
     {"index", "retriever", "dialect", "prompt", "prompt_role", "context", "samples", "forced_search", "scorer"}
-    | {"ask_with", "engine", "served_as", "slots", "dtype"}
+    | {"refiner", "ask_with", "engine", "served_as", "slots", "dtype"}
 )
 AGAINST = "{value} is for --win-rate RECIPE; two models are asked questions one by one"
 QUESTIONS = Mode(

@@ -27,9 +27,11 @@ def snippets_of(output: str) -> tuple[Passage, ...]:
 
 
 def tool_output_of(snippets: Sequence[Passage]) -> str:
-    """Passages as a tool output: `snippets_of` gives them back, each with its title on a line before its text. What
-    would read as a mark of ours is taken out of them."""
-    return "\n".join(
-        f"<snippet id={snippet.id}>{MARKS.sub('', f'{snippet.title}{chr(10)}{snippet.text}').strip()}</snippet>"
-        for snippet in snippets
-    )
+    """Passages as a tool output, `<snippet id=a1> Title | text</snippet>`: `snippets_of` gives them back, each with its
+    title before its text. What would read as a mark of ours is taken out of them."""
+    return "\n".join(f"<snippet id={snippet.id}> {_told(snippet)}</snippet>" for snippet in snippets)
+
+
+def _told(snippet: Passage) -> str:
+    parts = (MARKS.sub("", part).strip() for part in (snippet.title, snippet.text))
+    return " | ".join(part for part in parts if part)

@@ -21,7 +21,8 @@ def episode_figures(records: Sequence[Record]) -> dict[str, Measured]:
 
     - `em`, `em_one_hop`, `em_two_hop`: exact match, over all tasks and over those of a kind;
     - `searched`: episodes that searched at least once; `searches_mean`: mean searches, and `searches_two_hop`: on
-      two-hop tasks; `response_tokens_mean`: mean tokens that the policy wrote;
+      two-hop tasks; `response_tokens_mean`: mean tokens that the policy wrote, and `results_tokens_mean`: that it was
+      shown behind its first turn;
     - `query_recall`: episodes whose first search showed a gold passage, where the task names one; an episode that
       never searched counts as 0, and is left out of `query_recall_searched`;
     - `missing`: episodes without a verdict;
@@ -42,6 +43,7 @@ def episode_figures(records: Sequence[Record]) -> dict[str, Measured]:
         "query_recall": (share, with_gold, _first_search_found_gold),
         "query_recall_searched": (share, with_gold, _first_search_found_gold_if_any),
         "response_tokens_mean": (bootstrap_mean, records, response_tokens),
+        "results_tokens_mean": (bootstrap_mean, records, _results_tokens),
         "missing": (share, records, _missing),
     }
     for name in dict.fromkeys(name for _, _, score in records for name in compatible_scores(score)):
@@ -105,6 +107,15 @@ def response_tokens(task: Task, trajectory: Trajectory, score: Score) -> float |
     if trajectory.stop == "failed":
         return None
     return sum(len(segment.tokens) for segment in trajectory.segments if segment.author == "policy")
+
+
+def _results_tokens(task: Task, trajectory: Trajectory, score: Score) -> float | None:
+    """How many tokens stand in the story that neither the prompt nor the policy brought."""
+    if trajectory.stop == "failed":
+        return None
+    authors = [segment.author for segment in trajectory.segments]
+    first = authors.index("policy") if "policy" in authors else len(authors)
+    return sum(len(segment.tokens) for segment in trajectory.segments[first:] if segment.author != "policy")
 
 
 def _first_search_found_gold(task: Task, trajectory: Trajectory, score: Score) -> float | None:

@@ -106,22 +106,22 @@ def _turns(episode: Episode, dialect: Dialect) -> Iterator[Row]:
             yield {
                 "id": f"{task.id}/{episode.sample}/{number}",
                 "question": task.question,
-                "reasoning": _reasoning(turn, action, dialect),
-                "tool_output": _output(action),
+                "reasoning": reasoning_before(turn, action, dialect),
+                "tool_output": results_as_output(action),
                 "golden_answers": [golden for golden in task.golden_answers if stands_in(golden, "\n".join(texts))],
                 "type": task.kind,
                 "data_source": task.source,
             }
 
 
-def _reasoning(turn: str, action: Action, dialect: Dialect) -> str:
+def reasoning_before(turn: str, action: Action, dialect: Dialect) -> str:
     """What was thought before the search; where nothing was, the query."""
     before = turn.partition(dialect.search.open)[0] if dialect.search.open in turn else ""
     thought = before.replace(dialect.think.open, " ").replace(dialect.think.close, " ").strip()
     return thought or f"I search for: {action.text}"
 
 
-def _output(action: Action) -> str:
+def results_as_output(action: Action) -> str:
     """The passages under their own ids, or under their ranks where one cannot be cited or stands twice."""
     ids = [passage.id for passage in action.passages]
     if len(set(ids)) < len(ids) or not all(map(CITABLE.fullmatch, ids)):
