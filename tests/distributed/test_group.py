@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+import torch.distributed as dist
 from processes import on_ranks
 
-from sleuth.distributed.group import joined
+from sleuth.distributed.group import joined, own_part
 from sleuth.ranks import Ranks
 from sleuth.types import SleuthError
 
@@ -74,3 +77,19 @@ def test_a_launcher_that_says_half_is_told_what_is_missing(monkeypatch: pytest.M
     monkeypatch.delenv("RANK", raising=False)
     with pytest.raises(SleuthError, match=r"WORLD_SIZE = 8 .* RANK is not set: start them with torchrun"), joined():
         pass
+
+
+def test_ranks_that_are_started_again_do_not_meet_those_before_in_the_store() -> None:
+    """As torchrun does it: one store for all starts, and the others are there before the first."""
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True)
+    met = []
+    for start in range(3):
+        clients = [dist.TCPStore("127.0.0.1", store.port) for _ in range(3)]
+        with ThreadPoolExecutor(3) as pool:
+            others = [pool.submit(own_part, clients[rank], rank, 3) for rank in (1, 2)]
+            time.sleep(0.2)
+            first = own_part(clients[0], 0, 3)
+            first.set("where", str(start))
+            assert [other.result(timeout=20).get("where") for other in others] == [str(start).encode()] * 2
+        met.append(first)
+    assert met[0].get("where") == b"0", "each start has a part of its own"

@@ -27,4 +27,4 @@ def on_ranks() -> Iterator[Ranks]:
         if rank == 0:
             raise
         time.sleep(QUIET_SECONDS)
-        raise SleuthError(f"rank {rank}: {error}") from None
+        raise type(error)(f"rank {rank}: {error}") from None

@@ -1,0 +1,293 @@
+"""Ranks that Ray Train starts, watches and starts again: what torchrun does, on a cluster of Ray.
+
+A rank is the same program as under torchrun, with the same names in its environment; Ray's workers are where it runs.
+What the first rank prints is sent to the process that asked for the ranks, and printed there.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import secrets
+import shutil
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Empty
+from typing import Any
+
+from sleuth.distributed.group import ON_CPU, ON_GPU, PATIENCE
+from sleuth.types import PassingError, RetrievalFailed, SleuthError
+
+LOCAL = "local"
+"""The address of a Ray that is started on this machine for one run, and ended with it."""
+STORE_BYTES = 128 * 2**20
+"""Shared memory of a local Ray, which moves next to nothing."""
+REACHED_SECONDS = 5.0
+HEARD_SECONDS = 0.2
+OWN = {"RAY_AUTH_MODE": "token", "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0"}
+"""A local Ray answers nobody else, and no machine is taken from it."""
+QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",
+    "RAY_TRAIN_METRICS_ENABLED": "0",
+    "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+}
+"""What Ray is told by its environment, unless that says otherwise: to report to nobody, to leave working folder and
+`print` as they are."""
+
+
+class RanksEndedError(Exception):
+    """The ranks ended, and were not started again: they had been as often as was asked. The message is one line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RayPlace:
+    """Where ranks run: `local`, `auto` (the cluster of this machine) or HOST:PORT; how many; how often they may be
+    started again; whether each needs a GPU (None: where the cluster has any); a folder that all machines see, for what
+    Ray Train notes, which is removed behind the run."""
+
+    address: str
+    ranks: int
+    restarts: int
+    gpus: bool | None
+    notes: Path
+
+
+@dataclass(frozen=True, slots=True)
+class _Printed:
+    """What the first rank wrote to `stdout` or `stderr`."""
+
+    stream: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Wrong:
+    """A mistake of the user's, as a rank found it: to start again would not help."""
+
+    line: str
+
+
+def run_on_ray(work: Callable[[], None], place: RayPlace) -> None:
+    """Do `work` on every rank, until it is done on all. It is a function of a module that the machines have, or a
+    `partial` of one.
+
+    Raises SleuthError for what is wrong with the cluster and for what a rank raised as such; RanksEndedError where
+    ranks ended otherwise once more than they may.
+    """
+    ray = require_ray(place.address)
+    _connect(ray, place)
+    try:
+        from ray.util.queue import Queue
+
+        messages = Queue(actor_options={"num_cpus": 0})
+        trainer = _trainer(ray, work, place, messages)
+        _follow(trainer.fit, messages)
+    finally:
+        ray.shutdown()
+        shutil.rmtree(place.notes, ignore_errors=True)
+
+
+def require_ray(address: str) -> Any:
+    """Ray itself, which reads its environment when it is imported: what the user has set there stays. Raises
+    SleuthError where it is not installed, and where nobody answers at the address."""
+    own = OWN | {"RAY_AUTH_TOKEN": secrets.token_hex(32)}  # else Ray would keep one in the home folder
+    told = QUIET | (own if address == LOCAL else {})
+    os.environ.update({name: value for name, value in told.items() if name not in os.environ})
+
+    try:
+        import ray
+        import ray.train
+    except ImportError:
+        raise SleuthError('--ray needs Ray Train, which is not installed: pip install "sleuth[ray]"') from None
+    _require_reached(address)
+    return ray
+
+
+def _connect(ray: Any, place: RayPlace) -> None:
+    quiet = {"log_to_driver": False, "logging_level": "ERROR"}
+    if place.address == LOCAL:
+        cores = max(place.ranks, os.cpu_count() or 1)  # each rank asks for one, and a small machine has fewer
+        ray.init(LOCAL, num_cpus=cores, include_dashboard=False, object_store_memory=STORE_BYTES, **quiet)
+        return
+    try:
+        ray.init(place.address, **quiet)
+    except (ConnectionError, RuntimeError, ValueError) as error:  # each means that no cluster is there, or another Ray
+        reason = " ".join(str(error).split())[:200]
+        raise SleuthError(f"--ray {place.address}: there is no cluster to join: {reason}") from None
+
+
+def _require_reached(address: str) -> None:
+    """Ray would try for minutes, and end the process."""
+    if address in (LOCAL, "auto"):
+        return
+    host, _, port = address.rpartition(":")
+    if "://" in address or not host or not port.isdecimal():
+        raise SleuthError(
+            f'--ray {address}: should be "local", "auto" on a machine of the cluster, or HOST:PORT of its head, as '
+            "`ray start` tells it; from elsewhere, submit the command as a job: ray job submit -- sleuth train ..."
+        )
+    try:
+        socket.create_connection((host, int(port)), timeout=REACHED_SECONDS).close()
+    except OSError as error:
+        raise SleuthError(f"--ray {address}: nobody answers there ({error.strerror or error})") from None
+
+
+def _trainer(ray: Any, work: Callable[[], None], place: RayPlace, messages: Any) -> Any:
+    from ray.train import FailureConfig, RunConfig, ScalingConfig, UserCallback
+    from ray.train.torch import TorchConfig, TorchTrainer
+
+    class Telling(UserCallback):
+        """Says why ranks are started again."""
+
+        times = 0
+
+        def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
+            self.times += 1
+            again = f"the ranks are started again ({self.times} of {place.restarts}), from the last checkpoint\n"
+            lines = _endings(worker_exceptions) + (again if self.times <= place.restarts else "")
+            messages.put(_Printed("stderr", lines))
+
+    gpus = _gpus(ray, place)
+    return TorchTrainer(
+        _rank,
+        train_loop_config={"work": work, "folder": os.getcwd(), "messages": messages},
+        torch_config=TorchConfig(backend=ON_GPU if gpus else ON_CPU, timeout_s=int(PATIENCE.total_seconds())),
+        scaling_config=ScalingConfig(num_workers=place.ranks, use_gpu=gpus),
+        run_config=RunConfig(
+            storage_path=str(place.notes.absolute()),
+            failure_config=FailureConfig(max_failures=place.restarts),
+            callbacks=[Telling()],
+        ),
+    )
+
+
+def _gpus(ray: Any, place: RayPlace) -> bool:
+    """Whether each rank asks for a GPU. Says it where there are too few of what is asked for: Ray waits for more."""
+    there = ray.cluster_resources()
+    gpus = there.get("GPU", 0) > 0 if place.gpus is None else place.gpus
+    kind, has = ("GPU", int(there.get("GPU", 0))) if gpus else ("CPU", int(there.get("CPU", 0)))
+    if has < place.ranks:
+        if place.address == LOCAL:
+            raise SleuthError(f"--ranks {place.ranks}: this machine has {has} {kind}s, and each rank needs one")
+        print(
+            f"the cluster has {has} {kind}s, and {place.ranks} ranks need one each: they wait until there are more",
+            file=sys.stderr,
+        )
+    return gpus
+
+
+def _follow(fit: Callable[[], object], messages: Any) -> None:
+    """Print what comes while `fit` runs. It does so in a thread, so that Ctrl-C is this one's."""
+    ended: list[BaseException] = []
+
+    def train() -> None:
+        try:
+            fit()
+        except BaseException as error:
+            ended.append(error)
+
+    training = threading.Thread(target=train, daemon=True)
+    training.start()
+    while training.is_alive() or not messages.empty():
+        try:
+            message = messages.get(timeout=HEARD_SECONDS)
+        except Empty:
+            continue
+        if isinstance(message, _Wrong):
+            raise SleuthError(message.line)
+        stream = sys.stdout if message.stream == "stdout" else sys.stderr
+        stream.write(message.text)
+        stream.flush()
+    if ended:
+        from ray.train import WorkerGroupError
+
+        told = isinstance(ended[0], WorkerGroupError)
+        why = "what ended them is told above" if told else " ".join(str(ended[0]).split())[:300]
+        raise RanksEndedError(
+            f"the ranks ended and are not started again (--restarts): {why}; the same command goes on from the last "
+            "checkpoint"
+        ) from ended[0]
+
+
+# -- in a worker -----------------------------------------------------------------------------------------------------
+
+
+def _rank(told: dict[str, Any]) -> None:
+    """A worker's life: what the launcher asked for, where it stood, heard by it where this is the first rank."""
+    messages, rank = told["messages"], int(os.environ["RANK"])
+    try:
+        _stand_in(told["folder"])
+        with _heard(messages) if rank == 0 else nullcontext():
+            told["work"]()
+    except SleuthError as error:
+        if not isinstance(error, PassingError):
+            messages.put(_Wrong(str(error)))
+        raise
+
+
+def _stand_in(folder: str) -> None:
+    """Relative paths of a recipe are relative to where the command was given, on every machine."""
+    try:
+        os.chdir(folder)
+    except OSError as error:
+        raise SleuthError(
+            f"{folder}: {error.strerror} on {socket.gethostname()}; the folder of the command, the run, the model and "
+            "the data must be at the same paths on all machines"
+        ) from None
+
+
+@contextmanager
+def _heard(messages: Any) -> Iterator[None]:
+    with redirect_stdout(_Told("stdout", messages)) as out, redirect_stderr(_Told("stderr", messages)) as err:
+        try:
+            yield
+        finally:
+            out.flush()
+            err.flush()
+
+
+class _Told(io.TextIOBase):
+    """A stream whose lines are sent."""
+
+    encoding = "utf-8"
+
+    def __init__(self, stream: str, messages: Any) -> None:
+        self._stream = stream
+        self._messages = messages
+        self._held = ""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str, /) -> int:
+        self._held += text
+        if "\n" in text:
+            self.flush()
+        return len(text)
+
+    def flush(self) -> None:
+        if self._held:
+            self._messages.put(_Printed(self._stream, self._held))
+            self._held = ""
+
+
+def _endings(of_ranks: Mapping[int, Exception]) -> str:
+    """Why ranks ended, in lines; those that lost others are named only where these have not said why."""
+    raised = {rank: getattr(error, "_base_exc", None) for rank, error in of_ranks.items()}  # None: no word of its own
+    first = {rank: error for rank, error in raised.items() if not isinstance(error, PassingError)} or raised
+    return "".join(f"rank {rank}: {_cause(first[rank], of_ranks[rank])}\n" for rank in sorted(first))
+
+
+def _cause(raised: BaseException | None, error: Exception) -> str:
+    if raised is None:
+        return "its process is gone; it was killed, or its machine is gone too"
+    if isinstance(raised, SleuthError | RetrievalFailed | OSError):
+        return " ".join(str(raised).split())
+    return str(error).rstrip()  # with its traceback
