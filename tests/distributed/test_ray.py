@@ -19,6 +19,7 @@ from verb import sleuth
 
 from benchmarks.ranks_killed import ranks_of
 from sleuth.distributed import ray_ranks
+from sleuth.distributed.ray_worker import Printed, Wrong, endings, heard
 from sleuth.recipe import load_recipe
 from sleuth.runs.lock import RunLock
 from sleuth.runs.run_folder import LAUNCHER, RunFolder
@@ -126,21 +127,19 @@ class RaisedError(Exception):
 
 def test_who_only_lost_the_others_is_not_named_beside_them() -> None:
     lost, gone = RaisedError(PassingError("rank 0 lost the others")), RuntimeError("the actor died")
-    assert ray_ranks._endings({0: lost, 1: gone}) == (
-        "rank 1: its process is gone; it was killed, or its machine is gone too\n"
-    )
-    assert ray_ranks._endings({0: lost}) == "rank 0: rank 0 lost the others\n"
+    assert endings({0: lost, 1: gone}) == ("rank 1: its process is gone; it was killed, or its machine is gone too\n")
+    assert endings({0: lost}) == "rank 0: rank 0 lost the others\n"
 
 
 def test_a_bug_is_told_with_its_traceback_and_a_full_disk_in_a_line() -> None:
-    assert ray_ranks._endings({0: RaisedError(KeyError("x")), 1: RaisedError(OSError(28, "No space left"))}) == (
+    assert endings({0: RaisedError(KeyError("x")), 1: RaisedError(OSError(28, "No space left"))}) == (
         "rank 0: Traceback ...\nof the worker\nrank 1: [Errno 28] No space left\n"
     )
 
 
 def test_what_the_first_rank_prints_arrives_line_by_line() -> None:
     sent: Any = SimpleQueue()
-    with ray_ranks._heard(sent):
+    with heard(sent):
         print("grpo", "1/4")
         print("half", end="")
         print("error", file=sys.stderr)
@@ -153,7 +152,7 @@ def test_what_the_first_rank_prints_arrives_line_by_line() -> None:
 
 
 def test_a_mistake_that_a_rank_finds_ends_the_wait() -> None:
-    messages: Any = FakeQueue([ray_ranks._Printed("stdout", "one\n"), ray_ranks._Wrong("rank 1: no such card")])
+    messages: Any = FakeQueue([Printed("stdout", "one\n"), Wrong("rank 1: no such card")])
     with (
         redirect_stdout(io.StringIO()) as said,
         pytest.raises(SleuthError, match="rank 1: no such card"),

@@ -6,22 +6,21 @@ What the first rank prints is sent to the process that asked for the ranks, and 
 
 from __future__ import annotations
 
-import io
 import os
 import secrets
 import shutil
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty
 from typing import Any
 
 from sleuth.distributed.group import ON_CPU, ON_GPU, PATIENCE
-from sleuth.types import PassingError, RetrievalFailed, SleuthError
+from sleuth.distributed.ray_worker import Printed, Wrong, endings, work_as_rank
+from sleuth.types import SleuthError
 
 LOCAL = "local"
 """The address of a Ray that is started on this machine for one run, and ended with it."""
@@ -29,7 +28,11 @@ STORE_BYTES = 128 * 2**20
 """Shared memory of a local Ray, which moves next to nothing."""
 REACHED_SECONDS = 5.0
 HEARD_SECONDS = 0.2
-OWN = {"RAY_AUTH_MODE": "token", "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0"}
+OWN = {
+    "RAY_AUTH_MODE": "token",
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # on any system: without a cluster Ray listens on the loopback alone
+    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
+}
 """A local Ray answers nobody else, and no machine is taken from it."""
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -57,21 +60,6 @@ class RayPlace:
     restarts: int
     gpus: bool | None
     notes: Path
-
-
-@dataclass(frozen=True, slots=True)
-class _Printed:
-    """What the first rank wrote to `stdout` or `stderr`."""
-
-    stream: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Wrong:
-    """A mistake of the user's, as a rank found it: to start again would not help."""
-
-    line: str
 
 
 def run_on_ray(work: Callable[[], None], place: RayPlace) -> None:
@@ -151,12 +139,12 @@ def _trainer(ray: Any, work: Callable[[], None], place: RayPlace, messages: Any)
         def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
             self.times += 1
             again = f"the ranks are started again ({self.times} of {place.restarts}), from the last checkpoint\n"
-            lines = _endings(worker_exceptions) + (again if self.times <= place.restarts else "")
-            messages.put(_Printed("stderr", lines))
+            lines = endings(worker_exceptions) + (again if self.times <= place.restarts else "")
+            messages.put(Printed("stderr", lines))
 
     gpus = _gpus(ray, place)
     return TorchTrainer(
-        _rank,
+        work_as_rank,
         train_loop_config={"work": work, "folder": os.getcwd(), "messages": messages},
         torch_config=TorchConfig(backend=ON_GPU if gpus else ON_CPU, timeout_s=int(PATIENCE.total_seconds())),
         scaling_config=ScalingConfig(num_workers=place.ranks, use_gpu=gpus),
@@ -200,7 +188,7 @@ def _follow(fit: Callable[[], object], messages: Any) -> None:
             message = messages.get(timeout=HEARD_SECONDS)
         except Empty:
             continue
-        if isinstance(message, _Wrong):
+        if isinstance(message, Wrong):
             raise SleuthError(message.line)
         stream = sys.stdout if message.stream == "stdout" else sys.stderr
         stream.write(message.text)
@@ -214,80 +202,3 @@ def _follow(fit: Callable[[], object], messages: Any) -> None:
             f"the ranks ended and are not started again (--restarts): {why}; the same command goes on from the last "
             "checkpoint"
         ) from ended[0]
-
-
-# -- in a worker -----------------------------------------------------------------------------------------------------
-
-
-def _rank(told: dict[str, Any]) -> None:
-    """A worker's life: what the launcher asked for, where it stood, heard by it where this is the first rank."""
-    messages, rank = told["messages"], int(os.environ["RANK"])
-    try:
-        _stand_in(told["folder"])
-        with _heard(messages) if rank == 0 else nullcontext():
-            told["work"]()
-    except SleuthError as error:
-        if not isinstance(error, PassingError):
-            messages.put(_Wrong(str(error)))
-        raise
-
-
-def _stand_in(folder: str) -> None:
-    """Relative paths of a recipe are relative to where the command was given, on every machine."""
-    try:
-        os.chdir(folder)
-    except OSError as error:
-        raise SleuthError(
-            f"{folder}: {error.strerror} on {socket.gethostname()}; the folder of the command, the run, the model and "
-            "the data must be at the same paths on all machines"
-        ) from None
-
-
-@contextmanager
-def _heard(messages: Any) -> Iterator[None]:
-    with redirect_stdout(_Told("stdout", messages)) as out, redirect_stderr(_Told("stderr", messages)) as err:
-        try:
-            yield
-        finally:
-            out.flush()
-            err.flush()
-
-
-class _Told(io.TextIOBase):
-    """A stream whose lines are sent."""
-
-    encoding = "utf-8"
-
-    def __init__(self, stream: str, messages: Any) -> None:
-        self._stream = stream
-        self._messages = messages
-        self._held = ""
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, text: str, /) -> int:
-        self._held += text
-        if "\n" in text:
-            self.flush()
-        return len(text)
-
-    def flush(self) -> None:
-        if self._held:
-            self._messages.put(_Printed(self._stream, self._held))
-            self._held = ""
-
-
-def _endings(of_ranks: Mapping[int, Exception]) -> str:
-    """Why ranks ended, in lines; those that lost others are named only where these have not said why."""
-    raised = {rank: getattr(error, "_base_exc", None) for rank, error in of_ranks.items()}  # None: no word of its own
-    first = {rank: error for rank, error in raised.items() if not isinstance(error, PassingError)} or raised
-    return "".join(f"rank {rank}: {_cause(first[rank], of_ranks[rank])}\n" for rank in sorted(first))
-
-
-def _cause(raised: BaseException | None, error: Exception) -> str:
-    if raised is None:
-        return "its process is gone; it was killed, or its machine is gone too"
-    if isinstance(raised, SleuthError | RetrievalFailed | OSError):
-        return " ".join(str(raised).split())
-    return str(error).rstrip()  # with its traceback
