@@ -57,7 +57,7 @@ credit = {{ kind = "search_gain", margin = 1.0, charges = 0.2 }}
 RANKS = 2
 PATIENCE = 300.0
 """Seconds in which ranks are there again."""
-LOOK = 0.01
+LOOK, SEEK = 0.01, 0.1
 
 Command = Callable[[Sequence[str], int], list[str]]
 """`sleuth train` with these arguments on the ranks, which may be started again so often."""
@@ -175,7 +175,7 @@ def ranks_of(launcher: subprocess.Popen[Any], folder: Path, before: int = 0) -> 
         ranks = [pid for pid in _below(launcher.pid) if _is_rank(pid)]
         if owner.strip() and int(owner) != before and int(owner) in ranks and len(ranks) == RANKS:
             return [int(owner), *(pid for pid in ranks if pid != int(owner))]
-        time.sleep(LOOK)
+        time.sleep(SEEK)
     raise RuntimeError(f"{folder}: no {RANKS} ranks train it")
 
 

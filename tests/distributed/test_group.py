@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 import torch.distributed as dist
+import typer
 from processes import on_ranks
 
-from sleuth.distributed.group import joined, own_part
+from sleuth.cli.launched import on_ranks as on_ranks_of_a_verb
+from sleuth.distributed.group import OF_FIRST, joined, own_part
 from sleuth.ranks import Ranks
 from sleuth.types import SleuthError
 
@@ -64,6 +66,35 @@ def test_what_the_first_raises_all_raise() -> None:
     mine, theirs = on_ranks(2, raised, False)
     assert mine == "why it went wrong"
     assert theirs == "on the first rank: UnsendableError: why it went wrong"
+
+
+def notes_of(ranks: Ranks) -> list[str]:
+    """What is noted at an error of the first rank."""
+    try:
+        ranks.agreed(wrong)
+    except SleuthError as error:
+        return getattr(error, "__notes__", [])
+    return ["nothing was raised"]
+
+
+def wrong() -> None:
+    raise SleuthError("no such file")
+
+
+def test_others_know_of_an_error_that_the_first_rank_tells_it() -> None:
+    assert on_ranks(2, notes_of) == [[], [OF_FIRST]]
+
+
+@pytest.mark.parametrize(("note", "raised"), [(OF_FIRST, typer.Exit), ("another", SleuthError)])
+def test_what_the_first_rank_tells_others_do_not_repeat(
+    monkeypatch: pytest.MonkeyPatch, note: str, raised: type[Exception]
+) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setattr("sleuth.cli.launched.QUIET_SECONDS", 0.0)
+    error = SleuthError("no such file")
+    error.add_note(note)
+    with pytest.raises(raised), on_ranks_of_a_verb():
+        raise error
 
 
 def test_without_a_launcher_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:

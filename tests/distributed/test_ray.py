@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from contextlib import redirect_stdout
 from pathlib import Path
 from queue import SimpleQueue
@@ -19,6 +20,7 @@ from verb import sleuth
 
 from benchmarks.ranks_killed import ranks_of
 from sleuth.distributed import ray_ranks
+from sleuth.distributed.ray_ranks import RanksEndedError, RayPlace
 from sleuth.distributed.ray_worker import Printed, Wrong, endings, heard
 from sleuth.recipe import load_recipe
 from sleuth.runs.lock import RunLock
@@ -112,6 +114,61 @@ def test_an_address_that_is_none_is_told_what_would_be(address: str) -> None:
 def test_where_nobody_answers_a_line_says_so() -> None:
     with pytest.raises(SleuthError, match=r"--ray 127\.0\.0\.1:1: nobody answers there \(Connection refused\)"):
         ray_ranks._require_reached("127.0.0.1:1")
+
+
+# -- in place of Ray -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[RayPlace]:
+    """What Ray is asked for; the work is done by one process, here."""
+    places: list[RayPlace] = []
+
+    def run_here(work: Callable[[], None], place: RayPlace) -> None:
+        places.append(place)
+        work()
+
+    monkeypatch.setattr(ray_ranks, "require_ray", lambda address: None)
+    monkeypatch.setattr(ray_ranks, "run_on_ray", run_here)
+    return places
+
+
+def test_ray_is_asked_for_what_the_command_and_the_recipe_say(
+    recipes: dict[str, Path], tmp_path: Path, asked: list[RayPlace]
+) -> None:
+    for device, restarts in (("auto", ()), ("cpu", ("--restarts", "0"))):
+        arguments = ("--set", f"device={device}", "--run", tmp_path / device, "--ray", "head:6379", "--ranks", "2")
+        result = sleuth("train", recipes["supervised"], *arguments, *restarts)
+        assert result.exit_code == 0
+        assert "the last checkpoint" in result.stdout
+    anywhere, nowhere = asked
+    assert (anywhere.address, anywhere.ranks, anywhere.restarts, anywhere.gpus) == ("head:6379", 2, 3, None)
+    assert (nowhere.restarts, nowhere.gpus) == (0, False)
+    assert anywhere.notes == tmp_path / "auto" / LAUNCHER
+
+
+def test_a_run_is_rolled_back_once_and_not_by_each_start(
+    recipes: dict[str, Path], tmp_path: Path, asked: list[RayPlace], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train = ("train", recipes["grpo"], "--run", tmp_path, "--set", "stage.0.stop_after=2")
+    assert sleuth(*train).exit_code == 0
+    once = ray_ranks.run_on_ray
+    monkeypatch.setattr(ray_ranks, "run_on_ray", lambda work, place: (once(work, place), once(work, place)))
+    result = sleuth(*train, *RAY, "--roll-back")
+    assert result.exit_code == 0, result.stderr
+    assert len(asked) == 2
+    assert result.stderr.count("back from step 2 to step 2") == 1
+
+
+def test_ranks_that_ended_for_good_are_a_line_and_a_failed_run(
+    recipes: dict[str, Path], tmp_path: Path, asked: list[RayPlace], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def end(work: Callable[[], None], place: RayPlace) -> None:
+        raise RanksEndedError("the ranks ended")
+
+    monkeypatch.setattr(ray_ranks, "run_on_ray", end)
+    result = sleuth("train", recipes["supervised"], "--run", tmp_path, *RAY)
+    assert (result.exit_code, result.stderr) == (1, "error: the ranks ended\n")
 
 
 # -- what is told ----------------------------------------------------------------------------------------------------

@@ -25,6 +25,8 @@ ON_CPU, ON_GPU = "gloo", "cpu:gloo,cuda:nccl"
 PATIENCE = timedelta(hours=12)
 """How long a rank waits for the others: a judge that is slow, an evaluation that one rank makes while the others wait.
 Nobody waits so long for a rank that has died: its launcher ends them all."""
+OF_FIRST = "the first rank raised this, and says it"
+"""A note at what other ranks raise with it."""
 LOOK_SECONDS = 0.02
 LOST = ("Connection closed", "Connection reset", "Connection refused", "Broken pipe", "NCCL", "Timed out", "Socket")
 """What is in the message of an error that comes of another process being gone."""
@@ -53,6 +55,7 @@ class Processes(Ranks):
         if raised is not None:
             raise raised
         if told[1] is not None:
+            told[1].add_note(OF_FIRST)
             raise told[1]
         return told[0]
 

@@ -77,6 +77,10 @@ def run_on_ray(work: Callable[[], None], place: RayPlace) -> None:
         messages = Queue(actor_options={"num_cpus": 0})
         trainer = _trainer(ray, work, place, messages)
         _follow(trainer.fit, messages)
+    except ray.exceptions.RayError as error:
+        raise RanksEndedError(
+            f"the Ray at {place.address} is gone: {_short(error)}; the same command goes on from the last checkpoint"
+        ) from error
     finally:
         ray.shutdown()
         shutil.rmtree(place.notes, ignore_errors=True)
@@ -99,16 +103,12 @@ def require_ray(address: str) -> Any:
 
 
 def _connect(ray: Any, place: RayPlace) -> None:
-    quiet = {"log_to_driver": False, "logging_level": "ERROR"}
-    if place.address == LOCAL:
-        cores = max(place.ranks, os.cpu_count() or 1)  # each rank asks for one, and a small machine has fewer
-        ray.init(LOCAL, num_cpus=cores, include_dashboard=False, object_store_memory=STORE_BYTES, **quiet)
-        return
+    cores = max(place.ranks, os.cpu_count() or 1)  # each rank asks for one, and a small machine has fewer
+    own = {"num_cpus": cores, "include_dashboard": False, "object_store_memory": STORE_BYTES}
     try:
-        ray.init(place.address, **quiet)
-    except (ConnectionError, RuntimeError, ValueError) as error:  # each means that no cluster is there, or another Ray
-        reason = " ".join(str(error).split())[:200]
-        raise SleuthError(f"--ray {place.address}: there is no cluster to join: {reason}") from None
+        ray.init(place.address, log_to_driver=False, logging_level="ERROR", **(own if place.address == LOCAL else {}))
+    except (ConnectionError, RuntimeError, ValueError) as error:  # no cluster is there, or one of another Ray
+        raise SleuthError(f"--ray {place.address}: cannot be joined: {_short(error)}") from None
 
 
 def _require_reached(address: str) -> None:
@@ -197,8 +197,12 @@ def _follow(fit: Callable[[], object], messages: Any) -> None:
         from ray.train import WorkerGroupError
 
         told = isinstance(ended[0], WorkerGroupError)
-        why = "what ended them is told above" if told else " ".join(str(ended[0]).split())[:300]
+        why = "what ended them is told above" if told else _short(ended[0])
         raise RanksEndedError(
             f"the ranks ended and are not started again (--restarts): {why}; the same command goes on from the last "
             "checkpoint"
         ) from ended[0]
+
+
+def _short(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__
