@@ -55,8 +55,8 @@ loss = {{ beta = 0.05 }}
 credit = {{ kind = "search_gain", margin = 1.0, charges = 0.2 }}
 """
 RANKS = 2
-PATIENCE = 300.0
-"""Seconds in which ranks are there again."""
+PATIENCE = 1200.0
+"""Seconds in which ranks are there again, on a machine that is busy with other things too."""
 LOOK, SEEK = 0.01, 0.1
 
 Command = Callable[[Sequence[str], int], list[str]]
@@ -159,6 +159,7 @@ def run(
                 os.kill(pids[kill.rank], signal.SIGKILL)
                 first, saved = pids[0], [step_of(place) for place in checkpoints_in(folder / "checkpoints")]
                 fallen.append({"rank": kill.rank, "steps": len(rows_in(folder)), "saved": max(saved, default=0)})
+                print(f"{folder}: kill {len(fallen)} of {len(kills)}: {fallen[-1]}", file=sys.stderr)
             status = process.wait()
         finally:
             process.terminate()

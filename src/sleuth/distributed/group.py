@@ -77,8 +77,8 @@ class Processes(Ranks):
 def joined() -> Iterator[Ranks]:
     """The ranks that a launcher has started, of which this process is one; a world of one where there is no launcher.
 
-    On a GPU each rank takes the card of its number on its machine. A launcher may have made the process group already,
-    as Ray Train does. Raises PassingError where another rank is gone: what that one said tells why.
+    On a GPU each rank takes the card of its number on its machine. A launcher may have done that and made the process
+    group already, as Ray Train does. Raises PassingError where another rank is gone: what that one said tells why.
     """
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world == 1:
@@ -90,11 +90,8 @@ def joined() -> Iterator[Ranks]:
                 f"WORLD_SIZE = {world} in the environment says that {world} processes train, and {name} is not set: "
                 "start them with torchrun, or unset WORLD_SIZE"
             )
-    on_gpu = torch.cuda.is_available()
-    if on_gpu:
-        _take_card(int(os.environ.get("LOCAL_RANK", "0")))
     if not dist.is_initialized():
-        _begin(ON_GPU if on_gpu else ON_CPU)
+        _begin()
     try:
         ranks = Processes(rank=dist.get_rank(), world=world, talk=dist.new_group(backend="gloo", timeout=PATIENCE))
         yield ranks
@@ -108,9 +105,13 @@ def joined() -> Iterator[Ranks]:
     dist.destroy_process_group()
 
 
-def _begin(backend: str) -> None:
+def _begin() -> None:
+    on_gpu = torch.cuda.is_available()
+    if on_gpu:
+        _take_card(int(os.environ.get("LOCAL_RANK", "0")))
     store, rank, world = next(iter(rendezvous("env://", timeout=PATIENCE)))
-    dist.init_process_group(backend, store=own_part(store, rank, world), rank=rank, world_size=world, timeout=PATIENCE)
+    own = own_part(store, rank, world)
+    dist.init_process_group(ON_GPU if on_gpu else ON_CPU, store=own, rank=rank, world_size=world, timeout=PATIENCE)
 
 
 def own_part(store: Store, rank: int, world: int) -> Store:
