@@ -12,12 +12,14 @@ from typing import Any, Literal
 
 from sleuth.types import PassingError, RetrievalFailed, SleuthError
 
+Stream = Literal["stdout", "stderr"]
+
 
 @dataclass(frozen=True, slots=True)
 class Printed:
     """What the first rank wrote to `stdout` or `stderr`."""
 
-    stream: Literal["stdout", "stderr"]
+    stream: Stream
     text: str
 
 
@@ -68,8 +70,8 @@ class _Told(io.TextIOBase):
 
     encoding = "utf-8"
 
-    def __init__(self, stream: Literal["stdout", "stderr"], messages: Any) -> None:
-        self._stream = stream
+    def __init__(self, stream: Stream, messages: Any) -> None:
+        self._stream: Stream = stream
         self._messages = messages
         self._held = ""
 
