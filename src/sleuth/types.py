@@ -24,6 +24,10 @@ class SleuthError(Exception):
     right."""
 
 
+class PassingError(SleuthError):
+    """May be over when the same is tried again: another process writes the run, another rank is gone."""
+
+
 class RetrievalFailed(Exception):  # noqa: N818
     """A retriever could not answer. The episode becomes missing, never an empty result and never a zero."""
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+import torch.distributed as dist
+import typer
 from processes import on_ranks
 
-from sleuth.distributed.group import joined
+from sleuth.cli.launched import on_ranks as on_ranks_of_a_verb
+from sleuth.distributed.group import OF_FIRST, joined, own_part
 from sleuth.ranks import Ranks
 from sleuth.types import SleuthError
 
@@ -63,6 +68,35 @@ def test_what_the_first_raises_all_raise() -> None:
     assert theirs == "on the first rank: UnsendableError: why it went wrong"
 
 
+def notes_of(ranks: Ranks) -> list[str]:
+    """What is noted at an error of the first rank."""
+    try:
+        ranks.agreed(wrong)
+    except SleuthError as error:
+        return getattr(error, "__notes__", [])
+    return ["nothing was raised"]
+
+
+def wrong() -> None:
+    raise SleuthError("no such file")
+
+
+def test_others_know_of_an_error_that_the_first_rank_tells_it() -> None:
+    assert on_ranks(2, notes_of) == [[], [OF_FIRST]]
+
+
+@pytest.mark.parametrize(("note", "raised"), [(OF_FIRST, typer.Exit), ("another", SleuthError)])
+def test_what_the_first_rank_tells_others_do_not_repeat(
+    monkeypatch: pytest.MonkeyPatch, note: str, raised: type[Exception]
+) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setattr("sleuth.cli.launched.QUIET_SECONDS", 0.0)
+    error = SleuthError("no such file")
+    error.add_note(note)
+    with pytest.raises(raised), on_ranks_of_a_verb():
+        raise error
+
+
 def test_without_a_launcher_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     with joined() as ranks:
@@ -74,3 +108,19 @@ def test_a_launcher_that_says_half_is_told_what_is_missing(monkeypatch: pytest.M
     monkeypatch.delenv("RANK", raising=False)
     with pytest.raises(SleuthError, match=r"WORLD_SIZE = 8 .* RANK is not set: start them with torchrun"), joined():
         pass
+
+
+def test_ranks_that_are_started_again_do_not_meet_those_before_in_the_store() -> None:
+    """As torchrun does it: one store for all starts, and the others are there before the first."""
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True)
+    met = []
+    for start in range(3):
+        clients = [dist.TCPStore("127.0.0.1", store.port) for _ in range(3)]
+        with ThreadPoolExecutor(3) as pool:
+            others = [pool.submit(own_part, clients[rank], rank, 3) for rank in (1, 2)]
+            time.sleep(0.2)
+            first = own_part(clients[0], 0, 3)
+            first.set("where", str(start))
+            assert [other.result(timeout=20).get("where") for other in others] == [str(start).encode()] * 2
+        met.append(first)
+    assert met[0].get("where") == b"0", "each start has a part of its own"

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from launchers import finish, torchrun
 from runs_on_ranks import bytes_of, figures_of, groups_of, run_on, written
 
+from benchmarks.ranks_killed import ranks_of
 from sleuth.pipeline import require_ranks
 from sleuth.ranks import Ranks
 from sleuth.recipe import load_recipe
@@ -110,23 +110,6 @@ def test_what_only_one_process_can_do_is_refused_in_a_line(recipes: dict[str, Pa
     require_ranks(load_recipe(recipes["grpo"], ["stage.0.optimiser=muon"]), Ranks())
 
 
-def torchrun(*arguments: str) -> subprocess.Popen[str]:
-    """`sleuth` on two ranks, as a person starts it."""
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = [*launcher, "-m", "--", "sleuth", *arguments]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-
-
-def finish(process: subprocess.Popen[str]) -> str:
-    said, _ = process.communicate(timeout=300)
-    return said
-
-
-def workers_of(launcher: int) -> list[int]:
-    """The processes that a launcher has started."""
-    return [int(pid) for pid in Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("killed", [0, 1])
 def test_a_run_of_which_one_rank_was_killed_ends_with_the_same_bytes(
@@ -136,9 +119,10 @@ def test_a_run_of_which_one_rank_was_killed_ends_with_the_same_bytes(
     assert "the last checkpoint" in finish(torchrun(*train, str(tmp_path / "whole")))
     folder = tmp_path / "killed"
     broken = torchrun(*train, str(folder))
+    ranks = ranks_of(broken, folder)
     while broken.poll() is None and not list(folder.glob("checkpoints/step-000002")):
         time.sleep(0.02)
-    os.kill(workers_of(broken.pid)[killed], signal.SIGKILL)
+    os.kill(ranks[killed], signal.SIGKILL)
     finish(broken)
     assert broken.returncode != 0
     finish(torchrun(*train, str(folder)))

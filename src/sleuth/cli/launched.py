@@ -7,6 +7,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import typer
+
 from sleuth.ranks import Ranks
 from sleuth.types import SleuthError
 
@@ -16,8 +18,10 @@ QUIET_SECONDS = 5.0
 
 @contextmanager
 def on_ranks() -> Iterator[Ranks]:
-    """The ranks of a launcher, or a world of one. What only another rank than the first found wrong is told as its."""
-    from sleuth.distributed.group import joined
+    """The ranks of a launcher, or a world of one. What only another rank than the first found wrong is told as its; of
+    what the first tells, others are silent."""
+    from sleuth.cli.app import WRONG_INPUT
+    from sleuth.distributed.group import OF_FIRST, joined
 
     rank = int(os.environ.get("RANK", "0"))
     try:
@@ -27,4 +31,6 @@ def on_ranks() -> Iterator[Ranks]:
         if rank == 0:
             raise
         time.sleep(QUIET_SECONDS)
-        raise SleuthError(f"rank {rank}: {error}") from None
+        if OF_FIRST in getattr(error, "__notes__", ()):
+            raise typer.Exit(WRONG_INPUT) from None
+        raise type(error)(f"rank {rank}: {error}") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -25,6 +26,17 @@ def train(
     repository: Annotated[
         str | None, typer.Option("--push", metavar="OWNER/NAME", help="Upload the last checkpoint to the hub.")
     ] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Let Ray start the ranks: `local`, `auto` or a cluster's HOST:PORT."),
+    ] = None,
+    world: Annotated[
+        int | None, typer.Option("--ranks", min=1, metavar="N", help="With --ray: how many processes train.")
+    ] = None,
+    restarts: Annotated[
+        int | None,
+        typer.Option(min=0, metavar="N", help="With --ray: how often ranks that ended are started again. Default: 3."),
+    ] = None,
 ) -> None:
     """Train a recipe; continues a run folder that holds the same recipe. Under torchrun all processes train it."""
     from sleuth.cli.launched import on_ranks
@@ -44,6 +56,12 @@ def train(
     if repository:
         require_inputs(resolved)
         require_push(repository)
+    if ray or world or restarts is not None:
+        from sleuth.cli.train_on_ray import train_on_ray
+
+        again = partial(train, recipe, overrides, place, accepted_reward=accepted_reward, repository=repository)
+        train_on_ray(again, resolved, place, ray, world, restarts, back=back, accepted_reward=accepted_reward)
+        return
     with (
         on_ranks() as ranks,
         open_on(ranks, place, resolved, accepted_reward=accepted_reward, changed=back) as folder,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import pickle
+import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,13 +14,20 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
 
 from sleuth.ranks import Ranks
-from sleuth.types import SleuthError
+from sleuth.types import PassingError, SleuthError
 
+ON_CPU, ON_GPU = "gloo", "cpu:gloo,cuda:nccl"
+"""What tensors go over, by where they are."""
 PATIENCE = timedelta(hours=12)
 """How long a rank waits for the others: a judge that is slow, an evaluation that one rank makes while the others wait.
 Nobody waits so long for a rank that has died: its launcher ends them all."""
+OF_FIRST = "the first rank raised this, and says it"
+"""A note at what other ranks raise with it."""
+LOOK_SECONDS = 0.02
 LOST = ("Connection closed", "Connection reset", "Connection refused", "Broken pipe", "NCCL", "Timed out", "Socket")
 """What is in the message of an error that comes of another process being gone."""
 
@@ -46,6 +55,7 @@ class Processes(Ranks):
         if raised is not None:
             raise raised
         if told[1] is not None:
+            told[1].add_note(OF_FIRST)
             raise told[1]
         return told[0]
 
@@ -67,8 +77,8 @@ class Processes(Ranks):
 def joined() -> Iterator[Ranks]:
     """The ranks that a launcher has started, of which this process is one; a world of one where there is no launcher.
 
-    On a GPU each rank takes the card of its number on its machine. Raises SleuthError where another rank is gone: what
-    that one said tells why.
+    On a GPU each rank takes the card of its number on its machine. A launcher may have done that and made the process
+    group already, as Ray Train does. Raises PassingError where another rank is gone: what that one said tells why.
     """
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world == 1:
@@ -80,21 +90,51 @@ def joined() -> Iterator[Ranks]:
                 f"WORLD_SIZE = {world} in the environment says that {world} processes train, and {name} is not set: "
                 "start them with torchrun, or unset WORLD_SIZE"
             )
-    on_gpu = torch.cuda.is_available()
-    if on_gpu:
-        _take_card(int(os.environ.get("LOCAL_RANK", "0")))
-    dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo", timeout=PATIENCE)
+    if not dist.is_initialized():
+        _begin()
     try:
         ranks = Processes(rank=dist.get_rank(), world=world, talk=dist.new_group(backend="gloo", timeout=PATIENCE))
         yield ranks
     except RuntimeError as error:
         if isinstance(error, torch.OutOfMemoryError) or not any(sign in str(error) for sign in LOST):
             raise
-        raise SleuthError(
+        raise PassingError(
             f"rank {dist.get_rank()} lost the others: one of them ended, and what it said tells why; the same command "
             f"goes on from the last checkpoint ({str(error).splitlines()[0][:120]})"
         ) from None
     dist.destroy_process_group()
+
+
+def _begin() -> None:
+    on_gpu = torch.cuda.is_available()
+    if on_gpu:
+        _take_card(int(os.environ.get("LOCAL_RANK", "0")))
+    store, rank, world = next(iter(rendezvous("env://", timeout=PATIENCE)))
+    own = own_part(store, rank, world)
+    dist.init_process_group(ON_GPU if on_gpu else ON_CPU, store=own, rank=rank, world_size=world, timeout=PATIENCE)
+
+
+def own_part(store: Store, rank: int, world: int) -> Store:
+    """The part of a launcher's store that belongs to this start of the ranks alone.
+
+    torchrun keeps one store while it starts ranks again, and a rank that is early would read there where the others
+    were before (github.com/pytorch/pytorch/issues/135712). So each asks under a name that nobody has used, and the
+    first answers whatever was asked, until every other has told it that it is answered.
+    """
+    name = uuid.uuid4().hex
+    if rank:
+        store.set(f"asks/{rank}", name)
+        first = store.get(f"answer/{name}").decode()  # waits
+        store.set(f"answered/{first}/{rank}", "yes")
+        return PrefixStore(first, store)
+    waiting = set(range(1, world))
+    while waiting:
+        for other in waiting:
+            if store.check([f"asks/{other}"]):
+                store.set(f"answer/{store.get(f'asks/{other}').decode()}", name)
+        waiting = {other for other in waiting if not store.check([f"answered/{name}/{other}"])}
+        time.sleep(LOOK_SECONDS)
+    return PrefixStore(name, store)
 
 
 def _sendable(error: Exception) -> Exception:

@@ -6,7 +6,7 @@ import fcntl
 import os
 from pathlib import Path
 
-from sleuth.types import SleuthError
+from sleuth.types import PassingError
 
 
 class RunLock:
@@ -20,7 +20,7 @@ class RunLock:
             self._file.seek(0)
             owner = self._file.read().strip() or "just started"
             self._file.close()
-            raise SleuthError(
+            raise PassingError(
                 f"{folder}: a process ({owner}) is writing this run; let it end, or choose another folder with --run"
             ) from None
         self._file.truncate(0)

@@ -23,6 +23,8 @@ from sleuth.types import SleuthError
 
 REWARD_KEY = r"stage\.\d+\.reward\."
 STAGE_KEY = r"stage\.\d+\.(?!kind$|name$)"
+LAUNCHER = "ray"
+"""The folder in which a launcher may note things before the run begins, and which it removes."""
 
 
 class RunFolder:
@@ -60,13 +62,21 @@ class RunFolder:
         path.mkdir(parents=True, exist_ok=True)
         lock = RunLock(path)
         try:
-            _check_recipe(path, recipe, free=STAGE_KEY if changed else REWARD_KEY if accepted_reward else None)
+            _check_recipe(path, recipe, free=_free(accepted_reward, changed))
             run = cls(path, recipe, lock, accepted_reward)
             run._begin()
         except BaseException:
             lock.release()
             raise
         return run
+
+    @classmethod
+    def require(cls, path: Path, recipe: Recipe, *, accepted_reward: str | None = None, changed: bool = False) -> None:
+        """Raises SleuthError where `open` would, and makes nothing."""
+        _check_place(path)
+        if (path / "lock").exists():
+            RunLock(path).release()
+        _check_recipe(path, recipe, free=_free(accepted_reward, changed))
 
     @classmethod
     def look(cls, path: Path) -> Self:
@@ -149,9 +159,15 @@ def _check_place(path: Path) -> None:
         raise SleuthError(f"{path}: is a file; a run needs a folder")
     if not path.exists() or (path / "recipe.toml").exists():
         return
-    foreign = sorted(place.name for place in path.iterdir() if place.name not in ("lock", "recipe.toml" + PARTIAL))
+    ours = ("lock", "recipe.toml" + PARTIAL, LAUNCHER)
+    foreign = sorted(place.name for place in path.iterdir() if place.name not in ours)
     if foreign:
         raise SleuthError(f"{path}: holds no run but {foreign[0]!r}; choose a new or an empty folder with --run")
+
+
+def _free(accepted_reward: str | None, changed: bool) -> str | None:
+    """Which keys may differ from those of the run that is there."""
+    return STAGE_KEY if changed else REWARD_KEY if accepted_reward else None
 
 
 def _check_recipe(path: Path, recipe: Recipe, *, free: str | None) -> None:

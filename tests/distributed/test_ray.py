@@ -1,0 +1,274 @@
+"""Ranks that Ray starts are those of torchrun; what is wrong is told before Ray starts, or once."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import pytest
+from launchers import finish, on_ray, torchrun
+from runs_on_ranks import bytes_of, figures_of, written
+from verb import sleuth
+
+from benchmarks.ranks_killed import ranks_of
+from sleuth.distributed import ray_ranks
+from sleuth.distributed.ray_ranks import RanksEndedError, RayPlace
+from sleuth.distributed.ray_worker import Printed, Wrong, endings, heard
+from sleuth.recipe import load_recipe
+from sleuth.runs.lock import RunLock
+from sleuth.runs.run_folder import LAUNCHER, RunFolder
+from sleuth.types import PassingError, SleuthError
+
+RAY = ("--ray", "local", "--ranks", "2")
+
+
+@pytest.fixture
+def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+
+
+@pytest.fixture(scope="module")
+def under_torchrun(recipes: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run that nobody disturbed."""
+    folder = tmp_path_factory.mktemp("torchrun") / "run"
+    assert "the last checkpoint" in finish(torchrun("train", str(recipes["grpo"]), "--run", str(folder)))
+    return folder
+
+
+# -- before Ray ------------------------------------------------------------------------------------------------------
+
+
+def test_without_ray_a_line_says_what_to_install(recipes: dict[str, Path], tmp_path: Path, no_ray: None) -> None:
+    result = sleuth("train", recipes["grpo"], "--run", tmp_path / "run", *RAY)
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert 'pip install "sleuth[ray]"' in result.stderr
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (("--ray", "local"), "say it with --ranks N"),
+        (("--ranks", "2"), "torchrun has --nproc-per-node"),
+        (("--restarts", "0"), "torchrun has --nproc-per-node"),
+        ((*RAY, "--set", "stage.0.data.questions=nowhere.jsonl"), "nowhere.jsonl"),
+        ((*RAY, "--set", "stage.0.optimiser=muon"), "2 ranks hold parts of them"),
+    ],
+)
+def test_what_is_wrong_is_told_before_ray_is_asked(
+    recipes: dict[str, Path], tmp_path: Path, no_ray: None, arguments: tuple[str, ...], line: str
+) -> None:
+    result = sleuth("train", recipes["grpo"], "--run", tmp_path / "run", *arguments)
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert line in result.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_ray_and_torchrun_together_are_refused(
+    recipes: dict[str, Path], no_ray: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    result = sleuth("train", recipes["grpo"], *RAY)
+    assert result.exit_code == 2
+    assert "without torchrun" in result.stderr
+
+
+def test_a_folder_of_another_run_is_refused_before_ray_is_asked(
+    recipes: dict[str, Path], tmp_path: Path, no_ray: None
+) -> None:
+    RunFolder.open(tmp_path, load_recipe(recipes["supervised"])).close()
+    before = written(tmp_path)
+    result = sleuth("train", recipes["grpo"], "--run", tmp_path, *RAY)
+    assert result.exit_code == 2
+    assert "holds another run" in result.stderr
+    assert written(tmp_path) == before
+
+
+def test_a_run_that_is_being_written_may_be_free_later(recipes: dict[str, Path], tmp_path: Path) -> None:
+    recipe = load_recipe(recipes["grpo"])
+    with RunFolder.open(tmp_path, recipe), pytest.raises(PassingError, match="is writing this run"):
+        RunFolder.require(tmp_path, recipe)
+    RunFolder.require(tmp_path, recipe)
+    RunLock(tmp_path).release()
+
+
+def test_a_folder_in_which_only_a_launcher_noted_things_is_empty(recipes: dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / LAUNCHER).mkdir()
+    RunFolder.open(tmp_path, load_recipe(recipes["grpo"])).close()
+
+
+@pytest.mark.parametrize("address", ["ray://head:10001", "head", "head:door"])
+def test_an_address_that_is_none_is_told_what_would_be(address: str) -> None:
+    with pytest.raises(SleuthError, match=r'should be "local", "auto" on a machine of the cluster, or HOST:PORT'):
+        ray_ranks._require_reached(address)
+
+
+def test_where_nobody_answers_a_line_says_so() -> None:
+    with pytest.raises(SleuthError, match=r"--ray 127\.0\.0\.1:1: nobody answers there \(Connection refused\)"):
+        ray_ranks._require_reached("127.0.0.1:1")
+
+
+# -- in place of Ray -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[RayPlace]:
+    """What Ray is asked for; the work is done by one process, here."""
+    places: list[RayPlace] = []
+
+    def run_here(work: Callable[[], None], place: RayPlace) -> None:
+        places.append(place)
+        work()
+
+    monkeypatch.setattr(ray_ranks, "require_ray", lambda address: None)
+    monkeypatch.setattr(ray_ranks, "run_on_ray", run_here)
+    return places
+
+
+def test_ray_is_asked_for_what_the_command_and_the_recipe_say(
+    recipes: dict[str, Path], tmp_path: Path, asked: list[RayPlace]
+) -> None:
+    for device, restarts in (("auto", ()), ("cpu", ("--restarts", "0"))):
+        arguments = ("--set", f"device={device}", "--run", tmp_path / device, "--ray", "head:6379", "--ranks", "2")
+        result = sleuth("train", recipes["supervised"], *arguments, *restarts)
+        assert result.exit_code == 0
+        assert "the last checkpoint" in result.stdout
+    anywhere, nowhere = asked
+    assert (anywhere.address, anywhere.ranks, anywhere.restarts, anywhere.gpus) == ("head:6379", 2, 3, None)
+    assert (nowhere.restarts, nowhere.gpus) == (0, False)
+    assert anywhere.notes == tmp_path / "auto" / LAUNCHER
+
+
+def test_a_run_is_rolled_back_once_and_not_by_each_start(
+    recipes: dict[str, Path], tmp_path: Path, asked: list[RayPlace], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train = ("train", recipes["grpo"], "--run", tmp_path, "--set", "stage.0.stop_after=2")
+    assert sleuth(*train).exit_code == 0
+    once = ray_ranks.run_on_ray
+    monkeypatch.setattr(ray_ranks, "run_on_ray", lambda work, place: (once(work, place), once(work, place)))
+    result = sleuth(*train, *RAY, "--roll-back")
+    assert result.exit_code == 0, result.stderr
+    assert len(asked) == 2
+    assert result.stderr.count("back from step 2 to step 2") == 1
+
+
+def test_ranks_that_ended_for_good_are_a_line_and_a_failed_run(
+    recipes: dict[str, Path], tmp_path: Path, asked: list[RayPlace], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def end(work: Callable[[], None], place: RayPlace) -> None:
+        raise RanksEndedError("the ranks ended")
+
+    monkeypatch.setattr(ray_ranks, "run_on_ray", end)
+    result = sleuth("train", recipes["supervised"], "--run", tmp_path, *RAY)
+    assert (result.exit_code, result.stderr) == (1, "error: the ranks ended\n")
+
+
+# -- what is told ----------------------------------------------------------------------------------------------------
+
+
+class RaisedError(Exception):
+    """As Ray hands over what a worker raised."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__("Traceback ...\nof the worker\n")
+        self._base_exc = error
+
+
+def test_who_only_lost_the_others_is_not_named_beside_them() -> None:
+    lost, gone = RaisedError(PassingError("rank 0 lost the others")), RuntimeError("the actor died")
+    assert endings({0: lost, 1: gone}) == ("rank 1: its process is gone; it was killed, or its machine is gone too\n")
+    assert endings({0: lost}) == "rank 0: rank 0 lost the others\n"
+
+
+def test_a_bug_is_told_with_its_traceback_and_a_full_disk_in_a_line() -> None:
+    assert endings({0: RaisedError(KeyError("x")), 1: RaisedError(OSError(28, "No space left"))}) == (
+        "rank 0: Traceback ...\nof the worker\nrank 1: [Errno 28] No space left\n"
+    )
+
+
+def test_what_the_first_rank_prints_arrives_line_by_line() -> None:
+    sent: Any = SimpleQueue()
+    with heard(sent):
+        print("grpo", "1/4")
+        print("half", end="")
+        print("error", file=sys.stderr)
+    told = [sent.get() for _ in range(sent.qsize())]
+    assert [(one.stream, one.text) for one in told] == [
+        ("stdout", "grpo 1/4\n"),
+        ("stderr", "error\n"),
+        ("stdout", "half"),
+    ]
+
+
+def test_a_mistake_that_a_rank_finds_ends_the_wait() -> None:
+    messages: Any = FakeQueue([Printed("stdout", "one\n"), Wrong("rank 1: no such card")])
+    with (
+        redirect_stdout(io.StringIO()) as said,
+        pytest.raises(SleuthError, match="rank 1: no such card"),
+    ):
+        ray_ranks._follow(lambda: time.sleep(0.1), messages)
+    assert said.getvalue() == "one\n"
+
+
+class FakeQueue(SimpleQueue):
+    """As Ray's: it can tell that it is empty, and waits so long."""
+
+    def __init__(self, items: list[object]) -> None:
+        super().__init__()
+        for item in items:
+            self.put(item)
+
+
+# -- with Ray --------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_by_ray_is_the_bytes_of_torchruns(recipes: dict[str, Path], under_torchrun: Path, tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason='Ray is not installed: pip install "sleuth[ray]"')
+    folder = tmp_path / "run"
+    process = on_ray("train", str(recipes["grpo"]), "--run", str(folder))
+    said = finish(process)
+    assert process.returncode == 0, said
+    assert said.count("grpo 4/4 reward") == 1
+    assert said.endswith(f"the last checkpoint. Look at the run with `sleuth report {folder}`.\n")
+    assert written(folder) == written(under_torchrun)
+    assert bytes_of(folder) == bytes_of(under_torchrun)
+    assert figures_of(folder) == figures_of(under_torchrun)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("killed", [0, 1])
+def test_a_rank_that_is_killed_is_started_again_by_ray(
+    recipes: dict[str, Path], under_torchrun: Path, tmp_path: Path, killed: int
+) -> None:
+    pytest.importorskip("ray", reason='Ray is not installed: pip install "sleuth[ray]"')
+    folder = tmp_path / "run"
+    process = on_ray("train", str(recipes["grpo"]), "--run", str(folder))
+    ranks = ranks_of(process, folder)
+    while process.poll() is None and not list(folder.glob("checkpoints/step-000002")):
+        time.sleep(0.02)
+    os.kill(ranks[killed], signal.SIGKILL)
+    said = finish(process)
+    assert process.returncode == 0, said
+    assert f"rank {killed}: its process is gone" in said
+    assert "the ranks are started again (1 of 3)" in said
+    assert bytes_of(folder) == bytes_of(under_torchrun)
+    assert figures_of(folder) == figures_of(under_torchrun)
+
+
+@pytest.mark.slow
+def test_a_rank_that_is_not_to_be_started_again_ends_the_run(recipes: dict[str, Path], tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason='Ray is not installed: pip install "sleuth[ray]"')
+    process = on_ray("train", str(recipes["grpo"]), "--run", str(tmp_path / "run"), "--restarts", "0")
+    os.kill(ranks_of(process, tmp_path / "run")[1], signal.SIGKILL)
+    said = finish(process)
+    assert process.returncode == 1
+    assert said.splitlines()[-1].startswith("error: the ranks ended and are not started again (--restarts)")
+    assert "Traceback" not in said
