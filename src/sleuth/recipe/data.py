@@ -9,7 +9,17 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from sleuth.recipe.strict import FilePath, Row, StrictModel
 
 TextKind = Literal[
-    "reading", "twins", "phrasing", "lookup", "plan", "episode", "placing", "citing", "namesakes", "refining"
+    "reading",
+    "twins",
+    "phrasing",
+    "lookup",
+    "plan",
+    "episode",
+    "placing",
+    "citing",
+    "strangers",
+    "namesakes",
+    "refining",
 ]
 """A kind of row of text about a generated world: `sleuth.world.text` tells what each is."""
 

@@ -14,7 +14,7 @@ from sleuth.world.encyclopaedia import Article
 from sleuth.world.facts import World
 from sleuth.world.library import Library
 from sleuth.world.names import Split
-from sleuth.world.questions import Hop, Question
+from sleuth.world.questions import Facts, Hop, Question
 from sleuth.world.thoughts import Row, goal
 from sleuth.world.tool_outputs import (
     IDS,
@@ -36,6 +36,8 @@ NOWHERE = " not in the tool output"
 """What a thought says of that which no snippet tells."""
 PLACES = 24
 """So many words are looked for in a tool output."""
+STRANGERS = 4
+"""So many are asked about of whom a tool output tells nothing, in rows that are about that."""
 ALIKE = (3, 6)
 """The fewest and the most snippets about namesakes."""
 ASKED, UNTOLD, CHAINS = 3, 2, 2
@@ -62,13 +64,18 @@ def placing_row(rng: random.Random, question: Question, world: World, split: Spl
     return row
 
 
-def citing_row(rng: random.Random, question: Question, world: World, split: Split) -> Row:
-    """One tool output, and what an honest refiner thinks and says of many a thing that one may want of it."""
+def citing_row(rng: random.Random, question: Question, world: World, split: Split, *, strangers: int = 0) -> Row:
+    """One tool output, and what an honest refiner thinks and says of many a thing that one may want of it; also of so
+    many `strangers`, whom nothing in it is about."""
     library = Library(world, rng)
     _, snippets = ToolOutputs(world, library, split, rng, unanswerable=0.5).returned(question)
     stated = {fact: snippet.id for snippet in snippets for fact in snippet.facts}
     row = [Piece(text=THINKING.information.around(f"\n{as_text(snippets)}\n"), author="env")]
-    for hops in _wanted(rng, question.hops, [*stated], library):
+    wanted = _wanted(rng, question.hops, [*stated], library)
+    names = [*world.people, *world.works, *world.firms]
+    for stranger in _unheard_of(rng, [*stated], {name: library[name] for name in names}, strangers):
+        wanted.insert(rng.randint(0, len(wanted)), stranger)
+    for hops in wanted:
         row.append(Piece(text=f"\nReasoning: {reasoning_of(hops)}{THINKING.think.open}", author="source"))
         for hop in hops:
             row.append(Piece(text=f"{goal(hop)} is", author="source"))
@@ -139,6 +146,14 @@ def _wanted(rng: random.Random, asked: Sequence[Hop], told: list[Fact], library:
     wanted = [asked, *([_hop(fact)] for fact in chosen)]
     wanted += [[_hop(first), _hop(then)] for first, then in rng.sample(chains, min(CHAINS, len(chains)))]
     return rng.sample(wanted, len(wanted))
+
+
+def _unheard_of(rng: random.Random, told: list[Fact], known: Facts, count: int) -> list[Sequence[Hop]]:
+    """A fact each of so many entities of whom nothing is told."""
+    heard_of = {about for about, _, _ in told}
+    others = [name for name in known if name not in heard_of]
+    chosen = rng.sample(others, min(count, len(others)))
+    return [[_hop((name, *rng.choice([*known[name].items()])))] for name in chosen]
 
 
 def _hop(fact: Fact) -> Hop:

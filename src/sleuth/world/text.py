@@ -12,6 +12,7 @@ only names of the train split and wordings of the train split occur. The kinds o
 - episode: how a careless base model goes about a question (see `sleuth.world.habits`);
 - placing: what a tool returned, and of many a word in it the snippet that it is in (see `sleuth.world.citing`);
 - citing: what a tool returned, and of many a thing what an honest refiner thinks and says, with its source;
+- strangers: the same, also of what a tool output tells nothing about;
 - namesakes: what a tool returned about entities that share words of their names, and where each thing is told;
 - refining: what a tool returned for a question, and what a careless refiner makes of it (see `sleuth.world.refining`).
 """
@@ -24,7 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from sleuth.recipe.data import TextKind
 from sleuth.types import Piece
 from sleuth.world import names
-from sleuth.world.citing import citing_row, namesakes_row, placing_row
+from sleuth.world.citing import STRANGERS, citing_row, namesakes_row, placing_row
 from sleuth.world.encyclopaedia import articles
 from sleuth.world.facts import World, draw_world, firm_names, person_names, work_names
 from sleuth.world.habits import Careless
@@ -106,6 +107,7 @@ class TextRows:
             "episode": self.episode,
             "placing": self.placing,
             "citing": self.citing,
+            "strangers": self.strangers,
             "namesakes": self.namesakes,
             "refining": self.refining,
         }
@@ -190,6 +192,11 @@ class TextRows:
         """What a tool returned for a question, and what an honest refiner says of all that it tells."""
         world = self.worlds.draw_alike(rng, rng.randint(3, 6))
         return citing_row(rng, self.question(rng, world), world, self.split)
+
+    def strangers(self, rng: random.Random) -> Row:
+        """The same, of which half is asked about entities that nothing is told about."""
+        world = self.worlds.draw_alike(rng, rng.randint(3, 6))
+        return citing_row(rng, self.question(rng, world), world, self.split, strangers=STRANGERS)
 
     def namesakes(self, rng: random.Random) -> Row:
         """What a tool returned about entities that share words of their names, and what each is told to be."""
