@@ -88,7 +88,7 @@ TURN = "<think> birthplace of Ada Voss</think><search> Ada Voss</search>"
 
 
 def test_the_agent_is_shown_the_claims_in_place_of_the_passages() -> None:
-    refiner, asked = refiner_that_writes("<answer><snippet id=17> Ada Voss was born in Tarn.</snippet></answer>")
+    refiner, asked = refiner_that_writes("<answer><snippet id=10> Ada Voss was born in Tarn.</snippet></answer>")
     text, action = asyncio.run(shown(refined(searching(ADA, BO), refiner), TURN))
     assert "Ada Voss | Ada Voss was born in Tarn." in text
     assert "painter" not in text
@@ -96,8 +96,8 @@ def test_the_agent_is_shown_the_claims_in_place_of_the_passages() -> None:
     assert action.passages == (Passage(id="17", title="Ada Voss", text="Ada Voss was born in Tarn."),)
     [brief] = asked
     assert "Question: Where was Ada Voss born?\nReasoning: birthplace of Ada Voss\n" in brief
-    assert "<snippet id=17> Ada Voss | Ada Voss, a painter, was born in Tarn in 1874.</snippet>" in brief
-    assert "<snippet id=4> Bo Lind | Bo Lind was born in Mere.</snippet>" in brief
+    assert "<snippet id=10> Ada Voss | Ada Voss, a painter, was born in Tarn in 1874.</snippet>" in brief
+    assert "<snippet id=11> Bo Lind | Bo Lind was born in Mere.</snippet>" in brief
 
 
 @pytest.mark.parametrize(

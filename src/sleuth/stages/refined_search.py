@@ -7,14 +7,16 @@ from collections.abc import Sequence
 from functools import cached_property
 
 from sleuth.build import RefineSetting, SearchSetting
-from sleuth.data.tool_output import snippets_of
+from sleuth.data.tool_output import snippets_of, tool_output_of
 from sleuth.engines.local import LocalEngine
-from sleuth.evaluation.refiner_rows import reasoning_before, results_as_output
+from sleuth.evaluation.refiner_rows import reasoning_before
 from sleuth.render import Renderer
 from sleuth.rewards.citation.claims import tagged
 from sleuth.rollout import Rollout
 from sleuth.stages.examination import Examination, examination_of
 from sleuth.types import Action, Env, Evidence, Passage, Reply, Retriever, SleuthError, StopReason, Task
+
+FIRST_ID = 10
 
 
 class Refiner:
@@ -29,15 +31,16 @@ class Refiner:
         self.name = name
         self.examination = examination
 
-    async def digest(self, question: str, reasoning: str, action: Action) -> list[Passage]:
+    async def digest(self, question: str, reasoning: str, found: Sequence[Passage]) -> list[Passage]:
         """The claims of its answer about what a search found, each as a passage under the title of the first that it
-        cites; none where it abstains, or writes nothing that cites what is there."""
-        output = results_as_output(action)
+        cites; none where it abstains, or writes nothing that cites what is there. It is shown ids of two digits, for
+        those of a corpus may be long."""
+        by_id = {str(FIRST_ID + at): passage for at, passage in enumerate(found)}
+        output = tool_output_of([dataclasses.replace(passage, id=id_) for id_, passage in by_id.items()])
         evidence = Evidence(reasoning=reasoning, output=output, snippets=snippets_of(output))
         task = Task(id="", question=question, golden_answers=(), evidence=evidence)
         episode = await self._rollout.episode(self.examination.setting.env(task), task, 0, 0)
         answers = [done.text for done in episode.whole.actions if done.kind == "answer"]
-        by_id = dict(zip((snippet.id for snippet in evidence.snippets), action.passages, strict=False))
         return [
             Passage(id=by_id[known[0]].id, title=by_id[known[0]].title, text=claim.text)
             for claim in (tagged(answers[-1]).claims if answers else ())
@@ -83,9 +86,8 @@ class RefinedSearch:
     async def _digested(self, query: str, found: Sequence[Passage]) -> list[Passage]:
         if not found:
             return []
-        action = Action(kind="search", text=query, passages=tuple(found))
-        reasoning = reasoning_before(self._turn, action, self._dialect)
-        return await self._refiner.digest(self._task.question, reasoning, action)
+        reasoning = reasoning_before(self._turn, Action(kind="search", text=query), self._dialect)
+        return await self._refiner.digest(self._task.question, reasoning, found)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
