@@ -52,6 +52,28 @@ def test_every_search_and_every_passage_that_was_read_has_its_gain(found: dict[s
     assert found["searches"]["all"]["gain"]["value"] > 0  # the base reads what it found
 
 
+def test_gold_passages_are_ahead_where_they_gained_more_than_any_other_of_their_search(
+    found: dict[str, Any], world: Path
+) -> None:
+    rows = map(json.loads, (world / "qa_train.jsonl").read_text().splitlines())
+    gold = {row["id"]: set(row["gold_ids"]) for row in rows}
+    searches: dict[tuple[str, int], dict[bool, list[float]]] = {}
+    for record in found["records"]:
+        if record["passage"] is not None and record["em"] == 1:
+            of_search = searches.setdefault((record["id"], record["search"]), {True: [], False: []})
+            of_search[record["passage"] in gold[record["id"]]].append(record["gain"])
+    won: dict[str, list[bool]] = {}
+    for (task, _), gains in searches.items():
+        if gains[True] and gains[False]:
+            won.setdefault(task, []).append(max(gains[True]) > max(gains[False]))
+    flat = [ahead for of_task in won.values() for ahead in of_task]
+    figure = found["passages"]["gold passages"]["ahead"]
+    assert flat
+    assert figure["value"] == pytest.approx(sum(flat) / len(flat))
+    assert figure["n"] == len(won)
+    assert "ahead" not in found["passages"]["other passages"]
+
+
 def test_a_person_gets_three_tables_and_a_line_on_what_they_mean(world: Path) -> None:
     result = probed(world, "--limit", 4)
     assert result.exit_code == 0

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 QUESTIONS = 200
 ARMS = {"em": "EM", "em_one_hop": "one hop", "em_two_hop": "two hops", "difference": "difference"}
 GAINS = {"gain": "what followed", "found_gain": "words found", "answer_gain": "last turn", "idle": "idle"}
+PASSAGES = GAINS | {"ahead": "ahead"}
 SNIPPETS = {"gain": "gain", "ahead": "ahead"}
 
 
@@ -90,8 +91,11 @@ def probe(
         return
     _print(f"{len(tasks)} questions, exact match", ARMS, found.arms)
     _print("what a search was worth, in nats", GAINS, found.searches)
-    _print("what a passage was worth, in nats", GAINS, found.passages)
-    typer.echo(f"Idle: words found gained at most {MARGIN:g} nat. Intervals are of 95 %, clustered by question.")
+    _print("what a passage was worth, in nats", PASSAGES, found.passages)
+    typer.echo(
+        "Ahead: of the searches behind right answers, those in which the gold passage was worth more than any other. "
+        f"Idle: words found gained at most {MARGIN:g} nat. Intervals are of 95 %, clustered by question."
+    )
 
 
 def _print(title: str, columns: Mapping[str, str], rows: Mapping[str, Mapping[str, Measured]]) -> None:

@@ -66,7 +66,7 @@ def probe(examination: Examination, tasks: Sequence[Task]) -> Probed:
     return Probed(
         arms={name: _arm(of_arm, told) for name, of_arm in answered.items()},
         searches=_grouped(by_search, _search_groups),
-        passages=_grouped(by_passage, _passage_groups),
+        passages=_with_ahead(_grouped(by_passage, _passage_groups), by_passage),
         records=[_record(*found) for found in (*by_search, *by_passage)],
     )
 
@@ -159,6 +159,20 @@ def _passage_groups(episode: Episode, score: Score, gain: Gain) -> Iterator[str]
         yield "gold passages" if gain.passage.id in gold else "other passages"
     else:
         yield "passages"
+
+
+def _with_ahead(groups: dict[str, dict[str, Measured]], found: Sequence[Found]) -> dict[str, dict[str, Measured]]:
+    """The groups, and of gold passages how often they were worth more than any other that the same search showed, where
+    it showed both and the answer was right."""
+    searches: dict[tuple[int, int], tuple[Task, list[float], list[float]]] = {}
+    for episode, score, gain in found:
+        if score.parts.get("em") == 1 and gain.passage is not None:
+            of_search = searches.setdefault((id(episode), gain.number), (episode.task, [], []))
+            of_search[1 if gain.passage.id in episode.task.gold_passages else 2].append(gain.value)
+    ahead = [(max(gold) > max(others), task.id) for task, gold, others in searches.values() if gold and others]
+    if ahead:
+        groups["gold passages"]["ahead"] = share([float(won) for won, _ in ahead], [task for _, task in ahead])
+    return groups
 
 
 def _grouped(
