@@ -167,8 +167,9 @@ def _with_ahead(groups: dict[str, dict[str, Measured]], found: Sequence[Found]) 
     searches: dict[tuple[int, int], tuple[Task, list[float], list[float]]] = {}
     for episode, score, gain in found:
         if score.parts.get("em") == 1 and gain.passage is not None:
-            of_search = searches.setdefault((id(episode), gain.number), (episode.task, [], []))
-            of_search[1 if gain.passage.id in episode.task.gold_passages else 2].append(gain.value)
+            task = episode.task
+            _, gold, others = searches.setdefault((id(episode), gain.number), (task, [], []))
+            (gold if gain.passage.id in task.gold_passages else others).append(gain.value)
     ahead = [(max(gold) > max(others), task.id) for task, gold, others in searches.values() if gold and others]
     if ahead:
         groups["gold passages"]["ahead"] = share([float(won) for won, _ in ahead], [task for _, task in ahead])
