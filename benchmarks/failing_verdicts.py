@@ -1,7 +1,8 @@
 """`python -m benchmarks.failing_verdicts`: the refiner's tiny twin while half of its judge's verdicts fail.
 
-Three runs of `recipes/tiny/refiner.toml` from the same taught weights: with every verdict, with half of them missing,
-and with those that failed counted as zeros, as peers count them. What is told is the claim F1 of the last weights by
+Three runs of `recipes/tiny/refiner.toml` from the same taught weights: with every verdict; with a judge that fails half
+of the times that it is asked, behind the cache of verdicts that any judge that costs something has, which asks again; and
+with those that failed counted as zeros, as peers count them. What is told is the claim F1 of the last weights by
 the world's exact table, in which no judge has a part.
 """
 
@@ -18,8 +19,10 @@ from typing import Any, cast
 from unittest.mock import patch
 
 from sleuth.judges import LexicalJudge
+from sleuth.judges.cache import CachedJudge, NamedJudge, VerdictCache
 from sleuth.pipeline import run_recipe
 from sleuth.recipe import load_recipe
+from sleuth.recipe.judges import HttpJudgeRecipe
 from sleuth.runs.checkpoints import latest_checkpoint
 from sleuth.runs.run_folder import RunFolder
 from sleuth.types import Case, Verdict
@@ -28,6 +31,7 @@ from sleuth.world.write_world import write_world
 RECIPE = Path(__file__).parents[1] / "recipes" / "tiny" / "refiner.toml"
 FIGURES = ("claim_f1", "abstention_f1", "invented_ids")
 FAILING = 0.5
+AGAIN = HttpJudgeRecipe.model_fields["again"].default
 
 
 class Unreliable(LexicalJudge):
@@ -45,7 +49,7 @@ class Unreliable(LexicalJudge):
 
 ARMS = {
     "every verdict": None,
-    "half missing": Verdict(score=None, reason="timed out"),
+    "half fail": Verdict(score=None, reason="timed out"),
     "half zero": Verdict(score=0.0, reason="timed out"),
 }
 
@@ -73,7 +77,10 @@ def measured(folder: Path, seed: int) -> dict[str, Any]:
     figures: dict[str, Any] = {}
     for name, instead in ARMS.items():
         run = folder / name.replace(" ", "_")
-        with patch("sleuth.build.judges.LexicalJudge", partial(_judge, instead, seed)):
+        with (
+            VerdictCache(folder / f"{len(figures)}.sqlite") as cache,
+            patch("sleuth.build.judges.LexicalJudge", partial(_judge, instead, seed, cache)),
+        ):
             _run(recipe, run, seed, "stage.1.max_missing_fraction=1")
         for file in (run / "eval").glob("*.json"):  # what is measured again is measured with every verdict
             file.unlink()
@@ -83,8 +90,11 @@ def measured(folder: Path, seed: int) -> dict[str, Any]:
     return figures
 
 
-def _judge(instead: Verdict | None, seed: int) -> LexicalJudge:
-    return LexicalJudge() if instead is None else Unreliable(instead, random.Random(seed))
+def _judge(instead: Verdict | None, seed: int, cache: VerdictCache) -> NamedJudge:
+    """As a costly judge is asked."""
+    if instead is None:
+        return LexicalJudge()
+    return CachedJudge(Unreliable(instead, random.Random(seed)), cache, again=AGAIN)
 
 
 def _with_model(head: str, model: str) -> str:

@@ -75,6 +75,47 @@ def test_equal_claims_of_siblings_are_asked_once_and_known_the_next_time(file: P
     assert inner.asked == [case("a"), case("bb"), case("c")]
 
 
+class Halting(Counting):
+    """Has no verdict until it was asked about the same so many times."""
+
+    def __init__(self, fails: int) -> None:
+        super().__init__()
+        self.fails = fails
+
+    async def judge(self, cases: Sequence[Case]) -> list[Verdict]:
+        verdicts = await super().judge(cases)
+        return [
+            Verdict(score=None, reason="timed out") if self.asked.count(known) <= self.fails else verdict
+            for known, verdict in zip(cases, verdicts, strict=True)
+        ]
+
+
+@pytest.mark.parametrize(("fails", "again", "asked", "score"), [(2, 2, 3, 1.0), (2, 1, 2, None), (0, 4, 1, 1.0)])
+def test_a_missing_verdict_is_asked_for_again(
+    file: Path, fails: int, again: int, asked: int, score: float | None
+) -> None:
+    inner = Halting(fails)
+    with VerdictCache(file) as cache:
+        judge = CachedJudge(inner, cache, again=again)
+        [verdict] = asyncio.run(judge.judge([case("a")]))
+    assert (verdict.score, len(inner.asked)) == (score, asked)
+    assert judge.tally.take()["missing"] == (score is None)
+
+
+def test_an_invalid_verdict_is_not_asked_for_again(file: Path) -> None:
+    """The judge answered already, twice."""
+
+    class Babbling(Counting):
+        async def judge(self, cases: Sequence[Case]) -> list[Verdict]:
+            await super().judge(cases)
+            return [Verdict(score=None, reason="no number", invalid=True) for _ in cases]
+
+    inner = Babbling()
+    with VerdictCache(file) as cache:
+        asyncio.run(CachedJudge(inner, cache, again=4).judge([case("a")]))
+    assert len(inner.asked) == 1
+
+
 def test_another_judge_is_asked_itself(file: Path) -> None:
     with VerdictCache(file) as cache:
         asyncio.run(CachedJudge(Counting("one"), cache).judge([case("a")]))

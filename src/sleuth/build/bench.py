@@ -65,7 +65,7 @@ class Bench:
         key = recipe.model_dump_json()
         if key not in self._sheets:
             asked = opened if self._asks else SilentJudge(opened.identity)
-            self._sheets[key] = CachedSheetJudge(asked, self._file(recipe.verdicts))
+            self._sheets[key] = CachedSheetJudge(asked, self._file(recipe.verdicts), again=recipe.again)
         judge = self._sheets[key]
         return WatchedSheetJudge(judge, self._watch(watch)) if watch is not None and self._asks else judge
 
@@ -103,7 +103,8 @@ class Bench:
         key = recipe.model_dump_json()
         if key not in known:
             asked = opened if self._asks else SilentJudge(opened.identity)
-            known[key] = CachedJudge(asked, self._file(recipe.verdicts))
+            again = recipe.again if isinstance(recipe, HttpJudgeRecipe) else 0
+            known[key] = CachedJudge(asked, self._file(recipe.verdicts), again=again)
         return known[key]
 
     def close(self) -> None:

@@ -99,12 +99,13 @@ class NamedPairJudge(PairJudge, Protocol):
 
 
 class CachedJudge:
-    """A `Judge` that remembers what another one said; `tally` counts what it was asked."""
+    """A `Judge` that remembers what another one said; `tally` counts what it was asked. For a verdict that is missing
+    it asks up to `again` times more."""
 
-    def __init__(self, judge: NamedJudge, cache: VerdictCache) -> None:
+    def __init__(self, judge: NamedJudge, cache: VerdictCache, *, again: int = 0) -> None:
         self.identity = judge.identity
         self.tally = Tally()
-        self._verdicts = _Remembered(_singly(judge.judge), judge.identity, cache, self.tally)
+        self._verdicts = _Remembered(_singly(judge.judge), judge.identity, cache, self.tally, again=again)
 
     async def judge(self, cases: Sequence[Case]) -> list[Verdict]:
         """As `Judge.judge`; asks for what is not known yet."""
@@ -114,10 +115,10 @@ class CachedJudge:
 class CachedSheetJudge:
     """A `SheetJudge` that remembers what another one said, of each sheet as a whole; `tally` counts the sheets."""
 
-    def __init__(self, judge: NamedSheetJudge, cache: VerdictCache) -> None:
+    def __init__(self, judge: NamedSheetJudge, cache: VerdictCache, *, again: int = 0) -> None:
         self.identity = judge.identity
         self.tally = Tally()
-        self._verdicts = _Remembered(judge.rate, judge.identity, cache, self.tally)
+        self._verdicts = _Remembered(judge.rate, judge.identity, cache, self.tally, again=again)
 
     async def rate(self, sheets: Sequence[Sheet]) -> list[list[Verdict]]:
         """As `SheetJudge.rate`; asks for what is not known yet."""
@@ -150,8 +151,9 @@ class _Remembered(Generic[Item]):
     """Asks for each item by itself, so that what is said of it is kept as it comes, and for equal items once. An
     invalid verdict is kept too, for the judge was asked and paid; a missing one is not."""
 
-    def __init__(self, ask: Ask[Item], identity: str, cache: VerdictCache, tally: Tally) -> None:
+    def __init__(self, ask: Ask[Item], identity: str, cache: VerdictCache, tally: Tally, *, again: int = 0) -> None:
         self._ask = ask
+        self._again = again
         self._identity = identity
         self._cache = cache
         self._tally = tally
@@ -183,8 +185,12 @@ class _Remembered(Generic[Item]):
     async def _fetch(self, keys: Sequence[str], item: Item) -> list[Verdict]:
         try:
             [verdicts] = await self._ask([item])
+            for _ in range(self._again):
+                if all(map(_is_given, verdicts)):
+                    break
+                [verdicts] = await self._ask([item])
             for key, verdict in zip(keys, verdicts, strict=True):
-                if verdict.score is not None or verdict.invalid:
+                if _is_given(verdict):
                     self._cache.put(key, self._identity, verdict)
             return verdicts
         finally:
@@ -195,3 +201,8 @@ class _Remembered(Generic[Item]):
         named = [self._identity, type(item).__name__, asdict(item)]
         key = hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()
         return [f"{key}/{at}" for at in range(len(item.criteria))] if isinstance(item, Sheet) else [key]
+
+
+def _is_given(verdict: Verdict) -> bool:
+    """Whether the judge answered, be it with what is no verdict."""
+    return verdict.score is not None or verdict.invalid

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from sleuth.recipe.strict import FilePath, Row, StrictModel
 
@@ -65,6 +65,10 @@ class HttpJudgeRecipe(ServedModelRecipe, _CostlyJudgeRecipe):
     """A language model that judges."""
 
     kind: Literal["http"]
+    again: NonNegativeInt = 4
+    """How often a verdict that is missing is asked for once more. Answers that need many verdicts lose their score
+    sooner than those that need few, and what is left of a group then teaches to need few: a score should seldom be
+    missing."""
 
 
 class NliJudgeRecipe(_CostlyJudgeRecipe):
