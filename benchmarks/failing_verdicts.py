@@ -1,9 +1,9 @@
 """`python -m benchmarks.failing_verdicts`: the refiner's tiny twin while half of its judge's verdicts fail.
 
-Three runs of `recipes/tiny/refiner.toml` from the same taught weights: with every verdict; with a judge that fails half
-of the times that it is asked, behind the cache of verdicts that any judge that costs something has, which asks again; and
-with those that failed counted as zeros, as peers count them. What is told is the claim F1 of the last weights by
-the world's exact table, in which no judge has a part.
+Three runs of `recipes/tiny/refiner.toml` from the same taught weights: with every verdict; with a judge that fails
+half of the times that it is asked, behind the cache of verdicts that any judge that costs something has, which asks
+again; and with those that failed counted as zeros, as peers count them. What is told is the claim F1 of the last
+weights by the world's exact table, in which no judge has a part.
 """
 
 from __future__ import annotations
