@@ -20,7 +20,7 @@ from sleuth.rewards.scorers import SCORERS
 from sleuth.runs import disk
 from sleuth.runs.checkpoints import checkpoints_in, load_state, step_of
 from sleuth.runs.run_folder import RunFolder
-from sleuth.stages import evaluate, grpo, stage_run, weighing
+from sleuth.stages import eval_file, grpo, stage_run, weighing
 from sleuth.stages.grpo import Learner
 from sleuth.types import SleuthError
 
@@ -262,7 +262,7 @@ def test_a_flag_that_cannot_be_followed_leaves_the_run_as_it_was(
 def test_an_evaluation_that_finds_no_room_waits_for_it(
     run: Run, recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write, refused = evaluate.write_text, []
+    write, refused = eval_file.write_text, []
 
     def full(file: Path, text: str) -> None:
         if file.stem == "base" and not refused:
@@ -270,7 +270,7 @@ def test_an_evaluation_that_finds_no_room_waits_for_it(
             raise OSError(errno.ENOSPC, "No space left on device", str(file))
         write(file, text)
 
-    monkeypatch.setattr(evaluate, "write_text", full)
+    monkeypatch.setattr(eval_file, "write_text", full)
     run(recipe_file, tmp_path / "run", "stage.1.steps=1", "stage.1.probe_prompts=0")
     assert refused
     assert "no room on the disk for the evaluation base: it waits" in log(tmp_path / "run")
