@@ -65,7 +65,7 @@ class HttpJudgeRecipe(ServedModelRecipe, _CostlyJudgeRecipe):
     """A language model that judges."""
 
     kind: Literal["http"]
-    again: NonNegativeInt = 4
+    again: NonNegativeInt = 8
     """How often a verdict that is missing is asked for once more. Answers that need many verdicts lose their score
     sooner than those that need few, and what is left of a group then teaches to need few: a score should seldom be
     missing."""
