@@ -14,8 +14,10 @@ from sleuth.judges.cache import (
     NamedJudge,
     NamedPairJudge,
     NamedSheetJudge,
+    Patience,
     VerdictCache,
 )
+from sleuth.judges.pool import ATTEMPTS
 from sleuth.judges.silent import SilentJudge
 from sleuth.judges.watched import Watch, WatchedJudge, WatchedSheetJudge, agreement
 from sleuth.recipe.judges import HttpJudgeRecipe, JudgeRecipe, LexicalJudgeRecipe
@@ -65,7 +67,7 @@ class Bench:
         key = recipe.model_dump_json()
         if key not in self._sheets:
             asked = opened if self._asks else SilentJudge(opened.identity)
-            self._sheets[key] = CachedSheetJudge(asked, self._file(recipe.verdicts), again=recipe.again)
+            self._sheets[key] = CachedSheetJudge(asked, self._file(recipe.verdicts), _patience(recipe))
         judge = self._sheets[key]
         return WatchedSheetJudge(judge, self._watch(watch)) if watch is not None and self._asks else judge
 
@@ -103,8 +105,7 @@ class Bench:
         key = recipe.model_dump_json()
         if key not in known:
             asked = opened if self._asks else SilentJudge(opened.identity)
-            again = recipe.again if isinstance(recipe, HttpJudgeRecipe) else 0
-            known[key] = CachedJudge(asked, self._file(recipe.verdicts), again=again)
+            known[key] = CachedJudge(asked, self._file(recipe.verdicts), _patience(recipe))
         return known[key]
 
     def close(self) -> None:
@@ -123,3 +124,10 @@ class Bench:
         if path not in self._files:
             self._files[path] = VerdictCache(path)
         return self._files[path]
+
+
+def _patience(recipe: JudgeRecipe) -> Patience:
+    """With one behind HTTP for as long as one question may take, which is waited for in vain once and no more."""
+    if not isinstance(recipe, HttpJudgeRecipe):
+        return Patience()
+    return Patience(again=recipe.again, seconds=ATTEMPTS * recipe.seconds)

@@ -6,9 +6,11 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import math
 import sqlite3
+import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Generic, Protocol, Self, TypeVar
 
@@ -98,14 +100,25 @@ class NamedPairJudge(PairJudge, Protocol):
     def identity(self) -> str: ...
 
 
-class CachedJudge:
-    """A `Judge` that remembers what another one said; `tally` counts what it was asked. For a verdict that is missing
-    it asks up to `again` times more."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """A verdict that is missing is asked for up to `again` times more, but not once `seconds` have gone by since it was
+    first asked for: that helps with servers that fail now and then, and not with questions that they cannot answer."""
 
-    def __init__(self, judge: NamedJudge, cache: VerdictCache, *, again: int = 0) -> None:
+    again: int = 0
+    seconds: float = math.inf
+
+
+NONE = Patience()
+
+
+class CachedJudge:
+    """A `Judge` that remembers what another one said; `tally` counts what it was asked."""
+
+    def __init__(self, judge: NamedJudge, cache: VerdictCache, patience: Patience = NONE) -> None:
         self.identity = judge.identity
         self.tally = Tally()
-        self._verdicts = _Remembered(_singly(judge.judge), judge.identity, cache, self.tally, again=again)
+        self._verdicts = _Remembered(_singly(judge.judge), judge.identity, cache, self.tally, patience)
 
     async def judge(self, cases: Sequence[Case]) -> list[Verdict]:
         """As `Judge.judge`; asks for what is not known yet."""
@@ -115,10 +128,10 @@ class CachedJudge:
 class CachedSheetJudge:
     """A `SheetJudge` that remembers what another one said, of each sheet as a whole; `tally` counts the sheets."""
 
-    def __init__(self, judge: NamedSheetJudge, cache: VerdictCache, *, again: int = 0) -> None:
+    def __init__(self, judge: NamedSheetJudge, cache: VerdictCache, patience: Patience = NONE) -> None:
         self.identity = judge.identity
         self.tally = Tally()
-        self._verdicts = _Remembered(judge.rate, judge.identity, cache, self.tally, again=again)
+        self._verdicts = _Remembered(judge.rate, judge.identity, cache, self.tally, patience)
 
     async def rate(self, sheets: Sequence[Sheet]) -> list[list[Verdict]]:
         """As `SheetJudge.rate`; asks for what is not known yet."""
@@ -131,7 +144,7 @@ class CachedPairJudge:
     def __init__(self, judge: NamedPairJudge, cache: VerdictCache) -> None:
         self.identity = judge.identity
         self.tally = Tally()
-        self._verdicts = _Remembered(_singly(judge.compare), judge.identity, cache, self.tally)
+        self._verdicts = _Remembered(_singly(judge.compare), judge.identity, cache, self.tally, NONE)
 
     async def compare(self, pairs: Sequence[Pair]) -> list[Verdict]:
         """As `PairJudge.compare`; asks for what is not known yet."""
@@ -151,9 +164,9 @@ class _Remembered(Generic[Item]):
     """Asks for each item by itself, so that what is said of it is kept as it comes, and for equal items once. An
     invalid verdict is kept too, for the judge was asked and paid; a missing one is not."""
 
-    def __init__(self, ask: Ask[Item], identity: str, cache: VerdictCache, tally: Tally, *, again: int = 0) -> None:
+    def __init__(self, ask: Ask[Item], identity: str, cache: VerdictCache, tally: Tally, patience: Patience) -> None:
         self._ask = ask
-        self._again = again
+        self._patience = patience
         self._identity = identity
         self._cache = cache
         self._tally = tally
@@ -183,10 +196,11 @@ class _Remembered(Generic[Item]):
         return found if len(found) == len(keys) else None
 
     async def _fetch(self, keys: Sequence[str], item: Item) -> list[Verdict]:
+        until = time.monotonic() + self._patience.seconds
         try:
             [verdicts] = await self._ask([item])
-            for _ in range(self._again):
-                if all(map(_is_given, verdicts)):
+            for _ in range(self._patience.again):
+                if all(map(_is_given, verdicts)) or time.monotonic() > until:
                     break
                 [verdicts] = await self._ask([item])
             for key, verdict in zip(keys, verdicts, strict=True):
