@@ -99,6 +99,8 @@ class Document:
     Documents of one `origin` (a page that was stored twice, say) never stand on both sides of a split. `cut` is the
     number of characters after which the text is to be continued, where the data has such a place; None leaves that to
     token counts. `golden_answers` are what a right ending names, in a text whose ending follows from its beginning.
+    `altered`: somebody put thoughts into a copy of the text that is another text, so that nobody can say where they
+    belong; then there are none.
     """
 
     id: str
@@ -109,6 +111,7 @@ class Document:
     cut: int | None = None
     golden_answers: tuple[str, ...] = ()
     thoughts: tuple[Thought, ...] = ()
+    altered: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

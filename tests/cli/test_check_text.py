@@ -65,3 +65,17 @@ def test_plain_text_and_a_folder_of_texts_are_texts_and_a_checkpoint_is_none(tmp
     assert sleuth_check(tmp_path).stdout.startswith(f"{tmp_path}: 1 documents")
     (tmp_path / "config.json").write_text("{}")
     assert "a checkpoint is compared with another" in sleuth_check(tmp_path).stderr
+
+
+def test_texts_that_a_teacher_changed_are_told(tmp_path: Path) -> None:
+    same = {"id": "a", "raw_text": "Rain falls. Go.", "augmented_text": "Rain falls.<think>wet</think> Go."}
+    other = {"id": "b", "raw_text": "Snow falls. Go.", "augmented_text": "Snow fell.<think>cold</think> Go."}
+    path = texts(tmp_path / "t.jsonl", same, other)
+    result = sleuth_check(path)
+    assert result.exit_code == 0
+    for line in (
+        "thoughts: 1",
+        "texts of which the copy with thoughts is another text, so that a run has none: 1",
+        f"  {path}:2: `augmented_text` without its thoughts is not the text of 'b'",
+    ):
+        assert line in result.stdout.splitlines()

@@ -115,9 +115,33 @@ def test_where_to_cut_what_the_ending_names_and_thoughts_are_read() -> None:
 
 
 @pytest.mark.parametrize(
+    ("augmented", "text", "thoughts", "altered"),
+    [
+        ("Rain falls.<think>so wet</think> Go.", "Rain falls. Go.", (Thought(at=11, text="so wet"),), False),
+        ("Rain  falls. Go.<think>home</think>\n", "Rain  falls. Go.\n", (Thought(at=16, text="home"),), False),
+        ("Rain falls.<think> </think> Go.", "Rain falls. Go.", (), False),
+        ("Rain fell.<think>so wet</think> Go.", "Rain falls. Go.", (), True),
+        ("Rain falls.<think>so wet Go.", "Rain falls. Go.", (), True),
+    ],
+)
+def test_thoughts_in_a_copy_of_the_text_are_taken_out_of_it_where_it_is_a_copy(
+    augmented: str, text: str, thoughts: tuple[Thought, ...], altered: bool
+) -> None:
+    """As published sets have them; white space alone is no other text."""
+    document = document_of({"raw_text": "Rain falls. Go.", "augmented_text": augmented}, "t:1")
+    assert (document.text, document.thoughts, document.altered) == (text, thoughts, altered)
+
+
+def test_thoughts_by_themselves_go_before_those_in_a_copy() -> None:
+    row = {"raw_text": "Rain falls. Go.", "augmented_text": "Rain fell.", "thoughts": [{"at": 11, "text": "wet"}]}
+    assert document_of(row, "t:1").thoughts == (Thought(at=11, text="wet"),)
+
+
+@pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"text": " "}, "`text` is empty"),
+        ({"augmented_text": 3}, "`augmented_text` should be a string, found int"),
         ({"text": 3}, "`text` should be a string, found int"),
         ({"cut": 7}, "`cut` should be a number of characters inside the text, found 7"),
         ({"cut": True}, "`cut` should be a number of characters inside the text, found True"),

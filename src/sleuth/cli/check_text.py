@@ -45,5 +45,7 @@ def _print(what: Path, against: Path | None, found: TextReport) -> None:
     print_findings("malformed rows", found.malformed)
     print_findings("ids that an earlier row has", found.repeated_ids)
     print_findings("texts that an earlier row has, which a run passes over", found.repeated_texts)
+    if found.thoughts or found.altered.count:
+        print_findings("texts of which the copy with thoughts is another text, so that a run has none", found.altered)
     if found.overlap is not None:
         print_findings(f"texts that {against} has too", found.overlap)

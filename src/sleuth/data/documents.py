@@ -3,8 +3,8 @@
 A row holds `text` and may hold `id`, `url`, `source` (or `data_source`), `type`, and, where the ending of the text is
 known to follow from its beginning, `cut` (the number of characters before the ending) and `golden_answers` (what a
 right ending names). `thoughts` are `{"at": characters before it, "text": "..."}`; the rows that `sleuth annotate
-thoughts` writes hold `raw_text` in the place of `text`, and the `origin` of their document. A file of plain text is one
-document.
+thoughts` writes hold `raw_text` in the place of `text`, and the `origin` of their document. Published sets have no
+`thoughts`, but `augmented_text` with thoughts in it (`sleuth.data.augmented`). A file of plain text is one document.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from sleuth.data.augmented import taken_apart
 from sleuth.data.hub import HubPlace, files_below, local_file
 from sleuth.data.rows import ENDINGS, Row, checked_text, rows_and_faults, text_of, texts_of
 from sleuth.recipe.text import Part
@@ -26,7 +27,7 @@ from sleuth.types import Document, SleuthError, Thought
 PLAIN = (".txt", ".txt.gz")
 TEXT_ENDINGS = (*PLAIN, *ENDINGS)
 COLUMNS = (
-    *("id", "text", "raw_text", "url", "origin", "source", "data_source", "type"),
+    *("id", "text", "raw_text", "augmented_text", "url", "origin", "source", "data_source", "type"),
     *("cut", "golden_answers", "thoughts"),
 )
 """All that is read of a parquet file."""
@@ -114,6 +115,10 @@ def document_of(row: Row, where: str, unnamed: str = "row_") -> Document:
     """One row as a document. A row without an id is named after its line, behind `unnamed`; without a `url`, its id is
     its origin. Raises SleuthError."""
     text = text_of(row, "raw_text" if "text" not in row and "raw_text" in row else "text", where)
+    thoughts, altered = tuple(_thoughts(row.get("thoughts"), text, where)), False
+    if row.get("thoughts") is None and row.get("augmented_text") is not None:
+        apart = taken_apart(checked_text(row["augmented_text"], "augmented_text", where), text)
+        text, thoughts, altered = (text, (), True) if apart is None else (apart[0], tuple(apart[1]), False)
     given = row.get("id")
     id_ = f"{unnamed}{where.rpartition(':')[2]}" if given is None else checked_text(given, "id", where)
     origin = next((checked_text(row[key], key, where) for key in ("origin", "url") if row.get(key)), id_)
@@ -126,7 +131,8 @@ def document_of(row: Row, where: str, unnamed: str = "row_") -> Document:
         kind=checked_text(row["type"], "type", where) if row.get("type") else "",
         cut=_cut(row.get("cut"), text, where),
         golden_answers=texts_of(row.get("golden_answers"), "golden_answers", where),
-        thoughts=tuple(_thoughts(row.get("thoughts"), text, where)),
+        thoughts=thoughts,
+        altered=altered,
     )
 
 

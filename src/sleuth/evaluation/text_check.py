@@ -24,7 +24,8 @@ class TextReport:
 
     `malformed` rows are no documents. `repeated_ids` are of rows whose id an earlier row has: no run takes such a file.
     `repeated_texts` have, but for white space, the text of an earlier row; a run passes them over. `overlap` are texts
-    that the other data has too; None where there is none. `parts` counts documents by what their origin is for,
+    that the other data has too; None where there is none. `altered` are texts whose copy with thoughts in it is another
+    text, so that a run has no thoughts of theirs. `parts` counts documents by what their origin is for,
     `sources` by source. `cut` counts those that say where their ending begins, `thoughts` the thoughts in all.
     """
 
@@ -33,6 +34,7 @@ class TextReport:
     repeated_ids: Findings
     repeated_texts: Findings
     overlap: Findings | None
+    altered: Findings
     characters: int
     parts: dict[str, int]
     sources: dict[str, int]
@@ -79,6 +81,11 @@ def check_text(
         repeated_ids=findings(_repeated(documents, lambda document: document.id, "id")),
         repeated_texts=findings(_repeated(documents, lambda document: text_digest(document.text), "text")),
         overlap=None if against is None else findings(_overlap(documents, against)),
+        altered=findings(
+            f"{where}: `augmented_text` without its thoughts is not the text of {document.id!r}"
+            for where, document in documents
+            if document.altered
+        ),
         characters=sum(len(document.text) for _, document in documents),
         parts={part: parts[part] for part in PARTS},
         sources=dict(Counter(document.source for _, document in documents).most_common()),
