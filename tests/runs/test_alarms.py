@@ -16,6 +16,11 @@ HEALTHY = {
     "response_tokens_mean": 40.0,
     "searched": 0.9,
     "watch_agreement": 0.9,
+    "empty_thoughts": 0.1,
+    "thought_artefacts": 0.0,
+    "copied": 0.2,
+    "gain": 0.3,
+    "swapped_gain": -0.2,
     "signal_fraction": 0.6,
     "missing_fraction": 0.0,
     "mismatch_kl": 1e-7,
@@ -38,6 +43,7 @@ DISEASED = {
     "no_signal": {"signal_fraction": 0.0},
     "judge_divergence": {"watch_agreement": 0.7},
     "gamed_reward": {"tricks_won": ["filler"], "honest_paid": 0.9},
+    "hollow_thoughts": {"empty_thoughts": 0.9},
     "mismatch": {"mismatch_kl": 0.3},
     "tiny_updates": {"changed_weights_fraction": 0.001},
     "not_finite": {"not_finite": "the loss of update 20 is nan"},
@@ -95,3 +101,22 @@ def test_a_policy_that_is_sure_because_it_is_right_is_not_sick() -> None:
 
 def test_longer_and_better_is_no_runaway() -> None:
     assert diagnose(rows(response_tokens_mean=100.0, reward_mean=0.7)) == {}
+
+
+@pytest.mark.parametrize(
+    ("figures", "what"),
+    [
+        ({"empty_thoughts": 0.9}, "90% of the thoughts hold no word"),
+        ({"thought_artefacts": 0.6}, "60% of the thoughts hold tags"),
+        ({"copied": 0.8}, "80% of what is thought stands word for word"),
+        ({"swapped_gain": 0.3}, "a thought of another text gains 0.30 nats a token, and a text's own 0.30"),
+    ],
+)
+def test_hollow_thoughts_are_called_what_they_are(figures: dict[str, Any], what: str) -> None:
+    assert diagnose(rows(**figures))["hollow_thoughts"].startswith(what)
+
+
+def test_thoughts_that_were_so_from_the_first_step_or_gain_nothing_are_no_disease() -> None:
+    """Where the data's own thoughts quote, the policy may."""
+    assert diagnose([HEALTHY | {"copied": 0.8}] * 30) == {}
+    assert diagnose([HEALTHY | {"gain": -0.4, "swapped_gain": -0.3}] * 30) == {}

@@ -28,6 +28,8 @@ class AlarmsRecipe(StrictModel):
     """The judge that watches agrees less with the one that pays than it did."""
     gamed_reward: AlarmAction = "warn"
     """A known trick is paid no less than an honest answer."""
+    hollow_thoughts: AlarmAction = "warn"
+    """Thoughts came to say nothing of their text: empty, copied from it, broken, or as good for any other text."""
     mismatch: AlarmAction = "warn"
     """Sampler and learner disagree on the log-probabilities of the same tokens."""
     tiny_updates: AlarmAction = "warn"

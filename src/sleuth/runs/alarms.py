@@ -20,6 +20,10 @@ MISMATCH = 0.01
 """Nats a token by which sampler and learner may disagree. In fp32 on a CPU, runs have shown 2e-12 at most."""
 DIVERGED = 0.15
 """How much less of a score from 0 to 1 two judges may agree on than they did at best."""
+HOLLOW = 0.5
+"""Share of thoughts (of their words, where they are copied) that may say nothing, if it was less at first."""
+NOTICED = 0.05
+"""Nats a token from which a gain is one."""
 TINY = 0.01
 """Share of the stored weights that a step should change at least."""
 
@@ -130,6 +134,24 @@ def gamed_reward(rows: Rows) -> str | None:
     )
 
 
+def hollow_thoughts(rows: Rows) -> str | None:
+    """Thoughts that are paid, or were, and say nothing of their text."""
+    told = {name: smoothed(rows, name) for name in ("empty_thoughts", "thought_artefacts", "copied")}
+    grown = {name: values[-1] for name, values in told.items() if values and values[-1] - values[0] > HOLLOW / 2}
+    gain, swapped = smoothed(rows, "gain"), smoothed(rows, "swapped_gain")
+    if grown.get("empty_thoughts", 0) > HOLLOW:
+        what = f"{grown['empty_thoughts']:.0%} of the thoughts hold no word: silence pays better than what is thought"
+    elif grown.get("thought_artefacts", 0) > HOLLOW:
+        what = f"{grown['thought_artefacts']:.0%} of the thoughts hold tags, ends of text or broken characters"
+    elif grown.get("copied", 0) > HOLLOW:
+        what = f"{grown['copied']:.0%} of what is thought stands word for word in the text before it"
+    elif gain and swapped and gain[-1] > NOTICED and swapped[-1] > 0.9 * gain[-1]:
+        what = f"a thought of another text gains {swapped[-1]:.2f} nats a token, and a text's own {gain[-1]:.2f}"
+    else:
+        return None
+    return f"{what}; read a few, go back with --roll-back, lower learning_rate, or set loss.beta"
+
+
 def mismatch(rows: Rows) -> str | None:
     """The sampler is not the policy that is trained. With `ahead` it should not be: those steps tell nothing."""
     one_policy = [row for row in rows[-RECENT:] if not row.get("off_policy_fraction")]
@@ -166,6 +188,7 @@ DISEASES: dict[str, Callable[[Rows], str | None]] = {
     "no_signal": no_signal,
     "judge_divergence": judge_divergence,
     "gamed_reward": gamed_reward,
+    "hollow_thoughts": hollow_thoughts,
     "mismatch": mismatch,
     "tiny_updates": tiny_updates,
     "not_finite": not_finite,
