@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,38 @@ def test_a_snippet_is_worth_what_its_words_make_of_the_claim() -> None:
         expected = plain(OUTPUT) - plain(OUTPUT.replace(snippet.text, ""))
         assert gain.value == pytest.approx(expected, abs=1e-3)
         assert gain.value != 0
+
+
+def test_a_thought_is_read_with_the_claim_that_is_written_off_it() -> None:
+    """And a snippet that another claim cites is not compared: the thought is about that claim as well."""
+    thought = "<think>Verridge of Hinheim, Morburg of Tersia</think>"
+    claims = ("Hedan Verridge was born in Hinheim.", "Morburg is a town in Tersia.")
+    answer = "".join(f"<snippet id={id_}>{claim}</snippet>" for id_, claim in zip(("a1", "b2"), claims, strict=True))
+    told = thought + "<answer>" + answer + "</answer>"
+    model, tokenizer = load_model(str(BASE), dtype="float32", device="cpu")
+    snippets = (*SNIPPETS, Passage(id="c3", title="", text="Hedan Verridge wrote The Last Harbour."))
+    output = "\n".join(f"<snippet id={one.id}>{one.text}</snippet>" for one in snippets)
+    task = replace(TASK, evidence=Evidence(reasoning="", output=output, snippets=snippets))
+    recipe = RefineEnvRecipe.model_validate({"kind": "refine", "turn_tokens": 120, "mode": "thinking"})
+    setting, renderer = refine_setting(recipe, tokenizer, [task]), Renderer(tokenizer)
+    rollout = Rollout(
+        engine=ScriptedEngine(tokenizer, lambda text, sampling: told),
+        renderer=renderer,
+        context=1000,
+        temperature=0.0,
+        key=(0,),
+    )
+    episode = asyncio.run(rollout.episode(setting.env(task), task, 0, 0))
+    [found] = citation_gains(model, renderer, setting, [episode], budget=2048)
+    assert [(one.number, one.claim, one.snippet, one.cited) for one in found] == [
+        (0, claims[0], "a1", True),
+        (0, claims[0], "c3", False),
+        (1, claims[1], "b2", True),
+        (1, claims[1], "c3", False),
+    ]
+    wanted = len(renderer.tokenizer(thought.removesuffix("</think>"), add_special_tokens=False)["input_ids"])
+    claimed = len(renderer.tokenizer(claims[0], add_special_tokens=False)["input_ids"])
+    assert found[0].tokens == wanted + claimed
 
 
 def test_a_refiners_probe_tells_cited_from_other_snippets(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,10 @@
 The tool output is told again without the snippet's words, and the claim's tokens are read under both stories, behind
 the same beginning of the answer. A citation that gains nothing may be right all the same: the claim then stands in
 other snippets too, or the model knew it.
+
+Where the model thought before it answered, it found its claims in the thought, and wrote them off it: the thought's
+tokens are read with the claim's. They are as much about the other claims, so a snippet that only another claim cites is
+not compared with this one.
 """
 
 from __future__ import annotations
@@ -10,10 +14,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from operator import or_
 
 from transformers import PreTrainedModel
 
 from sleuth.build import Setting
+from sleuth.dialects import Tags
 from sleuth.learn.batch import Row
 from sleuth.render import IncrementalDecoder, Renderer
 from sleuth.rewards.citation.claims import tag_spans
@@ -24,7 +30,8 @@ from sleuth.types import Episode, Passage, Segment, Task
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CitationGain:
     """One snippet and one claim, the `number`-th of its answer, from 0, which may have `cited` it: `value` is the
-    log-probability, in nats, of the claim's `tokens` with the snippet's words in the tool output minus without them.
+    log-probability, in nats, of the `tokens` of the claim, and of the thought before it, with the snippet's words in
+    the tool output minus without them.
 
     `CitationGain(number=0, claim="Ada was born in Tarn.", snippet="a1", cited=True, value=5.2, tokens=8)`.
     """
@@ -38,11 +45,21 @@ class CitationGain:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Case:
+class _Claim:
+    """A claim that cites `ids`, and the tokens of its answer that are `read` for it; snippets of `others` are not
+    compared."""
+
     number: int
-    claim: str
+    text: str
+    ids: tuple[str, ...]
+    read: tuple[bool, ...]
+    others: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Case:
+    claim: _Claim
     snippet: str
-    cited: bool
     telling: Telling
 
 
@@ -57,14 +74,13 @@ def citation_gains(
 
 
 def _gain(case: _Case, gained: Sequence[float]) -> CitationGain:
-    count = sum(case.telling.as_it_is.trained)
     return CitationGain(
-        number=case.number,
-        claim=case.claim,
+        number=case.claim.number,
+        claim=case.claim.text,
         snippet=case.snippet,
-        cited=case.cited,
+        cited=case.snippet in case.claim.ids,
         value=sum(gained),
-        tokens=count,
+        tokens=sum(case.claim.read),
     )
 
 
@@ -80,15 +96,32 @@ def _cases(episode: Episode, setting: Setting, renderer: Renderer) -> Iterator[_
         for id_, task in told.items()
         if task is not None
     }
-    for number, (begin, end, ids) in enumerate(tag_spans(answer.text)):
-        read = _tokens_within(answer, begin, end, renderer)
-        if not any(read) or not set(ids) & prompts.keys():
+    for claim in _claims(answer, setting.dialect.think, renderer):
+        if not set(claim.ids) & prompts.keys():
             continue
-        as_it_is = _row(before, answer, read)
-        for id_, prompt in prompts.items():
-            otherwise = _row(prompt, answer, read)
+        as_it_is = _row(before, answer, claim.read)
+        for id_ in (id_ for id_ in prompts if id_ not in claim.others):
+            otherwise = _row(prompts[id_], answer, claim.read)
             telling = Telling(as_it_is=as_it_is, otherwise=otherwise, behind=len(answer.tokens))
-            yield _Case(number=number, claim=answer.text[begin:end], snippet=id_, cited=id_ in ids, telling=telling)
+            yield _Case(claim=claim, snippet=id_, telling=telling)
+
+
+def _claims(answer: Segment, think: Tags, renderer: Renderer) -> Iterator[_Claim]:
+    """What stands in tags behind the thought, if there is one."""
+    thought = answer.text.find(think.close)
+    spans = [span for span in tag_spans(answer.text) if span[0] > thought]
+    thinking = _tokens_within(answer, 0, thought, renderer)
+    named = {id_ for *_, ids in spans for id_ in ids} if any(thinking) else set[str]()
+    for number, (begin, end, ids) in enumerate(spans):
+        read = _tokens_within(answer, begin, end, renderer)
+        if any(read):
+            yield _Claim(
+                number=number,
+                text=answer.text[begin:end],
+                ids=ids,
+                read=tuple(map(or_, read, thinking)),
+                others=frozenset(named.difference(ids)),
+            )
 
 
 def _without(task: Task, snippet: Passage) -> Task | None:
