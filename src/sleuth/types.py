@@ -259,17 +259,31 @@ class Episode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Credit:
+    """What some tokens of an episode's last trajectory are paid by themselves: those of the segment with the index
+    `segment`, from `begin` to before `end`, or to its end.
+
+    `Credit(segment=3, value=-0.2)`, `Credit(segment=1, value=0.5, begin=12, end=31)`.
+    """
+
+    segment: int
+    value: float
+    begin: int = 0
+    end: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
     """A value, or `None` where no verdict could be had, with its named parts and a note in words.
 
     `Score(value=1.0, parts={"em": 1.0}, note="correct")`; `Score(value=None, note="retriever failed")`.
-    `credit` optionally pays one segment by itself: segment index -> value.
+    `credits` add to the advantage of single tokens.
     """
 
     value: float | None
     parts: Mapping[str, float] = field(default_factory=dict)
     note: str = ""
-    credit: Mapping[int, float] = field(default_factory=dict)
+    credits: tuple[Credit, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

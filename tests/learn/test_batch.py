@@ -7,7 +7,7 @@ import torch
 
 from sleuth.learn.batch import Row, collate, trajectory_row
 from sleuth.learn.losses import Normaliser
-from sleuth.types import Segment, Trajectory
+from sleuth.types import Credit, Segment, Trajectory
 
 TRAJECTORY = Trajectory(
     segments=(
@@ -34,16 +34,24 @@ def test_only_what_the_policy_wrote_is_trained():
 
 
 def test_credit_is_added_to_the_advantage_of_its_segment_alone():
-    paid = trajectory_row(TRAJECTORY, 0.75, credit={1: -0.25, 2: 9.0})  # nobody trains what the environment wrote
+    paid = trajectory_row(
+        TRAJECTORY, 0.75, credits=(Credit(segment=1, value=-0.25), Credit(segment=2, value=9.0))
+    )  # nobody trains what the environment wrote
     plain = trajectory_row(TRAJECTORY, 0.5)
     batch = collate([paid, plain])
     assert batch.advantages.tolist() == [[0, 0, 0.5, 0.5, 0, 0, 0, 0.75], [0, 0, 0.5, 0.5, 0, 0, 0, 0.5]]
     assert batch.weights.tolist() == collate([plain, plain]).weights.tolist()
 
 
+def test_credits_of_single_tokens_add_up_where_they_meet():
+    credits = (Credit(segment=1, value=1.0, end=1), Credit(segment=1, value=0.5), Credit(segment=3, value=2.0, begin=1))
+    batch = collate([trajectory_row(TRAJECTORY, 0.25, credits=credits)])
+    assert batch.advantages.tolist() == [[0, 0, 1.75, 0.75, 0, 0, 0, 0.25]]
+
+
 def test_a_row_that_is_paid_for_one_segment_alone_is_computed():
     idle = trajectory_row(TRAJECTORY, 0.0)
-    charged = trajectory_row(TRAJECTORY, 0.0, credit={1: -0.25})
+    charged = trajectory_row(TRAJECTORY, 0.0, credits=(Credit(segment=1, value=-0.25),))
     pulled = collate([idle, charged]).pulled()
     assert pulled.advantages.tolist() == [[0, 0, -0.25, -0.25, 0, 0, 0, 0]]
 

@@ -266,7 +266,7 @@ def refiner(demo: Path, write: Write) -> Path:
         ("stage.0.also_forced=true", "stage.0.also_forced = true needs an env with searches"),
         (
             'stage.1.credit={kind="search_gain", charges=0.1}',
-            "credit pays searches, and an env that refines makes none",
+            'credit.kind = "search_gain" has nothing to pay where env.kind = "refine"; set "citation_gain"',
         ),
     ],
 )

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass
 
 from sleuth.rewards.total import TotalReward
-from sleuth.types import Episode, Group, Score, Task, Trajectory
+from sleuth.types import Credit, Episode, Group, Score, Task, Trajectory
 
 TASK = Task(id="q", question="?", golden_answers=("x",))
 GROUP = Group(
@@ -48,9 +48,9 @@ def test_weights_multiply_what_is_summed_and_leave_the_parts_as_they_are() -> No
     assert (one.value, one.parts, one.note) == (2.1, {"format": 0.5, "em": 1.0}, "correct")
 
 
-def test_what_is_paid_to_single_segments_adds_up_by_segment_with_the_weights() -> None:
-    first = Fixed([Score(value=1.0, credit={1: 1.0, 3: -0.5}), Score(value=1.0)])
-    second = Fixed([Score(value=0.0, credit={3: 2.0}), Score(value=0.0)])
+def test_what_is_paid_to_single_tokens_has_the_weight_of_its_reward() -> None:
+    first = Fixed([Score(value=1.0, credits=(Credit(segment=1, value=1.0, begin=2, end=4),)), Score(value=1.0)])
+    second = Fixed([Score(value=0.0, credits=(Credit(segment=3, value=2.0),)), Score(value=0.0)])
     one, two = asyncio.run(TotalReward([first, second], [2.0, 0.5])(GROUP))
-    assert one.credit == {1: 2.0, 3: 0.0}
-    assert two.credit == {}
+    assert one.credits == (Credit(segment=1, value=2.0, begin=2, end=4), Credit(segment=3, value=1.0))
+    assert two.credits == ()

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from sleuth.runs.rollouts import SCHEMA, read_advantages, read_rollouts, write_rollouts
 from sleuth.types import (
     Action,
+    Credit,
     Episode,
     Evidence,
     Group,
@@ -45,7 +46,12 @@ def group(*scores: Score, task: Task = TASK) -> Group:
 
 
 SCORED = group(
-    Score(value=1.0, parts={"em": 1.0, "format": 0.5}, note="correct", credit={1: 0.25}),
+    Score(
+        value=1.0,
+        parts={"em": 1.0, "format": 0.5},
+        note="correct",
+        credits=(Credit(segment=1, value=0.25), Credit(segment=1, value=-1.0, begin=2, end=5)),
+    ),
     Score(value=None, note="retriever failed"),
 )
 

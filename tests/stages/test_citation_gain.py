@@ -14,13 +14,15 @@ from sleuth.build import load_model, refine_setting
 from sleuth.cli.app import app
 from sleuth.engines.scripted import ScriptedEngine
 from sleuth.recipe import RefineEnvRecipe
+from sleuth.recipe.credit import CreditRecipe
 from sleuth.render import Renderer
 from sleuth.rewards.citation.claims import tag_spans
 from sleuth.rollout import Rollout
 from sleuth.stages import examination
 from sleuth.stages.citation_gain import citation_gains
+from sleuth.stages.crediting import credited
 from sleuth.stages.probe import probe
-from sleuth.types import Evidence, Passage, Task
+from sleuth.types import Evidence, Group, Passage, Score, Task
 
 BASE = Path(__file__).parents[2] / "models" / "tiny-base"
 SNIPPETS = (
@@ -119,6 +121,38 @@ def test_a_thought_is_read_with_the_claim_that_is_written_off_it() -> None:
     wanted = len(renderer.tokenizer(thought.removesuffix("</think>"), add_special_tokens=False)["input_ids"])
     claimed = len(renderer.tokenizer(claims[0], add_special_tokens=False)["input_ids"])
     assert found[0].tokens == wanted + claimed
+
+
+def test_a_citation_that_gains_nothing_is_charged_and_one_that_gains_is_paid() -> None:
+    """The tokens of the tag and its claim, in answers that have a score."""
+    right = "<answer>Well, <snippet id=a1>Hedan Verridge was born in Hinheim.</snippet></answer>"
+    wrong = right.replace("a1", "b2")
+    model, tokenizer = load_model(str(BASE), dtype="float32", device="cpu")
+    setting = refine_setting(RefineEnvRecipe.model_validate({"kind": "refine", "turn_tokens": 120}), tokenizer, [TASK])
+    renderer = Renderer(tokenizer)
+    said = iter((right, wrong, wrong, "<answer>Nobody knows.</answer>"))
+    rollout = Rollout(
+        engine=ScriptedEngine(tokenizer, lambda text, sampling: next(said)),
+        renderer=renderer,
+        context=1000,
+        temperature=0.0,
+        key=(0,),
+    )
+    episodes = [asyncio.run(rollout.episode(setting.env(TASK), TASK, 0, sample)) for sample in range(4)]
+    missing = Score(value=None, note="the judge is gone")
+    scores = (Score(value=0.0), Score(value=0.0), missing, Score(value=1.0))
+    groups = [Group(task=TASK, episodes=tuple(episodes), scores=scores)]
+    of_right, of_wrong, *_ = citation_gains(model, renderer, setting, episodes, budget=2048)
+    gained = [next(one.value for one in found if one.cited) for found in (of_right, of_wrong)]
+    recipe = CreditRecipe(kind="citation_gain", margin=max(0.0, sum(gained) / 2), pays=0.5, charges=0.25)
+    assert gained[1] <= recipe.margin < gained[0]
+    [paid], figures = credited(groups, recipe, model, renderer, setting, budget=2048, temperature=1.0)
+    assert [[credit.value for credit in score.credits] for score in paid.scores] == [[0.5], [-0.25], [], []]
+    assert figures == {"citation_gain": pytest.approx(sum(gained) / 2, abs=1e-4), "idle_citations": 0.5}
+    [credit] = paid.scores[0].credits
+    tokens = list(episodes[0].trajectory.segments[credit.segment].tokens[credit.begin : credit.end])
+    named = tokenizer.backend_tokenizer.decode(tokens, skip_special_tokens=False)
+    assert named.strip() == "<snippet id=a1>Hedan Verridge was born in Hinheim.</snippet>"
 
 
 def test_a_refiners_probe_tells_cited_from_other_snippets(monkeypatch: pytest.MonkeyPatch) -> None:

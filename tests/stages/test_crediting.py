@@ -30,10 +30,10 @@ def test_right_episodes_alone_are_credited_and_only_where_they_searched(
         for group in read_rollouts(file):
             for episode, score in zip(group.episodes, group.scores, strict=True):
                 segments = episode.trajectory.segments
-                assert set(score.credit.values()) <= {0.5, -0.25}
-                assert all(segments[at].author == "policy" for at in score.credit)
-                assert score.parts["em"] == 1 or not score.credit
-                credited += len(score.credit)
+                assert {credit.value for credit in score.credits} <= {0.5, -0.25}
+                assert all(segments[credit.segment].author == "policy" for credit in score.credits)
+                assert score.parts["em"] == 1 or not score.credits
+                credited += len(score.credits)
     assert credited
     rows = [row for row in metrics(tmp_path / "run") if row["stage"] == "grpo"]
     told = [row for row in rows if row.get("search_gain") is not None]

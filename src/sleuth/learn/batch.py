@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from sleuth.learn.losses import Normaliser, token_weights
-from sleuth.types import Trajectory
+from sleuth.types import Credit, Trajectory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,10 +34,10 @@ class Row:
 
 
 def trajectory_row(
-    trajectory: Trajectory, advantage: float, story: int | None = None, credit: Mapping[int, float] | None = None
+    trajectory: Trajectory, advantage: float, story: int | None = None, credits: Sequence[Credit] = ()
 ) -> Row:
-    """What the policy wrote is trained; prompts, retrieved text, inserted tags and copied turns are not. `credit` pays
-    single segments: segment index -> what is added to the advantage of its tokens."""
+    """What the policy wrote is trained; prompts, retrieved text, inserted tags and copied turns are not. `credits` are
+    added to the advantage of the tokens that they name."""
     trained: list[bool] = []
     logprobs: list[float] = []
     complete = True
@@ -51,15 +51,19 @@ def trajectory_row(
         trained=tuple(trained),
         advantage=advantage,
         sampler_logprobs=tuple(logprobs) if complete else None,
-        credit=tuple(_paid(trajectory, credit)) if credit else None,
+        credit=tuple(_paid(trajectory, credits)) if credits else None,
         story=story,
     )
 
 
-def _paid(trajectory: Trajectory, credit: Mapping[int, float]) -> Iterator[float]:
-    """The credit of each token: that of its segment."""
+def _paid(trajectory: Trajectory, credits: Sequence[Credit]) -> Iterator[float]:
+    """What each token is paid: the sum of the credits that name it."""
     for at, segment in enumerate(trajectory.segments):
-        yield from [credit.get(at, 0.0)] * len(segment.tokens)
+        paid = [0.0] * len(segment.tokens)
+        for credit in credits:
+            for token in range(len(paid))[credit.begin : credit.end] if credit.segment == at else ():
+                paid[token] += credit.value
+        yield from paid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -1,4 +1,4 @@
-"""What a search is paid by itself: `[stage.credit]`."""
+"""What a search, or a citation, is paid by itself: `[stage.credit]`."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ from sleuth.recipe.strict import StrictModel
 
 
 class CreditRecipe(StrictModel):
-    """Searches of right episodes are paid or charged by what they made likelier: the log-probability of the words that
-    a search found, wherever the policy wrote them later, with what it found minus without it. Added to the advantage of
-    the tokens of its turn."""
+    """Searches, or citations, are paid or charged by what they made likelier, in nats, as the policy sees it; added to
+    the advantage of the tokens that asked, or that cite."""
 
-    kind: Literal["search_gain"]
+    kind: Literal["search_gain", "citation_gain"]
+    """`search_gain`, of right episodes: the words that a search found, wherever the policy wrote them later, with what
+    it found and without it. `citation_gain`: a claim (and the thought before it), with the snippet that it cites and
+    without it; of several the one that gains most."""
     margin: NonNegativeFloat = 1.0
-    """Nats: a search mattered if it gained more."""
+    """Nats: what gained more mattered."""
     pays: NonNegativeFloat = 0.0
-    """What a search that mattered gets."""
+    """What is added where it mattered."""
     charges: NonNegativeFloat = 0.0
-    """What a search that did not loses."""
+    """What is taken where it did not."""
 
     @model_validator(mode="after")
     def _does_something(self) -> Self:

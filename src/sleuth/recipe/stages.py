@@ -229,7 +229,7 @@ class GrpoRecipe(TrainingRecipe):
     sampling: SamplingRecipe = SamplingRecipe()
     reward: Annotated[Row[RewardTable], Field(min_length=1)]
     credit: CreditRecipe | None = None
-    """What a search is paid by itself; absent: nothing."""
+    """What a search or a citation is paid by itself; absent: nothing."""
     loss: LossRecipe = LossRecipe()
 
     @model_validator(mode="after")
@@ -285,10 +285,17 @@ class GrpoRecipe(TrainingRecipe):
         return self
 
     @model_validator(mode="after")
-    def _credit_has_searches_to_pay(self) -> Self:
-        if self.credit is not None and self.env.kind != "search":
-            doing = "refines" if isinstance(self.env, RefineEnvRecipe) else "thinks"
-            raise ValueError(f"credit pays searches, and an env that {doing} makes none; leave it out")
+    def _credit_has_something_to_pay(self) -> Self:
+        if self.credit is None:
+            return self
+        kinds = {"search": "search_gain", "refine": "citation_gain"}
+        if (kind := kinds.get(self.env.kind)) is None:
+            raise ValueError("credit pays searches or citations, and an env that thinks makes none; leave it out")
+        if kind != self.credit.kind:
+            raise ValueError(
+                f'credit.kind = "{self.credit.kind}" has nothing to pay where env.kind = "{self.env.kind}"; '
+                f'set "{kind}"'
+            )
         return self
 
     @model_validator(mode="after")

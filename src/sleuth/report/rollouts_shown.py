@@ -20,7 +20,7 @@ from sleuth.types import SleuthError
 MOST_STEPS = 12
 MOST_GROUPS = 8
 MOST_BYTES = 1_200_000
-COLUMNS = [name for name in SCHEMA.names if name not in ("source", "credit")]
+COLUMNS = [name for name in SCHEMA.names if name not in ("source", "credits")]
 
 T = TypeVar("T")
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 
 from sleuth.types import Group, Reward, Score
 
 
 class TotalReward:
-    """The weighted sum of several rewards, credits to single segments included. Where one of them is missing, so is the
+    """The weighted sum of several rewards, credits to single tokens included. Where one of them is missing, so is the
     sum: half a reward is another reward. Parts stay unweighted; the note is the first that there is."""
 
     def __init__(self, rewards: Sequence[Reward], weights: Sequence[float]) -> None:
@@ -28,9 +29,10 @@ class TotalReward:
         if missing:
             return Score(value=None, parts=parts, note=missing[0])
         value = sum(weight * (score.value or 0.0) for weight, score in zip(self.weights, scores, strict=True))
-        credit: dict[int, float] = {}
-        for weight, score in zip(self.weights, scores, strict=True):
-            for segment, paid in score.credit.items():
-                credit[segment] = credit.get(segment, 0.0) + weight * paid
+        credits = tuple(
+            replace(credit, value=weight * credit.value)
+            for weight, score in zip(self.weights, scores, strict=True)
+            for credit in score.credits
+        )
         note = next((score.note for score in scores if score.note), "")
-        return Score(value=value, parts=parts, note=note, credit=credit)
+        return Score(value=value, parts=parts, note=note, credits=credits)

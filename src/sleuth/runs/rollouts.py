@@ -19,6 +19,7 @@ from sleuth.runs.atomic import replacing_file
 from sleuth.types import (
     Action,
     Continuation,
+    Credit,
     Episode,
     Evidence,
     Group,
@@ -56,6 +57,14 @@ _EVIDENCE = pa.struct(
 )
 _CONTINUATION = pa.struct([("document", pa.string()), ("prefix", _SEGMENT), ("suffix", _SEGMENT)])
 _RUBRIC = pa.struct([("title", pa.string()), ("description", pa.string()), ("wanted", pa.bool_())])
+_CREDIT = pa.struct(
+    [
+        ("segment", pa.int32()),
+        ("value", pa.float64()),
+        ("begin", pa.int32()),
+        ("end", pa.int32()),
+    ]  # no end: to its last
+)
 SCHEMA = pa.schema(
     [
         ("group", pa.int32()),  # counts the groups of the file: a step may ask one question twice
@@ -76,7 +85,7 @@ SCHEMA = pa.schema(
         ("score", pa.float64()),  # null: missing
         ("parts", pa.map_(pa.string(), pa.float64())),  # null: the group was never scored
         ("note", pa.string()),
-        ("credit", pa.map_(pa.int32(), pa.float64())),
+        ("credits", pa.list_(_CREDIT)),
         ("advantage", pa.float64()),  # null: missing, or the group was not trained
         ("segments", pa.list_(_SEGMENT)),
         ("actions", pa.list_(_ACTION)),
@@ -147,7 +156,7 @@ def _score_row(score: Score | None) -> dict[str, Any]:
         "score": score.value,
         "parts": list(score.parts.items()),
         "note": score.note,
-        "credit": list(score.credit.items()),
+        "credits": [asdict(credit) for credit in score.credits],
     }
 
 
@@ -221,7 +230,8 @@ def _evidence(row: Mapping[str, Any] | None) -> Evidence | None:
 
 
 def _score(row: Mapping[str, Any]) -> Score:
-    return Score(value=row["score"], parts=dict(row["parts"]), note=row["note"], credit=dict(row["credit"]))
+    credits = tuple(Credit(**credit) for credit in row["credits"] or ())
+    return Score(value=row["score"], parts=dict(row["parts"]), note=row["note"], credits=credits)
 
 
 def _trajectory(row: Mapping[str, Any]) -> Trajectory:

@@ -31,9 +31,11 @@ from sleuth.types import Episode, Passage, Segment, Task
 class CitationGain:
     """One snippet and one claim, the `number`-th of its answer, from 0, which may have `cited` it: `value` is the
     log-probability, in nats, of the `tokens` of the claim, and of the thought before it, with the snippet's words in
-    the tool output minus without them.
+    the tool output minus without them. The claim and the tag around it are the tokens from
+    `begin` to before `end` of the trajectory's segment number `segment`.
 
-    `CitationGain(number=0, claim="Ada was born in Tarn.", snippet="a1", cited=True, value=5.2, tokens=8)`.
+    `CitationGain(number=0, claim="Ada was born in Tarn.", snippet="a1", cited=True, value=5.2, tokens=8, segment=1,
+    begin=4, end=17)`.
     """
 
     number: int
@@ -42,6 +44,9 @@ class CitationGain:
     cited: bool
     value: float
     tokens: int
+    segment: int
+    begin: int
+    end: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +59,9 @@ class _Claim:
     ids: tuple[str, ...]
     read: tuple[bool, ...]
     others: frozenset[str]
+    segment: int
+    begin: int
+    end: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,12 +72,19 @@ class _Case:
 
 
 def citation_gains(
-    model: PreTrainedModel, renderer: Renderer, setting: Setting, episodes: Sequence[Episode], *, budget: int
+    model: PreTrainedModel,
+    renderer: Renderer,
+    setting: Setting,
+    episodes: Sequence[Episode],
+    *,
+    budget: int,
+    temperature: float = 1.0,
 ) -> list[list[CitationGain]]:
     """By episode of a refiner, what each snippet was worth to each claim that cites any. A snippet whose words do not
     stand in what was read has none, and so has a claim whose ids nothing has."""
     cases = [list(_cases(episode, setting, renderer)) for episode in episodes]
-    read = iter(read_twice(model, [case.telling for of_episode in cases for case in of_episode], budget=budget))
+    tellings = [case.telling for of_episode in cases for case in of_episode]
+    read = iter(read_twice(model, tellings, budget=budget, temperature=temperature))
     return [[_gain(case, next(read).gained) for case in of_episode] for of_episode in cases]
 
 
@@ -81,22 +96,26 @@ def _gain(case: _Case, gained: Sequence[float]) -> CitationGain:
         cited=case.snippet in case.claim.ids,
         value=sum(gained),
         tokens=sum(case.claim.read),
+        segment=case.claim.segment,
+        begin=case.claim.begin,
+        end=case.claim.end,
     )
 
 
 def _cases(episode: Episode, setting: Setting, renderer: Renderer) -> Iterator[_Case]:
     evidence = episode.task.evidence
-    answer = next((one for one in episode.trajectory.segments if one.author == "policy"), None)
-    if evidence is None or answer is None:
+    segments = episode.trajectory.segments
+    at = next((at for at, segment in enumerate(segments) if segment.author == "policy"), None)
+    if evidence is None or at is None:
         return
-    before = episode.trajectory.segments[: episode.trajectory.segments.index(answer)]
+    before, answer = segments[:at], segments[at]
     told = {snippet.id: _without(episode.task, snippet) for snippet in evidence.snippets}
     prompts = {
         id_: renderer.render_all(asyncio.run(setting.env(task).open()).pieces)
         for id_, task in told.items()
         if task is not None
     }
-    for claim in _claims(answer, setting.dialect.think, renderer):
+    for claim in _claims(answer, at, setting.dialect.think, renderer):
         if not set(claim.ids) & prompts.keys():
             continue
         as_it_is = _row(before, answer, claim.read)
@@ -106,14 +125,15 @@ def _cases(episode: Episode, setting: Setting, renderer: Renderer) -> Iterator[_
             yield _Case(claim=claim, snippet=id_, telling=telling)
 
 
-def _claims(answer: Segment, think: Tags, renderer: Renderer) -> Iterator[_Claim]:
-    """What stands in tags behind the thought, if there is one."""
+def _claims(answer: Segment, segment: int, think: Tags, renderer: Renderer) -> Iterator[_Claim]:
+    """What stands in tags behind the thought, if there is one, in the `segment`-th segment."""
     thought = answer.text.find(think.close)
     spans = [span for span in tag_spans(answer.text) if span[0] > thought]
     thinking = _tokens_within(answer, 0, thought, renderer)
     named = {id_ for *_, ids in spans for id_ in ids} if any(thinking) else set[str]()
     for number, (begin, end, ids) in enumerate(spans):
         read = _tokens_within(answer, begin, end, renderer)
+        tag = _tokens_within(answer, answer.text.rfind("<", 0, begin), answer.text.find(">", end) + 1, renderer)
         if any(read):
             yield _Claim(
                 number=number,
@@ -121,6 +141,9 @@ def _claims(answer: Segment, think: Tags, renderer: Renderer) -> Iterator[_Claim
                 ids=ids,
                 read=tuple(map(or_, read, thinking)),
                 others=frozenset(named.difference(ids)),
+                segment=segment,
+                begin=tag.index(True),
+                end=len(tag) - tag[::-1].index(True),
             )
 
 

@@ -91,7 +91,7 @@ class Learner:
         tasks = played_tasks(stage, self.tokenizer)
         self.order = EndlessOrder(tasks, seed=run.key, taken=saved.state["asked"] if saved else 0)
         self.setting = setting_of(stage.env, self.tokenizer, self.order.items)
-        if stage.credit is not None:
+        if stage.credit is not None and stage.credit.kind == "search_gain":
             require_text(self.setting.dialect)
         self.ranks = run.ranks
         first = self.ranks.first  # who alone asks judges
@@ -285,7 +285,7 @@ class Learner:
                 recipe,
                 self.model,
                 self.renderer,
-                self.setting.dialect,
+                self.setting,
                 budget=budget,
                 temperature=self.stage.sampling.temperature,
                 ranks=self.ranks,

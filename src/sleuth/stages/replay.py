@@ -119,7 +119,7 @@ def replay(
 
 def _with_credits_of(recorded: Group, group: Group) -> Group:
     scores = zip(group.scores, recorded.scores, strict=True)
-    return replace(group, scores=tuple(replace(score, credit=was.credit) for score, was in scores))
+    return replace(group, scores=tuple(replace(score, credits=was.credits) for score, was in scores))
 
 
 def _begin_before(run: StageRun, stage: GrpoRecipe, step: int) -> Begun:

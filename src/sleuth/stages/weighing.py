@@ -24,16 +24,17 @@ def teaches(groups: Sequence[Group], advantages: Advantages, stage: GrpoRecipe) 
     """Whether anything pulls on the weights. Where nothing does there is no update, and the schedule waits: a step of
     the optimiser would move the weights all the same, by its momentum."""
     return bool(stage.loss.beta) or any(
-        advantage or any(score.credit.values()) for _, score, advantage in _weighed(groups, advantages)
+        advantage or any(credit.value for credit in score.credits)
+        for _, score, advantage in _weighed(groups, advantages)
     )
 
 
 def training_batch(groups: Sequence[Group], advantages: Advantages, stage: GrpoRecipe) -> Batch:
     """The trajectories that are in the loss, with the weights of all their tokens. Those that an episode links share
-    its advantage, and count as one where rows are counted; what its score credits to single segments is added in the
-    last of them."""
+    its advantage, and count as one where rows are counted; what its score credits to single tokens is added in the last
+    of them."""
     rows = [
-        trajectory_row(trajectory, advantage, story, credit=score.credit if trajectory is episode.trajectory else None)
+        trajectory_row(trajectory, advantage, story, credits=score.credits if trajectory is episode.trajectory else ())
         for story, (episode, score, advantage) in enumerate(_weighed(groups, advantages))
         for trajectory in episode.trajectories
     ]
