@@ -39,7 +39,10 @@ from sleuth.recipe import (
     WinRateRecipe,
 )
 from sleuth.recipe.envs import ThoughtEnvRecipe
-from sleuth.recipe.stages import EvaluateRecipe, GrpoRecipe, SupervisedRecipe, WarmStartRecipe
+from sleuth.recipe.evaluate import EvaluateRecipe
+from sleuth.recipe.grpo import GrpoRecipe
+from sleuth.recipe.supervised import SupervisedRecipe
+from sleuth.recipe.warm_start import WarmStartRecipe
 from sleuth.render import Renderer, encode
 from sleuth.runs.memory import peak_memory
 from sleuth.runs.run_folder import RunFolder

@@ -23,7 +23,7 @@ from sleuth.learn.batch import Batch
 from sleuth.learn.losses import token_weights
 from sleuth.learn.objective import PolicyLoss, policy_objective
 from sleuth.learn.vocabulary import chosen_logprobs
-from sleuth.recipe.stages import NAMED_LOSSES, LossRecipe
+from sleuth.recipe.loss import NAMED_LOSSES, LossRecipe
 from sleuth.recipe.toml_writer import emit_table
 
 FIXTURES = Path(__file__).parent / "fixtures"

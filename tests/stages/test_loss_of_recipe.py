@@ -7,7 +7,7 @@ import pytest
 
 from sleuth.build import policy_loss_of
 from sleuth.learn.objective import PolicyLoss
-from sleuth.recipe.stages import NAMED_LOSSES, LossRecipe, SamplingRecipe
+from sleuth.recipe.loss import NAMED_LOSSES, LossRecipe, SamplingRecipe
 
 ELSEWHERE = {"setting", "advantage", "std_floor", "normalise", "constant"}
 """Keys of `[stage.loss]` that act before the loss: on advantages and on weights."""

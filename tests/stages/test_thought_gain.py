@@ -15,7 +15,7 @@ from sleuth.envs.thought import thinking_of
 from sleuth.learn.optim import Optimisation
 from sleuth.learn.policy import Policy
 from sleuth.recipe import GainRecipe, load_recipe
-from sleuth.recipe.stages import GrpoRecipe
+from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.render import Renderer
 from sleuth.stages.thought_gain import GainScorer
 from sleuth.stages.weighing import advantages_of, training_batch

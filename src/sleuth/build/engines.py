@@ -12,7 +12,7 @@ from sleuth.engines.local import LocalEngine
 from sleuth.engines.members import find_members
 from sleuth.engines.pool import PoolEngine, PoolLimits
 from sleuth.engines.stops import end_tokens
-from sleuth.recipe.stages import GrpoRecipe
+from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.types import Engine
 
 

@@ -9,7 +9,7 @@ from sleuth.learn.masters import Holding, MasterWeights
 from sleuth.learn.objective import PolicyLoss
 from sleuth.learn.optim import Optimisation
 from sleuth.ranks import Ranks
-from sleuth.recipe.stages import GrpoRecipe
+from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.recipe.training import LoraRecipe, TrainingRecipe
 
 

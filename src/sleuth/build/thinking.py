@@ -17,7 +17,7 @@ from sleuth.dialects import DIALECTS
 from sleuth.envs.thought import ThoughtEnv, ThoughtLimits
 from sleuth.recipe.data import QuestionsRecipe
 from sleuth.recipe.envs import ThoughtEnvRecipe
-from sleuth.recipe.stages import GrpoRecipe
+from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.recipe.text import PlacesRecipe, TextRecipe
 from sleuth.render import Renderer, check_writable, decode
 from sleuth.types import Continuation, Document, Env, Piece, Segment, SleuthError, Task

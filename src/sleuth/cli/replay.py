@@ -29,7 +29,7 @@ def replay(
     from sleuth.cli.watching import watched
     from sleuth.pipeline import trained_stages
     from sleuth.recipe import load_recipe
-    from sleuth.recipe.stages import GrpoRecipe
+    from sleuth.recipe.grpo import GrpoRecipe
     from sleuth.runs.run_folder import RunFolder
     from sleuth.stages.replay import replay as replayed
 

@@ -29,8 +29,8 @@ def rescore(
     """
     from sleuth.cli.watching import watched
     from sleuth.pipeline import trained_stages
+    from sleuth.recipe.grpo import GrpoRecipe
     from sleuth.recipe.parts import load_rewards
-    from sleuth.recipe.stages import GrpoRecipe
     from sleuth.runs.run_folder import RunFolder
     from sleuth.stages.rescoring import rescore as rescored
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from sleuth.recipe.judges import ContinuationJudgeTable, HttpJudgeRecipe
-from sleuth.recipe.stages import SamplingRecipe
+from sleuth.recipe.loss import SamplingRecipe
 from sleuth.recipe.strict import FilePath, Name, Row, StrictModel
 from sleuth.recipe.text import TextRecipe
 from sleuth.recipe.training import TrainingRecipe

@@ -9,12 +9,15 @@ from pydantic import Field, NonNegativeInt, model_validator
 
 from sleuth.recipe.data import AnsweredRowsRecipe
 from sleuth.recipe.envs import EnvRecipe, RefineEnvRecipe, ThoughtEnvRecipe
+from sleuth.recipe.evaluate import EvaluateRecipe
+from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.recipe.preference import OnlineDpoRecipe, WinRateRecipe
 from sleuth.recipe.probe import ProbeRecipe
 from sleuth.recipe.reason import ReasonRecipe
 from sleuth.recipe.rewards import RewardRecipe
-from sleuth.recipe.stages import EvaluateRecipe, GrpoRecipe, SupervisedRecipe, WarmStartRecipe
 from sleuth.recipe.strict import Name, Row, StrictModel
+from sleuth.recipe.supervised import SupervisedRecipe
+from sleuth.recipe.warm_start import WarmStartRecipe
 
 StageRecipe = Annotated[
     SupervisedRecipe

@@ -17,7 +17,7 @@ from sleuth.evaluation.citation_figures import FIGURES as CITATION_FIGURES
 from sleuth.evaluation.citation_figures import citation_figures, citation_value
 from sleuth.evaluation.metrics import compatible_scores, episode_figures, outcome_counts
 from sleuth.evaluation.suite_figures import mean_over_sets, record_values, set_figures
-from sleuth.recipe.stages import EvaluateRecipe
+from sleuth.recipe.evaluate import EvaluateRecipe
 from sleuth.stages.eval_file import read_eval, write_eval
 from sleuth.stages.examination import Examination
 from sleuth.stages.stage_run import StageRun

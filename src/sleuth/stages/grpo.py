@@ -33,7 +33,7 @@ from sleuth.engines.stops import end_tokens
 from sleuth.learn.advantages import has_signal
 from sleuth.learn.policy import NotFiniteError, Policy, frozen_copy, no_update
 from sleuth.recipe.envs import SearchEnvRecipe
-from sleuth.recipe.stages import GrpoRecipe
+from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.render import Renderer
 from sleuth.rollout import Rollout
 from sleuth.runs.checkpoints import step_name

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from sleuth.build import Bench, dialect_in, optimisation_of, policy_loss_of, reward_of
 from sleuth.learn.policy import Policy, frozen_copy
-from sleuth.recipe.stages import GrpoRecipe
+from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.render import load_tokenizer
 from sleuth.rollout import scored
 from sleuth.runs.checkpoints import load_state, step_name, step_of

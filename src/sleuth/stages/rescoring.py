@@ -13,8 +13,8 @@ from sleuth.build import Bench, dialect_in, require_gradable, reward_of, reward_
 from sleuth.evaluation.intervals import Measured, bootstrap_mean, share
 from sleuth.evaluation.rank_agreement import kendall_tau_b
 from sleuth.learn.advantages import has_signal
+from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.recipe.rewards import JudgedPartRecipe, RewardRecipe
-from sleuth.recipe.stages import GrpoRecipe
 from sleuth.render import load_tokenizer
 from sleuth.rollout import scored
 from sleuth.runs.checkpoints import step_name

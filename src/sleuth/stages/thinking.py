@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from sleuth.build import ThoughtSetting
-from sleuth.recipe.stages import GrpoRecipe
+from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.rewards.thoughts.signs import thought_signs
 from sleuth.stages.memory import TokenBudget
 from sleuth.stages.thought_gain import GainScorer, gain_in

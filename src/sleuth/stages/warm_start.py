@@ -14,7 +14,7 @@ from sleuth.build import Setting, answer_scorer_of, played_tasks, reward_spec_of
 from sleuth.data.questions import questions_hash
 from sleuth.learn.batch import Row, collate
 from sleuth.recipe.envs import EnvRecipe, SearchEnvRecipe, TrainedEnvRecipe
-from sleuth.recipe.stages import HintRecipe, WarmStartRecipe
+from sleuth.recipe.warm_start import HintRecipe, WarmStartRecipe
 from sleuth.render import Renderer
 from sleuth.stages.endless_order import EndlessOrder
 from sleuth.stages.examination import Examination

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from sleuth.learn.advantages import group_advantages
 from sleuth.learn.batch import Batch, collate, trajectory_row
-from sleuth.recipe.stages import GrpoRecipe
+from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.stages.step_figures import Advantages, values_of
 from sleuth.types import Episode, Group, Score
 

@@ -1,0 +1,160 @@
+"""`kind = "grpo"`: episodes that are played, and paid by how much better than their siblings they did."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Discriminator, Field, NonNegativeInt, PositiveInt, Tag, model_validator
+
+from sleuth.recipe.credit import CreditRecipe
+from sleuth.recipe.data import QuestionsRecipe
+from sleuth.recipe.engines import PoolRecipe
+from sleuth.recipe.envs import RefineEnvRecipe, ThoughtEnvRecipe, TrainedEnvRecipe
+from sleuth.recipe.loss import LossRecipe, SamplingRecipe
+from sleuth.recipe.rewards import GainRecipe, RewardTable, SuffixRecipe
+from sleuth.recipe.strict import NO_KIND, Name, Row
+from sleuth.recipe.text import PlacesRecipe, TextRecipe
+from sleuth.recipe.training import TrainingRecipe
+
+REFINER_REWARDS = ("citation", "rubric", "format")
+"""What can be paid for where nothing is searched and no answer is short."""
+THOUGHT_REWARDS = ("gain", "suffix")
+"""What can be paid for where a text is thought about."""
+
+
+def _kind_of_data(table: Any) -> str:
+    kind = table.get("kind") if isinstance(table, dict) else getattr(table, "kind", None)
+    return NO_KIND if kind is None else str(kind)
+
+
+PlayedDataRecipe = Annotated[
+    Annotated[QuestionsRecipe, Tag(NO_KIND)]
+    | Annotated[TextRecipe, Tag("text")]
+    | Annotated[PlacesRecipe, Tag("places")],
+    Discriminator(_kind_of_data),
+]
+"""What episodes are about: questions, whose table says no kind, or texts to think about."""
+
+
+class GrpoRecipe(TrainingRecipe):
+    """Group-relative policy optimisation (arXiv:2402.03300) of episodes in an environment."""
+
+    kind: Literal["grpo"]
+    name: Name = "grpo"
+    """What the stage is called in the run folder."""
+    prompts_per_step: PositiveInt
+    """Questions in one optimiser step."""
+    samples_per_prompt: Annotated[int, Field(ge=2)]
+    """Siblings of a group: episodes for one question."""
+    slots: PositiveInt = 64
+    """Episodes the in-process engine plays at once; changes memory and speed."""
+    context: PositiveInt
+    """Longest episode in tokens, prompt included."""
+    replace_no_signal: NonNegativeInt = 0
+    """How many more rounds of questions a step may play to replace groups whose scores are all equal."""
+    probe_prompts: NonNegativeInt = 32
+    """Questions of the small probe that the stage plays beside its training; 0 leaves it out."""
+    red_team_every: NonNegativeInt = 50
+    """Steps after which, with an env that refines, known tricks are scored by the reward beside honest answers, as they
+    are before the first; 0 leaves that out."""
+    min_siblings: Annotated[int, Field(ge=2)] = 2
+    """A group with fewer scored siblings is dropped and counted."""
+    max_missing_fraction: Annotated[float, Field(ge=0, le=1)] = 0.5
+    """Above this share of missing scores in a step the run stops and says why."""
+    data: PlayedDataRecipe
+    env: TrainedEnvRecipe
+    engine: PoolRecipe | None = None
+    """Servers that write the episodes; absent: the engine in this process does."""
+    sampling: SamplingRecipe = SamplingRecipe()
+    reward: Annotated[Row[RewardTable], Field(min_length=1)]
+    credit: CreditRecipe | None = None
+    """What a search or a citation is paid by itself; absent: nothing."""
+    loss: LossRecipe = LossRecipe()
+
+    @model_validator(mode="after")
+    def _group_fits(self) -> Self:
+        if self.min_siblings > self.samples_per_prompt:
+            raise ValueError(
+                f"min_siblings = {self.min_siblings} is more than samples_per_prompt = {self.samples_per_prompt}, "
+                "so every group would be dropped"
+            )
+        key = "thought_tokens" if isinstance(self.env, ThoughtEnvRecipe) else "turn_tokens"
+        tokens = getattr(self.env, key)
+        if tokens is not None and tokens >= self.context:
+            raise ValueError(f"env.{key} = {tokens} leaves no room for a prompt in context = {self.context}")
+        return self
+
+    @model_validator(mode="after")
+    def _texts_are_thought_about(self) -> Self:
+        thinks = isinstance(self.env, ThoughtEnvRecipe)
+        if thinks and isinstance(self.data, QuestionsRecipe):
+            raise ValueError('data.kind is missing: an env that thinks reads texts; set kind = "places" or "text"')
+        if not thinks and not isinstance(self.data, QuestionsRecipe):
+            raise ValueError(
+                f'data.kind = "{self.data.kind}" is for env.kind = "thought"; "{self.env.kind}" asks questions'
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _gains_are_known_late(self) -> Self:
+        gains = [reward for reward in self.reward if isinstance(reward, GainRecipe)]
+        if len(gains) > 1:
+            raise ValueError('reward has kind = "gain" twice; leave one of them out')
+        if gains and self.replace_no_signal:
+            raise ValueError(
+                f"replace_no_signal = {self.replace_no_signal} needs scores while episodes are played, and gains are "
+                "told behind them all; leave it out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _servers_have_whole_weights(self) -> Self:
+        if self.engine is not None and self.lora is not None:
+            raise ValueError("lora is trained with the engine in this process; leave [stage.engine] out, or lora")
+        return self
+
+    @model_validator(mode="after")
+    def _what_is_old_is_corrected(self) -> Self:
+        loss = self.loss
+        if self.engine is not None and self.engine.ahead and loss.old == "learner" and loss.tis_cap is None:
+            raise ValueError(
+                'engine.ahead = 1 trains on what older weights wrote, and loss.old = "learner" takes it for its own: '
+                'set loss.old = "sampler", or loss.tis_cap'
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _credit_has_something_to_pay(self) -> Self:
+        if self.credit is None:
+            return self
+        kinds = {"search": "search_gain", "refine": "citation_gain"}
+        if (kind := kinds.get(self.env.kind)) is None:
+            raise ValueError("credit pays searches or citations, and an env that thinks makes none; leave it out")
+        if kind != self.credit.kind:
+            raise ValueError(
+                f'credit.kind = "{self.credit.kind}" has nothing to pay where env.kind = "{self.env.kind}"; '
+                f'set "{kind}"'
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _rewards_read_what_is_written(self) -> Self:
+        for index, reward in enumerate(self.reward if isinstance(self.env, RefineEnvRecipe) else ()):
+            if reward.kind not in REFINER_REWARDS:
+                raise ValueError(
+                    f'reward.{index}.kind = "{reward.kind}" reads the answer of a search; an env that refines is paid '
+                    f"by {' or '.join(json.dumps(kind) for kind in REFINER_REWARDS)}"
+                )
+        for index, reward in enumerate(self.reward):
+            if (reward.kind in THOUGHT_REWARDS) != isinstance(self.env, ThoughtEnvRecipe):
+                raise ValueError(
+                    f'reward.{index}.kind = "{reward.kind}": an env that thinks is paid by '
+                    f"{' or '.join(json.dumps(kind) for kind in THOUGHT_REWARDS)}, and no other is"
+                )
+            if isinstance(reward, SuffixRecipe) and not getattr(self.env, "suffix_tokens", 0):
+                raise ValueError(
+                    f'reward.{index}.kind = "suffix" judges what is written behind a thought: set env.suffix_tokens, '
+                    "such as 128"
+                )
+        return self

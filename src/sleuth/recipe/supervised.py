@@ -1,0 +1,51 @@
+"""`kind = "supervised"`: text that is imitated."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, NonNegativeFloat, PositiveInt, model_validator
+
+from sleuth.recipe.data import AnsweredRowsRecipe, WorldTextRecipe
+from sleuth.recipe.envs import RefineEnvRecipe
+from sleuth.recipe.strict import Name, Row
+from sleuth.recipe.text import HeldOutThoughtsRecipe, TextRecipe, ThoughtTextRecipe
+from sleuth.recipe.training import InitRecipe, TrainingRecipe
+
+
+class SupervisedRecipe(TrainingRecipe):
+    """Next-token prediction on rows of text."""
+
+    kind: Literal["supervised"]
+    name: Name = "supervised"
+    """What the stage is called in the run folder."""
+    rows_per_step: PositiveInt
+    """Rows of text in one optimiser step."""
+    source_weight: NonNegativeFloat = 1.0
+    """How much a token of source text (passages, documents) counts in the loss, where a token of a teacher (answers,
+    thoughts) counts 1; 0 teaches the teacher's alone."""
+    data: Annotated[WorldTextRecipe | AnsweredRowsRecipe | TextRecipe | ThoughtTextRecipe, Field(discriminator="kind")]
+    held_out: HeldOutThoughtsRecipe | None = None
+    """Thoughts on which the stage measures, before its first step and at each save, what it has learned of them and
+    what they do for the text behind them; absent: nothing."""
+    env: RefineEnvRecipe | None = None
+    """What asks for the answers of kind = "rows"; absent: that of the nearest `grpo` stage."""
+    tokens: Row[Annotated[str, Field(min_length=1)]] = ()
+    """Texts that become one token each, such as tags, where the tokenizer writes them with several."""
+    init: InitRecipe | None = None
+    """Start from random weights of this shape instead of the recipe's model."""
+
+    @model_validator(mode="after")
+    def _text_fits(self) -> Self:
+        if self.env is not None and not isinstance(self.data, AnsweredRowsRecipe):
+            raise ValueError(f'env asks for the answers of data.kind = "rows"; "{self.data.kind}" is taught as it is')
+        if self.lora is not None and (self.init is not None or self.tokens):
+            raise ValueError(
+                "lora trains beside frozen weights: those of init and the embeddings of tokens would stay random; "
+                "leave lora out here, and set it in a later stage"
+            )
+        if self.init is not None and not isinstance(self.data, WorldTextRecipe):
+            raise ValueError('init has a tokenizer made for data.kind = "world_text" alone; name a model instead')
+        if self.source_weight == 0 and isinstance(self.data, TextRecipe):
+            raise ValueError('source_weight = 0 leaves nothing to learn of data.kind = "text", which is all source')
+        return self
