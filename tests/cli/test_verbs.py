@@ -86,7 +86,22 @@ def test_mistakes_end_with_status_2_and_one_line(folder: Path, tmp_path: Path) -
         ),
         (
             ("index", folder / "corpus.jsonl", tmp_path / "i", "--encoder", "e"),
-            "a bm25 index has no vectors",
+            "--encoder is for vectors, and a bm25 index has none",
+        ),
+        (
+            ("index", folder / "corpus.jsonl", tmp_path / "i", "--pooling", "cls"),
+            "--pooling is for vectors, and a bm25",
+        ),
+        (
+            ("index", folder / "corpus.jsonl", tmp_path / "i", "--kind", "hybrid", "--encoder", "e", "--faiss", "f"),
+            "--faiss opens an index as dense",
+        ),
+        (
+            (
+                *("index", folder / "corpus.jsonl", tmp_path / "i", "--kind", "dense", "--encoder", "e"),
+                *("--faiss", "f", "--vectors", "flat"),
+            ),
+            "--vectors is for vectors that are made",
         ),
         (("retriever", tmp_path / "none"), "no index here; make one with `sleuth index"),
         (("retriever", folder / "index", "--host", "192.0.2.1"), "cannot listen there"),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from sleuth.cli.modes import Mode
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
@@ -17,7 +18,17 @@ if TYPE_CHECKING:
     from sleuth.retrieval.writing import Progress
 
 
+ENCODING = frozenset({"kind", "encoder", "query_prefix", "passage_prefix", "pooling", "as_json"})
+BM25 = Mode(uses=frozenset({"kind", "as_json"}), why="is for vectors, and a bm25 index has none; add --kind dense")
+DENSE = Mode(uses=ENCODING | {"vectors"}, why="has no part here")
+ADOPTED = Mode(uses=ENCODING | {"faiss"}, why="is for vectors that are made, and --faiss opens some that are there")
+HYBRID = Mode(
+    uses=ENCODING | {"vectors"}, why="opens an index as dense; leave it out to encode the corpus for a hybrid one"
+)
+
+
 def index(
+    typed: typer.Context,
     corpus: Annotated[
         Path, typer.Argument(metavar="CORPUS", help="Passages: .jsonl, .jsonl.gz or .parquet, or hf://OWNER/NAME/FILE.")
     ],
@@ -46,10 +57,7 @@ def index(
     """
     from sleuth.cli.watching import watched
 
-    if kind == "bm25" and (encoder or faiss):
-        raise SleuthError(f"--{'encoder' if encoder else 'faiss'}: a bm25 index has no vectors; add --kind dense")
-    if kind == "hybrid" and faiss:
-        raise SleuthError("--faiss: opens an index as dense; leave it out to encode the corpus for a hybrid one")
+    {"bm25": BM25, "dense": ADOPTED if faiss else DENSE, "hybrid": HYBRID}[kind].require(typed)
     if kind != "bm25" and encoder is None:
         raise SleuthError(f"--kind {kind}: name the encoder too: --encoder MODEL, a folder or a hub id")
 
