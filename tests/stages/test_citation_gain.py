@@ -59,8 +59,9 @@ def test_a_snippet_is_worth_what_its_words_make_of_the_claim() -> None:
         key=(0,),
     )
     episode = asyncio.run(rollout.episode(setting.env(TASK), TASK, 0, 0))
-    [[gold, other]] = citation_gains(model, renderer, setting, [episode], budget=2048)
+    [[gold, other, invented]] = citation_gains(model, renderer, setting, [episode], budget=2048)
     assert [(one.snippet, one.cited, one.number) for one in (gold, other)] == [("a1", True, 0), ("b2", False, 0)]
+    assert (invented.snippet, invented.cited, invented.number, invented.value) == ("z9", True, 1, 0.0)
     assert gold.claim == other.claim == "Hedan Verridge was born in Hinheim."
 
     @torch.no_grad()
@@ -163,8 +164,9 @@ def test_a_refiners_probe_tells_cited_from_other_snippets(monkeypatch: pytest.Mo
     asked = examination.Examination(model=model, tokenizer=tokenizer, setting=setting, context=1000)
     found = probe(asked, [TASK])
     assert (found.arms, found.searches, found.passages) == ({}, {}, {})
-    cited, other = found.records
-    assert found.snippets["cited"]["gain"].value == cited["value"]
+    cited, other, invented = found.records
+    assert invented["value"] == 0
+    assert found.snippets["cited"]["gain"].value == pytest.approx(cited["value"] / 2)
     assert found.snippets["not cited"]["gain"].value == other["value"]
     assert found.snippets["cited"]["ahead"].value == float(cited["value"] > other["value"])
     assert found.as_json().keys() == {"snippets", "margin", "records"}

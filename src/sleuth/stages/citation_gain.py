@@ -66,9 +66,11 @@ class _Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Case:
+    """`telling` is None for a snippet that there is not."""
+
     claim: _Claim
     snippet: str
-    telling: Telling
+    telling: Telling | None
 
 
 def citation_gains(
@@ -80,12 +82,14 @@ def citation_gains(
     budget: int,
     temperature: float = 1.0,
 ) -> list[list[CitationGain]]:
-    """By episode of a refiner, what each snippet was worth to each claim that cites any. A snippet whose words do not
-    stand in what was read has none, and so has a claim whose ids nothing has."""
+    """By episode of a refiner, what each snippet was worth to each claim that cites any. One that there is not is worth
+    0 to the claim that cites it; one whose words do not stand in what was read is left out."""
     cases = [list(_cases(episode, setting, renderer)) for episode in episodes]
-    tellings = [case.telling for of_episode in cases for case in of_episode]
+    tellings = [case.telling for of_episode in cases for case in of_episode if case.telling is not None]
     read = iter(read_twice(model, tellings, budget=budget, temperature=temperature))
-    return [[_gain(case, next(read).gained) for case in of_episode] for of_episode in cases]
+    return [
+        [_gain(case, () if case.telling is None else next(read).gained) for case in of_episode] for of_episode in cases
+    ]
 
 
 def _gain(case: _Case, gained: Sequence[float]) -> CitationGain:
@@ -116,6 +120,7 @@ def _cases(episode: Episode, setting: Setting, renderer: Renderer) -> Iterator[_
         if task is not None
     }
     for claim in _claims(answer, at, setting.dialect.think, renderer):
+        yield from (_Case(claim=claim, snippet=id_, telling=None) for id_ in claim.ids if id_ not in told)
         if not set(claim.ids) & prompts.keys():
             continue
         as_it_is = _row(before, answer, claim.read)
