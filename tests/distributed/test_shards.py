@@ -96,5 +96,7 @@ def test_state_of_one_world_size_goes_on_in_another(before: int, after: int, dty
         return
     bounds = {"rel": 1e-5, "near": 1e-7} if dtype == FP32 else {"rel": 2e-2, "near": NOISE}
     for found, wanted in zip(figures, expected, strict=True):
+        if dtype == BF16:  # by rounding, one of some thirty tokens may come to lie beyond the clip's bound
+            assert found.pop("clip_fraction") == pytest.approx(wanted.pop("clip_fraction"), abs=0.05)
         assert_same_figures(found, wanted, **bounds)
     assert apart(ours, whole) < (1e-5 if dtype == FP32 else 1e-2)
