@@ -18,11 +18,18 @@ NOISE = 5e-3
 """As far figures in 16 bits come apart in one process too, where the batch is cut otherwise."""
 
 
-def assert_same_figures(ours: dict[str, Any], theirs: dict[str, Any], rel: float = 1e-5, near: float = 1e-7) -> None:
+ROUNDED = {"rel": 2e-2, "near": NOISE, "clipped": 0.05}
+"""Bounds in 16 bits, where one token of some thirty may come to lie on the other side of the clip's bound."""
+
+
+def assert_same_figures(
+    ours: dict[str, Any], theirs: dict[str, Any], rel: float = 1e-5, near: float = 1e-7, clipped: float = 1e-7
+) -> None:
     assert ours.keys() == theirs.keys()
     for name in FIGURES:
+        bound = clipped if name == "clip_fraction" else near
         assert (ours[name] is None) == (theirs[name] is None), name
-        assert ours[name] is None or ours[name] == pytest.approx(theirs[name], rel=rel, abs=near), name
+        assert ours[name] is None or ours[name] == pytest.approx(theirs[name], rel=rel, abs=bound), name
     for name in EXACT:
         assert ours[name] == theirs[name], name
 
@@ -54,7 +61,7 @@ def test_weights_of_16_bits_are_stepped_through_masters_in_shards() -> None:
     (expected, weights), *_ = on_ranks(1, learners.trained, "update", "qwen3", BF16)
     for figures, ours in on_ranks(2, learners.trained, "update", "qwen3", BF16):
         for found, wanted in zip(figures, expected, strict=True):
-            assert_same_figures(found, wanted, rel=2e-2, near=NOISE)
+            assert_same_figures(found, wanted, **ROUNDED)
             assert 0 < found["changed_weights_fraction"] < 1
         assert all(weight.dtype == BF16 for weight in ours.values())
         assert apart(ours, weights) < 1e-2
@@ -64,7 +71,7 @@ def test_weights_of_16_bits_are_stepped_through_masters_in_shards() -> None:
 def test_adapters_in_shards_learn_what_they_learn_in_one_process(dtype: torch.dtype) -> None:
     pytest.importorskip("peft")
     (expected, weights), *_ = on_ranks(1, learners.trained, "update", "qwen3", dtype, True)
-    bounds = {"rel": 1e-5, "near": 1e-7} if dtype == FP32 else {"rel": 2e-2, "near": NOISE}
+    bounds = {} if dtype == FP32 else ROUNDED
     frozen = learners.model_of(dtype=dtype).state_dict()
     for figures, ours in on_ranks(2, learners.trained, "update", "qwen3", dtype, True):
         for found, wanted in zip(figures, expected, strict=True):
@@ -94,7 +101,7 @@ def test_state_of_one_world_size_goes_on_in_another(before: int, after: int, dty
         assert figures == expected
         assert all(torch.equal(ours[name], whole[name]) for name in whole)
         return
-    bounds = {"rel": 1e-5, "near": 1e-7} if dtype == FP32 else {"rel": 2e-2, "near": NOISE}
+    bounds = {} if dtype == FP32 else ROUNDED
     for found, wanted in zip(figures, expected, strict=True):
         assert_same_figures(found, wanted, **bounds)
     assert apart(ours, whole) < (1e-5 if dtype == FP32 else 1e-2)

@@ -1,11 +1,18 @@
 from __future__ import annotations
 
+from functools import partial
+from unittest.mock import patch
+
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from padded import whole
 
+from sleuth.learn import vocabulary
 from sleuth.learn.batch import Batch
-from sleuth.learn.logprobs import token_hits, token_logprobs
+from sleuth.learn.logprobs import token_hits, token_logprobs, token_loss
+from sleuth.learn.objective import PolicyLoss, policy_objective
 from sleuth.learn.prefix_tree import Pack
 
 FAMILIES = ["qwen3", "qwen2", "llama"]
@@ -90,3 +97,55 @@ def test_the_gradients_of_tokens_that_rows_share_add_up_in_the_same_order_every_
         return model.get_input_embeddings().weight.grad.numpy().tobytes()
 
     assert len({gradient() for _ in range(6)}) == 1
+
+
+LOSSES = [
+    PolicyLoss(),
+    PolicyLoss(old="sampler", clip_low=0.1, clip_high=0.1),
+    PolicyLoss(old="sampler", policy_loss="cispo", clip_low=1.0, clip_high=0.5),
+    PolicyLoss(tis_cap=1.2, temperature=0.7),
+    PolicyLoss(old="sampler", beta=0.1, kl="k2"),
+]
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 2**16), loss=st.sampled_from(LOSSES), chunk=st.sampled_from([1, 3, 1000]))
+def test_a_sum_over_tokens_has_the_same_value_and_gradient_with_less_work(make_model, seed, loss, chunk):
+    """On rows with a common beginning, so that tokens of the tree pull in several rows; in fp64, to 1e-10."""
+    draw = torch.Generator().manual_seed(seed)
+    common = torch.randint(40, (1, 6), generator=draw).expand(5, -1)
+    tokens = torch.cat([common, torch.randint(2, (5, 7), generator=draw)], dim=1)
+    trained = torch.rand(tokens.shape, generator=draw) < 0.6
+    trained[:, 0] = False
+    advantages, sampler, reference = (torch.randn(tokens.shape, generator=draw, dtype=torch.float64) for _ in range(3))
+    rows = Batch(
+        tokens=tokens,
+        lengths=torch.full((5,), tokens.shape[1]),
+        trained=trained,
+        advantages=advantages * trained,
+        weights=torch.rand(tokens.shape, generator=draw, dtype=torch.float64) * trained,
+        sampler_logprobs=(sampler - 3.5) * trained,
+    )
+    part, model = whole(rows), make_model().double()
+    measured = (reference - 3.5) * trained if loss.beta else None
+    logprobs, entropy = token_logprobs(model, part, temperature=loss.temperature)
+    plain, _ = policy_objective(part.rows, logprobs, measured, loss)
+    of_plain = torch.autograd.grad(plain, [*model.parameters()], allow_unused=True)
+    with patch.multiple(vocabulary, LEAST_ROWS=chunk, LOGITS_AT_ONCE=1):
+        share, told, of_told = token_loss(
+            model, part, partial(policy_objective, loss=loss), measured, temperature=loss.temperature
+        )
+        ours = torch.autograd.grad(share, [*model.parameters()], allow_unused=True)
+    for mine, theirs in ((share, plain), (told, logprobs), (of_told, entropy)):
+        torch.testing.assert_close(mine.detach(), theirs.detach(), rtol=0, atol=1e-10)
+    for mine, theirs in zip(ours, of_plain, strict=True):
+        if theirs is not None and mine is not None:
+            torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-10)
+        else:
+            assert mine is theirs is None
+
+
+def test_a_loss_that_looks_at_whole_rows_is_no_sum_over_tokens():
+    assert all(loss.is_sum_over_tokens for loss in LOSSES)
+    assert not PolicyLoss(old="sampler", ratio="sequence").is_sum_over_tokens
+    assert not PolicyLoss(sequence_mask=2.0).is_sum_over_tokens

@@ -6,7 +6,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sleuth.learn import vocabulary
-from sleuth.learn.vocabulary import chosen_logprobs
+from sleuth.learn.vocabulary import chosen_logprobs, pulled_logprobs
 
 
 def drawn(rows: int = 23, words: int = 40, bias: bool = False, dtype: torch.dtype = torch.float64):
@@ -33,6 +33,37 @@ def test_chunks_give_the_values_and_gradients_of_the_whole_softmax(monkeypatch, 
         torch.autograd.grad(ours, inputs, arrived), torch.autograd.grad(plain, inputs, arrived), strict=True
     ):
         torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("rows_at_once", [1, 7, 1000])
+def test_a_loss_that_is_told_chunk_by_chunk_has_the_value_and_gradients_of_the_whole(
+    monkeypatch, temperature, bias, rows_at_once
+):
+    """Here one that is not linear: each row's gradient depends on its own log-probability."""
+    monkeypatch.setattr(vocabulary, "LEAST_ROWS", rows_at_once)
+    monkeypatch.setattr(vocabulary, "LOGITS_AT_ONCE", 1)
+    head, hidden, targets = drawn(bias=bias)
+    weights = torch.randn(len(targets), dtype=torch.float64)
+
+    def pull(part, values):
+        return (weights[part] * values.square()).sum(), 2 * weights[part] * values
+
+    distribution = (head(hidden) / temperature).log_softmax(dim=-1)
+    plain = distribution[torch.arange(len(targets)), targets]
+    share, logprobs, entropy = pulled_logprobs(head, hidden, targets, temperature, pull)
+    torch.testing.assert_close(share, (weights * plain.square()).sum(), rtol=0, atol=1e-12)
+    torch.testing.assert_close(logprobs, plain.detach(), rtol=0, atol=1e-12)
+    torch.testing.assert_close(entropy, -(distribution.exp() * distribution).sum(-1).detach(), rtol=0, atol=1e-12)
+    assert not logprobs.requires_grad
+    inputs = [hidden, *head.parameters()]
+    for mine, theirs in zip(
+        torch.autograd.grad(3 * share, inputs),
+        torch.autograd.grad(3 * (weights * plain.square()).sum(), inputs),
+        strict=True,
+    ):
+        torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-11)
 
 
 class LargestResult(TorchDispatchMode):
@@ -62,6 +93,10 @@ def test_the_logits_of_a_large_vocabulary_never_exist_at_once():
         logprobs, _ = chosen_logprobs(head, hidden, targets, 1.0)
         logprobs.sum().backward()
     assert forward.elements * 2 * 16 <= rows * words
+    with LargestResult() as both:
+        share, *_ = pulled_logprobs(head, hidden, targets, 1.0, lambda part, values: (values.sum(), values))
+        share.backward()
+    assert both.elements * 2 * 16 <= rows * words
 
 
 def test_nothing_as_wide_as_the_vocabulary_is_kept_for_the_backward_pass():

@@ -18,7 +18,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
-from sleuth.learn.logprobs import token_logprobs
+from sleuth.learn.logprobs import TokenLoss, token_logprobs, token_loss
 from sleuth.learn.masters import BITS_OF, HALF, MasterWeights
 from sleuth.learn.prefix_tree import Pack
 from sleuth.ranks import Ranks
@@ -59,6 +59,12 @@ class Shards(MasterWeights):
     def logprobs(self, part: Pack, *, temperature: float) -> tuple[Tensor, Tensor]:
         """As `token_logprobs`; every rank asks at the same time, each for a pack of its own."""
         return self._computing(part, temperature)
+
+    def loss(
+        self, part: Pack, loss: TokenLoss, reference: Tensor | None, *, temperature: float
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """As `token_loss`; every rank asks at the same time, each for a pack of its own."""
+        return self._computing(part, temperature, loss, reference)
 
     def set_aside(self) -> None:
         """An update begins: the whole model makes room."""
@@ -155,14 +161,19 @@ class Shards(MasterWeights):
 
 
 class _Computing(nn.Module):
-    """What FSDP takes for the forward pass: log-probabilities of a pack, which read the head beside the body."""
+    """What FSDP takes for the forward pass: log-probabilities of a pack, or a loss of them, which read the head beside
+    the body."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
         self.model = model
 
-    def forward(self, part: Pack, temperature: float) -> tuple[Tensor, Tensor]:
-        return token_logprobs(self.model, part, temperature=temperature)
+    def forward(
+        self, part: Pack, temperature: float, loss: TokenLoss | None = None, reference: Tensor | None = None
+    ) -> tuple[Tensor, ...]:
+        if loss is None:
+            return token_logprobs(self.model, part, temperature=temperature)
+        return token_loss(self.model, part, loss, reference, temperature=temperature)
 
 
 def _hollow(model: PreTrainedModel, *, in_fp32: bool) -> PreTrainedModel:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -91,6 +91,11 @@ class Batch:
         """The rows with an advantage other than 0, or all rows where there is none."""
         rows = self.advantages.count_nonzero(dim=1).nonzero().flatten().tolist()
         return self.take(rows) if rows else self
+
+    def tokens_at(self, places: Tensor) -> Batch:
+        """Single tokens as one row: `places` (n,) count through the rows, one behind the other."""
+        of_tokens = self._map(lambda tensor: tensor.flatten()[places][None] if tensor.dim() == 2 else tensor)
+        return replace(of_tokens, lengths=self.lengths.new_tensor([len(places)]))
 
     def to(self, device: torch.device) -> Batch:
         """The same batch on another device."""

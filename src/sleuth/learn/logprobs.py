@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import cast
 
@@ -11,9 +11,14 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from sleuth.learn.attention import TREE_ATTENTION, Branches
+from sleuth.learn.batch import Batch
 from sleuth.learn.last_layer import sparing_last_layer, where_wanted
 from sleuth.learn.prefix_tree import Pack, PrefixTree
-from sleuth.learn.vocabulary import chosen_logprobs
+from sleuth.learn.vocabulary import Pull, chosen_logprobs, pulled_logprobs
+
+TokenLoss = Callable[[Batch, Tensor, Tensor | None], tuple[Tensor, dict[str, Tensor]]]
+"""(rows, their log-probabilities (R, T), those of a reference model) -> a sum over tokens, in which none is looked at
+beside another; and statistics of each token, (R, T) by name."""
 
 
 def token_logprobs(model: PreTrainedModel, pack: Pack, *, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
@@ -33,6 +38,46 @@ def token_logprobs(model: PreTrainedModel, pack: Pack, *, temperature: float = 1
     of_needed = chosen_logprobs(_head(model), hidden, tree.tokens[needed], temperature)  # (M,), (M,)
     logprobs, entropy = (_place(values, needed, tree, trained) for values in of_needed)
     return logprobs, entropy
+
+
+def token_loss(
+    model: PreTrainedModel, pack: Pack, loss: TokenLoss, reference: Tensor | None = None, *, temperature: float = 1.0
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The loss of a pack's trained tokens, to which each adds by itself, and, without gradient, what `token_logprobs`
+    tells.
+
+    Value and gradient are those of `loss(pack.rows, logprobs, reference)` on what `token_logprobs` tells, with less
+    work (`pulled_logprobs`). `reference` is (R, T) and handed on.
+    """
+    tree, trained = pack.tree, pack.rows.trained
+    hidden, needed = _predicting(model, tree, trained)  # (M, width), (M,)
+    pull = _pull(pack, needed, loss, reference)
+    share, *of_needed = pulled_logprobs(_head(model), hidden, tree.tokens[needed], temperature, pull)
+    logprobs, entropy = (_place(values, needed, tree, trained) for values in of_needed)
+    return share, logprobs, entropy
+
+
+def _pull(pack: Pack, needed: Tensor, loss: TokenLoss, reference: Tensor | None) -> Pull:
+    """How the M needed tokens of the tree pull, each in all rows that pass through it."""
+    places = pack.rows.trained.flatten().nonzero()[:, 0]  # of the trained tokens, through the rows
+    of_tree = pack.tree.places.flatten()[places]
+    predicted = pack.tree.parents[of_tree] >= 0
+    order = of_tree[predicted].argsort(stable=True)
+    places, numbers = places[predicted][order], torch.searchsorted(needed, of_tree[predicted][order])
+    counts = torch.arange(len(needed) + 1, device=needed.device)
+    starts = torch.searchsorted(numbers, counts).tolist()  # where each needed token's places begin
+
+    def pull(part: slice, values: Tensor) -> tuple[Tensor, Tensor]:
+        stretch = slice(starts[part.start], starts[part.stop])
+        with torch.enable_grad():
+            of_part = values.detach().requires_grad_()
+            of_rows = of_part.index_select(0, numbers[stretch] - part.start)
+            theirs = None if reference is None else reference.flatten()[places[stretch]][None]
+            share, _ = loss(pack.rows.tokens_at(places[stretch]), of_rows[None], theirs)
+            [derivative] = torch.autograd.grad(share, of_part)
+        return share.detach(), derivative
+
+    return pull
 
 
 @torch.no_grad()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from sleuth.learn.logprobs import token_logprobs
+from sleuth.learn.logprobs import TokenLoss, token_logprobs, token_loss
 from sleuth.learn.prefix_tree import Pack
 from sleuth.ranks import ALONE, Ranks
 
@@ -39,6 +39,12 @@ class MasterWeights:
     def logprobs(self, part: Pack, *, temperature: float) -> tuple[Tensor, Tensor]:
         """As `token_logprobs`, of the model."""
         return token_logprobs(self.module, part, temperature=temperature)
+
+    def loss(
+        self, part: Pack, loss: TokenLoss, reference: Tensor | None, *, temperature: float
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """As `token_loss`, of the model."""
+        return token_loss(self.module, part, loss, reference, temperature=temperature)
 
     def set_aside(self) -> None:
         """An update begins: nobody reads the model until it is `restore`d or `publish`ed. This one is needed itself."""

@@ -43,6 +43,11 @@ class PolicyLoss:
     sequence_mask: float | None = None
     temperature: float = 1.0
 
+    @property
+    def is_sum_over_tokens(self) -> bool:
+        """Whether no token is looked at beside others of its row."""
+        return self.ratio == "token" and self.sequence_mask is None
+
     def __post_init__(self) -> None:
         if self.tis_cap is not None and self.old == "sampler":
             raise ValueError("tis_cap corrects the learner's ratio; it cannot be joined with old='sampler'")

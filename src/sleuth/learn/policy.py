@@ -6,9 +6,10 @@ import copy
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -19,7 +20,7 @@ from sleuth.learn import losses
 from sleuth.learn.batch import Batch
 from sleuth.learn.dealing import deal
 from sleuth.learn.dpo import PAIR, dpo_objective
-from sleuth.learn.logprobs import tree_attention
+from sleuth.learn.logprobs import TokenLoss, tree_attention
 from sleuth.learn.masters import Holding, MasterWeights
 from sleuth.learn.objective import PolicyLoss, policy_objective
 from sleuth.learn.optim import Optimisation, Optimiser
@@ -74,8 +75,15 @@ class NotFiniteError(SleuthError):
     """A loss or a gradient is no number. The weights were left as they were."""
 
 
-Objective = Callable[[Pack, Tensor], tuple[Tensor, dict[str, Tensor]]]
-"""(pack, log-probabilities (R, T)) -> its share of the loss, and per-token statistics (R, T) by name."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Objective:
+    """`share` tells what rows add to the loss, and per-token statistics (R, T) by name, of their log-probabilities and
+    those of the reference model, which is read where it is `measured`. Most are a `sum_over_tokens`; one that is not
+    needs all of a row first."""
+
+    share: TokenLoss
+    sum_over_tokens: bool = True
+    measured: bool = False
 
 
 class Policy:
@@ -142,19 +150,17 @@ class Policy:
         if loss.beta and self.reference is None:
             raise ValueError("beta is not zero, but the policy has no reference model")
 
-        def objective(part: Pack, logprobs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-            reference = self._reference_logprobs(part, loss.temperature)
-            return policy_objective(part.rows, logprobs, reference, loss)
-
+        share = partial(policy_objective, loss=loss)
+        objective = Objective(share=share, sum_over_tokens=loss.is_sum_over_tokens, measured=self.reference is not None)
         return batch if loss.beta else batch.pulled(), objective
 
     def supervise(self, batch: Batch, *, budget: int) -> Update:
         """One step of cross-entropy on the batch's trained tokens; otherwise as `update`."""
 
-        def objective(part: Pack, logprobs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-            return losses.supervised_loss(logprobs, part.rows.weights), {}
+        def share(rows: Batch, logprobs: Tensor, _: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
+            return losses.supervised_loss(logprobs, rows.weights), {}
 
-        return self._step(batch, objective, Update, budget=budget, temperature=1.0)
+        return self._step(batch, Objective(share=share), Update, budget=budget, temperature=1.0)
 
     def prefer(self, batch: Batch, *, beta: float, budget: int) -> PreferenceUpdate:
         """One step of direct preference optimisation on the pairs of `pair_batch`, against the reference model;
@@ -162,11 +168,11 @@ class Policy:
         if self.reference is None:
             raise ValueError("preferences are measured from a reference model, and the policy has none")
 
-        def objective(part: Pack, logprobs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-            reference = self._reference_logprobs(part, temperature=1.0)
+        def share(rows: Batch, logprobs: Tensor, reference: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
             assert reference is not None
-            return dpo_objective(part.rows, logprobs, reference, beta=beta)
+            return dpo_objective(rows, logprobs, reference, beta=beta)
 
+        objective = Objective(share=share, sum_over_tokens=False, measured=True)
         return self._step(batch, objective, PreferenceUpdate, budget=budget, temperature=1.0, together=PAIR)
 
     @property
@@ -244,9 +250,15 @@ class Policy:
         """Add the pack's gradients; its share of what `_accumulate` adds up."""
         # The last layer spares what nobody looks at also where layers run again.
         with tree_attention(self.masters.module), _marked_as_training(self._recomputed):
-            logprobs, entropy = self.masters.logprobs(part, temperature=temperature)
-            share, statistics = objective(part, logprobs)
-            share.backward()
+            reference = self._reference_logprobs(part, temperature) if objective.measured else None
+            if objective.sum_over_tokens:
+                share, logprobs, entropy = self.masters.loss(part, objective.share, reference, temperature=temperature)
+                share.backward()
+                _, statistics = objective.share(part.rows, logprobs, reference)
+            else:
+                logprobs, entropy = self.masters.logprobs(part, temperature=temperature)
+                share, statistics = objective.share(part.rows, logprobs, reference)
+                share.backward()
         self.masters.collect_gradients()
         statistics["entropy"] = entropy
         sums = {name: (values * part.rows.weights).sum().item() for name, values in statistics.items()}
@@ -265,9 +277,8 @@ class Policy:
             "go back to the last checkpoint with a lower learning_rate or max_grad_norm"
         )
 
-    def _reference_logprobs(self, part: Pack, temperature: float) -> Tensor | None:
-        if self.reference is None:
-            return None
+    def _reference_logprobs(self, part: Pack, temperature: float) -> Tensor:
+        assert self.reference is not None
         with torch.no_grad():
             return self.reference.logprobs(part, temperature=temperature)[0]
 
