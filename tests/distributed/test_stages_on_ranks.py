@@ -110,6 +110,26 @@ def test_what_only_one_process_can_do_is_refused_in_a_line(recipes: dict[str, Pa
     require_ranks(load_recipe(recipes["grpo"], ["stage.0.optimiser=muon"]), Ranks())
 
 
+def test_cpu_offload_is_refused_where_it_has_no_part(recipes: dict[str, Path]) -> None:
+    offloading = load_recipe(recipes["grpo"], ["stage.0.cpu_offload=true"])
+    with pytest.raises(
+        SleuthError, match=r"stage\.0 \(grpo\): cpu_offload = true is for shards, and one process holds"
+    ):
+        require_ranks(offloading, Ranks())
+    require_ranks(offloading, Ranks(rank=0, world=2))
+    with pytest.raises(SleuthError, match='no effect with device = "cpu"'):
+        load_recipe(recipes["grpo"], ["stage.0.cpu_offload=true", "device=cpu"])
+
+
+def test_a_run_with_cpu_offload_is_the_run_without_and_goes_on_as_it(recipes: dict[str, Path], tmp_path: Path) -> None:
+    """On processors, where it moves nothing: the same bytes."""
+    run_on(2, recipes["grpo"], tmp_path / "whole")
+    run_on(2, recipes["grpo"], tmp_path / "parts", "stage.0.stop_after=2", "stage.0.cpu_offload=true")
+    run_on(2, recipes["grpo"], tmp_path / "parts")
+    assert bytes_of(tmp_path / "parts") == bytes_of(tmp_path / "whole")
+    assert figures_of(tmp_path / "parts") == figures_of(tmp_path / "whole")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("killed", [0, 1])
 def test_a_run_of_which_one_rank_was_killed_ends_with_the_same_bytes(

@@ -105,7 +105,7 @@ class Learner:
             optimisation_of(stage),
             self.frozen if stage.loss.beta else None,
             gradient_checkpointing=stage.gradient_checkpointing,
-            holding=holding_on(self.ranks),
+            holding=holding_on(self.ranks, offload=stage.cpu_offload),
         )
         self.thoughts = self._thoughts(saved)
         self.budget = TokenBudget(stage.tokens_per_micro_batch, run.folder.say, self.ranks)

@@ -80,7 +80,7 @@ class Preferrer:
             optimisation_of(stage),
             self._reference(saved),
             gradient_checkpointing=stage.gradient_checkpointing,
-            holding=holding_on(self.ranks),
+            holding=holding_on(self.ranks, offload=stage.cpu_offload),
         )
         self.budget = TokenBudget(stage.tokens_per_micro_batch, run.folder.say, self.ranks)
         if saved:

@@ -40,7 +40,7 @@ class Pupil:
             model,
             optimisation_of(stage),
             gradient_checkpointing=stage.gradient_checkpointing,
-            holding=holding_on(run.ranks),
+            holding=holding_on(run.ranks, offload=stage.cpu_offload),
         )
         self.budget = TokenBudget(stage.tokens_per_micro_batch, run.folder.say, run.ranks)
         if saved:
