@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from launchers import finish, torchrun
-from runs_on_ranks import bytes_of, figures_of, groups_of, run_on, written
+from runs_on_ranks import bytes_of, figures_of, groups_of, run_on, run_short_of_memory, written
 
 from benchmarks.ranks_killed import ranks_of
 from sleuth.pipeline import require_ranks
@@ -128,6 +129,20 @@ def test_a_run_with_cpu_offload_is_the_run_without_and_goes_on_as_it(recipes: di
     run_on(2, recipes["grpo"], tmp_path / "parts")
     assert bytes_of(tmp_path / "parts") == bytes_of(tmp_path / "whole")
     assert figures_of(tmp_path / "parts") == figures_of(tmp_path / "whole")
+
+
+def test_a_rank_without_memory_ends_the_run_which_goes_on_in_halves(recipes: dict[str, Path], tmp_path: Path) -> None:
+    halves = ("stage.0.stop_after=1", "stage.0.tokens_per_micro_batch=256")
+    run_on(2, recipes["grpo"], tmp_path / "halves", *halves)
+    short = partial(run_short_of_memory, recipes["grpo"], tmp_path / "short", "stage.0.stop_after=1")
+    with pytest.raises(
+        AssertionError, match=r"out of memory on rank 1 of 2 with 512 tokens .*, with 256 tokens at once"
+    ):
+        short(most=256)
+    short(most=256)
+    assert bytes_of(tmp_path / "short") == bytes_of(tmp_path / "halves")
+    assert figures_of(tmp_path / "short") == figures_of(tmp_path / "halves")
+    assert "from here on an update takes 256 tokens" in (tmp_path / "short" / "log.txt").read_text()
 
 
 @pytest.mark.slow
