@@ -170,14 +170,15 @@ def run(
 
 def ranks_of(launcher: subprocess.Popen[Any], folder: Path, before: int = 0) -> list[int]:
     """The processes of the ranks, in their order, once the first of them writes the run and is not the one `before`."""
-    due = time.monotonic() + PATIENCE
+    due, owner, ranks = time.monotonic() + PATIENCE, "", []
     while launcher.poll() is None and time.monotonic() < due:
         owner = (folder / "lock").read_text().removeprefix("pid ") if (folder / "lock").exists() else ""
         ranks = [pid for pid in _below(launcher.pid) if _is_rank(pid)]
         if owner.strip() and int(owner) != before and int(owner) in ranks and len(ranks) == RANKS:
             return [int(owner), *(pid for pid in ranks if pid != int(owner))]
         time.sleep(SEEK)
-    raise RuntimeError(f"{folder}: no {RANKS} ranks train it")
+    why = f"it ended with {launcher.poll()}" if launcher.poll() is not None else f"within {PATIENCE:.0f} s"
+    raise RuntimeError(f"{folder}: no {RANKS} ranks train it, {why}: process {owner.strip()} writes it, of {ranks}")
 
 
 def _below(process: int) -> Iterator[int]:

@@ -103,11 +103,16 @@ def run_recipe(recipe: Recipe, folder: RunFolder, ranks: Ranks = ALONE) -> Path:
 
 
 def require_ranks(recipe: Recipe, ranks: Ranks) -> None:
-    """Raises SleuthError for what only one process can do."""
-    if ranks.alone:
-        return
+    """Raises SleuthError for what only one process can do, and for what only several can."""
     for index, stage in enumerate(recipe.stage):
         where = f"stage.{index} ({stage.name})"
+        if ranks.alone:
+            if isinstance(stage, TrainingRecipe) and stage.cpu_offload:
+                raise SleuthError(
+                    f"{where}: cpu_offload = true is for shards, and one process holds its weights whole: start "
+                    f"several, or leave it out (--set stage.{index}.cpu_offload=false); a run goes on either way"
+                )
+            continue
         if isinstance(stage, TrainingRecipe) and stage.optimiser == "muon":
             raise SleuthError(
                 f'{where}: optimiser = "muon" needs whole matrices, and {ranks.world} ranks hold parts of them; '

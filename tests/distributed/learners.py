@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from tiny_models import FAMILIES, VOCABULARY
 from transformers import PreTrainedModel
 
+from sleuth.distributed import shards
 from sleuth.distributed.shards import Shards
 from sleuth.learn.adapters import Adapters, add_adapters
 from sleuth.learn.batch import Batch, Row, collate
@@ -67,12 +69,13 @@ def policy_on(
     *,
     recompute: bool = False,
     lora: bool = False,
+    offload: bool = False,
 ) -> Policy:
     """A policy with a reference, on these ranks."""
     model = model_of(family, dtype=dtype)
     if lora:
         add_adapters(model, LORA, seed=0)
-    holding = MasterWeights if ranks.alone else partial(Shards, ranks=ranks)
+    holding = MasterWeights if ranks.alone else partial(Shards, ranks=ranks, offload=offload)
     reference = frozen_copy(model_of(family, seed=1, dtype=dtype))
     return Policy(model, settings, reference, gradient_checkpointing=recompute, holding=holding)
 
@@ -87,16 +90,17 @@ def step(policy: Policy, kind: str, seed: int, budget: int = 40) -> dict[str, An
     return asdict(policy.supervise(batch, budget=budget))
 
 
-def gradient(ranks: Ranks, family: str, recompute: bool) -> tuple[float, torch.Tensor]:
+def gradient(ranks: Ranks, family: str, recompute: bool, offload: bool = False) -> tuple[float, torch.Tensor]:
     """Loss and gradient of a policy loss."""
-    return policy_on(ranks, family, recompute=recompute).gradient(batch_of("update", 0), LOSS, budget=40)
+    policy = policy_on(ranks, family, recompute=recompute, offload=offload)
+    return policy.gradient(batch_of("update", 0), LOSS, budget=40)
 
 
 def trained(
-    ranks: Ranks, kind: str, family: str, dtype: torch.dtype, lora: bool = False
+    ranks: Ranks, kind: str, family: str, dtype: torch.dtype, lora: bool = False, offload: bool = False
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """The figures of some updates, and the weights behind them."""
-    policy = policy_on(ranks, family, dtype, lora=lora)
+    policy = policy_on(ranks, family, dtype, lora=lora, offload=offload)
     figures = [step(policy, kind, seed) for seed in range(TIMES)]
     return figures, _weights(policy)
 
@@ -125,3 +129,10 @@ def continued(
 
 def _weights(policy: Policy) -> dict[str, Any]:
     return {name: weight.detach().clone() for name, weight in policy.model.state_dict().items()}
+
+
+def offloaded(ranks: Ranks, offload: bool) -> list[Any]:
+    """What FSDP was told, layer by layer, of where a policy's and its reference's shards are to lie."""
+    with patch.object(shards, "fully_shard", wraps=shards.fully_shard) as asked:
+        policy_on(ranks, offload=offload)
+    return [call.kwargs["offload_policy"] for call in asked.call_args_list]

@@ -8,6 +8,7 @@ import learners
 import pytest
 import torch
 from processes import on_ranks
+from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy
 
 FP32, BF16 = torch.float32, torch.bfloat16
 FIGURES = ("loss", "entropy", "kl", "mismatch_kl", "clip_fraction", "gradient_norm", "learning_rate")
@@ -80,6 +81,31 @@ def test_adapters_in_shards_learn_what_they_learn_in_one_process(dtype: torch.dt
         for name, weight in ours.items():
             if ".lora_" not in name:
                 assert torch.equal(weight, frozen[name.replace(".base_layer.", ".")]), name
+
+
+def test_shards_in_the_hosts_memory_have_the_same_loss_and_gradient() -> None:
+    (alone, expected), *_ = on_ranks(1, learners.gradient, "qwen3", False)
+    for loss, gradient in on_ranks(2, learners.gradient, "qwen3", False, True):
+        assert loss == pytest.approx(alone, rel=1e-5)
+        assert (gradient - expected).norm() <= 1e-5 * expected.norm()
+
+
+def test_all_shards_go_to_the_host_or_none() -> None:
+    kept, moved = on_ranks(2, learners.offloaded, False)[0], on_ranks(2, learners.offloaded, True)[0]
+    assert kept == [OffloadPolicy()] * len(kept)
+    assert moved == [CPUOffloadPolicy(pin_memory=False)] * len(kept), "a processor alone has no memory to pin"
+
+
+@pytest.mark.parametrize(("dtype", "lora"), [(FP32, False), (BF16, False), (BF16, True)])
+def test_shards_in_the_hosts_memory_learn_the_same_bytes(dtype: torch.dtype, lora: bool) -> None:
+    """On a processor, where they lie in any case: what differs is how FSDP brings them to a pass and adds gradients."""
+    if lora:
+        pytest.importorskip("peft")
+    figures, weights = on_ranks(2, learners.trained, "update", "qwen3", dtype, lora)[0]
+    offloaded, twins = on_ranks(2, learners.trained, "update", "qwen3", dtype, lora, True)[0]
+    assert offloaded == figures
+    for name, weight in weights.items():
+        assert torch.equal(weight, twins[name]), name
 
 
 def test_two_runs_on_two_ranks_are_bit_equal() -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from launchers import finish, torchrun
-from runs_on_ranks import bytes_of, figures_of, groups_of, run_on, written
+from runs_on_ranks import bytes_of, figures_of, groups_of, run_on, run_short_of_memory, written
 
 from benchmarks.ranks_killed import ranks_of
 from sleuth.pipeline import require_ranks
@@ -108,6 +109,40 @@ def test_what_only_one_process_can_do_is_refused_in_a_line(recipes: dict[str, Pa
     with pytest.raises(SleuthError, match="engine names a pool of servers"):
         require_ranks(load_recipe(recipes["grpo"], ['stage.0.engine.urls=["http://127.0.0.1:1"]']), two)
     require_ranks(load_recipe(recipes["grpo"], ["stage.0.optimiser=muon"]), Ranks())
+
+
+def test_cpu_offload_is_refused_where_it_has_no_part(recipes: dict[str, Path]) -> None:
+    offloading = load_recipe(recipes["grpo"], ["stage.0.cpu_offload=true"])
+    with pytest.raises(
+        SleuthError, match=r"stage\.0 \(grpo\): cpu_offload = true is for shards, and one process holds"
+    ):
+        require_ranks(offloading, Ranks())
+    require_ranks(offloading, Ranks(rank=0, world=2))
+    with pytest.raises(SleuthError, match='no effect with device = "cpu"'):
+        load_recipe(recipes["grpo"], ["stage.0.cpu_offload=true", "device=cpu"])
+
+
+def test_a_run_with_cpu_offload_is_the_run_without_and_goes_on_as_it(recipes: dict[str, Path], tmp_path: Path) -> None:
+    """On processors, where it moves nothing: the same bytes."""
+    run_on(2, recipes["grpo"], tmp_path / "whole")
+    run_on(2, recipes["grpo"], tmp_path / "parts", "stage.0.stop_after=2", "stage.0.cpu_offload=true")
+    run_on(2, recipes["grpo"], tmp_path / "parts")
+    assert bytes_of(tmp_path / "parts") == bytes_of(tmp_path / "whole")
+    assert figures_of(tmp_path / "parts") == figures_of(tmp_path / "whole")
+
+
+def test_a_rank_without_memory_ends_the_run_which_goes_on_in_halves(recipes: dict[str, Path], tmp_path: Path) -> None:
+    halves = ("stage.0.stop_after=1", "stage.0.tokens_per_micro_batch=256")
+    run_on(2, recipes["grpo"], tmp_path / "halves", *halves)
+    short = partial(run_short_of_memory, recipes["grpo"], tmp_path / "short", "stage.0.stop_after=1")
+    with pytest.raises(
+        AssertionError, match=r"out of memory on rank 1 of 2 with 512 tokens .*, with 256 tokens at once"
+    ):
+        short(most=256)
+    short(most=256)
+    assert bytes_of(tmp_path / "short") == bytes_of(tmp_path / "halves")
+    assert figures_of(tmp_path / "short") == figures_of(tmp_path / "halves")
+    assert "from here on an update takes 256 tokens" in (tmp_path / "short" / "log.txt").read_text()
 
 
 @pytest.mark.slow

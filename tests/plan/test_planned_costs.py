@@ -133,6 +133,7 @@ def test_what_a_rank_holds_falls_with_their_number(recipe: Recipe) -> None:
     )
     two, four = (rank_memory(recipe, measured, world) for world in (2, 4))
     assert (two.each, four.each) == (5_000 + 4_000 + 16_000 // 2, 5_000 + 4_000 + 16_000 // 4)
+    assert (two.host, four.host) == (two.each, four.each)
     assert (two.first, four.first) == (5_000 + 4_000 + 6_000 + 8_000, 5_000 + 4_000 + 3_000 + 8_000)
 
 
@@ -151,7 +152,32 @@ def test_of_16_bits_masters_are_in_shards_and_so_is_the_reference(recipe: Recipe
     )
     four = rank_memory(recipe.model_copy(update=changes), measured, 4)
     assert four.each == 1_000 + 2_000 + 16_000 // 4
+    assert four.host == 50_000, "nothing of the weights lies there"
     assert four.first == 50_000 + 12_000, "the state comes together beside the card"
+
+
+def test_with_cpu_offload_a_card_holds_the_model_and_the_host_the_shards(recipe: Recipe) -> None:
+    """By hand, bf16, 1,000 weights: 2,000 bytes stored, 12,000 of state. One process holds 2 + 4 + 8 + 4 = 18 thousand,
+    so that 3,000 of the card's 21,000 are other things. A card keeps those and the model; the host takes its part of
+    masters, moments, the copy and gradients (4 + 8 + 2 + 4), and at a save of the first two, with the whole state."""
+    changes = {
+        "dtype": "bfloat16",
+        "stage": (recipe.stage[0], recipe.stage[1].model_copy(update={"cpu_offload": True})),
+    }
+    offloading = recipe.model_copy(update=changes)
+    costs = {"grpo": Cost(seconds={"total": 9.0, "saving": 0.5}, host_memory=50_000, gpu_memory=21_000)}
+    measured = replace(probe(row(1, 1, 1.0)), costs=costs, checkpoints={"grpo": (2_000, 12_000)})
+    four = rank_memory(offloading, measured, 4)
+    assert four.each == 3_000 + 2_000
+    assert four.host == 50_000 + 18_000 // 4
+    assert four.first == 50_000 + 12_000 // 4 + 12_000
+
+
+def test_where_the_probe_had_no_card_cpu_offload_changes_nothing(recipe: Recipe) -> None:
+    costs = {"grpo": Cost(seconds={"total": 9.0, "saving": 0.5}, host_memory=25_000, gpu_memory=0)}
+    measured = replace(probe(row(1, 1, 1.0)), costs=costs, checkpoints={"grpo": (4_000, 8_000)})
+    stages = (recipe.stage[0], recipe.stage[1].model_copy(update={"cpu_offload": True}))
+    assert rank_memory(recipe.model_copy(update={"stage": stages}), measured, 4) == rank_memory(recipe, measured, 4)
 
 
 def test_a_shortened_recipe_keeps_its_horizon(recipe: Recipe) -> None:
@@ -161,6 +187,11 @@ def test_a_shortened_recipe_keeps_its_horizon(recipe: Recipe) -> None:
     assert (grpo.steps, grpo.stop_after) == (100, 3)
     assert (grpo.save_every, grpo.milestone_every) == (3, None)  # what one save takes is what is measured
     assert shortened(recipe, 1_000).stage[1].stop_after == 100
+
+
+def test_a_probe_is_made_by_one_process_whatever_ranks_will_do(recipe: Recipe) -> None:
+    stages = (recipe.stage[0], recipe.stage[1].model_copy(update={"cpu_offload": True}))
+    assert not shortened(recipe.model_copy(update={"stage": stages}), 3).stage[1].cpu_offload
 
 
 def test_of_a_suite_a_probe_asks_a_few_of_each_set(recipe: Recipe) -> None:

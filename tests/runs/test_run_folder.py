@@ -143,6 +143,10 @@ def test_a_run_may_go_on_with_other_trackers(tmp_path: Path, recipes: Recipes) -
     assert identity(recipes()) == identity(recipes('trackers=["tensorboard"]'))
 
 
+def test_a_run_may_go_on_with_its_shards_elsewhere(tmp_path: Path, recipes: Recipes) -> None:
+    assert identity(recipes()) == identity(recipes("stage.0.cpu_offload=true"))
+
+
 def test_a_run_may_go_on_with_its_judge_elsewhere_and_not_with_another_judge(tmp_path: Path, recipes: Recipes) -> None:
     def judged(url: str, model: str = "m", seconds: int = 60) -> Recipe:
         judge = f"{{kind='http', urls=['{url}'], model='{model}', seconds={seconds}.0}}"

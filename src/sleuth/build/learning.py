@@ -33,13 +33,13 @@ def adapters_of(lora: LoraRecipe) -> Adapters:
     return Adapters(rank=lora.rank, alpha=lora.alpha, targets=lora.targets)
 
 
-def holding_on(ranks: Ranks) -> Holding:
-    """Whole in one process, in shards over several."""
+def holding_on(ranks: Ranks, *, offload: bool = False) -> Holding:
+    """Whole in one process, in shards over several; with `offload` the shards are kept in the memory of processors."""
     if ranks.alone:
         return MasterWeights
     from sleuth.distributed.shards import Shards  # which loads FSDP
 
-    return partial(Shards, ranks=ranks)
+    return partial(Shards, ranks=ranks, offload=offload)
 
 
 def policy_loss_of(stage: GrpoRecipe) -> PolicyLoss:

@@ -91,6 +91,8 @@ def _print_peaks(told: Plan, place: Path) -> None:
         typer.echo(f"of the GPU          {shown(told.peak_gpu_memory_bytes)}")
     if told.ranks is not None:
         typer.echo(f"of {told.ranks.world} ranks, each    {shown(told.ranks.each)}")
+        if told.peak_gpu_memory_bytes:
+            typer.echo(f"each, of its host   {shown(told.ranks.host)}")
         typer.echo(f"the first, saving   {shown(told.ranks.first)} of its host's memory")
     typer.echo(f"disk at its peak    {shown(told.peak_disk_bytes)}; {shown(free_bytes(place))} are free there")
 

@@ -14,7 +14,13 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
@@ -29,10 +35,11 @@ class Shards(MasterWeights):
     """A model whose weights lie over ranks. The forward pass is in the model's dtype; gradients are summed over the
     ranks in fp32, not averaged: the weights of a loss are shares of the whole step.
 
-    Where weights are frozen they keep their dtype, and `tensors` lacks them.
+    Where weights are frozen they keep their dtype, and `tensors` lacks them. With `offload` the shards lie in the
+    host's memory: gradients are added up there, and an optimiser steps them there.
     """
 
-    def __init__(self, model: PreTrainedModel, ranks: Ranks, *, in_fp32: bool = True) -> None:
+    def __init__(self, model: PreTrainedModel, ranks: Ranks, *, in_fp32: bool = True, offload: bool = False) -> None:
         self.ranks = ranks
         self.model = model
         self.dtype = model.dtype
@@ -41,13 +48,13 @@ class Shards(MasterWeights):
         self._has_masters = in_fp32 and model.dtype in HALF
         self._learns = any(weight.requires_grad for weight in model.parameters())
         mesh = init_device_mesh(model.device.type, (ranks.world,))
+        # Pinned memory is copied while the card computes; a processor has none.
+        place = CPUOffloadPolicy(pin_memory=model.device.type != "cpu") if offload else OffloadPolicy()
         for layer in _layers(self.module):
-            _shard(layer, mesh, self.dtype, keep=False)
+            _shard(layer, mesh, self.dtype, place, keep=False)
         # Between its forward and its backward pass the root stays whole; a reference has no backward pass to free it.
-        _shard(self._computing, mesh, self.dtype, keep=self._learns)
-        self._computing.to_empty(device=model.device)
-        for ours, its in zip(self.module.buffers(), model.buffers(), strict=True):
-            ours.copy_(its)
+        _shard(self._computing, mesh, self.dtype, place, keep=self._learns)
+        _make_room(self._computing, torch.device("cpu") if offload else model.device)
         self._shards = {name: cast(DTensor, weight) for name, weight in self.module.named_parameters()}
         with torch.no_grad():
             for name, weight in model.named_parameters():
@@ -95,7 +102,7 @@ class Shards(MasterWeights):
     def clip_gradients(self, longest: float) -> float:
         """As of one process: the norm is over all ranks."""
         norm = torch.nn.utils.clip_grad_norm_(self.tensors.values(), longest)
-        return _whole(norm).item()
+        return cast(DTensor, norm).full_tensor().item()
 
     def snapshot(self) -> dict[str, Tensor]:
         """This rank's parts, in the dtype that is computed in."""
@@ -156,7 +163,7 @@ class Shards(MasterWeights):
             return [self._gathered(inner) for inner in value]
         if not isinstance(value, DTensor):
             return value
-        full = value.full_tensor()
+        full = _whole(value)
         return full.cpu() if self.ranks.first else full.new_empty(0)
 
 
@@ -196,16 +203,22 @@ def _layers(model: PreTrainedModel) -> list[nn.Module]:
     return [*layers]
 
 
-def _shard(module: nn.Module, mesh: DeviceMesh, dtype: torch.dtype, *, keep: bool) -> None:
+def _shard(module: nn.Module, mesh: DeviceMesh, dtype: torch.dtype, place: OffloadPolicy, *, keep: bool) -> None:
     precision = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
-    sharded = fully_shard(module, mesh=mesh, mp_policy=precision, reshard_after_forward=not keep)
+    sharded = fully_shard(module, mesh=mesh, mp_policy=precision, offload_policy=place, reshard_after_forward=not keep)
     sharded.set_gradient_divide_factor(1.0)
     sharded.set_force_sum_reduction_for_comms(True)  # gloo has no other
 
 
+def _make_room(module: nn.Module, device: torch.device) -> None:
+    """Memory for the weights that have none. Buffers, which are never cut, stay where the model has them."""
+    module._apply(lambda tensor: torch.empty_like(tensor, device=device) if tensor.is_meta else tensor)
+
+
 def _whole(weight: Tensor) -> Tensor:
-    """All ranks' parts, on every rank."""
-    return cast(DTensor, weight).full_tensor()
+    """All ranks' parts, on every rank, gathered on the devices that compute."""
+    device = cast(DTensor, weight).device_mesh.device_type
+    return cast(DTensor, weight.to(device)).full_tensor()
 
 
 def _own(weight: Tensor) -> Tensor:

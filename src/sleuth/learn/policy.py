@@ -241,7 +241,7 @@ class Policy:
         weighted sum."""
         sums = Counter[str]()
         for part in packs:
-            sums.update(self._backward(part.to(self.masters.module.device), objective, temperature))
+            sums.update(self._backward(part.to(self.model.device), objective, temperature))
         total = self.masters.ranks.total(sums)
         self._require_finite("loss", total["loss"])
         return total

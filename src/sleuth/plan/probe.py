@@ -72,7 +72,8 @@ def shortened(recipe: Recipe, steps: int) -> Recipe:
             fewer = {key: min(getattr(stage.data, key) or most, most)}
             return stage.model_copy(update={"data": stage.data.model_copy(update=fewer)})
         last = min(steps, stage.stop_after or stage.steps)
-        return stage.model_copy(update={"stop_after": last, "save_every": last, "milestone_every": None})
+        alone = {"cpu_offload": False}  # one process makes them
+        return stage.model_copy(update={"stop_after": last, "save_every": last, "milestone_every": None} | alone)
 
     return recipe.model_copy(update={"stage": tuple(cut(stage) for stage in recipe.stage), "trackers": ()})
 

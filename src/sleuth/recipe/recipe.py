@@ -159,6 +159,16 @@ class Recipe(StrictModel):
         return self
 
     @model_validator(mode="after")
+    def _offloading_is_of_use(self) -> Self:
+        for index, stage in enumerate(self.stage):
+            if self.device == "cpu" and getattr(stage, "cpu_offload", False):
+                raise ValueError(
+                    f'stage.{index}.cpu_offload = true has no effect with device = "cpu", where all lies in the memory '
+                    "of processors; leave it out"
+                )
+        return self
+
+    @model_validator(mode="after")
     def _names_differ(self) -> Self:
         seen: dict[str, int] = {}
         for index, stage in enumerate(self.stage):

@@ -110,6 +110,9 @@ class TrainingRecipe(StrictModel):
     gradient_checkpointing: bool = False
     """Compute a layer's activations again in the backward pass instead of keeping them: less memory, a third more
     work."""
+    cpu_offload: bool = False
+    """On several ranks with a GPU each: what is stepped, its gradients and its moments lie in the memory of processors,
+    which step them. Cards hold the model alone, and every pass waits for what is copied to and fro."""
     save_every: PositiveInt = 100
     """Steps between checkpoints; the last step is always saved."""
     keep: PositiveInt = 2

@@ -116,12 +116,13 @@ def versions() -> dict[str, str]:
 
 def identity(recipe: Recipe) -> dict[str, Any]:
     """What makes a run that run: dotted key -> value of everything but where it came from, how early it ends, who is
-    told, and where judges and engines are to be reached: another server of the same model says the same."""
+    told, where judges and engines are to be reached (another server of the same model says the same), and whose memory
+    it takes."""
     table = recipe.model_dump(mode="json", exclude={"resolved_from", "trackers"})
     return {
         key: value
         for key, value in _flat(table, "")
-        if not key.endswith(".stop_after")
+        if not key.endswith((".stop_after", ".cpu_offload"))
         and not _WAY_TO_A_JUDGE.search(key)
         and not _WAY_TO_A_POOL.search(key)
         and (value or not key.endswith((".engine.ahead", ".lora")))  # absent, as in runs that are older than the key

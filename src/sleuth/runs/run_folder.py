@@ -18,6 +18,7 @@ from sleuth.runs.lock import RunLock
 from sleuth.runs.manifest import Manifest, identity
 from sleuth.runs.memory import peak_memory
 from sleuth.runs.metrics import MetricsFile
+from sleuth.runs.shortages import Shortages
 from sleuth.runs.trackers import Trackers, open_trackers
 from sleuth.types import SleuthError
 
@@ -31,7 +32,8 @@ class RunFolder:
     """An open run folder; one process at a time may hold it.
 
     `recipe.toml` (resolved), `manifest.json`, `metrics.jsonl`, `log.txt`, where a model judges `verdicts.sqlite`, and
-    the folders `rollouts`, `eval` and `checkpoints`. Use it as a context manager, or `close` it.
+    the folders `rollouts`, `eval` and `checkpoints`, and `out_of_memory` where a rank was. Use it as a context manager,
+    or `close` it.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class RunFolder:
         self.eval = path / "eval"
         self.checkpoints = path / "checkpoints"
         self.verdicts = path / "verdicts.sqlite"
+        self.shortages = Shortages(path / "out_of_memory")
         self.accepted_reward = accepted_reward
         self.backlog = Backlog(self.say)
         self._console: Callable[[str], None] = _to_stderr

@@ -46,7 +46,6 @@ from sleuth.stages.endless_order import EndlessOrder
 from sleuth.stages.evidence import episodes_showing
 from sleuth.stages.gain import require_text
 from sleuth.stages.judge_exam import CARDS, in_file, require_accurate
-from sleuth.stages.memory import TokenBudget
 from sleuth.stages.red_team import Attack, attack
 from sleuth.stages.stage_run import Saved, StageRun, last_step
 from sleuth.stages.step_figures import Advantages, probe_lines, sampled_entropy, step_figures, values_of
@@ -105,10 +104,10 @@ class Learner:
             optimisation_of(stage),
             self.frozen if stage.loss.beta else None,
             gradient_checkpointing=stage.gradient_checkpointing,
-            holding=holding_on(self.ranks),
+            holding=holding_on(self.ranks, offload=stage.cpu_offload),
         )
         self.thoughts = self._thoughts(saved)
-        self.budget = TokenBudget(stage.tokens_per_micro_batch, run.folder.say, self.ranks)
+        self.budget = run.token_budget(saved)
         self.asked = self.order.taken  # by the end of the last step; those of the next may be under way
         self.next: Ahead[Played] | None = None
         self.played: list[Group] = []  # in the last step, and where they are kept
@@ -120,7 +119,6 @@ class Learner:
         if saved:
             run.require_same_reward(saved, self.reward_spec)
             self.policy.load_state_dict(saved.state["policy"])
-            self.budget.tokens = saved.state["budget"]
         self.engine.publish(saved.steps if saved else 0)
         if servers:
             run.folder.manifest.set_pool(stage.name, servers)

@@ -39,7 +39,6 @@ from sleuth.runs.rollouts import write_rollouts
 from sleuth.stages.choosing import Choice, choose, pair_of, pool_figures, signs_of, suffix_row
 from sleuth.stages.endless_order import EndlessOrder
 from sleuth.stages.judge_exam import CARDS, in_file, require_accurate
-from sleuth.stages.memory import TokenBudget
 from sleuth.stages.pool import continuations, pools_of
 from sleuth.stages.stage_run import Saved, StageRun, last_step
 from sleuth.stages.together import score_together
@@ -80,13 +79,12 @@ class Preferrer:
             optimisation_of(stage),
             self._reference(saved),
             gradient_checkpointing=stage.gradient_checkpointing,
-            holding=holding_on(self.ranks),
+            holding=holding_on(self.ranks, offload=stage.cpu_offload),
         )
-        self.budget = TokenBudget(stage.tokens_per_micro_batch, run.folder.say, self.ranks)
+        self.budget = run.token_budget(saved)
         if saved:
             run.require_same_reward(saved, self.reward_spec)
             self.policy.load_state_dict(saved.state["policy"])
-            self.budget.tokens = saved.state["budget"]
             self.engine.publish(saved.steps)
         run.folder.manifest.add_hashes(texts=questions_hash(self.order.items), reward=self.reward_spec.hash)
 

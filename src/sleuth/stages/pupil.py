@@ -14,7 +14,6 @@ from sleuth.learn.batch import Batch
 from sleuth.learn.policy import NotFiniteError, Policy, no_update
 from sleuth.recipe.training import TrainingRecipe
 from sleuth.runs.protocol import ProtocolCard
-from sleuth.stages.memory import TokenBudget
 from sleuth.stages.stage_run import Saved, StageRun
 
 
@@ -40,12 +39,11 @@ class Pupil:
             model,
             optimisation_of(stage),
             gradient_checkpointing=stage.gradient_checkpointing,
-            holding=holding_on(run.ranks),
+            holding=holding_on(run.ranks, offload=stage.cpu_offload),
         )
-        self.budget = TokenBudget(stage.tokens_per_micro_batch, run.folder.say, run.ranks)
+        self.budget = run.token_budget(saved)
         if saved:
             self.policy.load_state_dict(saved.state["policy"])
-            self.budget.tokens = saved.state["budget"]
 
     def learn(self, batch: Batch, started: float) -> dict[str, Any]:
         """One optimiser step on a batch; its figures. Its time is counted from `started`, when the batch was begun."""

@@ -6,6 +6,7 @@ import json
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -38,6 +39,7 @@ from sleuth.runs.protocol import ProtocolCard
 from sleuth.runs.protocol_differences import reward_differences
 from sleuth.runs.reward_spec import RewardSpec
 from sleuth.runs.run_folder import RunFolder
+from sleuth.stages.memory import TokenBudget
 from sleuth.types import SleuthError
 
 
@@ -93,6 +95,14 @@ class StageRun:
         add_adapters(model, adapters_of(self.stage.lora), seed=seed)
         if saved is not None:
             load_adapters(model, saved.checkpoint)
+
+    def token_budget(self, saved: Saved | None) -> TokenBudget:
+        """Tokens of a micro-batch: the recipe's, or as few as it came to before."""
+        shortages, before = self.folder.shortages, saved.state["budget"] if saved else self.stage.tokens_per_micro_batch
+        tokens = self.ranks.agreed(lambda: shortages.fitting(self.stage.name, before))
+        if tokens < before:
+            self.folder.say(f"a rank has run out of memory: from here on an update takes {tokens} tokens at once")
+        return TokenBudget(tokens, self.folder.say, self.ranks, partial(shortages.note, self.stage.name))
 
     def saved(self) -> Saved | None:
         """This stage's last checkpoint that it can go on from, if it has saved one."""
