@@ -39,6 +39,7 @@ def test_the_peak_of_a_rank_falls_as_planned(tmp_path: Path) -> None:
         command = [*launcher, "-m", "--", "sleuth", "train", str(recipe), "--run", str(tmp_path / str(world))]
         subprocess.run(command, check=True, capture_output=True, timeout=600, env=os.environ | PROMPTLY)
     probe = read_probe(load_recipe(recipe), tmp_path / "1")
+    print(f"one process: measured {probe.costs['supervised'].host_memory:,}")
     for world in (2, 4):
         planned = rank_memory(load_recipe(recipe), probe, world)
         costs = Manifest(tmp_path / str(world) / "manifest.json").costs()["supervised"]
