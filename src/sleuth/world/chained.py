@@ -23,7 +23,7 @@ from sleuth.world.endings import ENDINGS, THOUGHTS, Path
 from sleuth.world.names import Split
 from sleuth.world.questions import Hop
 from sleuth.world.text import SmallWorlds
-from sleuth.world.wording import PASSAGES
+from sleuth.world.wording import who_then_what
 
 CHAINS = 3
 """In a text."""
@@ -38,11 +38,8 @@ FORMS = {
 }
 """The passage that tells a relation, and the slot in it of whom it is about; that of the value is called as the
 relation is."""
-WORDINGS = {
-    relation: tuple(text for text in PASSAGES[form] if text.index(f"{{{about}}}") < text.index(f"{{{relation}}}"))
-    for relation, (form, about) in FORMS.items()
-}
-"""How a text tells a fact: who, and then what. Whoever reads from left to right knows then whose a value is."""
+WORDINGS = {relation: who_then_what(form, about, relation) for relation, (form, about) in FORMS.items()}
+"""How a text tells a fact."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
