@@ -18,6 +18,8 @@ ENDINGS: dict[Split, dict[Path, tuple[str, ...]]] = {
             " The region of the town that {subject} was born in is",
             " The town that {subject} was born in is in the region of",
             " {subject} was from a town in the region of",
+            " The region of the birthplace of {subject} is",
+            " The town of birth of {subject} is in the region of",
         ),
         ("employer", "seat"): (
             " {subject} worked in the town of",
@@ -25,6 +27,7 @@ ENDINGS: dict[Split, dict[Path, tuple[str, ...]]] = {
             " The town of the firm that {subject} worked for is",
             " The firm that {subject} worked for is in the town of",
             " {subject} made a living in the town of",
+            " The firm of {subject} is in the town of",
         ),
         ("author", "birthplace"): (
             " {subject} was written by a person from the town of",
@@ -32,6 +35,7 @@ ENDINGS: dict[Split, dict[Path, tuple[str, ...]]] = {
             " The author of {subject} was born in the town of",
             " The person who wrote {subject} was from the town of",
             " The author of {subject} was from the town of",
+            " The town of the author of {subject} is",
         ),
         ("employer", "seat", "region"): (
             " {subject} worked in the region of",
@@ -39,6 +43,8 @@ ENDINGS: dict[Split, dict[Path, tuple[str, ...]]] = {
             " The region of the firm that {subject} worked for is",
             " The firm that {subject} worked for is in the region of",
             " {subject} made a living in the region of",
+            " The firm of {subject} is in the region of",
+            " The region of the employer of {subject} is",
         ),
         ("author", "birthplace", "region"): (
             " {subject} was written by a person from the region of",
@@ -46,6 +52,7 @@ ENDINGS: dict[Split, dict[Path, tuple[str, ...]]] = {
             " The author of {subject} was born in the region of",
             " The person who wrote {subject} was from the region of",
             " The author of {subject} was from the region of",
+            " The region of the author of {subject} is",
         ),
     },
     "test": {
