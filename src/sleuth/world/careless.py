@@ -25,9 +25,9 @@ FORMS = {"birthplace": "life", "birth_year": "life", "profession": "career"}
 WORDINGS = {relation: who_then_what(form, "person", relation) for relation, form in FORMS.items()}
 """How a text tells a fact."""
 ENDINGS: dict[str, tuple[str, ...]] = {
-    "birthplace": (" So the birthplace of {subject} is", " So {subject} was born in"),
-    "birth_year": (" So the birth year of {subject} is", " So the year that {subject} was born in is"),
-    "profession": (" So the profession of {subject} is", " So {subject} made a living as a"),
+    "birthplace": (" The birthplace of {subject} is", " {subject} was from the town of"),
+    "birth_year": (" The birth year of {subject} is", " The year that {subject} was born in is"),
+    "profession": (" The profession of {subject} is", " {subject} made a living as a"),
 }
 """The last sentence, up to what is told again."""
 
@@ -36,7 +36,7 @@ ENDINGS: dict[str, tuple[str, ...]] = {
 class CarelessText:
     """`beginning` and `ending` make the text; `answer` is what a right ending names.
 
-    `CarelessText(beginning=" Ada Fenwick was born in Tamton in 1874. ... So Ada Fenwick was born in",
+    `CarelessText(beginning=" Ada Fenwick was born in Tamton in 1874. ... The birthplace of Ada Fenwick is",
     ending=" Osmark.", answer="Tamton", relation="birthplace")`.
     """
 
