@@ -150,7 +150,7 @@ def test_the_twin_is_probed_alike_before_and_after() -> None:
 # -- arms --------------------------------------------------------------------------------------------------------------
 
 ARMS = {
-    "self_improving_pretraining": {'stage.0.loss.kind="original_nll"', "stage.0.prompts_per_step=16"},
+    "self_improving_pretraining": {'stage.0.loss.kind="original_nll"', "stage.0.prompts_per_step=32"},
     "self_improving_winner": {'stage.0.loss.kind="winner_nll"'},
     "self_improving_flipped": {"stage.0.reward.0.judge.flip=0.15"},
     "thinking_gain_judge": {
