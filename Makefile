@@ -42,7 +42,7 @@ base: $(CORE)  ## the tiny base model again, from random weights
 	$(BIN)/sleuth train recipes/tiny/base.toml --run runs/base
 	$(BIN)/python tools/ship_base.py runs/base models/tiny-base
 
-reader: $(CORE)  ## the tiny base of the refiners' twin again, from random weights
+reader: $(CORE)  ## the tiny base of the twins that refine and think again, from random weights
 	OMP_NUM_THREADS=1 $(BIN)/sleuth train recipes/tiny/reader.toml --run runs/reader
 	$(BIN)/python tools/ship_base.py runs/reader models/tiny-reader
 
