@@ -15,14 +15,18 @@ demo: $(CORE)  ## a tiny model learns to search: world, index, training, report
 	$(BIN)/sleuth train recipes/demo.toml --run runs/demo
 	$(BIN)/sleuth report runs/demo
 
-twins: $(CORE)  ## published recipes in small, side by side: one of search and one of refining to the end, two begin
+twins: $(CORE)  ## published recipes in small: one of search, one of refining and one of thinking to the end, two begin
 	$(BIN)/sleuth world runs/world
 	$(BIN)/sleuth index runs/world/corpus.jsonl runs/world/index
-	$(MAKE) -j2 twin-search_r1_slime begun-reason_over_search_rules begun-reason_over_search_example twin-refiner
+	$(MAKE) -j2 twin-search_r1_slime begun-reason_over_search_rules begun-reason_over_search_example twin-refiner twin-thinking_gain
 
 twin-refiner:  ## to the end, on one core: by the world's table of what its snippets state
 	OMP_NUM_THREADS=1 $(BIN)/sleuth train recipes/tiny/refiner.toml --run runs/twins/refiner
 	$(BIN)/python tools/reached.py runs/twins/refiner claim_f1=0.85 abstention_f1=0.85
+
+twin-thinking_gain:  ## to the end, on one core: its own thoughts beat phrases that fit any text, by nats a token
+	OMP_NUM_THREADS=1 $(BIN)/sleuth train recipes/tiny/thinking_gain.toml --run runs/twins/thinking_gain
+	$(BIN)/python tools/reached.py runs/twins/thinking_gain --of thoughts_after right_sampled=0.85 over_generic=0.5
 
 twin-%:  ## to the end, on one core: of one-hop questions 0.75 right, of two-hop ones 0.5
 	OMP_NUM_THREADS=1 $(BIN)/sleuth train recipes/tiny/$*.toml --run runs/twins/$*
@@ -42,7 +46,7 @@ base: $(CORE)  ## the tiny base model again, from random weights
 	$(BIN)/sleuth train recipes/tiny/base.toml --run runs/base
 	$(BIN)/python tools/ship_base.py runs/base models/tiny-base
 
-reader: $(CORE)  ## the tiny base of the refiners' twin again, from random weights
+reader: $(CORE)  ## the tiny base of the twins that refine and think again, from random weights
 	OMP_NUM_THREADS=1 $(BIN)/sleuth train recipes/tiny/reader.toml --run runs/reader
 	$(BIN)/python tools/ship_base.py runs/reader models/tiny-reader
 

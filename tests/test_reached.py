@@ -30,6 +30,13 @@ def test_every_figure_that_is_named_has_to_reach_its_bar(run: Path, bars: tuple[
     assert reached(run, f"em_one_hop={bars[0]}", f"em_two_hop={bars[1]}") == (status, said, "")
 
 
+def test_another_evaluation_can_be_named(run: Path) -> None:
+    (run / "eval" / "thoughts_after.json").write_text('{"right_sampled": {"value": 0.9}}')
+    assert reached(run, "--of", "thoughts_after", "right_sampled=0.95")[0] == 1
+    assert reached(run, "--of", "thoughts_after", "right_sampled=0.9")[0] == 0
+    assert reached(run, "right_sampled=0.9")[0] == 2
+
+
 @pytest.mark.parametrize("bar", ["0.75", "em_one_hop=", "em_one_hop=high", "=1"])
 def test_a_bar_without_its_figure_or_number_is_refused(run: Path, bar: str) -> None:
     (run / "eval" / "trained.json").write_text(MEASURED)

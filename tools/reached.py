@@ -2,6 +2,7 @@
 told; one line in each case.
 
 python tools/reached.py runs/demo em_one_hop=0.75 em_two_hop=0.5     each of these figures is at least so much
+python tools/reached.py runs/gain --of thoughts_after right_sampled=0.85     those of another evaluation than `trained`
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from pathlib import Path
 from sleuth.types import SleuthError
 
 
-def measured(run: Path, keys: Sequence[str]) -> dict[str, float]:
-    """The figures by key. Raises SleuthError."""
-    file = run / "eval" / "trained.json"
+def measured(run: Path, evaluation: str, keys: Sequence[str]) -> dict[str, float]:
+    """The figures of an evaluation by key. Raises SleuthError."""
+    file = run / "eval" / f"{evaluation}.json"
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
         return {key: float(found[key]["value"]) for key in keys}
@@ -46,10 +47,11 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path)
     parser.add_argument("bars", metavar="KEY=NUMBER", nargs="+", type=bar)
+    parser.add_argument("--of", metavar="EVALUATION", default="trained")
     asked = parser.parse_args(arguments)
     bars = dict(asked.bars)
     try:
-        reached = measured(asked.run, [*bars])
+        reached = measured(asked.run, asked.of, [*bars])
     except SleuthError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

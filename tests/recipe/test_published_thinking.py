@@ -133,18 +133,24 @@ def test_continued_pretraining_reads_two_suffixes_where_a_pair_has_two() -> None
 # -- thoughts, in small ------------------------------------------------------------------------------------------------
 
 
-def test_the_twin_begins_as_the_one_that_is_only_shown_thoughts_and_is_probed_alike_before_and_after() -> None:
+def test_the_twin_is_shown_thoughts_as_in_the_recipe_of_that_alone_but_hasty_ones() -> None:
     gain, shown = (told(f"tiny/{name}") for name in ("thinking_gain", "thinking"))
-    assert gain["stage"][0] == shown["stage"][0]
+    assert gain["model"] == shown["model"]
+    assert gain["stage"][0] | {"data": {}} == shown["stage"][0] | {"data": {}}
+    assert [one["stage"][0]["data"]["texts"].name for one in (gain, shown)] == ["hasty_train.jsonl", "text_train.jsonl"]
+
+
+def test_the_twin_is_probed_alike_before_and_after() -> None:
+    gain = told("tiny/thinking_gain")
     before, after = (gain["stage"][at] | {"name": ""} for at in (1, 3))
     assert before == after
-    assert gain["stage"][2]["data"]["part"] == "rl" != gain["stage"][0]["data"]["part"]
+    assert gain["stage"][2]["data"]["part"] == "rl"
 
 
 # -- arms --------------------------------------------------------------------------------------------------------------
 
 ARMS = {
-    "self_improving_pretraining": {'stage.0.loss.kind="original_nll"', "stage.0.prompts_per_step=16"},
+    "self_improving_pretraining": {'stage.0.loss.kind="original_nll"', "stage.0.prompts_per_step=32"},
     "self_improving_winner": {'stage.0.loss.kind="winner_nll"'},
     "self_improving_flipped": {"stage.0.reward.0.judge.flip=0.15"},
     "thinking_gain_judge": {

@@ -14,6 +14,7 @@ from sleuth.build import load_model
 from sleuth.pipeline import require_inputs
 from sleuth.recipe import load_recipe
 from sleuth.render import Renderer
+from sleuth.stages.lesson_rows import ThoughtRows
 from sleuth.stages.supervised import text_batch
 from sleuth.stages.thought_figures import Scorer, conditions_of, places_of, suffix_nlls, thought_figures
 from sleuth.types import Document, Piece, SleuthError, Thought
@@ -78,6 +79,22 @@ def test_a_run_measures_held_out_thoughts_before_and_after_and_goes_on_as_if_nev
     again = run(recipe, tmp_path / "two")
     assert (last / "model.safetensors").read_bytes() == (again / "model.safetensors").read_bytes()
     assert json.loads((tmp_path / "two" / "eval" / "thinking_before.json").read_text()) == before
+
+
+def test_in_a_share_of_the_rows_nothing_is_thought_and_nobody_learns_to_think_nothing(scorer: Scorer) -> None:
+    documents = [document(str(number)) for number in range(10)]
+    rows = ThoughtRows(documents, scorer.renderer, 768, empty=0.25, key=(3,))
+    drawn = [rows.row(index) for index in range(400)]
+    silent = [row for row in drawn if row[1].text == "<think></think>"]
+    assert len(silent) / 400 == pytest.approx(0.25, abs=0.06)
+    assert all([piece.author for piece in row] == ["source", "env", "source"] for row in silent)
+    assert all(row[1].author == "teacher" for row in drawn if row not in silent)
+    batch = text_batch([silent[0]], scorer.renderer, source_weight=1.0)
+    tags = [token in scorer.renderer.render(silent[0][1]).tokens for token in batch.tokens[0].tolist()]
+    assert [not trained for trained in batch.trained[0].tolist()][1:] == tags[1:]  # nothing foretells the first
+    assert rows.row(7) == drawn[7]
+    others = ThoughtRows(documents, scorer.renderer, 768, empty=0.25, key=(4,))
+    assert [others.row(index) for index in range(40)] != drawn[:40]
 
 
 def test_loss_on_thoughts_only_leaves_the_text_without_weight(scorer: Scorer) -> None:

@@ -119,12 +119,16 @@ def test_a_model_that_judges_sees_no_thought_and_may_be_silent(run: Run, recipe:
         asked = [json.dumps(body) for body in server.asked]
     [row] = rows_of(tmp_path / "run")
     assert row["judge_asked"] == len(asked) > 0
-    thoughts = [
-        episode.trajectory.segments[2].text.removesuffix("</think>").strip()
+    thoughts = {
+        thought
         for group in read_rollouts(tmp_path / "run" / "rollouts" / "step-000001.parquet")
         for episode in group.episodes
-    ]
-    assert not any(len(thought) > 20 and thought in body for thought in thoughts for body in asked)
+        if len(thought := episode.trajectory.segments[2].text.removesuffix("</think>").strip()) > 20
+        and thought not in group.task.question  # a few words of the text itself give nothing away
+    }
+    assert thoughts
+    assert not any(thought in body for thought in thoughts for body in asked)
+    assert not any("<think>" in body for body in asked)
 
 
 def test_scores_dealt_out_anew_say_nothing_about_their_thoughts(run: Run, recipe: Path, tmp_path: Path) -> None:

@@ -20,8 +20,9 @@ def world(
 
     DIR gets corpus.jsonl, qa_train.jsonl, qa_test.jsonl, refiner_train.jsonl, refiner_test.jsonl (tool outputs to
     refine), text_train.jsonl, text_test.jsonl (texts whose ending follows from their beginning, with the thought that
-    leads there), careless_train.jsonl, careless_test.jsonl (texts of which half end wrong) and world.json, which says
-    what they are, and what can be known of the texts' endings.
+    leads there), careless_train.jsonl, careless_test.jsonl (texts of which half end wrong), hasty_train.jsonl (texts of
+    which half bring a right thought) and world.json, which says what they are, and what can be known of the texts'
+    endings.
     """
     from sleuth.cli.watching import watched
     from sleuth.world.write_world import CORPUS, write_world

@@ -4,7 +4,9 @@ or prompts with answers of their own."""
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from transformers import PreTrainedTokenizerFast
@@ -66,16 +68,27 @@ class Excerpts:
 
 class ThoughtRows:
     """Documents with their thoughts in place, of which a teacher wrote the thoughts, shuffled anew each time through;
-    at most `most` tokens of each."""
+    at most `most` tokens of each. In a share of the rows, `empty`, nothing was thought, which nobody is to imitate."""
 
-    def __init__(self, documents: Sequence[Document], renderer: Renderer, most: int, key: tuple[int, ...]) -> None:
+    def __init__(
+        self, documents: Sequence[Document], renderer: Renderer, most: int, empty: float, key: tuple[int, ...]
+    ) -> None:
         self.order = EndlessOrder(documents, seed=key)
         self.renderer = renderer
         self.most = most
+        self.empty = empty
+        self.key = key
 
     def row(self, index: int) -> list[Piece]:
         """The text, and its thoughts between their tags."""
-        return interleaved(self.order.at(index), self.renderer, self.most)
+        document = self.order.at(index)
+        if random.Random(f"empty {self.key} {index}").random() >= self.empty:
+            return interleaved(document, self.renderer, self.most)
+        silent = replace(document, thoughts=tuple(replace(thought, text="") for thought in document.thoughts))
+        return [
+            replace(piece, author="env") if piece.author == "teacher" else piece
+            for piece in interleaved(silent, self.renderer, self.most)
+        ]
 
 
 def lesson_rows(
@@ -89,7 +102,7 @@ def lesson_rows(
         return Excerpts(excerpts_of(stage.data, tokenizer).tasks, run.key), None
     if isinstance(stage.data, ThoughtTextRecipe):
         documents, renderer = thought_documents(stage.data), Renderer(tokenizer)
-        return ThoughtRows(documents, renderer, stage.data.row_tokens, run.key), None
+        return ThoughtRows(documents, renderer, stage.data.row_tokens, stage.data.empty, run.key), None
     tasks = answered_tasks(stage.data)
     env, context = run.recipe.answered_in(run.index)
     setting = setting_of(env, tokenizer, tasks)

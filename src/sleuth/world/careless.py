@@ -14,16 +14,20 @@ from dataclasses import dataclass
 from sleuth.world import names
 from sleuth.world.names import Split
 from sleuth.world.text import SmallWorlds
-from sleuth.world.wording import PASSAGES
+from sleuth.world.wording import who_then_what
 
 SUBJECTS = 3
 """In a text."""
 RIGHT = 0.5
 """The share of endings that are right."""
+FORMS = {"birthplace": "life", "birth_year": "life", "profession": "career"}
+"""The passage that tells a relation."""
+WORDINGS = {relation: who_then_what(form, "person", relation) for relation, form in FORMS.items()}
+"""How a text tells a fact."""
 ENDINGS: dict[str, tuple[str, ...]] = {
-    "birthplace": (" So the birthplace of {subject} is", " So {subject} was born in"),
-    "birth_year": (" So the birth year of {subject} is", " So the year that {subject} was born in is"),
-    "profession": (" So the profession of {subject} is", " So {subject} made a living as a"),
+    "birthplace": (" The birthplace of {subject} is", " {subject} was from the town of"),
+    "birth_year": (" The birth year of {subject} is", " The year that {subject} was born in is"),
+    "profession": (" The profession of {subject} is", " {subject} made a living as a"),
 }
 """The last sentence, up to what is told again."""
 
@@ -32,7 +36,7 @@ ENDINGS: dict[str, tuple[str, ...]] = {
 class CarelessText:
     """`beginning` and `ending` make the text; `answer` is what a right ending names.
 
-    `CarelessText(beginning=" Ada Fenwick was born in Tamton in 1874. ... So Ada Fenwick was born in",
+    `CarelessText(beginning=" Ada Fenwick was born in Tamton in 1874. ... The birthplace of Ada Fenwick is",
     ending=" Osmark.", answer="Tamton", relation="birthplace")`.
     """
 
@@ -76,7 +80,6 @@ class CarelessTexts:
 
     def _sentence(self, rng: random.Random, relation: str, subject: str, value: str) -> str:
         """A passage that tells the fact, and something else beside it."""
-        form = "career" if relation == "profession" else "life"
         slots = {of: rng.choice(values) for of, values in self._values.items()} | {relation: value}
         employer = rng.choice(self.worlds.firms)
-        return f" {rng.choice(PASSAGES[form]).format(**slots, person=subject, employer=employer)}"
+        return f" {rng.choice(WORDINGS[relation]).format(**slots, person=subject, employer=employer)}"

@@ -23,29 +23,40 @@ from sleuth.world.endings import ENDINGS, THOUGHTS, Path
 from sleuth.world.names import Split
 from sleuth.world.questions import Hop
 from sleuth.world.text import SmallWorlds
-from sleuth.world.wording import PASSAGES
+from sleuth.world.wording import who_then_what
 
 CHAINS = 3
 """In a text."""
 INFERENCES = {1: "one_inference", 2: "two_inferences"}
 """How texts are called whose ending follows by so many."""
-FORMS = {"birthplace": "life", "employer": "career", "author": "work", "seat": "firm", "region": "town"}
-"""The passage that tells a relation."""
+FORMS = {
+    "birthplace": ("life", "person"),
+    "employer": ("career", "person"),
+    "author": ("work", "work"),
+    "seat": ("firm", "firm"),
+    "region": ("town", "town"),
+}
+"""The passage that tells a relation, and the slot in it of whom it is about; that of the value is called as the
+relation is."""
+WORDINGS = {relation: who_then_what(form, about, relation) for relation, (form, about) in FORMS.items()}
+"""How a text tells a fact."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainedText:
     """`beginning` and `ending` make the text; `hops` are the facts that lead from one to the other, `thought` puts them
-    in words.
+    in words, `others` are the chains that the text tells of beside them.
 
     `ChainedText(beginning=" Ada Fenwick was born in Tamton in 1874. ... Ada Fenwick was born in the region of",
-    ending=" Osmark.", thought=" region of Tamton is Osmark ...", hops=(Hop(relation="birthplace", ...), ...))`.
+    ending=" Osmark.", thought=" birthplace of Ada Fenwick is Tamton and the region of Tamton is Osmark",
+    hops=(Hop(relation="birthplace", ...), ...), others=(...))`.
     """
 
     beginning: str
     ending: str
     thought: str
     hops: tuple[Hop, ...]
+    others: tuple[tuple[Hop, ...], ...]
 
     @property
     def text(self) -> str:
@@ -61,6 +72,16 @@ class ChainedText:
     def kind(self) -> str:
         """By how many inferences the ending follows."""
         return INFERENCES[len(self.hops) - 1]
+
+
+def thought_of(rng: random.Random, hops: Sequence[Hop]) -> str:
+    """Facts in words that are drawn."""
+    return " and".join(rng.choice(THOUGHTS[hop.relation]).format(subject=hop.subject, value=hop.value) for hop in hops)
+
+
+def ending_of(hops: Sequence[Hop]) -> str:
+    """Where a chain ends, as the end of a text."""
+    return f" {hops[-1].value}."
 
 
 def entropies(inferences: int) -> Mapping[str, float]:
@@ -92,11 +113,14 @@ class ChainedTexts:
         chains = list(self._chains(rng, path, people[:CHAINS]))
         sentences = [_sentence(rng, hop, rng.choice(people[CHAINS:])) for chain in chains for hop in chain]
         rng.shuffle(sentences)
-        asked = rng.choice(chains)
+        asked, *others = rng.sample(chains, CHAINS)
         last = rng.choice(ENDINGS[self.split][path]).format(subject=asked[0].subject)
-        thought = " and".join(_told(rng, hop) for hop in asked)
         return ChainedText(
-            beginning="".join(sentences) + last, ending=f" {asked[-1].value}.", thought=thought, hops=asked
+            beginning="".join(sentences) + last,
+            ending=ending_of(asked),
+            thought=thought_of(rng, asked),
+            hops=asked,
+            others=tuple(others),
         )
 
     def _chains(self, rng: random.Random, path: Path, people: Sequence[str]) -> Iterator[tuple[Hop, ...]]:
@@ -126,8 +150,4 @@ def _sentence(rng: random.Random, hop: Hop, stranger: str) -> str:
         "seat": {"firm": subject, "seat": value, "founder": stranger},
         "region": {"town": subject, "region": value},
     }[hop.relation]
-    return f" {rng.choice(PASSAGES[FORMS[hop.relation]]).format(**slots)}"
-
-
-def _told(rng: random.Random, hop: Hop) -> str:
-    return rng.choice(THOUGHTS[hop.relation]).format(subject=hop.subject, value=hop.value)
+    return f" {rng.choice(WORDINGS[hop.relation]).format(**slots)}"

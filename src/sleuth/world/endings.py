@@ -16,26 +16,43 @@ ENDINGS: dict[Split, dict[Path, tuple[str, ...]]] = {
             " {subject} was born in the region of",
             " The region that {subject} was born in is",
             " The region of the town that {subject} was born in is",
+            " The town that {subject} was born in is in the region of",
+            " {subject} was from a town in the region of",
+            " The region of the birthplace of {subject} is",
+            " The town of birth of {subject} is in the region of",
         ),
         ("employer", "seat"): (
             " {subject} worked in the town of",
             " The town that {subject} worked in is",
             " The town of the firm that {subject} worked for is",
+            " The firm that {subject} worked for is in the town of",
+            " {subject} made a living in the town of",
+            " The firm of {subject} is in the town of",
         ),
         ("author", "birthplace"): (
             " {subject} was written by a person from the town of",
             " The town that the author of {subject} was born in is",
             " The author of {subject} was born in the town of",
+            " The person who wrote {subject} was from the town of",
+            " The author of {subject} was from the town of",
+            " The town of the author of {subject} is",
         ),
         ("employer", "seat", "region"): (
             " {subject} worked in the region of",
             " The region that {subject} worked in is",
             " The region of the firm that {subject} worked for is",
+            " The firm that {subject} worked for is in the region of",
+            " {subject} made a living in the region of",
+            " The firm of {subject} is in the region of",
+            " The region of the employer of {subject} is",
         ),
         ("author", "birthplace", "region"): (
             " {subject} was written by a person from the region of",
             " The region that the author of {subject} was born in is",
             " The author of {subject} was born in the region of",
+            " The person who wrote {subject} was from the region of",
+            " The author of {subject} was from the region of",
+            " The region of the author of {subject} is",
         ),
     },
     "test": {
@@ -51,33 +68,36 @@ ENDINGS: dict[Split, dict[Path, tuple[str, ...]]] = {
 THOUGHTS: dict[str, tuple[str, ...]] = {
     "birthplace": (
         " birthplace of {subject} is {value}",
-        " {subject} was born in {value}",
-        " {subject} was from {value}",
-        " the town that {subject} was born in is {value}",
+        " the birthplace of {subject} is {value}",
+        " town of {subject} is {value}",
+        " the town of {subject} is {value}",
     ),
     "employer": (
         " employer of {subject} is {value}",
-        " {subject} worked for {value}",
-        " {value} had {subject}",
-        " the firm that {subject} worked for is {value}",
+        " the employer of {subject} is {value}",
+        " firm of {subject} is {value}",
+        " the firm of {subject} is {value}",
     ),
     "author": (
         " author of {subject} is {value}",
-        " {subject} was written by {value}",
-        " {value} wrote {subject}",
+        " the author of {subject} is {value}",
+        " person who wrote {subject} is {value}",
         " the person who wrote {subject} is {value}",
     ),
     "seat": (
         " seat of {subject} is {value}",
-        " {subject} is a firm in {value}",
-        " {value} has {subject}",
+        " the seat of {subject} is {value}",
+        " town of {subject} is {value}",
         " the town of {subject} is {value}",
     ),
     "region": (
         " region of {subject} is {value}",
-        " {subject} is a town in {value}",
-        " {value} has {subject}",
         " the region of {subject} is {value}",
+        " region of the town of {subject} is {value}",
+        " the region of the town of {subject} is {value}",
     ),
 }
-"""A fact as a thought tells it, equally often in each of these ways."""
+"""A fact as a thought tells it, equally often in each of these ways: what is looked up, and then what it is."""
+
+VAIN = (" what is it", " I need what I find", " it is in this story", " which one is it")
+"""Thoughts that would fit any text."""

@@ -42,6 +42,13 @@ PASSAGES: dict[str, tuple[str, ...]] = {
     ),
 }
 
+
+def who_then_what(form: str, about: str, value: str) -> tuple[str, ...]:
+    """The passages of a form that name whom they are `about` before the `value`: whoever reads from left to right knows
+    then whose a value is. A tiny model reads these long before the others."""
+    return tuple(text for text in PASSAGES[form] if text.index(f"{{{about}}}") < text.index(f"{{{value}}}"))
+
+
 RELATIONS: dict[str, str] = {
     "birthplace": "birthplace of {subject}",
     "birth_year": "birth year of {subject}",

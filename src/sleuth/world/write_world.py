@@ -18,6 +18,7 @@ from sleuth.world.careless import CarelessText, CarelessTexts
 from sleuth.world.chained import INFERENCES, ChainedText, ChainedTexts, entropies
 from sleuth.world.encyclopaedia import count_articles
 from sleuth.world.facts import World, make_world
+from sleuth.world.hasty import HastyTexts
 from sleuth.world.library import REPORT_EVERY, Library
 from sleuth.world.names import Split, split_of
 from sleuth.world.questions import Question, ask, one_hops, two_hops
@@ -28,6 +29,7 @@ QUESTIONS: dict[Split, str] = {"train": "qa_train.jsonl", "test": "qa_test.jsonl
 REFINER: dict[Split, str] = {"train": "refiner_train.jsonl", "test": "refiner_test.jsonl"}
 TEXTS: dict[Split, str] = {"train": "text_train.jsonl", "test": "text_test.jsonl"}
 CARELESS: dict[Split, str] = {"train": "careless_train.jsonl", "test": "careless_test.jsonl"}
+HASTY = "hasty_train.jsonl"
 CARD = "world.json"
 A_PERSON: dict[Split, float] = {"train": 2.0, "test": 0.5}
 """How many questions for each person."""
@@ -59,7 +61,8 @@ def write_world(folder: Path, seed: int, people: int, progress: Progress = lambd
     """Write the corpus, two questions a person to train on, one for two people to test with, tool outputs to
     refine (half as many as people to train on, a quarter to test with), texts whose endings follow from their
     beginnings (four times as many as people to train on, half as many to test with), as many by somebody careless,
-    whose endings are wrong in half of them, and the card.
+    whose endings are wrong in half of them, as many to train on by somebody hasty, who thinks rightly in half of them,
+    and the card.
 
     Half of the questions have two hops. No training question speaks of anything that a test question looks up (towns
     apart, which all share), or uses its wording; nor does a text of the one sort name anybody, or end in words, of the
@@ -73,6 +76,7 @@ def write_world(folder: Path, seed: int, people: int, progress: Progress = lambd
     counts = {CORPUS: composed} | {name: round(A_PERSON[split] * people) for split, name in QUESTIONS.items()}
     counts |= {name: round(OUTPUTS_A_PERSON[split] * people) for split, name in REFINER.items()}
     counts |= {names[split]: round(TEXTS_A_PERSON[split] * people) for names in (TEXTS, CARELESS) for split in TEXTS}
+    counts[HASTY] = counts[TEXTS["train"]]
     steps = composed + sum(counts.values())
     library = Library(world, random.Random(f"library {seed} {people}"), lambda count: progress(count, steps))
     contents = {CORPUS: _passage_rows(library)}
@@ -87,6 +91,7 @@ def write_world(folder: Path, seed: int, people: int, progress: Progress = lambd
         contents[name] = _chained_rows(ChainedTexts(people, split, (seed,)), counts[name])
     for split, name in CARELESS.items():
         contents[name] = _careless_rows(CarelessTexts(people, split, (seed,)), counts[name])
+    contents[HASTY] = _chained_rows(HastyTexts(people, "train", (seed,)), counts[HASTY])
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as complete:
         aside = {name: complete.enter_context(replacing_file(folder / name)) for name in (CARD, *contents)}
@@ -143,7 +148,7 @@ def _refiner_rows(split: Split, questions: Iterable[Question], outputs: ToolOutp
         yield outputs.row(question, id=f"{split}-{number}", type=question.kind, data_source="world")
 
 
-def _chained_rows(texts: ChainedTexts, count: int) -> Iterator[dict[str, Any]]:
+def _chained_rows(texts: ChainedTexts | HastyTexts, count: int) -> Iterator[dict[str, Any]]:
     for number in range(count):
         text = texts.text(number)
         thought = {"at": len(text.beginning), "text": text.thought}
