@@ -15,10 +15,10 @@ demo: $(CORE)  ## a tiny model learns to search: world, index, training, report
 	$(BIN)/sleuth train recipes/demo.toml --run runs/demo
 	$(BIN)/sleuth report runs/demo
 
-twins: $(CORE)  ## published recipes in small: one of search and one of refining to the end, one of thinking and two more begin
+twins: $(CORE)  ## published recipes in small: one of search, one of refining and one of thinking to the end, two begin
 	$(BIN)/sleuth world runs/world
 	$(BIN)/sleuth index runs/world/corpus.jsonl runs/world/index
-	$(MAKE) -j2 twin-search_r1_slime begun-reason_over_search_rules begun-reason_over_search_example twin-refiner begun-thinking_gain
+	$(MAKE) -j2 twin-search_r1_slime begun-reason_over_search_rules begun-reason_over_search_example twin-refiner twin-thinking_gain
 
 twin-refiner:  ## to the end, on one core: by the world's table of what its snippets state
 	OMP_NUM_THREADS=1 $(BIN)/sleuth train recipes/tiny/refiner.toml --run runs/twins/refiner
@@ -27,10 +27,6 @@ twin-refiner:  ## to the end, on one core: by the world's table of what its snip
 twin-thinking_gain:  ## to the end, on one core: its own thoughts beat phrases that fit any text, by nats a token
 	OMP_NUM_THREADS=1 $(BIN)/sleuth train recipes/tiny/thinking_gain.toml --run runs/twins/thinking_gain
 	$(BIN)/python tools/reached.py runs/twins/thinking_gain --of thoughts_after right_sampled=0.85 over_generic=0.5
-
-begun-thinking_gain:  ## 120 of its 300 steps, after which most of its thoughts are right
-	OMP_NUM_THREADS=1 $(BIN)/sleuth train recipes/tiny/thinking_gain.toml --set stage.2.steps=120 --run runs/begun/thinking_gain
-	$(BIN)/python tools/reached.py runs/begun/thinking_gain --of thoughts_after right_sampled=0.7 over_generic=0.2
 
 twin-%:  ## to the end, on one core: of one-hop questions 0.75 right, of two-hop ones 0.5
 	OMP_NUM_THREADS=1 $(BIN)/sleuth train recipes/tiny/$*.toml --run runs/twins/$*

@@ -132,6 +132,12 @@ def test_thoughts_in_a_copy_of_the_text_are_taken_out_of_it_where_it_is_a_copy(
     assert (document.text, document.thoughts, document.altered) == (text, thoughts, altered)
 
 
+def test_a_copy_with_other_white_space_cannot_be_cut_where_the_text_is() -> None:
+    row = {"raw_text": "Rain falls. Go.", "augmented_text": "Rain  falls.<think>so wet</think> Go.", "cut": 11}
+    document = document_of(row, "t:1")
+    assert (document.text[: document.cut], document.thoughts, document.altered) == ("Rain falls.", (), True)
+
+
 def test_thoughts_by_themselves_go_before_those_in_a_copy() -> None:
     row = {"raw_text": "Rain falls. Go.", "augmented_text": "Rain fell.", "thoughts": [{"at": 11, "text": "wet"}]}
     assert document_of(row, "t:1").thoughts == (Thought(at=11, text="wet"),)

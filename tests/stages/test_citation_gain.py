@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import PreTrainedModel
 from typer.testing import CliRunner
 
-from sleuth.build import load_model, refine_setting
+from sleuth.build import RefineSetting, load_model, refine_setting
 from sleuth.cli.app import app
 from sleuth.engines.scripted import ScriptedEngine
 from sleuth.recipe import RefineEnvRecipe
@@ -22,7 +23,7 @@ from sleuth.stages import examination
 from sleuth.stages.citation_gain import citation_gains
 from sleuth.stages.crediting import credited
 from sleuth.stages.probe import probe
-from sleuth.types import Evidence, Group, Passage, Score, Task
+from sleuth.types import Episode, Evidence, Group, Passage, Score, Task
 
 BASE = Path(__file__).parents[2] / "models" / "tiny-base"
 SNIPPETS = (
@@ -41,6 +42,19 @@ ANSWER = (
 )
 
 
+def refined(
+    task: Task, *answers: str, mode: str = "answer_only"
+) -> tuple[PreTrainedModel, Renderer, RefineSetting, list[Episode]]:
+    """The tiny base, and an episode of the task for each answer."""
+    model, tokenizer = load_model(str(BASE), dtype="float32", device="cpu")
+    recipe = RefineEnvRecipe.model_validate({"kind": "refine", "turn_tokens": 120, "mode": mode})
+    setting, renderer, told = refine_setting(recipe, tokenizer, [task]), Renderer(tokenizer), iter(answers)
+    engine = ScriptedEngine(tokenizer, lambda text, sampling: next(told))
+    rollout = Rollout(engine=engine, renderer=renderer, context=1000, temperature=0.0, key=(0,))
+    episodes = [asyncio.run(rollout.episode(setting.env(task), task, 0, at)) for at in range(len(answers))]
+    return model, renderer, setting, episodes
+
+
 def test_spans_are_what_stands_in_tags() -> None:
     found = [(ANSWER[begin:end], ids) for begin, end, ids in tag_spans(ANSWER)]
     assert found == [("Hedan Verridge was born in Hinheim.", ("a1",)), ("it is", ("z9",))]
@@ -48,17 +62,8 @@ def test_spans_are_what_stands_in_tags() -> None:
 
 
 def test_a_snippet_is_worth_what_its_words_make_of_the_claim() -> None:
-    model, tokenizer = load_model(str(BASE), dtype="float32", device="cpu")
-    setting = refine_setting(RefineEnvRecipe.model_validate({"kind": "refine", "turn_tokens": 120}), tokenizer, [TASK])
-    renderer = Renderer(tokenizer)
-    rollout = Rollout(
-        engine=ScriptedEngine(tokenizer, lambda text, sampling: ANSWER),
-        renderer=renderer,
-        context=1000,
-        temperature=0.0,
-        key=(0,),
-    )
-    episode = asyncio.run(rollout.episode(setting.env(TASK), TASK, 0, 0))
+    model, renderer, setting, [episode] = refined(TASK, ANSWER)
+    tokenizer = renderer.tokenizer
     [[gold, other, invented]] = citation_gains(model, renderer, setting, [episode], budget=2048)
     assert [(one.snippet, one.cited, one.number) for one in (gold, other)] == [("a1", True, 0), ("b2", False, 0)]
     assert (invented.snippet, invented.cited, invented.number, invented.value) == ("z9", True, 1, 0.0)
@@ -98,20 +103,10 @@ def test_a_thought_is_read_with_the_claim_that_is_written_off_it() -> None:
     claims = ("Hedan Verridge was born in Hinheim.", "Morburg is a town in Tersia.")
     answer = "".join(f"<snippet id={id_}>{claim}</snippet>" for id_, claim in zip(("a1", "b2"), claims, strict=True))
     told = thought + "<answer>" + answer + "</answer>"
-    model, tokenizer = load_model(str(BASE), dtype="float32", device="cpu")
     snippets = (*SNIPPETS, Passage(id="c3", title="", text="Hedan Verridge wrote The Last Harbour."))
     output = "\n".join(f"<snippet id={one.id}>{one.text}</snippet>" for one in snippets)
     task = replace(TASK, evidence=Evidence(reasoning="", output=output, snippets=snippets))
-    recipe = RefineEnvRecipe.model_validate({"kind": "refine", "turn_tokens": 120, "mode": "thinking"})
-    setting, renderer = refine_setting(recipe, tokenizer, [task]), Renderer(tokenizer)
-    rollout = Rollout(
-        engine=ScriptedEngine(tokenizer, lambda text, sampling: told),
-        renderer=renderer,
-        context=1000,
-        temperature=0.0,
-        key=(0,),
-    )
-    episode = asyncio.run(rollout.episode(setting.env(task), task, 0, 0))
+    model, renderer, setting, [episode] = refined(task, told, mode="thinking")
     [found] = citation_gains(model, renderer, setting, [episode], budget=2048)
     assert [(one.number, one.claim, one.snippet, one.cited) for one in found] == [
         (0, claims[0], "a1", True),
@@ -128,18 +123,8 @@ def test_a_citation_that_gains_nothing_is_charged_and_one_that_gains_is_paid() -
     """The tokens of the tag and its claim, in answers that have a score."""
     right = "<answer>Well, <snippet id=a1>Hedan Verridge was born in Hinheim.</snippet></answer>"
     wrong = right.replace("a1", "b2")
-    model, tokenizer = load_model(str(BASE), dtype="float32", device="cpu")
-    setting = refine_setting(RefineEnvRecipe.model_validate({"kind": "refine", "turn_tokens": 120}), tokenizer, [TASK])
-    renderer = Renderer(tokenizer)
-    said = iter((right, wrong, wrong, "<answer>Nobody knows.</answer>"))
-    rollout = Rollout(
-        engine=ScriptedEngine(tokenizer, lambda text, sampling: next(said)),
-        renderer=renderer,
-        context=1000,
-        temperature=0.0,
-        key=(0,),
-    )
-    episodes = [asyncio.run(rollout.episode(setting.env(TASK), TASK, 0, sample)) for sample in range(4)]
+    told = (right, wrong, wrong, "<answer>Nobody knows.</answer>")
+    model, renderer, setting, episodes = refined(TASK, *told)
     missing = Score(value=None, note="the judge is gone")
     scores = (Score(value=0.0), Score(value=0.0), missing, Score(value=1.0))
     groups = [Group(task=TASK, episodes=tuple(episodes), scores=scores)]
@@ -152,7 +137,7 @@ def test_a_citation_that_gains_nothing_is_charged_and_one_that_gains_is_paid() -
     assert figures == {"citation_gain": pytest.approx(sum(gained) / 2, abs=1e-4), "idle_citations": 0.5}
     [credit] = paid.scores[0].credits
     tokens = list(episodes[0].trajectory.segments[credit.segment].tokens[credit.begin : credit.end])
-    named = tokenizer.backend_tokenizer.decode(tokens, skip_special_tokens=False)
+    named = renderer.tokenizer.backend_tokenizer.decode(tokens, skip_special_tokens=False)
     assert named.strip() == "<snippet id=a1>Hedan Verridge was born in Hinheim.</snippet>"
 
 

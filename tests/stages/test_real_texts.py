@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tiny_models import SHAPE
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
@@ -85,19 +86,8 @@ def model(documents: list[Document], tmp_path_factory: pytest.TempPathFactory) -
     trainer = trainers.BpeTrainer(vocab_size=600, special_tokens=["<|end|>", *TAGS], initial_alphabet=alphabet)
     tokenizer.train_from_iterator((document.text for document in documents[:60]), trainer)
     torch.manual_seed(0)
-    small = Qwen3ForCausalLM(
-        Qwen3Config(
-            vocab_size=tokenizer.get_vocab_size(),
-            hidden_size=32,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            head_dim=8,
-            intermediate_size=48,
-            tie_word_embeddings=True,
-            eos_token_id=0,
-        )
-    )
+    shape = {**SHAPE, "vocab_size": tokenizer.get_vocab_size(), "max_position_embeddings": 1024}
+    small = Qwen3ForCausalLM(Qwen3Config(**shape, head_dim=8, tie_word_embeddings=True, eos_token_id=0))
     folder = tmp_path_factory.mktemp("model")
     small.save_pretrained(folder)
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|end|>").save_pretrained(folder)

@@ -7,14 +7,11 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from sleuth.build.text import plain_tokens
+from sleuth.data.augmented import THINK
 from sleuth.data.documents import part_of, read_documents, text_digest
-from sleuth.dialects import DIALECTS
 from sleuth.recipe.text import DocumentsRecipe
 from sleuth.render import Renderer
 from sleuth.types import Document, Piece, SleuthError
-
-THINK = DIALECTS["sleuth"].think
-"""The tags of a thought: those of the tokenizers that have any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 ENCODING = frozenset({"kind", "encoder", "query_prefix", "passage_prefix", "pooling", "as_json"})
 BM25 = Mode(uses=frozenset({"kind", "as_json"}), why="is for vectors, and a bm25 index has none; add --kind dense")
-DENSE = Mode(uses=ENCODING | {"vectors"}, why="has no part here")
 ADOPTED = Mode(uses=ENCODING | {"faiss"}, why="is for vectors that are made, and --faiss opens some that are there")
 HYBRID = Mode(
     uses=ENCODING | {"vectors"}, why="opens an index as dense; leave it out to encode the corpus for a hybrid one"
@@ -57,7 +56,12 @@ def index(
     """
     from sleuth.cli.watching import watched
 
-    {"bm25": BM25, "dense": ADOPTED if faiss else DENSE, "hybrid": HYBRID}[kind].require(typed)
+    if kind == "bm25":
+        BM25.require(typed)
+    elif kind == "hybrid":
+        HYBRID.require(typed)
+    elif faiss is not None:
+        ADOPTED.require(typed)
     if kind != "bm25" and encoder is None:
         raise SleuthError(f"--kind {kind}: name the encoder too: --encoder MODEL, a folder or a hub id")
 

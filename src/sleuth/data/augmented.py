@@ -7,21 +7,20 @@ in.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from sleuth.data.splicing import unspliced
 from sleuth.dialects import DIALECTS
 from sleuth.types import SleuthError, Thought
 
 THINK = DIALECTS["sleuth"].think
+"""The tags of a thought: those of the tokenizers that have any."""
 
 
-def taken_apart(augmented: str, raw: str) -> tuple[str, Sequence[Thought]] | None:
+def taken_apart(augmented: str, raw: str) -> tuple[str, tuple[Thought, ...]] | None:
     """The text and its thoughts; None where the copy without its thoughts is not the `raw` text, or a tag stands alone.
     Empty thoughts are left out.
 
     `taken_apart("Rain falls.<think>so wet</think> Go.", "Rain falls. Go.")` is
-    `("Rain falls. Go.", [Thought(at=11, text="so wet")])`.
+    `("Rain falls. Go.", (Thought(at=11, text="so wet"),))`.
     """
     try:
         text, thoughts = unspliced(augmented, (THINK.open, THINK.close))
@@ -29,4 +28,4 @@ def taken_apart(augmented: str, raw: str) -> tuple[str, Sequence[Thought]] | Non
         return None
     if text.split() != raw.split():
         return None
-    return text, [thought for thought in thoughts if thought.text.strip()]
+    return text, tuple(thought for thought in thoughts if thought.text.strip())

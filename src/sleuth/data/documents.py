@@ -114,11 +114,7 @@ def text_digest(text: str) -> bytes:
 def document_of(row: Row, where: str, unnamed: str = "row_") -> Document:
     """One row as a document. A row without an id is named after its line, behind `unnamed`; without a `url`, its id is
     its origin. Raises SleuthError."""
-    text = text_of(row, "raw_text" if "text" not in row and "raw_text" in row else "text", where)
-    thoughts, altered = tuple(_thoughts(row.get("thoughts"), text, where)), False
-    if row.get("thoughts") is None and row.get("augmented_text") is not None:
-        apart = taken_apart(checked_text(row["augmented_text"], "augmented_text", where), text)
-        text, thoughts, altered = (text, (), True) if apart is None else (apart[0], tuple(apart[1]), False)
+    text, thoughts, altered = _text_and_thoughts(row, where)
     given = row.get("id")
     id_ = f"{unnamed}{where.rpartition(':')[2]}" if given is None else checked_text(given, "id", where)
     origin = next((checked_text(row[key], key, where) for key in ("origin", "url") if row.get(key)), id_)
@@ -156,6 +152,18 @@ def _plain(file: Path, name: str) -> Document | SleuthError:
     if not text.strip():
         return SleuthError(f"{file}: is empty")
     return Document(id=name, text=text, origin=name)
+
+
+def _text_and_thoughts(row: Row, where: str) -> tuple[str, tuple[Thought, ...], bool]:
+    """The text, its thoughts, and whether these stand in a copy that is another text. Where the row says where to cut,
+    which is counted in characters, white space must be the same too."""
+    text = text_of(row, "raw_text" if "text" not in row and "raw_text" in row else "text", where)
+    if row.get("thoughts") is not None or row.get("augmented_text") is None:
+        return text, tuple(_thoughts(row.get("thoughts"), text, where)), False
+    apart = taken_apart(checked_text(row["augmented_text"], "augmented_text", where), text)
+    if apart is None or (row.get("cut") is not None and apart[0] != text):
+        return text, (), True
+    return *apart, False
 
 
 def _cut(found: Any, text: str, where: str) -> int | None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from statistics import fmean
-from typing import Protocol
 
 from transformers import PreTrainedModel
 
@@ -15,8 +14,11 @@ from sleuth.ranks import ALONE, Ranks
 from sleuth.recipe.credit import CreditRecipe
 from sleuth.render import Renderer
 from sleuth.stages.citation_gain import CitationGain, citation_gains
-from sleuth.stages.gain import gains
+from sleuth.stages.gain import Gain, gains
 from sleuth.types import Credit, Episode, Group, Score
+
+IDLE = {"search_gain": "idle_searches", "citation_gain": "idle_citations"}
+"""What those are called that gained too little."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +30,11 @@ class Worth:
     segment: int
     begin: int = 0
     end: int | None = None
+
+    def paid(self, recipe: CreditRecipe) -> Credit:
+        """More than the margin is paid, no more is charged."""
+        value = recipe.pays if self.gained > recipe.margin else -recipe.charges
+        return Credit(segment=self.segment, value=value, begin=self.begin, end=self.end)
 
 
 def credited(
@@ -42,14 +49,28 @@ def credited(
     ranks: Ranks = ALONE,
 ) -> tuple[list[Group], dict[str, float]]:
     """The groups with the credits of their episodes, and the step's figures of them: the mean gain, and the share of
-    the searches, or citations, that gained no more than the margin. Ranks each read a stretch of the episodes."""
-    read, idle, pays = KINDS[recipe.kind]
-    scored = [pair for group in groups for pair in zip(group.episodes, group.scores, strict=True)]
-    episodes = [episode for episode, score in scored if pays(score)]
+    the searches, or citations, that gained no more than the margin. Ranks each read a stretch of the episodes.
+
+    A wrong episode gets no credit for its searches: what they made likelier is not known to be worth anything. A claim
+    is what it is, whatever the rest of its answer is worth, if that has a score.
+    """
+    of_searches = recipe.kind == "search_gain"
+    episodes = [
+        episode
+        for group in groups
+        for episode, score in zip(group.episodes, group.scores, strict=True)
+        if (score.parts.get("em") == 1 if of_searches else score.value is not None)
+    ]
     mine = episodes[ranks.share(len(episodes))]
-    found = ranks.gathered(read(model, renderer, setting, mine, budget=budget, temperature=temperature))
+    reading = {"budget": budget, "temperature": temperature}
+    if of_searches:
+        told = [episode.trajectory for episode in mine]
+        read = _of_searches(gains(model, renderer, setting.dialect, told, removed="search", **reading))
+    else:
+        read = _of_citations(citation_gains(model, renderer, setting, mine, **reading))
+    found = ranks.gathered(read)
     credits = {
-        id(episode): tuple(_paid(worth, recipe) for worth in of_episode)
+        id(episode): tuple(worth.paid(recipe) for worth in of_episode)
         for episode, of_episode in zip(episodes, found, strict=True)
     }
 
@@ -60,86 +81,21 @@ def credited(
     gained = [worth.gained for of_episode in found for worth in of_episode]
     if not gained:
         return paid, {}
-    return paid, {recipe.kind: fmean(gained), idle: fmean(float(value <= recipe.margin) for value in gained)}
+    idle = fmean(float(value <= recipe.margin) for value in gained)
+    return paid, {recipe.kind: fmean(gained), IDLE[recipe.kind]: idle}
 
 
-def _paid(worth: Worth, recipe: CreditRecipe) -> Credit:
-    value = recipe.pays if worth.gained > recipe.margin else -recipe.charges
-    return Credit(segment=worth.segment, value=value, begin=worth.begin, end=worth.end)
-
-
-def worth_of_searches(
-    model: PreTrainedModel,
-    renderer: Renderer,
-    setting: Setting,
-    episodes: Sequence[Episode],
-    *,
-    budget: int,
-    temperature: float,
-) -> list[list[Worth]]:
-    """By episode. What counts is the gain in words that were found: a policy with the habit of searching twice is as
-    much surprised by the step it takes after a single search as by a missing fact."""
-    told = [episode.trajectory for episode in episodes]
-    found = gains(model, renderer, setting.dialect, told, removed="search", budget=budget, temperature=temperature)
+def _of_searches(found: Sequence[Sequence[Gain]]) -> list[list[Worth]]:
+    """What counts is the gain in words that were found: a policy with the habit of searching twice is as much surprised
+    by the step it takes after a single search as by a missing fact."""
     return [[Worth(gained=gain.found, segment=gain.look.asked) for gain in of_episode] for of_episode in found]
 
 
-def worth_of_citations(
-    model: PreTrainedModel,
-    renderer: Renderer,
-    setting: Setting,
-    episodes: Sequence[Episode],
-    *,
-    budget: int,
-    temperature: float,
-) -> list[list[Worth]]:
-    """By episode, of each claim that cites: the gain of the snippet that did most for it, of those that it cites."""
-    found = citation_gains(model, renderer, setting, episodes, budget=budget, temperature=temperature)
-    return [
-        [_best([*of_claim]) for _, of_claim in groupby(_cited(of_episode), key=lambda gain: gain.number)]
-        for of_episode in found
-    ]
-
-
-def _cited(gains_of_episode: Sequence[CitationGain]) -> Iterator[CitationGain]:
-    return (gain for gain in gains_of_episode if gain.cited)
-
-
-def _best(of_claim: Sequence[CitationGain]) -> Worth:
-    """What a claim gained by the citation that did most for it."""
-    best = max(of_claim, key=lambda gain: gain.value)
-    return Worth(gained=best.value, segment=best.segment, begin=best.begin, end=best.end)
-
-
-def is_right(score: Score) -> bool:
-    """A wrong episode gets no credit: what its searches made likelier is not known to be worth anything."""
-    return score.parts.get("em") == 1
-
-
-def is_there(score: Score) -> bool:
-    """A claim is what it is, whatever the rest of the answer is worth."""
-    return score.value is not None
-
-
-class Reading(Protocol):
-    """Tells, by episode, what the tokens that may be paid have gained."""
-
-    def __call__(
-        self,
-        model: PreTrainedModel,
-        renderer: Renderer,
-        setting: Setting,
-        episodes: Sequence[Episode],
-        /,
-        *,
-        budget: int,
-        temperature: float,
-    ) -> list[list[Worth]]: ...
-
-
-KINDS: dict[str, tuple[Reading, str, Callable[[Score], bool]]] = {
-    "search_gain": (worth_of_searches, "idle_searches", is_right),
-    "citation_gain": (worth_of_citations, "idle_citations", is_there),
-}
-"""By the name that a recipe gives them: who reads, what those are called that gained too little, whose episodes are
-paid."""
+def _of_citations(found: Sequence[Sequence[CitationGain]]) -> list[list[Worth]]:
+    """Of each claim that cites, the gain of the snippet that did most for it, of those that it cites."""
+    worths = []
+    for of_episode in found:
+        claims = groupby((gain for gain in of_episode if gain.cited), key=lambda gain: gain.number)
+        best = [max(of_claim, key=lambda gain: gain.value) for _, of_claim in claims]
+        worths.append([Worth(gained=gain.value, segment=gain.segment, begin=gain.begin, end=gain.end) for gain in best])
+    return worths
