@@ -8,6 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from sleuth.cli.annotate import annotate
+from sleuth.cli.arms import arms
 from sleuth.cli.check import check
 from sleuth.cli.compare import compare
 from sleuth.cli.eval import evaluate
@@ -63,6 +64,7 @@ app = typer.Typer(
 )
 VERBS = {
     "train": train,
+    "arms": arms,
     "eval": evaluate,
     "compare": compare,
     "probe": probe,

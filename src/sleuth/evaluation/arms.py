@@ -44,13 +44,15 @@ class Difference:
 
 
 def level(runs: Runs, *, is_share: bool) -> Measured:
-    """The mean of one arm; `n` counts questions. No figure is negative, and a share stays below 1."""
+    """The mean of one arm; `n` counts questions. Where no value is negative the interval is not either, and that of a
+    share stays below 1."""
     table = _complete(runs)[0]
     if len(table) == 1:
         return share(list(table[0])) if is_share else bootstrap_mean(list(table[0]))
     if is_share and len(set(table.flat)) == 1:  # all right or all wrong: no spread to estimate a variance from
         return share(list(table[0]))
-    return _within(_crossed(table)[0], 0.0, 1.0 if is_share else math.inf)
+    least = 0.0 if is_share or not (table < 0).any() else -math.inf
+    return _within(_crossed(table)[0], least, 1.0 if is_share else math.inf)
 
 
 def difference(ours: Runs, theirs: Runs, *, is_share: bool) -> Difference | None:

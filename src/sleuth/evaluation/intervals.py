@@ -80,6 +80,30 @@ def bootstrap_mean(
     return Measured(value=float(means.mean()), low=float(low), high=float(high), n=n)
 
 
+def bootstrap_ratio(
+    above: Sequence[float | None],
+    below: Sequence[float | None],
+    clusters: Sequence[Hashable] | None = None,
+    seed: int = 0,
+) -> Measured:
+    """The mean of `above` by the mean of `below`, over aligned values, with a percentile bootstrap interval over
+    clusters; a pair that lacks either side is left out. `below` is never negative. Unmeasured where it is nothing but
+    zeros; a resample in which that is so is left out."""
+    lacking = [one is None or other is None for one, other in zip(above, below, strict=True)]
+    tops, sums = (
+        np.array(cluster_means([None if lacks else one for one, lacks in zip(side, lacking, strict=True)], clusters))
+        for side in (above, below)
+    )
+    n = len(sums)
+    if not sums.any():
+        return UNMEASURED
+    rng = np.random.default_rng(seed)
+    drawn = np.concatenate([rng.multinomial(n, np.full(n, 1 / n), size=BLOCK) for _ in range(RESAMPLES // BLOCK)])
+    bottoms = drawn @ sums
+    low, high = np.quantile((drawn @ tops)[bottoms > 0] / bottoms[bottoms > 0], [0.025, 0.975])
+    return Measured(value=float(tops.sum() / sums.sum()), low=float(low), high=float(high), n=n)
+
+
 def bootstrap_f1(
     given: Sequence[float | None],
     wanted: Sequence[float | None],
@@ -88,21 +112,10 @@ def bootstrap_f1(
 ) -> Measured:
     """The F1 of aligned verdicts (1 or 0) with those that were wanted, with a percentile bootstrap interval over
     clusters. Unmeasured where neither ever says 1; a resample in which that is so is left out."""
-    known = [None if one is None or other is None else one * other for one, other in zip(given, wanted, strict=True)]
-    said = [None if both is None else one for both, one in zip(known, given, strict=True)]
-    asked = [None if both is None else one for both, one in zip(known, wanted, strict=True)]
-    hits, sums = (
-        np.array(cluster_means(known, clusters), dtype=float) * 2,
-        np.array(cluster_means(said, clusters), dtype=float) + np.array(cluster_means(asked, clusters), dtype=float),
-    )
-    n = len(sums)
-    if not sums.any():
-        return UNMEASURED
-    rng = np.random.default_rng(seed)
-    drawn = np.concatenate([rng.multinomial(n, np.full(n, 1 / n), size=BLOCK) for _ in range(RESAMPLES // BLOCK)])
-    below = drawn @ sums
-    low, high = np.quantile((drawn @ hits)[below > 0] / below[below > 0], [0.025, 0.975])
-    return Measured(value=float(hits.sum() / sums.sum()), low=float(low), high=float(high), n=n)
+    pairs = list(zip(given, wanted, strict=True))
+    hits = [None if one is None or other is None else 2 * one * other for one, other in pairs]
+    sums = [None if one is None or other is None else one + other for one, other in pairs]
+    return bootstrap_ratio(hits, sums, clusters, seed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,6 +30,21 @@ from sleuth.types import SleuthError
 
 def load_recipe(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Recipe:
     """Read, resolve and check a recipe; `overrides` are `key=value` texts. Raises a one-line `SleuthError`."""
+    draft, history = read_draft(path, overrides)
+    if "resolved_from" in draft.table:
+        raise SleuthError(f"{draft.writer_of(('resolved_from',))}: resolved_from is not for setting; leave it out")
+    if "arm" in draft.table:
+        raise SleuthError(f"{path}: has arms, which are several runs: train them with `sleuth arms {path}`")
+    draft.table["resolved_from"] = history
+    try:
+        return Recipe.model_validate(draft.table)
+    except ValidationError as error:
+        raise SleuthError(describe(error, draft)) from None
+
+
+def read_draft(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> tuple[Draft, dict[str, list[str]]]:
+    """The tables of a file, its parents' and the overrides laid over each other, unchecked; and from which files and
+    overrides they came. Raises a one-line `SleuthError`."""
     draft = Draft(str(path))
     files: list[str] = []
     changes: list[str] = []
@@ -39,13 +54,7 @@ def load_recipe(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> 
         key, value = _parse_override(text)
         draft.set(key.split("."), value, f"--set {text}")
         changes.append(f"{key}={emit_value(value)}")
-    if "resolved_from" in draft.table:
-        raise SleuthError(f"{draft.writer_of(('resolved_from',))}: resolved_from is not for setting; leave it out")
-    draft.table["resolved_from"] = {"files": files, "set": changes}
-    try:
-        return Recipe.model_validate(draft.table)
-    except ValidationError as error:
-        raise SleuthError(describe(error, draft)) from None
+    return draft, {"files": files, "set": changes}
 
 
 def _lay_file(draft: Draft, file: Path, table: dict[str, Any], files: list[str], changes: list[str]) -> None:

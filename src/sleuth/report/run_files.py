@@ -13,6 +13,8 @@ from sleuth.types import SleuthError
 
 BASE, TRAINED = "base", "trained"
 """The evaluations that a report compares."""
+WITHOUT_QUESTIONS = ("probe", "win_rate", "reason")
+"""Kinds of stages whose records are no answered questions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,18 +44,24 @@ def read_run(folder: Path) -> RunFiles:
     except tomllib.TOMLDecodeError as error:
         raise SleuthError(f"{recipe_file}: no valid TOML: {error}") from error
     manifest = folder / "manifest.json"
+    files = {file.stem: file for file in sorted((folder / "eval").glob("*.json"))}
+    unasked = {stage.get("name") for stage in recipe.get("stage", ()) if stage.get("kind") in WITHOUT_QUESTIONS}
     return RunFiles(
         folder=folder,
         recipe=recipe,
         recipe_text=recipe_text,
-        manifest=_read_object(manifest) if manifest.is_file() else {},
+        manifest=read_object(manifest) if manifest.is_file() else {},
         metrics=MetricsFile(folder / "metrics.jsonl").rows(),
-        evaluations={file.stem: read_evaluation(file) for file in sorted((folder / "eval").glob("*.json"))},
+        evaluations={
+            name: _without_records(file) if name.partition("@")[0] in unasked else read_evaluation(file)
+            for name, file in files.items()
+        },
         rollouts=sorted((folder / "rollouts").glob("*.parquet")),
     )
 
 
-def _read_object(file: Path) -> dict[str, Any]:
+def read_object(file: Path) -> dict[str, Any]:
+    """The JSON object of a file; raises `SleuthError` where it holds something else."""
     try:
         value = json.loads(file.read_bytes())
     except ValueError as error:
@@ -63,9 +71,13 @@ def _read_object(file: Path) -> dict[str, Any]:
     return value
 
 
+def _without_records(file: Path) -> dict[str, Any]:
+    return {key: value for key, value in read_object(file).items() if key != "records"}
+
+
 def read_evaluation(file: Path) -> dict[str, Any]:
     """An evaluation file; raises `SleuthError` where it cannot be understood."""
-    evaluation = _read_object(file)
+    evaluation = read_object(file)
     for place, record in enumerate(evaluation.get("records", ())):
         lacking = [key for key in ("id", "question", "golden_answers") if key not in record]
         if lacking:

@@ -28,7 +28,7 @@ from sleuth.build import (
 )
 from sleuth.data.documents import read_documents
 from sleuth.engines.local import LocalEngine
-from sleuth.evaluation.intervals import Measured, bootstrap_mean, share
+from sleuth.evaluation.intervals import Measured, bootstrap_mean, bootstrap_ratio, share
 from sleuth.evaluation.power import clusters_for_difference
 from sleuth.learn.row_logprobs import row_logprobs
 from sleuth.recipe.judges import EndingJudgeRecipe, HttpJudgeRecipe
@@ -70,10 +70,11 @@ def probed(stage: ProbeRecipe, thinker: NamedModel, bench: Bench, *, seed: int =
     """The contents of a probe's file: every figure with its interval over documents, what they would have needed, the
     certificate, and a record of each place.
 
-    `gain_ARM` is how much likelier an arm makes a token of the true suffix than an empty thought does, in nats, and
-    `blank_nll` the most that can be gained; `over_ARM` is the model's own less that arm, place by place. With a judge
-    `right_ARM` is the share of an arm's written suffixes that come to the true one, and `right_over_ARM` the paired
-    difference. Raises SleuthError where there are not two documents to exchange thoughts between.
+    `gain_ARM` is how much likelier an arm makes a token of the true suffix than an empty thought does, in nats,
+    `blank_nll` the most that can be gained, and `gained_share` how much of it the model's own gain; `over_ARM` is the
+    model's own less that arm, place by place. With a judge `right_ARM` is the share of an arm's written suffixes that
+    come to the true one, and `right_over_ARM` the paired difference. Raises SleuthError where there are not two
+    documents to exchange thoughts between.
     """
     spots, setting, context = places_to_probe(stage, thinker.tokenizer, thinker.holds)
     engine = LocalEngine(thinker.model, thinker.tokenizer, slots=stage.slots, context=context)
@@ -86,7 +87,9 @@ def probed(stage: ProbeRecipe, thinker: NamedModel, bench: Bench, *, seed: int =
     judge = judge_of_suffixes(stage.judge, bench) if stage.judge is not None else None
     rights = {} if judge is None else asyncio.run(_rights(stage, setting, engine, spots, arms, judge, seed))
     differences = _differences(nlls, rights)
-    figures = _figures(nlls, rights, differences, documents)
+    shares = {f"right_{name}": _means(values) for name, values in rights.items()}
+    by_place = {"blank_nll": _means(nlls["blank"]), **differences, **shares}
+    figures = _figures(by_place, [*shares], documents)
     needed = {name: clusters_for_difference(values, documents) for name, values in differences.items()}
     return {
         "model": thinker.name,
@@ -95,7 +98,10 @@ def probed(stage: ProbeRecipe, thinker: NamedModel, bench: Bench, *, seed: int =
             name: count for name, count in needed.items() if name.startswith(("over_", "right_over_"))
         },
         "certificate": certificate(stage, spots, figures, needed, seed),
-        "records": [_record(at, spot, arms, nlls, rights) for at, spot in enumerate(spots)],
+        "records": [
+            _record(at, spot, arms, nlls, rights) | {"figures": {name: values[at] for name, values in by_place.items()}}
+            for at, spot in enumerate(spots)
+        ],
     }
 
 
@@ -216,14 +222,12 @@ def _differences(nlls: Mapping[str, ByPlace], rights: Mapping[str, ByPlace]) -> 
 
 
 def _figures(
-    nlls: Mapping[str, ByPlace],
-    rights: Mapping[str, ByPlace],
-    differences: Mapping[str, Sequence[float | None]],
-    documents: Sequence[str],
+    by_place: Mapping[str, Sequence[float | None]], shares: Sequence[str], documents: Sequence[str]
 ) -> dict[str, Measured]:
-    figures = {"blank_nll": bootstrap_mean(_means(nlls["blank"]), documents)}
-    figures |= {name: bootstrap_mean(values, documents) for name, values in differences.items()}
-    figures |= {f"right_{name}": share(_means(values), documents) for name, values in rights.items()}
+    figures = {
+        name: (share if name in shares else bootstrap_mean)(values, documents) for name, values in by_place.items()
+    }
+    figures["gained_share"] = bootstrap_ratio(by_place["gain_sampled"], by_place["blank_nll"], documents)
     return {name: figure for name, figure in figures.items() if figure.value is not None}
 
 

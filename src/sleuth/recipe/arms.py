@@ -1,0 +1,141 @@
+"""Several runs that differ by a stage or two, as one table of them: `load_arms`.
+
+An arm names its stages, each by the recipe that has it: `"careless.toml:pretraining"`. No number is written twice.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import partial
+from itertools import takewhile
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, NonNegativeInt, ValidationError, model_validator
+
+from sleuth.recipe.draft import Draft
+from sleuth.recipe.load import load_recipe, read_draft
+from sleuth.recipe.problems import describe
+from sleuth.recipe.recipe import Recipe, StageRecipe
+from sleuth.recipe.strict import Name, Row, StrictModel
+from sleuth.recipe.training import TrainingRecipe
+from sleuth.types import SleuthError
+
+
+class ArmRecipe(StrictModel):
+    """One line of the table: a run."""
+
+    name: Name
+    """What the arm is called, in the table and as a folder."""
+    stages: Annotated[Row[str], Field(min_length=1)]
+    """Its stages in order, each as RECIPE:NAME; the recipe's path begins where this file lies."""
+
+
+class ArmTableRecipe(StrictModel):
+    """What is told of every arm."""
+
+    evaluation: Name
+    """The stage, one of every arm, whose figures are shown."""
+    figures: Annotated[Row[str], Field(min_length=1)]
+    """Which of them, as they are called in `eval/NAME.json`."""
+    against: Name | None = None
+    """The arm that the others are compared with, text by text, in the first of the figures."""
+
+
+class ArmsRecipe(StrictModel):
+    """A file of arms. `load_arms("recipes/tiny/thinking_arms.toml").arm[0].name == "untouched"`."""
+
+    name: Name
+    """What the table is called."""
+    model: str = ""
+    """What every arm begins with, as in a recipe."""
+    seeds: Annotated[Row[NonNegativeInt], Field(min_length=1)] = (0,)
+    """Every arm is run once with each."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """As in a recipe."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """As in a recipe."""
+    table: ArmTableRecipe
+    arm: Annotated[Row[ArmRecipe], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _names_are_there_once(self) -> Self:
+        names = [arm.name for arm in self.arm]
+        for index, name in enumerate(names):
+            if name in names[:index]:
+                raise ValueError(f'arm.{index}.name = "{name}" is the name of arm.{names.index(name)} too')
+        if self.table.against not in (None, *names):
+            raise ValueError(f'table.against = "{self.table.against}" is no arm; there are {", ".join(names)}')
+        return self
+
+
+def load_arms(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> tuple[ArmsRecipe, dict[str, Recipe]]:
+    """Read and check a file of arms and the recipes that it names: the file, and every arm as the run that it is by
+    itself, with the first seed. Of `overrides`, `STAGE.key=value` changes the stages of that name, any other one the
+    file. Raises a one-line `SleuthError`."""
+    of_stages = {text: name for text in overrides if (name := _stage_of(text)) is not None}
+    draft, _ = read_draft(path, [text for text in overrides if text not in of_stages])
+    if "arm" not in draft.table:
+        raise SleuthError(f"{path}: has no [[arm]]; a recipe without arms is for `sleuth train`")
+    try:
+        recipe = ArmsRecipe.model_validate(draft.table)
+    except ValidationError as error:
+        raise SleuthError(describe(error, draft, ArmsRecipe)) from None
+    runs = {arm.name: _run(recipe, arm, Path(path), of_stages) for arm in recipe.arm}
+    names = {stage.name for run in runs.values() for stage in run.stage}
+    for text, name in of_stages.items():
+        if name not in names:
+            raise SleuthError(f"--set {text}: no arm has a stage named {name}; there are {', '.join(sorted(names))}")
+    return recipe, runs
+
+
+def begun_alike(one: Recipe, other: Recipe) -> int:
+    """How many of their first stages are the same run, so that what one made of them the other need not make again. The
+    last of them is one that trains."""
+    if any(getattr(one, key) != getattr(other, key) for key in ("model", "seed", "dtype", "device")):
+        return 0
+    same = [pair[0] for pair in takewhile(lambda pair: pair[0] == pair[1], zip(one.stage, other.stage, strict=False))]
+    return max((at for at, stage in enumerate(same, start=1) if isinstance(stage, TrainingRecipe)), default=0)
+
+
+def _run(recipe: ArmsRecipe, arm: ArmRecipe, path: Path, overrides: dict[str, str]) -> Recipe:
+    where = f'{path}: arm "{arm.name}"'
+    stages = [_stage(name, path, where, overrides) for name in arm.stages]
+    if recipe.table.evaluation not in (stage.name for stage in stages):
+        named = ", ".join(stage.name for stage in stages)
+        raise SleuthError(
+            f"{where}: has no stage named {recipe.table.evaluation}, of which the table is to be; it has {named}"
+        )
+    draft = Draft(where)
+    draft.table = {
+        **recipe.model_dump(include={"model", "dtype", "device"}),
+        "name": arm.name,
+        "seed": recipe.seeds[0],
+        "stage": stages,
+        "resolved_from": {"files": [str(path)], "set": [*overrides]},
+    }
+    try:
+        return Recipe.model_validate(draft.table)
+    except ValidationError as error:
+        raise SleuthError(describe(error, draft)) from None
+
+
+def _stage(name: str, path: Path, where: str, overrides: dict[str, str]) -> StageRecipe:
+    """The stage that an arm names `careless.toml:pretraining`."""
+    file, colon, wanted = name.rpartition(":")
+    if not colon or not file:
+        raise SleuthError(f"{where}: stages = {name!r}: should be RECIPE:NAME, such as careless.toml:pretraining")
+    load = partial(load_recipe, path.parent / file)
+    names = [stage.name for stage in load().stage]
+    if wanted not in names:
+        raise SleuthError(f"{where}: {path.parent / file} has no stage named {wanted}; it has {', '.join(names)}")
+    at = names.index(wanted)
+    changes = [text.replace(wanted, f"stage.{at}", 1) for text, of in overrides.items() if of == wanted]
+    return load(changes).stage[at]
+
+
+def _stage_of(text: str) -> str | None:
+    """`thinking` of `thinking.steps=5`; None for a key of the file."""
+    first, dot, _ = text.partition("=")[0].strip().partition(".")
+    return first if dot and first not in ArmsRecipe.model_fields else None
