@@ -55,6 +55,13 @@ def test_every_measured_figure_has_a_row_even_if_one_arm_lacks_it() -> None:
     assert rows[1].top == 8
 
 
+def test_a_run_that_probed_thoughts_is_told_by_its_certificates() -> None:
+    probed = {"certificate": {"passes": False, "claim": "its own thoughts are not shown to beat an empty one"}}
+    told = "thoughts: its own thoughts are not shown to beat an empty one."
+    assert verdict({"thoughts": probed}) == told
+    assert verdict({"thoughts": probed, "base": evaluation([1.0])}).startswith("Not measured yet")
+
+
 def test_outcomes_keep_their_zeros_and_name_why_a_verdict_is_missing() -> None:
     arms = {
         "base": {"outcomes": {"correct": 1, "wrong": 3}},

@@ -169,6 +169,17 @@ def test_a_folder_that_is_no_run_is_refused_in_one_line(tmp_path: Path) -> None:
         write_report(tmp_path / "nowhere")
 
 
+def test_what_a_probe_measured_is_shown_though_it_asked_no_question(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "demo")
+    with open(run / "recipe.toml", "a", encoding="utf-8") as recipe:
+        recipe.write('\n[[stage]]\nkind = "probe"\nname = "thoughts"\n')
+    figures = {"gain_sampled": {"value": -1.25, "low": -1.5, "high": -1.0, "n": 40}}
+    (run / "eval" / "thoughts.json").write_text(json.dumps(figures | {"records": [{"id": "t1"}]}), encoding="utf-8")
+    page = write_report(run).read_text(encoding="utf-8")
+    assert "What its own thoughts gain, in nats a token" in page
+    assert "-1.250" in page
+
+
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [

@@ -171,17 +171,21 @@ def test_figures_are_those_of_plain_forward_passes(base, texts: Path, tmp_path: 
     assert not any(name.startswith("right") for name in found)
 
 
-def test_a_certificate_wants_both_controls_beaten_with_their_whole_intervals() -> None:
+def test_a_certificate_wants_all_controls_beaten_with_their_whole_intervals() -> None:
     clear, unclear = (Measured(value=0.3, low=low, high=0.6, n=40) for low in (0.01, 0.0))
-    assert verdict({"blank": clear, "generic": clear}) == (
+    beaten = {"blank": clear, "generic": clear, "swapped": clear}
+    controls = "an empty one, phrases that fit any text and thoughts of other texts"
+    assert verdict(beaten) == (
         True,
-        "its own thoughts beat both an empty one and phrases that fit any text, by what they make of the true suffix, "
-        "on 40 documents",
+        f"its own thoughts beat {controls}, by what they make of the true suffix, on 40 documents",
     )
-    for lost, words in (("blank", "an empty one"), ("generic", "phrases that fit any text")):
-        passes, claim = verdict({"blank": clear, "generic": clear, lost: unclear})
+    assert verdict(dict.fromkeys(beaten, unclear))[1].startswith(f"its own thoughts are not shown to beat {controls},")
+    words = {"blank": "an empty one", "generic": "phrases that fit any text", "swapped": "thoughts of other texts"}
+    for lost, what in words.items():
+        passes, claim = verdict(beaten | {lost: unclear})
         assert not passes
-        assert claim.startswith(f"its own thoughts are not shown to beat {words},")
+        assert claim.startswith(f"its own thoughts are not shown to beat {what},")
+    assert not verdict({"blank": clear, "generic": clear})[0]  # nobody to exchange thoughts with
 
 
 def test_a_stage_writes_figures_records_and_the_certificate_once(run: Run, recipe: Path, tmp_path: Path) -> None:

@@ -41,6 +41,18 @@ LABELS = {
     "claims": "Claims",
     "response_tokens_mean": "Tokens the policy wrote",
     "missing": "Missing verdicts",
+    "gain_sampled": "What its own thoughts gain, in nats a token",
+    "blank_nll": "What an empty thought leaves to gain",
+    "gained_share": "How much of it they gain",
+    "over_generic": "Its own over phrases that fit any text",
+    "over_swapped": "Its own over thoughts of other texts",
+    "over_within": "Its own over thoughts of other places",
+    "over_teacher": "Its own over a teacher's",
+    "right_sampled": "Right endings behind its own thoughts",
+    "right_blank": "Right endings behind an empty one",
+    "thought_nll": "Nats a token of a teacher's thoughts",
+    "text_nll": "Nats a token of the text",
+    "win_rate": "Continuations that are preferred",
 }
 
 DECIMALS = {"searches_mean": 2, "searches_two_hop": 2, "claims": 2, "response_tokens_mean": 1}

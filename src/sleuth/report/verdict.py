@@ -13,6 +13,8 @@ from sleuth.report.run_files import BASE, TRAINED
 def verdict(evaluations: Mapping[str, Evaluation]) -> str:
     """The run in one sentence, from the evaluation files alone."""
     base, trained = (measured_of(evaluations.get(name, {}).get("em")) for name in (BASE, TRAINED))
+    if base is None and trained is None and (certified := _certified(evaluations)):
+        return certified
     if base is None or trained is None:
         lacking = [f"eval/{name}.json" for name, one in ((BASE, base), (TRAINED, trained)) if one is None]
         return f"Not measured yet: no exact match in {' and '.join(lacking)}."
@@ -25,6 +27,12 @@ def verdict(evaluations: Mapping[str, Evaluation]) -> str:
         f"{'Greedy exact match' if greedy else 'Exact match'} on {trained.n} questions{over} {move} "
         f"from {interval(base)} to {interval(trained)}."
     )
+
+
+def _certified(evaluations: Mapping[str, Evaluation]) -> str:
+    """What the probes of a model's thoughts came to, in the order of their certificates' names; empty without one."""
+    told = {name: one["certificate"]["claim"] for name, one in evaluations.items() if "certificate" in one}
+    return " ".join(f"{name}: {claim}." for name, claim in told.items())
 
 
 def overlap(evaluations: Mapping[str, Evaluation], played: Set[str]) -> str:
