@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +14,7 @@ from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
     from sleuth.evaluation.intervals import Measured
+    from sleuth.ranks import Ranks
     from sleuth.recipe import Recipe
     from sleuth.recipe.arms import ArmsRecipe
     from sleuth.report.arm_table import ArmRow
@@ -45,9 +47,10 @@ def arms(
 
     Each arm is a run folder, which `sleuth train` would come to as well. What several begin with is trained once.
     """
+    from sleuth.cli.launched import on_ranks
     from sleuth.pipeline import require_inputs
     from sleuth.recipe.arms import load_arms
-    from sleuth.report.arm_table import arm_table
+    from sleuth.report.arm_table import arm_folder, arm_table
 
     told, runs = load_arms(recipe, overrides or ())
     root = run or Path("runs") / told.name
@@ -63,9 +66,11 @@ def arms(
             require_inputs(one)
         except SleuthError as error:
             raise SleuthError(f'{recipe}: arm "{name}": {error}') from None
-    for seed in seeds or told.seeds:
-        for name, one in chosen.items():
-            _train(root, seed, name, one, list(runs))
+    with on_ranks() as ranks:
+        for seed, (name, one) in product(seeds or told.seeds, chosen.items()):
+            _train(one, seed, ranks, [arm_folder(root, seed, arm) for arm in (name, *runs)])
+        if not ranks.first:
+            return
     rows = arm_table(told, root)
     if as_json:
         against = {"evaluation": told.table.evaluation, "against": told.table.against}
@@ -74,18 +79,16 @@ def arms(
         _print(told, rows)
 
 
-def _train(root: Path, seed: int, name: str, recipe: Recipe, others: Sequence[str]) -> None:
-    from sleuth.cli.launched import on_ranks
+def _train(recipe: Recipe, seed: int, ranks: Ranks, places: Sequence[Path]) -> None:
+    """An arm in the first of the `places`; it may take over what the others have trained."""
     from sleuth.pipeline import run_recipe
-    from sleuth.report.arm_table import arm_folder
     from sleuth.runs.joined_folder import open_on
     from sleuth.stages.taken_over import take_over
 
     seeded = recipe.model_copy(update={"seed": seed})
-    places = [arm_folder(root, seed, other) for other in others]
-    with on_ranks() as ranks, open_on(ranks, arm_folder(root, seed, name), seeded) as folder:
-        folder.say(f"arm {name}, seed {seed}")
-        ranks.agreed(lambda: take_over(folder, places))
+    with open_on(ranks, places[0], seeded) as folder:
+        folder.say(f"arm {recipe.name}, seed {seed}")
+        ranks.agreed(lambda: take_over(folder, places[1:]))
         run_recipe(seeded, folder, ranks)
 
 
