@@ -124,3 +124,9 @@ def test_a_seed_that_is_left_out_of_the_interval_would_have_claimed_too_much() -
         assert found is not None
         hits.append(covered(found.measured, 0.0))
     assert np.mean(hits) < 0.7
+
+
+def test_a_level_may_be_negative_where_its_values_are() -> None:
+    measured = level([[-0.2, 0.3, 0.1], [-0.1, 0.2, 0.2]], is_share=False)
+    assert measured.low is not None
+    assert measured.low < 0

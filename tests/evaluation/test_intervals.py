@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from sleuth.evaluation.intervals import (
@@ -9,6 +10,7 @@ from sleuth.evaluation.intervals import (
     Stratum,
     bootstrap_f1,
     bootstrap_mean,
+    bootstrap_ratio,
     mean_of_means,
     paired_bootstrap,
     share,
@@ -158,3 +160,23 @@ def test_samples_of_one_question_are_one_draw_of_an_f1() -> None:
 
 def test_an_f1_of_what_nobody_says_or_wants_is_unmeasured() -> None:
     assert bootstrap_f1([0.0, 0.0], [0.0, 0.0]) == bootstrap_f1([None], [1.0]) == UNMEASURED
+
+
+def test_a_ratio_is_of_the_means_and_not_the_mean_of_ratios() -> None:
+    found = bootstrap_ratio([1.0, 3.0, None], [1.0, 7.0, 5.0])
+    assert (found.value, found.n) == (0.5, 2)
+    assert bootstrap_ratio([-1.0, -1.0], [2.0, 2.0]) == Measured(value=-0.5, low=-0.5, high=-0.5, n=2)
+    assert bootstrap_ratio([1.0, 0.0, 5.0], [1.0, 2.0, 4.0], ["a", "a", "b"]).value == 5.5 / 5.5  # clusters count alike
+    assert bootstrap_ratio([1.0], [0.0]) == bootstrap_ratio([None], [1.0]) == UNMEASURED
+
+
+def test_the_interval_of_a_ratio_covers_it_as_often_as_it_says() -> None:
+    rng = np.random.default_rng(3)
+    covered = 0
+    for _ in range(100):
+        below = rng.gamma(2.0, size=60)
+        measured = bootstrap_ratio([*(0.4 * below + rng.normal(0, 0.3, size=60))], [*below])
+        assert measured.low is not None
+        assert measured.high is not None
+        covered += measured.low <= 0.4 <= measured.high
+    assert 0.9 <= covered / 100 <= 0.99

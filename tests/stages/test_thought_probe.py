@@ -168,6 +168,10 @@ def test_figures_are_those_of_plain_forward_passes(base, texts: Path, tmp_path: 
     assert found["over_generic"]["value"] == pytest.approx((sum(generic) - sum(own)) / 3, abs=1e-4)
     assert found["over_blank"]["value"] == pytest.approx(found["gain_sampled"]["value"], abs=1e-9)
     assert found["over_generic"]["n"] == 3  # documents, and not samples
+    assert found["gained_share"]["value"] == pytest.approx(1 - sum(own) / sum(blank), abs=1e-4)
+    for figure in ("blank_nll", "gain_teacher", "over_generic"):
+        values = [record["figures"][figure] for record in found["records"]]
+        assert found[figure]["value"] == pytest.approx(sum(values) / 3)
     assert not any(name.startswith("right") for name in found)
 
 
