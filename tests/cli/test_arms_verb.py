@@ -126,10 +126,15 @@ def test_the_table_has_levels_and_differences_over_texts_and_seeds(arms_file: Pa
 
     both = json.loads(sleuth(arms_file, "--run", root, "--json").stdout)["arms"]["paid"]
     assert both["seeds"] == [5, 6]
-    values = [evaluation(root / f"seed-{seed}" / "paid")["gain_sampled"]["value"] for seed in (5, 6)]
-    assert both["figures"]["gain_sampled"]["value"] == pytest.approx(sum(values) / 2)
+
+    def tell(seed: int, arm: str) -> float:
+        return evaluation(root / f"seed-{seed}" / arm)["gain_sampled"]["value"]
+
+    assert both["figures"]["gain_sampled"]["value"] == pytest.approx((tell(5, "paid") + tell(6, "paid")) / 2)
     assert both["figures"]["gained_share"]["n"] == 2  # no text has a share of its own: over seeds alone
     assert both["over"]["test"] == "student"
+    pairs = [(tell(seed, "paid"), tell(seed, "shown")) for seed in (5, 6)]
+    assert both["over"]["value"] == pytest.approx(sum(ours - theirs for ours, theirs in pairs) / 2)
 
 
 def test_taking_over_may_be_cut_short(arms_file: Path, tmp_path: Path) -> None:

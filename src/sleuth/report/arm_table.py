@@ -50,25 +50,25 @@ def arm_folder(root: Path, seed: int, arm: str) -> Path:
 
 def arm_table(recipe: ArmsRecipe, root: Path) -> list[ArmRow]:
     """A row for every arm that was measured with one of the seeds. Levels and differences are over texts and, where
-    there are several seeds, over these too, as in `sleuth.evaluation.arms`; a figure that no text has by itself is the
-    mean of the seeds, with an interval over them."""
+    there are several seeds, over these too, as in `sleuth.evaluation.arms`. Differences are paired by text and seed:
+    arms have their beginnings in common. A figure that no text has by itself is the mean of the seeds, with an interval
+    over them."""
     wanted = recipe.table
     found = {arm.name: _evaluations(recipe, root, arm.name) for arm in recipe.arm}
     rows = []
     for name, of_arm in found.items():
         if not of_arm:
             continue
-        key = wanted.figures[0]
         base = found[wanted.against] if wanted.against not in (None, name) else {}
-        apart = _apart(key, list(of_arm.values()), list(base.values())) if base else []
+        over, needed = _apart(wanted.figures[0], of_arm, base)
         rows.append(
             ArmRow(
                 name=name,
                 seeds=tuple(of_arm),
                 figures={figure: _level(figure, list(of_arm.values())) for figure in wanted.figures},
                 tokens_trained=fmean(_tokens_trained(arm_folder(root, seed, name)) for seed in of_arm),
-                over=difference(*apart, is_share=_is_share(key)) if apart else None,
-                needed=_needed(*apart) if apart else None,
+                over=over,
+                needed=needed,
             )
         )
     return rows
@@ -88,36 +88,39 @@ def _level(key: str, evaluations: Sequence[Evaluation]) -> Measured:
     if len(told) == 1:
         return told[0] or UNMEASURED
     runs = [_by_text(key, evaluation) for evaluation in evaluations]
-    texts = [text for text in runs[0] if all(text in run for run in runs)]
-    if any(run[text] is not None for run in runs for text in texts):
+    if texts := _shared(runs):
         return level([[run[text] for text in texts] for run in runs], is_share=_is_share(key))
     return replace(level([[value] for value in known], is_share=False), n=len(known))
 
 
-def _apart(key: str, ours: Sequence[Evaluation], theirs: Sequence[Evaluation]) -> list[list[list[float | None]]]:
-    """`[side][seed][text]` over the texts that all have."""
-    sides = [[_by_text(key, evaluation) for evaluation in side] for side in (ours, theirs)]
-    texts = [text for text in sides[0][0] if all(text in run for side in sides for run in side)]
-    return [[[run[text] for text in texts] for run in side] for side in sides]
+def _apart(
+    key: str, ours: Mapping[int, Evaluation], theirs: Mapping[int, Evaluation]
+) -> tuple[Difference | None, int | None]:
+    """Ours less theirs over the seeds and texts that both have, and how many texts would show as much."""
+    seeds = [seed for seed in ours if seed in theirs]
+    sides = [[_by_text(key, side[seed]) for seed in seeds] for side in (ours, theirs)]
+    texts = _shared([*sides[0], *sides[1]])
+    if not texts:
+        return None, None
+    one, other = ([[run[text] for text in texts] for run in side] for side in sides)
+    apart = [[a - b for a, b in zip(*runs, strict=True)] for runs in zip(one, other, strict=True)]  # [seed][text]
+    needed = clusters_for_difference([fmean(of_text) for of_text in zip(*apart, strict=True)])
+    if len(seeds) == 1:
+        return difference(one, other, is_share=_is_share(key)), needed
+    return difference(apart, [[0.0] * len(texts)], is_share=_is_share(key)), needed
 
 
-def _needed(ours: Sequence[Sequence[float | None]], theirs: Sequence[Sequence[float | None]]) -> int | None:
-    columns = zip(zip(*ours, strict=True), zip(*theirs, strict=True), strict=True)
-    whole = [(one, other) for one, other in columns if None not in (*one, *other)]
-    return clusters_for_difference([_mean(one) - _mean(other) for one, other in whole])
+def _by_text(key: str, evaluation: Evaluation) -> dict[str, float]:
+    """What each text, or question, contributes to a figure, if anything: the mean over its samples."""
+    grouped = by_question(evaluation.get("records", ()))
+    told = {text: [_value(key, record) for record in records] for text, records in grouped.items()}
+    known = {text: [value for value in values if value is not None] for text, values in told.items()}
+    return {text: fmean(values) for text, values in known.items() if values}
 
 
-def _mean(values: Sequence[float | None]) -> float:
-    return fmean(value for value in values if value is not None)
-
-
-def _by_text(key: str, evaluation: Evaluation) -> dict[str, float | None]:
-    """What each text, or question, contributes to a figure: the mean over its samples."""
-    found = {}
-    for text, records in by_question(evaluation.get("records", ())).items():
-        values = [value for record in records if (value := _value(key, record)) is not None]
-        found[text] = fmean(values) if values else None
-    return found
+def _shared(runs: Sequence[Mapping[str, float]]) -> list[str]:
+    """The texts that all have, in the order of the first."""
+    return [text for text in runs[0] if all(text in run for run in runs)] if runs else []
 
 
 def _value(key: str, record: Record) -> float | None:
