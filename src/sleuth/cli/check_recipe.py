@@ -17,11 +17,10 @@ def check_recipe(path: Path, as_json: bool, *, weights: bool) -> None:
     from sleuth.pipeline import require_inputs
     from sleuth.recipe import TrainingRecipe, load_recipe
     from sleuth.stages.pool_check import hand_out, pool_findings, pooled_stages, unhealthy
-    from sleuth.stages.stage_run import last_step
 
     recipe = load_recipe(path)
     require_inputs(recipe)
-    steps = sum(last_step(stage) for stage in recipe.stage if isinstance(stage, TrainingRecipe))
+    steps = sum(stage.last_step for stage in recipe.stage if isinstance(stage, TrainingRecipe))
     found: dict[str, Any] = {"ok": True, "stages": len(recipe.stage), "steps": steps}
     lines = [f"ok: {_count(len(recipe.stage), 'stage')}, {_count(steps, 'step')}"]
     problem = None

@@ -22,7 +22,6 @@ from sleuth.recipe import (
     WinRateRecipe,
 )
 from sleuth.recipe.judges import HttpJudgeRecipe, LexicalJudgeRecipe
-from sleuth.stages.stage_run import last_step
 from sleuth.stages.training import saves_at
 
 WARM_UP = 1
@@ -105,7 +104,7 @@ def _stage(stage: StageRecipe, questions: int, probe: Probe | None) -> StagePlan
         if probe is not None and stage.name not in probe.rows:  # a warm start that is not needed
             seconds = probe.costs[stage.name].seconds["total"]
             return StagePlan(name=stage.name, kind=stage.kind, tokens=0, seconds=seconds, seconds_at_most=seconds)
-        steps = last_step(stage)
+        steps = stage.last_step
         prompts, samples = _played(stage)
         episodes = steps * prompts * samples
         plan = {"steps": steps, "prompts": steps * prompts, "episodes": episodes}
@@ -158,7 +157,7 @@ def _asked(
 def _trained(stage: TrainingRecipe, episodes: int, probe: Probe) -> dict[str, Any]:
     """Steps cost what those of the probe did, or less where a policy learns; saves what its save did; what is left of
     its time is done once."""
-    cost, rows, steps = probe.costs[stage.name], probe.rows[stage.name], last_step(stage)
+    cost, rows, steps = probe.costs[stage.name], probe.rows[stage.name], stage.last_step
     saves = sum(saves_at(stage, step) for step in range(1, steps + 1))
     once = cost.seconds["total"] - sum(map(_seconds, rows)) - cost.seconds["saving"]
     beside = once + cost.seconds["saving"] * saves
@@ -201,7 +200,7 @@ def _disk(recipe: Recipe, questions: Mapping[int, int], probe: Probe) -> int:
             asked = probe.asked[stage.name]
             left += round(asked.bytes * questions[index] / asked.questions)
         elif stage.name in probe.rows:
-            steps, (weights, state) = last_step(stage), probe.checkpoints[stage.name]
+            steps, (weights, state) = stage.last_step, probe.checkpoints[stage.name]
             saves = sum(saves_at(stage, step) for step in range(1, steps + 1))
             whole = min(saves, stage.keep + 1)  # the best one stays beside the newest
             milestones = steps // stage.milestone_every if stage.milestone_every else 0

@@ -121,6 +121,11 @@ class TrainingRecipe(StrictModel):
     """Steps between checkpoints whose weights are kept for good."""
     alarms: AlarmsRecipe = AlarmsRecipe()
 
+    @property
+    def last_step(self) -> int:
+        """The step it ends with: its horizon, unless `stop_after` comes first."""
+        return min(self.steps, self.stop_after or self.steps)
+
     @model_validator(mode="after")
     def _steps_fit(self) -> Self:
         for key in ("stop_after", "warmup_steps"):

@@ -47,7 +47,7 @@ from sleuth.stages.evidence import episodes_showing
 from sleuth.stages.gain import require_text
 from sleuth.stages.judge_exam import CARDS, in_file, require_accurate
 from sleuth.stages.red_team import Attack, attack
-from sleuth.stages.stage_run import Saved, StageRun, last_step
+from sleuth.stages.stage_run import Saved, StageRun
 from sleuth.stages.step_figures import Advantages, probe_lines, sampled_entropy, step_figures, values_of
 from sleuth.stages.thinking import Thoughts, shuffled_scores
 from sleuth.stages.thought_gain import gain_in
@@ -60,7 +60,7 @@ from sleuth.types import Group, SleuthError, Task
 def run_grpo(stage: GrpoRecipe, run: StageRun) -> Path:
     """Train until the stage's last step; the last checkpoint."""
     saved = run.saved()
-    if saved and saved.steps >= last_step(stage):
+    if saved and saved.steps >= stage.last_step:
         return saved.checkpoint
     with Bench(run.folder.verdicts) as bench, closing(Learner(stage, run, saved, bench)) as learner:
         return train(stage, run, learner, saved)
@@ -151,7 +151,7 @@ class Learner:
         rollouts = self.next.result() if self.next is not None else asyncio.run(self._play(step))
         groups, replaced, self.asked = rollouts.groups, rollouts.replaced, rollouts.asked
         stale = off_policy_fraction(groups, step - 1, ahead=self._ahead)
-        self.next = Ahead(lambda: self._play(step + 1)) if self._ahead and step < last_step(self.stage) else None
+        self.next = Ahead(lambda: self._play(step + 1)) if self._ahead and step < self.stage.last_step else None
         self.engine.rest()
         played = time.monotonic()
         groups, paid = self._paid(groups, step)

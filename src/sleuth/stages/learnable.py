@@ -6,7 +6,6 @@ from sleuth.build import optimisation_of
 from sleuth.learn.reach import Reach, path_length, step_distance
 from sleuth.recipe.training import TrainingRecipe
 from sleuth.runs.alarms import TINY
-from sleuth.stages.stage_run import last_step
 from sleuth.types import SleuthError
 
 
@@ -23,7 +22,7 @@ def require_reach(stage: TrainingRecipe, dtype: str, reach: Reach) -> None:
                 f"weight (|w|/512 to |w|/256) is rounded away; {reach.distance(TINY):.1g} would move {TINY:.0%}, and "
                 "with master_weights = true small steps add up"
             )
-    steps = last_step(stage)
+    steps = stage.last_step
     length = path_length(settings, steps)
     moved = reach.share(length)
     if moved < TINY:

@@ -40,7 +40,7 @@ from sleuth.stages.choosing import Choice, choose, pair_of, pool_figures, signs_
 from sleuth.stages.endless_order import EndlessOrder
 from sleuth.stages.judge_exam import CARDS, in_file, require_accurate
 from sleuth.stages.pool import continuations, pools_of
-from sleuth.stages.stage_run import Saved, StageRun, last_step
+from sleuth.stages.stage_run import Saved, StageRun
 from sleuth.stages.together import score_together
 from sleuth.stages.training import train
 from sleuth.types import Group, Piece, Sampling, Segment, SleuthError, Task
@@ -51,7 +51,7 @@ MECHANICS = "mechanics mode: rules and no judge decide what is preferred; nothin
 def run_online_dpo(stage: OnlineDpoRecipe, run: StageRun) -> Path:
     """Train until the stage's last step; the last checkpoint."""
     saved = run.saved()
-    if saved and saved.steps >= last_step(stage):
+    if saved and saved.steps >= stage.last_step:
         return saved.checkpoint
     with Bench(run.folder.verdicts) as bench:
         return train(stage, run, Preferrer(stage, run, saved, bench), saved)

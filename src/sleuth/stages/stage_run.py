@@ -219,8 +219,3 @@ class StageRun:
             if not there or free_bytes(self.folder.path) >= needed:
                 return
             prune_checkpoints(self.folder.checkpoints, there[-1], self._retention(best=best, keep=1))
-
-
-def last_step(stage: TrainingRecipe) -> int:
-    """The step a stage ends with: its horizon, unless `stop_after` comes first."""
-    return min(stage.steps, stage.stop_after or stage.steps)

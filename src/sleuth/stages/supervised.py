@@ -19,7 +19,7 @@ from sleuth.render import Renderer
 from sleuth.stages.held_out_thoughts import TOLD, HeldOutThoughts, told
 from sleuth.stages.lesson_rows import lesson_rows
 from sleuth.stages.pupil import Pupil
-from sleuth.stages.stage_run import Saved, StageRun, last_step
+from sleuth.stages.stage_run import Saved, StageRun
 from sleuth.stages.training import saves_at, train
 from sleuth.types import Piece
 from sleuth.world import citing
@@ -35,7 +35,7 @@ HELD_OUT = "held_out_"
 def run_supervised(stage: SupervisedRecipe, run: StageRun) -> Path:
     """Train on the stage's rows; the last checkpoint."""
     saved = run.saved()
-    if saved and saved.steps >= last_step(stage):
+    if saved and saved.steps >= stage.last_step:
         return saved.checkpoint
     return train(stage, run, Reader(stage, run, saved), saved)
 

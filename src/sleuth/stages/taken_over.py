@@ -13,7 +13,6 @@ from sleuth.runs.atomic import replacing_folder
 from sleuth.runs.checkpoints import checkpoints_in, resumable, step_name
 from sleuth.runs.metrics import MetricsFile
 from sleuth.runs.run_folder import RunFolder
-from sleuth.stages.stage_run import last_step
 
 
 def take_over(run: RunFolder, others: Iterable[Path]) -> None:
@@ -47,7 +46,7 @@ def _shared_ends(recipe: Recipe, other: Path) -> list[tuple[str, Path]]:
     for stage in recipe.stage[:shared]:
         if not isinstance(stage, TrainingRecipe):
             continue
-        end = other / "checkpoints" / step_name(first_step + last_step(stage))
+        end = other / "checkpoints" / step_name(first_step + stage.last_step)
         if not resumable(end):
             break
         ends.append((stage.name, end))

@@ -13,7 +13,7 @@ from sleuth.recipe.training import TrainingRecipe
 from sleuth.runs.alarms import diagnose
 from sleuth.runs.disk import SLACK, DiskPlan, is_full, require_room
 from sleuth.runs.progress import ProgressBar
-from sleuth.stages.stage_run import Saved, StageRun, last_step
+from sleuth.stages.stage_run import Saved, StageRun
 from sleuth.types import SleuthError
 
 Figures = dict[str, Any]
@@ -57,7 +57,7 @@ def train(stage: TrainingRecipe, run: StageRun, trainee: Trainee, saved: Saved |
     A full disk leaves the run training on its last good save; what could not be written is tried again. Raises
     SleuthError where an alarm ends the run, and where the disk never had room for all.
     """
-    begin, end = saved.steps if saved else 0, last_step(stage)
+    begin, end = saved.steps if saved else 0, stage.last_step
     folder, ranks = run.folder, run.ranks
     rows = ranks.agreed(lambda: _rows_until(run, begin))
     checkpoint, owed = saved.checkpoint if saved else None, False
@@ -97,7 +97,7 @@ def train(stage: TrainingRecipe, run: StageRun, trainee: Trainee, saved: Saved |
 def saves_at(stage: TrainingRecipe, step: int) -> bool:
     """Whether the recipe asks for a checkpoint after `step` steps."""
     rhythms = [stage.save_every] + ([stage.milestone_every] if stage.milestone_every else [])
-    return step == last_step(stage) or any(step % rhythm == 0 for rhythm in rhythms)
+    return step == stage.last_step or any(step % rhythm == 0 for rhythm in rhythms)
 
 
 def _rows_until(run: StageRun, begin: int) -> list[Figures]:
@@ -117,7 +117,7 @@ def _preflight(stage: TrainingRecipe, run: StageRun, trainee: Trainee) -> None:
         weights=sum(weight.nbytes for weight in trainee.model.parameters()) + SLACK,
         state=trainee.policy.state_bytes,
         resumable=stage.keep + 1,  # the best one stays beside the newest
-        milestones=last_step(stage) // stage.milestone_every if stage.milestone_every else 0,
+        milestones=stage.last_step // stage.milestone_every if stage.milestone_every else 0,
     )
     line = require_room(run.folder.path, plan, held=run.held_bytes())
     if line:

@@ -20,7 +20,7 @@ from sleuth.stages.endless_order import EndlessOrder
 from sleuth.stages.examination import Examination
 from sleuth.stages.pupil import Pupil
 from sleuth.stages.retelling import retold
-from sleuth.stages.stage_run import Saved, StageRun, last_step
+from sleuth.stages.stage_run import Saved, StageRun
 from sleuth.stages.training import train
 from sleuth.types import Episode, Score, SleuthError
 
@@ -34,7 +34,7 @@ ARMS = ("as it is", "under the hint")
 def run_warm_start(stage: WarmStartRecipe, run: StageRun) -> Path:
     """Teach the right episodes; the last checkpoint. The model goes on as it came where it searches already."""
     saved = run.saved()
-    if saved and saved.steps >= last_step(stage):
+    if saved and saved.steps >= stage.last_step:
         return saved.checkpoint
     beginner = _beginner(stage, run, saved)
     return train(stage, run, beginner, saved) if beginner else Path(run.model)
