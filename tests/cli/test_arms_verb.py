@@ -167,3 +167,23 @@ def test_arms_and_seeds_that_there_are_not_are_refused_before_anything_is_made(a
         assert (refused.exit_code, refused.stdout) == (2, "")
         assert refused.stderr.startswith(said)
         assert not (tmp_path / "runs").exists()
+
+
+def test_a_figure_that_nothing_has_is_told_with_those_there_are(arms_file: Path, tmp_path: Path) -> None:
+    alone = ("--run", tmp_path / "runs", "--seed", 5, "--arm", "shown")
+    refused = sleuth(arms_file, *alone, "--set", 'table.figures=["gain"]')
+    assert refused.exit_code == 2
+    assert "error: table.figures: no thoughts has gain; there are blank_nll, gain_generic, " in refused.stderr
+    assert sleuth(arms_file, *alone).exit_code == 0
+
+
+def test_check_reads_what_arms_will_need_and_counts_shared_steps_once(arms_file: Path, tmp_path: Path) -> None:
+    checked = CliRunner().invoke(app, ["check", str(arms_file)])
+    assert checked.stdout == "ok: 2 arms with 2 seeds, 8 steps; what arms begin with is counted once\n"
+    told = CliRunner().invoke(app, ["check", str(arms_file), "--json"])
+    assert json.loads(told.stdout) == {"ok": True, "arms": 2, "seeds": 2, "steps": 8}
+    stages = tmp_path / "stages.toml"
+    stages.write_text(stages.read_text().replace("text_test.jsonl", "nothing.jsonl"))
+    refused = CliRunner().invoke(app, ["check", str(arms_file)])
+    assert refused.exit_code == 2
+    assert refused.stderr.startswith(f'error: {arms_file}: arm "shown": stage.1 (thoughts): ')

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from sleuth.recipe import load_recipe
-from sleuth.recipe.arms import begun_alike, load_arms
+from sleuth.recipe.arms import begun_alike, load_arms, own_steps
 from sleuth.types import SleuthError
 
 TINY = Path(__file__).parents[2] / "recipes" / "tiny"
@@ -104,3 +104,16 @@ def test_a_recipe_and_a_file_of_arms_are_not_taken_for_each_other() -> None:
     assert message(gain) == f"{gain}: has no [[arm]]; a recipe without arms is for `sleuth train`"
     with pytest.raises(SleuthError, match="has arms, which are several runs: train them with `sleuth arms"):
         load_recipe(ARMS)
+
+
+def test_a_change_that_does_not_fit_is_told_in_the_words_it_was_made_in() -> None:
+    assert message(ARMS, "thinking.step=3") == (
+        "--set thinking.step=3: thinking.step is no key here; the nearest is thinking.steps"
+    )
+
+
+def test_steps_that_an_earlier_arm_makes_are_not_made_again() -> None:
+    _, runs = load_arms(ARMS)
+    told = own_steps(runs)
+    assert (told["untouched"], told["shown"], told["paid"], told["paid_short"]) == (250, 600, 300, 75)
+    assert told["improved_paid"] == 300  # behind improved_shown

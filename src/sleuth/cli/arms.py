@@ -47,8 +47,8 @@ def arms(
 
     Each arm is a run folder, which `sleuth train` would come to as well. What several begin with is trained once.
     """
+    from sleuth.cli.check_arms import require_inputs_of_arms
     from sleuth.cli.launched import on_ranks
-    from sleuth.pipeline import require_inputs
     from sleuth.recipe.arms import load_arms
     from sleuth.report.arm_table import arm_folder, arm_table
 
@@ -61,11 +61,7 @@ def arms(
         if seed not in told.seeds:
             raise SleuthError(f"--seed {seed}: the seeds of {recipe} are {', '.join(map(str, told.seeds))}")
     chosen = {name: runs[name] for name in only or runs}
-    for name, one in chosen.items():
-        try:
-            require_inputs(one)
-        except SleuthError as error:
-            raise SleuthError(f'{recipe}: arm "{name}": {error}') from None
+    require_inputs_of_arms(recipe, chosen)
     with on_ranks() as ranks:
         for seed, (name, one) in product(seeds or told.seeds, chosen.items()):
             _train(one, seed, ranks, [arm_folder(root, seed, arm) for arm in (name, *runs)])

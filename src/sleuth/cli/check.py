@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sleuth.cli.check_arms import check_arms
 from sleuth.cli.check_data import check_data, is_data
 from sleuth.cli.check_judge import check_judge
 from sleuth.cli.check_recipe import check_recipe
@@ -29,7 +30,7 @@ def check(
         Path,
         typer.Argument(
             metavar="WHAT",
-            help="A recipe (.toml), questions or texts, a checkpoint, or the word scorer or judge.",
+            help="A recipe or arms (.toml), questions or texts, a checkpoint, or the word scorer or judge.",
             show_default=False,
         ),
     ],
@@ -78,6 +79,8 @@ def check(
         raise SleuthError(
             f"--against {against} is for questions and texts; {what} is no file of them and no folder of such files"
         )
+    elif what.suffix == ".toml" and _has_arms(what):
+        check_arms(what, as_json)
     elif what.suffix == ".toml":
         check_recipe(what, as_json, weights=weights)
     elif what.is_dir():
@@ -93,6 +96,12 @@ def _holds_text(what: Path) -> bool:
     from sleuth.evaluation.text_check import holds_text
 
     return holds_text(what)
+
+
+def _has_arms(what: Path) -> bool:
+    from sleuth.recipe.arms import has_arms
+
+    return has_arms(what)
 
 
 def _compare(a: Path, b: Path, as_json: bool) -> None:

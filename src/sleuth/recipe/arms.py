@@ -6,7 +6,7 @@ An arm names its stages, each by the recipe that has it: `"careless.toml:pretrai
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
@@ -90,6 +90,22 @@ def load_arms(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> tu
     return recipe, runs
 
 
+def has_arms(path: str | os.PathLike[str]) -> bool:
+    """Whether a TOML file is one of arms, and no recipe. Raises a one-line `SleuthError` where it cannot be read."""
+    return "arm" in read_draft(path)[0].table
+
+
+def own_steps(runs: Mapping[str, Recipe]) -> dict[str, int]:
+    """By arm, the optimiser steps that none before it has made for it."""
+    earlier: list[Recipe] = []
+    found = {}
+    for name, run in runs.items():
+        begun = max((begun_alike(run, other) for other in earlier), default=0)
+        found[name] = sum(stage.last_step for stage in run.stage[begun:] if isinstance(stage, TrainingRecipe))
+        earlier.append(run)
+    return found
+
+
 def begun_alike(one: Recipe, other: Recipe) -> int:
     """How many of their first stages are the same run, so that what one made of them the other need not make again. The
     last of them is one that trains."""
@@ -132,7 +148,10 @@ def _stage(name: str, path: Path, where: str, overrides: dict[str, str]) -> Stag
         raise SleuthError(f"{where}: {path.parent / file} has no stage named {wanted}; it has {', '.join(names)}")
     at = names.index(wanted)
     changes = [text.replace(wanted, f"stage.{at}", 1) for text, of in overrides.items() if of == wanted]
-    return load(changes).stage[at]
+    try:
+        return load(changes).stage[at]
+    except SleuthError as error:  # in the words of whoever changed it
+        raise SleuthError(str(error).replace(f"stage.{at}.", f"{wanted}.")) from None
 
 
 def _stage_of(text: str) -> str | None:

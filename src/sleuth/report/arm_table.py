@@ -12,10 +12,11 @@ from sleuth.evaluation.arms import Difference, difference, level
 from sleuth.evaluation.intervals import UNMEASURED, Measured
 from sleuth.evaluation.paired import FIGURES, MEANS, Evaluation, Record, by_question, question_value
 from sleuth.evaluation.power import clusters_for_difference
-from sleuth.recipe.arms import ArmsRecipe
+from sleuth.recipe.arms import ArmsRecipe, ArmTableRecipe
 from sleuth.report.figures import measured_of
 from sleuth.report.run_files import read_object
 from sleuth.runs.metrics import MetricsFile
+from sleuth.types import SleuthError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,9 +53,10 @@ def arm_table(recipe: ArmsRecipe, root: Path) -> list[ArmRow]:
     """A row for every arm that was measured with one of the seeds. Levels and differences are over texts and, where
     there are several seeds, over these too, as in `sleuth.evaluation.arms`. Differences are paired by text and seed:
     arms have their beginnings in common. A figure that no text has by itself is the mean of the seeds, with an interval
-    over them."""
+    over them. Raises SleuthError for a figure that nothing has."""
     wanted = recipe.table
     found = {arm.name: _evaluations(recipe, root, arm.name) for arm in recipe.arm}
+    _require_figures(wanted, [one for of_arm in found.values() for one in of_arm.values()])
     rows = []
     for name, of_arm in found.items():
         if not of_arm:
@@ -72,6 +74,15 @@ def arm_table(recipe: ArmsRecipe, root: Path) -> list[ArmRow]:
             )
         )
     return rows
+
+
+def _require_figures(wanted: ArmTableRecipe, evaluations: Sequence[Evaluation]) -> None:
+    there = {name for one in evaluations for name, value in one.items() if measured_of(value)}
+    lacking = [name for name in wanted.figures if name not in there]
+    if evaluations and lacking:
+        raise SleuthError(
+            f"table.figures: no {wanted.evaluation} has {lacking[0]}; there are {', '.join(sorted(there))}"
+        )
 
 
 def _evaluations(recipe: ArmsRecipe, root: Path, arm: str) -> dict[int, Evaluation]:
