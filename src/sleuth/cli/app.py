@@ -23,11 +23,10 @@ from sleuth.cli.rescore import rescore
 from sleuth.cli.retriever import retriever
 from sleuth.cli.search import search
 from sleuth.cli.serve import serve
+from sleuth.cli.statuses import FAILED, INTERRUPTED, WRONG_INPUT
 from sleuth.cli.train import train
 from sleuth.cli.world import world
 from sleuth.types import RetrievalFailed, SleuthError
-
-FAILED, WRONG_INPUT, INTERRUPTED = 1, 2, 130
 
 
 class Verbs(TyperGroup):

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 import typer
 
+from sleuth.cli.statuses import WRONG_INPUT
 from sleuth.ranks import Ranks
 from sleuth.types import SleuthError
 
@@ -20,7 +21,6 @@ QUIET_SECONDS = 5.0
 def on_ranks() -> Iterator[Ranks]:
     """The ranks of a launcher, or a world of one. What only another rank than the first found wrong is told as its; of
     what the first tells, others are silent."""
-    from sleuth.cli.app import WRONG_INPUT
     from sleuth.distributed.group import OF_FIRST, joined
 
     rank = int(os.environ.get("RANK", "0"))
