@@ -121,6 +121,9 @@ def test_the_table_has_levels_and_differences_over_texts_and_seeds(arms_file: Pa
     apart = paired_bootstrap(texts["paid"], texts["shown"]).as_json()
     assert {key: paid["over"][key] for key in apart} == apart
     assert one["arms"]["shown"]["over"] is None
+    assert {name: arm["certified"] for name, arm in one["arms"].items()} == {
+        name: int(found["certificate"]["passes"]) for name, found in told.items()
+    }
     rows = RunFolder.look(root / "seed-5" / "paid").metrics.rows()
     assert paid["tokens_trained"] == sum(row["tokens_trained"] for row in rows) > one["arms"]["shown"]["tokens_trained"]
 

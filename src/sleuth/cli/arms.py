@@ -119,6 +119,8 @@ def _columns(recipe: ArmsRecipe, rows: Sequence[ArmRow]) -> list[tuple[str, list
     first, against = recipe.table.figures[0], recipe.table.against
     columns = [("seeds", [f"{len(row.seeds)}" for row in rows])]
     columns.append(("tokens", [f"{row.tokens_trained:,.0f}" for row in rows]))
+    if any(row.certified is not None for row in rows):
+        columns.append(("certified", [f"{row.certified or 0} of {len(row.seeds)}" for row in rows]))
     columns += [(name, [_cell(row.figures[name]) for row in rows]) for name in recipe.table.figures]
     if against:
         over = [_cell(row.over.measured) if row.over else "" for row in rows]

@@ -23,7 +23,8 @@ from sleuth.types import SleuthError
 class ArmRow:
     """An arm as far as it was run: `figures` over its `seeds`, the tokens that losses saw (their mean over seeds), and
     where the table compares with another arm, how much more of the first figure there is here. `needed` texts would
-    show a difference of that size in four of five cases, if it varies from text to text as here."""
+    show a difference of that size in four of five cases, if it varies from text to text as here. `certified` seeds got
+    the evaluation's certificate; None where it gives none."""
 
     name: str
     seeds: tuple[int, ...]
@@ -31,6 +32,7 @@ class ArmRow:
     tokens_trained: float
     over: Difference | None
     needed: int | None
+    certified: int | None
 
     def as_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -41,6 +43,7 @@ class ArmRow:
             "figures": {name: figure.as_json() for name, figure in self.figures.items()},
             "over": over,
             "texts_needed": self.needed,
+            "certified": self.certified,
         }
 
 
@@ -71,6 +74,7 @@ def arm_table(recipe: ArmsRecipe, root: Path) -> list[ArmRow]:
                 tokens_trained=fmean(_tokens_trained(arm_folder(root, seed, name)) for seed in of_arm),
                 over=over,
                 needed=needed,
+                certified=_certified(list(of_arm.values())),
             )
         )
     return rows
@@ -102,6 +106,11 @@ def _level(key: str, evaluations: Sequence[Evaluation]) -> Measured:
     if texts := _shared(runs):
         return level([[run[text] for text in texts] for run in runs], is_share=_is_share(key))
     return replace(level([[value] for value in known], is_share=False), n=len(known))
+
+
+def _certified(evaluations: Sequence[Evaluation]) -> int | None:
+    given = [one["certificate"]["passes"] for one in evaluations if "certificate" in one]
+    return sum(given) if given else None
 
 
 def _apart(
