@@ -141,6 +141,23 @@ def test_a_citation_that_gains_nothing_is_charged_and_one_that_gains_is_paid() -
     assert named.strip() == "<snippet id=a1>Hedan Verridge was born in Hinheim.</snippet>"
 
 
+def test_a_thought_is_paid_as_the_claims_that_were_written_off_it() -> None:
+    """What they cite was chosen there: charged behind it alone, the policy unlearns to write what it thought."""
+    thought = "<think>Verridge of Hinheim</think>"
+    claims = "<snippet id=a1>Hedan Verridge was born in Hinheim.</snippet><snippet id=z9>it is</snippet>"
+    model, renderer, setting, episodes = refined(TASK, f"{thought}<answer>{claims}</answer>", mode="thinking")
+    groups = [Group(task=TASK, episodes=tuple(episodes), scores=(Score(value=0.0),))]
+    recipe = CreditRecipe(kind="citation_gain", margin=0.0, pays=0.5, charges=0.25)
+    [paid], _ = credited(groups, recipe, model, renderer, setting, budget=2048, temperature=1.0)
+    *of_claims, of_thought = paid.scores[0].credits
+    assert [credit.value for credit in of_claims] == [0.5, -0.25]
+    assert of_thought.value == 0.125
+    tokens = list(episodes[0].trajectory.segments[of_thought.segment].tokens[of_thought.begin : of_thought.end])
+    told = renderer.tokenizer.backend_tokenizer.decode(tokens, skip_special_tokens=False)
+    assert thought.startswith(told.strip().replace("> ", ">"))
+    assert of_claims[0].begin >= len(tokens)
+
+
 def test_a_refiners_probe_tells_cited_from_other_snippets(monkeypatch: pytest.MonkeyPatch) -> None:
     model, tokenizer = load_model(str(BASE), dtype="float32", device="cpu")
     setting = refine_setting(RefineEnvRecipe.model_validate({"kind": "refine", "turn_tokens": 120}), tokenizer, [TASK])

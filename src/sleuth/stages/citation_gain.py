@@ -31,11 +31,11 @@ from sleuth.types import Episode, Passage, Segment, Task
 class CitationGain:
     """One snippet and one claim, the `number`-th of its answer, from 0, which may have `cited` it: `value` is the
     log-probability, in nats, of the `tokens` of the claim, and of the thought before it, with the snippet's words in
-    the tool output minus without them. The claim and the tag around it are the tokens from
-    `begin` to before `end` of the trajectory's segment number `segment`.
+    the tool output minus without them. The claim and the tag around it are the tokens from `begin` to before `end` of
+    the trajectory's segment number `segment`, and its first `thought` tokens are the thought.
 
     `CitationGain(number=0, claim="Ada was born in Tarn.", snippet="a1", cited=True, value=5.2, tokens=8, segment=1,
-    begin=4, end=17)`.
+    begin=4, end=17, thought=0)`.
     """
 
     number: int
@@ -47,6 +47,7 @@ class CitationGain:
     segment: int
     begin: int
     end: int
+    thought: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +63,7 @@ class _Claim:
     segment: int
     begin: int
     end: int
+    thought: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +105,7 @@ def _gain(case: _Case, gained: Sequence[float]) -> CitationGain:
         segment=case.claim.segment,
         begin=case.claim.begin,
         end=case.claim.end,
+        thought=case.claim.thought,
     )
 
 
@@ -149,6 +152,7 @@ def _claims(answer: Segment, segment: int, think: Tags, renderer: Renderer) -> I
                 segment=segment,
                 begin=tag.index(True),
                 end=len(tag) - tag[::-1].index(True),
+                thought=sum(thinking),
             )
 
 

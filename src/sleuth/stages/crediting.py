@@ -24,12 +24,13 @@ IDLE = {"search_gain": "idle_searches", "citation_gain": "idle_citations"}
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worth:
     """What the tokens of a search, or of a citation, `gained` in nats: those from `begin` to before `end` (None: the
-    last) of a segment."""
+    last) of a segment, of which the first `thought` tokens are the thought that the claim was written off."""
 
     gained: float
     segment: int
     begin: int = 0
     end: int | None = None
+    thought: int = 0
 
     def paid(self, recipe: CreditRecipe) -> Credit:
         """More than the margin is paid, no more is charged."""
@@ -69,10 +70,7 @@ def credited(
     else:
         read = _of_citations(citation_gains(model, renderer, setting, mine, **reading))
     found = ranks.gathered(read)
-    credits = {
-        id(episode): tuple(worth.paid(recipe) for worth in of_episode)
-        for episode, of_episode in zip(episodes, found, strict=True)
-    }
+    credits = {id(episode): _credits(of_episode, recipe) for episode, of_episode in zip(episodes, found, strict=True)}
 
     def with_credits(episode: Episode, score: Score) -> Score:
         return replace(score, credits=(*score.credits, *credits.get(id(episode), ())))
@@ -83,6 +81,16 @@ def credited(
         return paid, {}
     idle = fmean(float(value <= recipe.margin) for value in gained)
     return paid, {recipe.kind: fmean(gained), IDLE[recipe.kind]: idle}
+
+
+def _credits(of_episode: Sequence[Worth], recipe: CreditRecipe) -> tuple[Credit, ...]:
+    """Of each search or claim. A thought that claims were written off is paid as they are on average: what they cite
+    was chosen there."""
+    paid = tuple(worth.paid(recipe) for worth in of_episode)
+    if not any(worth.thought for worth in of_episode):
+        return paid
+    mean = fmean(credit.value for credit in paid)
+    return *paid, Credit(segment=of_episode[0].segment, value=mean, end=of_episode[0].thought)
 
 
 def _of_searches(found: Sequence[Sequence[Gain]]) -> list[list[Worth]]:
@@ -97,5 +105,10 @@ def _of_citations(found: Sequence[Sequence[CitationGain]]) -> list[list[Worth]]:
     for of_episode in found:
         claims = groupby((gain for gain in of_episode if gain.cited), key=lambda gain: gain.number)
         best = [max(of_claim, key=lambda gain: gain.value) for _, of_claim in claims]
-        worths.append([Worth(gained=gain.value, segment=gain.segment, begin=gain.begin, end=gain.end) for gain in best])
+        worths.append(
+            [
+                Worth(gained=gain.value, segment=gain.segment, begin=gain.begin, end=gain.end, thought=gain.thought)
+                for gain in best
+            ]
+        )
     return worths
