@@ -26,7 +26,7 @@ twin-refiner:  ## to the end, on one core: by the world's table of what its snip
 
 twin-thinking_gain:  ## to the end, on one core: its own thoughts beat phrases that fit any text, by nats a token
 	OMP_NUM_THREADS=1 $(BIN)/sleuth train recipes/tiny/thinking_gain.toml --run runs/twins/thinking_gain
-	$(BIN)/python tools/reached.py runs/twins/thinking_gain --of thoughts_after right_sampled=0.85 over_generic=0.5
+	$(BIN)/python tools/reached.py runs/twins/thinking_gain --of thoughts_after right_sampled=0.85 over_generic=0.5 over_swapped=1 gained_share=0.7
 
 twin-%:  ## to the end, on one core: of one-hop questions 0.75 right, of two-hop ones 0.5
 	OMP_NUM_THREADS=1 $(BIN)/sleuth train recipes/tiny/$*.toml --run runs/twins/$*

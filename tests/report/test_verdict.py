@@ -52,7 +52,7 @@ def test_every_measured_figure_has_a_row_even_if_one_arm_lacks_it() -> None:
     assert [row.key for row in rows] == ["em", "thoughts"]
     assert rows[1].measured[0] is None
     assert rows[1].difference is None
-    assert rows[1].top == 8
+    assert rows[1].axis.high == 8
 
 
 def test_a_run_that_probed_thoughts_is_told_by_its_certificates() -> None:

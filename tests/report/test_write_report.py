@@ -13,7 +13,10 @@ from typing import Any
 import pytest
 from synthetic_run import HOSTILE, write_run
 
+from sleuth.evaluation.intervals import Measured
 from sleuth.report import write_report
+from sleuth.report.figures import whiskers
+from sleuth.report.run_files import read_run
 from sleuth.types import SleuthError
 
 
@@ -178,6 +181,26 @@ def test_what_a_probe_measured_is_shown_though_it_asked_no_question(tmp_path: Pa
     page = write_report(run).read_text(encoding="utf-8")
     assert "What its own thoughts gain, in nats a token" in page
     assert "-1.250" in page
+
+
+def test_an_axis_reaches_below_zero_where_a_figure_does() -> None:
+    drawn, axis = whiskers({"ours": Measured(value=-1.25, low=-1.5, high=-1.0, n=40)})
+    assert (axis.low, axis.high) == (-1.5, 0.0)
+    assert (drawn[0].low, drawn[0].value) == (axis.start, axis(-1.25))
+    shares = whiskers({"ours": Measured(value=0.25, low=0.1, high=0.4, n=40)})[1]
+    assert (shares.low, shares.high) == (0.0, 1.0)
+
+
+def test_evaluations_stand_in_the_order_of_their_stages(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "demo")
+    with open(run / "recipe.toml", "a", encoding="utf-8") as recipe:
+        for name in ("second", "first"):
+            recipe.write(f'\n[[stage]]\nkind = "probe"\nname = "{name}"\n')
+    names = ("first", "second_after", "second_before", "zoo")
+    for name in names:
+        (run / "eval" / f"{name}.json").write_text("{}", encoding="utf-8")
+    told = [name for name in read_run(run).evaluations if name in names]
+    assert told == ["second_before", "second_after", "first", "zoo"]
 
 
 @pytest.mark.parametrize(

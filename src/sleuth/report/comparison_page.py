@@ -50,13 +50,13 @@ def render_comparison(comparison: Comparison) -> str:
 
 def _row(comparison: Comparison, key: str) -> dict[str, Any]:
     """One figure: its levels with their picture, and its differences by pair."""
-    drawn, top = whiskers(comparison.levels[key])
+    drawn, axis = whiskers(comparison.levels[key])
     return {
         "key": key,
         "label": LABELS[key],
         "levels": comparison.levels[key],
         "whiskers": drawn,
-        "top": top,
+        "axis": axis,
         "digits": DECIMALS.get(key, 3),
         "differences": [
             (found, found is not None and side_of_zero(found.measured) != 0)

@@ -81,7 +81,7 @@ class FigureRow:
     measured: tuple[Measured | None, ...]
     difference: Measured | None
     whiskers: tuple[Whisker, ...]
-    top: float
+    axis: Scale
 
     @property
     def clear(self) -> bool:
@@ -128,7 +128,7 @@ def measured_of(value: object) -> Measured | None:
 
 def _row(key: str, arms: Sequence[str], evaluations: Mapping[str, Evaluation]) -> FigureRow:
     measured = {arm: measured_of(evaluations[arm].get(key)) for arm in arms}
-    drawn, top = whiskers(measured)
+    drawn, axis = whiskers(measured)
     trained, base = (records_of(evaluations, name) for name in (TRAINED, BASE))
     return FigureRow(
         key=key,
@@ -136,16 +136,16 @@ def _row(key: str, arms: Sequence[str], evaluations: Mapping[str, Evaluation]) -
         measured=tuple(measured.values()),
         difference=mean_difference(key, trained, base),
         whiskers=drawn,
-        top=top,
+        axis=axis,
     )
 
 
-def whiskers(measured: Mapping[str, Measured | None]) -> tuple[tuple[Whisker, ...], float]:
-    """What was measured in each arm on an axis from zero, and where the axis ends: at 1 for shares."""
+def whiskers(measured: Mapping[str, Measured | None]) -> tuple[tuple[Whisker, ...], Scale]:
+    """What was measured in each arm, and on which axis: from 0 to 1 for shares, and to where it must for others."""
     bounds = [
         (arm, one.low or 0.0, one.value or 0.0, one.high or 0.0) for arm, one in measured.items() if one and one.n
     ]
-    highest = max((high for *_, high in bounds), default=1.0)
-    top = 1.0 if highest <= 1 else round_domain([highest])[1]
-    x = Scale(low=0, high=top, start=12, end=268)
-    return tuple(Whisker(arm=arm, low=x(low), value=x(value), high=x(high)) for arm, low, value, high in bounds), top
+    lowest, highest = min((low for _, low, *_ in bounds), default=0.0), max((high for *_, high in bounds), default=1.0)
+    low, high = (0.0, 1.0) if lowest >= 0 and highest <= 1 else round_domain([lowest, highest])
+    x = Scale(low=low, high=high, start=12, end=268)
+    return tuple(Whisker(arm=arm, low=x(low), value=x(value), high=x(high)) for arm, low, value, high in bounds), x

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tomllib
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ def read_run(folder: Path) -> RunFiles:
     except tomllib.TOMLDecodeError as error:
         raise SleuthError(f"{recipe_file}: no valid TOML: {error}") from error
     manifest = folder / "manifest.json"
-    files = {file.stem: file for file in sorted((folder / "eval").glob("*.json"))}
+    files = {file.stem: file for file in sorted((folder / "eval").glob("*.json"), key=partial(_told_at, recipe))}
     unasked = {stage.get("name") for stage in recipe.get("stage", ()) if stage.get("kind") in WITHOUT_QUESTIONS}
     return RunFiles(
         folder=folder,
@@ -69,6 +70,15 @@ def read_object(file: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise SleuthError(f"{file}: expected one JSON object, found a {type(value).__name__}")
     return value
+
+
+def _told_at(recipe: dict[str, Any], file: Path) -> tuple[int, bool, str]:
+    """The place of an evaluation among others: as the stages stand in the recipe, before one before behind it."""
+    name = file.stem.partition("@")[0]
+    stage = name.removesuffix("_before").removesuffix("_after")
+    names = [stage.get("name") for stage in recipe.get("stage", ())]
+    found = next((names.index(one) for one in (name, stage) if one in names), len(names))
+    return found, name.endswith("_after"), file.stem
 
 
 def _without_records(file: Path) -> dict[str, Any]:
