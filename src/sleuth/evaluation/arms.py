@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -41,6 +41,10 @@ class Difference:
     measured: Measured
     p: float
     test: Test
+
+    def as_json(self) -> dict[str, Any]:
+        """`{"value": 0.1, "low": 0.02, "high": 0.18, "n": 200, "p": 0.012, "test": "mcnemar"}`."""
+        return self.measured.as_json() | {"p": self.p, "test": self.test}
 
 
 def level(runs: Runs, *, is_share: bool) -> Measured:

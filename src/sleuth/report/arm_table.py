@@ -36,12 +36,11 @@ class ArmRow:
 
     def as_json(self) -> dict[str, Any]:
         """Plain values."""
-        over = self.over and self.over.measured.as_json() | {"p": self.over.p, "test": self.over.test}
         return {
             "seeds": list(self.seeds),
             "tokens_trained": self.tokens_trained,
             "figures": {name: figure.as_json() for name, figure in self.figures.items()},
-            "over": over,
+            "over": self.over and self.over.as_json(),
             "texts_needed": self.needed,
             "certified": self.certified,
         }

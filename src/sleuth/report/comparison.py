@@ -61,7 +61,9 @@ class Comparison:
             "figures": {
                 key: {
                     "arms": {name: measured.as_json() for name, measured in of_arms.items()},
-                    "differences": {_arrow(pair): _told(found) for pair, found in self.differences[key].items()},
+                    "differences": {
+                        _arrow(pair): found and found.as_json() for pair, found in self.differences[key].items()
+                    },
                 }
                 for key, of_arms in self.levels.items()
             },
@@ -112,10 +114,6 @@ def _headline(pair: Pair, found: Difference | None) -> str:
 
 def _arrow(pair: Pair) -> str:
     return " -> ".join(pair)
-
-
-def _told(found: Difference | None) -> dict[str, Any] | None:
-    return found and found.measured.as_json() | {"p": found.p, "test": found.test}
 
 
 def _without_zeros(table: Table) -> dict[str, dict[str, int]]:
