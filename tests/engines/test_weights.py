@@ -1,36 +1,59 @@
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
-from sleuth.engines.weights import TurnedWeights
+from sleuth.engines import weights
+from sleuth.engines.weights import PackedWeights
+from sleuth.learn.products import HAS_ONEDNN
+
+pytestmark = pytest.mark.skipif(not HAS_ONEDNN, reason="this torch or processor has no oneDNN: nothing is packed")
 
 
-def test_turned_weights_give_the_same_products_and_leave_the_model_as_it_was():
+@pytest.fixture(autouse=True)
+def at_any_size(monkeypatch):
+    monkeypatch.setattr(weights, "LEAST_WORK", 1)
+
+
+@pytest.mark.parametrize("rows", [1, 7, 16, 17, 63, 130])
+def test_packed_weights_give_the_same_products_and_leave_the_model_as_it_was(rows):
     model = nn.Sequential(nn.Linear(8, 5), nn.Linear(5, 3, bias=False))
-    inputs, before = torch.randn(4, 8), {name: weight.clone() for name, weight in model.state_dict().items()}
+    inputs, before = torch.randn(1, rows, 8), {name: weight.clone() for name, weight in model.state_dict().items()}
     expected = model(inputs)
-    turned = TurnedWeights(model)
-    with torch.inference_mode(), turned.at_work():
+    with torch.inference_mode(), PackedWeights(model).at_work():
         torch.testing.assert_close(model(inputs), expected)
-        assert model[0].weight.stride() == (1, 5)
-    assert model[0].weight is dict(model.named_parameters())["0.weight"]
+        assert "forward" in model[0].__dict__
+    assert "forward" not in model[0].__dict__
+    assert torch.equal(model(inputs), expected)
     assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
 
 
-def test_weights_that_have_changed_are_turned_again_once_that_is_said():
-    model = nn.Sequential(nn.Linear(8, 5))
-    turned = TurnedWeights(model)
-    with turned.at_work():
-        pass
-    with torch.no_grad():
+def test_weights_that_have_changed_are_packed_again_once_that_is_said():
+    model = nn.Sequential(nn.Linear(8, 5, bias=False))
+    packed = PackedWeights(model)
+    with torch.inference_mode():
+        with packed.at_work():
+            assert model(torch.ones(1, 4, 8)).any()
         model[0].weight.zero_()
-    turned.forget()
-    with turned.at_work():
-        assert not model[0].weight.any()
+        packed.forget()
+        with packed.at_work():
+            assert not model(torch.ones(1, 4, 8)).any()
 
 
-def test_what_is_no_fp32_is_not_copied():
+def test_rows_are_padded_to_few_sizes(monkeypatch):
+    model, met = nn.Sequential(nn.Linear(8, 5)), set()
+    product = torch.ops.mkldnn._linear_pointwise
+    monkeypatch.setattr(
+        torch.ops.mkldnn, "_linear_pointwise", lambda inputs, *rest: met.add(inputs.shape[1]) or product(inputs, *rest)
+    )
+    with torch.inference_mode(), PackedWeights(model).at_work():
+        for rows in range(1, 257):
+            assert model(torch.ones(1, rows, 8)).shape == (1, rows, 5)
+    assert met == {*range(1, 17), *range(18, 33, 2), *range(36, 65, 4), *range(72, 129, 8), *range(144, 257, 16)}
+
+
+def test_what_is_no_fp32_is_not_packed():
     model = nn.Sequential(nn.Linear(8, 5, dtype=torch.bfloat16))
-    with TurnedWeights(model).at_work():
-        assert model[0].weight is model[0]._parameters["weight"]
+    with PackedWeights(model).at_work():
+        assert "forward" not in model[0].__dict__

@@ -14,6 +14,7 @@ from sleuth.learn.attention import TREE_ATTENTION, Branches
 from sleuth.learn.batch import Batch
 from sleuth.learn.last_layer import sparing_last_layer, where_wanted
 from sleuth.learn.prefix_tree import Pack, PrefixTree
+from sleuth.learn.products import swift_products
 from sleuth.learn.vocabulary import Pull, chosen_logprobs, pulled_logprobs
 
 TokenLoss = Callable[[Batch, Tensor, Tensor | None], tuple[Tensor, dict[str, Tensor]]]
@@ -117,14 +118,15 @@ def _head(model: PreTrainedModel) -> nn.Linear:
 
 @contextmanager
 def tree_attention(model: PreTrainedModel) -> Iterator[None]:
-    """The model with the tree's attention and a last layer that spares what nobody looks at; then as it was."""
+    """The model with the tree's attention, a last layer that spares what nobody looks at, and the faster products; then
+    as it was."""
     before = model.config._attn_implementation
     if before == TREE_ATTENTION:  # within another
         yield
         return
     model.config._attn_implementation = TREE_ATTENTION
     try:
-        with sparing_last_layer(model, "branches"):
+        with sparing_last_layer(model, "branches"), swift_products(model):
             yield
     finally:
         model.config._attn_implementation = before

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sleuth.learn.products import multiply
+
 LOGITS_AT_ONCE = 2**19
 """A chunk has so many logits (2 MB in fp32): they stay in the processor's cache."""
 
@@ -70,7 +72,7 @@ class _ChosenLogprobs(torch.autograd.Function):
         for part, logits in _logits_in_chunks(hidden, weight, bias, ctx.temperature):
             softmax = logits.sub_(lse[part, None]).exp_()
             of_logits = softmax.mul_(-scale[part]).scatter_add_(1, targets[part, None], scale[part]).to(weight.dtype)
-            of_hidden[part] = of_logits @ weight
+            of_hidden[part] = multiply(of_logits, weight.T)
             of_weight.addmm_(of_logits.T, hidden[part])
             if of_bias is not None:
                 of_bias += of_logits.sum(dim=0)
@@ -105,7 +107,7 @@ class _PulledLogprobs(torch.autograd.Function):
             scale = (pulls / temperature)[:, None]  # (n, 1)
             softmax = exponentials.mul_(-scale / total[:, None])
             of_logits = softmax.scatter_add_(1, targets[part, None], scale).to(weight.dtype)
-            of_hidden[part] = of_logits @ weight
+            of_hidden[part] = multiply(of_logits, weight.T)
             of_weight.addmm_(of_logits.T, hidden[part])
             if of_bias is not None:
                 of_bias += of_logits.sum(dim=0)
@@ -122,15 +124,11 @@ class _PulledLogprobs(torch.autograd.Function):
 def _logits_in_chunks(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float
 ) -> Iterator[tuple[slice, Tensor]]:
-    """Stretches of the M rows with their logits (n, V), which the next chunk overwrites."""
+    """Stretches of the M rows with their logits (n, V)."""
     size = max(LEAST_ROWS, LOGITS_AT_ONCE // len(weight))
-    space = hidden.new_empty(min(size, len(hidden)), len(weight))
     for first in range(0, len(hidden), size):
         part = slice(first, min(first + size, len(hidden)))
-        logits = torch.mm(hidden[part], weight.T, out=space[: part.stop - first])
-        if bias is not None:
-            logits += bias
-        logits = logits.to(_precision(hidden))
+        logits = multiply(hidden[part], weight, bias).to(_precision(hidden))
         yield part, logits if temperature == 1 else logits.div_(temperature)
 
 

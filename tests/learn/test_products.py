@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from sleuth.learn import products
+from sleuth.learn.products import HAS_ONEDNN, linear, multiply, swift_products
+
+needs_onednn = pytest.mark.skipif(not HAS_ONEDNN, reason="this torch or processor has no oneDNN to compare with")
+
+
+@pytest.fixture(autouse=True)
+def at_any_size(monkeypatch):
+    monkeypatch.setattr(products, "LEAST_WORK", 1)
+
+
+@given(
+    rows=st.integers(1, 70),
+    inner=st.integers(1, 70),
+    outer=st.integers(1, 70),
+    biased=st.booleans(),
+    seed=st.integers(0, 2**16),
+)
+def test_values_and_gradients_are_those_of_torch(rows, inner, outer, biased, seed):
+    draw = torch.Generator().manual_seed(seed)
+    inputs, weight, arrived = (
+        torch.randn(shape, generator=draw) for shape in ((1, rows, inner), (outer, inner), (1, rows, outer))
+    )
+    leaves = [inputs, weight, *([torch.randn(outer, generator=draw)] if biased else [])]
+    found = []
+    for function in (linear, F.linear):
+        own = [leaf.clone().requires_grad_() for leaf in leaves]
+        output = function(*own)
+        output.backward(arrived)
+        found.append([output.detach(), *(leaf.grad for leaf in own)])
+    for ours, theirs in zip(*found, strict=True):
+        # fp32 sums of at most 70 products of numbers near 1, in another order
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=5e-5)
+
+
+def test_a_weight_is_multiplied_through_whatever_strides_it_has():
+    inputs, weight = torch.randn(33, 16), torch.randn(16, 24)
+    torch.testing.assert_close(multiply(inputs, weight.T), inputs @ weight, rtol=1e-5, atol=1e-5)
+
+
+def test_only_what_needs_a_gradient_gets_one():
+    inputs, weight = torch.randn(2, 5, 4), torch.randn(3, 4, requires_grad=True)
+    linear(inputs, weight).sum().backward()
+    assert inputs.grad is None
+    torch.testing.assert_close(weight.grad, inputs.sum(dim=(0, 1)).expand(3, 4))
+
+
+@needs_onednn
+def test_the_layers_of_a_model_multiply_so_while_asked_to_and_then_as_before():
+    model = nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 2, bias=False))
+    inputs = torch.randn(7, 8)
+    expected = model(inputs)
+    with swift_products(model):
+        output = model(inputs)
+        with swift_products(model):
+            model(inputs)
+        assert "forward" in model[0].__dict__  # the inner one leaves it to the outer
+    assert type(output.grad_fn).__name__ == "_LinearBackward"
+    assert not any("forward" in module.__dict__ for module in model.modules())
+    torch.testing.assert_close(output, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_other_types_are_left_to_torch(dtype):
+    inputs, weight = torch.randn(5, 4, dtype=dtype), torch.randn(3, 4, dtype=dtype)
+    assert torch.equal(linear(inputs, weight), F.linear(inputs, weight))
+
+
+def test_small_products_are_left_to_torch(monkeypatch):
+    monkeypatch.setattr(products, "LEAST_WORK", 61)
+    inputs, weight = torch.randn(5, 4), torch.randn(3, 4, requires_grad=True)
+    assert type(linear(inputs, weight).grad_fn).__name__ != "_LinearBackward"
