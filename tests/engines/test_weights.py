@@ -5,23 +5,24 @@ import torch
 from torch import nn
 
 from sleuth.engines import weights
-from sleuth.engines.weights import PackedWeights
+from sleuth.engines.weights import WritingWeights
 from sleuth.learn.products import HAS_ONEDNN
 
-pytestmark = pytest.mark.skipif(not HAS_ONEDNN, reason="this torch or processor has no oneDNN: nothing is packed")
+needs_onednn = pytest.mark.skipif(not HAS_ONEDNN, reason="this torch or processor has no oneDNN: nothing is packed")
+TURNED, PACKED = 2**17, pytest.param(1, marks=needs_onednn)
 
 
-@pytest.fixture(autouse=True)
-def at_any_size(monkeypatch):
-    monkeypatch.setattr(weights, "LEAST_WORK", 1)
+@pytest.fixture(params=[TURNED, PACKED], autouse=True)
+def least_packed(monkeypatch, request):
+    monkeypatch.setattr(weights, "LEAST_PACKED", request.param)
 
 
 @pytest.mark.parametrize("rows", [1, 7, 16, 17, 63, 130])
-def test_packed_weights_give_the_same_products_and_leave_the_model_as_it_was(rows):
+def test_copies_give_the_same_products_and_leave_the_model_as_it_was(rows):
     model = nn.Sequential(nn.Linear(8, 5), nn.Linear(5, 3, bias=False))
     inputs, before = torch.randn(1, rows, 8), {name: weight.clone() for name, weight in model.state_dict().items()}
     expected = model(inputs)
-    with torch.inference_mode(), PackedWeights(model).at_work():
+    with torch.inference_mode(), WritingWeights(model).at_work():
         torch.testing.assert_close(model(inputs), expected)
         assert "forward" in model[0].__dict__
     assert "forward" not in model[0].__dict__
@@ -29,31 +30,33 @@ def test_packed_weights_give_the_same_products_and_leave_the_model_as_it_was(row
     assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
 
 
-def test_weights_that_have_changed_are_packed_again_once_that_is_said():
+def test_weights_that_have_changed_are_copied_again_once_that_is_said():
     model = nn.Sequential(nn.Linear(8, 5, bias=False))
-    packed = PackedWeights(model)
+    copies = WritingWeights(model)
     with torch.inference_mode():
-        with packed.at_work():
+        with copies.at_work():
             assert model(torch.ones(1, 4, 8)).any()
         model[0].weight.zero_()
-        packed.forget()
-        with packed.at_work():
+        copies.forget()
+        with copies.at_work():
             assert not model(torch.ones(1, 4, 8)).any()
 
 
-def test_rows_are_padded_to_few_sizes(monkeypatch):
+@needs_onednn
+def test_rows_are_padded_to_few_sizes_for_packed_weights(monkeypatch):
+    monkeypatch.setattr(weights, "LEAST_PACKED", 1)
     model, met = nn.Sequential(nn.Linear(8, 5)), set()
     product = torch.ops.mkldnn._linear_pointwise
     monkeypatch.setattr(
         torch.ops.mkldnn, "_linear_pointwise", lambda inputs, *rest: met.add(inputs.shape[1]) or product(inputs, *rest)
     )
-    with torch.inference_mode(), PackedWeights(model).at_work():
+    with torch.inference_mode(), WritingWeights(model).at_work():
         for rows in range(1, 257):
             assert model(torch.ones(1, rows, 8)).shape == (1, rows, 5)
     assert met == {*range(1, 17), *range(18, 33, 2), *range(36, 65, 4), *range(72, 129, 8), *range(144, 257, 16)}
 
 
-def test_what_is_no_fp32_is_not_packed():
+def test_what_is_no_fp32_is_not_copied():
     model = nn.Sequential(nn.Linear(8, 5, dtype=torch.bfloat16))
-    with PackedWeights(model).at_work():
+    with WritingWeights(model).at_work():
         assert "forward" not in model[0].__dict__

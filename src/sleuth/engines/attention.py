@@ -169,15 +169,14 @@ def _write(query: Tensor, keys: Tensor, values: Tensor, writers: Writers, scale:
 
     Each row's own stretch first; then, level by level, what it shares is merged in.
     """
-    padded = (query if writers.padded is None else query[writers.padded]) * scale
+    padded = query if writers.padded is None else query[writers.padded]
     parts = []
     for span, window, bias in zip(writers.spans, writers.windows, writers.biases, strict=True):
         stretch = (window.slots, slice(None), window.keys)
-        parts.append(_attend_own(padded[span], keys[stretch], values[stretch], bias))
-    output, total, largest = parts[0] if len(parts) == 1 else (torch.cat(part) for part in zip(*parts, strict=True))
+        parts.append(_attend_own(padded[span], keys[stretch], values[stretch], scale, bias))
+    output, weight = parts[0] if len(parts) == 1 else (torch.cat(part) for part in zip(*parts, strict=True))
     if writers.real is not None:
-        output, total, largest = output[writers.real], total[writers.real], largest[writers.real]
-    output, weight = output.div_(total), total.log_().add_(largest)[..., 0]
+        output, weight = output[writers.real], weight[writers.real]
     for trunks, rows in zip(writers.levels, writers.rows, strict=True):
         if rows is None:
             output, weight = _merge(output, weight, *_attend_trunks(query, trunks, keys, values, scale))
@@ -211,16 +210,19 @@ def _merge(output: Tensor, weight: Tensor, other: Tensor, of_other: Tensor) -> t
     return torch.lerp(output, other, share), torch.logaddexp(weight, of_other)
 
 
-def _attend_own(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """The few queries of one token a row (b, kv_heads, sharing, D), scaled already: what they see, times a total
-    (b, kv_heads, sharing, 1), the total, and the largest score, by which both were divided. Matrix products of the whole
-    batch: the kernel, made for long runs, takes a row's head by itself and gains nothing from a second core."""
-    scores = (query @ keys.transpose(-1, -2)).float()
+def _attend_own(
+    query: Tensor, keys: Tensor, values: Tensor, scale: float, bias: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """`_attend` for the few queries of one token a row (b, kv_heads, sharing, D). Matrix products of the whole batch:
+    the kernel, made for long runs, takes a row's head by itself and gains nothing from a second core."""
+    scores = (query @ keys.transpose(-1, -2)).float().mul_(scale)
     if bias is not None:
         scores += bias
     largest = scores.amax(dim=-1, keepdim=True)
     shares = scores.sub_(largest).exp_()
-    return shares.to(values.dtype) @ values, shares.sum(dim=-1, keepdim=True), largest
+    total = shares.sum(dim=-1, keepdim=True)
+    output = shares.to(values.dtype) @ values
+    return output.div_(total), total.log_().add_(largest)[..., 0]
 
 
 def _attend(

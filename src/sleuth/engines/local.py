@@ -21,7 +21,7 @@ from sleuth.engines.request import Request, StreamRequest, room_for
 from sleuth.engines.sampling import sample
 from sleuth.engines.slots import Place, SlotTable
 from sleuth.engines.stops import StopTokens, end_tokens
-from sleuth.engines.weights import PackedWeights
+from sleuth.engines.weights import WritingWeights
 from sleuth.learn.last_layer import sparing_last_layer, where_wanted
 from sleuth.types import Chunk, Completion, Sampling, SleuthError
 
@@ -58,7 +58,7 @@ class LocalEngine:
         vocabulary = cast(nn.Linear, model.get_output_embeddings()).weight.shape[0]
         self._stop_tokens = StopTokens(tokenizer, vocabulary, self._ends)
         self._drafts = Drafts(slots=slots, context=context, vocabulary=vocabulary)
-        self._weights = PackedWeights(model)
+        self._weights = WritingWeights(model)
         self._cache = SlotCache(slots=slots, context=context)
         self._table = SlotTable(slots, context)
         self._waiting: list[Request] = []

@@ -1,4 +1,4 @@
-"""The weights of linear layers, packed as oneDNN multiplies a few rows by them."""
+"""The weights of linear layers, laid out in memory as a processor multiplies a few rows by them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from sleuth.learn.products import HAS_ONEDNN
 
-LEAST_WORK = 2**20
-"""Multiplications of a product; with fewer, torch's own is as fast."""
+LEAST_PACKED = 2**17
+"""Numbers of a weight. Packed as oneDNN wants them, larger ones multiply tens of rows in two thirds of the time or a
+little more; smaller ones are transposed for torch's own product."""
 
 ROWS = 64
 """For about so many the weights are packed."""
@@ -23,44 +24,49 @@ SIZES = 8
 which takes as long as several products: the others are padded."""
 
 
-class PackedWeights:
-    """A packed copy of the weight of every linear layer of `model`, made when first needed.
+class WritingWeights:
+    """A copy of the weight of every linear layer of `model`, packed or transposed, made when first needed.
 
-    Packing a weight costs as much as multiplying tens of rows by it, and a writing engine has no more. For other types
-    than fp32, and where oneDNN is not at hand, nothing is copied.
+    Laying out a weight costs as much as multiplying tens of rows by it, and a writing engine has no more. On other
+    devices than a CPU, and for other types than fp32, there is nothing to gain, and nothing is copied.
     """
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
-        self._packed: list[tuple[nn.Linear, Tensor]] | None = None
+        self._copies: list[tuple[nn.Linear, Tensor]] | None = None
 
     def forget(self) -> None:
         """The model's weights have changed."""
-        self._packed = None
+        self._copies = None
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """The layers multiply by these weights instead of their own, which stay as they are. No gradient is kept."""
-        if self._packed is None:
-            self._packed = list(_pack(self.model)) if HAS_ONEDNN else []
+        """The layers multiply by the copies instead of their own weights, which stay as they are. No gradient is
+        kept."""
+        if self._copies is None:
+            self._copies = list(_copies(self.model))
         with ExitStack() as undone:
-            for layer, weight in self._packed:
-                layer.__dict__["forward"] = partial(_forward, layer, weight)
+            for layer, weight in self._copies:
+                multiply = _multiply if weight.is_mkldnn else F.linear
+                layer.__dict__["forward"] = partial(multiply, weight=weight, bias=layer.bias)
                 undone.callback(layer.__dict__.pop, "forward")
             yield
 
 
-def _pack(model: nn.Module) -> Iterator[tuple[nn.Linear, Tensor]]:
+def _copies(model: nn.Module) -> Iterator[tuple[nn.Linear, Tensor]]:
     for layer in model.modules():
         if type(layer) is nn.Linear and layer.weight.device.type == "cpu" and layer.weight.dtype == torch.float32:
-            yield layer, torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), ROWS)
+            weight = layer.weight.detach()
+            packed = HAS_ONEDNN and weight.numel() >= LEAST_PACKED
+            yield (
+                layer,
+                torch.ops.mkldnn._reorder_linear_weight(weight, ROWS) if packed else weight.t().contiguous().t(),
+            )
 
 
-def _forward(layer: nn.Linear, packed: Tensor, inputs: Tensor) -> Tensor:
+def _multiply(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """(1, T, n) -> (1, T, m)."""
     rows = inputs.shape[1]
-    if rows * layer.weight.numel() < LEAST_WORK:
-        return F.linear(inputs, layer.weight, layer.bias)
     if missing := -rows % max(1, (1 << rows.bit_length() - 1) // SIZES):
         inputs = F.pad(inputs, (0, 0, 0, missing))
-    return torch.ops.mkldnn._linear_pointwise(inputs, packed, layer.bias, "none", [], "")[:, :rows]
+    return torch.ops.mkldnn._linear_pointwise(inputs, weight, bias, "none", [], "")[:, :rows]

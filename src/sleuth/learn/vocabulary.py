@@ -124,11 +124,12 @@ class _PulledLogprobs(torch.autograd.Function):
 def _logits_in_chunks(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float
 ) -> Iterator[tuple[slice, Tensor]]:
-    """Stretches of the M rows with their logits (n, V)."""
+    """Stretches of the M rows with their logits (n, V), which the next chunk may overwrite."""
     size = max(LEAST_ROWS, LOGITS_AT_ONCE // len(weight))
+    space = hidden.new_empty(min(size, len(hidden)), len(weight))
     for first in range(0, len(hidden), size):
         part = slice(first, min(first + size, len(hidden)))
-        logits = multiply(hidden[part], weight, bias).to(_precision(hidden))
+        logits = multiply(hidden[part], weight, bias, space=space).to(_precision(hidden))
         yield part, logits if temperature == 1 else logits.div_(temperature)
 
 
