@@ -31,12 +31,13 @@ def test_copies_give_the_same_products_and_leave_the_model_as_it_was(rows):
 
 
 def test_weights_that_have_changed_are_copied_again_once_that_is_said():
-    model = nn.Sequential(nn.Linear(8, 5, bias=False))
+    layer = nn.Linear(8, 5, bias=False)
+    model = nn.Sequential(layer)
     copies = WritingWeights(model)
     with torch.inference_mode():
         with copies.at_work():
             assert model(torch.ones(1, 4, 8)).any()
-        model[0].weight.zero_()
+        layer.weight.zero_()
         copies.forget()
         with copies.at_work():
             assert not model(torch.ones(1, 4, 8)).any()
