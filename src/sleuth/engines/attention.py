@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -20,8 +19,10 @@ from torch.nn.attention.bias import causal_lower_right
 from transformers import AttentionInterface
 
 from sleuth.engines.cache import SlotCache
-from sleuth.engines.plan import Trunk, find_trunks, find_windows
+from sleuth.engines.own_keys import OwnKeys, has_kernel
+from sleuth.engines.plan import Trunk, find_trunks
 from sleuth.engines.slots import Run
+from sleuth.engines.windows import Windows, index_of
 from sleuth.types import SleuthError
 
 SLOT_ATTENTION = "sleuth_slots"
@@ -69,10 +70,8 @@ class Batch:
 class Writers:
     """How slots that write a token each read their keys: `lengths` (B) are in the cache, the token itself comes next.
 
-    `levels` are what rows share, `rows` (M) those of a level, None where they are all rows in order. `windows` are read
-    with `biases` (slots, 1, 1, keys), 0 where a row may look and -inf where it may not. An idle slot between two others
-    stands in with the row before it, and nobody looks at what comes of it: `padded` lists the rows of all windows and
-    `real` picks the rows out again; both are None where no slot is idle.
+    `levels` are what rows share, `rows` (M) those of a level, None where they are all rows in order. `own` are the keys
+    of each row alone.
     """
 
     def __init__(
@@ -80,36 +79,13 @@ class Writers:
     ) -> None:
         self.levels, begins = find_trunks(tokens, slots, lengths)
         self.rows = [
-            _index([row for trunk in level for row in trunk.rows], len(slots), device) for level in self.levels
+            index_of([row for trunk in level for row in trunk.rows], len(slots), device) for level in self.levels
         ]
-        self.windows = list(find_windows(slots, begins, lengths + 1))
-        covered = np.concatenate([np.arange(window.slots.start, window.slots.stop) for window in self.windows])
-        padded = np.searchsorted(slots, covered, side="right") - 1
-        self.padded = _index(padded, len(slots), device)
-        self.real = None if self.padded is None else torch.from_numpy(np.searchsorted(covered, slots)).to(device)
-        bounds = np.stack([begins, lengths])[:, padded]  # (2, slots of all windows)
-        edges = np.cumsum([0, *(window.slots.stop - window.slots.start for window in self.windows)]).tolist()
-        self.spans = [slice(first, stop) for first, stop in pairwise(edges)]
-        self.biases = [
-            _window_bias(bounds[:, span], window.keys, device, dtype)
-            for span, window in zip(self.spans, self.windows, strict=True)
-        ]
-
-
-def _index(rows: Sequence[int] | np.ndarray, count: int, device: torch.device) -> Tensor | None:
-    """`rows` as an index, None if it would change nothing."""
-    index = np.asarray(rows, dtype=np.int64)
-    return None if np.array_equal(index, np.arange(count)) else torch.from_numpy(index).to(device)
-
-
-def _window_bias(bounds: np.ndarray, keys: slice, device: torch.device, dtype: torch.dtype) -> Tensor | None:
-    """(slots, 1, 1, keys): a row looks from its first bound (slots) to its second, that one included. None where all
-    look everywhere."""
-    at = np.arange(keys.start, keys.stop)
-    hidden = (at < bounds[0, :, None]) | (at > bounds[1, :, None])
-    if not hidden.any():
-        return None
-    return torch.from_numpy(np.where(hidden, -np.inf, 0.0)[:, None, None]).to(device, dtype)
+        self.own = (
+            OwnKeys(slots, begins, lengths)
+            if has_kernel(device, dtype)
+            else Windows(slots, begins, lengths, device, dtype)
+        )
 
 
 def attend_slots(
@@ -167,16 +143,9 @@ def _read(query: Tensor, keys: Tensor, values: Tensor, start: int, scale: float)
 def _write(query: Tensor, keys: Tensor, values: Tensor, writers: Writers, scale: float) -> Tensor:
     """A token a row: `query` (B, kv_heads, sharing, D), `keys` and `values` [slots, kv_heads, capacity, D] -> as query.
 
-    Each row's own stretch first; then, level by level, what it shares is merged in.
+    Each row's own keys first; then, level by level, what it shares is merged in.
     """
-    padded = query if writers.padded is None else query[writers.padded]
-    parts = []
-    for span, window, bias in zip(writers.spans, writers.windows, writers.biases, strict=True):
-        stretch = (window.slots, slice(None), window.keys)
-        parts.append(_attend_own(padded[span], keys[stretch], values[stretch], scale, bias))
-    output, weight = parts[0] if len(parts) == 1 else (torch.cat(part) for part in zip(*parts, strict=True))
-    if writers.real is not None:
-        output, weight = output[writers.real], weight[writers.real]
+    output, weight = writers.own.attend(query, keys, values, scale)
     for trunks, rows in zip(writers.levels, writers.rows, strict=True):
         if rows is None:
             output, weight = _merge(output, weight, *_attend_trunks(query, trunks, keys, values, scale))
@@ -210,31 +179,13 @@ def _merge(output: Tensor, weight: Tensor, other: Tensor, of_other: Tensor) -> t
     return torch.lerp(output, other, share), torch.logaddexp(weight, of_other)
 
 
-def _attend_own(
-    query: Tensor, keys: Tensor, values: Tensor, scale: float, bias: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """`_attend` for the few queries of one token a row (b, kv_heads, sharing, D). Matrix products of the whole batch:
-    the kernel, made for long runs, takes a row's head by itself and gains nothing from a second core."""
-    scores = (query @ keys.transpose(-1, -2)).float().mul_(scale)
-    if bias is not None:
-        scores += bias
-    largest = scores.amax(dim=-1, keepdim=True)
-    shares = scores.sub_(largest).exp_()
-    total = shares.sum(dim=-1, keepdim=True)
-    output = shares.to(values.dtype) @ values
-    return output.div_(total), total.log_().add_(largest)[..., 0]
-
-
 def _attend(
-    query: Tensor, keys: Tensor, values: Tensor, scale: float, *, bias: Tensor | None = None, causal: bool = False
+    query: Tensor, keys: Tensor, values: Tensor, scale: float, *, causal: bool = False
 ) -> tuple[Tensor, Tensor]:
     """(b, h, n, D) queries, (b, h, L, D) keys and values -> the output and its log-sum-exp (b, h, n)."""
     if _has_kernel(keys, values):
-        return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-            query, keys, values, 0.0, causal, attn_mask=bias, scale=scale
-        )
+        return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(query, keys, values, 0.0, causal, scale=scale)
     scores = (query @ keys.transpose(-1, -2)).float() * scale
-    scores = scores if bias is None else scores + bias
     weight = scores.logsumexp(dim=-1)
     return (scores - weight[..., None]).exp().to(values.dtype) @ values, weight
 

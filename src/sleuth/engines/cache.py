@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import mmap
+
 import torch
-import torch.nn.functional as F
 
 FIRST_CAPACITY = 64
 """Tokens a slot holds before it grows."""
@@ -44,13 +46,16 @@ class SlotCache:
             for tensor in layer:
                 tensor[target, :, :length] = tensor[source, :, :length]
 
-    def reserve(self, length: int) -> None:
-        """Make room for sequences of `length` tokens, at most `context`."""
+    def reserve(self, length: int, held: int) -> None:
+        """Make room for sequences of `length` tokens, at most `context`, and keep the first `held` tokens of each."""
         if length <= self.capacity:
             return
         self.capacity = min(max(length, 2 * self.capacity), self.context)
-        for index, (keys, values) in self.layers.items():
-            self.layers[index] = self._grown(keys), self._grown(values)
+        for index, layer in self.layers.items():
+            keys, values = (self._empty(tensor) for tensor in layer)
+            for grown, tensor in zip((keys, values), layer, strict=True):
+                grown[:, :, :held] = tensor[:, :, :held]
+            self.layers[index] = keys, values
 
     def clear(self) -> None:
         """Give all memory back."""
@@ -59,7 +64,10 @@ class SlotCache:
 
     def _empty(self, like: torch.Tensor) -> torch.Tensor:
         # Zeros, not whatever memory held: a masked NaN would still be NaN.
-        return like.new_zeros(self.slots, like.shape[1], self.capacity, like.shape[2])
-
-    def _grown(self, tensor: torch.Tensor) -> torch.Tensor:
-        return F.pad(tensor, (0, 0, 0, self.capacity - tensor.shape[2]))
+        shape = self.slots, like.shape[1], self.capacity, like.shape[-1]
+        if like.device.type != "cpu":
+            return like.new_zeros(shape)
+        pages = mmap.mmap(
+            -1, math.prod(shape) * like.itemsize, access=mmap.ACCESS_COPY
+        )  # zeros that take no memory before they are written
+        return torch.frombuffer(pages, dtype=like.dtype).view(shape)

@@ -22,6 +22,7 @@ from sleuth.engines.sampling import sample
 from sleuth.engines.slots import Place, SlotTable
 from sleuth.engines.stops import StopTokens, end_tokens
 from sleuth.engines.weights import WritingWeights
+from sleuth.learn.heap import keep_freed_memory
 from sleuth.learn.last_layer import sparing_last_layer, where_wanted
 from sleuth.types import Chunk, Completion, Sampling, SleuthError
 
@@ -46,6 +47,7 @@ class LocalEngine:
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, *, slots: int, context: int) -> None:
         if not model._supports_attention_backend:
             raise SleuthError(f"the local engine cannot run {type(model).__name__}: its attention is not replaceable")
+        keep_freed_memory()
         self.model = model
         self.tokenizer = tokenizer
         self.context = context
@@ -165,12 +167,14 @@ class LocalEngine:
     def _admit(self) -> None:
         for place in self._table.arrived():
             self._bring(place)
+        if self._waiting:
+            longest = max(len(request.prompt) + request.limit for request in self._waiting)
+            self._cache.reserve(longest, held=int(self._table.read.max()))
         for request in self._waiting:
             place = self._table.place(request.prompt)
             if place is None:
                 break
             length = len(request.prompt)
-            self._cache.reserve(length + request.limit)
             if self._table.occupy(place, request.prompt):
                 self._bring(place)
             watched = request.listens or self._stop_tokens.of(request.sampling.stops)

@@ -20,6 +20,7 @@ from sleuth.learn import losses
 from sleuth.learn.batch import Batch
 from sleuth.learn.dealing import deal
 from sleuth.learn.dpo import PAIR, dpo_objective
+from sleuth.learn.heap import keep_freed_memory
 from sleuth.learn.logprobs import TokenLoss, tree_attention
 from sleuth.learn.masters import Holding, MasterWeights
 from sleuth.learn.objective import PolicyLoss, policy_objective
@@ -105,6 +106,7 @@ class Policy:
         gradient_checkpointing: bool = False,
         holding: Holding = MasterWeights,
     ) -> None:
+        keep_freed_memory()
         self.model = model
         self._holding = holding
         self.measure_from(reference)

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+
+import pytest
+
+USE = """
+import ctypes, resource
+from sleuth.learn.heap import keep_freed_memory
+print(keep_freed_memory())
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(20):
+    blocks = [libc.malloc(10_000_000) for _ in range(10)]
+    for block in blocks:
+        ctypes.memset(block, 1, 10_000_000)
+    for block in blocks:
+        libc.free(ctypes.c_void_p(block))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+PAGES = 10 * 10_000_000 // 4_096
+QUIET = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
+
+pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc is told")
+
+
+def use(**told: str) -> tuple[str, int]:
+    """Whether memory is kept, and the pages that twenty uses of 100 MB, one after the other, took from the system."""
+    command = [sys.executable, "-c", USE]
+    done = subprocess.run(command, env=QUIET | told, capture_output=True, text=True, check=True, timeout=120)
+    kept, pages = done.stdout.split()
+    return kept, int(pages)
+
+
+def test_freed_memory_is_used_again_instead_of_taken_anew():
+    kept, pages = use()
+    assert kept == "True"
+    assert pages < 2 * PAGES
+
+
+def test_who_told_malloc_otherwise_is_not_contradicted():
+    kept, pages = use(MALLOC_MMAP_THRESHOLD_="65536")
+    assert kept == "False"
+    assert pages > 15 * PAGES
