@@ -9,14 +9,15 @@ from sleuth.engines.weights import WritingWeights
 from sleuth.learn.products import HAS_ONEDNN
 
 needs_onednn = pytest.mark.skipif(not HAS_ONEDNN, reason="this torch or processor has no oneDNN: nothing is packed")
-TURNED, PACKED = 2**17, pytest.param(1, marks=needs_onednn)
 
 
-@pytest.fixture(params=[TURNED, PACKED], autouse=True)
-def least_packed(monkeypatch, request):
-    monkeypatch.setattr(weights, "LEAST_PACKED", request.param)
+@pytest.fixture(params=["transposed", pytest.param("packed", marks=needs_onednn)])
+def laid_out(monkeypatch, request):
+    """How the copies of weights as small as these are laid out."""
+    monkeypatch.setattr(weights, "LEAST_PACKED", 1 if request.param == "packed" else 2**17)
 
 
+@pytest.mark.usefixtures("laid_out")
 @pytest.mark.parametrize("rows", [1, 7, 16, 17, 63, 130])
 def test_copies_give_the_same_products_and_leave_the_model_as_it_was(rows):
     model = nn.Sequential(nn.Linear(8, 5), nn.Linear(5, 3, bias=False))
@@ -30,6 +31,7 @@ def test_copies_give_the_same_products_and_leave_the_model_as_it_was(rows):
     assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
 
 
+@pytest.mark.usefixtures("laid_out")
 def test_weights_that_have_changed_are_copied_again_once_that_is_said():
     layer = nn.Linear(8, 5, bias=False)
     model = nn.Sequential(layer)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sleuth.learn.products import HAS_ONEDNN
+from sleuth.learn.products import HAS_ONEDNN, by_onednn, replaced_forwards
 
 LEAST_PACKED = 2**17
 """Numbers of a weight. Packed as oneDNN wants them, larger ones multiply tens of rows in two thirds of the time or a
@@ -45,11 +45,7 @@ class WritingWeights:
         kept."""
         if self._copies is None:
             self._copies = list(_copies(self.model))
-        with ExitStack() as undone:
-            for layer, weight in self._copies:
-                multiply = _multiply if weight.is_mkldnn else F.linear
-                layer.__dict__["forward"] = partial(multiply, weight=weight, bias=layer.bias)
-                undone.callback(layer.__dict__.pop, "forward")
+        with replaced_forwards((layer, _product(weight, layer.bias)) for layer, weight in self._copies):
             yield
 
 
@@ -64,9 +60,13 @@ def _copies(model: nn.Module) -> Iterator[tuple[nn.Linear, Tensor]]:
             )
 
 
-def _multiply(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def _product(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
+    return partial(_by_packed if weight.is_mkldnn else F.linear, weight=weight, bias=bias)
+
+
+def _by_packed(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """(1, T, n) -> (1, T, m)."""
     rows = inputs.shape[1]
     if missing := -rows % max(1, (1 << rows.bit_length() - 1) // SIZES):
         inputs = F.pad(inputs, (0, 0, 0, missing))
-    return torch.ops.mkldnn._linear_pointwise(inputs, weight, bias, "none", [], "")[:, :rows]
+    return by_onednn(inputs, weight, bias)[:, :rows]
