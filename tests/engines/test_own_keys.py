@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sleuth.engines import plan
-from sleuth.engines.own_keys import OwnKeys, has_kernel
+from sleuth.engines.own_keys import OwnKeys, compiled, has_kernel
 from sleuth.engines.windows import Windows
 
 CPU = torch.device("cpu")
@@ -64,11 +64,13 @@ def test_a_key_of_another_row_or_slot_is_never_read():
 
 
 def test_what_is_no_number_stays_none():
-    query, keys = torch.randn(1, 1, 1, 8), torch.randn(1, 1, 5, 8)[None, 0]
-    keys[0, 0, 3, 2] = torch.nan
-    output, weight = OwnKeys(np.array([0]), np.array([0]), np.array([4])).attend(query, keys, keys.clone(), 1.0)
-    assert output.isnan().all()
-    assert weight.isnan().all()
+    query, clean = torch.randn(1, 1, 1, 8), torch.randn(1, 1, 40, 8)
+    for at in range(40):  # in a vector and behind the last
+        keys = clean.clone()
+        keys[0, 0, at, 2] = torch.nan
+        output, weight = OwnKeys(np.array([0]), np.array([0]), np.array([39])).attend(query, keys, clean, 1.0)
+        assert output.isnan().all()
+        assert weight.isnan().all()
 
 
 def test_scores_far_apart_neither_overflow_nor_leave_a_share_to_the_lesser():
@@ -76,3 +78,9 @@ def test_scores_far_apart_neither_overflow_nor_leave_a_share_to_the_lesser():
     output, weight = OwnKeys(np.array([0]), np.array([0]), np.array([1])).attend(query, keys, keys.clone(), 1.0)
     assert output.item() == 1
     assert weight.item() == pytest.approx(1e4)
+
+
+def test_where_nothing_can_be_left_for_the_next_process_it_is_compiled_all_the_same():
+    made = {}
+    exec("def twice(number):\n    return 2 * number", made)  # of no file, so there is no folder either
+    assert compiled(made["twice"])(4) == 8

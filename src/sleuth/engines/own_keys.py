@@ -7,6 +7,8 @@ call they would be padded to one length and idle slots read in vain; a loop read
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,6 +30,15 @@ FACTORS = tuple(
 )
 ROUNDING = {"contract", "reassoc", "arcp", "nsz"}
 """What the compiler may do to a sum, so that it is done in vectors. Infinities and NaN stay what they are."""
+
+
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """At the first call, or found beside this file, where it was left the last time."""
+    how: dict[str, Any] = {"nogil": True, "fastmath": ROUNDING, "error_model": "numpy"}
+    try:
+        return njit(function, cache=True, **how)
+    except RuntimeError:  # neither that folder nor the user's can be written to: it is compiled once a process
+        return njit(function, **how)
 
 
 class OwnKeys:
@@ -53,8 +64,8 @@ def has_kernel(device: torch.device, dtype: torch.dtype) -> bool:
     return device.type == "cpu" and dtype == torch.float32
 
 
-@njit(cache=True, nogil=True, fastmath=ROUNDING, error_model="numpy")
-def _attend(query, keys, values, slots, begins, ends, scale, output, weight):  # type: ignore[no-untyped-def]
+@compiled
+def _attend(query, keys, values, slots, begins, ends, scale, output, weight):
     """Scores are in powers of two, not of e: `scale` has log2(e) in it."""
     rows, kv_heads, sharing, size = query.shape
     scores = np.empty((sharing, keys.shape[2]), dtype=np.float32)
@@ -80,8 +91,8 @@ def _attend(query, keys, values, slots, begins, ends, scale, output, weight):  #
                         output[row, head, one, at] += share * own_values[key, at]
 
 
-@njit(cache=True, nogil=True, fastmath=ROUNDING, error_model="numpy")
-def _softmax(scores):  # type: ignore[no-untyped-def]
+@compiled
+def _softmax(scores):
     """In place, of powers of two; the logarithm to 2 of their sum."""
     largest = scores[0]
     for key in range(len(scores)):
@@ -95,8 +106,8 @@ def _softmax(scores):  # type: ignore[no-untyped-def]
     return largest + np.float32(math.log2(total))
 
 
-@njit(cache=True, nogil=True, fastmath=ROUNDING, error_model="numpy")
-def _power_of_two(exponent):  # type: ignore[no-untyped-def]
+@compiled
+def _power_of_two(exponent):
     """2^x for x <= 0, to 2e-7 of it: of the whole part by the bits of a float, of the rest (-0.5 to 0.5) by the
     polynomial of Cephes. Unlike the library's it can be done in vectors."""
     exponent = max(exponent, LEAST_EXPONENT)
