@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -22,9 +23,10 @@ def test_growing_keeps_what_is_held_and_the_rest_is_zero(kind):
     cache = SlotCache(slots=3, context=1_000)
     (keys, _), new = put(cache, [0, 2, 2], [5, 0, 9], fill=lambda *shape: torch.randn(shape, dtype=kind))
     assert keys.shape == (3, 2, FIRST_CAPACITY, 4)
-    cache.reserve(FIRST_CAPACITY, held=10)
+    read = np.array([6, 0, 10])
+    cache.reserve(FIRST_CAPACITY, read)
     assert cache.layers[0][0] is keys
-    cache.reserve(FIRST_CAPACITY + 1, held=10)
+    cache.reserve(FIRST_CAPACITY + 1, read)
     for grown, written in zip(cache.layers[0], new, strict=True):
         assert grown.shape == (3, 2, 2 * FIRST_CAPACITY, 4)
         assert grown.dtype == kind
@@ -35,7 +37,7 @@ def test_growing_keeps_what_is_held_and_the_rest_is_zero(kind):
 def test_the_context_is_as_far_as_it_grows():
     cache = SlotCache(slots=2, context=FIRST_CAPACITY + 9)
     put(cache, [1], [3])
-    cache.reserve(FIRST_CAPACITY + 2, held=4)
+    cache.reserve(FIRST_CAPACITY + 2, np.array([0, 4]))
     assert cache.capacity == FIRST_CAPACITY + 9
 
 
@@ -45,7 +47,8 @@ def test_room_takes_no_memory_before_it_is_written():
         return int(STATM.read_text().split()[1]) * 4_096
 
     cache, before = SlotCache(slots=256, context=2_048), resident()
-    cache.reserve(2_048, held=0)
-    (keys, values), _ = put(cache, [7], [9], size=64)
+    put(cache, [7], [9], size=64)
+    cache.reserve(2_048, np.where(np.arange(256) == 7, 10, 0))
+    keys, values = cache.layers[0]
     assert keys.nbytes + values.nbytes == 2 * 256 * 2 * 2_048 * 64 * 4  # half a gigabyte
     assert resident() - before < 50e6

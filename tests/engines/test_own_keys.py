@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sleuth.engines import plan
-from sleuth.engines.own_keys import OwnKeys, compiled, has_kernel
+from sleuth.engines.own_keys import OwnKeys, compiled, is_compiled_for
 from sleuth.engines.windows import Windows
 
 CPU = torch.device("cpu")
@@ -15,7 +15,7 @@ CPU = torch.device("cpu")
 
 def own_keys(kind, slots, begins, lengths):
     """By the kernel for fp32, in windows for the rest."""
-    return OwnKeys(slots, begins, lengths) if has_kernel(CPU, kind) else Windows(slots, begins, lengths, CPU, kind)
+    return OwnKeys(slots, begins, lengths) if is_compiled_for(CPU, kind) else Windows(slots, begins, lengths, CPU, kind)
 
 
 def by_softmax(query, keys, values, bounds, scale):

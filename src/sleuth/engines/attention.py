@@ -19,7 +19,7 @@ from torch.nn.attention.bias import causal_lower_right
 from transformers import AttentionInterface
 
 from sleuth.engines.cache import SlotCache
-from sleuth.engines.own_keys import OwnKeys, has_kernel
+from sleuth.engines.own_keys import OwnKeys, is_compiled_for
 from sleuth.engines.plan import Trunk, find_trunks
 from sleuth.engines.slots import Run
 from sleuth.engines.windows import Windows, index_of
@@ -83,7 +83,7 @@ class Writers:
         ]
         self.own = (
             OwnKeys(slots, begins, lengths)
-            if has_kernel(device, dtype)
+            if is_compiled_for(device, dtype)
             else Windows(slots, begins, lengths, device, dtype)
         )
 

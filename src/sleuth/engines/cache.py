@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import mmap
 
+import numpy as np
 import torch
 
 FIRST_CAPACITY = 64
@@ -46,16 +47,14 @@ class SlotCache:
             for tensor in layer:
                 tensor[target, :, :length] = tensor[source, :, :length]
 
-    def reserve(self, length: int, held: int) -> None:
-        """Make room for sequences of `length` tokens, at most `context`, and keep the first `held` tokens of each."""
+    def reserve(self, length: int, read: np.ndarray) -> None:
+        """Make room for sequences of `length` tokens, at most `context`, and keep the first `read` [slots] of each
+        slot."""
         if length <= self.capacity:
             return
         self.capacity = min(max(length, 2 * self.capacity), self.context)
-        for index, layer in self.layers.items():
-            keys, values = (self._empty(tensor) for tensor in layer)
-            for grown, tensor in zip((keys, values), layer, strict=True):
-                grown[:, :, :held] = tensor[:, :, :held]
-            self.layers[index] = keys, values
+        for index, (keys, values) in self.layers.items():
+            self.layers[index] = self._grown(keys, read), self._grown(values, read)
 
     def clear(self) -> None:
         """Give all memory back."""
@@ -67,7 +66,12 @@ class SlotCache:
         shape = self.slots, like.shape[1], self.capacity, like.shape[-1]
         if like.device.type != "cpu":
             return like.new_zeros(shape)
-        pages = mmap.mmap(
-            -1, math.prod(shape) * like.itemsize, access=mmap.ACCESS_COPY
-        )  # zeros that take no memory before they are written
+        # The system's own zeros take no memory before they are written over.
+        pages = mmap.mmap(-1, math.prod(shape) * like.itemsize, access=mmap.ACCESS_COPY)
         return torch.frombuffer(pages, dtype=like.dtype).view(shape)
+
+    def _grown(self, tensor: torch.Tensor, read: np.ndarray) -> torch.Tensor:
+        grown = self._empty(tensor)
+        for slot in np.flatnonzero(read).tolist():
+            grown[slot, :, : read[slot]] = tensor[slot, :, : read[slot]]
+        return grown

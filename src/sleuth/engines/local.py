@@ -167,14 +167,12 @@ class LocalEngine:
     def _admit(self) -> None:
         for place in self._table.arrived():
             self._bring(place)
-        if self._waiting:
-            longest = max(len(request.prompt) + request.limit for request in self._waiting)
-            self._cache.reserve(longest, held=int(self._table.read.max()))
         for request in self._waiting:
             place = self._table.place(request.prompt)
             if place is None:
                 break
             length = len(request.prompt)
+            self._cache.reserve(length + request.limit, self._table.read)
             if self._table.occupy(place, request.prompt):
                 self._bring(place)
             watched = request.listens or self._stop_tokens.of(request.sampling.stops)

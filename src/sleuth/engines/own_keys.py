@@ -59,7 +59,7 @@ class OwnKeys:
         return output, weight
 
 
-def has_kernel(device: torch.device, dtype: torch.dtype) -> bool:
+def is_compiled_for(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether `OwnKeys` can read keys of this kind."""
     return device.type == "cpu" and dtype == torch.float32
 
@@ -108,7 +108,7 @@ def _softmax(scores):
 
 @compiled
 def _power_of_two(exponent):
-    """2^x for x <= 0, to 2e-7 of it: of the whole part by the bits of a float, of the rest (-0.5 to 0.5) by the
+    """2^x for x <= 0, to 1e-7 of it: of the whole part by the bits of a float, of the rest (-0.5 to 0.5) by the
     polynomial of Cephes. Unlike the library's it can be done in vectors."""
     exponent = max(exponent, LEAST_EXPONENT)
     whole = np.floor(exponent + np.float32(0.5))

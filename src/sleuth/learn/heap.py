@@ -1,5 +1,5 @@
-"""Memory that an update frees stays with the process: the next needs as much, and asking the system for it costs more
-than some of the operations that it is for."""
+"""Memory that an update frees stays with the process: the next needs as much, and the system would give it anew page by
+page."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ MOST_KEPT = 2**30
 def keep_freed_memory() -> bool:
     """Tell glibc so, for the whole process; whether it was told.
 
-    By default it gives freed memory back and takes it anew, page by page, several times an update. Who has told it
-    something in the environment (`MALLOC_...`, `GLIBC_TUNABLES`) is not contradicted. Other libraries have their own
-    ways.
+    Who has told it something in the environment (`MALLOC_...`, `GLIBC_TUNABLES`) is not contradicted. Other libraries
+    have their own ways.
     """
     if any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ):
         return False

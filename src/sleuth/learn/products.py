@@ -1,7 +1,7 @@
 """Products with the weights of linear layers on a CPU, by oneDNN instead of the BLAS that torch takes for fp32.
 
 The numbers are the same but for rounding. On the processors that were measured oneDNN multiplies many rows by a weight,
-or by its transpose, in 0.65 to 0.9 of the time; the gradient of a weight is no faster there, and stays where it was.
+or by its transpose, in 0.6 to 0.9 of the time; the gradient of a weight is no faster there, and stays where it was.
 """
 
 from __future__ import annotations
