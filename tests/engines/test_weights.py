@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import pytest
 import torch
 from torch import nn
@@ -43,6 +45,32 @@ def test_weights_that_have_changed_are_copied_again_once_that_is_said():
         copies.forget()
         with copies.at_work():
             assert not model(torch.ones(1, 4, 8)).any()
+
+
+class Heads(nn.Module):
+    """As attention has them; biases where `biased`, a letter a layer."""
+
+    def __init__(self, biased: str = "") -> None:
+        super().__init__()
+        for name, width in (("q", 6), ("k", 4), ("v", 3)):
+            setattr(self, f"{name}_proj", nn.Linear(8, width, bias=name in biased))
+
+    def forward(self, inputs, of_query=None):
+        return self.q_proj(inputs if of_query is None else of_query), self.k_proj(inputs), self.v_proj(inputs)
+
+
+@pytest.mark.usefixtures("laid_out")
+@pytest.mark.parametrize("biased", ["", "qkv", "k"])
+def test_queries_keys_and_values_come_of_one_product_of_the_same_inputs(biased):
+    model, inputs, of_query = Heads(biased), torch.randn(3, 1, 7, 8), torch.randn(1, 2, 8)
+    expected = [model(one) for one in inputs], model(inputs[0], of_query)
+    copies, product = WritingWeights(model), Mock(wraps=weights._product)
+    with pytest.MonkeyPatch.context() as patch, torch.inference_mode():
+        patch.setattr(weights, "_product", product)
+        with copies.at_work():
+            torch.testing.assert_close([model(one) for one in inputs], expected[0])
+            torch.testing.assert_close(model(inputs[0], of_query), expected[1])
+    assert [len(call.args[0]) for call in product.call_args_list] == [6 + 4 + 3]
 
 
 @needs_onednn

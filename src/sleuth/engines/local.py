@@ -6,7 +6,7 @@ import asyncio
 import bisect
 import math
 from collections.abc import AsyncGenerator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TypeVar, cast
 
 import numpy as np
@@ -208,13 +208,14 @@ class LocalEngine:
         """Read the batch; the logits (B, V) after its tokens at `last` (B)."""
         wanted = torch.from_numpy(last).to(self.model.device)
         batch.wanted = where_wanted(wanted, len(batch.tokens))
-        output = self.model(
-            input_ids=batch.tokens[None],
-            position_ids=batch.positions[None],
-            use_cache=False,
-            logits_to_keep=0 if len(last) == len(batch.tokens) else wanted,
-            batch=batch,
-        )
+        with nullcontext() if batch.wanted is None else sparing_last_layer(self.model, "batch"):
+            output = self.model(
+                input_ids=batch.tokens[None],
+                position_ids=batch.positions[None],
+                use_cache=False,
+                logits_to_keep=0 if len(last) == len(batch.tokens) else wanted,
+                batch=batch,
+            )
         self.forwards += 1
         return output.logits[0]
 
@@ -251,7 +252,7 @@ class LocalEngine:
         if training:
             self.model.eval()
         try:
-            with torch.inference_mode(), self._weights.at_work(), sparing_last_layer(self.model, "batch"):
+            with torch.inference_mode(), self._weights.at_work():
                 yield
         finally:
             config._attn_implementation = attention

@@ -9,13 +9,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-LOGITS_AT_ONCE = 2**19
-"""On a CPU so many logits are worked on at a time, as far as one row has no more: they stay in the processor's
-cache."""
-
-STRETCH = 64
-"""The vocabulary is searched in two steps: for the stretch of so many tokens that holds the draw, then inside it."""
-
+from sleuth.engines.compiled_sampling import STRETCH, draw_tokens
 
 LEAST_TEMPERATURE = torch.finfo(torch.float32).tiny
 """Logits are divided by no less: fp32 may hold less as 0, and 0 / 0 is no number. Whatever is less likely than the
@@ -49,37 +43,22 @@ def sample(logits: torch.Tensor, temperatures: np.ndarray, draws: np.ndarray) ->
     temperatures it is the likeliest too, with log-probability 0. A token of probability zero is never drawn.
     Probabilities are fp32, their cumulative sums fp64. The logits are used up.
     """
-    greedy = temperatures == 0
-    told = np.stack([np.where(greedy, 1.0, temperatures), greedy, draws])  # (3, B)
-    count = max(1, LOGITS_AT_ONCE // logits.shape[1]) if logits.device.type == "cpu" else len(logits)
-    parts = [
-        _sample(part, *of_part, tempered=bool((told[0] != 1).any()), any_greedy=bool(greedy.any()))
-        for part, of_part in zip(
-            logits.split(count), torch.from_numpy(told).to(logits.device).split(count, 1), strict=True
-        )
-    ]
-    tokens, logprobs = torch.cat(parts, dim=1).cpu().numpy()  # one transfer; fp64 holds any token exactly
+    temperatures = np.where(temperatures == 0, 0, np.maximum(temperatures, LEAST_TEMPERATURE))
+    if logits.device.type == "cpu":
+        return draw_tokens(logits.float().numpy(), temperatures, draws)
+    told = torch.from_numpy(np.stack([temperatures, draws])).to(logits.device)
+    tokens, logprobs = _sample(logits.float(), *told).cpu().numpy()  # one transfer; fp64 holds any token exactly
     return tokens.astype(np.int64), logprobs
 
 
-def _sample(
-    logits: torch.Tensor,
-    temperatures: torch.Tensor,
-    greedy: torch.Tensor,
-    draws: torch.Tensor,
-    *,
-    tempered: bool,
-    any_greedy: bool,
-) -> torch.Tensor:
-    """(2, b) fp64: the tokens and their log-probabilities. What no row asks for is not computed."""
-    shares = logits.float()  # (b, V)
-    shares -= shares.amax(dim=-1, keepdim=True)
-    if tempered:
-        shares /= temperatures[:, None].float().clamp(min=LEAST_TEMPERATURE)
-    likeliest = shares.argmax(dim=-1) if any_greedy else None
+def _sample(shares: torch.Tensor, temperatures: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
+    """(2, B) fp64: the tokens and their log-probabilities."""
+    greedy = temperatures == 0
+    shares -= shares.amax(dim=-1, keepdim=True)  # (B, V)
+    shares /= torch.where(greedy, 1, temperatures)[:, None].float()
+    likeliest = shares.argmax(dim=-1)
     tokens, total = _pick(shares.exp_(), draws)
-    if likeliest is not None:
-        tokens = torch.where(greedy.bool(), likeliest, tokens)
+    tokens = torch.where(greedy, likeliest, tokens)
     chosen = shares.gather(1, tokens[:, None])[:, 0]
     return torch.stack([tokens.double(), chosen.double().log() - total.log()])
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from typing import TypeGuard
 
 import torch
 import torch.nn.functional as F
@@ -24,6 +25,13 @@ SIZES = 8
 which takes as long as several products: the others are padded."""
 
 
+SAME_INPUTS = ("q_proj", "k_proj", "v_proj")
+"""Layers of one module that are multiplied together. (In a last layer that spares queries their inputs differ, and
+products are made in vain: one layer's, when prompts are read.)"""
+
+Product = Callable[[Tensor], Tensor]
+
+
 class WritingWeights:
     """A copy of the weight of every linear layer of `model`, packed or transposed, made when first needed.
 
@@ -33,35 +41,65 @@ class WritingWeights:
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
-        self._copies: list[tuple[nn.Linear, Tensor]] | None = None
+        self._forwards: list[tuple[nn.Linear, Product]] | None = None
 
     def forget(self) -> None:
         """The model's weights have changed."""
-        self._copies = None
+        self._forwards = None
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
         """The layers multiply by the copies instead of their own weights, which stay as they are. No gradient is
         kept."""
-        if self._copies is None:
-            self._copies = list(_copies(self.model))
-        with replaced_forwards((layer, _product(weight, layer.bias)) for layer, weight in self._copies):
+        if self._forwards is None:
+            self._forwards = list(_forwards(self.model))
+        with replaced_forwards(self._forwards):
             yield
 
 
-def _copies(model: nn.Module) -> Iterator[tuple[nn.Linear, Tensor]]:
-    for layer in model.modules():
-        if type(layer) is nn.Linear and layer.weight.device.type == "cpu" and layer.weight.dtype == torch.float32:
-            weight = layer.weight.detach()
-            packed = HAS_ONEDNN and weight.numel() >= LEAST_PACKED
-            yield (
-                layer,
-                torch.ops.mkldnn._reorder_linear_weight(weight, ROWS) if packed else weight.t().contiguous().t(),
-            )
+class _Together:
+    """Layers that are given the same inputs one after another: the first multiplies for all of them."""
+
+    def __init__(self, layers: Sequence[nn.Linear]) -> None:
+        biases = [layer.weight.new_zeros(len(layer.weight)) if layer.bias is None else layer.bias for layer in layers]
+        bias = None if all(layer.bias is None for layer in layers) else torch.cat(biases)
+        self.product = _product(torch.cat([layer.weight for layer in layers]), bias)
+        self.widths = [len(layer.weight) for layer in layers]
+        self.inputs: Tensor | None = None
+        self.outputs: Sequence[Tensor] = ()
+
+    def multiply(self, inputs: Tensor, *, number: int) -> Tensor:
+        """What the layer of that number makes of its inputs."""
+        if inputs is not self.inputs:
+            self.inputs, self.outputs = inputs, self.product(inputs).split(self.widths, dim=-1)
+        output = self.outputs[number]
+        if number == len(self.widths) - 1:
+            self.inputs, self.outputs = None, ()
+        return output
 
 
-def _product(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
-    return partial(_by_packed if weight.is_mkldnn else F.linear, weight=weight, bias=bias)
+def _forwards(model: nn.Module) -> Iterator[tuple[nn.Linear, Product]]:
+    together: set[nn.Module] = set()
+    for module in model.modules():
+        layers = [layer for name in SAME_INPUTS if _is_copied(layer := getattr(module, name, None))]
+        if len(layers) == len(SAME_INPUTS):
+            joined = _Together(layers)
+            yield from ((layer, partial(joined.multiply, number=number)) for number, layer in enumerate(layers))
+            together.update(layers)
+        elif _is_copied(module) and module not in together:
+            yield module, _product(module.weight, module.bias)
+
+
+def _is_copied(layer: object) -> TypeGuard[nn.Linear]:
+    return type(layer) is nn.Linear and layer.weight.device.type == "cpu" and layer.weight.dtype == torch.float32
+
+
+def _product(weight: Tensor, bias: Tensor | None) -> Product:
+    """By a copy of the weight."""
+    weight = weight.detach()
+    if HAS_ONEDNN and weight.numel() >= LEAST_PACKED:
+        return partial(_by_packed, weight=torch.ops.mkldnn._reorder_linear_weight(weight, ROWS), bias=bias)
+    return partial(F.linear, weight=weight.t().contiguous().t(), bias=bias)
 
 
 def _by_packed(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sleuth.learn.compiled import compiled, greatest, power_of_two
+
+
+def test_where_nothing_can_be_left_for_the_next_process_it_is_compiled_all_the_same():
+    made = {}
+    exec("def twice(number):\n    return 2 * number", made)  # of no file, so there is no folder either
+    assert compiled(made["twice"])(4) == 8
+
+
+def test_powers_of_two_are_right_to_the_rounding_of_fp32():
+    exponents = np.linspace(-126, 0, 5001, dtype=np.float32)
+    powers = np.array([power_of_two(exponent) for exponent in exponents])
+    np.testing.assert_allclose(powers, np.exp2(exponents.astype(np.float64)), rtol=3e-7)
+    assert power_of_two(np.float32(-1e30)) == power_of_two(np.float32(-np.inf)) == np.float32(2.0**-126)
+    assert np.isnan(power_of_two(np.float32("nan")))
+
+
+@pytest.mark.parametrize("count", [1, 15, 64, 1000])
+def test_the_greatest_is_found_wherever_it_stands(count):
+    for at in range(count):
+        numbers = -np.ones(count, dtype=np.float32)
+        numbers[at] = 2
+        assert greatest(numbers) == 2
