@@ -65,44 +65,32 @@ def _attend(query, keys, values, families, rows, own, shared, sharers, scale, ou
     largest = np.full(query.shape[:3], -np.inf, dtype=np.float32)
     total = np.zeros(query.shape[:3], dtype=np.float32)
     for item in prange(len(families) * kv_heads):
-        head = item % kv_heads
         first, stop, first_trunk, last_trunk = families[item // kv_heads]
-        _attend_family(
-            query[:, head], keys[:, head], values[:, head], rows[first:stop], own[first:stop],
-            shared[first_trunk:last_trunk], sharers, scale, largest[:, head], total[:, head], output[:, head],
-        )  # fmt: skip
+        of_family = rows[first:stop], own[first:stop], shared[first_trunk:last_trunk], sharers
+        _attend_family(item % kv_heads, query, keys, values, *of_family, scale, largest, total, output)
 
 
 @compiled
-def _attend_family(query, keys, values, rows, own, shared, sharers, scale, largest, total, output):
-    """Its rows look at their own keys, then at those of its trunks."""
+def _attend_family(head, query, keys, values, rows, own, shared, sharers, scale, largest, total, output):
+    """Its rows look at their own keys, then at those of its trunks, with the heads that have the keys of `head`."""
     scores = np.empty(TILE, dtype=np.float32)
     for number in range(len(rows)):
         row = rows[number]
         slot, begin, end = own[number]
         for first in range(begin, end, TILE):
             tile = slice(first, min(first + TILE, end))
-            _look(
-                query[row], keys[slot, tile], values[slot, tile], scale, scores, largest[row], total[row], output[row]
-            )
+            seen = largest[row, head], total[row, head], output[row, head]
+            _look(query[row, head], keys[slot, head, tile], values[slot, head, tile], scale, scores, *seen)
     for slot, begin, end, start, stop in shared:
         for first in range(begin, end, TILE):
             tile = slice(first, min(first + TILE, end))
             for row in sharers[start:stop]:
-                _look(
-                    query[row],
-                    keys[slot, tile],
-                    values[slot, tile],
-                    scale,
-                    scores,
-                    largest[row],
-                    total[row],
-                    output[row],
-                )
+                seen = largest[row, head], total[row, head], output[row, head]
+                _look(query[row, head], keys[slot, head, tile], values[slot, head, tile], scale, scores, *seen)
     for row in rows:
-        for one in range(len(total[row])):
+        for one in range(total.shape[-1]):
             for at in range(output.shape[-1]):
-                output[row, one, at] /= total[row, one]
+                output[row, head, one, at] /= total[row, head, one]
 
 
 @compiled

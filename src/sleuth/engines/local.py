@@ -24,6 +24,8 @@ from sleuth.engines.stops import StopTokens, end_tokens
 from sleuth.engines.weights import WritingWeights
 from sleuth.learn.heap import keep_freed_memory
 from sleuth.learn.last_layer import sparing_last_layer, where_wanted
+from sleuth.learn.products import replaced_forwards
+from sleuth.learn.swift_layers import swift_forwards
 from sleuth.types import Chunk, Completion, Sampling, SleuthError
 
 FORWARD_TOKENS = 512
@@ -61,6 +63,7 @@ class LocalEngine:
         self._stop_tokens = StopTokens(tokenizer, vocabulary, self._ends)
         self._drafts = Drafts(slots=slots, context=context, vocabulary=vocabulary)
         self._weights = WritingWeights(model)
+        self._swift = swift_forwards(model)
         self._cache = SlotCache(slots=slots, context=context)
         self._table = SlotTable(slots, context)
         self._waiting: list[Request] = []
@@ -252,7 +255,7 @@ class LocalEngine:
         if training:
             self.model.eval()
         try:
-            with torch.inference_mode(), self._weights.at_work():
+            with torch.inference_mode(), self._weights.at_work(), replaced_forwards(self._swift):
                 yield
         finally:
             config._attn_implementation = attention

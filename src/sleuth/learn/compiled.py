@@ -47,10 +47,15 @@ def compiled_in_parallel(function: Callable[..., Any]) -> Callable[..., None]:
     @functools.wraps(function)
     def run(*arguments: Any) -> None:
         with _ONE_AT_A_TIME:
-            numba.set_num_threads(min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS))
+            numba.set_num_threads(min(torch.get_num_threads(), _most_threads()))
             loop(*arguments)
 
     return run
+
+
+@functools.cache
+def _most_threads() -> int:
+    return numba.get_num_threads()  # all that numba has, while nobody has asked for fewer
 
 
 def is_compiled_for(device: torch.device, dtype: torch.dtype) -> bool:

@@ -14,7 +14,8 @@ from sleuth.learn.attention import TREE_ATTENTION, Branches
 from sleuth.learn.batch import Batch
 from sleuth.learn.last_layer import sparing_last_layer, where_wanted
 from sleuth.learn.prefix_tree import Pack, PrefixTree
-from sleuth.learn.products import swift_products
+from sleuth.learn.products import replaced_forwards, swift_products
+from sleuth.learn.swift_layers import swift_forwards
 from sleuth.learn.vocabulary import Pull, chosen_logprobs, pulled_logprobs
 
 TokenLoss = Callable[[Batch, Tensor, Tensor | None], tuple[Tensor, dict[str, Tensor]]]
@@ -118,15 +119,16 @@ def _head(model: PreTrainedModel) -> nn.Linear:
 
 @contextmanager
 def tree_attention(model: PreTrainedModel) -> Iterator[None]:
-    """The model with the tree's attention, a last layer that spares what nobody looks at, and the faster products; then
-    as it was."""
+    """The model with the tree's attention, a last layer that spares what nobody looks at, and faster products, norms
+    and gates; then as it was."""
     before = model.config._attn_implementation
     if before == TREE_ATTENTION:  # within another
         yield
         return
     model.config._attn_implementation = TREE_ATTENTION
     try:
-        with sparing_last_layer(model, "branches"), swift_products(model):
+        swift = replaced_forwards(swift_forwards(model))
+        with sparing_last_layer(model, "branches"), swift_products(model), swift:
             yield
     finally:
         model.config._attn_implementation = before
