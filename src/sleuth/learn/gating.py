@@ -37,8 +37,8 @@ class _SwishProduct(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         gate, up = ctx.saved_tensors
         of_gate, of_up = torch.empty_like(gate), torch.empty_like(up)
-        pull_back = _pull_back if gate.numel() < LEAST_SHARED else _pull_back_in_parallel
-        pull_back(*(_line(tensor) for tensor in (gate, up, gradients[0].contiguous(), of_gate, of_up)))
+        lines = (_line(tensor) for tensor in (gate, up, gradients[0].contiguous(), of_gate, of_up))
+        _pull_back(*lines, _part_size(gate))
         return tuple(
             found if needed else None for found, needed in zip((of_gate, of_up), ctx.needs_input_grad, strict=True)
         )
@@ -46,8 +46,7 @@ class _SwishProduct(torch.autograd.Function):
 
 def _product(gate: Tensor, up: Tensor) -> Tensor:
     output = torch.empty_like(gate)
-    multiply = _multiply if gate.numel() < LEAST_SHARED else _multiply_in_parallel
-    multiply(_line(gate), _line(up), _line(output))
+    _multiply(_line(gate), _line(up), _line(output), _part_size(gate))
     return output
 
 
@@ -55,34 +54,45 @@ def _line(tensor: Tensor) -> np.ndarray:
     return tensor.numpy(force=True).reshape(-1)
 
 
+def _part_size(gate: Tensor) -> int:
+    """No less than all, where that is little."""
+    return gate.numel() if gate.numel() < LEAST_SHARED else PART_SIZE
+
+
+@compiled_in_parallel
+def _multiply(gate, up, output, size):
+    if size >= len(gate):
+        _multiply_part(gate, up, output)
+    else:
+        for part in numba.prange((len(gate) + size - 1) // size):
+            begin, end = part * size, (part + 1) * size
+            _multiply_part(gate[begin:end], up[begin:end], output[begin:end])
+
+
 @compiled
-def _multiply(gate, up, output):
+def _multiply_part(gate, up, output):
     for at in range(len(gate)):
         passed, _ = _shares(gate[at])
         output[at] = gate[at] * passed * up[at]
 
 
 @compiled_in_parallel
-def _multiply_in_parallel(gate, up, output):
-    for part in numba.prange((len(gate) + PART_SIZE - 1) // PART_SIZE):
-        begin, end = part * PART_SIZE, (part + 1) * PART_SIZE
-        _multiply(gate[begin:end], up[begin:end], output[begin:end])
+def _pull_back(gate, up, gradients, of_gate, of_up, size):
+    if size >= len(gate):
+        _pull_back_part(gate, up, gradients, of_gate, of_up)
+    else:
+        for part in numba.prange((len(gate) + size - 1) // size):
+            begin, end = part * size, (part + 1) * size
+            _pull_back_part(gate[begin:end], up[begin:end], gradients[begin:end], of_gate[begin:end], of_up[begin:end])
 
 
 @compiled
-def _pull_back(gate, up, gradients, of_gate, of_up):
+def _pull_back_part(gate, up, gradients, of_gate, of_up):
     """d silu(x) / dx = s (1 + x (1 - s)) with s = 1 / (1 + exp(-x))."""
     for at in range(len(gate)):
         passed, held = _shares(gate[at])
         of_gate[at] = gradients[at] * up[at] * passed * (np.float32(1) + gate[at] * held)
         of_up[at] = gradients[at] * gate[at] * passed
-
-
-@compiled_in_parallel
-def _pull_back_in_parallel(gate, up, gradients, of_gate, of_up):
-    for part in numba.prange((len(gate) + PART_SIZE - 1) // PART_SIZE):
-        begin, end = part * PART_SIZE, (part + 1) * PART_SIZE
-        _pull_back(gate[begin:end], up[begin:end], gradients[begin:end], of_gate[begin:end], of_up[begin:end])
 
 
 @compiled

@@ -44,21 +44,14 @@ class _RmsNorm(torch.autograd.Function):
         rows, size = _rows(inputs), _part_size(inputs)
         sums = np.zeros((-(-len(rows) // size) if of_weight else 0, len(weight)), dtype=np.float32)
         arrays = rows, _copied(weight), _rows(gradients[0].contiguous()), _rows(found), sums
-        if size < len(rows):
-            _pull_back_in_parallel(*arrays, np.float32(ctx.epsilon), size)
-        else:
-            _pull_back(*arrays, np.float32(ctx.epsilon))
+        _pull_back(*arrays, np.float32(ctx.epsilon), size)
         return found if of_inputs else None, torch.from_numpy(_added_up(sums)) if of_weight else None, None
 
 
 def _normalised(inputs: Tensor, weight: Tensor, epsilon: float) -> Tensor:
     output = torch.empty_like(inputs)
     rows, size = _rows(inputs), _part_size(inputs)
-    arrays = rows, _copied(weight), _rows(output)
-    if size < len(rows):
-        _normalise_in_parallel(*arrays, np.float32(epsilon), size)
-    else:
-        _normalise(*arrays, np.float32(epsilon))
+    _normalise(rows, _copied(weight), _rows(output), np.float32(epsilon), size)
     return output
 
 
@@ -77,8 +70,18 @@ def _part_size(inputs: Tensor) -> int:
     return inputs.numel() + 1 if inputs.numel() < LEAST_SHARED else max(PART_SIZE // inputs.shape[-1], LEAST_ROWS)
 
 
+@compiled_in_parallel
+def _normalise(rows, weight, output, epsilon, size):
+    if size >= len(rows):
+        _normalise_part(rows, weight, output, epsilon)
+    else:
+        for part in numba.prange((len(rows) + size - 1) // size):
+            begin, end = part * size, (part + 1) * size
+            _normalise_part(rows[begin:end], weight, output[begin:end], epsilon)
+
+
 @compiled
-def _normalise(rows, weight, output, epsilon):
+def _normalise_part(rows, weight, output, epsilon):
     for row in range(len(rows)):
         scale = _scale(rows[row], epsilon)
         for at in range(len(weight)):
@@ -86,14 +89,19 @@ def _normalise(rows, weight, output, epsilon):
 
 
 @compiled_in_parallel
-def _normalise_in_parallel(rows, weight, output, epsilon, size):
-    for part in numba.prange((len(rows) + size - 1) // size):
-        begin, end = part * size, (part + 1) * size
-        _normalise(rows[begin:end], weight, output[begin:end], epsilon)
+def _pull_back(rows, weight, gradients, found, sums, epsilon, size):
+    if size >= len(rows):
+        _pull_back_part(rows, weight, gradients, found, sums, epsilon)
+    else:
+        for part in numba.prange((len(rows) + size - 1) // size):
+            begin, end = part * size, (part + 1) * size
+            _pull_back_part(
+                rows[begin:end], weight, gradients[begin:end], found[begin:end], sums[part : part + 1], epsilon
+            )
 
 
 @compiled
-def _pull_back(rows, weight, gradients, found, sums, epsilon):
+def _pull_back_part(rows, weight, gradients, found, sums, epsilon):
     """From `gradients` (N, n) of the outputs, those of the inputs to `found` (N, n) and that of the weight added to
     `sums` (1, n); of the two, what has no rows is not wanted.
 
@@ -111,15 +119,6 @@ def _pull_back(rows, weight, gradients, found, sums, epsilon):
             along *= scale * scale / np.float32(len(weight))
             for at in range(len(weight)):
                 found[row, at] = scale * (gradients[row, at] * weight[at] - rows[row, at] * along)
-
-
-@compiled_in_parallel
-def _pull_back_in_parallel(rows, weight, gradients, found, sums, epsilon, size):
-    for part in numba.prange((len(rows) + size - 1) // size):
-        begin, end = part * size, (part + 1) * size
-        _pull_back(
-            rows[begin:end], weight, gradients[begin:end], found[begin:end], sums[part : part + 1], epsilon
-        )  # fmt: skip
 
 
 @compiled
