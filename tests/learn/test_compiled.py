@@ -1,9 +1,40 @@
 from __future__ import annotations
 
+import os
+from concurrent.futures import ThreadPoolExecutor
+
+import numba
 import numpy as np
 import pytest
+import torch
 
-from sleuth.learn.compiled import compiled, greatest, power_of_two
+from sleuth.learn.compiled import compiled, compiled_in_parallel, greatest, power_of_two
+
+pytestmark = pytest.mark.filterwarnings("ignore:Cannot cache compiled function")  # that of the number of threads below
+
+
+@compiled_in_parallel
+def count_threads(found):
+    for at in numba.prange(len(found)):
+        found[at] = numba.get_num_threads()
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_loop_is_shared_by_as_many_threads_as_torch_has(threads):
+    before, found = torch.get_num_threads(), np.zeros(10)
+    torch.set_num_threads(threads)
+    try:
+        count_threads(found)
+    finally:
+        torch.set_num_threads(before)
+    assert found.tolist() == [min(threads, len(os.sched_getaffinity(0)))] * 10
+
+
+def test_callers_in_several_threads_wait_for_each_other():
+    arrays = [np.zeros(1000) for _ in range(40)]
+    with ThreadPoolExecutor(4) as callers:
+        list(callers.map(count_threads, arrays))
+    assert all(array.all() for array in arrays)
 
 
 def test_where_nothing_can_be_left_for_the_next_process_it_is_compiled_all_the_same():
