@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import numba
@@ -57,3 +59,14 @@ def test_the_greatest_is_found_wherever_it_stands(count):
         numbers = -np.ones(count, dtype=np.float32)
         numbers[at] = 2
         assert greatest(numbers) == 2
+
+
+@pytest.mark.parametrize("threads", ["1", "2"])
+def test_torch_keeps_its_number_of_threads_when_those_of_the_loops_begin(threads):
+    code = (
+        "import torch; from sleuth.learn.gating import swish_product; before = torch.get_num_threads();"
+        "swish_product(torch.ones(2**16), torch.ones(2**16)); print(before, torch.get_num_threads())"
+    )
+    environment = os.environ | {"OMP_NUM_THREADS": threads}
+    told = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert told.stdout.split() == [threads, threads]

@@ -47,7 +47,8 @@ def compiled_in_parallel(function: Callable[..., Any]) -> Callable[..., None]:
     @functools.wraps(function)
     def run(*arguments: Any) -> None:
         with _ONE_AT_A_TIME:
-            numba.set_num_threads(min(torch.get_num_threads(), _most_threads()))
+            most = _most_threads()
+            numba.set_num_threads(min(torch.get_num_threads(), most))
             loop(*arguments)
 
     return run
@@ -55,7 +56,13 @@ def compiled_in_parallel(function: Callable[..., Any]) -> Callable[..., None]:
 
 @functools.cache
 def _most_threads() -> int:
-    return numba.get_num_threads()  # all that numba has, while nobody has asked for fewer
+    """All that numba has. Its threads begin here, and with them OpenMP gets another number of threads, which is torch's
+    number too: that is put back."""
+    before = torch.get_num_threads()
+    most = numba.get_num_threads()
+    if torch.get_num_threads() != before:
+        torch.set_num_threads(before)
+    return most
 
 
 def is_compiled_for(device: torch.device, dtype: torch.dtype) -> bool:
