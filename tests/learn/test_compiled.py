@@ -22,14 +22,16 @@ def count_threads(found):
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_a_loop_is_shared_by_as_many_threads_as_torch_has(threads):
-    before, found = torch.get_num_threads(), np.zeros(10)
+def test_a_loop_is_shared_by_as_many_threads_as_torch_has_or_not_at_all(threads):
+    before, shared, alone = torch.get_num_threads(), np.zeros(10), np.zeros(10)
     torch.set_num_threads(threads)
     try:
-        count_threads(found)
+        count_threads(alone, shared=False)
+        count_threads(shared)
     finally:
         torch.set_num_threads(before)
-    assert found.tolist() == [min(threads, len(os.sched_getaffinity(0)))] * 10
+    assert shared.tolist() == [min(threads, len(os.sched_getaffinity(0)))] * 10
+    assert alone.tolist() == [1] * 10
 
 
 def test_callers_in_several_threads_wait_for_each_other():

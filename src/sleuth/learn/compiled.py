@@ -11,6 +11,7 @@ from typing import Any
 import numba
 import numpy as np
 import torch
+from torch import Tensor, nn
 
 LOG2_E, LN_2 = np.float32(math.log2(math.e)), np.float32(math.log(2))
 LEAST_EXPONENT = np.float32(-126)  # of the powers of two that fp32 holds at full precision
@@ -41,14 +42,15 @@ def compiled(function: Callable[..., Any], *, parallel: bool = False) -> Callabl
 
 
 def compiled_in_parallel(function: Callable[..., Any]) -> Callable[..., None]:
-    """`compiled`; its loops over `numba.prange` are shared by as many threads as torch has."""
+    """`compiled`; its loops over `numba.prange` are shared by as many threads as torch has, unless a call says that it
+    is not worth sharing."""
     loop = compiled(function, parallel=True)
 
     @functools.wraps(function)
-    def run(*arguments: Any) -> None:
+    def run(*arguments: Any, shared: bool = True) -> None:
         with _ONE_AT_A_TIME:
             most = _most_threads()
-            numba.set_num_threads(min(torch.get_num_threads(), most))
+            numba.set_num_threads(min(torch.get_num_threads(), most) if shared else 1)
             loop(*arguments)
 
     return run
@@ -68,6 +70,14 @@ def _most_threads() -> int:
 def is_compiled_for(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether the loops can read tensors of this kind."""
     return device.type == "cpu" and dtype == torch.float32
+
+
+def can_be_read(*tensors: Tensor) -> bool:
+    """Whether the loops can read these: of that kind, and with memory of their own, which shards and the like have
+    not."""
+    return all(
+        type(tensor) in (Tensor, nn.Parameter) and is_compiled_for(tensor.device, tensor.dtype) for tensor in tensors
+    )
 
 
 @compiled

@@ -16,6 +16,7 @@ from sleuth.learn.compiled import LOG2_E, compiled, compiled_in_parallel, power_
 LEAST_SHARED = 2**15
 """Elements. With fewer, a second thread takes longer to wake than it spares."""
 PART_SIZE = 2**13
+"""Elements of a part, of which a thread takes one after the other."""
 
 
 def swish_product(gate: Tensor, up: Tensor) -> Tensor:
@@ -38,7 +39,7 @@ class _SwishProduct(torch.autograd.Function):
         gate, up = ctx.saved_tensors
         of_gate, of_up = torch.empty_like(gate), torch.empty_like(up)
         lines = (_line(tensor) for tensor in (gate, up, gradients[0].contiguous(), of_gate, of_up))
-        _pull_back(*lines, _part_size(gate))
+        _pull_back(*lines, PART_SIZE, shared=gate.numel() >= LEAST_SHARED)
         return tuple(
             found if needed else None for found, needed in zip((of_gate, of_up), ctx.needs_input_grad, strict=True)
         )
@@ -46,7 +47,7 @@ class _SwishProduct(torch.autograd.Function):
 
 def _product(gate: Tensor, up: Tensor) -> Tensor:
     output = torch.empty_like(gate)
-    _multiply(_line(gate), _line(up), _line(output), _part_size(gate))
+    _multiply(_line(gate), _line(up), _line(output), PART_SIZE, shared=gate.numel() >= LEAST_SHARED)
     return output
 
 
@@ -54,23 +55,16 @@ def _line(tensor: Tensor) -> np.ndarray:
     return tensor.numpy(force=True).reshape(-1)
 
 
-def _part_size(gate: Tensor) -> int:
-    """No less than all, where that is little."""
-    return gate.numel() if gate.numel() < LEAST_SHARED else PART_SIZE
-
-
 @compiled_in_parallel
 def _multiply(gate, up, output, size):
-    if size >= len(gate):
-        _multiply_part(gate, up, output)
-    else:
-        for part in numba.prange((len(gate) + size - 1) // size):
-            begin, end = part * size, (part + 1) * size
-            _multiply_part(gate[begin:end], up[begin:end], output[begin:end])
+    for part in numba.prange((len(gate) + size - 1) // size):
+        begin, end = part * size, (part + 1) * size
+        _multiply_part(gate[begin:end], up[begin:end], output[begin:end])
 
 
 @compiled
 def _multiply_part(gate, up, output):
+    """A function of its own: within the shared loop, numba does not turn this one into vectors."""
     for at in range(len(gate)):
         passed, _ = _shares(gate[at])
         output[at] = gate[at] * passed * up[at]
@@ -78,12 +72,9 @@ def _multiply_part(gate, up, output):
 
 @compiled_in_parallel
 def _pull_back(gate, up, gradients, of_gate, of_up, size):
-    if size >= len(gate):
-        _pull_back_part(gate, up, gradients, of_gate, of_up)
-    else:
-        for part in numba.prange((len(gate) + size - 1) // size):
-            begin, end = part * size, (part + 1) * size
-            _pull_back_part(gate[begin:end], up[begin:end], gradients[begin:end], of_gate[begin:end], of_up[begin:end])
+    for part in numba.prange((len(gate) + size - 1) // size):
+        begin, end = part * size, (part + 1) * size
+        _pull_back_part(gate[begin:end], up[begin:end], gradients[begin:end], of_gate[begin:end], of_up[begin:end])
 
 
 @compiled

@@ -16,8 +16,8 @@ from sleuth.learn.compiled import compiled, compiled_in_parallel
 LEAST_SHARED = 2**17
 """Elements. With fewer, a second thread takes longer to wake than it spares."""
 PART_SIZE, LEAST_ROWS = 2**14, 16
-"""Of what is shared, about how many elements a part has, and how many rows at least. A weight's gradient is added up
-part by part, so the parts are the same for any number of threads."""
+"""About how many elements a part has, and how many rows at least. A weight's gradient is added up part by part, so the
+parts are the same for any number of threads."""
 
 
 def rms_norm(inputs: Tensor, weight: Tensor, epsilon: float) -> Tensor:
@@ -44,14 +44,14 @@ class _RmsNorm(torch.autograd.Function):
         rows, size = _rows(inputs), _part_size(inputs)
         sums = np.zeros((-(-len(rows) // size) if of_weight else 0, len(weight)), dtype=np.float32)
         arrays = rows, _copied(weight), _rows(gradients[0].contiguous()), _rows(found), sums
-        _pull_back(*arrays, np.float32(ctx.epsilon), size)
-        return found if of_inputs else None, torch.from_numpy(_added_up(sums)) if of_weight else None, None
+        _pull_back(*arrays, np.float32(ctx.epsilon), size, shared=rows.size >= LEAST_SHARED)
+        return found if of_inputs else None, torch.from_numpy(sums.sum(axis=0)) if of_weight else None, None
 
 
 def _normalised(inputs: Tensor, weight: Tensor, epsilon: float) -> Tensor:
     output = torch.empty_like(inputs)
     rows, size = _rows(inputs), _part_size(inputs)
-    _normalise(rows, _copied(weight), _rows(output), np.float32(epsilon), size)
+    _normalise(rows, _copied(weight), _rows(output), np.float32(epsilon), size, shared=rows.size >= LEAST_SHARED)
     return output
 
 
@@ -66,59 +66,39 @@ def _copied(weight: Tensor) -> np.ndarray:
 
 
 def _part_size(inputs: Tensor) -> int:
-    """In rows. No fewer than all of them, where these are few."""
-    return inputs.numel() + 1 if inputs.numel() < LEAST_SHARED else max(PART_SIZE // inputs.shape[-1], LEAST_ROWS)
+    """In rows."""
+    return max(PART_SIZE // inputs.shape[-1], LEAST_ROWS)
 
 
 @compiled_in_parallel
 def _normalise(rows, weight, output, epsilon, size):
-    if size >= len(rows):
-        _normalise_part(rows, weight, output, epsilon)
-    else:
-        for part in numba.prange((len(rows) + size - 1) // size):
-            begin, end = part * size, (part + 1) * size
-            _normalise_part(rows[begin:end], weight, output[begin:end], epsilon)
-
-
-@compiled
-def _normalise_part(rows, weight, output, epsilon):
-    for row in range(len(rows)):
-        scale = _scale(rows[row], epsilon)
-        for at in range(len(weight)):
-            output[row, at] = rows[row, at] * scale * weight[at]
+    for part in numba.prange((len(rows) + size - 1) // size):
+        for row in range(part * size, min((part + 1) * size, len(rows))):
+            scale = _scale(rows[row], epsilon)
+            for at in range(len(weight)):
+                output[row, at] = rows[row, at] * scale * weight[at]
 
 
 @compiled_in_parallel
 def _pull_back(rows, weight, gradients, found, sums, epsilon, size):
-    if size >= len(rows):
-        _pull_back_part(rows, weight, gradients, found, sums, epsilon)
-    else:
-        for part in numba.prange((len(rows) + size - 1) // size):
-            begin, end = part * size, (part + 1) * size
-            _pull_back_part(
-                rows[begin:end], weight, gradients[begin:end], found[begin:end], sums[part : part + 1], epsilon
-            )
-
-
-@compiled
-def _pull_back_part(rows, weight, gradients, found, sums, epsilon):
-    """From `gradients` (N, n) of the outputs, those of the inputs to `found` (N, n) and that of the weight added to
-    `sums` (1, n); of the two, what has no rows is not wanted.
+    """From `gradients` (N, n) of the outputs, those of the inputs to `found` (N, n), and that of the weight to `sums`,
+    part by part (parts, n); of the two, what has no rows is not wanted.
 
     With r = 1 / sqrt(mean(x^2) + epsilon): d / d weight = g x r, d / dx = r (g w - x r^2 mean(g w x)).
     """
-    for row in range(len(rows)):
-        scale = _scale(rows[row], epsilon)
-        if len(sums) > 0:
-            for at in range(len(weight)):
-                sums[0, at] += gradients[row, at] * rows[row, at] * scale
-        if len(found) > 0:
-            along = np.float32(0)
-            for at in range(len(weight)):
-                along += gradients[row, at] * weight[at] * rows[row, at]
-            along *= scale * scale / np.float32(len(weight))
-            for at in range(len(weight)):
-                found[row, at] = scale * (gradients[row, at] * weight[at] - rows[row, at] * along)
+    for part in numba.prange((len(rows) + size - 1) // size):
+        for row in range(part * size, min((part + 1) * size, len(rows))):
+            scale = _scale(rows[row], epsilon)
+            if len(sums) > 0:
+                for at in range(len(weight)):
+                    sums[part, at] += gradients[row, at] * rows[row, at] * scale
+            if len(found) > 0:
+                along = np.float32(0)
+                for at in range(len(weight)):
+                    along += gradients[row, at] * weight[at] * rows[row, at]
+                along *= scale * scale / np.float32(len(weight))
+                for at in range(len(weight)):
+                    found[row, at] = scale * (gradients[row, at] * weight[at] - rows[row, at] * along)
 
 
 @compiled
@@ -127,13 +107,3 @@ def _scale(row, epsilon):
     for at in range(len(row)):
         total += row[at] * row[at]
     return np.float32(1) / np.sqrt(total / np.float32(len(row)) + epsilon)
-
-
-@compiled
-def _added_up(sums):
-    """In their order."""
-    total = np.zeros(sums.shape[1], dtype=np.float32)
-    for part in range(len(sums)):
-        for at in range(len(total)):
-            total[at] += sums[part, at]
-    return total

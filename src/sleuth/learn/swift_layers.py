@@ -12,7 +12,7 @@ from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm
 from transformers.models.qwen2.modeling_qwen2 import Qwen2MLP, Qwen2RMSNorm
 from transformers.models.qwen3.modeling_qwen3 import Qwen3MLP, Qwen3RMSNorm
 
-from sleuth.learn.compiled import is_compiled_for
+from sleuth.learn.compiled import can_be_read
 from sleuth.learn.gating import swish_product
 from sleuth.learn.norms import rms_norm
 
@@ -40,17 +40,13 @@ def swift_forwards(model: nn.Module) -> list[tuple[nn.Module, Callable[[Tensor],
 
 
 def _normalised(norm: Any, inputs: Tensor) -> Tensor:
-    if _can_read(inputs) and _can_read(norm.weight):
+    if can_be_read(inputs, norm.weight):
         return rms_norm(inputs, norm.weight, norm.variance_epsilon)
     return type(norm).forward(norm, inputs)
 
 
 def _fed_forward(block: Any, inputs: Tensor) -> Tensor:
     gate, up = block.gate_proj(inputs), block.up_proj(inputs)
-    if _can_read(gate) and _can_read(up):
+    if can_be_read(gate, up):
         return block.down_proj(swish_product(gate, up))
     return block.down_proj(block.act_fn(gate) * up)
-
-
-def _can_read(tensor: Tensor) -> bool:
-    return type(tensor) in (Tensor, nn.Parameter) and is_compiled_for(tensor.device, tensor.dtype)
