@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks.episodes import Library, brief_episodes, draw_episodes
 from benchmarks.flops import matmul_flops
 from benchmarks.materials import make_materials, model_folder
-from benchmarks.memory import forget_peak, peak_bytes, resident_bytes
+from benchmarks.memory import forget_peak, give_back_freed, peak_bytes, resident_bytes
 from benchmarks.samplers import SAMPLERS
 from benchmarks.shapes import SHAPES, Shape, draw_rows
 from benchmarks.sides import Side, Terms, open_side, relative_error
@@ -37,10 +37,13 @@ def compare_gradients(folder: str, shape: str, ours: Mapping[str, Any], peer: Ma
 
 
 def measure_memory(folder: str, side: str, shape: str, **terms: Any) -> dict[str, Any]:
-    """Peak resident memory of one update, above what the libraries and the loaded model took before it."""
+    """Peak resident memory of one update, above what the libraries and the loaded model took before it. A miniature
+    update by another of the same side has loaded the code, as where time is taken."""
     what = SHAPES[shape]
+    _open(folder, side, what, **terms).play([draw_rows(what.miniature())])
     opened = _open(folder, side, what, **terms)
     rows = draw_rows(what)
+    give_back_freed()
     forget_peak()
     before = resident_bytes()
     opened.play([rows])
