@@ -73,8 +73,7 @@ def is_compiled_for(device: torch.device, dtype: torch.dtype) -> bool:
 
 
 def can_be_read(*tensors: Tensor) -> bool:
-    """Whether the loops can read these: of that kind, and with memory of their own, which shards and the like have
-    not."""
+    """Whether these are of that kind, with memory of their own, which shards and the like have not."""
     return all(
         type(tensor) in (Tensor, nn.Parameter) and is_compiled_for(tensor.device, tensor.dtype) for tensor in tensors
     )

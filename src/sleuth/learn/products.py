@@ -15,6 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sleuth.learn.compiled import can_be_read
+
 LEAST_WORK = 2**27
 """Multiplications of a product. oneDNN builds code for each number of rows that it has not seen, in a millisecond:
 with fewer, that is not earned back by the layers that share it."""
@@ -70,13 +72,7 @@ def _forward(layer: nn.Linear, inputs: Tensor) -> Tensor:
 
 
 def _is_worth_it(inputs: Tensor, weight: Tensor) -> bool:
-    return (
-        HAS_ONEDNN
-        and inputs.numel() * weight.shape[0] >= LEAST_WORK
-        and type(weight) in (Tensor, nn.Parameter)
-        and inputs.dtype == weight.dtype == torch.float32
-        and inputs.device.type == weight.device.type == "cpu"
-    )
+    return HAS_ONEDNN and inputs.numel() * weight.shape[0] >= LEAST_WORK and can_be_read(inputs, weight)
 
 
 class _Linear(torch.autograd.Function):
