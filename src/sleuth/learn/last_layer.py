@@ -45,7 +45,7 @@ def sparing_last_layer(model: PreTrainedModel, name: str) -> Iterator[None]:
     with ExitStack() as hooks:
         if layer is not None:
             spared = _Spared(name)
-            hooks.callback(layer.register_forward_pre_hook(spared.enter, with_kwargs=True).remove)
+            hooks.callback(layer.self_attn.register_forward_pre_hook(spared.enter, with_kwargs=True).remove)
             for part in (layer.self_attn.q_proj, layer.self_attn.o_proj, layer.mlp):
                 hooks.callback(part.register_forward_pre_hook(spared.pick).remove)
                 hooks.callback(part.register_forward_hook(spared.put_back).remove)
@@ -63,22 +63,26 @@ def _last_layer(model: PreTrainedModel) -> Any:
 
 
 class _Spared:
-    """The hooks of one forward, and what they tell each other."""
+    """The hooks of the last layer, and what they tell each other."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.wanted: Tensor | None = None
         self.count = 0
 
-    def enter(self, module: nn.Module, args: tuple[Tensor], kwargs: Mapping[str, Any]) -> tuple[Any, Any]:
-        """The layer begins."""
+    def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, Any]:
+        """The attention begins, the first that picks: also where the layer runs again in the backward pass, when other
+        forwards may have come between."""
         sight: Sight = kwargs[self.name]
-        self.wanted, self.count = sight.wanted, args[0].shape[1]
+        self.wanted = sight.wanted
         return args, kwargs if self.wanted is None else {**kwargs, self.name: sight.narrowed()}
 
     def pick(self, module: nn.Module, args: tuple[Tensor]) -> tuple[Tensor]:
         """(1, T, width) -> (1, M, width)."""
-        return args if self.wanted is None else (args[0].index_select(1, self.wanted),)
+        if self.wanted is None:
+            return args
+        self.count = args[0].shape[1]
+        return (args[0].index_select(1, self.wanted),)
 
     def put_back(self, module: nn.Module, args: tuple[Tensor], output: Tensor) -> Tensor:
         """(1, M, width) -> (1, T, width), 0 where nobody looks."""
