@@ -24,9 +24,10 @@ from torch.distributed.fsdp import (
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
-from sleuth.learn.logprobs import TokenLoss, token_logprobs, token_loss
+from sleuth.learn.logprobs import token_logprobs, token_loss
 from sleuth.learn.masters import BITS_OF, HALF, MasterWeights
 from sleuth.learn.prefix_tree import Pack
+from sleuth.learn.targets import TokenLoss
 from sleuth.ranks import Ranks
 from sleuth.types import SleuthError
 

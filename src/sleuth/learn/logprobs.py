@@ -1,8 +1,8 @@
-"""Log-probabilities of given tokens. The shift by one (a position predicts the next token) lives in this file alone."""
+"""Log-probabilities of given tokens, and losses of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import cast
 
@@ -11,16 +11,12 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from sleuth.learn.attention import TREE_ATTENTION, Branches
-from sleuth.learn.batch import Batch
 from sleuth.learn.last_layer import sparing_last_layer, where_wanted
 from sleuth.learn.prefix_tree import Pack, PrefixTree
 from sleuth.learn.products import replaced_forwards, swift_products
 from sleuth.learn.swift_layers import swift_forwards
-from sleuth.learn.vocabulary import Pull, chosen_logprobs, pulled_logprobs
-
-TokenLoss = Callable[[Batch, Tensor, Tensor | None], tuple[Tensor, dict[str, Tensor]]]
-"""(rows, their log-probabilities (R, T), those of a reference model) -> a sum over tokens, in which none is looked at
-beside another; and statistics of each token, (R, T) by name."""
+from sleuth.learn.targets import Targets, TokenLoss
+from sleuth.learn.vocabulary import chosen_logprobs, pulled_logprobs
 
 
 def token_logprobs(model: PreTrainedModel, pack: Pack, *, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
@@ -35,11 +31,10 @@ def token_logprobs(model: PreTrainedModel, pack: Pack, *, temperature: float = 1
     attention whose logits are its output embeddings times its last hidden state (Qwen, Llama and kin; no soft-capped or
     rescaled logits).
     """
-    tree, trained = pack.tree, pack.rows.trained
-    hidden, needed = _predicting(model, tree, trained)  # (M, width), (M,)
-    of_needed = chosen_logprobs(_head(model), hidden, tree.tokens[needed], temperature)  # (M,), (M,)
-    logprobs, entropy = (_place(values, needed, tree, trained) for values in of_needed)
-    return logprobs, entropy
+    targets = Targets(pack)
+    hidden = _predicting(model, targets)  # (M, width)
+    logprobs, entropy = chosen_logprobs(head_of(model), hidden, targets.tokens, temperature)  # (M,), (M,)
+    return targets.place(logprobs), targets.place(entropy)
 
 
 def token_loss(
@@ -51,69 +46,39 @@ def token_loss(
     Value and gradient are those of `loss(pack.rows, logprobs, reference)` on what `token_logprobs` tells, with less
     work (`pulled_logprobs`). `reference` is (R, T) and handed on.
     """
-    tree, trained = pack.tree, pack.rows.trained
-    hidden, needed = _predicting(model, tree, trained)  # (M, width), (M,)
-    pull = _pull(pack, needed, loss, reference)
-    share, *of_needed = pulled_logprobs(_head(model), hidden, tree.tokens[needed], temperature, pull)
-    logprobs, entropy = (_place(values, needed, tree, trained) for values in of_needed)
-    return share, logprobs, entropy
-
-
-def _pull(pack: Pack, needed: Tensor, loss: TokenLoss, reference: Tensor | None) -> Pull:
-    """How the M needed tokens of the tree pull, each in all rows that pass through it."""
-    places = pack.rows.trained.flatten().nonzero()[:, 0]  # of the trained tokens, through the rows
-    of_tree = pack.tree.places.flatten()[places]
-    predicted = pack.tree.parents[of_tree] >= 0
-    order = of_tree[predicted].argsort(stable=True)
-    places, numbers = places[predicted][order], torch.searchsorted(needed, of_tree[predicted][order])
-    counts = torch.arange(len(needed) + 1, device=needed.device)
-    starts = torch.searchsorted(numbers, counts).tolist()  # where each needed token's places begin
-
-    def pull(part: slice, values: Tensor) -> tuple[Tensor, Tensor]:
-        stretch = slice(starts[part.start], starts[part.stop])
-        with torch.enable_grad():
-            of_part = values.detach().requires_grad_()
-            of_rows = of_part.index_select(0, numbers[stretch] - part.start)
-            theirs = None if reference is None else reference.flatten()[places[stretch]][None]
-            share, _ = loss(pack.rows.tokens_at(places[stretch]), of_rows[None], theirs)
-            [derivative] = torch.autograd.grad(share, of_part)
-        return share.detach(), derivative
-
-    return pull
+    targets = Targets(pack)
+    hidden = _predicting(model, targets)  # (M, width)
+    pull = targets.pull(loss, reference)
+    share, logprobs, entropy = pulled_logprobs(head_of(model), hidden, targets.tokens, temperature, pull)
+    return share, targets.place(logprobs), targets.place(entropy)
 
 
 @torch.no_grad()
 def token_hits(model: PreTrainedModel, pack: Pack) -> Tensor:
     """(R, T) bool: where a trained token is the one that the model holds most likely. Otherwise as `token_logprobs`."""
-    tree, trained = pack.tree, pack.rows.trained
-    hidden, needed = _predicting(model, tree, trained)
-    likeliest = _head(model)(hidden).argmax(dim=-1)
-    return _place(likeliest == tree.tokens[needed], needed, tree, trained)
+    targets = Targets(pack)
+    likeliest = head_of(model)(_predicting(model, targets)).argmax(dim=-1)
+    return targets.place(likeliest == targets.tokens)
 
 
-def _predicting(model: PreTrainedModel, tree: PrefixTree, trained: Tensor) -> tuple[Tensor, Tensor]:
-    """Which M tokens of the tree are trained in any row, and the hidden states (M, width) that predict them."""
-    needed = tree.places[trained].unique()
-    needed = needed[tree.parents[needed] >= 0]  # (M,)
-    before = tree.parents[needed]
+def _predicting(model: PreTrainedModel, targets: Targets) -> Tensor:
+    """The hidden states (M, width) that predict the targets."""
+    tree = targets.pack.tree
+    wanted = where_wanted(targets.before.unique(), len(tree))
+    return hidden_states(model, tree, Branches(tree, model.dtype, wanted)).index_select(0, targets.before)
+
+
+def hidden_states(model: PreTrainedModel, tree: PrefixTree, branches: Branches) -> Tensor:
+    """The last hidden state (N, width) of a tree's tokens."""
     with tree_attention(model):
         body = model.base_model(
-            input_ids=tree.tokens[None],
-            position_ids=tree.positions[None],
-            use_cache=False,
-            branches=Branches(tree, model.dtype, where_wanted(before.unique(), len(tree))),
+            input_ids=tree.tokens[None], position_ids=tree.positions[None], use_cache=False, branches=branches
         )
-    return body.last_hidden_state[0].index_select(0, before), needed
+    return body.last_hidden_state[0]
 
 
-def _place(values: Tensor, needed: Tensor, tree: PrefixTree, trained: Tensor) -> Tensor:
-    """Values of M tokens of the tree, gathered for every row that passes through them: (R, T)."""
-    of_tree = values.new_zeros(len(tree)).index_put((needed,), values)
-    # Not of_tree[places]: with several threads its backward pass adds up in an order that changes from run to run.
-    return of_tree.index_select(0, tree.places.flatten()).view(tree.places.shape) * trained
-
-
-def _head(model: PreTrainedModel) -> nn.Linear:
+def head_of(model: PreTrainedModel) -> nn.Linear:
+    """The projection onto the vocabulary."""
     return cast(nn.Linear, model.get_output_embeddings())
 
 

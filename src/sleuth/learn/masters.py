@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from sleuth.learn.logprobs import TokenLoss, token_logprobs, token_loss
+from sleuth.learn.logprobs import token_logprobs, token_loss
 from sleuth.learn.prefix_tree import Pack
+from sleuth.learn.targets import TokenLoss
 from sleuth.ranks import ALONE, Ranks
 
 HALF = (torch.bfloat16, torch.float16)

@@ -21,11 +21,12 @@ from sleuth.learn.batch import Batch
 from sleuth.learn.dealing import deal
 from sleuth.learn.dpo import PAIR, dpo_objective
 from sleuth.learn.heap import keep_freed_memory
-from sleuth.learn.logprobs import TokenLoss, tree_attention
+from sleuth.learn.logprobs import tree_attention
 from sleuth.learn.masters import Holding, MasterWeights
 from sleuth.learn.objective import PolicyLoss, policy_objective
 from sleuth.learn.optim import Optimisation, Optimiser
 from sleuth.learn.prefix_tree import Pack
+from sleuth.learn.targets import TokenLoss
 from sleuth.types import SleuthError
 
 
