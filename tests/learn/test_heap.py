@@ -8,9 +8,9 @@ import sys
 import pytest
 
 USE = """
-import ctypes, resource
-from sleuth.learn.heap import keep_freed_memory
-print(keep_freed_memory())
+import ctypes, resource, sys
+from sleuth.learn import heap
+print(all([getattr(heap, name)() for name in sys.argv[1:]]))
 libc = ctypes.CDLL(None)
 libc.malloc.restype = ctypes.c_void_p
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -28,21 +28,36 @@ QUIET = {name: value for name, value in os.environ.items() if not name.startswit
 pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc is told")
 
 
-def use(**told: str) -> tuple[str, int]:
-    """Whether memory is kept, and the pages that twenty uses of 100 MB, one after the other, took from the system."""
-    command = [sys.executable, "-c", USE]
+def use(*wishes: str, **told: str) -> tuple[str, int]:
+    """Whether malloc was told, and the pages that twenty uses of 100 MB, one after the other, took from the system."""
+    command = [sys.executable, "-c", USE, *wishes]
     done = subprocess.run(command, env=QUIET | told, capture_output=True, text=True, check=True, timeout=120)
     kept, pages = done.stdout.split()
     return kept, int(pages)
 
 
 def test_freed_memory_is_used_again_instead_of_taken_anew():
-    kept, pages = use()
+    kept, pages = use("keep_freed_memory")
     assert kept == "True"
     assert pages < 2 * PAGES
 
 
 def test_who_told_malloc_otherwise_is_not_contradicted():
-    kept, pages = use(MALLOC_MMAP_THRESHOLD_="65536")
+    kept, pages = use("keep_freed_memory", MALLOC_MMAP_THRESHOLD_="65536")
     assert kept == "False"
+    assert pages > 15 * PAGES
+
+
+@pytest.mark.parametrize(
+    "wishes",
+    [
+        ["return_freed_memory"],
+        ["keep_freed_memory", "return_freed_memory"],
+        ["return_freed_memory", "keep_freed_memory"],
+    ],
+)
+def test_one_who_wants_memory_returned_is_enough(wishes):
+    """A policy that saves memory, beside an engine that would keep it."""
+    told, pages = use(*wishes)
+    assert told == "True"
     assert pages > 15 * PAGES

@@ -8,7 +8,6 @@ from padded import in_float64, padded_logprobs, whole
 from test_tree_attention import drawn, under_a_dense_mask
 from tiny_models import VOCABULARY
 
-from sleuth.learn import attention
 from sleuth.learn.attention import BlockAttention, Branches
 from sleuth.learn.batch import Row, collate
 from sleuth.learn.last_layer import where_wanted
@@ -53,7 +52,7 @@ def gradients(model, loss):
 def test_only_tokens_that_predict_go_through_the_last_layer_and_no_gradient_changes(
     make_model, tokens_seen, monkeypatch, family, bush, recompute
 ):
-    monkeypatch.setattr(attention, "BUSH", bush)
+    monkeypatch.setattr("sleuth.learn.blocks.BUSH", bush)
     model, batch = in_float64(make_model(family)), collate(read_much_write_little())
     seen, expected = tokens_seen(model), padded_logprobs(model, batch)
     pull = torch.randn(expected.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
@@ -99,7 +98,7 @@ def test_where_nearly_all_tokens_are_wanted_all_are_computed():
 @pytest.mark.parametrize("bush", [0, 5, 128])
 @pytest.mark.parametrize("seed", range(4))
 def test_wanted_tokens_see_their_path_as_before_and_the_others_pull_on_nothing(monkeypatch, bush, seed):
-    monkeypatch.setattr(attention, "BUSH", bush)
+    monkeypatch.setattr("sleuth.learn.blocks.BUSH", bush)
     tree, tensors = drawn(2, seed=seed)
     draw = torch.Generator().manual_seed(seed)
     wanted = (torch.rand(len(tree), generator=draw) < 0.2).nonzero()[:, 0]
@@ -112,5 +111,5 @@ def test_wanted_tokens_see_their_path_as_before_and_the_others_pull_on_nothing(m
         torch.autograd.grad(ours, tensors, arrived), torch.autograd.grad(plain, tensors, arrived), strict=True
     ):
         torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-11)
-    looking = sum(block.queries.stop - block.queries.start for block in blocks if block.queries == block.keys)
+    looking = sum(block.queries.stop - block.queries.start for block in blocks if block.own)
     assert bush == 128 or looking < len(tree)

@@ -69,10 +69,35 @@ def test_an_update_does_not_depend_on_how_the_batch_is_cut(make_model, make_rows
     for update in updates[:-1]:
         for name in ("loss", "entropy", "kl", "mismatch_kl", "clip_fraction", "gradient_norm"):
             assert getattr(update, name) == pytest.approx(getattr(updates[-1], name), rel=1e-5, abs=1e-6), name
-        assert update.tokens_computed >= updates[-1].tokens_computed
+        assert update.tokens_computed == updates[-1].tokens_computed, "limb by limb all are shared"
         assert update.tokens_dense == updates[-1].tokens_dense
-    assert updates[0].tokens_computed == updates[0].tokens_dense, "one row at a time shares nothing"
     assert updates[-1].tokens_computed < updates[-1].tokens_dense
+
+
+def test_a_loss_of_whole_rows_takes_packs_that_repeat_what_they_share(make_model, make_rows):
+    loss = dataclasses.replace(LOSS, old="sampler", ratio="sequence", tis_cap=None)
+    updates = [
+        Policy(make_model(), SETTINGS, reference=frozen_copy(make_model(seed=1))).update(
+            collate(make_rows(9)), loss, budget=budget
+        )
+        for budget in (1, 60, WHOLE)
+    ]
+    for update in updates[:-1]:
+        for name in ("loss", "entropy", "kl", "clip_fraction", "gradient_norm"):
+            assert getattr(update, name) == pytest.approx(getattr(updates[-1], name), rel=1e-5, abs=1e-6), name
+    computed = [update.tokens_computed for update in updates]
+    assert computed[0] == updates[0].tokens_dense, "one row at a time shares nothing"
+    assert computed[0] > computed[1] >= computed[2]
+
+
+def test_a_gradient_row_by_row_is_the_same(make_model, make_rows):
+    policy, batch = Policy(make_model(), SETTINGS), collate(make_rows(9))
+    loss = dataclasses.replace(LOSS, beta=0.0)
+    (shared, ours), (apart, theirs) = (
+        policy.gradient(batch, loss, budget=60, by_row=by_row) for by_row in (False, True)
+    )
+    assert shared == pytest.approx(apart, abs=1e-6)
+    assert (ours - theirs).norm() <= 1e-5 * theirs.norm()
 
 
 def test_the_loss_is_what_a_loop_over_rows_and_tokens_gives(make_model, make_rows):

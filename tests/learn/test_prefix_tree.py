@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from padded import group_rows, in_float64, padded_logprobs, whole
 from tiny_models import FAMILIES
 
-from sleuth.learn import attention
 from sleuth.learn.batch import Row, collate
 from sleuth.learn.logprobs import token_logprobs
 from sleuth.learn.objective import PolicyLoss, policy_objective
@@ -158,7 +157,7 @@ def compare(model, draw: random.Random, budget: int, tolerance: float) -> None:
 @settings(max_examples=40, deadline=None)
 def test_loss_and_gradients_of_any_tree_equal_those_of_padded_rows(draw, budget, bush):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(attention, "BUSH", bush)
+        patch.setattr("sleuth.learn.blocks.BUSH", bush)
         compare(MODELS[draw.choice(sorted(MODELS))], draw, budget, 1e-5)  # fp32 adds in another order
 
 
@@ -166,7 +165,7 @@ def test_loss_and_gradients_of_any_tree_equal_those_of_padded_rows(draw, budget,
 @settings(max_examples=25, deadline=None)
 def test_in_float64_the_gradients_equal_to_ten_digits(draw, bush):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(attention, "BUSH", bush)
+        patch.setattr("sleuth.learn.blocks.BUSH", bush)
         compare(EXACT, draw, 40, 1e-10)
 
 

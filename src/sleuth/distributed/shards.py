@@ -27,7 +27,7 @@ from transformers import PreTrainedModel
 from sleuth.learn.logprobs import token_logprobs, token_loss
 from sleuth.learn.masters import BITS_OF, HALF, MasterWeights
 from sleuth.learn.prefix_tree import Pack
-from sleuth.learn.targets import TokenLoss
+from sleuth.learn.targets import PassFigures, TokenLoss
 from sleuth.ranks import Ranks
 from sleuth.types import SleuthError
 
@@ -68,11 +68,18 @@ class Shards(MasterWeights):
         """As `token_logprobs`; every rank asks at the same time, each for a pack of its own."""
         return self._computing(part, temperature)
 
-    def loss(
-        self, part: Pack, loss: TokenLoss, reference: Tensor | None, *, temperature: float
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """As `token_loss`; every rank asks at the same time, each for a pack of its own."""
-        return self._computing(part, temperature, loss, reference)
+    @property
+    def takes_limbs(self) -> bool:
+        """Ranks gather and scatter weights in step, pass by pass."""
+        return False
+
+    def add_gradients(
+        self, part: Pack, loss: TokenLoss, reference: Tensor | None, *, temperature: float, budget: int
+    ) -> PassFigures:
+        """As there; every rank asks at the same time, each for a pack of its own."""
+        share, logprobs, entropy = self._computing(part, temperature, loss, reference)
+        share.backward()
+        return PassFigures(loss=share.detach(), logprobs=logprobs, entropy=entropy, computed=len(part.tree))
 
     def set_aside(self) -> None:
         """An update begins: the whole model makes room."""

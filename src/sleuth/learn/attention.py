@@ -1,19 +1,16 @@
 """Attention over a prefix tree: every token sees the tokens on its own path, and no mask wider than a bush is built.
 
-On a CPU the tree is cut into blocks. A trunk sees itself causally; all that grows out of it lies behind it in one
-stretch and sees it whole, with no mask; subtrees of a few tokens, bushes, are taken together under a small mask. What a
-token gathered from several blocks is merged by log-sum-exp. The backward pass runs over the same blocks with the merged
-output and log-sum-exp, which makes the gradient of each block exact (as in ring attention, arXiv:2310.01889). On other
-devices FlexAttention (arXiv:2412.05496) takes the ancestor test as its mask.
+On a CPU the tree is cut into blocks. What a token gathered from several of them is merged by log-sum-exp. The
+backward pass runs over the same blocks with the merged output and log-sum-exp, which makes the gradient of each block
+exact (as in ring attention, arXiv:2310.01889). On other devices FlexAttention (arXiv:2412.05496) takes the ancestor
+test as its mask.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import cache
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -21,41 +18,38 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 from transformers import AttentionInterface
 
+from sleuth.learn.blocks import Block, narrowed, tree_blocks
+from sleuth.learn.cut import Cut
 from sleuth.learn.prefix_tree import PrefixTree
 from sleuth.types import SleuthError
 
 TREE_ATTENTION = "sleuth_tree"
 """The name under which transformers knows `attend_tree`."""
 
-BUSH = 128
-"""Neighbouring subtrees of together at most so many tokens attend under one mask instead of trunk by trunk."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
-    """The tokens `queries` see those of `keys`: all of them, those before (`causal`), or where `bias` is 0, not -inf.
-
-    Where both are the same stretch, it is a block of tokens that see themselves: there is one for every token that
-    looks at all.
-    """
-
-    queries: slice
-    keys: slice
-    causal: bool = False
-    bias: Tensor | None = None  # (n, n)
-
 
 class Branches:
     """A prefix tree as attention needs it, prepared once and used by every layer. `wanted` (M, rising) are the tokens
-    that are looked at in the end, None: all."""
+    that are looked at in the end, None: all.
 
-    def __init__(self, tree: PrefixTree, dtype: torch.dtype, wanted: Tensor | None = None) -> None:
+    The tree may be a limb of a larger one: then it grows out of the tokens whose keys and values are in `above`, path
+    down. What grows out of it in turn reads its own from `cut`. Both on a CPU alone.
+    """
+
+    def __init__(
+        self,
+        tree: PrefixTree,
+        dtype: torch.dtype,
+        wanted: Tensor | None = None,
+        *,
+        above: Sequence[Cut] = (),
+        cut: Cut | None = None,
+    ) -> None:
         self.depth = int(tree.positions.max()) + 1
-        self.wanted = wanted
+        self.wanted, self.above, self.cut = wanted, above, cut
         self.mask: BlockMask | None = None
         self.blocks: list[Block] = []
         if tree.tokens.device.type == "cpu":
-            self.blocks = _own_stretch_first(_blocks(tree.ends, dtype))
+            self.blocks = tree_blocks(tree.ends, dtype, above=int(tree.positions[0]))
         else:
             self.mask = _flex_mask(tree.ends)
 
@@ -65,9 +59,18 @@ class Branches:
         if self.mask is not None:  # which knows no such thing: those that nobody wants look too
             return self
         narrow = copy.copy(self)
-        stretches = _stretches(self.wanted.tolist())
-        narrow.blocks = _own_stretch_first(part for block in self.blocks for part in _narrowed(block, stretches))
+        narrow.blocks = narrowed(self.blocks, self.wanted)
         return narrow
+
+    def with_above(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """The keys and values (1, kv_heads, N, D) of a layer, behind those above; kept for what grows out of them."""
+        if self.cut is not None:
+            self.cut.keep(("key", layer), key)
+            self.cut.keep(("value", layer), value)
+        if not self.above:
+            return key, value
+        keys, values = ([cut[name, layer] for cut in self.above] for name in ("key", "value"))
+        return torch.cat([*keys, key], dim=2), torch.cat([*values, value], dim=2)
 
 
 def attend_tree(
@@ -97,15 +100,16 @@ def attend_tree(
     if branches.mask is not None:
         output = _compiled_flex()(query, key, value, block_mask=branches.mask, scale=scale, enable_gqa=True)
         return output.transpose(1, 2), None
+    key, value = branches.with_above(module.layer_idx, key, value)
     return BlockAttention.apply(query, key, value, branches.blocks, scale), None
 
 
 class BlockAttention(torch.autograd.Function):
-    """Softmax attention over blocks: (1, H, N, D) queries, (1, kv_heads, N, D) keys and values -> (1, N, H, D)."""
+    """Softmax attention over blocks: (1, H, N, D) queries, (1, kv_heads, K, D) keys and values -> (1, N, H, D)."""
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, blocks: list[Block], scale: float) -> Tensor:
-        """Blocks of a token's own stretch come first: they fill, the others are merged in."""
+        """Blocks in which tokens see themselves come first: they fill, the others are merged in."""
         q, k, v = _by_kv_head(query, key, value)
         output = torch.zeros(query.transpose(1, 2).shape, dtype=query.dtype)  # (1, N, H, D); 0 where nothing looks
         merged = output.transpose(1, 2).view(q.shape)  # (kv_heads, sharing, N, D)
@@ -115,7 +119,7 @@ class BlockAttention(torch.autograd.Function):
             seen, weight = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
                 q[at], k[:, :, block.keys], v[:, :, block.keys], 0.0, block.causal, attn_mask=block.bias, scale=scale
             )
-            if block.queries == block.keys:
+            if block.own:
                 merged[at], lse[at] = seen, weight
             else:
                 both = torch.logaddexp(lse[at], weight)
@@ -145,71 +149,11 @@ class BlockAttention(torch.autograd.Function):
 
 
 def _by_kv_head(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """(kv_heads, sharing, N, D) each: heads that share keys side by side, and no key is repeated in memory."""
+    """(kv_heads, sharing, N or K, D) each: heads that share keys side by side, and no key is repeated in memory."""
     kv_heads, (heads, count, size) = key.shape[1], query.shape[1:]
     sharing = heads // kv_heads
-    keys, values = (tensor[0, :, None].expand(kv_heads, sharing, count, -1) for tensor in (key, value))
+    keys, values = (tensor[0, :, None].expand(kv_heads, sharing, -1, -1) for tensor in (key, value))
     return query.view(kv_heads, sharing, count, size), keys, values
-
-
-def _blocks(ends: Tensor, dtype: torch.dtype) -> Iterator[Block]:
-    """The blocks of a tree, by where the subtree of each of its tokens ends."""
-    ends_of = ends.tolist()
-    forests = [(0, len(ends_of))]  # stretches of whole subtrees, side by side
-    while forests:
-        first, stop = forests.pop()
-        while first < stop:
-            bush = first
-            while bush < stop and ends_of[bush] - first <= BUSH:
-                bush = ends_of[bush]
-            if bush > first:
-                yield _bush(ends, slice(first, bush), dtype)
-                first = bush
-                continue
-            end = ends_of[first]
-            trunk = next((at for at in range(first, end) if ends_of[at] != end), end)
-            yield Block(queries=slice(first, trunk), keys=slice(first, trunk), causal=True)
-            if trunk < end:
-                yield Block(queries=slice(trunk, end), keys=slice(first, trunk))
-                forests.append((trunk, end))
-            first = end
-
-
-def _own_stretch_first(blocks: Iterable[Block]) -> list[Block]:
-    return sorted(blocks, key=lambda block: block.queries != block.keys)
-
-
-def _stretches(wanted: Sequence[int]) -> list[slice]:
-    """The wanted tokens in stretches; gaps as narrow as a bush are bridged."""
-    edges = [0, *(at for at in range(1, len(wanted)) if wanted[at] - wanted[at - 1] > BUSH), len(wanted)]
-    return [slice(wanted[first], wanted[stop - 1] + 1) for first, stop in pairwise(edges) if stop > first]
-
-
-def _narrowed(block: Block, stretches: Iterable[slice]) -> Iterator[Block]:
-    """The part of a block in which tokens of the stretches look. A bush stays whole."""
-    queries = block.queries
-    for stretch in stretches:
-        part = slice(max(queries.start, stretch.start), min(queries.stop, stretch.stop))
-        if part.start >= part.stop:
-            continue
-        if block.bias is not None:
-            yield block
-            return
-        if not block.causal:
-            yield Block(queries=part, keys=block.keys)
-            continue
-        yield Block(queries=part, keys=part, causal=True)
-        if part.start > queries.start:
-            yield Block(queries=part, keys=slice(queries.start, part.start))
-
-
-def _bush(ends: Tensor, stretch: slice, dtype: torch.dtype) -> Block:
-    if (ends[stretch] == stretch.stop).all():
-        return Block(queries=stretch, keys=stretch, causal=True)
-    at = torch.arange(stretch.start, stretch.stop)
-    hidden = (at > at[:, None]) | (at[:, None] >= ends[stretch])  # (n, n): not an ancestor
-    bias = torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, float("-inf"))
-    return Block(queries=stretch, keys=stretch, bias=bias)
 
 
 def ancestor_test(ends: Tensor) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:

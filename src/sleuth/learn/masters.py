@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from sleuth.learn.limb_loss import add_gradients
 from sleuth.learn.logprobs import token_logprobs, token_loss
 from sleuth.learn.prefix_tree import Pack
-from sleuth.learn.targets import TokenLoss
+from sleuth.learn.targets import PassFigures, TokenLoss
 from sleuth.ranks import ALONE, Ranks
 
 HALF = (torch.bfloat16, torch.float16)
@@ -41,11 +42,29 @@ class MasterWeights:
         """As `token_logprobs`, of the model."""
         return token_logprobs(self.module, part, temperature=temperature)
 
-    def loss(
-        self, part: Pack, loss: TokenLoss, reference: Tensor | None, *, temperature: float
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """As `token_loss`, of the model."""
-        return token_loss(self.module, part, loss, reference, temperature=temperature)
+    @property
+    def takes_limbs(self) -> bool:
+        """Whether `add_gradients` keeps to its budget whatever the pack."""
+        return self.module.device.type == "cpu"
+
+    def add_gradients(
+        self, part: Pack, loss: TokenLoss, reference: Tensor | None, *, temperature: float, budget: int
+    ) -> PassFigures:
+        """Adds the gradients of `token_loss`, of the model."""
+        if self.takes_limbs:
+            return add_gradients(
+                self.module,
+                part,
+                loss,
+                reference,
+                temperature=temperature,
+                budget=budget,
+                collect=self.collect_gradients,
+            )
+        share, logprobs, entropy = token_loss(self.module, part, loss, reference, temperature=temperature)
+        share.backward()
+        self.collect_gradients()
+        return PassFigures(loss=share.detach(), logprobs=logprobs, entropy=entropy, computed=len(part.tree))
 
     def set_aside(self) -> None:
         """An update begins: nobody reads the model until it is `restore`d or `publish`ed. This one is needed itself."""

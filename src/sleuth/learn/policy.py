@@ -18,15 +18,15 @@ from transformers import PreTrainedModel
 
 from sleuth.learn import losses
 from sleuth.learn.batch import Batch
-from sleuth.learn.dealing import deal
+from sleuth.learn.dealing import apart, deal
 from sleuth.learn.dpo import PAIR, dpo_objective
-from sleuth.learn.heap import keep_freed_memory
+from sleuth.learn.heap import keep_freed_memory, return_freed_memory
 from sleuth.learn.logprobs import tree_attention
 from sleuth.learn.masters import Holding, MasterWeights
 from sleuth.learn.objective import PolicyLoss, policy_objective
 from sleuth.learn.optim import Optimisation, Optimiser
-from sleuth.learn.prefix_tree import Pack
-from sleuth.learn.targets import TokenLoss
+from sleuth.learn.prefix_tree import Pack, pack, packed
+from sleuth.learn.targets import PassFigures, TokenLoss
 from sleuth.types import SleuthError
 
 
@@ -93,7 +93,8 @@ class Policy:
 
     Only parameters that require a gradient are stepped. `reference`, if given, is a frozen model (see `frozen_copy`)
     that every update measures the KL to. With `gradient_checkpointing` a layer's activations are computed again in the
-    backward pass instead of being kept: less memory, a third more work, the same gradients. `holding` says how models
+    backward pass instead of being kept, and freed memory goes back to the system: the same gradients in less memory,
+    for a third more work. `holding` says how models
     are held: whole, in this process, or in shards over ranks. Then every rank makes the same updates of the same
     batches, computes its share of each, and `model` has the new weights on all of them.
     """
@@ -107,7 +108,10 @@ class Policy:
         gradient_checkpointing: bool = False,
         holding: Holding = MasterWeights,
     ) -> None:
-        keep_freed_memory()
+        if gradient_checkpointing:
+            return_freed_memory()
+        else:
+            keep_freed_memory()
         self.model = model
         self._holding = holding
         self.measure_from(reference)
@@ -122,7 +126,8 @@ class Policy:
         self.reference = None if reference is None else self._holding(reference)
 
     def update(self, batch: Batch, loss: PolicyLoss, *, budget: int) -> Update:
-        """One step of the policy gradient, in passes over at most `budget` distinct tokens.
+        """One step of the policy gradient, in passes over at most `budget` distinct tokens, of which none is computed
+        twice where the process holds the model on a CPU and the loss is a sum over tokens (see `limb_loss`).
 
         Without a KL term, rows of advantage 0 pull on nothing: their gradient is exactly 0, so they are not computed,
         and the statistics are of the rows that were. The weights of the others, fixed over all rows, stay what they
@@ -134,11 +139,13 @@ class Policy:
         pulled, objective = self._policy_objective(batch, loss)
         return self._step(pulled, objective, Update, budget=budget, temperature=loss.temperature)
 
-    def gradient(self, batch: Batch, loss: PolicyLoss, *, budget: int) -> tuple[float, Tensor]:
-        """The loss of `update` and its gradient as one fp32 vector, before any clip; the weights stay as they are."""
+    def gradient(self, batch: Batch, loss: PolicyLoss, *, budget: int, by_row: bool = False) -> tuple[float, Tensor]:
+        """The loss of `update` and its gradient as one fp32 vector, before any clip; the weights stay as they are.
+        `by_row`: each row in a pass of its own, as in padded batches; nothing is shared."""
         pulled, objective = self._policy_objective(batch, loss)
         try:
-            sums = self._accumulate(deal(pulled, budget, self.masters.ranks), objective, loss.temperature)
+            packs = apart(pulled) if by_row else self._packs(pulled, objective, budget)
+            sums = self._accumulate(packs, objective, loss.temperature, budget)
             return sums["loss"], self.masters.gradient()
         finally:
             self.masters.discard_gradients()
@@ -210,10 +217,10 @@ class Policy:
         temperature: float,
         together: int = 1,
     ) -> Made:
-        packs = deal(batch, budget, self.masters.ranks, together=together)
+        packs = self._packs(batch, objective, budget, together)
         self.masters.set_aside()
         try:
-            sums = self._accumulate(packs, objective, temperature)
+            sums = self._accumulate(packs, objective, temperature, budget)
             norm = self._clip_gradients()
         except NotFiniteError:
             self.masters.discard_gradients()
@@ -239,33 +246,43 @@ class Policy:
             **{name: value / total_weight for name, value in sums.items()},
         )
 
-    def _accumulate(self, packs: Sequence[Pack], objective: Objective, temperature: float) -> dict[str, float]:
+    def _packs(self, batch: Batch, objective: Objective, budget: int, together: int = 1) -> list[Pack]:
+        """This rank's; the whole batch where the budget is kept to limb by limb."""
+        if objective.sum_over_tokens and self.masters.takes_limbs:
+            return [packed(batch, range(len(batch.lengths)))]
+        return deal(batch, budget, self.masters.ranks, together=together)
+
+    def _accumulate(
+        self, packs: Sequence[Pack], objective: Objective, temperature: float, budget: int
+    ) -> dict[str, float]:
         """Add the gradients of all packs; over all ranks, the loss, the tokens computed for it, and each statistic's
         weighted sum."""
         sums = Counter[str]()
         for part in packs:
-            sums.update(self._backward(part.to(self.model.device), objective, temperature))
+            sums.update(self._backward(part.to(self.model.device), objective, temperature, budget))
         total = self.masters.ranks.total(sums)
         self._require_finite("loss", total["loss"])
         return total
 
-    def _backward(self, part: Pack, objective: Objective, temperature: float) -> dict[str, float]:
+    def _backward(self, part: Pack, objective: Objective, temperature: float, budget: int) -> dict[str, float]:
         """Add the pack's gradients; its share of what `_accumulate` adds up."""
         # The last layer spares what nobody looks at also where layers run again.
         with tree_attention(self.masters.module), _marked_as_training(self._recomputed):
-            reference = self._reference_logprobs(part, temperature) if objective.measured else None
+            reference = self._reference_logprobs(part, temperature, budget) if objective.measured else None
             if objective.sum_over_tokens:
-                share, logprobs, entropy = self.masters.loss(part, objective.share, reference, temperature=temperature)
-                share.backward()
-                _, statistics = objective.share(part.rows, logprobs, reference)
+                told = self.masters.add_gradients(
+                    part, objective.share, reference, temperature=temperature, budget=budget
+                )
+                _, statistics = objective.share(part.rows, told.logprobs, reference)
             else:
                 logprobs, entropy = self.masters.logprobs(part, temperature=temperature)
                 share, statistics = objective.share(part.rows, logprobs, reference)
                 share.backward()
-        self.masters.collect_gradients()
-        statistics["entropy"] = entropy
+                self.masters.collect_gradients()
+                told = PassFigures(loss=share, logprobs=logprobs, entropy=entropy, computed=len(part.tree))
+        statistics["entropy"] = told.entropy
         sums = {name: (values * part.rows.weights).sum().item() for name, values in statistics.items()}
-        return {"loss": share.item(), "tokens_computed": len(part.tree), **sums}
+        return {"loss": told.loss.item(), "tokens_computed": told.computed, **sums}
 
     def _clip_gradients(self) -> float:
         norm = self.masters.clip_gradients(self.max_grad_norm)
@@ -280,10 +297,17 @@ class Policy:
             "go back to the last checkpoint with a lower learning_rate or max_grad_norm"
         )
 
-    def _reference_logprobs(self, part: Pack, temperature: float) -> Tensor:
+    @torch.no_grad()
+    def _reference_logprobs(self, part: Pack, temperature: float, budget: int) -> Tensor:
+        """(R, T). A pack over the budget, of which the policy takes limbs, is packed anew."""
         assert self.reference is not None
-        with torch.no_grad():
+        if len(part.tree) <= budget or not self.masters.takes_limbs:
             return self.reference.logprobs(part, temperature=temperature)[0]
+        found = torch.zeros_like(part.rows.weights)
+        for some in pack(part.rows, budget):
+            logprobs, _ = self.reference.logprobs(some, temperature=temperature)
+            found[list(some.members), : logprobs.shape[1]] = logprobs
+        return found
 
 
 def frozen_copy(model: PreTrainedModel) -> PreTrainedModel:

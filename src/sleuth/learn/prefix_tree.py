@@ -35,6 +35,16 @@ class PrefixTree:
     def __len__(self) -> int:
         return len(self.tokens)
 
+    def stretch(self, first: int, stop: int) -> PrefixTree:
+        """The tokens [first, stop) as a tree of no rows, which grows out of tokens that it does not hold."""
+        return PrefixTree(
+            tokens=self.tokens[first:stop],
+            positions=self.positions[first:stop],
+            parents=(self.parents[first:stop] - first).clamp(min=-1),
+            ends=self.ends[first:stop].clamp(max=stop) - first,
+            places=self.places[:0],
+        )
+
     def to(self, device: torch.device) -> PrefixTree:
         """The same tree on another device."""
         return PrefixTree(**{name: getattr(self, name).to(device) for name in self.__slots__})

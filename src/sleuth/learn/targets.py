@@ -4,6 +4,7 @@ predicts the next token) lives in this file alone."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -15,6 +16,17 @@ from sleuth.learn.vocabulary import Pull
 TokenLoss = Callable[[Batch, Tensor, Tensor | None], tuple[Tensor, dict[str, Tensor]]]
 """(rows, their log-probabilities (R, T), those of a reference model) -> a sum over tokens, in which none is looked at
 beside another; and statistics of each token, (R, T) by name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassFigures:
+    """What a pass over a pack of R rows tells, without gradient: its loss, `logprobs` and `entropy` of trained tokens
+    (both (R, T), see `token_logprobs`), and how many tokens it `computed`."""
+
+    loss: Tensor
+    logprobs: Tensor
+    entropy: Tensor
+    computed: int
 
 
 class Targets:

@@ -23,9 +23,6 @@ from sleuth.stages.thought_gain import gain_in
 from sleuth.stages.weighing import advantages_of, teaches, training_batch
 from sleuth.types import Group, SleuthError
 
-ONE_ROW = 1
-"""The budget under which every row is computed by itself, as padded batches do."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
@@ -99,7 +96,7 @@ def replay(
         was = _gradient(policy, groups, advantages, stage, begun.budget)
     if policy.reference is None:
         policy.measure_from(_reference(run, changed))
-    now = _gradient(policy, anew, weighed, changed, ONE_ROW if padded else begun.budget)
+    now = _gradient(policy, anew, weighed, changed, begun.budget, by_row=padded)
     pairs = [
         pair
         for one, other in zip(groups, anew, strict=True)
@@ -150,12 +147,19 @@ def _recorded(run: StageRun, step: int) -> tuple[list[Group], list[list[float | 
 
 
 def _gradient(
-    policy: Policy, groups: Sequence[Group], advantages: Advantages, stage: GrpoRecipe, budget: int
+    policy: Policy,
+    groups: Sequence[Group],
+    advantages: Advantages,
+    stage: GrpoRecipe,
+    budget: int,
+    *,
+    by_row: bool = False,
 ) -> tuple[float, Tensor] | None:
     """None where nothing is taught."""
     if not teaches(groups, advantages, stage):
         return None
-    return policy.gradient(training_batch(groups, advantages, stage), policy_loss_of(stage), budget=budget)
+    batch = training_batch(groups, advantages, stage)
+    return policy.gradient(batch, policy_loss_of(stage), budget=budget, by_row=by_row)
 
 
 def _cosine(a: Tensor, b: Tensor) -> float:
