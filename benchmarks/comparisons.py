@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
@@ -38,6 +38,9 @@ ROWS = tuple({"setting": rows} for rows in (1, 2, 4, 8, 16))
 TRL = (*ROWS, {"setting": 8, "recompute": True})
 """Micro-batches of rows. The last is TRL's own default: 8 rows, with gradient checkpointing."""
 
+OURS = tuple({"setting": tokens, "recompute": recompute} for recompute in (False, True) for tokens in (BUDGET, 1_024))
+"""Tokens of a micro-batch, without and with gradient checkpointing: for rows in which ours is tuned."""
+
 CONTINUOUS = (
     *({"requests": requests, "tokens": 512, "attention": "sdpa"} for requests in (4, 8, 16, 64)),
     {"requests": 16, "tokens": 2_048, "attention": "sdpa"},
@@ -48,7 +51,8 @@ CONTINUOUS = (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """One row of the table. `job` is measured with `given` for both sides and with `ours` and `peer` for each; the peer
-    takes the setting of `grid` that is best at `tuned_by`. With `same_gradients`, those are compared before time is."""
+    takes the setting of `grid` that is best at `tuned_by`, and so does ours where it has an `own_grid`. With
+    `same_gradients`, those are compared before time is."""
 
     name: str
     job: str
@@ -56,6 +60,7 @@ class Comparison:
     peer: Setting
     grid: tuple[Setting, ...]
     tuned_by: str
+    own_grid: tuple[Setting, ...] = ()
     given: Setting = field(default_factory=dict)
     same_gradients: bool = False
 
@@ -87,15 +92,25 @@ def _update(shape: str, peer: str, grid: tuple[Setting, ...], mark: str = "", **
 
 
 def _memory() -> Iterator[Comparison]:
+    """Each side where it takes least, and each where it is fastest: ours with the default of a recipe."""
     for shape in SHAPES:
-        yield Comparison(
+        least = Comparison(
             name=f"memory/{shape}/trl",
             job="memory",
             given={"shape": shape},
-            ours={"side": "ours", "setting": BUDGET},
+            ours={"side": "ours"},
             peer={"side": "trl"},
             grid=TRL,
+            tuned_by="memory",
+            own_grid=OURS,
+        )
+        yield least
+        yield replace(
+            least,
+            name=f"memory/{shape}/trl_fastest",
+            ours={"side": "ours", "setting": BUDGET},
             tuned_by="update",
+            own_grid=(),
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -53,64 +53,73 @@ class Contest:
         """The comparison's row; one that cannot be measured says why."""
         unit = METRICS[comparison.job].unit
         try:
-            setting = self._tune(comparison)
-            self._survey(comparison.job, comparison)  # what the peer takes elsewhere, where it is tuned for speed
-            if comparison.same_gradients and (note := self._difference(comparison, setting)):
+            peer = {**comparison.peer, **(setting := self._tune(comparison, comparison.peer, comparison.grid))}
+            self._survey(comparison.job, comparison, comparison.peer, comparison.grid)  # what it takes elsewhere
+            own = self._tune(comparison, comparison.ours, comparison.own_grid) if comparison.own_grid else {}
+            ours = {**comparison.ours, **own}
+            if comparison.same_gradients and (note := self._difference(comparison, peer)):
                 return TableRow(name=comparison.name, unit=unit, note=note)
-            pairs = [self._pair(comparison, setting, turn) for turn in range(self.rounds)]
+            results = [self._pair(comparison, ours, peer, turn) for turn in range(self.rounds)]
         except JobFailedError as error:
             self.say(str(error))
             return TableRow(name=comparison.name, unit=unit, note=str(error).splitlines()[-1])
-        return table_row(comparison, pairs, note=f"peer at {_name(setting)}")
+        key = METRICS[comparison.job].key
+        note = f"ours at {_name(own)}; peer at {_name(setting)}" if own else f"peer at {_name(setting)}"
+        if comparison.job == "memory":
+            seconds = (statistics.median(side["seconds"] for side in sides) for sides in zip(*results, strict=True))
+            note += "; {:.3g} s against {:.3g}".format(*seconds)
+        return table_row(comparison, [(mine[key], theirs[key]) for mine, theirs in results], note=note)
 
-    def _tune(self, comparison: Comparison) -> Setting:
-        """The setting of the grid at which the peer is best."""
+    def _tune(self, comparison: Comparison, side: Setting, grid: Sequence[Setting]) -> Setting:
+        """The setting of the grid at which a side is best."""
         metric = METRICS[comparison.tuned_by]
-        found = self._survey(comparison.tuned_by, comparison)
+        found = self._survey(comparison.tuned_by, comparison, side, grid)
         values = {at: value for at, value in found.items() if not isinstance(value, str)}
         if not values:
             raise JobFailedError(
                 f"no setting of the grid could be measured: {'; '.join(sorted({*map(str, found.values())}))}"
             )
         best = max(values, key=values.__getitem__) if metric.more_is_better else min(values, key=values.__getitem__)
-        return next(setting for setting in comparison.grid if _name(setting) == best)
+        return next(setting for setting in grid if _name(setting) == best)
 
-    def _survey(self, job: str, comparison: Comparison) -> dict[str, float | str]:
-        """The peer at every setting of the grid, or why it could not be measured there. Once a peer and shape: a KL
+    def _survey(
+        self, job: str, comparison: Comparison, side: Setting, grid: Sequence[Setting]
+    ) -> dict[str, float | str]:
+        """A side at every setting of the grid, or why it could not be measured there. Once a side and shape: a KL
         term, which changes nothing about what is best, is left out."""
         given = {key: value for key, value in comparison.given.items() if key != "beta"}
-        name = " ".join([job, *map(str, given.values()), comparison.peer["side"]])
+        name = " ".join([job, *map(str, given.values()), side["side"]])
         if name not in self.grids:
             self.grids[name] = {}
-            for setting in comparison.grid:
+            for setting in grid:
                 self.say(f"{name}: trying {_name(setting)}")
                 try:
-                    found = self._run(job, given, comparison.peer, setting)[METRICS[job].key]
+                    found = self._run(job, given, side, setting)[METRICS[job].key]
                 except JobFailedError as error:
                     found = str(error).splitlines()[-1]
                 self.grids[name][_name(setting)] = found
         return self.grids[name]
 
-    def _difference(self, comparison: Comparison, setting: Setting) -> str:
+    def _difference(self, comparison: Comparison, peer: Setting) -> str:
         """What is wrong with the gradients, in words; empty where they agree."""
         self.say(f"{comparison.name}: comparing gradients")
         given = dict(comparison.given)
         terms = {key: given.pop(key) for key in ("beta",) if key in given}
-        sides = {"ours": {**comparison.ours, **terms}, "peer": {**comparison.peer, **setting, **terms}}
+        sides = {"ours": {**comparison.ours, **terms}, "peer": {**peer, **terms}}
         error = self._run("gradients", given, sides)["error"]
         self.gradients[comparison.name] = error
         return "" if error <= TOLERANCE else f"gradients differ by {error:.1e}, more than {TOLERANCE:.0e}"
 
-    def _pair(self, comparison: Comparison, setting: Setting, turn: int) -> tuple[float, float]:
-        """One measurement of each side, ours first in every other round."""
+    def _pair(self, comparison: Comparison, ours: Setting, peer: Setting, turn: int) -> tuple[dict[str, Any], ...]:
+        """What each side reports, ours and the peer; ours is measured first in every other round."""
         key = METRICS[comparison.job].key
-        sides = {"ours": (comparison.ours, {}), "peer": (comparison.peer, setting)}
+        sides = {"ours": ours, "peer": peer}
         results = {}
         for side in ("ours", "peer") if turn % 2 == 0 else ("peer", "ours"):
-            results[side] = self._run(comparison.job, comparison.given, *sides[side])
+            results[side] = self._run(comparison.job, comparison.given, sides[side])
             self.say(f"{comparison.name}: round {turn + 1}, {side} {results[side][key]:.4g}")
         self.reports.setdefault(comparison.name, []).append(results["ours"])
-        return results["ours"][key], results["peer"][key]
+        return results["ours"], results["peer"]
 
     def _run(self, job: str, *arguments: Mapping[str, Any]) -> dict[str, Any]:
         merged = {key: value for part in arguments for key, value in part.items()}

@@ -46,8 +46,8 @@ def measure_memory(folder: str, side: str, shape: str, **terms: Any) -> dict[str
     give_back_freed()
     forget_peak()
     before = resident_bytes()
-    opened.play([rows])
-    return {"megabytes": (peak_bytes() - before) / 1e6, "loaded": before / 1e6}
+    seconds = opened.play([rows])[-1]
+    return {"megabytes": (peak_bytes() - before) / 1e6, "loaded": before / 1e6, "seconds": seconds}
 
 
 def time_sampling(folder: str, side: str, workload: str, **setting: Any) -> dict[str, Any]:

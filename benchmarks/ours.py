@@ -27,7 +27,7 @@ class Ours:
             AutoModelForCausalLM.from_pretrained(terms.model).eval().requires_grad_(False) if terms.beta else None
         )
         optimisation = Optimisation(steps=100, learning_rate=LEARNING_RATE, max_grad_norm=MAX_GRAD_NORM)
-        self.policy = Policy(open_policy(terms), optimisation, reference)
+        self.policy = Policy(open_policy(terms), optimisation, reference, gradient_checkpointing=terms.recompute)
         self.loss = PolicyLoss(beta=terms.beta)
         self.budget = terms.setting
         self.last: Update | None = None

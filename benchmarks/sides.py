@@ -27,7 +27,7 @@ class Terms:
     """What a side is opened with. `model` is a folder. `setting` is the side's own knob: ours takes a budget in tokens,
     padded batches and TRL rows a micro-batch, PrefixGrouper groups a micro-batch. `beta` weighs the KL (k3) to a frozen
     copy of the model. An update has `rows` rows in groups of `siblings`. `recompute` is gradient
-    checkpointing, for TRL, which has it on by default."""
+    checkpointing, for ours and TRL, which has it on by default."""
 
     model: Path
     setting: int

@@ -106,10 +106,11 @@ class TrainingRecipe(StrictModel):
     lora: LoraRecipe | None = None
     """Train adapters instead of the weights; their learning rate is some ten times that of all weights."""
     tokens_per_micro_batch: PositiveInt = 4_096
-    """Distinct tokens in one forward and backward pass; changes memory and speed, never the result."""
+    """Distinct tokens in one forward and backward pass, with all that they grow out of; changes memory and speed, never
+    the result."""
     gradient_checkpointing: bool = False
-    """Compute a layer's activations again in the backward pass instead of keeping them: less memory, a third more
-    work."""
+    """Compute a layer's activations again in the backward pass instead of keeping them, and give freed memory back to
+    the system: less memory, a third more work."""
     cpu_offload: bool = False
     """On several ranks with a GPU each: what is stepped, its gradients and its moments lie in the memory of processors,
     which step them. Cards hold the model alone, and every pass waits for what is copied to and fro."""
