@@ -74,6 +74,15 @@ def test_an_update_does_not_depend_on_how_the_batch_is_cut(make_model, make_rows
     assert updates[-1].tokens_computed < updates[-1].tokens_dense
 
 
+def test_the_reference_keeps_to_the_budget_too(make_model, make_rows):
+    reference, seen = frozen_copy(make_model(seed=1)), []
+    reference.get_input_embeddings().register_forward_hook(lambda module, args, output: seen.append(args[0].numel()))
+    batch = collate(make_rows(9))
+    Policy(make_model(), SETTINGS, reference=reference).update(batch, LOSS, budget=40)
+    assert len(seen) > 1
+    assert max(seen) <= 40
+
+
 def test_a_loss_of_whole_rows_takes_packs_that_repeat_what_they_share(make_model, make_rows):
     loss = dataclasses.replace(LOSS, old="sampler", ratio="sequence", tis_cap=None)
     updates = [
