@@ -62,13 +62,14 @@ class Branches:
         narrow.blocks = narrowed(self.blocks, self.wanted)
         return narrow
 
-    def with_above(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    def with_above(self, module: Any, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """The keys and values (1, kv_heads, N, D) of a layer, behind those above; kept for what grows out of them."""
+        if self.cut is None and not self.above:
+            return key, value
+        layer = module.layer_idx
         if self.cut is not None:
             self.cut.keep(("key", layer), key)
             self.cut.keep(("value", layer), value)
-        if not self.above:
-            return key, value
         keys, values = ([cut[name, layer] for cut in self.above] for name in ("key", "value"))
         return torch.cat([*keys, key], dim=2), torch.cat([*values, value], dim=2)
 
@@ -100,7 +101,7 @@ def attend_tree(
     if branches.mask is not None:
         output = _compiled_flex()(query, key, value, block_mask=branches.mask, scale=scale, enable_gqa=True)
         return output.transpose(1, 2), None
-    key, value = branches.with_above(module.layer_idx, key, value)
+    key, value = branches.with_above(module, key, value)
     return BlockAttention.apply(query, key, value, branches.blocks, scale), None
 
 

@@ -26,6 +26,5 @@ class Cut:
 
     def owed(self) -> tuple[list[Tensor], list[Tensor]]:
         """What was made and has a gradient by now, and the gradients."""
-        names = [name for name, leaf in self._leaves.items() if leaf.grad is not None]
-        gradients = [gradient for name in names if (gradient := self._leaves[name].grad) is not None]
-        return [self._made[name] for name in names], gradients
+        owed = [(self._made[name], leaf.grad) for name, leaf in self._leaves.items() if leaf.grad is not None]
+        return [made for made, _ in owed], [gradient for _, gradient in owed]

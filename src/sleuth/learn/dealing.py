@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 
 from sleuth.learn.batch import Batch
-from sleuth.learn.prefix_tree import Ordered, Pack, ordered, pack, packed, prefix_tree
+from sleuth.learn.prefix_tree import Ordered, Pack, ordered, pack, prefix_tree
 from sleuth.ranks import Ranks
 
 
@@ -24,11 +24,6 @@ def deal(batch: Batch, budget: int, ranks: Ranks, *, together: int = 1) -> list[
     most = max(len(of_rank) for of_rank in packs)
     mine = packs[ranks.rank]
     return mine + [filler(batch, together)] * (most - len(mine))
-
-
-def apart(batch: Batch) -> list[Pack]:
-    """Each row by itself."""
-    return [packed(batch, [row]) for row in range(len(batch.lengths))]
 
 
 def stretches(batch: Batch, world: int, *, together: int = 1) -> list[list[int]]:

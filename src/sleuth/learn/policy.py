@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from sleuth.learn import losses
 from sleuth.learn.batch import Batch
-from sleuth.learn.dealing import apart, deal
+from sleuth.learn.dealing import deal
 from sleuth.learn.dpo import PAIR, dpo_objective
 from sleuth.learn.heap import keep_freed_memory, return_freed_memory
 from sleuth.learn.logprobs import tree_attention
@@ -28,6 +28,9 @@ from sleuth.learn.optim import Optimisation, Optimiser
 from sleuth.learn.prefix_tree import Pack, pack, packed
 from sleuth.learn.targets import PassFigures, TokenLoss
 from sleuth.types import SleuthError
+
+ONE_ROW = 1
+"""The budget of packs under which every row is computed by itself, as padded batches do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +97,7 @@ class Policy:
     Only parameters that require a gradient are stepped. `reference`, if given, is a frozen model (see `frozen_copy`)
     that every update measures the KL to. With `gradient_checkpointing` a layer's activations are computed again in the
     backward pass instead of being kept, and freed memory goes back to the system: the same gradients in less memory,
-    for a third more work. `holding` says how models
+    for a third more work, and on a CPU the time in which the system gives pages anew. `holding` says how models
     are held: whole, in this process, or in shards over ranks. Then every rank makes the same updates of the same
     batches, computes its share of each, and `model` has the new weights on all of them.
     """
@@ -144,7 +147,7 @@ class Policy:
         `by_row`: each row in a pass of its own, as in padded batches; nothing is shared."""
         pulled, objective = self._policy_objective(batch, loss)
         try:
-            packs = apart(pulled) if by_row else self._packs(pulled, objective, budget)
+            packs = deal(pulled, ONE_ROW, self.masters.ranks) if by_row else self._packs(pulled, objective, budget)
             sums = self._accumulate(packs, objective, loss.temperature, budget)
             return sums["loss"], self.masters.gradient()
         finally:
@@ -279,7 +282,9 @@ class Policy:
                 share, statistics = objective.share(part.rows, logprobs, reference)
                 share.backward()
                 self.masters.collect_gradients()
-                told = PassFigures(loss=share, logprobs=logprobs, entropy=entropy, computed=len(part.tree))
+                told = PassFigures(
+                    loss=share.detach(), logprobs=logprobs.detach(), entropy=entropy, computed=len(part.tree)
+                )
         statistics["entropy"] = told.entropy
         sums = {name: (values * part.rows.weights).sum().item() for name, values in statistics.items()}
         return {"loss": told.loss.item(), "tokens_computed": told.computed, **sums}
