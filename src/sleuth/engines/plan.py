@@ -41,37 +41,36 @@ def find_trunks(tokens: np.ndarray, slots: np.ndarray, lengths: np.ndarray) -> t
     """
     order, common = _sorted_by_tokens(tokens[slots, : max(1, lengths.max())], lengths)
     levels: list[list[Trunk]] = []
-    begins = np.zeros(len(slots), dtype=np.int64)
+    begins = [0] * len(slots)
     stretches = [(0, len(slots), 0, 0)]  # of the sorted rows: first, stop; the depth and level reached
     while stretches:
         first, stop, depth, level = stretches.pop()
         inner = common[first + 1 : stop]
-        shared = int(inner.min(initial=np.iinfo(np.int64).max))
-        if len(inner) * (shared - depth) >= 2 * CALL and len(inner):
+        shared = min(inner, default=depth)
+        if len(inner) * (shared - depth) >= 2 * CALL:
             if level == len(levels):
                 levels.append([])
-            rows = np.sort(order[first:stop]).tolist()
+            rows = sorted(order[first:stop])
             levels[level].append(Trunk(rows=rows, slot=int(slots[rows[0]]), keys=slice(depth, shared)))
             depth, level = shared, level + 1
-        begins[order[first:stop]] = depth
-        edges = [first, *(first + 1 + np.flatnonzero(inner == shared)).tolist(), stop]
+        for row in order[first:stop]:
+            begins[row] = depth
+        edges = [first, *(first + 1 + at for at, length in enumerate(inner) if length == shared), stop]
         stretches += [(a, b, depth, level) for a, b in pairwise(edges) if b - a > 1]
     for level in levels:
         level.sort(key=lambda trunk: trunk.rows[0])
-    return levels, begins
+    return levels, np.array(begins, dtype=np.int64)
 
 
-def _sorted_by_tokens(tokens: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _sorted_by_tokens(tokens: np.ndarray, lengths: np.ndarray) -> tuple[list[int], list[int]]:
     """The rows in an order that brings common beginnings together, and the common length of each with the one before
     it in that order: (B), (B)."""
     keys = [row.tobytes() for row in tokens]
-    order = np.array(sorted(range(len(keys)), key=keys.__getitem__), dtype=np.int64)
+    order = sorted(range(len(keys)), key=keys.__getitem__)
     tokens, lengths = tokens[order], lengths[order]
     differs = tokens[1:] != tokens[:-1]
-    common = np.zeros(len(order), dtype=np.int64)
     same = np.where(differs.any(axis=1), differs.argmax(axis=1), tokens.shape[1])
-    common[1:] = np.minimum(same, np.minimum(lengths[1:], lengths[:-1]))
-    return order, common
+    return order, [0, *np.minimum(same, np.minimum(lengths[1:], lengths[:-1])).tolist()]
 
 
 def find_windows(slots: np.ndarray, begins: np.ndarray, ends: np.ndarray) -> Iterator[Window]:
