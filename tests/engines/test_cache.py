@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from sleuth.engines.cache import FIRST_CAPACITY, SlotCache
+from sleuth.engines.slots import Place
 
 STATM = Path("/proc/self/statm")
 
@@ -52,3 +53,26 @@ def test_room_takes_no_memory_before_it_is_written():
     keys, values = cache.layers[0]
     assert keys.nbytes + values.nbytes == 2 * 256 * 2 * 2_048 * 64 * 4  # half a gigabyte
     assert resident() - before < 50e6
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+def test_slots_are_given_what_they_reuse_one_after_another(kind):
+    cache = SlotCache(slots=4, context=100)
+    cache.copy([Place(slot=1, source=0, reused=0)])  # nothing was written yet, in any layer
+    put(cache, [0, 0, 0, 3], [0, 1, 2, 0], fill=lambda *shape: torch.randn(shape, dtype=kind))
+    before = [tensor.clone() for tensor in cache.layers[0]]
+    cache.copy(
+        [
+            Place(slot=1, source=0, reused=3),
+            Place(slot=2, source=1, reused=2),  # of what has just come
+            Place(slot=3, source=3, reused=1),  # stays
+            Place(slot=0, source=3, reused=1),  # written over, once it has been given on
+        ]
+    )
+    for tensor, old in zip(cache.layers[0], before, strict=True):
+        assert torch.equal(tensor[1], old[0])
+        assert torch.equal(tensor[2, :, :2], old[0, :, :2])
+        assert tensor[2, :, 2:].count_nonzero() == 0
+        assert torch.equal(tensor[3], old[3])
+        assert torch.equal(tensor[0, :, 0], old[3, :, 0])
+        assert torch.equal(tensor[0, :, 1:], old[0, :, 1:])

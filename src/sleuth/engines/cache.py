@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import mmap
+from collections.abc import Sequence
 
 import numpy as np
 import torch
+from numba import prange
 
-from sleuth.learn.compiled import compiled, is_compiled_for
+from sleuth.engines.slots import Place
+from sleuth.learn.compiled import compiled, compiled_in_parallel, is_compiled_for
 
 FIRST_CAPACITY = 64
 """Tokens a slot holds before it grows."""
@@ -46,11 +50,15 @@ class SlotCache:
                 tensor.flatten(0, 2).index_copy_(0, places, new.flatten(0, 1))
         return self.layers[layer]
 
-    def copy(self, source: int, target: int, length: int) -> None:
-        """Give slot `target` the first `length` tokens of slot `source`."""
-        for layer in self.layers.values():
-            for tensor in layer:
-                tensor[target, :, :length] = tensor[source, :, :length]
+    def copy(self, places: Sequence[Place]) -> None:
+        """Give each slot what it reuses of its source, one after another."""
+        told = [(place.source, place.slot, place.reused) for place in places if place.source != place.slot]
+        for tensor in itertools.chain.from_iterable(self.layers.values() if told else ()):
+            if is_compiled_for(tensor.device, tensor.dtype):
+                _copy(tensor.numpy(), np.array(told))
+            else:
+                for source, target, length in told:
+                    tensor[target, :, :length] = tensor[source, :, :length]
 
     def reserve(self, length: int, read: np.ndarray) -> None:
         """Make room for sequences of `length` tokens, at most `context`, and keep the first `read` [slots] of each
@@ -87,3 +95,12 @@ def _put(rows, places, new):
     """torch's `index_copy_`, which takes five times as long for a few rows."""
     for number in range(len(places)):
         rows[places[number]] = new[number]
+
+
+@compiled_in_parallel
+def _copy(tensor, places):
+    """The first tokens of one slot to another, for each of `places` (source, target, length) in their order. Memory
+    that was never touched is waited for, which heads do side by side."""
+    for head in prange(tensor.shape[1]):
+        for source, target, length in places:
+            tensor[target, head, :length] = tensor[source, head, :length]

@@ -168,8 +168,7 @@ class LocalEngine:
             await asyncio.sleep(0)
 
     def _admit(self) -> None:
-        for place in self._table.arrived():
-            self._bring(place)
+        self._bring(list(self._table.arrived()))
         for request in self._waiting:
             place = self._table.place(request.prompt)
             if place is None:
@@ -177,7 +176,7 @@ class LocalEngine:
             length = len(request.prompt)
             self._cache.reserve(length + request.limit, self._table.read)
             if self._table.occupy(place, request.prompt):
-                self._bring(place)
+                self._bring([place])
             watched = request.listens or self._stop_tokens.of(request.sampling.stops)
             self._drafts.begin(place.slot, request.sampling, length=length, limit=request.limit, watched=watched)
             self._running[place.slot] = request
@@ -185,12 +184,12 @@ class LocalEngine:
             self.tokens_prefilled += length
         self._waiting = [request for request in self._waiting if request.slot is None]
 
-    def _bring(self, place: Place) -> None:
-        """What a request reuses comes to its slot."""
-        if place.source != place.slot:
-            self._cache.copy(place.source, place.slot, place.reused)
-        self.tokens_reused += place.reused
-        self.tokens_prefilled -= place.reused
+    def _bring(self, places: Sequence[Place]) -> None:
+        """What requests reuse comes to their slots."""
+        self._cache.copy(places)
+        reused = sum(place.reused for place in places)
+        self.tokens_reused += reused
+        self.tokens_prefilled -= reused
 
     def _step(self) -> None:
         """One forward over all running slots, and a token for each that has been read to its end."""
