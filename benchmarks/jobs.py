@@ -91,7 +91,7 @@ def write_materials(folder: str) -> dict[str, Any]:
 
 
 def measure_matmul() -> dict[str, Any]:
-    """This machine's best matrix product in fp32."""
+    """What matrix products in fp32 reach on this machine."""
     return {"flops": matmul_flops()}
 
 

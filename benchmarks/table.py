@@ -45,18 +45,20 @@ def tokens(contest: Contest) -> dict[str, dict[str, int]]:
 
 
 def utilisation(contest: Contest) -> dict[str, Any]:
-    """By shape, the share of this machine's matrix product that our update reaches (beta 0, median of all runs)."""
+    """By shape, the share of this machine's matrix products that our update reaches (beta 0, median of all runs)."""
     found = {shape: reports for shape in SHAPES if (reports := _reports(contest, shape))}
     if not found:
         return {}
-    limit = statistics.median(run_fresh("matmul")["flops"] for _ in range(3))
+    runs = [run_fresh("matmul")["flops"] for _ in range(3)]
+    limits = {way: statistics.median(run[way] for run in runs) for way in runs[0]}
     shares = {}
     for shape, reports in found.items():
         config = Qwen3Config.from_pretrained(model_folder(contest.folder, SHAPES[shape].vocabulary))
         operations = update_flops(draw_rows(SHAPES[shape]), config)
         seconds = statistics.median(report["seconds"] for report in reports)
-        shares[shape] = {"flop": operations, "seconds": seconds, "share": operations / seconds / limit}
-    return {"matmul_flops": limit, "shapes": shares}
+        reached = {way: operations / seconds / limit for way, limit in limits.items()}
+        shares[shape] = {"flop": operations, "seconds": seconds, "share": reached}
+    return {"matmul_flops": limits, "shapes": shares}
 
 
 def print_table(found: dict[str, Any]) -> None:
@@ -69,12 +71,10 @@ def print_table(found: dict[str, Any]) -> None:
         figures = "".join(f"{row[side]:>10.4g}" for side in ("ours", "peer"))
         print(f"{row['name']:34}{figures}{row['ratio']:>8.2f} {row['low']:>5.1f} {row['high']:>5.1f}  "
               f"{row['unit']:9}{row['note']}")  # fmt: skip
-    for shape, share in found["utilisation"].get("shapes", {}).items():
-        counts = found["tokens"][shape]
-        print(
-            f"{shape}: {share['share']:.0%} of {found['utilisation']['matmul_flops'] / 1e9:.0f} GFLOP/s, "
-            f"{counts['tokens_computed']} of {counts['tokens_dense']} tokens computed"
-        )
+    for shape, reached in found["utilisation"].get("shapes", {}).items():
+        limits, counts = found["utilisation"]["matmul_flops"], found["tokens"][shape]
+        shares = (f"{share:.0%} of {limits[way] / 1e9:.0f} GFLOP/s ({way})" for way, share in reached["share"].items())
+        print(f"{shape}: {', '.join(shares)}, {counts['tokens_computed']} of {counts['tokens_dense']} tokens computed")
     print(", ".join(f"{name} {number}" for name, number in found["versions"].items()))
     print(", ".join(f"{name} {value}" for name, value in (found["machine"] | {"rounds": found["rounds"]}).items()))
 
