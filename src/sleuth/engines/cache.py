@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import mmap
 from collections.abc import Sequence
@@ -53,12 +52,15 @@ class SlotCache:
     def copy(self, places: Sequence[Place]) -> None:
         """Give each slot what it reuses of its source, one after another."""
         told = [(place.source, place.slot, place.reused) for place in places if place.source != place.slot]
-        for tensor in itertools.chain.from_iterable(self.layers.values() if told else ()):
-            if is_compiled_for(tensor.device, tensor.dtype):
-                _copy(tensor.numpy(), np.array(told))
-            else:
-                for source, target, length in told:
-                    tensor[target, :, :length] = tensor[source, :, :length]
+        if not told:
+            return
+        for layer in self.layers.values():
+            for tensor in layer:
+                if is_compiled_for(tensor.device, tensor.dtype):
+                    _copy(tensor.numpy(), np.array(told))
+                else:
+                    for source, target, length in told:
+                        tensor[target, :, :length] = tensor[source, :, :length]
 
     def reserve(self, length: int, read: np.ndarray) -> None:
         """Make room for sequences of `length` tokens, at most `context`, and keep the first `read` [slots] of each

@@ -19,8 +19,6 @@ from sleuth.learn.compiled import LOG2_E, compiled, compiled_in_parallel, greate
 TILE = 64
 """Keys that are read together: with their values they stay in the innermost cache."""
 
-NOTHING = np.float32(0)
-
 
 class CompiledWriters:
     """Rows b of a batch, each with the keys from `begins[b]` up to `lengths[b]`, that one included, of `slots[b]`; and
@@ -104,7 +102,7 @@ def _look(query, keys, values, scale, scores, largest, total, output):
     for one in range(len(query)):
         fours = count - count % 4
         for key in range(0, fours, 4):  # four sums at once, as one is waited for longer than it takes
-            a, b, c, d = NOTHING, NOTHING, NOTHING, NOTHING
+            a = b = c = d = np.float32(0)
             for at in range(query.shape[1]):
                 a += query[one, at] * keys[key, at]
                 b += query[one, at] * keys[key + 1, at]
@@ -112,7 +110,7 @@ def _look(query, keys, values, scale, scores, largest, total, output):
                 d += query[one, at] * keys[key + 3, at]
             scores[key], scores[key + 1], scores[key + 2], scores[key + 3] = a * scale, b * scale, c * scale, d * scale
         for key in range(fours, count):
-            score = NOTHING
+            score = np.float32(0)
             for at in range(query.shape[1]):
                 score += query[one, at] * keys[key, at]
             scores[key] = score * scale

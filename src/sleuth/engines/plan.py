@@ -52,9 +52,9 @@ def find_trunks(tokens: np.ndarray, slots: np.ndarray, lengths: np.ndarray) -> t
                 levels.append([])
             rows = sorted(order[first:stop])
             levels[level].append(Trunk(rows=rows, slot=int(slots[rows[0]]), keys=slice(depth, shared)))
+            for row in rows:
+                begins[row] = shared
             depth, level = shared, level + 1
-        for row in order[first:stop]:
-            begins[row] = depth
         edges = [first, *(first + 1 + at for at, length in enumerate(inner) if length == shared), stop]
         stretches += [(a, b, depth, level) for a, b in pairwise(edges) if b - a > 1]
     for level in levels:
