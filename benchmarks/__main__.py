@@ -51,7 +51,10 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5, metavar="N", help="pairs of runs for each row (5)")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
     parser.add_argument("--out", type=Path, metavar="FILE", help="where the JSON goes; with --only, nowhere else")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.rounds < 1:
+        parser.error(f"--rounds {options.rounds}: at least 1")
+    return options
 
 
 if __name__ == "__main__":

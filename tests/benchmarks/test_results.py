@@ -4,6 +4,10 @@ import json
 import re
 from pathlib import Path
 
+import pytest
+
+from benchmarks.__main__ import read_options
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -14,3 +18,10 @@ def test_the_readme_claims_no_ratio_that_was_not_measured():
     claimed = re.findall(r"\| (\d[^|]*) (?=\|)", speed)
     assert claimed
     assert set(claimed) <= measured
+
+
+def test_no_rounds_at_all_are_refused_before_anything_is_measured(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["benchmarks", "--rounds", "0"])
+    with pytest.raises(SystemExit, match="2"):
+        read_options()
+    assert "--rounds 0: at least 1" in capsys.readouterr().err
