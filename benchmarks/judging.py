@@ -19,8 +19,8 @@ from typing import Any
 
 from sleuth.data.rows import read_rows
 from sleuth.data.tool_output import snippets_of
-from sleuth.evaluation.intervals import share
 from sleuth.judges.lexical import support
+from sleuth.metrics.intervals import share
 from sleuth.rewards.citation.claims import BRACKETS
 from sleuth.world.facts import make_world
 from sleuth.world.library import Library

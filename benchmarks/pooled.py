@@ -25,11 +25,11 @@ from benchmarks.samplers import CONTEXT
 from benchmarks.served import served
 from benchmarks.shapes import SMALL
 from benchmarks.workloads import WORKLOADS, Request, miniature
-from sleuth.build import load_model
-from sleuth.engines.local import LocalEngine
-from sleuth.engines.members import find_member
-from sleuth.engines.pool import PoolEngine, PoolLimits
+from sleuth.engines.local.engine import LocalEngine
+from sleuth.engines.remote.discovery import find_member
+from sleuth.engines.remote.pool import PoolEngine, PoolLimits
 from sleuth.engines.stops import end_tokens
+from sleuth.factories import load_model
 from sleuth.types import Sampling
 
 IN_FLIGHT = 64

@@ -24,13 +24,13 @@ from unittest.mock import patch
 
 from benchmarks.served import served
 from benchmarks.tiny_run import BASE, CONTEXT, episodes, exact_match, rows, train, write_recipe
-from sleuth.build import load_model
-from sleuth.engines.local import LocalEngine
-from sleuth.engines.members import find_member
-from sleuth.engines.pool import PoolEngine, PoolLimits
+from sleuth.engines.local.engine import LocalEngine
+from sleuth.engines.remote.discovery import find_member
+from sleuth.engines.remote.pool import PoolEngine, PoolLimits
+from sleuth.engines.remote.weight_check import learner_logprobs
 from sleuth.engines.sampling import seed_of
 from sleuth.engines.stops import end_tokens
-from sleuth.engines.witness import learner_logprobs
+from sleuth.factories import load_model
 from sleuth.render import encode
 from sleuth.types import Completion, Sampling
 
@@ -76,7 +76,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="sleuth-bench-") as name:
         folder = Path(name)
         recipe = write_recipe(folder, options.steps)
-        with patch("sleuth.build.engines.LocalEngine", DrawsAsServers):
+        with patch("sleuth.factories.engines.LocalEngine", DrawsAsServers):
             seconds = {"process": train(recipe, folder / "process")}
         with ExitStack() as open_:
             servers = [Restarted("vllm"), Restarted("sglang")]

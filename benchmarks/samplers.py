@@ -11,7 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from benchmarks.workloads import Request
-from sleuth.engines.local import LocalEngine
+from sleuth.engines.local.engine import LocalEngine
 from sleuth.types import Sampling
 
 SLOTS = 256

@@ -23,7 +23,7 @@ import numpy as np
 from benchmarks.memory import resident_bytes
 from benchmarks.served import served
 from sleuth.data.questions import load_questions
-from sleuth.stages.examination import examination_of
+from sleuth.evaluation.eval_session import examination_of
 from sleuth.types import Task
 
 PATIENCE = 600.0  # seconds

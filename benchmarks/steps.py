@@ -1,4 +1,4 @@
-"""A whole GRPO step on two-turn search episodes: play, score, weigh, update. Ours as `stages/grpo.py` does it."""
+"""A whole GRPO step on two-turn search episodes: play, score, weigh, update. Ours as `training/grpo.py` does it."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from transformers import AutoTokenizer
 from benchmarks.episodes import RESULTS, Episode, Library, TwoTurns, opening
 from benchmarks.samplers import CONTEXT, GenerateSampler, open_engine
 from benchmarks.workloads import SIBLINGS, Request
-from sleuth.engines.local import LocalEngine
+from sleuth.engines.local.engine import LocalEngine
 from sleuth.render import Renderer, decode, encode
 from sleuth.rollout import Rollout
 from sleuth.types import Group, Task

@@ -1,15 +1,53 @@
 """By being here it lets every test import what several of them share, such as `chat_server`; and the benchmarks, which
-lie beside the package, from the root of the checkout. It holds the small world that recipes are run in."""
+lie beside the package, from the root of the checkout. It holds the small world that recipes are run in, and recipes of
+a few steps in it, on the tiny base model that the repository carries."""
+
+from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from sleuth.pipeline import run_recipe
+from sleuth.recipe import load_recipe
 from sleuth.retrieval.bm25 import build_index
+from sleuth.runs.run_folder import RunFolder
 from sleuth.world.write_world import write_world
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+RECIPE = """
+name = "small"
+model = "{model}"
+seed = 4
+
+[[stage]]
+kind = "evaluate"
+name = "base"
+data = {{ questions = "{world}/qa_test.jsonl", limit = 12 }}
+
+[[stage]]
+kind = "grpo"
+steps = 4
+prompts_per_step = 4
+samples_per_prompt = 8
+learning_rate = 1e-3
+slots = 32
+context = 400
+save_every = 2
+probe_prompts = 4
+data = {{ questions = "{world}/qa_train.jsonl" }}
+env = {{ kind = "search", dialect = "sleuth", prompt = "plain", index = "{world}/index" }}
+reward = [{{ kind = "answer" }}]
+
+[[stage]]
+kind = "evaluate"
+name = "trained"
+data = {{ questions = "{world}/qa_test.jsonl", limit = 12 }}
+"""
 
 
 @pytest.fixture(scope="session")
@@ -18,3 +56,22 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_world(folder / "world", seed=0, people=200)
     build_index(folder / "world" / "corpus.jsonl", folder / "world" / "index")
     return folder / "world"
+
+
+@pytest.fixture
+def recipe_file(world: Path, tmp_path: Path) -> Path:
+    file = tmp_path / "small.toml"
+    file.write_text(RECIPE.format(world=world, model=ROOT / "models" / "tiny-base"))
+    return file
+
+
+@pytest.fixture
+def run() -> Callable[..., Path]:
+    """Runs a recipe, with overrides, in a folder; the last checkpoint."""
+
+    def run_it(recipe: Path, folder: Path, *overrides: str) -> Path:
+        resolved = load_recipe(recipe, overrides)
+        with RunFolder.open(folder, resolved) as place:
+            return run_recipe(resolved, place)
+
+    return run_it

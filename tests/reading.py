@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 
-from sleuth.build import load_model
-from sleuth.engines.local import LocalEngine
+from sleuth.engines.local.engine import LocalEngine
+from sleuth.factories import load_model
 from sleuth.render import Renderer, encode
 from sleuth.retrieval.bm25 import Bm25
 from sleuth.types import Passage, Piece, Sampling

@@ -10,21 +10,25 @@ from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
 
+import pytest
+
 import sleuth
 
 PACKAGE = Path(sleuth.__file__).parent
 LEVELS = (
     {"cli", "__main__"},
     {"pipeline", "plan"},
-    {"stages", "report", "serve", "convert"},
-    {"build"},
-    {"rollout", "evaluation"},
+    {"training", "annotation", "report", "serve", "convert"},
+    {"evaluation"},
+    {"stage_context"},
+    {"factories"},
+    {"rollout", "metrics"},
     {"envs", "rewards", "engines"},
     {"judges", "retrieval", "learn", "data", "render", "runs", "world", "distributed"},
     {"recipe", "dialects", "prompts", "ranks"},
     {"types"},
 )
-LIGHT = ("types", "recipe", "dialects", "prompts", "report", "retrieval", "judges", "data", "evaluation")
+LIGHT = ("types", "recipe", "dialects", "prompts", "report", "retrieval", "judges", "data", "metrics")
 DEPTH = {room: depth for depth, rooms in enumerate(LEVELS) for room in rooms}
 
 
@@ -66,6 +70,15 @@ def test_rooms_of_one_level_do_not_import_each_other_in_a_circle() -> None:
         if room != other:
             rooms[room].add(other)
     TopologicalSorter(rooms).prepare()
+
+
+@pytest.mark.parametrize("room", ["engines", "serve", "training"])
+def test_parts_of_a_room_do_not_import_each_other_in_a_circle(room: str) -> None:
+    parts = defaultdict(set)
+    for file in sorted((PACKAGE / room).rglob("*.py")):
+        part = ".".join(("sleuth", *file.relative_to(PACKAGE).parent.parts))
+        parts[part].update({module.rpartition(".")[0] for module in imported(file)} - {part})
+    TopologicalSorter(parts).prepare()
 
 
 def test_types_imports_nothing_of_ours() -> None:

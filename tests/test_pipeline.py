@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sleuth.build import random_model
+from sleuth.factories import random_model
 from sleuth.pipeline import require_inputs, run_recipe
 from sleuth.recipe import InitRecipe, Recipe, load_recipe
 from sleuth.runs.run_folder import RunFolder

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sleuth.build import spots_of, thought_tokens
 from sleuth.data.documents import part_of
+from sleuth.factories import spots_of, thought_tokens
 from sleuth.recipe import PlacesRecipe
 from sleuth.render import Renderer, load_tokenizer
 from sleuth.types import Piece, SleuthError

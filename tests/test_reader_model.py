@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from sleuth.build import load_model
+from sleuth.factories import load_model
 from sleuth.render import Renderer
 from sleuth.world.citing import NOWHERE
 from sleuth.world.text import TextRows

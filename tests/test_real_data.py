@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from sleuth.build import random_model
 from sleuth.data.questions import load_questions
+from sleuth.evaluation.eval_session import examination_of
+from sleuth.evaluation.evaluate import evaluation
+from sleuth.factories import random_model
 from sleuth.recipe import InitRecipe
 from sleuth.render import load_tokenizer
 from sleuth.retrieval.bm25 import build_index
 from sleuth.runs.rollouts import read_rollouts, write_rollouts
-from sleuth.stages.evaluate import evaluation
-from sleuth.stages.examination import examination_of
 from sleuth.types import Group
 
 ROOT = Path(__file__).parents[1]

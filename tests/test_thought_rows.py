@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sleuth.build import interleaved, places_in, require_apart, thought_documents
+from sleuth.factories import interleaved, places_in, require_apart, thought_documents
 from sleuth.recipe import HeldOutThoughtsRecipe
 from sleuth.render import Renderer, decode, load_tokenizer
 from sleuth.types import Document, SleuthError, Thought

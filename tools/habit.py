@@ -15,15 +15,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from sleuth.build import load_model, optimisation_of, search_setting
 from sleuth.data.questions import load_questions
-from sleuth.engines.local import LocalEngine
+from sleuth.engines.local.engine import LocalEngine
+from sleuth.evaluation.search_gain import looks
+from sleuth.factories import load_model, optimisation_of, search_setting
 from sleuth.learn.batch import collate, trajectory_row
 from sleuth.learn.policy import Policy
 from sleuth.recipe import SearchEnvRecipe, TrainingRecipe
 from sleuth.render import Renderer
 from sleuth.rollout import Rollout
-from sleuth.stages.gain import looks
 from sleuth.types import Group, SleuthError, Trajectory
 
 QUESTIONS, SAMPLES = 256, 4

@@ -12,7 +12,13 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerFast
 
-from sleuth.build import (
+from sleuth.data.overlap import question_overlap
+from sleuth.data.suites import examined_tasks
+from sleuth.evaluation.evaluate import run_evaluate
+from sleuth.evaluation.reasoning import require_problems, run_reason
+from sleuth.evaluation.thought_probe import require_places, run_probe
+from sleuth.evaluation.win_rate import run_win_rate
+from sleuth.factories import (
     Setting,
     ThoughtSetting,
     context_of,
@@ -25,9 +31,7 @@ from sleuth.build import (
     reward_spec_of,
     setting_of,
 )
-from sleuth.data.overlap import question_overlap
-from sleuth.data.suites import examined_tasks
-from sleuth.learn.reach import Reach
+from sleuth.learn.update_resolution import Reach
 from sleuth.ranks import ALONE, Ranks
 from sleuth.recipe import (
     AnsweredRowsRecipe,
@@ -46,17 +50,13 @@ from sleuth.recipe.warm_start import WarmStartRecipe
 from sleuth.render import Renderer, encode
 from sleuth.runs.memory import peak_memory
 from sleuth.runs.run_folder import RunFolder
-from sleuth.stages.evaluate import run_evaluate
-from sleuth.stages.grpo import run_grpo
-from sleuth.stages.learnable import require_reach
-from sleuth.stages.lesson_rows import answered_tasks, require_texts
-from sleuth.stages.online_dpo import run_online_dpo
-from sleuth.stages.reason import require_problems, run_reason
-from sleuth.stages.stage_run import StageRun
-from sleuth.stages.supervised import run_supervised
-from sleuth.stages.thought_probe import require_places, run_probe
-from sleuth.stages.warm_start import hinted_env, run_warm_start
-from sleuth.stages.win_rate import run_win_rate
+from sleuth.stage_context import StageRun
+from sleuth.training.grpo import run_grpo
+from sleuth.training.online_dpo import run_online_dpo
+from sleuth.training.sft import run_supervised
+from sleuth.training.sft_rows import answered_tasks, require_texts
+from sleuth.training.update_resolution_check import require_reach
+from sleuth.training.warm_start import hinted_env, run_warm_start
 from sleuth.types import SleuthError, Task
 
 LONG_QUESTIONS = 100

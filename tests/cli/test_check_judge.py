@@ -46,7 +46,7 @@ PEOPLE = 8
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ChatServer]:
-    monkeypatch.setattr("sleuth.stages.judge_exam.PEOPLE", PEOPLE)
+    monkeypatch.setattr("sleuth.evaluation.judge_exam.PEOPLE", PEOPLE)
     with ChatServer(answer=honest).running() as server:
         yield server
 

@@ -10,11 +10,11 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from speaking_server import Speaking, speaking
+from emulated_server import Speaking, speaking
 from typer.testing import Result
 from verb import sleuth
 
-from sleuth.build import load_model
+from sleuth.factories import load_model
 
 BASE = Path(__file__).parents[2] / "models" / "tiny-base"
 RECIPE = """
@@ -69,7 +69,7 @@ def test_a_server_that_is_not_there_is_told_beside_the_others(tmp_path: Path, se
 
 
 def test_servers_that_hang_cost_the_time_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sleuth.engines.server.PROBE_SECONDS", 2.0)
+    monkeypatch.setattr("sleuth.engines.remote.server.PROBE_SECONDS", 2.0)
     with ExitStack() as open_:
         mute = [open_.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(4)]
         result = check(tmp_path, "--json", urls=[f"http://127.0.0.1:{one.getsockname()[1]}" for one in mute])

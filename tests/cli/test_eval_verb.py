@@ -13,9 +13,9 @@ from typer.testing import CliRunner, Result
 
 from sleuth.cli.app import app
 from sleuth.dialects import DIALECTS
-from sleuth.engines.local import LocalEngine
+from sleuth.engines.local.engine import LocalEngine
+from sleuth.evaluation.eval_session import examination_of
 from sleuth.runs.protocol import ProtocolCard, text_sha256
-from sleuth.stages.examination import examination_of
 
 BASE = Path(__file__).parents[2] / "models" / "tiny-base"
 PROMPT = "Asked: {question}\n"

@@ -16,7 +16,7 @@ from sleuth.ranks import Ranks
 from sleuth.recipe import load_recipe
 from sleuth.runs.joined_folder import open_on
 from sleuth.runs.rollouts import read_rollouts
-from sleuth.stages import grpo
+from sleuth.training import grpo
 from sleuth.types import Group
 
 

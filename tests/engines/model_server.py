@@ -10,17 +10,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from speaking_server import application
+from emulated_server import application
 from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from sleuth.engines.completions import TOKEN_ID
+from sleuth.engines.remote.completions import TOKEN_ID
 from sleuth.engines.stops import end_tokens
 from sleuth.render import decode
-from sleuth.serve.speak.app import speaking_app, speaking_limits
-from sleuth.serve.speak.writer import Writer
+from sleuth.serve.emulator.app import speaking_app, speaking_limits
+from sleuth.serve.emulator.engine import Writer
 
 WHOLE_SUPPORT = {"top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
 Kind = Literal["SGLang", "vLLM"]

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from sleuth.build import THINK, thought_setting, thought_tokens
 from sleuth.engines.scripted import ScriptedEngine
 from sleuth.envs.thought import thinking_of
+from sleuth.factories import THINK, thought_setting, thought_tokens
 from sleuth.learn.batch import trajectory_row
 from sleuth.recipe import ThoughtEnvRecipe
 from sleuth.render import Renderer, load_tokenizer

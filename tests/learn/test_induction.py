@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from torch import Tensor
 from transformers import Qwen3ForCausalLM
 
-from sleuth.build.models import random_model
+from sleuth.factories.models import random_model
 from sleuth.learn.induction import MATCH
 from sleuth.learn.optim import Optimisation, Optimiser
 from sleuth.recipe.training import InitRecipe

@@ -9,7 +9,7 @@ import pytest
 from told import RECIPES, told, value_at
 
 from sleuth.recipe import load_recipe
-from sleuth.recipe.arms import load_arms
+from sleuth.recipe.sweep import load_arms
 
 SLIME = "slime, examples/search-r1 and its write-up"
 SEARCH_R1 = "Search-R1, scripts v0.2 of arXiv:2503.09516"

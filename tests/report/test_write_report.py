@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from synthetic_run import HOSTILE, write_run
 
-from sleuth.evaluation.intervals import Measured
+from sleuth.metrics.intervals import Measured
 from sleuth.report import write_report
 from sleuth.report.figures import whiskers
 from sleuth.report.run_files import read_run

@@ -21,11 +21,11 @@ from sleuth.envs.refine import RefineEnv
 from sleuth.envs.search import SearchEnv
 from sleuth.recipe.data import AskWith
 from sleuth.render import IncrementalDecoder, Renderer
-from sleuth.serve.agent import Agent
-from sleuth.serve.asked import question_of, refining_of
-from sleuth.serve.chat_app import chat_app
-from sleuth.serve.known_host import LOOPBACK
-from sleuth.serve.limits import conversation_limits
+from sleuth.serve.chat.agent import Agent
+from sleuth.serve.chat.app import chat_app
+from sleuth.serve.chat.message_parsing import question_of, refining_of
+from sleuth.serve.http.known_host import LOOPBACK
+from sleuth.serve.http.limits import conversation_limits
 from sleuth.types import Chunk, Passage, RetrievalFailed, Sampling, Task
 from sleuth.world.tokens import make_tokenizer
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from sleuth.stages.annotate_rubrics import Annotated as Found
-    from sleuth.stages.annotate_thoughts import Thoughtful
+    from sleuth.annotation.rubrics import Annotated as Found
+    from sleuth.annotation.thoughts import Thoughtful
 
 annotate = typer.Typer(help="Data made by a teacher.", no_args_is_help=True, rich_markup_mode=None)
 REASONS = 3  # shown of why rows have no criteria, or texts no thoughts
@@ -39,10 +39,10 @@ def rubrics(
     With a judge, criteria that do not tell the row's own answer from spoiled ones go to a file of their own, beside the
     other. Begun again, it goes on where it ended.
     """
-    from sleuth.build import judge_of, rubric_writer_of
+    from sleuth.annotation.rubrics import annotate_rubrics
     from sleuth.cli.watching import watched
+    from sleuth.factories import judge_of, rubric_writer_of
     from sleuth.recipe.parts import load_judge, load_teacher
-    from sleuth.stages.annotate_rubrics import annotate_rubrics
 
     tries = judge_of(load_judge(judge)).judge if judge is not None else None
     writer = rubric_writer_of(load_teacher(teacher))
@@ -88,13 +88,13 @@ def thoughts(
     Thoughts of a source stay where they make the text behind them likelier, to the model that is to be taught, than an
     empty thought and than sentences that fit any text. A card is written beside the rows.
     """
-    from sleuth.build import load_model, thought_writer_of
+    from sleuth.annotation.thoughts import annotate_thoughts
     from sleuth.cli.watching import watched
+    from sleuth.evaluation.thought_figures import Scorer
+    from sleuth.factories import load_model, thought_writer_of
     from sleuth.recipe.parts import load_teacher
     from sleuth.recipe.text import text_recipe
     from sleuth.render import Renderer
-    from sleuth.stages.annotate_thoughts import annotate_thoughts
-    from sleuth.stages.thought_figures import Scorer
 
     asked = text_recipe(texts, tokens=tokens, part=part, limit=limit)
     writer = thought_writer_of(load_teacher(teacher))

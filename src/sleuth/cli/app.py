@@ -8,7 +8,6 @@ import typer
 from typer.core import TyperGroup
 
 from sleuth.cli.annotate import annotate
-from sleuth.cli.arms import arms
 from sleuth.cli.check import check
 from sleuth.cli.compare import compare
 from sleuth.cli.eval import evaluate
@@ -24,6 +23,7 @@ from sleuth.cli.retriever import retriever
 from sleuth.cli.search import search
 from sleuth.cli.serve import serve
 from sleuth.cli.statuses import FAILED, INTERRUPTED, WRONG_INPUT
+from sleuth.cli.sweep import arms
 from sleuth.cli.train import train
 from sleuth.cli.world import world
 from sleuth.types import RetrievalFailed, SleuthError

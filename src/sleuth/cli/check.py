@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sleuth.cli.check_arms import check_arms
 from sleuth.cli.check_data import check_data, is_data
 from sleuth.cli.check_judge import check_judge
 from sleuth.cli.check_recipe import check_recipe
 from sleuth.cli.check_scorer import check_scorer
+from sleuth.cli.check_sweep import check_arms
 from sleuth.cli.check_text import check_text
 from sleuth.types import SleuthError
 
@@ -93,13 +93,13 @@ def check(
 
 
 def _holds_text(what: Path) -> bool:
-    from sleuth.evaluation.text_check import holds_text
+    from sleuth.metrics.text_check import holds_text
 
     return holds_text(what)
 
 
 def _has_arms(what: Path) -> bool:
-    from sleuth.recipe.arms import has_arms
+    from sleuth.recipe.sweep import has_arms
 
     return has_arms(what)
 

@@ -13,7 +13,7 @@ import typer
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
-    from sleuth.evaluation.data_check import DataReport, Findings
+    from sleuth.metrics.data_check import DataReport, Findings
 
 
 def is_data(what: Path) -> bool:
@@ -28,7 +28,7 @@ def is_data(what: Path) -> bool:
 def check_data(what: Path, against: Path | None, as_json: bool) -> None:
     """Print what was found; raises SleuthError where a run would refuse the data."""
     from sleuth.cli.watching import counted
-    from sleuth.evaluation import data_check
+    from sleuth.metrics import data_check
 
     found = data_check.check_data(what, against, counted(f"check {what}"))
     if as_json:

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from sleuth.evaluation.exam_card import ExamCard
-    from sleuth.evaluation.intervals import Measured
+    from sleuth.metrics.exam_card import ExamCard
+    from sleuth.metrics.intervals import Measured
 
 
 def check_judge(file: Path, as_json: bool) -> None:
     """Examine the judge of a file on questions with known answers and print its card; exit status 1 where it fails."""
-    from sleuth.build import judge_of
     from sleuth.cli.watching import watched
+    from sleuth.evaluation.judge_exam import take_exam
+    from sleuth.factories import judge_of
     from sleuth.recipe.parts import load_judge
-    from sleuth.stages.judge_exam import take_exam
 
     recipe = load_judge(file)
     opened = judge_of(recipe)

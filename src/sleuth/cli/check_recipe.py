@@ -16,7 +16,7 @@ def check_recipe(path: Path, as_json: bool, *, weights: bool) -> None:
     """Raises SleuthError where something is missing or does not fit; for a pool, after every server was told of."""
     from sleuth.pipeline import require_inputs
     from sleuth.recipe import TrainingRecipe, load_recipe
-    from sleuth.stages.pool_check import hand_out, pool_findings, pooled_stages, unhealthy
+    from sleuth.training.server_pool_check import hand_out, pool_findings, pooled_stages, unhealthy
 
     recipe = load_recipe(path)
     require_inputs(recipe)

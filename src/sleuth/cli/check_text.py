@@ -13,13 +13,13 @@ from sleuth.cli.check_data import print_findings, print_sources
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
-    from sleuth.evaluation.text_check import TextReport
+    from sleuth.metrics.text_check import TextReport
 
 
 def check_text(what: Path, against: Path | None, as_json: bool) -> None:
     """Print what was found; raises SleuthError where a run would refuse the texts."""
     from sleuth.cli.watching import counted
-    from sleuth.evaluation import text_check
+    from sleuth.metrics import text_check
 
     found = text_check.check_text(what, against, counted(f"check {what}"))
     if as_json:

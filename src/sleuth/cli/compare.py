@@ -14,8 +14,8 @@ from sleuth.types import SleuthError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from sleuth.evaluation.arms import Difference
-    from sleuth.evaluation.intervals import Measured
+    from sleuth.metrics.arms import Difference
+    from sleuth.metrics.intervals import Measured
     from sleuth.report.comparison import Comparison
     from sleuth.report.matching import Pair
 
@@ -117,7 +117,7 @@ def _figures(comparison: Comparison, names: list[str], pair: Pair | None, narrow
 def _modes(comparison: Comparison) -> Table:
     from rich.markup import escape
 
-    from sleuth.evaluation.failures import MODES
+    from sleuth.metrics.failures import MODES
 
     table = _table("what became of the questions")
     for name in comparison.names:

@@ -30,8 +30,8 @@ from sleuth.cli.out_file import require_file
 from sleuth.types import Episode, Score, SleuthError, Task
 
 if TYPE_CHECKING:
+    from sleuth.evaluation.eval_session import Examination
     from sleuth.recipe.data import AskWith
-    from sleuth.stages.examination import Examination
 
     Examine = Callable[[Sequence[Task]], tuple[Examination, list[str]]]
     """A checkpoint as the options say, for these tasks, and what is to be said of that."""
@@ -77,7 +77,7 @@ def evaluate(
     _require_one(typed, questions, suite, rows)
     _require_servers(engine, served_as, dtype, index, retriever or [])
 
-    from sleuth.stages.examination import examination_of
+    from sleuth.evaluation.eval_session import examination_of
 
     examine = partial(
         examination_of,
@@ -103,7 +103,7 @@ def evaluate(
     assert questions is not None
     answered, examination = _ask_questions(examine, model, questions, limit, ask_with, out=out, as_json=as_json)
     if rows is not None:
-        from sleuth.stages.keep_rows import keep_rows
+        from sleuth.annotation.keep_rows import keep_rows
 
         kept = keep_rows(rows, answered, examination, model=model, questions=str(questions), bar=accept)
         typer.echo(kept, err=True)
@@ -111,7 +111,7 @@ def evaluate(
 
 def _refined(examine: Examine, refiner: str, dtype: str | None, tasks: Sequence[Task]) -> tuple[Examination, list[str]]:
     """The agent, with a refiner between it and what it searches."""
-    from sleuth.stages.refined_search import with_refiner
+    from sleuth.evaluation.refined_search import with_refiner
 
     examination, notes = examine(tasks)
     refined, more = with_refiner(examination, refiner, dtype=dtype)
@@ -129,7 +129,7 @@ def _ask_suite(
     as_json: bool,
 ) -> None:
     from sleuth.data.suites import load_suite
-    from sleuth.stages.evaluate import ask_suite
+    from sleuth.evaluation.evaluate import ask_suite
 
     if ask_with == "prompt":
         raise SleuthError("--ask-with prompt is for --questions: the sets of a suite bring questions alone")
@@ -149,7 +149,7 @@ def _ask_questions(
     as_json: bool,
 ) -> tuple[list[tuple[Episode, Score]], Examination]:
     from sleuth.data.questions import load_questions
-    from sleuth.stages.evaluate import evaluation
+    from sleuth.evaluation.evaluate import evaluation
 
     tasks = load_questions(questions, with_prompt=(ask_with or _trained_with(model)) == "prompt")[:limit]
     examination = _examined(examine, tasks, (), out)
@@ -205,7 +205,7 @@ def _require_servers(
 
 def _tell(contents: dict[str, Any], out: Path | None, as_json: bool) -> None:
     """What was found, but for the records: a line, a table, or a table of sets. All of it is written to `out`."""
-    from sleuth.stages.eval_file import write_eval
+    from sleuth.runs.eval_file import write_eval
 
     if out is not None:
         write_eval(out, contents)

@@ -14,10 +14,10 @@ from sleuth.cli.recipe_stage import read_stage
 
 def evaluate_reasoning(model: str, recipe: Path, out: Path | None, as_json: bool) -> None:
     """Print the figures of the first `reason` stage of a recipe for `model`, set by set and their means."""
+    from sleuth.evaluation.named_model import load_named
+    from sleuth.evaluation.reasoning import reasoned, require_problems
     from sleuth.recipe import ReasonRecipe
-    from sleuth.stages.eval_file import write_eval
-    from sleuth.stages.named_model import load_named
-    from sleuth.stages.reason import reasoned, require_problems
+    from sleuth.runs.eval_file import write_eval
 
     resolved, stage = read_stage(recipe, ReasonRecipe, "ask as")
     if out is not None:

@@ -18,11 +18,11 @@ from sleuth.types import SleuthError
 def evaluate_win_rate(model: str, recipe: Path, against: str | None, out: Path | None, as_json: bool) -> None:
     """Print the figures of the first `win_rate` stage of a recipe for `model` against another one: `against`, or the
     stage's own, or the model that the recipe begins with."""
-    from sleuth.build import Bench, require_pools
+    from sleuth.evaluation.named_model import load_named
+    from sleuth.evaluation.win_rate import compare_writers
+    from sleuth.factories import Bench, require_pools
     from sleuth.recipe import WinRateRecipe
-    from sleuth.stages.eval_file import write_eval
-    from sleuth.stages.named_model import load_named
-    from sleuth.stages.win_rate import compare_writers
+    from sleuth.runs.eval_file import write_eval
 
     resolved, stage = read_stage(recipe, WinRateRecipe, "compare as")
     other = against or stage.against or resolved.model

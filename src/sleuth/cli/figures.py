@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sleuth.evaluation.intervals import Measured
+    from sleuth.metrics.intervals import Measured
 
 
 def measured_in(contents: Mapping[str, Any]) -> dict[str, Measured]:
     """What was measured among the contents of an evaluation file, by name."""
-    from sleuth.evaluation.intervals import Measured
+    from sleuth.metrics.intervals import Measured
 
     figures = {name: value for name, value in contents.items() if isinstance(value, dict) and "low" in value}
     return {name: Measured(**figure) for name, figure in figures.items()}

@@ -16,7 +16,7 @@ from sleuth.cli.out_file import require_file
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
-    from sleuth.evaluation.intervals import Measured
+    from sleuth.metrics.intervals import Measured
 
 QUESTIONS = 200
 ARMS = {"em": "EM", "em_one_hop": "one hop", "em_two_hop": "two hops", "difference": "difference"}
@@ -63,12 +63,12 @@ def probe(
         return probe_thoughts(model, thoughts, limit, out, as_json)
     if questions is None:
         raise SleuthError("name --questions FILE, with --index DIR unless it refines, or --thoughts RECIPE")
-    from sleuth.build import RefineSetting, SearchSetting
     from sleuth.data.questions import load_questions
-    from sleuth.stages.eval_file import write_eval
-    from sleuth.stages.examination import examination_of
-    from sleuth.stages.probe import MARGIN
-    from sleuth.stages.probe import probe as probed
+    from sleuth.evaluation.eval_session import examination_of
+    from sleuth.evaluation.probe import MARGIN
+    from sleuth.evaluation.probe import probe as probed
+    from sleuth.factories import RefineSetting, SearchSetting
+    from sleuth.runs.eval_file import write_eval
 
     tasks = load_questions(questions)[: limit or QUESTIONS]
     examination, notes = examination_of(model, tasks, index=index, dialect=dialect, prompt=prompt)

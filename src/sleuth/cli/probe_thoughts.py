@@ -19,12 +19,12 @@ ARMS = ("sampled", "blank", "generic", "swapped", "within", "teacher")
 def probe_thoughts(model: str, recipe: Path, limit: int | None, out: Path | None, as_json: bool) -> None:
     """Print the figures of the first `probe` stage of a recipe for `model`, and leave the certificate in its folder.
     `limit` takes fewer places than the recipe does."""
-    from sleuth.build import Bench
+    from sleuth.evaluation.certificate import write_certificate
+    from sleuth.evaluation.named_model import load_named
+    from sleuth.evaluation.thought_probe import probed, require_places
+    from sleuth.factories import Bench
     from sleuth.recipe import ProbeRecipe
-    from sleuth.stages.certificate import write_certificate
-    from sleuth.stages.eval_file import write_eval
-    from sleuth.stages.named_model import load_named
-    from sleuth.stages.thought_probe import probed, require_places
+    from sleuth.runs.eval_file import write_eval
 
     resolved, stage = read_stage(recipe, ProbeRecipe, "probe as")
     if limit is not None:

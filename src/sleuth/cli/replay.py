@@ -31,7 +31,7 @@ def replay(
     from sleuth.recipe import load_recipe
     from sleuth.recipe.grpo import GrpoRecipe
     from sleuth.runs.run_folder import RunFolder
-    from sleuth.stages.replay import replay as replayed
+    from sleuth.training.replay import replay as replayed
 
     folder = RunFolder.look(run)
     changed = load_recipe(run / "recipe.toml", overrides or ())

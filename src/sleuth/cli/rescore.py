@@ -11,8 +11,8 @@ import typer
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
-    from sleuth.evaluation.intervals import Measured
-    from sleuth.stages.rescoring import Rescored
+    from sleuth.metrics.intervals import Measured
+    from sleuth.training.rescoring import Rescored
 
 
 def rescore(
@@ -32,7 +32,7 @@ def rescore(
     from sleuth.recipe.grpo import GrpoRecipe
     from sleuth.recipe.parts import load_rewards
     from sleuth.runs.run_folder import RunFolder
-    from sleuth.stages.rescoring import rescore as rescored
+    from sleuth.training.rescoring import rescore as rescored
 
     rewards = load_rewards(reward)
     folder = RunFolder.look(run)

@@ -21,9 +21,9 @@ def retriever(
 
     POST /retrieve, POST /batch_search; GET /health, /metrics, /openapi.json.
     """
-    from sleuth.serve.limits import Limits
-    from sleuth.serve.opening import Opening
-    from sleuth.serve.retriever_app import retriever_app
+    from sleuth.serve.http.limits import Limits
+    from sleuth.serve.retriever.app import retriever_app
+    from sleuth.serve.retriever.opening import Opening
 
     opening = Opening(folder)
     listening = listen(host, port)

@@ -15,7 +15,7 @@ from sleuth.cli.figures import print_figures
 from sleuth.types import Passage, Retriever, SleuthError
 
 if TYPE_CHECKING:
-    from sleuth.evaluation.intervals import Measured
+    from sleuth.metrics.intervals import Measured
 
 
 def search(
@@ -55,7 +55,7 @@ def _recall_by_kind(index: Retriever, questions: Path, k: int) -> dict[str, Meas
     """Recall of all questions, then of each kind where there are several."""
     from sleuth.cli.watching import watched
     from sleuth.data.questions import load_questions
-    from sleuth.evaluation.metrics import recall_at_k
+    from sleuth.metrics.metrics import recall_at_k
 
     tasks = [task for task in load_questions(questions) if task.gold_passages]
     if not tasks:

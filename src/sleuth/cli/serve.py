@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from sleuth.cli.emulate import speak as serve_as
 from sleuth.cli.listening import address_of, listen, run, server_of
 from sleuth.cli.modes import Mode
 from sleuth.cli.options import ContextTokens, Dialect, ForcedSearch, Index, Precision, Prompt, PromptRole
-from sleuth.cli.speak import speak as serve_as
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
-    from sleuth.stages.examination import Examination
+    from sleuth.evaluation.eval_session import Examination
 
 SERVED = frozenset({"port", "host", "name", "slots", "waiting", "max_seconds", "context", "dtype"})
 AGENT = Mode(
@@ -88,7 +88,7 @@ def serve(
             logprobs=logprobs,
         )
 
-    from sleuth.stages.examination import examination_of
+    from sleuth.evaluation.eval_session import examination_of
 
     examination, notes = examination_of(
         model,
@@ -122,10 +122,10 @@ def _serve_agent(
     slots: int,
 ) -> None:
     """Serve until told to stop."""
-    from sleuth.serve.agent import agent_of
-    from sleuth.serve.chat_app import chat_app
-    from sleuth.serve.known_host import known_names
-    from sleuth.serve.limits import conversation_limits
+    from sleuth.serve.chat.agent import agent_of
+    from sleuth.serve.chat.app import chat_app
+    from sleuth.serve.http.known_host import known_names
+    from sleuth.serve.http.limits import conversation_limits
 
     names = known_names(host)
     if names is None:

@@ -1,1 +1,1 @@
-"""Who writes the next tokens: `local` in this process, `http` on a server, `scripted` for tests."""
+"""Who writes the next tokens: `local` in this process, `remote` on servers, `scripted` for tests."""

@@ -1,1 +1,1 @@
-"""Figures of finished episodes, each with its interval."""
+"""Models measured as they stand: sessions, suites, win rate, reasoning and probes. Nothing here trains."""

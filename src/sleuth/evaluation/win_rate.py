@@ -1,55 +1,145 @@
-"""Which of two models answers better, by a judge's verdicts on pairs of their answers."""
+"""Which of two models continues held-out texts better: one continuation of each prefix by each, side by side."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Hashable, Sequence
-from dataclasses import asdict, dataclass
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from sleuth.evaluation.intervals import Measured, share
-from sleuth.evaluation.significance import mcnemar
-from sleuth.types import Verdict
+from sleuth.engines.local.engine import LocalEngine
+from sleuth.evaluation.candidate_pools import continuations
+from sleuth.evaluation.named_model import NamedModel, load_named
+from sleuth.factories import Bench, excerpts_of, pair_judge_of, shown_to
+from sleuth.judges.ending import ends_right
+from sleuth.metrics.intervals import paired_bootstrap, share
+from sleuth.metrics.win_rate import win_rate
+from sleuth.recipe.preference import WinRateRecipe
+from sleuth.rewards.preference.candidate import written
+from sleuth.rewards.preference.pairwise import BETTER
+from sleuth.runs.eval_file import read_eval, write_eval
+from sleuth.runs.progress import ProgressBar
+from sleuth.stage_context import StageRun
+from sleuth.types import Pair, Sampling, Segment, SleuthError, Task, Verdict
+
+AT_ONCE = 64
+"""Prefixes that are continued between two steps of the progress bar."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WinRate:
-    """Of n tasks: `wins`, `ties` and `losses` of the first side, and those without a verdict. `rate` is the share of
-    wins with ties as halves; `p` is that of the sign test, which leaves ties out.
+def run_win_rate(stage: WinRateRecipe, run: StageRun) -> Path:
+    """Write `eval/NAME.json`, unless it is there already, of these very models; the model goes on as it came."""
+    against = stage.against or run.recipe.model
+    if not against:
+        raise SleuthError(
+            f"stage.{run.index}.against is missing: the recipe begins with random weights, and there is no other model "
+            "to compare with; name a checkpoint"
+        )
+    file = run.folder.eval / f"{stage.name}.json"
+    if read_eval(file, model=run.model, against=against) is not None:
+        return Path(run.model)
+    with Bench(run.folder.verdicts) as bench:
+        ours, theirs = (load_named(name, run.recipe) for name in (run.model, against))
+        with run.folder.costing(stage.name, "asking"):
+            contents = compare_writers(stage, ours, theirs, bench, seed=run.recipe.seed)
+    contents = {"name": stage.name, **contents}
+    run.folder.backlog.write(f"the win rate {stage.name}", lambda: write_eval(file, contents))
+    return Path(run.model)
 
-    `WinRate(rate=Measured(value=0.7, ...), wins=6, ties=2, losses=2, missing=1, p=0.289)`.
+
+def compare_writers(
+    stage: WinRateRecipe, ours: NamedModel, theirs: NamedModel, bench: Bench, *, seed: int = 0
+) -> dict[str, Any]:
+    """The contents of the file: the win rate of ours with its interval and the sign test, what became of the pairs,
+    and every pair. `right` is the share of ours that end right, where the texts say what a right ending names, and
+    `right_gain` the paired difference.
+
+    Both models see the same tokens. Raises SleuthError where their tokenizers cut the texts differently.
     """
+    tasks = excerpts_of(stage.data, ours.tokenizer).tasks
+    if ours.tokenizer.get_vocab() != theirs.tokenizer.get_vocab():
+        raise SleuthError(
+            f"{ours.name} and {theirs.name} have different tokenizers: their prefixes would not be the same"
+        )
+    own, others = (_continued(writer, stage, tasks, seed) for writer in (ours, theirs))
+    both = list(zip(own, others, strict=True))
+    texts = [(one.text, other.text) for one, other in both]
+    shown = shown_to(stage.judge)
+    pairs = [
+        Pair(question=task.question, first=one, second=other, evidence=shown(task), criterion=BETTER)
+        for task, (one, other) in zip(tasks, texts, strict=True)
+    ]
+    verdicts = _verdicts(stage, pairs, bench)
+    found = win_rate(verdicts)
+    counts = found.as_json()
+    return {
+        "model": ours.name,
+        "against": theirs.name,
+        "win_rate": counts.pop("rate"),
+        "no_verdict": counts.pop("missing"),
+        **counts,
+        **_endings(tasks, texts),
+        "temperature": stage.temperature,
+        "judged_by": stage.judge.model_dump(mode="json", exclude_none=True),
+        "orders": stage.orders,
+        "figures_of_judge": bench.figures(),
+        "records": [
+            _record(task, *of_task, verdict) for task, of_task, verdict in zip(tasks, both, verdicts, strict=True)
+        ],
+    }
 
-    rate: Measured
-    wins: int
-    ties: int
-    losses: int
-    missing: int
-    p: float
 
-    def as_json(self) -> dict[str, Any]:
-        """The record as an object."""
-        return asdict(self)
-
-
-def win_rate(verdicts: Sequence[Verdict], tasks: Sequence[Hashable] | None = None) -> WinRate:
-    """How often the first of each pair is better. `tasks` says which pairs are about the same task: their scores are
-    averaged first, and a task counts once, a win where its mean is above one half. Without it each pair is its own.
-
-    A missing or invalid verdict is left out and never a loss; a task is missing where none of its pairs has one.
-    """
-    named = range(len(verdicts)) if tasks is None else tasks
-    scores: dict[Hashable, list[float]] = {task: [] for task in named}
-    for task, verdict in zip(named, verdicts, strict=True):
-        if verdict.score is not None:
-            scores[task].append(verdict.score)
-    means = [sum(known) / len(known) for known in scores.values() if known]
-    sides = Counter((mean > 0.5) - (mean < 0.5) for mean in means)
-    return WinRate(
-        rate=share(means),
-        wins=sides[1],
-        ties=sides[0],
-        losses=sides[-1],
-        missing=len(scores) - len(means),
-        p=mcnemar(sides[1], sides[-1]),
+def _continued(writer: NamedModel, stage: WinRateRecipe, tasks: Sequence[Task], seed: int) -> list[Segment]:
+    """One continuation of each; whoever writes, the draws have the same keys."""
+    window = stage.data.prefix_tokens + stage.data.suffix_tokens
+    engine = LocalEngine(writer.model, writer.tokenizer, slots=stage.slots, context=window)
+    sampling = Sampling(
+        max_tokens=stage.data.suffix_tokens, temperature=stage.temperature, stops=stage.stops, key=(seed,)
     )
+
+    async def some(first: int) -> list[Segment]:
+        found = await continuations(tasks[first : first + AT_ONCE], engine, sampling, samples=1, first_prompt=first)
+        return [written(episode) for [episode] in found]
+
+    segments: list[Segment] = []
+    with ProgressBar(f"continue with {Path(writer.name).name}", len(tasks)) as bar:
+        for first in range(0, len(tasks), AT_ONCE):
+            segments += asyncio.run(some(first))
+            bar.advance(min(AT_ONCE, len(tasks) - first))
+    return segments
+
+
+def _verdicts(stage: WinRateRecipe, pairs: Sequence[Pair], bench: Bench) -> list[Verdict]:
+    """Equal texts tie, and nobody is asked about them."""
+    differing = [pair for pair in pairs if pair.first != pair.second]
+    judged = iter(asyncio.run(pair_judge_of(stage, bench).compare(differing)) if differing else [])
+    same = Verdict(score=0.5, reason="both wrote the same")
+    return [same if pair.first == pair.second else next(judged) for pair in pairs]
+
+
+def _endings(tasks: Sequence[Task], texts: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """How many end right, where that can be known."""
+    if not all(task.golden_answers for task in tasks):
+        return {}
+    ours, theirs = (
+        [float(ends_right(both[side], task.golden_answers)) for task, both in zip(tasks, texts, strict=True)]
+        for side in (0, 1)
+    )
+    return {
+        "right": share(ours).as_json(),
+        "right_against": share(theirs).as_json(),
+        "right_gain": paired_bootstrap(ours, theirs).as_json(),
+    }
+
+
+def _record(task: Task, ours: Segment, theirs: Segment, verdict: Verdict) -> dict[str, Any]:
+    return {
+        "id": task.id,
+        "question": task.question,
+        "reference": task.reference,
+        "golden_answers": list(task.golden_answers),
+        "ours": ours.text,
+        "theirs": theirs.text,
+        "tokens": len(ours.tokens) + len(theirs.tokens),
+        "score": verdict.score,
+        "reason": verdict.reason,
+    }

@@ -18,8 +18,8 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 from transformers import AttentionInterface
 
+from sleuth.learn.activation_boundary import Cut
 from sleuth.learn.blocks import Block, narrowed, tree_blocks
-from sleuth.learn.cut import Cut
 from sleuth.learn.prefix_tree import PrefixTree
 from sleuth.types import SleuthError
 

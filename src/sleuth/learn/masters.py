@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from sleuth.learn.limb_loss import add_gradients
+from sleuth.learn.chunked_loss import add_gradients
 from sleuth.learn.logprobs import token_logprobs, token_loss
 from sleuth.learn.prefix_tree import Pack
 from sleuth.learn.targets import PassFigures, TokenLoss

@@ -18,7 +18,6 @@ from transformers import PreTrainedModel
 
 from sleuth.learn import losses
 from sleuth.learn.batch import Batch
-from sleuth.learn.dealing import deal
 from sleuth.learn.dpo import PAIR, dpo_objective
 from sleuth.learn.heap import keep_freed_memory, return_freed_memory
 from sleuth.learn.logprobs import tree_attention
@@ -26,6 +25,7 @@ from sleuth.learn.masters import Holding, MasterWeights
 from sleuth.learn.objective import PolicyLoss, policy_objective
 from sleuth.learn.optim import Optimisation, Optimiser
 from sleuth.learn.prefix_tree import Pack, pack, packed
+from sleuth.learn.rank_sharding import deal
 from sleuth.learn.targets import PassFigures, TokenLoss
 from sleuth.types import SleuthError
 

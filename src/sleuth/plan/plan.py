@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any
 
-from sleuth.build import continuation_judges_in, judges_in
+from sleuth.factories import continuation_judges_in, judges_in
 from sleuth.plan.memory import RankMemory, rank_memory
 from sleuth.plan.probe import Probe
 from sleuth.recipe import (
@@ -22,7 +22,7 @@ from sleuth.recipe import (
     WinRateRecipe,
 )
 from sleuth.recipe.judges import HttpJudgeRecipe, LexicalJudgeRecipe
-from sleuth.stages.training import saves_at
+from sleuth.training.loop import saves_at
 
 WARM_UP = 1
 """The first step of a process loads code and grows the heap: it does not count where there are others."""

@@ -8,11 +8,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from sleuth.evaluation.arms import Difference, difference, level
-from sleuth.evaluation.intervals import UNMEASURED, Measured
-from sleuth.evaluation.paired import FIGURES, MEANS, Evaluation, Record, by_question, question_value
-from sleuth.evaluation.power import clusters_for_difference
-from sleuth.recipe.arms import ArmsRecipe, ArmTableRecipe
+from sleuth.metrics.arms import Difference, difference, level
+from sleuth.metrics.intervals import UNMEASURED, Measured
+from sleuth.metrics.paired import FIGURES, MEANS, Evaluation, Record, by_question, question_value
+from sleuth.metrics.power import clusters_for_difference
+from sleuth.recipe.sweep import ArmsRecipe, ArmTableRecipe
 from sleuth.report.figures import measured_of
 from sleuth.report.run_files import read_object
 from sleuth.runs.metrics import MetricsFile
@@ -53,7 +53,7 @@ def arm_folder(root: Path, seed: int, arm: str) -> Path:
 
 def arm_table(recipe: ArmsRecipe, root: Path) -> list[ArmRow]:
     """A row for every arm that was measured with one of the seeds. Levels and differences are over texts and, where
-    there are several seeds, over these too, as in `sleuth.evaluation.arms`. Differences are paired by text and seed:
+    there are several seeds, over these too, as in `sleuth.metrics.arms`. Differences are paired by text and seed:
     arms have their beginnings in common. A figure that no text has by itself is the mean of the seeds, with an interval
     over them. Raises SleuthError for a figure that nothing has."""
     wanted = recipe.table

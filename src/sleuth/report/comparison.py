@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
-from sleuth.evaluation.arms import Difference, difference, level
-from sleuth.evaluation.failures import Mode, mode_counts, transitions
-from sleuth.evaluation.intervals import Measured
-from sleuth.evaluation.paired import FIGURES, MEANS, question_means, side_of_zero
+from sleuth.metrics.arms import Difference, difference, level
+from sleuth.metrics.failures import Mode, mode_counts, transitions
+from sleuth.metrics.intervals import Measured
+from sleuth.metrics.paired import FIGURES, MEANS, question_means, side_of_zero
 from sleuth.report.arms import Arm
+from sleuth.report.comparison_notes import notes, protocol_sentences, recipe_differences
 from sleuth.report.matching import Matched, Pair, match
-from sleuth.report.told_apart import notes, protocol_sentences, recipe_differences
 
 Table = Mapping[Mode, Mapping[Mode, int]]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from sleuth.evaluation.failures import MODES
-from sleuth.evaluation.paired import side_of_zero
+from sleuth.metrics.failures import MODES
+from sleuth.metrics.paired import side_of_zero
 from sleuth.report.comparison import Comparison
 from sleuth.report.figures import DECIMALS, LABELS, whiskers
 from sleuth.report.matched_curves import Arms, matched_charts

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from sleuth.evaluation.intervals import Measured
-from sleuth.evaluation.paired import Evaluation, mean_difference, records_of, side_of_zero
+from sleuth.metrics.intervals import Measured
+from sleuth.metrics.paired import Evaluation, mean_difference, records_of, side_of_zero
 from sleuth.report.axes import Scale, round_domain
 from sleuth.report.run_files import BASE, TRAINED
 

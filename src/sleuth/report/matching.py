@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from sleuth.evaluation.paired import Record, by_question, paired_records
+from sleuth.metrics.paired import Record, by_question, paired_records
 from sleuth.report.arms import Arm
 from sleuth.types import SleuthError
 

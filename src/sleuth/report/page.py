@@ -12,7 +12,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from sleuth.evaluation.paired import paired_records, records_of
+from sleuth.metrics.paired import paired_records, records_of
 from sleuth.report.axes import number, signed
 from sleuth.report.curves import HEIGHT, WIDTH, charts_of, smoothing, stages_of
 from sleuth.report.figures import arms_of, figure_rows, outcome_table

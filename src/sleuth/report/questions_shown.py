@@ -6,8 +6,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from sleuth.evaluation.failures import MODES, failure_mode
-from sleuth.evaluation.paired import Record
+from sleuth.metrics.failures import MODES, failure_mode
+from sleuth.metrics.paired import Record
 from sleuth.report.rollouts_shown import evenly
 from sleuth.report.transcripts import TextPool, action_view, segment_view
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 
-from sleuth.evaluation.intervals import Measured
-from sleuth.evaluation.paired import Evaluation, mean_difference, records_of, side_of_zero
+from sleuth.metrics.intervals import Measured
+from sleuth.metrics.paired import Evaluation, mean_difference, records_of, side_of_zero
 from sleuth.report.figures import measured_of
 from sleuth.report.run_files import BASE, TRAINED
 

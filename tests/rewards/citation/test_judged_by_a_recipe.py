@@ -10,8 +10,8 @@ import pytest
 from chat_server import MODEL, ChatServer, part, says, scored
 from refined import BORN, refined
 
-from sleuth.build import Bench, require_judges, reward_of, reward_spec_of
 from sleuth.dialects.refine import REFINERS
+from sleuth.factories import Bench, require_judges, reward_of, reward_spec_of
 from sleuth.recipe.rewards import CitationRecipe
 from sleuth.types import Group, Score, SleuthError
 

@@ -1,0 +1,1 @@
+"""Rows made by teachers: rubrics, thoughts, and rows to refine."""

@@ -1,0 +1,185 @@
+"""Criteria for each question of a file, written by a teacher and kept where they tell a good answer from worse ones."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sleuth.data.questions import task_from_row
+from sleuth.data.rows import Row, read_rows
+from sleuth.judges.forms import NotAVerdictError
+from sleuth.judges.pool import NoAnswerError
+from sleuth.judges.rubric_writer import KINDS, RubricWriter
+from sleuth.metrics.intervals import Measured, share
+from sleuth.rewards.rubric.aggregation import mean_flipped
+from sleuth.rewards.rubric.spoiled import WAYS, spoiled
+from sleuth.runs.atomic import write_text
+from sleuth.types import Case, Judge, Rubric, SleuthError, Task
+
+ANSWER_TAG = re.compile(r"</?answer>")
+KEY = "rubrics_of"
+"""Under which a row that was written names its question: rows of some layouts have no id but their place."""
+LEAST = 0.5
+"""Of the spoiled answers, the share that criteria must find worse than the good one, or they are left out."""
+
+Separation = Mapping[str, bool]
+"""By the way in which a good answer was spoiled: whether the criteria found it worse."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Annotated:
+    """What became of the rows of a file: `kept` with new criteria, `left_out` because these do not tell a good answer
+    from a spoiled one, `known` from before; and those without, by the `reasons`. `separated` has the rows of this time
+    that were checked."""
+
+    kept: int = 0
+    left_out: int = 0
+    known: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)
+    separated: list[Separation] = field(default_factory=list)
+
+    def shares(self) -> dict[str, Measured]:
+        """By the way of spoiling, of the good answers those that were found better."""
+        return {
+            way: share([float(found[way]) for found in self.separated if way in found])
+            for way in WAYS
+            if any(way in found for found in self.separated)
+        }
+
+    def as_json(self) -> dict[str, Any]:
+        """The record as plain values."""
+        return {
+            "kept": self.kept,
+            "left_out": self.left_out,
+            "known": self.known,
+            "without": dict(self.reasons),
+            "separated": {way: found.as_json() for way, found in self.shares().items()},
+        }
+
+
+def annotate_rubrics(
+    data: Path,
+    out: Path,
+    writer: RubricWriter,
+    judge: Judge | None,
+    *,
+    limit: int | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Annotated:
+    """Write the rows of `data` to `out` (.jsonl) with criteria of a teacher's, each row as it comes; rows that are
+    there already are not asked about again, and those that got none are when the same is begun again.
+
+    With a `judge`, criteria are tried on the row's own answer and on spoiled ones: those that find less than `LEAST` of
+    these worse go to a file beside `out`. A row that the judge has no verdict on is asked about again another time.
+    Raises SleuthError for a malformed row, for an `out` that is something else, and where there is a judge and no row
+    has an answer.
+    """
+    if not out.name.endswith(".jsonl"):
+        raise SleuthError(f"--out {out}: should end in .jsonl")
+    rows = _tasks(data)[:limit]
+    repeated = [id_ for id_, times in Counter(task.id for _, task in rows).items() if times > 1]
+    if repeated:
+        raise SleuthError(f"{data}: id {repeated[0]!r} is used by several rows; ids should be unique")
+    if judge is not None and not any(task.reference for _, task in rows):
+        raise SleuthError(f"{data}: no row has an `answer`, so that no judge can try criteria on it; leave out --judge")
+    beside = out.with_name(out.name.removesuffix(".jsonl") + ".left_out.jsonl")
+    done = _written(out) | _written(beside)
+    due = [(row, task) for row, task in rows if task.id not in done]
+    found = Annotated(known=len(rows) - len(due))
+    answers = [task.reference for _, task in rows if task.reference]
+
+    async def one(row: Row, task: Task) -> None:
+        try:
+            rubrics = await writer.write(task)
+            separation = await _separation(task, rubrics, _other(task, answers), judge)
+        except (NoAnswerError, NotAVerdictError) as error:
+            found.reasons[str(error)] += 1
+        else:
+            found.separated += [separation] if separation else []
+            separates = not separation or sum(separation.values()) >= LEAST * len(separation)
+            found.kept, found.left_out = found.kept + separates, found.left_out + (not separates)
+            _append(out if separates else beside, row, task, rubrics, separation)
+        progress(found.kept + found.left_out + found.reasons.total(), len(due))
+
+    async def every() -> None:
+        await asyncio.gather(*(one(row, task) for row, task in due))
+
+    asyncio.run(every())
+    return found
+
+
+async def _separation(task: Task, rubrics: Sequence[Rubric], other: str, judge: Judge | None) -> Separation:
+    """Empty where nothing is checked. Raises NoAnswerError where a verdict is missing."""
+    if judge is None or not task.reference:
+        return {}
+    good_answer = ANSWER_TAG.sub("", task.reference).strip()
+    worse = spoiled(good_answer, ANSWER_TAG.sub("", other).strip())
+    answers = [good_answer, *worse.values()]
+    evidence = task.evidence.output if task.evidence is not None else ""
+    cases = [
+        Case(question=task.question, evidence=evidence, claim=answer, criterion=rubric.description)
+        for answer in answers
+        for rubric in rubrics
+    ]
+    scores = iter([verdict.score for verdict in await judge.judge(cases)])
+    worths = [mean_flipped([(rubric.wanted, next(scores)) for rubric in rubrics], True) for _ in answers]
+    good, *of_worse = worths
+    if good is None or None in of_worse:
+        raise NoAnswerError("the judge gave no verdict on an answer that the criteria were tried on")
+    return {way: worth is not None and worth < good for way, worth in zip(worse, of_worse, strict=True)}
+
+
+def _other(task: Task, answers: Sequence[str]) -> str:
+    """The answer behind this one in the file; the first behind the last."""
+    if task.reference not in answers:
+        return ""
+    return answers[(answers.index(task.reference) + 1) % len(answers)]
+
+
+def _tasks(file: Path) -> list[tuple[Row, Task]]:
+    return [(row, task_from_row(row, where)) for where, row in read_rows(file)]
+
+
+def _written(file: Path) -> set[str]:
+    """The questions whose rows an earlier time left. A last line that was half written goes, once it is known that the
+    others are ours."""
+    if not file.exists():
+        return set()
+    text = file.read_text(encoding="utf-8", errors="replace")
+    *lines, rest = text.split("\n")
+    found = {_question(line, f"{file}:{number}") for number, line in enumerate(lines, start=1)}
+    if rest:
+        if not lines and KEY not in rest:
+            raise SleuthError(_foreign(f"{file}:1"))
+        write_text(file, text.removesuffix(rest))
+    return found
+
+
+def _question(line: str, where: str) -> str:
+    try:
+        return str(json.loads(line)[KEY])
+    except (ValueError, KeyError, TypeError):
+        raise SleuthError(_foreign(where)) from None
+
+
+def _foreign(where: str) -> str:
+    return f"{where}: has no `{KEY}`, so that this file is another one's; name a new one with --out"
+
+
+def _append(file: Path, row: Row, task: Task, rubrics: Sequence[Rubric], separation: Separation) -> None:
+    """The row with its criteria, in the layout that `sleuth.data.refiner` reads, handed to the system at once. Its
+    question comes first, so that half of a line still tells whose it is."""
+    table: dict[str, list[dict[str, str]]] = {key: [] for key in KINDS}
+    for rubric in rubrics:
+        key = next(key for key, wanted in KINDS.items() if wanted == rubric.wanted)
+        table[key].append({"title": rubric.title, "description": rubric.description})
+    checked = {"rubrics_separate": dict(separation)} if separation else {}
+    with file.open("a", encoding="utf-8") as lines:
+        named = {KEY: task.id} | dict(row) | {KEY: task.id, "rubrics": table, **checked}
+        lines.write(json.dumps(named, ensure_ascii=False) + "\n")

@@ -1,0 +1,201 @@
+"""Texts with the thoughts of a teacher, spliced in: the teacher names places, and never writes the text again."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from sleuth.annotation.thought_gate import SourceGate, thought_gates
+from sleuth.data.documents import part_of
+from sleuth.data.splicing import spliced, unspliced
+from sleuth.evaluation.thought_figures import Scorer
+from sleuth.factories import THINK, chunks_of, has_tags, interleaved
+from sleuth.factories.text import plain_tokens
+from sleuth.judges.forms import NotAVerdictError
+from sleuth.judges.pool import NoAnswerError
+from sleuth.judges.thought_writer import PROMPT, ThoughtWriter
+from sleuth.metrics.thought_card import thought_card
+from sleuth.recipe.text import TextRecipe
+from sleuth.runs.atomic import replacing_file, write_text
+from sleuth.types import Document, SleuthError, Thought
+
+ROW_TOKENS = 768
+"""Of a row with its thoughts, so many token ids are written (arXiv:2601.21343's small reproduction)."""
+TAGS = (THINK.open, THINK.close)
+
+Watch = Callable[[str], AbstractContextManager[Callable[[int, int], None]]]
+"""Makes work visible: `with watch("gate") as progress: progress(done, total)`."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Thoughtful:
+    """What became of the texts: `documents` with thoughts, of which the first `known` were answered before; those
+    without, by the `reasons`; the `gates` of the sources, and how many rows were `kept`."""
+
+    documents: list[Document] = field(default_factory=list)
+    known: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)
+    gates: list[SourceGate] = field(default_factory=list)
+    kept: int = 0
+
+    def as_json(self) -> dict[str, Any]:
+        """The record as plain values."""
+        return {
+            "kept": self.kept,
+            "left_out": len(self.documents) - self.kept,
+            "known": self.known,
+            "without": dict(self.reasons),
+            "gates": [gate.as_json() for gate in self.gates],
+        }
+
+
+def annotate_thoughts(
+    texts: TextRecipe, out: Path, writer: ThoughtWriter, scorer: Scorer, *, gated: bool, watch: Watch
+) -> Thoughtful:
+    """Write rows of the texts with a teacher's thoughts to `out` (.parquet), and a card beside it.
+
+    Answers are kept as they come, in `out`.answers.jsonl: begun again, it asks for what is missing alone. With `gated`,
+    sources whose thoughts do not help are left out. Raises SleuthError for malformed texts and where no row is kept.
+    """
+    if not out.name.endswith(".parquet"):
+        raise SleuthError(f"--out {out}: should end in .parquet")
+    chunks = [chunk for chunk in chunks_of(texts, scorer.renderer.tokenizer) if not has_tags(chunk.text)]
+    found = Thoughtful()
+    out.parent.mkdir(parents=True, exist_ok=True)
+    answers = Answers(out.with_name(f"{out.name.removesuffix('.parquet')}.answers.jsonl"), writer.model)
+    _ask(chunks, answers, writer, found, watch)
+    found.documents = [replace(chunk, thoughts=answers.of(chunk) or ()) for chunk in chunks if answers.of(chunk)]
+    if not found.documents:
+        raise SleuthError(f"{texts.texts}: no text got a thought: {', '.join(found.reasons) or 'there is none'}")
+    with watch("gate") as progress:
+        found.gates = thought_gates(scorer, found.documents, progress)
+    passed = {gate.source for gate in found.gates if gate.passes or not gated}
+    kept = [document for document in found.documents if document.source in passed]
+    found.kept = len(kept)
+    if not kept:
+        raise SleuthError(
+            f"{out}: the thoughts of no source make the text behind them likelier than empty and generic ones do, over "
+            f"enough documents to tell; the answers are kept in {answers.file.name}: take another teacher or model, or "
+            "--no-gate"
+        )
+    rows = [_row(document, texts, writer, scorer) for document in kept]
+    _write(out, rows)
+    card = thought_card(
+        out.name,
+        rows,
+        teacher=writer.model,
+        model=str(scorer.model.config.name_or_path),
+        texts=str(texts.texts),
+        prompt_sha256=hashlib.sha256(PROMPT.encode()).hexdigest(),
+        without=found.reasons,
+        gates=[gate.as_json() for gate in found.gates],
+        gated=gated,
+    )
+    write_text(out.with_suffix(".md"), card)
+    return found
+
+
+def _ask(chunks: Sequence[Document], answers: Answers, writer: ThoughtWriter, found: Thoughtful, watch: Watch) -> None:
+    """Ask about the chunks that nobody has answered; each answer is kept as it comes."""
+    due = [chunk for chunk in chunks if answers.of(chunk) is None]
+    found.known = len(chunks) - len(due)
+
+    async def one(chunk: Document, progress: Callable[[int, int], None]) -> None:
+        try:
+            answers.add(chunk, await writer.write(chunk.text))
+        except (NoAnswerError, NotAVerdictError) as error:
+            found.reasons[str(error)] += 1
+        progress(len(answers) - found.known + found.reasons.total(), len(due))
+
+    async def every(progress: Callable[[int, int], None]) -> None:
+        await asyncio.gather(*(one(chunk, progress) for chunk in due))
+
+    with watch("thoughts") as progress:
+        asyncio.run(every(progress))
+
+
+class Answers:
+    """What a teacher said, in a file of its own, by the text that it was asked about. A last line that was half written
+    when the process ended goes. Raises SleuthError where another teacher was asked, or the file is something else."""
+
+    def __init__(self, file: Path, teacher: str) -> None:
+        self.file = file
+        self.teacher = teacher
+        self._thoughts: dict[str, tuple[Thought, ...]] = {}
+        text = file.read_text(encoding="utf-8", errors="replace") if file.exists() else ""
+        *lines, rest = text.split("\n")
+        for number, line in enumerate(lines, start=1):
+            self._read(line, f"{file}:{number}")
+        if rest:
+            write_text(file, text.removesuffix(rest))
+
+    def __len__(self) -> int:
+        return len(self._thoughts)
+
+    def of(self, document: Document) -> tuple[Thought, ...] | None:
+        """The thoughts about a text; None where there are none yet."""
+        return self._thoughts.get(_digest(document.text))
+
+    def add(self, document: Document, thoughts: tuple[Thought, ...]) -> None:
+        """Keep an answer, handed to the system at once."""
+        digest = _digest(document.text)
+        self._thoughts[digest] = thoughts
+        row = {"text_sha256": digest, "teacher": self.teacher, "thoughts": [asdict(thought) for thought in thoughts]}
+        with self.file.open("a", encoding="utf-8") as lines:
+            lines.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+    def _read(self, line: str, where: str) -> None:
+        try:
+            row = json.loads(line)
+            teacher = row["teacher"]
+            self._thoughts[row["text_sha256"]] = tuple(Thought(**thought) for thought in row["thoughts"])
+        except (ValueError, KeyError, TypeError):
+            raise SleuthError(f"{where}: is no answer of a teacher; name a new file with --out") from None
+        if teacher != self.teacher:
+            raise SleuthError(f"{where}: {teacher} was asked, and now it is {self.teacher}; name a new file with --out")
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _row(document: Document, texts: TextRecipe, writer: ThoughtWriter, scorer: Scorer) -> dict[str, Any]:
+    """A row in the layout of the published companion set, with the thoughts by themselves beside it."""
+    tokens = scorer.renderer.render_all(interleaved(document, scorer.renderer, ROW_TOKENS))
+    augmented = spliced(document.text, document.thoughts, TAGS)
+    text, thoughts = unspliced(augmented, TAGS)
+    if (text, thoughts) != (document.text, document.thoughts):
+        raise AssertionError(f"the row of {document.id!r} does not give its text back")
+    return {
+        "id": document.id,
+        "split": part_of(document.origin),
+        "origin": document.origin,
+        "source": document.source,
+        "source_sha256": _digest(document.text),
+        "raw_text": document.text,
+        "augmented_text": augmented,
+        "thoughts": [asdict(thought) for thought in document.thoughts],
+        "thought_count": len(document.thoughts),
+        "raw_token_ids": plain_tokens(scorer.renderer, document.text),
+        "augmented_token_ids": [token for segment in tokens for token in segment.tokens],
+        "teacher_model": writer.model,
+        "backend": "openai_chat",
+        "prompt_kind": "numbered_places",
+        "chunk_tokens": texts.prefix_tokens + texts.suffix_tokens,
+        "max_augmented_tokens": ROW_TOKENS,
+    }
+
+
+def _write(out: Path, rows: Sequence[dict[str, Any]]) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    with replacing_file(out) as partial:
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(list(rows)), partial, compression="zstd")

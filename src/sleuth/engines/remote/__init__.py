@@ -1,0 +1,1 @@
+"""Servers that write: requests, discovery, capabilities, weight sync and its check."""

@@ -1,0 +1,84 @@
+"""vLLM's completions, and those of servers that speak likewise: token ids in and, where they can, out.
+
+Facts, read in vLLM's repository in November 2026 (vllm/entrypoints/openai/completion/protocol.py at 002032ee2b18 and
+serving.py at 030ea52effcb, both later than v0.28):
+
+- `POST /v1/completions` takes `prompt` as a list of token ids. `return_token_ids` (since August 2025) puts `token_ids`
+  into the choice; before that, `return_tokens_as_token_ids` wrote the tokens of `logprobs` as "token_id:17". Both are
+  asked for, and what comes back decides.
+- `top_p`, `top_k`, `min_p`, `repetition_penalty` and the others default to the model's generation config.
+- `include_stop_str_in_output` keeps the stop string, and the text of the end token. Under speculative decoding tokens
+  behind the stop string may be left in `token_ids`.
+- `finish_reason` is stop, length or abort. Log-probabilities are those before temperature (`--logprobs-mode
+  raw_logprobs`, the default).
+- `seed` makes a request repeatable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sleuth.engines.remote.wire import Aborted, Written, of_the_draw, paired
+from sleuth.engines.sampling import seed_of
+from sleuth.types import Sampling
+
+TOKEN_ID = "token_id:"
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionsWire:
+    """`POST /v1/completions` to the model that the server calls `model`. `scaled` log-probabilities are those after
+    temperature (`--logprobs-mode processed_logprobs`)."""
+
+    model: str
+    scaled: bool = False
+    path: str = "/v1/completions"
+
+    def body(self, prompt: Sequence[int], sampling: Sampling, *, limit: int, ends: Collection[int]) -> dict[str, Any]:
+        """See `Wire`."""
+        body: dict[str, Any] = {
+            "model": self.model,
+            "prompt": list(prompt),
+            "max_tokens": limit,
+            "temperature": sampling.temperature,
+            "top_p": 1.0,
+            "top_k": -1,
+            "min_p": 0.0,
+            "repetition_penalty": 1.0,
+            "frequency_penalty": 0.0,
+            "presence_penalty": 0.0,
+            "stop": list(sampling.stops),
+            "stop_token_ids": sorted(ends),
+            "include_stop_str_in_output": True,
+            "skip_special_tokens": False,
+            "spaces_between_special_tokens": False,
+            "logprobs": 1,
+            "return_token_ids": True,
+            "return_tokens_as_token_ids": True,
+        }
+        if sampling.temperature:
+            body["seed"] = seed_of(sampling.key)
+        return body
+
+    def read(self, answer: dict[str, Any], sampling: Sampling) -> Written:
+        """See `Wire`."""
+        [choice] = answer["choices"]
+        if choice["finish_reason"] == "abort":
+            raise Aborted("it gave up: somebody aborted the request")
+        told = choice.get("logprobs") or {}
+        tokens = _token_ids(choice, told.get("tokens") or [])
+        logprobs = None
+        if tokens is not None:
+            kept = of_the_draw(sampling, scaled=self.scaled)
+            tokens, logprobs = paired(tokens, told.get("token_logprobs") if kept else None)
+        return Written(tokens=tokens, logprobs=logprobs, text=choice["text"], ended=str(choice["finish_reason"]))
+
+
+def _token_ids(choice: dict[str, Any], named: Sequence[str]) -> Sequence[int] | None:
+    if choice.get("token_ids") is not None:
+        return choice["token_ids"]
+    if named and all(name.startswith(TOKEN_ID) for name in named):
+        return [int(name.removeprefix(TOKEN_ID)) for name in named]
+    return None

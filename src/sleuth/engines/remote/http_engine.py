@@ -1,0 +1,103 @@
+"""The engine behind HTTP: a server that serves the checkpoint (SGLang, vLLM, or one that speaks likewise) writes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Collection, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from transformers import PreTrainedTokenizerFast
+
+from sleuth.engines.remote.http_client import Line, LineError, NotTakenError, TooSlowError
+from sleuth.engines.remote.response_parsing import completion_of, completion_of_text
+from sleuth.engines.remote.server import Server
+from sleuth.engines.remote.wire import UNUSABLE, Written
+from sleuth.engines.request import room_for
+from sleuth.types import Chunk, Completion, Sampling, SleuthError
+
+ANSWER_SECONDS = 900.0  # for one turn, the wait for a place on the server included
+PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0)  # seconds before another attempt
+
+
+class HttpEngine:
+    """Continues token sequences on `server`, at most `requests_at_once` side by side; use it in an `async with`.
+
+    Token ids go out and, where the server tells them, token ids come back; where it gives text alone, the ids are
+    encoded from it and there are no log-probabilities. A request is made again only if it found no server, or was
+    turned away before anything was written; the rest is a SleuthError that names the server.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        tokenizer: PreTrainedTokenizerFast,
+        *,
+        ends: Collection[int],
+        requests_at_once: int,
+        context: int,
+    ) -> None:
+        self.server = server
+        self.tokenizer = tokenizer
+        self.ends = ends
+        self.context = context
+        self._seats = asyncio.Semaphore(requests_at_once)
+        self._weights: str | None = None
+        self._line = Line(server.url, seconds=ANSWER_SECONDS)
+
+    async def stream(self, tokens: Sequence[int], sampling: Sampling) -> AsyncGenerator[Chunk, None]:
+        """Continue `tokens`, in one chunk. Closing the iterator early ends the request, and the server's work on it."""
+        whole = await self.complete(tokens, sampling)
+        yield Chunk(tokens=whole.tokens, logprobs=whole.logprobs, text=whole.text, stop=whole.stop)
+
+    async def complete(self, tokens: Sequence[int], sampling: Sampling) -> Completion:
+        """Continue `tokens` until a stop."""
+        limit = room_for(tokens, sampling, self.context)
+        if limit < 1:
+            return Completion(tokens=(), logprobs=(), text="", stop="length")
+        async with self._seats:
+            written = await self._ask(tokens, sampling, limit)
+        if written.tokens is None:
+            return completion_of_text(written, sampling, self.tokenizer)
+        try:
+            return completion_of(written, tokens, sampling, limit=limit, tokenizer=self.tokenizer, ends=self.ends)
+        except ValueError as error:
+            raise self._error(str(error)) from None
+
+    async def _ask(self, tokens: Sequence[int], sampling: Sampling, limit: int) -> Written:
+        wire = self.server.wire
+        answer = await self._post(wire.path, wire.body(tokens, sampling, limit=limit, ends=self.ends))
+        try:
+            written = wire.read(answer, sampling)
+        except UNUSABLE as error:
+            raise self._error(f"an answer that cannot be used ({type(error).__name__}: {error})") from None
+        self._weights = self._weights or written.weights
+        if written.weights != self._weights:
+            raise self._error(f"its weights changed from {self._weights!r} to {written.weights!r} meanwhile; ask again")
+        return written
+
+    async def _post(self, path: str, body: dict[str, Any]) -> Any:
+        pauses = iter(PAUSES)
+        while True:
+            try:
+                return await self._line.post(path, body)
+            except NotTakenError as error:
+                pause = next(pauses, None)
+                if pause is None:
+                    raise self._error(f"{error}, {len(PAUSES) + 1} times in {sum(PAUSES):g} seconds") from None
+                await asyncio.sleep(pause)
+            except TooSlowError as error:
+                raise self._error(f"{error}; ask with fewer --slots") from None
+            except LineError as error:
+                raise self._error(str(error)) from None
+
+    def _error(self, problem: str) -> SleuthError:
+        return SleuthError(f"--engine {self.server.url}: {problem}")
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._line.aclose()

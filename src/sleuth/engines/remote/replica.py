@@ -1,0 +1,94 @@
+"""One server of a pool, as the event loop that asks it sees it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Sequence
+
+from sleuth.engines.remote.capabilities import Member
+from sleuth.engines.remote.http_client import Line, LostError
+from sleuth.engines.remote.wire import UNUSABLE, Aborted, Written
+from sleuth.retrieval.replicas import Replica
+from sleuth.types import Sampling, SleuthError
+
+
+class Place:
+    """The lines to a server, its `seats`, and what is known of the process behind it.
+
+    While it writes for us and nothing has failed, it is the process that it was. `suspect`: it may be another one, with
+    other weights, until it was asked. `settled`: the last weights went to it whole, and it was told to go on; else it
+    may be paused, whatever it calls its weights. `asleep`: its memory was given back. `loads` counts the weights that
+    were brought to it, `reloads` how often somebody else's were found in it since ours were published.
+    """
+
+    def __init__(self, member: Member, replica: Replica) -> None:
+        self.member = member
+        self.replica = replica
+        self.suspect = True
+        self.settled = True
+        self.asleep = False
+        self.loads = 0
+        self.reloads = 0
+
+    def connect(self, *, seats: int, seconds: float) -> None:
+        """Lines of this event loop: none outlives the loop that it was made in."""
+        self.line = Line(self.url, seconds=seconds)
+        self.seats = asyncio.Semaphore(seats)
+        self.admitting = asyncio.Lock()
+        self.replica.in_flight = 0
+        self._writing = 0
+        self._asking: asyncio.Task[str] | None = None
+        self._next: asyncio.Task[str] | None = None
+
+    @property
+    def url(self) -> str:
+        return self.member.server.url
+
+    @property
+    def known(self) -> bool:
+        """Whether it must be the process that it was."""
+        return self._writing > 0 and not self.suspect
+
+    async def write(
+        self, tokens: Sequence[int], sampling: Sampling, *, limit: int, ends: Collection[int]
+    ) -> tuple[Written, str | None]:
+        """A turn, and what the weights are called that wrote it. Raises LineError and Aborted where there is none, or
+        where weights came meanwhile, SleuthError where it is of no use."""
+        wire, loads = self.member.wire, self.loads
+        self._writing += 1
+        try:
+            answer = await self.line.post(wire.path, wire.body(tokens, sampling, limit=limit, ends=ends))
+            if answer is None:
+                raise LostError("answered with something that is no JSON")
+            written = wire.read(answer, sampling)
+            label = written.weights if self.member.control.with_answers else await self._weights()
+            if self.loads != loads:  # it had lost those that it began to write with
+                raise LostError("was given weights while it wrote")
+            return written, label
+        except Aborted:
+            raise
+        except UNUSABLE as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise SleuthError(f"{self.url}: an answer that cannot be used ({reason})") from None
+        finally:
+            self._writing -= 1
+
+    async def weights(self) -> str:
+        """What it calls its weights. Raises LineError where it does not tell."""
+        try:
+            return await self.member.control.weights(self.line)
+        except UNUSABLE as error:
+            raise LostError(f"does not tell its weights ({type(error).__name__}: {error})") from None
+
+    async def _weights(self) -> str:
+        """The same, asked after this was called. Those who come while a question is under way share the next: many
+        completions cost one."""
+        if self._next is None:
+            self._next = asyncio.create_task(self._ask(self._asking))
+        return await asyncio.shield(self._next)
+
+    async def _ask(self, before: asyncio.Task[str] | None) -> str:
+        if before is not None:
+            await asyncio.wait([before])
+        self._asking, self._next = asyncio.current_task(), None
+        return await self.weights()

@@ -1,0 +1,72 @@
+"""SGLang's own endpoint: token ids in, token ids and log-probabilities out.
+
+Facts, read in SGLang's repository in November 2026 (docs/basic_usage/sampling_params.md at 0a0dd3590799 and, below
+python/sglang/srt, sampling/sampling_params.py at 00c17cafcb9e, entrypoints/http_server.py at 0025436eab05 and
+managers/detokenizer_manager.py at 000935bdda57):
+
+- `POST /generate` takes `input_ids`, `sampling_params` and `return_logprob`. `meta_info.output_token_logprobs` is then
+  a list of [log-probability, token id, text or null], one for each sampled token; `meta_info.finish_reason` is an
+  object whose `type` is stop, length or abort.
+- What a request leaves out is taken from the model's generation config (`--sampling-defaults model`, the default).
+- The stop string is cut off the text, and the end token with it, unless `no_stop_trim`.
+- At temperature 0 it takes the likeliest token and reports log-probabilities at temperature 1.
+- `sampling_seed` is meant for `--enable-deterministic-inference`; elsewhere a draw cannot be repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sleuth.engines.remote.wire import Aborted, Written, of_the_draw, paired
+from sleuth.engines.sampling import seed_of
+from sleuth.types import Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class SglangWire:
+    """`POST /generate`. `scaled` log-probabilities are those after temperature, as without
+    `SGLANG_RETURN_ORIGINAL_LOGPROB`."""
+
+    scaled: bool = True
+    path: str = "/generate"
+
+    def body(self, prompt: Sequence[int], sampling: Sampling, *, limit: int, ends: Collection[int]) -> dict[str, Any]:
+        """See `Wire`."""
+        params: dict[str, Any] = {
+            "max_new_tokens": limit,
+            "temperature": sampling.temperature,
+            "top_p": 1.0,
+            "top_k": -1,
+            "min_p": 0.0,
+            "repetition_penalty": 1.0,
+            "frequency_penalty": 0.0,
+            "presence_penalty": 0.0,
+            "stop": list(sampling.stops),
+            "stop_token_ids": sorted(ends),
+            "no_stop_trim": True,
+            "skip_special_tokens": False,
+            "spaces_between_special_tokens": False,
+        }
+        if sampling.temperature:
+            params["sampling_seed"] = seed_of(sampling.key)
+        return {"input_ids": list(prompt), "sampling_params": params, "return_logprob": True}
+
+    def read(self, answer: dict[str, Any], sampling: Sampling) -> Written:
+        """See `Wire`."""
+        told = answer["meta_info"]
+        ended = told["finish_reason"]
+        if ended["type"] == "abort":
+            raise Aborted(f"it gave up: {ended.get('message') or 'for a reason that it does not tell'}")
+        sampled = told["output_token_logprobs"]
+        kept = of_the_draw(sampling, scaled=self.scaled)
+        tokens, logprobs = paired([entry[1] for entry in sampled], [entry[0] for entry in sampled] if kept else None)
+        weights = told.get("weight_version")
+        return Written(
+            tokens=tokens,
+            logprobs=logprobs,
+            text=str(answer["text"]),
+            ended=str(ended["type"]),
+            weights=None if weights is None else str(weights),
+        )

@@ -1,0 +1,205 @@
+"""Questions answered by a model as it stands: figures with intervals, and a record of every question."""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from sleuth.data.questions import select_tasks
+from sleuth.data.suites import QuestionSet, Suite, load_suite
+from sleuth.dialects.refine import refines
+from sleuth.evaluation.eval_session import Examination
+from sleuth.factories import answer_scorer_of, setting_of
+from sleuth.metrics.citation_figures import FIGURES as CITATION_FIGURES
+from sleuth.metrics.citation_figures import citation_figures, citation_value
+from sleuth.metrics.metrics import compatible_scores, episode_figures, outcome_counts
+from sleuth.metrics.suite_figures import mean_over_sets, record_values, set_figures
+from sleuth.recipe.evaluate import EvaluateRecipe
+from sleuth.runs.eval_file import read_eval, write_eval
+from sleuth.stage_context import StageRun
+from sleuth.types import Episode, Score, Task
+
+
+def run_evaluate(stage: EvaluateRecipe, run: StageRun) -> Path:
+    """Write `eval/NAME.json` (of a suite, a file for each set too), and `eval/NAME_forced.json` if asked, unless they
+    are there already, of this very model; the model goes on as it came."""
+    env, context = run.recipe.played_in(run.index)
+    arms = {stage.name: env}
+    if stage.also_forced:
+        arms[f"{stage.name}_forced"] = env.model_copy(update={"forced_search": True})
+    due = {
+        name: arm for name, arm in arms.items() if read_eval(run.folder.eval / f"{name}.json", model=run.model) is None
+    }
+    if not due:
+        return Path(run.model)
+    model, tokenizer = run.load(run.model)
+    suite = load_suite(stage.data.suite, stage.data.per_set) if stage.data.suite is not None else None
+    tasks = suite.tasks if suite is not None else select_tasks(stage.data)
+
+    def kept(file: Path, contents: dict[str, Any]) -> None:
+        """Written, or waiting for room on the disk."""
+        run.folder.backlog.write(f"the evaluation {file.stem}", lambda: write_eval(file, contents))
+
+    for name, arm in due.items():
+        examination = Examination(
+            model=model,
+            tokenizer=tokenizer,
+            setting=setting_of(arm, tokenizer, tasks),
+            context=context,
+            temperature=stage.temperature,
+            seed=run.recipe.seed,
+            scorer=answer_scorer_of(run.recipe.paid_in(run.index)),
+        )
+        file = run.folder.eval / f"{name}.json"
+        with run.folder.costing(stage.name, "asking"):
+            if suite is not None:
+                contents = ask_suite(
+                    examination, suite, name=name, model=run.model, file=file, going_on=True, write=kept
+                )
+            else:
+                answered = examination.ask(tasks, f"evaluate {name}")
+                contents = evaluation(answered, examination, name=name, model=run.model)
+        kept(file, contents)
+    return Path(run.model)
+
+
+def ask_suite(
+    examination: Examination,
+    suite: Suite,
+    *,
+    name: str,
+    model: str,
+    file: Path | None = None,
+    going_on: bool = False,
+    write: Callable[[Path, dict[str, Any]], None] | None = None,
+) -> dict[str, Any]:
+    """Ask every set; the contents of the suite's own file, which has the mean over the sets and no records.
+
+    Each set is written beside `file` as soon as it is measured (`NAME@SET.json`); `going_on` takes from there what
+    holds these very questions, asked of this very model.
+    """
+    measured: dict[str, dict[str, Any]] = {}
+    for questions in suite.sets:
+        beside = file.with_name(f"{file.stem}@{questions.name}.json") if file is not None else None
+        if going_on and beside is not None and (found := _asked_already(beside, model, questions)) is not None:
+            measured[questions.name] = found
+            continue
+        drawn = replace(examination, draw=(zlib.crc32(questions.name.encode()),))
+        answered = drawn.ask(questions.tasks, f"evaluate {name}@{questions.name}")
+        contents = evaluation(answered, examination, name=f"{name}@{questions.name}", model=model)
+        measured[questions.name] = contents = set_evaluation(contents, questions)
+        if beside is not None:
+            (write or write_eval)(beside, contents)
+    return suite_evaluation(measured, suite, name=name)
+
+
+def set_evaluation(contents: dict[str, Any], questions: QuestionSet) -> dict[str, Any]:
+    """An evaluation of one set of a suite: with the set's own figures, and what was chosen to be asked."""
+    records = [record | record_values(record) for record in contents["records"]]
+    figures = {key: figure.as_json() for key, figure in set_figures(records).items()}
+    return {
+        "name": contents["name"],
+        "model": contents["model"],
+        "set": {
+            "name": questions.name,
+            "split": questions.split,
+            "questions": len(questions.tasks),
+            "of": questions.of,
+            "ids_sha256": questions.ids_sha256,
+            "questions_sha256": questions.questions_sha256,
+        },
+        **contents,
+        **figures,
+        "records": records,
+    }
+
+
+def suite_evaluation(measured: Mapping[str, dict[str, Any]], suite: Suite, *, name: str) -> dict[str, Any]:
+    """The mean over the sets, each set's figures without its records, and what all were asked under."""
+    first = next(iter(measured.values()))
+    means = mean_over_sets([contents["records"] for contents in measured.values()])
+    outcomes = sum((Counter(contents["outcomes"]) for contents in measured.values()), Counter())
+    return {
+        "name": name,
+        "model": first["model"],
+        "suite": {"place": suite.place, "per_set": suite.per_set, "ids_sha256": suite.ids_sha256},
+        **{key: figure.as_json() for key, figure in means.items()},
+        "sets": {
+            of_set: contents["set"] | {key: contents[key] for key in (*means, "missing")}
+            for of_set, contents in measured.items()
+        },
+        "outcomes": dict(outcomes.most_common()),
+        "temperature": first["temperature"],
+        **({"engine": first["engine"]} if "engine" in first else {}),
+        "protocol": first["protocol"],
+    }
+
+
+def evaluation(
+    answered: Sequence[tuple[Episode, Score]], examination: Examination, *, name: str, model: str
+) -> dict[str, Any]:
+    """The contents of an evaluation file: every figure with its interval, how the episodes ended, and all records."""
+    records = [(episode.task, episode.whole, score) for episode, score in answered]
+    protocol = examination.protocol()
+    figures = citation_figures if refines(examination.setting.dialect) else episode_figures
+    return {
+        "name": name,
+        "model": model,
+        **{key: figure.as_json() for key, figure in figures(records).items()},
+        "outcomes": outcome_counts(records),
+        "temperature": examination.temperature,
+        **({"engine": examination.server.as_json()} if examination.server is not None else {}),
+        "protocol": protocol.model_dump(mode="json") | {"hash": protocol.hash},
+        "records": [question_record(episode, score) for episode, score in answered],
+    }
+
+
+def question_record(episode: Episode, score: Score) -> dict[str, Any]:
+    """All that happened on one question, as plain values; linked trajectories one behind the other."""
+    trajectory = episode.whole
+    answers = [action.text for action in trajectory.actions if action.kind == "answer"]
+    return {
+        "id": episode.task.id,
+        "question": episode.task.question,
+        "golden_answers": list(episode.task.golden_answers),
+        "gold_passages": list(episode.task.gold_passages),
+        "kind": episode.task.kind,
+        "em": score.parts.get("em"),
+        **compatible_scores(score),
+        **_citations(episode.task, score),
+        "note": score.note,
+        "answer": answers[-1] if answers else None,
+        "searches": trajectory.searches,
+        "stop": trajectory.stop,
+        "segments": [
+            {"author": segment.author, "text": segment.text, "tokens": len(segment.tokens), "cut": segment.cut}
+            for segment in trajectory.segments
+        ],
+        "actions": [
+            {
+                "kind": action.kind,
+                "text": action.text,
+                "passages": [{"id": p.id, "title": p.title, "text": p.text} for p in action.passages],
+            }
+            for action in trajectory.actions
+        ],
+    }
+
+
+def _citations(task: Task, score: Score) -> dict[str, float | None]:
+    """What an answer's citations were found to be, where they were judged."""
+    if "claims" not in score.parts:
+        return {}
+    return {name: citation_value(name, task, score) for name in CITATION_FIGURES}
+
+
+def _asked_already(file: Path, model: str, questions: QuestionSet) -> dict[str, Any] | None:
+    """What the file holds, where it asked these very questions of this very model."""
+    found = read_eval(file, model=model)
+    if found is None or found["set"]["questions_sha256"] != questions.questions_sha256:
+        return None
+    return found

@@ -1,0 +1,127 @@
+"""The one place where a recipe's parts become objects. Registries are dictionaries in plain sight; nothing runs
+here."""
+
+from sleuth.factories.engines import TrainingEngine, engine_of
+from sleuth.factories.environments import (
+    SearchSetting,
+    dialect_in,
+    dialect_of,
+    retriever_of,
+    search_setting,
+    setting_of,
+    setting_of_card,
+)
+from sleuth.factories.judge_pool import Bench
+from sleuth.factories.judges import OpenJudge, judge_of, require_there, rubric_writer_of, thought_writer_of
+from sleuth.factories.learning import adapters_of, holding_on, optimisation_of, policy_loss_of
+from sleuth.factories.models import Outline, context_of, load_model, load_outline, pick_device, random_model
+from sleuth.factories.preference import (
+    continuation_judges_in,
+    pair_judge_of,
+    preference_judges_in,
+    preference_reward_of,
+    preference_spec_of,
+    require_pools,
+    shown_to,
+)
+from sleuth.factories.refining import RefineSetting, refine_setting
+from sleuth.factories.rewards import (
+    EPISODE_REWARDS,
+    answer_reward_of,
+    answer_scorer_of,
+    citation_reward_of,
+    examiner_of,
+    judge_of_suffixes,
+    judges_in,
+    misfits_of,
+    require_endings,
+    require_gradable,
+    require_judges,
+    reward_of,
+    reward_spec_of,
+)
+from sleuth.factories.setting import Setting, changes_of_card
+from sleuth.factories.text import Excerpts, chunks_of, excerpts_of
+from sleuth.factories.thinking import Spot, ThoughtSetting, played_tasks, spots_of, thought_setting
+from sleuth.factories.thoughts import (
+    THINK,
+    Place,
+    has_tags,
+    interleaved,
+    places_in,
+    require_apart,
+    tag_piece,
+    thought_documents,
+    thought_tokens,
+)
+from sleuth.factories.vocabulary import add_tokens
+
+__all__ = [
+    "EPISODE_REWARDS",
+    "THINK",
+    "Bench",
+    "Excerpts",
+    "OpenJudge",
+    "Outline",
+    "Place",
+    "RefineSetting",
+    "SearchSetting",
+    "Setting",
+    "Spot",
+    "ThoughtSetting",
+    "TrainingEngine",
+    "adapters_of",
+    "add_tokens",
+    "answer_reward_of",
+    "answer_scorer_of",
+    "changes_of_card",
+    "chunks_of",
+    "citation_reward_of",
+    "context_of",
+    "continuation_judges_in",
+    "dialect_in",
+    "dialect_of",
+    "engine_of",
+    "examiner_of",
+    "excerpts_of",
+    "has_tags",
+    "holding_on",
+    "interleaved",
+    "judge_of",
+    "judge_of_suffixes",
+    "judges_in",
+    "load_model",
+    "load_outline",
+    "misfits_of",
+    "optimisation_of",
+    "pair_judge_of",
+    "pick_device",
+    "places_in",
+    "played_tasks",
+    "policy_loss_of",
+    "preference_judges_in",
+    "preference_reward_of",
+    "preference_spec_of",
+    "random_model",
+    "refine_setting",
+    "require_apart",
+    "require_endings",
+    "require_gradable",
+    "require_judges",
+    "require_pools",
+    "require_there",
+    "retriever_of",
+    "reward_of",
+    "reward_spec_of",
+    "rubric_writer_of",
+    "search_setting",
+    "setting_of",
+    "setting_of_card",
+    "shown_to",
+    "spots_of",
+    "tag_piece",
+    "thought_documents",
+    "thought_setting",
+    "thought_tokens",
+    "thought_writer_of",
+]

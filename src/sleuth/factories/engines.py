@@ -1,0 +1,67 @@
+"""Who writes the episodes of a stage that trains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from sleuth.engines.local.engine import LocalEngine
+from sleuth.engines.remote.discovery import find_members
+from sleuth.engines.remote.pool import PoolEngine, PoolLimits
+from sleuth.engines.stops import end_tokens
+from sleuth.recipe.grpo import GrpoRecipe
+from sleuth.types import Engine
+
+
+class TrainingEngine(Engine, Protocol):
+    """An engine that writes with the learner's weights."""
+
+    def publish(self, version: int) -> None:
+        """The weights have changed; what is written next carries this version."""
+        ...
+
+    def rest(self) -> None:
+        """Nothing is asked until the next `publish`."""
+        ...
+
+    def figures(self) -> dict[str, float]:
+        """What of its work belongs into a step's row, since this was last called."""
+        ...
+
+
+def engine_of(
+    stage: GrpoRecipe,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    *,
+    weights: Path,
+    say: Callable[[str], None],
+) -> tuple[TrainingEngine, list[dict[str, Any]]]:
+    """The engine in this process, or the recipe's pool, whose weights go through the folder `weights` unless the recipe
+    names another; and what the manifest should keep of it. Raises SleuthError where a server cannot be used."""
+    pool = stage.engine
+    if pool is None:
+        return LocalEngine(model, tokenizer, slots=stage.slots, context=stage.context), []
+    ends = end_tokens(model.generation_config, tokenizer)
+    temperature = stage.sampling.temperature
+    members = find_members(
+        pool.urls, tokenizer=tokenizer, ends=ends, context=stage.context, temperature=temperature, say=say
+    )
+    limits = PoolLimits(
+        requests_at_once=pool.requests_at_once, seconds=pool.seconds, patience=pool.patience, sleeps=pool.sleeps
+    )
+    engine = PoolEngine(
+        members,
+        model,
+        tokenizer,
+        ends=ends,
+        context=stage.context,
+        temperature=temperature,
+        limits=limits,
+        shared=(pool.weights or weights).resolve(),
+        say=say,
+    )
+    return engine, [member.as_json() for member in members]

@@ -1,0 +1,157 @@
+"""What the policy talks to, by the kind of its environment; and a search's dialect, prompt, retriever and template as
+one setting."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from transformers import PreTrainedTokenizerFast
+
+from sleuth.dialects import DIALECTS, Dialect
+from sleuth.dialects.refine import REFINERS
+from sleuth.envs.search import SearchEnv
+from sleuth.factories.refining import refine_setting
+from sleuth.factories.setting import Setting, asked_with, changes_of_card, template_of
+from sleuth.factories.thinking import thought_setting
+from sleuth.prompts.library import read_prompt, require_askable
+from sleuth.recipe.envs import RefineEnvRecipe, SearchEnvRecipe, ThoughtEnvRecipe, TrainedEnvRecipe
+from sleuth.retrieval.control import EmptyRetriever, ShuffledRetriever
+from sleuth.retrieval.open_index import open_index
+from sleuth.retrieval.remote import Remote, wait_until_ready
+from sleuth.runs.protocol import ProtocolCard
+from sleuth.types import Env, Retriever, SleuthError, Task
+
+BUDGETS = ("top_k", "searches", "turns", "turn_tokens", "response_tokens", "passage_tokens", "results_tokens")
+"""What a recipe may set otherwise than its dialect."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SearchSetting(Setting):
+    """What the episodes of a searching stage share."""
+
+    retriever: Retriever
+    closed_book: bool = False
+
+    def env(self, task: Task) -> Env:
+        return SearchEnv(
+            task,
+            self.dialect,
+            self.asked_prompt(),
+            self.retriever,
+            forced_search=self.forced_search,
+            closed_book=self.closed_book,
+            frame=self.frame(),
+        )
+
+
+def setting_of(env: TrainedEnvRecipe, tokenizer: PreTrainedTokenizerFast | None, tasks: Sequence[Task]) -> Setting:
+    """What the episodes in an environment share. Raises SleuthError for tasks that are for another kind of it."""
+    if isinstance(env, ThoughtEnvRecipe):
+        return thought_setting(env, tokenizer)
+    if isinstance(env, RefineEnvRecipe):
+        return refine_setting(env, tokenizer, tasks)
+    return search_setting(env, tokenizer, tasks)
+
+
+def search_setting(
+    env: SearchEnvRecipe, tokenizer: PreTrainedTokenizerFast | None, tasks: Sequence[Task]
+) -> SearchSetting:
+    """The dialect with the recipe's budgets, the prompt and the retriever. The dialect's tags and the chat template are
+    tried on the tokenizer, unless it does not exist yet."""
+    changed: dict[str, Any] = {key: value for key in BUDGETS if (value := getattr(env, key)) is not None}
+    if env.passage_tokens or env.results_tokens:  # the limit that is named takes the place of the dialect's
+        changed |= {"passage_tokens": env.passage_tokens, "results_tokens": env.results_tokens}
+    if env.hint is not None:
+        changed["hint"] = read_prompt(env.hint)
+    dialect = dataclasses.replace(dialect_of(env.dialect), **changed)
+    return _setting(env, dialect, tokenizer, tasks, prompt_name=Path(env.prompt).stem, prompt=None)
+
+
+def setting_of_card(
+    card: ProtocolCard, env: SearchEnvRecipe, tokenizer: PreTrainedTokenizerFast, tasks: Sequence[Task]
+) -> tuple[SearchSetting, list[str]]:
+    """The dialect that a checkpoint carries, its prompt byte for byte unless `env` names another, on the retriever of
+    `env`; and what differs, in words."""
+    same = env.prompt == card.prompt
+    name, prompt = (card.prompt, card.prompt_text) if same else (Path(env.prompt).stem, None)
+    setting = _setting(env, card.dialect, tokenizer, tasks, prompt_name=name, prompt=prompt)
+    return setting, changes_of_card(card, setting)
+
+
+def _setting(
+    env: SearchEnvRecipe,
+    dialect: Dialect,
+    tokenizer: PreTrainedTokenizerFast | None,
+    tasks: Sequence[Task],
+    *,
+    prompt_name: str,
+    prompt: str | None,
+) -> SearchSetting:
+    """`prompt` is its text; None reads the one that `env` names."""
+    prompt = read_prompt(env.prompt) if prompt is None else prompt
+    require_askable(prompt, env.prompt_role, prompt_name)
+    if dialect.frame != "text" and env.prompt_role == "raw":
+        raise SleuthError(
+            f'prompt_role = "raw": the dialect {dialect.name!r} speaks in messages of the model\'s chat template; '
+            'set prompt_role = "user" or "system"'
+        )
+    if dialect.frame != "text" and env.forced_search:
+        raise SleuthError(
+            f"forced_search = true: the dialect {dialect.name!r} has no search that could be opened for it"
+        )
+    unanswered = next((task for task in tasks if not task.golden_answers), None)
+    if unanswered is not None:
+        raise SleuthError(
+            f"question {unanswered.id!r} has no golden answers to compare an answer with: rows of tool output are for "
+            'kind = "refine"'
+        )
+    template = template_of(env, dialect, tokenizer)
+    retriever, corpus = retriever_of(env, tasks)
+    return SearchSetting(
+        dialect=dialect,
+        prompt_name=prompt_name,
+        prompt=prompt,
+        ask_with=asked_with(tasks),
+        prompt_role=env.prompt_role,
+        template=template,
+        retriever=retriever,
+        corpus_sha256=corpus,
+        forced_search=env.forced_search,
+    )
+
+
+def dialect_of(name: str) -> Dialect:
+    """A dialect by its name."""
+    if name not in DIALECTS:
+        raise SleuthError(f"dialect = {name!r}: there is no such dialect; there are {', '.join(DIALECTS)}")
+    return DIALECTS[name]
+
+
+def dialect_in(env: TrainedEnvRecipe) -> Dialect:
+    """The dialect that is spoken in an environment, without the recipe's own budgets."""
+    match env:
+        case RefineEnvRecipe():
+            return REFINERS[env.mode]
+        case ThoughtEnvRecipe():
+            return DIALECTS["sleuth"]
+        case SearchEnvRecipe():
+            return dialect_of(env.dialect)
+
+
+def retriever_of(env: SearchEnvRecipe, tasks: Sequence[Task]) -> tuple[Retriever, str | None]:
+    """What answers searches, and the hash of the corpus behind it."""
+    if env.retriever == "empty":
+        return EmptyRetriever(), None
+    if env.urls:
+        corpus = wait_until_ready(env.urls, say=lambda line: print(line, file=sys.stderr, flush=True))
+        source: Retriever = Remote(env.urls, env.search_seconds)
+    else:
+        index = open_index(cast(Path, env.index))
+        source, corpus = index, index.card.corpus_sha256
+    if env.retriever == "shuffled":
+        return ShuffledRetriever(source, [task.question for task in tasks]), corpus
+    return source, corpus

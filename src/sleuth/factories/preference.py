@@ -1,0 +1,130 @@
+"""Who compares continuations, and what they are worth: a recipe's tables as objects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from transformers import PreTrainedTokenizerFast
+
+from sleuth.data.documents import read_documents
+from sleuth.factories.judge_pool import Bench
+from sleuth.factories.judges import identity_of, require_there
+from sleuth.factories.rewards import require_endings
+from sleuth.factories.text import excerpts_of
+from sleuth.judges.cache import NamedPairJudge
+from sleuth.judges.ending import EndingJudge
+from sleuth.judges.pairwise import BothOrders, OneOrder
+from sleuth.recipe.judges import ContinuationJudge, EndingJudgeRecipe, HttpJudgeRecipe, JudgeRecipe
+from sleuth.recipe.preference import (
+    ComparisonRecipe,
+    MechanicsRecipe,
+    OnlineDpoRecipe,
+    PairwiseRecipe,
+    PointwiseRecipe,
+    PreferenceRecipe,
+    WinRateRecipe,
+)
+from sleuth.rewards.preference.mechanics import MechanicsReward
+from sleuth.rewards.preference.pairwise import PairwiseReward
+from sleuth.rewards.preference.pointwise import PointwiseReward
+from sleuth.rewards.total import TotalReward
+from sleuth.runs.reward_spec import RewardPart, RewardSpec
+from sleuth.types import PairJudge, Reward, SleuthError, Task
+
+ORDERS = {"both": BothOrders, "one": OneOrder}
+PAIRWISE_VERSION, POINTWISE_VERSION, MECHANICS_VERSION = 1, 1, 1
+"""Raised whenever the same candidates could score differently."""
+
+
+def pair_judge_of(recipe: ComparisonRecipe, bench: Bench) -> PairJudge:
+    """Who compares two continuations, in the orders that the recipe asks for."""
+    return ORDERS[recipe.orders](_asked(recipe.judge, bench))
+
+
+def shown_to(judge: ContinuationJudge) -> Callable[[Task], str]:
+    """What a judge sees besides the texts: one that knows right endings, what they name, a name a line."""
+    return _right_endings if isinstance(judge, EndingJudgeRecipe) else lambda task: ""
+
+
+def preference_reward_of(rewards: Sequence[PreferenceRecipe], bench: Bench) -> Reward:
+    """What candidates are judged by, summed."""
+
+    def build(reward: PreferenceRecipe) -> Reward:
+        match reward:
+            case PairwiseRecipe():
+                judge = pair_judge_of(reward, bench)
+                return PairwiseReward(judge, schedule=reward.schedule, shown=shown_to(reward.judge))
+            case PointwiseRecipe():
+                return PointwiseReward(bench.judge(reward.judge), reward.dimension)
+            case MechanicsRecipe():
+                return MechanicsReward()
+
+    return TotalReward([build(reward) for reward in rewards], [reward.weight for reward in rewards])
+
+
+def preference_spec_of(rewards: Sequence[PreferenceRecipe]) -> RewardSpec:
+    """What `preference_reward_of` pays for, as it travels with a checkpoint."""
+    return RewardSpec(parts=tuple(map(_part, rewards)))
+
+
+def preference_judges_in(rewards: Sequence[PreferenceRecipe]) -> Iterator[tuple[str, JudgeRecipe]]:
+    """(kind of the reward, judge): the models that judge."""
+    for reward in rewards:
+        if not isinstance(reward, MechanicsRecipe) and isinstance(reward.judge, HttpJudgeRecipe):
+            yield reward.kind, reward.judge
+
+
+def require_pools(
+    stage: OnlineDpoRecipe | WinRateRecipe, tokenizer: PreTrainedTokenizerFast | None, positions: int
+) -> list[Task]:
+    """The texts of a stage. Raises SleuthError where they cannot be continued by a model of so many positions, or not
+    be judged. A tokenizer that does not exist yet cuts nothing: then the first document is read, and none is told."""
+    window = stage.data.prefix_tokens + stage.data.suffix_tokens
+    if window > positions:
+        raise SleuthError(
+            f"data.prefix_tokens and data.suffix_tokens are {window} together, more than the {positions} positions of "
+            "the model"
+        )
+    judges = continuation_judges_in(stage)
+    for judge in judges:
+        if isinstance(judge, HttpJudgeRecipe):
+            require_there(judge)
+    if tokenizer is None:
+        next(read_documents(stage.data.texts), None)
+        return []
+    tasks = excerpts_of(stage.data, tokenizer).tasks
+    if any(isinstance(judge, EndingJudgeRecipe) for judge in judges):
+        require_endings(tasks)
+    return tasks
+
+
+def continuation_judges_in(stage: OnlineDpoRecipe | WinRateRecipe) -> list[ContinuationJudge]:
+    """Those who are asked in a stage."""
+    if isinstance(stage, WinRateRecipe):
+        return [stage.judge]
+    if stage.loss.kind == "original_nll":
+        return []
+    return [part.judge for part in stage.reward if not isinstance(part, MechanicsRecipe)]
+
+
+def _right_endings(task: Task) -> str:
+    return "\n".join(task.golden_answers)
+
+
+def _asked(judge: ContinuationJudge, bench: Bench) -> NamedPairJudge:
+    return EndingJudge(judge.flip) if isinstance(judge, EndingJudgeRecipe) else bench.pair_judge(judge)
+
+
+def _part(reward: PreferenceRecipe) -> RewardPart:
+    match reward:
+        case PairwiseRecipe():
+            scorer, version = f"{_name(reward.judge)}, {reward.schedule}, orders={reward.orders}", PAIRWISE_VERSION
+        case PointwiseRecipe():
+            scorer, version = f"{_name(reward.judge)}, {reward.dimension}", POINTWISE_VERSION
+        case MechanicsRecipe():
+            scorer, version = "rules", MECHANICS_VERSION
+    return RewardPart(kind=reward.kind, scorer=scorer, scorer_version=version, weight=reward.weight)
+
+
+def _name(judge: ContinuationJudge) -> str:
+    return EndingJudge(judge.flip).identity if isinstance(judge, EndingJudgeRecipe) else identity_of(judge)

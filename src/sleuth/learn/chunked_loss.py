@@ -1,0 +1,136 @@
+"""The loss of a pack and its gradients, limb by limb: forward down the tree, backward as soon as nothing is left to
+grow out of a limb.
+
+A trunk is computed once, and its activations stay while its branches are computed, each forward and backward by
+itself. A branch reads keys, values and the last hidden state of what it grows out of as leaves; the gradients that
+gathered there are where the trunk's own backward pass begins. So values and gradients are those of the whole tree, each
+token is computed once, and in memory is no more than one path of limbs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from sleuth.learn.activation_boundary import Cut
+from sleuth.learn.attention import Branches
+from sleuth.learn.last_layer import where_wanted
+from sleuth.learn.logprobs import head_of, hidden_states
+from sleuth.learn.prefix_tree import Pack
+from sleuth.learn.subtree_chunks import Limb, limbs
+from sleuth.learn.targets import PassFigures, Targets, TokenLoss
+from sleuth.learn.vocabulary import pulled_logprobs
+
+
+def add_gradients(
+    model: PreTrainedModel,
+    pack: Pack,
+    loss: TokenLoss,
+    reference: Tensor | None = None,
+    *,
+    temperature: float = 1.0,
+    budget: int,
+    collect: Callable[[], None] = lambda: None,
+) -> PassFigures:
+    """Adds the gradients of `token_loss`, with the activations of no more than `budget` tokens at once (see `limbs`),
+    on a CPU. `collect` is called behind each backward pass."""
+    descent = _Descent(model, pack, loss, reference, temperature, collect)
+    for limb in limbs(pack.tree.ends, budget):
+        descent.enter(limb)
+    descent.leave_all()
+    place = descent.targets.place
+    return PassFigures(
+        loss=descent.total,
+        logprobs=place(descent.logprobs),
+        entropy=place(descent.entropy),
+        computed=descent.computed,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Trunk:
+    """A limb that others grow out of: what they read of it, and its own part of the loss, if it has any."""
+
+    limb: Limb
+    cut: Cut
+    share: Tensor | None
+
+
+class _Descent:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        pack: Pack,
+        loss: TokenLoss,
+        reference: Tensor | None,
+        temperature: float,
+        collect: Callable[[], None],
+    ) -> None:
+        self.model, self.tree, self.temperature, self.collect = model, pack.tree, temperature, collect
+        self.targets = Targets(pack)
+        self.pull = self.targets.pull(loss, reference)
+        precision = torch.promote_types(model.dtype, torch.float32)
+        self.total = torch.zeros((), dtype=precision)
+        self.logprobs, self.entropy = (torch.zeros(len(self.targets), dtype=precision) for _ in range(2))
+        self.computed = 0
+        self.path: list[_Trunk] = []
+
+    def enter(self, limb: Limb) -> None:
+        """Forward; and backward, where nothing grows out of it."""
+        while self.path and self.path[-1].limb.end <= limb.first:
+            self._leave(self.path.pop())
+        cut = None if limb.stop == limb.end else Cut()
+        share = self._forward(limb, cut)
+        if cut is not None:
+            self.path.append(_Trunk(limb=limb, cut=cut, share=share))
+        elif share is not None:
+            share.backward()
+            self.collect()
+
+    def leave_all(self) -> None:
+        """Backward for all that still waits."""
+        while self.path:
+            self._leave(self.path.pop())
+
+    def _leave(self, trunk: _Trunk) -> None:
+        made, gradients = trunk.cut.owed()
+        if trunk.share is not None:
+            made, gradients = [trunk.share, *made], [torch.ones_like(trunk.share), *gradients]
+        if made:
+            torch.autograd.backward(made, gradients)
+            self.collect()
+
+    def _forward(self, limb: Limb, cut: Cut | None) -> Tensor | None:
+        """The limb's part of the loss; None where it has no targets."""
+        first, last = torch.searchsorted(self.targets.numbers, torch.tensor([limb.first, limb.stop])).tolist()
+        before = self.targets.before[first:last] - limb.first  # -1 or less: the last token above
+        wanted = before[before >= 0]
+        if cut is not None:
+            wanted = torch.cat([wanted, wanted.new_tensor([limb.stop - limb.first - 1])])
+        elif first == last:
+            return None
+        part = self.tree.stretch(limb.first, limb.stop)
+        self.computed += len(part)
+        above = [trunk.cut for trunk in self.path]
+        sight = where_wanted(wanted.unique(), len(part))
+        hidden = hidden_states(self.model, part, Branches(part, self.model.dtype, sight, above=above, cut=cut))
+        if cut is not None:
+            cut.keep("hidden", hidden[-1:])
+        if first == last:
+            return None
+        if above:
+            hidden, before = torch.cat([above[-1]["hidden"], hidden]), before.clamp(min=-1) + 1
+        share, logprobs, entropy = pulled_logprobs(
+            head_of(self.model),
+            hidden.index_select(0, before),
+            self.targets.tokens[first:last],
+            self.temperature,
+            lambda stretch, values: self.pull(slice(first + stretch.start, first + stretch.stop), values),
+        )
+        self.logprobs[first:last], self.entropy[first:last] = logprobs, entropy
+        self.total += share.detach()
+        return share

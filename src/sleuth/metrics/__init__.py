@@ -1,0 +1,1 @@
+"""Figures of finished episodes, each with its interval."""

@@ -1,0 +1,130 @@
+"""Finished episodes to the figures of an evaluation file, and a retriever to its recall."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+
+from sleuth.metrics.intervals import Measured, bootstrap_mean, share
+from sleuth.types import Retriever, Score, Task, Trajectory
+
+Record = tuple[Task, Trajectory, Score]
+"""One finished episode."""
+
+COMPATIBLE = "score_"
+"""How the parts of a score begin that another scorer than the strict one gave."""
+
+
+def episode_figures(records: Sequence[Record]) -> dict[str, Measured]:
+    """The figures of an evaluation; siblings of one task count as one draw.
+
+    - `em`, `em_one_hop`, `em_two_hop`: exact match, over all tasks and over those of a kind;
+    - `searched`: episodes that searched at least once; `searches_mean`: mean searches, and `searches_two_hop`: on
+      two-hop tasks; `response_tokens_mean`: mean tokens that the policy wrote, and `results_tokens_mean`: that it was
+      shown behind its first turn;
+    - `query_recall`: episodes whose first search showed a gold passage, where the task names one; an episode that
+      never searched counts as 0, and is left out of `query_recall_searched`;
+    - `missing`: episodes without a verdict;
+    - `score_NAME`: the mean of another scorer than the strict one, where it was asked too.
+
+    A figure is absent when no task could give it, and unmeasured (value None, n 0) when every value is missing.
+    """
+    one_hop = [record for record in records if record[0].kind == "one_hop"]
+    two_hop = [record for record in records if record[0].kind == "two_hop"]
+    with_gold = [record for record in records if record[0].gold_passages]
+    figures = {
+        "em": (share, records, _em),
+        "em_one_hop": (share, one_hop, _em),
+        "em_two_hop": (share, two_hop, _em),
+        "searched": (share, records, _searched),
+        "searches_mean": (bootstrap_mean, records, _searches),
+        "searches_two_hop": (bootstrap_mean, two_hop, _searches),
+        "query_recall": (share, with_gold, _first_search_found_gold),
+        "query_recall_searched": (share, with_gold, _first_search_found_gold_if_any),
+        "response_tokens_mean": (bootstrap_mean, records, response_tokens),
+        "results_tokens_mean": (bootstrap_mean, records, _results_tokens),
+        "missing": (share, records, _missing),
+    }
+    for name in dict.fromkeys(name for _, _, score in records for name in compatible_scores(score)):
+        figures[name] = (bootstrap_mean, records, partial(_compatible, name))
+    return {
+        name: measured([value(*record) for record in population], [task.id for task, _, _ in population])
+        for name, (measured, population, value) in figures.items()
+        if population
+    }
+
+
+def compatible_scores(score: Score) -> dict[str, float]:
+    """What other scorers than the strict one made of an episode: `{"score_search_r1": 1.0}`."""
+    return {name: value for name, value in score.parts.items() if name.startswith(COMPATIBLE)}
+
+
+def outcome_counts(records: Sequence[Record]) -> dict[str, int]:
+    """How many episodes ended in each way, most frequent first: the score's note, or the stop where there is none."""
+    outcomes = Counter(score.note or trajectory.stop for _, trajectory, score in records)
+    return dict(sorted(outcomes.items(), key=lambda item: (-item[1], item[0])))
+
+
+async def recall_at_k(retriever: Retriever, tasks: Sequence[Task], k: int) -> Measured:
+    """The share of tasks for which a gold passage is among the first k, with the question as the query.
+
+    Tasks that name no gold passage are left out. `RetrievalFailed` travels: a recall of half the questions is none.
+    """
+    with_gold = [task for task in tasks if task.gold_passages]
+    found = await retriever.search([task.question for task in with_gold], k)
+    hits = [any(p.id in task.gold_passages for p in passages) for task, passages in zip(with_gold, found, strict=True)]
+    return share(hits)
+
+
+# -- the value of one episode; None is missing ------------------------------------------------------------------------
+
+
+def _em(task: Task, trajectory: Trajectory, score: Score) -> float | None:
+    """Strict exact match is known wherever the episode ran to its end, also where another scorer could not read it."""
+    return score.parts.get("em")
+
+
+def _compatible(name: str, task: Task, trajectory: Trajectory, score: Score) -> float | None:
+    return score.parts.get(name)
+
+
+def _missing(task: Task, trajectory: Trajectory, score: Score) -> float | None:
+    return float("em" not in score.parts)
+
+
+def _searches(task: Task, trajectory: Trajectory, score: Score) -> float | None:
+    """A story that the retriever cut short does not tell how often the policy would have searched."""
+    return None if trajectory.stop == "failed" else trajectory.searches
+
+
+def _searched(task: Task, trajectory: Trajectory, score: Score) -> float | None:
+    return None if trajectory.stop == "failed" else float(trajectory.searches > 0)
+
+
+def response_tokens(task: Task, trajectory: Trajectory, score: Score) -> float | None:
+    """How many tokens the policy wrote; None where the retriever cut the story short."""
+    if trajectory.stop == "failed":
+        return None
+    return sum(len(segment.tokens) for segment in trajectory.segments if segment.author == "policy")
+
+
+def _results_tokens(task: Task, trajectory: Trajectory, score: Score) -> float | None:
+    """How many tokens stand in the story that neither the prompt nor the policy brought."""
+    if trajectory.stop == "failed":
+        return None
+    authors = [segment.author for segment in trajectory.segments]
+    first = authors.index("policy") if "policy" in authors else len(authors)
+    return sum(len(segment.tokens) for segment in trajectory.segments[first:] if segment.author != "policy")
+
+
+def _first_search_found_gold(task: Task, trajectory: Trajectory, score: Score) -> float | None:
+    if trajectory.stop == "failed":
+        return None
+    searches = (action for action in trajectory.actions if action.kind == "search")
+    shown = [passage.id for action in list(searches)[:1] for passage in action.passages]
+    return float(any(passage_id in task.gold_passages for passage_id in shown))
+
+
+def _first_search_found_gold_if_any(task: Task, trajectory: Trajectory, score: Score) -> float | None:
+    return _first_search_found_gold(task, trajectory, score) if trajectory.searches else None

@@ -1,0 +1,171 @@
+"""Records of evaluation files, question by question: what each contributes to a figure, and which belong together."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from sleuth.metrics.arms import Difference, Runs
+from sleuth.metrics.arms import difference as difference_of_arms
+from sleuth.metrics.citation_figures import FIGURES as CITATION_FIGURES
+from sleuth.metrics.failures import evidence_shown
+from sleuth.metrics.intervals import Measured, Stratum, bootstrap_mean, mean_of_means
+
+Evaluation = Mapping[str, Any]
+"""The contents of an `eval/NAME.json`."""
+
+Record = Mapping[str, Any]
+"""One answered question of an evaluation."""
+
+FIGURES = (
+    "em",
+    "em_one_hop",
+    "em_two_hop",
+    "sub_match",
+    "f1",
+    "searched",
+    "searches_mean",
+    "searches_two_hop",
+    "query_recall",
+    "evidence_shown",
+    "response_tokens_mean",
+    *CITATION_FIGURES,
+    "missing",
+)
+"""What `question_value` can tell of a record, in the order of tables."""
+
+MEANS = {"f1", "searches_mean", "searches_two_hop", "response_tokens_mean"} | {
+    name for name, measured in CITATION_FIGURES.items() if measured is bootstrap_mean
+}
+"""Those of them that are no share."""
+
+
+def question_value(key: str, record: Record) -> float | None:
+    """What one record contributes to a figure; None if it has no part in it (another kind, missing, no gold passage).
+
+    The same rules as `sleuth.metrics.metrics.episode_figures`, read from an evaluation file. `evidence_shown` has
+    `evidence_shown` of `sleuth.metrics.failures`, with 0 for an episode that never searched.
+    """
+    em, kind = record.get("em"), record.get("kind")
+    whole = record.get("stop") != "failed"
+    searches = record.get("searches") if whole else None
+    match key:
+        case "em":
+            return em
+        case "em_one_hop" | "em_two_hop":
+            return em if kind == key.removeprefix("em_") else None
+        case "sub_match" | "f1":
+            return record.get(key)
+        case "searched":
+            return None if searches is None else float(searches > 0)
+        case "searches_mean":
+            return searches
+        case "searches_two_hop":
+            return searches if kind == "two_hop" else None
+        case "query_recall":
+            return _first_query_recall(record) if whole else None
+        case "evidence_shown":
+            shown = evidence_shown(record) if whole else None
+            return None if shown is None else float(shown)
+        case "response_tokens_mean":
+            return _response_tokens(record) if whole else None
+        case "missing":
+            return float(em is None and "citation_f1" not in record)
+    return record.get(key) if key.startswith("score_") or key in CITATION_FIGURES else None
+
+
+def by_question(records: Iterable[Record]) -> dict[str, list[Record]]:
+    """The samples of each question, in their order, by its id."""
+    grouped: defaultdict[str, list[Record]] = defaultdict(list)
+    for record in records:
+        grouped[record["id"]].append(record)
+    return dict(grouped)
+
+
+def question_means(key: str, questions: Sequence[str], runs: Sequence[Mapping[str, Sequence[Record]]]) -> Runs:
+    """The table `[run][question]` of a figure: the mean over the question's samples of what they contribute, None where
+    none contributes. Each run is its records `by_question`."""
+    return [[_mean([question_value(key, record) for record in run[name]]) for name in questions] for run in runs]
+
+
+def difference(key: str, ours: Iterable[Record], theirs: Iterable[Record]) -> Difference | None:
+    """Ours minus theirs over the questions that both were asked; None if none has the figure on both sides."""
+    one, other = by_question(ours), by_question(theirs)
+    common = [name for name in one if name in other]
+    tables = (question_means(key, common, [run]) for run in (one, other))
+    return difference_of_arms(*tables, is_share=key not in MEANS)
+
+
+def mean_difference(key: str, ours: Sequence[Record], theirs: Sequence[Record]) -> Measured | None:
+    """`difference` as a figure alone; of a suite, whose records say which set they are of, the mean over its sets."""
+    if not any("set" in record for record in ours):
+        found = difference(key, ours, theirs)
+        return found and found.measured
+    sets: defaultdict[str, tuple[list[Record], list[Record]]] = defaultdict(lambda: ([], []))
+    for side, records in enumerate((ours, theirs)):
+        for record in records:
+            sets[record.get("set", "")][side].append(record)
+    measured = mean_of_means([_differences(key, *of_set) for of_set in sets.values() if all(of_set)])
+    return measured if measured.n else None
+
+
+def _differences(key: str, ours: Sequence[Record], theirs: Sequence[Record]) -> Stratum:
+    """Ours minus theirs, question by question."""
+    one, other = by_question(ours), by_question(theirs)
+    common = [name for name in one if name in other]
+    [a], [b] = (question_means(key, common, [run]) for run in (one, other))
+    pairs = zip(a, b, strict=True)
+    return Stratum(values=[None if left is None or right is None else left - right for left, right in pairs])
+
+
+def records_of(evaluations: Mapping[str, Evaluation], name: str) -> list[Record]:
+    """The records of an evaluation; those of a suite are in the files of its sets, and say of which set they are."""
+    evaluation = evaluations.get(name, {})
+    sets = {of_set: evaluations.get(f"{name}@{of_set}", {}) for of_set in evaluation.get("sets", ())}
+    of_sets = [{**record, "set": of_set} for of_set, one in sets.items() for record in one.get("records", ())]
+    return [*evaluation.get("records", ()), *of_sets]
+
+
+def paired_records(*runs: Iterable[Record]) -> list[tuple[Record, ...]]:
+    """Records of the questions that all were asked, in the order of the first; the n-th sample of a question is paired
+    with the n-th."""
+    numbered = [_numbered(records) for records in runs]
+    return [tuple(run[key] for run in numbered) for key in numbered[0] if all(key in run for run in numbered)]
+
+
+def side_of_zero(measured: Measured | None) -> int:
+    """1 or -1 if the whole interval lies on that side of zero, otherwise 0."""
+    if measured is None or measured.low is None or measured.high is None:
+        return 0
+    return (measured.low > 0) - (measured.high < 0)
+
+
+def _numbered(records: Iterable[Record]) -> dict[tuple[str, int], Record]:
+    """Records by question and sample: `("q7", 2)` is the second answer to q7."""
+    seen: Counter[str] = Counter()
+    numbered = {}
+    for record in records:
+        seen[record["id"]] += 1
+        numbered[record["id"], seen[record["id"]]] = record
+    return numbered
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    present = [value for value in values if value is not None]
+    return fmean(present) if present else None
+
+
+def _first_query_recall(record: Record) -> float | None:
+    gold = set(record.get("gold_passages", ()))
+    if not gold:
+        return None
+    first = next((action for action in record.get("actions", ()) if action["kind"] == "search"), None)
+    return float(first is not None and any(passage["id"] in gold for passage in first["passages"]))
+
+
+def _response_tokens(record: Record) -> float | None:
+    """How many tokens the policy wrote; None where the file does not tell."""
+    counts = [segment.get("tokens") for segment in record.get("segments", ()) if segment["author"] == "policy"]
+    return None if None in counts else float(sum(counts))

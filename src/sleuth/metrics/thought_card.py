@@ -1,0 +1,76 @@
+"""README of a data set of texts with thoughts, in markdown: no figure in it was typed by a person."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean, median
+from typing import Any
+
+from sleuth import __version__
+from sleuth.metrics.intervals import Measured
+
+
+def thought_card(
+    name: str,
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    teacher: str,
+    model: str,
+    texts: str,
+    prompt_sha256: str,
+    without: Mapping[str, int],
+    gates: Sequence[Mapping[str, Any]],
+    gated: bool,
+) -> str:
+    """The card of the `rows` that were kept; `gates` tell of every source what its thoughts did for `model`."""
+    lines = [
+        *(f"# {name}", ""),
+        f"{len(rows):,} texts of `{texts}` with the thoughts of `{teacher}`, made with Sleuth {__version__}. The "
+        "teacher was asked for places and thoughts alone; the texts are the sources' own, and without its thoughts "
+        "a row is its text again, character by character.",
+        *("", "| | |", "|---|---|", *(f"| {key} | {value} |" for key, value in _facts(rows, without).items())),
+        f"| prompt of the teacher, sha256 | `{prompt_sha256}` |",
+        *("", "## What the thoughts are good for", "", _asked(model, gated), "", *_gate_table(gates)),
+        *("", "The rows hold text of their sources, under whatever licence these have."),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _facts(rows: Sequence[Mapping[str, Any]], without: Mapping[str, int]) -> dict[str, str]:
+    words = [len(thought["text"].split()) for row in rows for thought in row["thoughts"]]
+    splits = Counter(row["split"] for row in rows)
+    facts = {
+        "thoughts a text": f"{fmean(row['thought_count'] for row in rows):.2f}",
+        "words a thought, median": f"{median(words):g}",
+        "words a thought, longest": str(max(words)),
+        "texts by split": ", ".join(f"{split} {count:,}" for split, count in sorted(splits.items())),
+        "tokens of a text": f"{fmean(len(row['raw_token_ids']) for row in rows):.0f}",
+        "tokens of a row": f"{fmean(len(row['augmented_token_ids']) for row in rows):.0f}",
+    }
+    return facts | {f"texts without thoughts: {reason}": f"{count:,}" for reason, count in without.items()}
+
+
+def _asked(model: str, gated: bool) -> str:
+    done = (
+        "Sources whose interval does not lie above 0 on both sides were left out."
+        if gated
+        else ("Nothing was left out for it.")
+    )
+    return (
+        f"How much likelier `{model}` holds a token behind a thought than behind an empty one, and than behind "
+        f"sentences that fit any text; nats a token, 95 % intervals over documents. {done}"
+    )
+
+
+def _gate_table(gates: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    yield "| source | documents | over an empty thought | over generic ones | |"
+    yield "|---|---|---|---|---|"
+    for gate in gates:
+        gains = " | ".join(gain.told(".4f", unmeasured="unmeasured") for gain in _gains(gate))
+        verdict = "passes" if gate["passes"] else "does not pass"
+        yield f"| {gate['source'] or '(no source)'} | {gate['documents']:,} | {gains} | {verdict} |"
+
+
+def _gains(gate: Mapping[str, Any]) -> list[Measured]:
+    return [Measured(**gate[key]) for key in ("over_blank", "over_generic")]

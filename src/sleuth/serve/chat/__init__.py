@@ -1,0 +1,1 @@
+"""A checkpoint that answers people: OpenAI's API and a page."""

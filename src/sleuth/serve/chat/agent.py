@@ -1,0 +1,61 @@
+"""A checkpoint in its environment, ready to answer people."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from sleuth.dialects import Dialect
+from sleuth.dialects.refine import refines
+from sleuth.engines.local.engine import LocalEngine
+from sleuth.evaluation.eval_session import Examination
+from sleuth.render import Renderer
+from sleuth.retrieval.index_card import read_card
+from sleuth.serve.chat.message_parsing import question_of, refining_of
+from sleuth.types import Engine, Env, Task
+
+LONGEST_TOKEN = 32
+"""Characters that a token of a long text may have on average; a question of more is not even encoded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agent:
+    """Who answers under `name`: `asked` makes a task of a message, and `env` its environment; `engine` writes, and
+    `dialect` tells what is a thought, a query and an answer in what was written. `facts` are for people to read."""
+
+    name: str
+    engine: Engine
+    renderer: Renderer
+    asked: Callable[[str], Task]
+    env: Callable[[Task], Env]
+    dialect: Dialect
+    context: int
+    facts: Mapping[str, Any]
+
+    @property
+    def characters(self) -> int:
+        """What the context may hold at most."""
+        return self.context * LONGEST_TOKEN
+
+
+def agent_of(examination: Examination, name: str, index: Path | None) -> Agent:
+    """The agent of an examination: what is served is asked as it is measured. `index` is the one that it searches."""
+    setting = examination.setting
+    facts = {"dialect": setting.dialect.name, "context": examination.context, "protocol": examination.protocol().hash}
+    if index is not None:
+        facts["passages"] = read_card(index).count
+    return Agent(
+        name=name,
+        engine=LocalEngine(
+            examination.weights, examination.tokenizer, slots=examination.slots, context=examination.context
+        ),
+        renderer=Renderer(examination.tokenizer),
+        asked=partial(refining_of, ask_with=setting.ask_with) if refines(setting.dialect) else question_of,
+        env=setting.env,
+        dialect=setting.dialect,
+        context=examination.context,
+        facts=facts,
+    )

@@ -1,0 +1,106 @@
+"""A text continued by the model alone, told over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import Any
+
+from sleuth.render import encode
+from sleuth.serve.chat.agent import Agent
+from sleuth.serve.chat.answers import Head, usage
+from sleuth.serve.chat.stream_parser import unsettled
+from sleuth.serve.chat.wire import DEFAULT_TOKENS, CompletionRequest
+from sleuth.serve.http.refused import TOO_LONG, Refused
+from sleuth.types import Chunk, Sampling
+
+LEAST_LOGPROB = -9999.0
+"""JSON has no infinity."""
+
+
+class Continuation:
+    """What a request of `/v1/completions` comes to. `chunks` plays it; the others tell it.
+
+    A stop string ends the text and is no part of it.
+    """
+
+    def __init__(self, agent: Agent, asked: CompletionRequest, key: tuple[int, ...]) -> None:
+        self._agent = agent
+        self._asked = asked
+        self._key = key
+        self._stops = tuple(asked.stop or ())
+        self.prompt_tokens = 0
+
+    async def chunks(self) -> AsyncGenerator[Chunk, None]:
+        """What the engine writes. Raises `Refused` for a prompt that it cannot go on with."""
+        prompt = self._tokens()
+        room = self._agent.context - len(prompt)
+        if room < 1:
+            line = f"prompt: it has {len(prompt)} tokens and the context holds {self._agent.context}; send less"
+            raise Refused(400, line, param="prompt", code=TOO_LONG)
+        self.prompt_tokens = len(prompt)
+        temperature = 1.0 if self._asked.temperature is None else self._asked.temperature
+        most = min(self._asked.max_tokens or DEFAULT_TOKENS, room)
+        sampling = Sampling(max_tokens=most, temperature=temperature, stops=self._stops, key=self._key)
+        async with aclosing(self._agent.engine.stream(prompt, sampling)) as written:
+            async for chunk in written:
+                yield chunk
+
+    def whole(self, chunks: Sequence[Chunk], head: Head) -> dict[str, Any]:
+        """The body of a completion of which everything was heard."""
+        text = self._before_stop("".join(chunk.text for chunk in chunks), chunks[-1])
+        choice = _choice(text, self._logprobs(chunks, 0), chunks[-1])
+        return head.around(choice, usage=usage(self.prompt_tokens, _count(chunks)))
+
+    async def stream(
+        self, chunks: AsyncGenerator[Chunk, None], head: Head, *, with_usage: bool
+    ) -> AsyncGenerator[dict[str, Any], None]:
+        """The chunks of a completion as it is heard: what may be the beginning of a stop string is held back."""
+        held, offset, count = "", 0, 0
+        async with aclosing(chunks):
+            async for chunk in chunks:
+                text = self._before_stop(held + chunk.text, chunk)
+                settled = len(text) - (0 if chunk.stop else unsettled(text, self._stops))
+                yield head.around(_choice(text[:settled], self._logprobs([chunk], offset), chunk))
+                held, offset, count = text[settled:], offset + len(chunk.text), count + len(chunk.tokens)
+        if with_usage:
+            yield head.around(usage=usage(self.prompt_tokens, count))
+
+    def _tokens(self) -> list[int]:
+        """The prompt. Control tokens in a text are meant: nobody stands between the client and the model here."""
+        prompt, tokenizer = self._asked.prompt, self._agent.renderer.tokenizer
+        tokens = encode(tokenizer, prompt) if isinstance(prompt, str) else prompt
+        if not tokens:
+            raise Refused(400, "prompt: nothing to go on with", param="prompt")
+        if max(tokens) >= len(tokenizer):
+            line = f"prompt: there is no token {max(tokens)}; the last is {len(tokenizer) - 1}"
+            raise Refused(400, line, param="prompt")
+        return tokens
+
+    def _before_stop(self, text: str, last: Chunk) -> str:
+        """The text less the stop string that it ends with, if it does."""
+        if last.stop != "stop":
+            return text
+        return text[: -max(len(stop) for stop in self._stops if text.endswith(stop))]
+
+    def _logprobs(self, chunks: Sequence[Chunk], offset: int) -> dict[str, Any] | None:
+        """Of chunks whose text begins at `offset`."""
+        if self._asked.logprobs is None:
+            return None
+        told: dict[str, Any] = {"tokens": [], "token_logprobs": [], "top_logprobs": None, "text_offset": []}
+        for chunk in chunks:
+            for at, logprob in enumerate(chunk.logprobs or ()):
+                told["tokens"].append("" if at else chunk.text)
+                told["token_logprobs"].append(max(logprob, LEAST_LOGPROB))
+                told["text_offset"].append(offset)
+            offset += len(chunk.text)
+        return told
+
+
+def _choice(text: str, logprobs: dict[str, Any] | None, last: Chunk) -> dict[str, Any]:
+    finish = {None: None, "stop": "stop", "eos": "stop", "length": "length"}[last.stop]
+    return {"index": 0, "text": text, "logprobs": logprobs, "finish_reason": finish}
+
+
+def _count(chunks: Sequence[Chunk]) -> int:
+    return sum(len(chunk.tokens) for chunk in chunks)

@@ -1,0 +1,186 @@
+"""What SGLang's server answers, as far as a trainer needs it.
+
+Facts, read in SGLang's repository in November 2026 (python/sglang/srt/entrypoints/http_server.py at 0025436eab05,
+docs/advanced_features/sglang_for_rl.md at 067bfe93626b; besides what `sleuth.engines.remote.sglang` names):
+
+- `meta_info.weight_version` is in every answer of `/generate`: a name for the weights, "default" at first. It is also
+  in `/model_info` and, in older versions, at `GET /get_weight_version`.
+- `POST /update_weights_from_disk` takes `model_path`, `weight_version`, `abort_all_requests` and `flush_cache` (true by
+  default), and answers `success`, `message` and `num_paused_requests`; status 400 where it failed. It waits for
+  requests under way. From then on the server calls the model by that path.
+- `POST /pause_generation` (`mode` abort, retract or in_place; abort is the default), `POST /continue_generation`,
+  `POST /abort_request` with `rid` or `abort_all`. `finish_reason.type` is then "abort".
+- `GET` or `POST /flush_cache` is 400 while requests are under way.
+- `POST /release_memory_occupation` and `/resume_memory_occupation` take `tags`: weights, kv_cache; all without any.
+  The server must be idle for the first, and be started with `--enable-memory-saver`. Released weights are lost.
+- Log-probabilities are those after temperature, unless `SGLANG_RETURN_ORIGINAL_LOGPROB` is set.
+"""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from sleuth.serve.emulator.bodies import body_of, field, prompt_of, require_known, sampling_of, text_of
+from sleuth.serve.emulator.engine import KV_CACHE, WEIGHTS, Aborted
+from sleuth.serve.emulator.engine_emulator import Speaker
+from sleuth.serve.http.event_stream import unless_left
+from sleuth.serve.http.refused import Refused
+from sleuth.types import SleuthError
+
+VERSION = "0.5.9"
+"""The one whose words are spoken."""
+
+GENERATE = ("input_ids", "sampling_params", "return_logprob", "rid")
+SAMPLING_PARAMS = (
+    "max_new_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "frequency_penalty",
+    "presence_penalty", "stop", "stop_token_ids", "no_stop_trim", "skip_special_tokens",
+    "spaces_between_special_tokens", "sampling_seed",
+)  # fmt: skip
+UPDATE = ("model_path", "load_format", "weight_version", "abort_all_requests", "flush_cache")
+
+
+class SpeaksSglang(Speaker):
+    """The endpoints that training needs."""
+
+    owner = "sglang"
+    raw_by_default = False
+
+    def routes(self) -> list[Route]:
+        """See `Speaker`."""
+        get, post = ["GET"], ["POST"]
+        return [
+            Route("/health", self.health, methods=get),
+            Route("/model_info", self._model_info, methods=get),
+            Route("/get_model_info", self._model_info, methods=get),
+            Route("/server_info", self._server_info, methods=get),
+            Route("/get_server_info", self._server_info, methods=get),
+            Route("/get_weight_version", self._weight_version, methods=get),
+            Route("/generate", self._generate, methods=post),
+            Route("/update_weights_from_disk", self._update, methods=post),
+            Route("/update_weight_version", self._rename, methods=post),
+            Route("/pause_generation", self._pause, methods=post),
+            Route("/continue_generation", self._continue, methods=post),
+            Route("/abort_request", self._abort, methods=post),
+            Route("/flush_cache", self._flush, methods=[*get, *post]),
+            Route("/release_memory_occupation", self._release, methods=post),
+            Route("/resume_memory_occupation", self._resume, methods=post),
+        ]
+
+    async def _model_info(self, request: Request) -> Response:
+        return JSONResponse(
+            {
+                "model_path": self.name,
+                "tokenizer_path": self.name,
+                "is_generation": True,
+                "weight_version": self.writer.label,
+            }
+        )
+
+    async def _server_info(self, request: Request) -> Response:
+        return JSONResponse({"version": VERSION, "internal_states": []})
+
+    async def _weight_version(self, request: Request) -> Response:
+        return JSONResponse({"weight_version": self.writer.label})
+
+    async def _generate(self, request: Request) -> Response:
+        asked = await body_of(request, GENERATE)
+        params = field(asked, "sampling_params", dict, {})
+        require_known(params, SAMPLING_PARAMS)
+        prompt = prompt_of(asked, "input_ids", self.writer)
+        at = next(self.numbers)
+        sampling = sampling_of(params, self.writer, tokens="max_new_tokens", seed="sampling_seed", at=at)
+        name = field(asked, "rid", str, secrets.token_hex(8))
+        kept = field(params, "no_stop_trim", bool, False)
+
+        async def answer() -> Response:
+            counted = await self.trouble.before()
+            try:
+                written, label = await self.writer.write(name, prompt, sampling)
+            except Aborted:
+                reason = {"type": "abort", "message": "aborted"}
+                told = {"id": name, "finish_reason": reason, "weight_version": self.writer.label}
+                return JSONResponse({"text": "", "output_ids": [], "meta_info": told | {"output_token_logprobs": []}})
+            logprobs = await self.logprobs(prompt, written, sampling)
+            told = {
+                "id": name,
+                "finish_reason": _reason(written.stop, len(written.tokens)),
+                "prompt_tokens": len(prompt),
+                "completion_tokens": len(written.tokens),
+                "weight_version": label,
+            }
+            if field(asked, "return_logprob", bool, False):
+                pairs = zip(logprobs, written.tokens, strict=True)
+                told["output_token_logprobs"] = [[logprob, token, None] for logprob, token in pairs]
+            text = text_of(self.writer, written.text, written.stop, sampling.stops, kept=kept)
+            whole = {"text": text, "output_ids": written.tokens, "meta_info": told}
+            return self.trouble.after(counted, JSONResponse(whole))
+
+        return await unless_left(request, answer())
+
+    # -- for who trains ----------------------------------------------------------------------------------------------
+
+    async def _update(self, request: Request) -> Response:
+        asked = await body_of(request, UPDATE)
+        if field(asked, "abort_all_requests", bool, False):
+            self.writer.abort()
+        folder = field(asked, "model_path", str, "")
+        try:
+            await self.writer.load(Path(folder), field(asked, "weight_version", str, None))
+        except SleuthError as error:
+            return JSONResponse({"success": False, "message": str(error), "num_paused_requests": 0}, 400)
+        self.name = folder
+        return JSONResponse({"success": True, "message": "Succeeded to update.", "num_paused_requests": 0})
+
+    async def _rename(self, request: Request) -> Response:
+        asked = await body_of(request, ("new_version", "abort_all_requests"))
+        self.writer.label = field(asked, "new_version", str, self.writer.label)
+        return JSONResponse({"success": True, "message": "", "new_version": self.writer.label})
+
+    async def _pause(self, request: Request) -> Response:
+        asked = await body_of(request, ("mode",))
+        if asked.get("mode", "abort") != "abort":
+            raise Refused(400, f"mode = {asked['mode']}: our engine cannot freeze what is under way; abort alone")
+        await self.writer.pause()
+        return JSONResponse({"message": "Generation paused successfully.", "status": "ok"})
+
+    async def _continue(self, request: Request) -> Response:
+        self.writer.resume()
+        return JSONResponse({"message": "Generation continued successfully.", "status": "ok"})
+
+    async def _abort(self, request: Request) -> Response:
+        asked = await body_of(request, ("rid", "abort_all"))
+        self.writer.abort(None if asked.get("abort_all") else [field(asked, "rid", str, "")])
+        return Response()
+
+    async def _flush(self, request: Request) -> Response:
+        done = await self.writer.flush()
+        return Response("Cache flushed.\n" if done else "Requests are under way.\n", 200 if done else 400)
+
+    async def _release(self, request: Request) -> Response:
+        parts = _parts(await body_of(request, ("tags",)))
+        if self.writer.running:
+            raise Refused(400, "requests are under way: only an idle server can release its memory")
+        await self.writer.sleep(*parts)
+        return Response()
+
+    async def _resume(self, request: Request) -> Response:
+        self.writer.wake(*_parts(await body_of(request, ("tags",))))
+        return Response()
+
+
+def _parts(asked: dict[str, Any]) -> tuple[str, ...]:
+    parts = tuple(field(asked, "tags", list, None) or (WEIGHTS, KV_CACHE))
+    if not set(parts) <= {WEIGHTS, KV_CACHE}:
+        raise Refused(400, f"tags = {list(parts)}: expected weights or kv_cache", param="tags")
+    return parts
+
+
+def _reason(stop: str, length: int) -> dict[str, Any]:
+    """SGLang names what it met, which nobody here reads: the ids tell."""
+    return {"type": "length", "length": length} if stop == "length" else {"type": "stop", "matched": None}

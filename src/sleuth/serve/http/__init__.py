@@ -1,0 +1,1 @@
+"""What the servers share: limits, admission, event streams, refusals."""

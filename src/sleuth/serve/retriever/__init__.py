@@ -1,0 +1,1 @@
+"""An index behind the HTTP dialects that trainers speak."""

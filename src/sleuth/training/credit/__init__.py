@@ -1,0 +1,1 @@
+"""What a search, a citation or a thought earns by itself."""

@@ -1,0 +1,80 @@
+"""Whether the pool of a stage is healthy, before a run: every server is asked, whatever the others are like."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+from sleuth.engines.remote.discovery import find_member
+from sleuth.factories import engine_of, load_model, load_outline
+from sleuth.recipe import GrpoRecipe, Recipe
+from sleuth.types import SleuthError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What was found of a server: `Finding(url="http://127.0.0.1:8000", line="vLLM 0.32.0, ...", ok=True,
+    seconds=0.4)`. `seconds` is how long it took to answer a few questions."""
+
+    url: str
+    line: str
+    ok: bool
+    seconds: float
+
+
+def pooled_stages(recipe: Recipe) -> list[int]:
+    """The places of the stages whose episodes a pool writes."""
+    return [at for at, stage in enumerate(recipe.stage) if isinstance(stage, GrpoRecipe) and stage.engine is not None]
+
+
+def pool_findings(recipe: Recipe, index: int) -> list[Finding]:
+    """Each server of a stage's pool, as training would find it. All are asked at once: one that hangs costs its own
+    time alone."""
+    stage = recipe.stage[index]
+    assert isinstance(stage, GrpoRecipe)
+    assert stage.engine is not None
+    outline = load_outline(recipe.model)
+
+    def finding(url: str) -> Finding:
+        started = time.monotonic()
+        try:
+            member = find_member(url, tokenizer=outline.tokenizer, ends=outline.ends)
+            problems = member.problems(context=stage.context, temperature=stage.sampling.temperature)
+            line = "; ".join(problems) or str(member).removeprefix(f"{member.server.url}: ")
+        except SleuthError as error:
+            problems, line = [str(error)], str(error).removeprefix(f"engine.urls: {url}: ")
+        return Finding(url=url, line=line, ok=not problems, seconds=time.monotonic() - started)
+
+    with ThreadPoolExecutor(len(stage.engine.urls)) as asking:
+        return list(asking.map(finding, stage.engine.urls))
+
+
+def hand_out(recipe: Recipe, index: int) -> float:
+    """Give the servers the weights of the recipe's model, as the first step would, and compare what they write with
+    what the model would; the seconds it took. Raises SleuthError where one did not take them."""
+    stage = recipe.stage[index]
+    assert isinstance(stage, GrpoRecipe)
+    assert stage.engine is not None
+    model, tokenizer = load_model(recipe.model, dtype=recipe.dtype, device=recipe.device)
+    shared = stage.engine.weights
+    place: AbstractContextManager[str] = nullcontext(str(shared)) if shared else tempfile.TemporaryDirectory()
+    said: list[str] = []
+    with place as weights:
+        engine, _ = engine_of(stage, model, tokenizer, weights=Path(weights), say=said.append)
+        started = time.monotonic()
+        engine.publish(0)
+        seconds = time.monotonic() - started
+    if without := [line for line in said if line.startswith("without")]:
+        raise SleuthError(without[0])
+    return seconds
+
+
+def unhealthy(findings: Sequence[Finding]) -> str | None:
+    """What is wrong with a pool, in a few words; None where nothing is."""
+    bad = [finding for finding in findings if not finding.ok]
+    return f"{len(bad)} of {len(findings)} servers of the pool cannot be used" if bad else None

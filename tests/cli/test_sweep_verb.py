@@ -1,0 +1,192 @@
+"""`sleuth arms`: what is trained, what is taken over, and what the table says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from sleuth.cli.app import app
+from sleuth.metrics.intervals import paired_bootstrap
+from sleuth.pipeline import run_recipe
+from sleuth.recipe.sweep import load_arms
+from sleuth.runs.checkpoint_reuse import take_over
+from sleuth.runs.run_folder import RunFolder
+
+BASE = Path(__file__).parents[2] / "models" / "tiny-base"
+STAGES = """
+name = "stages"
+model = "{model}"
+
+[[stage]]
+kind = "supervised"
+name = "shown"
+steps = 2
+rows_per_step = 2
+learning_rate = 1e-3
+data = {{ kind = "thoughts", texts = "{world}/text_train.jsonl", limit = 20 }}
+
+[[stage]]
+kind = "grpo"
+name = "gain"
+steps = 2
+prompts_per_step = 2
+samples_per_prompt = 3
+learning_rate = 1e-3
+context = 400
+data = {{ kind = "places", texts = "{world}/text_train.jsonl", part = "rl", suffix_tokens = 8, limit = 20 }}
+env = {{ kind = "thought", thought_tokens = 8 }}
+reward = [{{ kind = "gain" }}]
+loss = {{ setting = "dr_grpo", constant = 8, old = "learner" }}
+
+[[stage]]
+kind = "probe"
+name = "thoughts"
+samples = 2
+data = {{ kind = "places", texts = "{world}/text_test.jsonl", suffix_tokens = 8, limit = 5 }}
+env = {{ kind = "thought", thought_tokens = 8 }}
+"""
+ARMS = """
+name = "arms"
+model = "{model}"
+seeds = [5, 6]
+
+[table]
+evaluation = "thoughts"
+figures = ["gain_sampled", "gained_share"]
+against = "shown"
+
+[[arm]]
+name = "shown"
+stages = ["stages.toml:shown", "stages.toml:thoughts"]
+
+[[arm]]
+name = "paid"
+stages = ["stages.toml:shown", "stages.toml:gain", "stages.toml:thoughts"]
+"""
+
+
+@pytest.fixture
+def arms_file(world: Path, tmp_path: Path) -> Path:
+    (tmp_path / "stages.toml").write_text(STAGES.format(model=BASE, world=world))
+    file = tmp_path / "two_arms.toml"
+    file.write_text(ARMS.format(model=BASE))
+    return file
+
+
+def sleuth(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["arms", *map(str, arguments)])
+
+
+def weights(run: Path, step: int) -> bytes:
+    return (run / "checkpoints" / f"step-{step:06d}" / "model.safetensors").read_bytes()
+
+
+def evaluation(run: Path) -> dict[str, Any]:
+    return json.loads((run / "eval" / "thoughts.json").read_text())
+
+
+def test_what_arms_begin_with_is_trained_once_and_each_is_the_run_that_it_would_be_alone(
+    arms_file: Path, tmp_path: Path
+) -> None:
+    done = sleuth(arms_file, "--run", tmp_path / "runs", "--seed", 5)
+    assert done.exit_code == 0, done.output
+    shown, paid = (tmp_path / "runs" / "seed-5" / name for name in ("shown", "paid"))
+    assert "shown: as in" in (paid / "log.txt").read_text()
+    kept = "checkpoints/step-000002/model.safetensors"
+    assert (paid / kept).samefile(shown / kept)
+    recipe = load_arms(arms_file)[1]["paid"]
+    with RunFolder.open(tmp_path / "alone", recipe) as folder:
+        run_recipe(recipe, folder)
+    assert weights(tmp_path / "alone", 4) == weights(paid, 4)
+    rows = [(row["stage"], row["step"]) for row in RunFolder.look(paid).metrics.rows()]
+    assert rows == [("shown", 1), ("shown", 2), ("gain", 3), ("gain", 4)]
+    assert not (tmp_path / "runs" / "seed-6").exists()
+    before = (paid / "checkpoints").stat().st_mtime_ns, (paid / "eval" / "thoughts.json").stat().st_mtime_ns
+    assert sleuth(arms_file, "--run", tmp_path / "runs", "--seed", 5).exit_code == 0
+    assert ((paid / "checkpoints").stat().st_mtime_ns, (paid / "eval" / "thoughts.json").stat().st_mtime_ns) == before
+
+
+def test_the_table_has_levels_and_differences_over_texts_and_seeds(arms_file: Path, tmp_path: Path) -> None:
+    root = tmp_path / "runs"
+    assert "Not measured yet: paid." in sleuth(arms_file, "--run", root, "--seed", 5, "--arm", "shown").stdout
+    one = json.loads(sleuth(arms_file, "--run", root, "--seed", 5, "--json").stdout)
+    told = {name: evaluation(root / "seed-5" / name) for name in ("shown", "paid")}
+    paid = one["arms"]["paid"]
+    assert paid["figures"] == {key: told["paid"][key] for key in ("gain_sampled", "gained_share")}
+    texts = {name: [record["figures"]["gain_sampled"] for record in told[name]["records"]] for name in told}
+    apart = paired_bootstrap(texts["paid"], texts["shown"]).as_json()
+    assert {key: paid["over"][key] for key in apart} == apart
+    assert one["arms"]["shown"]["over"] is None
+    assert {name: arm["certified"] for name, arm in one["arms"].items()} == {
+        name: int(found["certificate"]["passes"]) for name, found in told.items()
+    }
+    rows = RunFolder.look(root / "seed-5" / "paid").metrics.rows()
+    assert paid["tokens_trained"] == sum(row["tokens_trained"] for row in rows) > one["arms"]["shown"]["tokens_trained"]
+
+    both = json.loads(sleuth(arms_file, "--run", root, "--json").stdout)["arms"]["paid"]
+    assert both["seeds"] == [5, 6]
+
+    def tell(seed: int, arm: str) -> float:
+        return evaluation(root / f"seed-{seed}" / arm)["gain_sampled"]["value"]
+
+    assert both["figures"]["gain_sampled"]["value"] == pytest.approx((tell(5, "paid") + tell(6, "paid")) / 2)
+    assert both["figures"]["gained_share"]["n"] == 2  # no text has a share of its own: over seeds alone
+    assert both["over"]["test"] == "student"
+    pairs = [(tell(seed, "paid"), tell(seed, "shown")) for seed in (5, 6)]
+    assert both["over"]["value"] == pytest.approx(sum(ours - theirs for ours, theirs in pairs) / 2)
+
+
+def test_taking_over_may_be_cut_short(arms_file: Path, tmp_path: Path) -> None:
+    assert sleuth(arms_file, "--run", tmp_path / "runs", "--seed", 5, "--arm", "shown").exit_code == 0
+    recipe = load_arms(arms_file)[1]["paid"]
+    donor = tmp_path / "runs" / "seed-5" / "shown"
+    with RunFolder.open(tmp_path / "paid", recipe) as folder:
+        folder.metrics.append("shown", 1, {"loss": 0.0})  # a killed process had come so far
+        take_over(folder, [tmp_path / "none", donor])
+        take_over(folder, [donor])  # there is something now: it is left as it is
+        assert [row["step"] for row in folder.metrics.rows()] == [1, 2]
+        assert folder.metrics.rows() == RunFolder.look(donor).metrics.rows()
+
+
+def test_a_run_that_began_otherwise_gives_nothing(arms_file: Path, tmp_path: Path) -> None:
+    assert sleuth(arms_file, "--run", tmp_path / "runs", "--seed", 5, "--arm", "shown").exit_code == 0
+    recipe = load_arms(arms_file, ["shown.learning_rate=2e-3"])[1]["paid"]
+    with RunFolder.open(tmp_path / "paid", recipe) as folder:
+        take_over(folder, [tmp_path / "runs" / "seed-5" / "shown"])
+        assert not list(folder.checkpoints.iterdir())
+
+
+def test_arms_and_seeds_that_there_are_not_are_refused_before_anything_is_made(arms_file: Path, tmp_path: Path) -> None:
+    for arguments, said in (
+        (("--arm", "pay"), "error: --arm pay: there are shown, paid\n"),
+        (("--seed", 7), f"error: --seed 7: the seeds of {arms_file} are 5, 6\n"),
+        (("--set", "gain.context=20"), f'error: {arms_file}: arm "paid": stage.1 (gain): '),
+    ):
+        refused = sleuth(arms_file, "--run", tmp_path / "runs", *arguments)
+        assert (refused.exit_code, refused.stdout) == (2, "")
+        assert refused.stderr.startswith(said)
+        assert not (tmp_path / "runs").exists()
+
+
+def test_a_figure_that_nothing_has_is_told_with_those_there_are(arms_file: Path, tmp_path: Path) -> None:
+    alone = ("--run", tmp_path / "runs", "--seed", 5, "--arm", "shown")
+    refused = sleuth(arms_file, *alone, "--set", 'table.figures=["gain"]')
+    assert refused.exit_code == 2
+    assert "error: table.figures: no thoughts has gain; there are blank_nll, gain_generic, " in refused.stderr
+    assert sleuth(arms_file, *alone).exit_code == 0
+
+
+def test_check_reads_what_arms_will_need_and_counts_shared_steps_once(arms_file: Path, tmp_path: Path) -> None:
+    checked = CliRunner().invoke(app, ["check", str(arms_file)])
+    assert checked.stdout == "ok: 2 arms with 2 seeds, 8 steps; what arms begin with is counted once\n"
+    told = CliRunner().invoke(app, ["check", str(arms_file), "--json"])
+    assert json.loads(told.stdout) == {"ok": True, "arms": 2, "seeds": 2, "steps": 8}
+    stages = tmp_path / "stages.toml"
+    stages.write_text(stages.read_text().replace("text_test.jsonl", "nothing.jsonl"))
+    refused = CliRunner().invoke(app, ["check", str(arms_file)])
+    assert refused.exit_code == 2
+    assert refused.stderr.startswith(f'error: {arms_file}: arm "shown": stage.1 (thoughts): ')

@@ -1,0 +1,72 @@
+"""Our engine behind the endpoints of vLLM or SGLang, over real HTTP on loopback, in a thread."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import httpx
+import uvicorn
+from starlette.types import ASGIApp
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from sleuth.serve.emulator.app import speaking_app, speaking_limits
+from sleuth.serve.emulator.engine import Writer
+from sleuth.serve.emulator.faults import Faults
+
+KINDS = ("vllm", "sglang")
+
+
+@dataclass
+class Speaking:
+    """A server at `url`, and the writer behind it."""
+
+    url: str
+    writer: Writer
+
+    def fault(self, **faults: Any) -> int:
+        """Change what goes wrong; how many completions were asked for so far."""
+        return httpx.post(f"{self.url}/faults", json=faults).raise_for_status().json()["asked"]
+
+
+@contextmanager
+def speaking(
+    kind: str,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    *,
+    context: int = 256,
+    slots: int = 32,
+    raw: bool | None = None,
+    **faults: Any,
+) -> Iterator[Speaking]:
+    """A server of `model` itself, which must not be the learner's own."""
+    limits = speaking_limits(seconds=60)
+    writer = Writer(model, tokenizer, slots=slots, context=context, limits=limits)
+    app = speaking_app(kind, "tiny", writer, limits, hosts=None, faults=Faults(**faults), raw=raw)
+    with application(app) as url:
+        yield Speaking(url, writer)
+
+
+@contextmanager
+def application(app: ASGIApp, lifespan: Literal["on", "off"] = "on") -> Iterator[str]:
+    """Any application at work in a thread; its URL."""
+    bound = socket.socket()
+    bound.bind(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(app, log_level="critical", lifespan=lifespan, timeout_graceful_shutdown=1))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
+    thread.start()
+    deadline = time.monotonic() + 60
+    while not server.started and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert server.started
+    try:
+        yield f"http://127.0.0.1:{bound.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join(60)

@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sleuth.engines.local import attention_plan
+from sleuth.engines.local.attention_plan import find_trunks
+from sleuth.engines.local.compiled_decode_attention import CompiledWriters
+from sleuth.engines.local.decode_attention import Writers
+
+CPU = torch.device("cpu")
+SLOTS, CAPACITY = 10, 160
+
+
+def writers_of(kind, slots, begins, lengths, levels):
+    """Compiled for fp32, by matrix products for the rest."""
+    if kind == torch.float32:
+        return CompiledWriters(slots, begins, lengths, levels)
+    return Writers(slots, begins, lengths, levels, CPU, kind)
+
+
+def alone(kind, slots, begins, ends):
+    """Rows that share nothing and look at the keys from `begins` up to `ends`."""
+    return writers_of(kind, np.array(slots), np.array(begins), np.array(ends) - 1, [])
+
+
+def by_softmax(query, keys, values, slots, lengths, scale):
+    """Row by row, in float64."""
+    query, keys, values = query.double(), keys.double(), values.double()
+    outputs = []
+    for row, slot, length in zip(query, slots, lengths, strict=True):
+        scores = row @ keys[slot, :, : length + 1].transpose(-1, -2) * scale
+        outputs.append(scores.softmax(dim=-1) @ values[slot, :, : length + 1])
+    return torch.stack(outputs)
+
+
+def texts(draw, count):
+    """Texts that often begin alike: each goes on from some length of one before it."""
+    written = [[]]
+    for _ in range(count):
+        before = draw.choice(written)
+        kept = before[: draw.randint(0, len(before))] if draw.random() < 0.5 else before
+        more = draw.choice([1, 3, 40, 70])
+        written.append([*kept, *(draw.randrange(3) for _ in range(draw.randint(1, more)))][: CAPACITY - 1])
+    return written[1:]
+
+
+@given(
+    draw=st.integers(0, 10**6).map(random.Random),
+    call=st.sampled_from([1, 5, 30]),
+    heads=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    sizes=st.sampled_from([(1, 1), (8, 8), (16, 16), (33, 33), (8, 5)]),
+    spread=st.sampled_from([0.1, 1.0, 30.0]),
+    kind=st.sampled_from([torch.float32, torch.float64]),
+    threads=st.sampled_from([1, 2]),
+)
+@settings(max_examples=200, deadline=None)
+def test_rows_attend_to_all_that_they_wrote_or_share_as_softmax_says(draw, call, heads, sizes, spread, kind, threads):
+    kv_heads, sharing = heads
+    rows = texts(draw, draw.randint(1, SLOTS))
+    slots = np.array(sorted(draw.sample(range(SLOTS), len(rows))))
+    tokens = np.full((SLOTS, CAPACITY), -1, dtype=np.int32)
+    generator = torch.Generator().manual_seed(len(rows) + sizes[0])
+    keys, values = (torch.randn(SLOTS, kv_heads, CAPACITY, n, dtype=kind, generator=generator) for n in sizes)
+    for number, (slot, row) in enumerate(zip(slots, rows, strict=True)):
+        tokens[slot, : len(row)] = row
+        for other, before in zip(slots[:number], rows[:number], strict=True):  # the same tokens have the same keys
+            common = next((at for at, (a, b) in enumerate(zip(row, before, strict=False)) if a != b), None)
+            common = min(len(row), len(before)) if common is None else common
+            keys[slot, :, :common], values[slot, :, :common] = keys[other, :, :common], values[other, :, :common]
+    query = spread * torch.randn(len(rows), kv_heads, sharing, sizes[0], dtype=kind, generator=generator)
+    lengths = np.array([len(row) for row in rows])
+    before = torch.get_num_threads()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(attention_plan, "CALL", call)
+        levels, begins = find_trunks(tokens, slots, lengths)
+        torch.set_num_threads(threads)
+        try:
+            output = writers_of(kind, slots, begins, lengths, levels).attend(query, keys, values, 0.3)
+        finally:
+            torch.set_num_threads(before)
+    # Scores are kept in fp32, which holds some hundreds to 1e-5, and a share is e to the power of one.
+    expected = by_softmax(query, keys, values, slots, lengths, 0.3)
+    torch.testing.assert_close(output.double(), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
+def test_a_key_of_another_row_or_slot_is_never_read(kind):
+    query = torch.randn(2, 1, 2, 8, dtype=kind)
+    keys, values = torch.full((2, 4, 1, 9, 8), torch.nan, dtype=kind)
+    keys[[0, 3], :, 2:6], values[[0, 3], :, 2:6] = torch.randn(2, 2, 1, 4, 8, dtype=kind)
+    if kind == torch.float64:  # read in windows, and hidden: slots between them are zeros in a cache, never NaN
+        keys, values = keys.nan_to_num(), values.nan_to_num()
+    assert alone(kind, [0, 3], [2, 2], [6, 6]).attend(query, keys, values, 1.0).isfinite().all()
+
+
+@pytest.mark.parametrize("count", [40, 70, 128])
+def test_what_is_no_number_stays_none(count):
+    query, clean = torch.randn(1, 1, 1, 8), torch.randn(1, 1, count, 8)
+    for at in range(count):  # in a vector and behind the last, in a tile that is full and in one that is not
+        keys = clean.clone()
+        keys[0, 0, at, 2] = torch.nan
+        assert alone(torch.float32, [0], [0], [count]).attend(query, keys, clean, 1.0).isnan().all()
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
+def test_scores_far_apart_neither_overflow_nor_leave_a_share_to_the_lesser(kind):
+    query, keys = torch.tensor([[[[1e4]]]], dtype=kind), torch.tensor([[[[1.0], [-1.0]]]], dtype=kind)
+    assert alone(kind, [0], [0], [2]).attend(query, keys, keys.clone(), 1.0).item() == 1
+
+
+def test_any_number_of_threads_gives_the_same_bytes():
+    query, keys, values = torch.randn(6, 2, 2, 16), torch.randn(6, 2, 90, 16), torch.randn(6, 2, 90, 16)
+    told = []
+    before = torch.get_num_threads()
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        told.append(alone(torch.float32, range(6), [0] * 6, range(85, 91)).attend(query, keys, values, 1.0))
+    torch.set_num_threads(before)
+    assert torch.equal(*told)

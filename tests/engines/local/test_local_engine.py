@@ -1,0 +1,353 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+import torch
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from sleuth.engines.local.engine import LocalEngine
+from sleuth.render import decode
+from sleuth.types import Sampling, SleuthError
+
+
+def gather(*coroutines):
+    """Run coroutines side by side, to the end."""
+
+    async def together():
+        return await asyncio.wait_for(asyncio.gather(*coroutines), timeout=60)
+
+    return asyncio.run(together())
+
+
+def engine_of(model, tokenizer, *, slots=8, context=128) -> LocalEngine:
+    return LocalEngine(model, tokenizer, slots=slots, context=context)
+
+
+def reference_logprobs(model, tokens, temperature=1.0):
+    """log p(token t | tokens before t) by a plain forward over the whole trajectory; index t speaks of token t."""
+    with torch.no_grad():
+        logits = model(torch.tensor([tokens])).logits[0] / temperature
+    logprobs = logits.log_softmax(-1)[:-1].gather(-1, torch.tensor(tokens[1:])[:, None])[:, 0]
+    return torch.cat([torch.zeros(1), logprobs])
+
+
+async def episode(engine, prompt, observation, *, key, lengths=(9, 14), temperature=1.0):
+    """Two turns with an observation between; (token, log-probability or None) for all tokens."""
+    trajectory = [(token, None) for token in prompt]
+    for turn, inserted in enumerate([observation, []]):
+        sampling = Sampling(max_tokens=lengths[turn], temperature=temperature, key=(*key, turn))
+        written = await engine.complete([token for token, _ in trajectory], sampling)
+        trajectory += list(zip(written.tokens, written.logprobs, strict=True)) + [(token, None) for token in inserted]
+    return trajectory
+
+
+@pytest.mark.parametrize("architecture", ["qwen3", "qwen2", "llama"])
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_logprobs_are_those_of_a_plain_forward_over_the_final_trajectory(
+    make_model, tokenizer, words, architecture, temperature
+):
+    model = make_model(architecture)
+    engine = engine_of(model, tokenizer, slots=6, context=192)
+    episodes = [
+        episode(
+            engine,
+            words(5 + 7 * (sample % 5), seed=sample % 5),
+            words(3 + 11 * sample, seed=50 + sample),
+            key=(0, sample),
+            lengths=(4 + 3 * sample, 20 - sample),
+            temperature=temperature,
+        )
+        for sample in range(10)
+    ]
+    differences = []
+    for trajectory in gather(*episodes):
+        expected = reference_logprobs(model, [token for token, _ in trajectory], temperature)
+        differences += [abs(float(p) - q) for p, (_, q) in zip(expected, trajectory, strict=True) if q is not None]
+    assert len(differences) > 150
+    assert max(differences) <= 1e-4
+    assert sum(differences) / len(differences) <= 1e-5
+
+
+def test_the_prompt_of_a_group_is_read_once(model, tokenizer, words):
+    engine = engine_of(model, tokenizer)
+    prompt = words(50)
+    gather(*(engine.complete(prompt, Sampling(max_tokens=5, key=(0, sample))) for sample in range(8)))
+    assert engine.tokens_prefilled == 50 + 7  # the first sibling reads it; the others its last token, for its logits
+    assert engine.tokens_reused == 7 * 49
+
+
+def test_prompts_with_the_same_beginning_share_it(model, tokenizer, words):
+    engine = engine_of(model, tokenizer)
+    template = words(40)
+    gather(*(engine.complete(template + words(10, 1 + p), Sampling(max_tokens=3, key=(p,))) for p in range(4)))
+    assert engine.tokens_prefilled == 40 + 4 * 10
+
+
+def test_the_second_turn_reads_only_new_tokens(model, tokenizer, words):
+    engine = engine_of(model, tokenizer)
+    prompt, observation = words(30), words(12, seed=1)
+    first = gather(engine.complete(prompt, Sampling(max_tokens=6)))[0]
+    read = engine.tokens_prefilled
+    gather(engine.complete([*prompt, *first.tokens, *observation], Sampling(max_tokens=6)))
+    assert engine.tokens_prefilled - read == 12 + 1  # and the last sampled token, which nothing had read yet
+
+
+def test_the_same_key_gives_the_same_completion_whatever_runs_beside_it(model, tokenizer, words):
+    prompt = words(20)
+    sampling = Sampling(max_tokens=30, key=(3, 1, 4))
+    alone = gather(engine_of(model, tokenizer).complete(prompt, sampling))[0]
+    engine = engine_of(model, tokenizer)
+    others = [
+        engine.complete(words(4 + 9 * p, seed=p), Sampling(max_tokens=9 + p, key=(3, p // 3, p))) for p in range(12)
+    ]
+    beside = gather(*others[:5], engine.complete(prompt, sampling), *others[5:])[5]
+    assert beside.tokens == alone.tokens
+    assert beside.logprobs == pytest.approx(alone.logprobs, abs=1e-4)
+
+
+def test_siblings_differ_and_every_run_gives_the_same_bytes(model, tokenizer, words):
+    def run():
+        engine = engine_of(model, tokenizer, slots=3)
+        return gather(*(episode(engine, words(20), words(9, 1), key=(0, sample)) for sample in range(6)))
+
+    first = run()
+    assert first == run()
+    assert len({tuple(trajectory) for trajectory in first}) == 6
+
+
+@pytest.mark.parametrize("architecture", ["qwen3", "qwen2", "llama"])
+def test_greedy_is_what_transformers_generates_greedily(make_model, tokenizer, words, architecture):
+    model = make_model(architecture)
+    prompts = [words(n, seed=n) for n in (3, 17, 40)]
+    engine = engine_of(model, tokenizer)
+    written = gather(*(engine.complete(prompt, Sampling(max_tokens=25, temperature=0)) for prompt in prompts))
+    for prompt, completion in zip(prompts, written, strict=True):
+        ids = torch.tensor([prompt])
+        options = {"do_sample": False, "max_new_tokens": 25, "eos_token_id": tokenizer.eos_token_id, "pad_token_id": 0}
+        expected = model.generate(ids, attention_mask=torch.ones_like(ids), **options)[0, len(prompt) :].tolist()
+        assert list(completion.tokens) == expected
+        trajectory = prompt + expected
+        assert completion.logprobs == pytest.approx(
+            reference_logprobs(model, trajectory)[len(prompt) :].tolist(), abs=1e-4
+        )
+
+
+def test_a_stop_string_across_tokens_ends_the_text_and_the_last_token_stays_whole(model, tokenizer, words):
+    prompt = words(10)
+    engine = engine_of(model, tokenizer)
+    free = gather(engine.complete(prompt, Sampling(max_tokens=100, key=(7,))))[0]
+    texts = [decode(tokenizer, free.tokens[:n]) for n in range(101)]
+    # The last character before a token of two or more, and that token's first: they meet here for the first time.
+    stop, count = next(
+        (stop, n)
+        for n in range(2, 101)
+        if (stop := texts[n][len(texts[n - 1]) - 1 :][:2]).isascii()
+        and len(texts[n]) > len(texts[n - 1]) + 1
+        and free.text.index(stop) == len(texts[n - 1]) - 1
+    )
+    stopped = gather(engine.complete(prompt, Sampling(max_tokens=100, key=(7,), stops=("never written", stop))))[0]
+    assert (stopped.stop, stopped.tokens) == ("stop", free.tokens[:count])
+    assert stopped.text == texts[count - 1] + stop[1:]
+    assert len(stopped.text) < len(texts[count])  # the overhang is in the tokens, not in the text
+
+
+def test_the_end_token_ends_the_completion_and_stays_out_of_its_text(make_model, tokenizer, words):
+    model = make_model()
+    prompt, sampling = words(10), Sampling(max_tokens=20, key=(7,))
+    unstopped = gather(engine_of(model, tokenizer).complete(prompt, sampling))[0]
+    model.generation_config.eos_token_id = [unstopped.tokens[4]]
+    length = unstopped.tokens.index(unstopped.tokens[4]) + 1
+    ended = gather(engine_of(model, tokenizer).complete(prompt, sampling))[0]
+    assert (ended.stop, ended.tokens) == ("eos", unstopped.tokens[:length])
+    assert len(ended.logprobs) == length
+    assert ended.text == decode(tokenizer, unstopped.tokens[: length - 1])
+
+
+def test_a_stream_tells_what_the_completion_tells(model, tokenizer, words):
+    engine = engine_of(model, tokenizer)
+    sampling = Sampling(max_tokens=15, key=(2,))
+
+    async def collect():
+        return [chunk async for chunk in engine.stream(words(9), sampling)]
+
+    completion, chunks = gather(engine.complete(words(9), sampling), collect())
+    assert tuple(token for chunk in chunks for token in chunk.tokens) == completion.tokens
+    assert "".join(chunk.text for chunk in chunks) == completion.text
+    assert [chunk.stop for chunk in chunks] == [None] * 14 + ["length"]
+
+
+def test_a_stream_that_is_closed_frees_its_slot(model, tokenizer, words):
+    engine = engine_of(model, tokenizer, slots=1)
+
+    async def close_early():
+        stream = engine.stream(words(9), Sampling(max_tokens=100))
+        async for _ in stream:
+            break
+        await stream.aclose()
+        return await engine.complete(words(5), Sampling(max_tokens=2))
+
+    assert len(gather(close_early())[0].tokens) == 2
+    assert engine.tokens_sampled < 20
+
+
+def test_a_cancelled_completion_frees_its_slot_and_a_cancelled_wait_its_place(model, tokenizer, words):
+    engine = engine_of(model, tokenizer, slots=1)
+
+    async def cancel():
+        running = asyncio.create_task(engine.complete(words(9), Sampling(max_tokens=100, key=(0,))))
+        waiting = asyncio.create_task(engine.complete(words(9), Sampling(max_tokens=100, key=(1,))))
+        while not engine.tokens_sampled:
+            await asyncio.sleep(0)
+        waiting.cancel()
+        running.cancel()
+        return await engine.complete(words(5), Sampling(max_tokens=2, key=(2,)))
+
+    assert len(gather(cancel())[0].tokens) == 2
+    assert engine.tokens_sampled < 20
+
+
+def test_more_requests_than_slots_all_complete(model, tokenizer, words):
+    engine = engine_of(model, tokenizer, slots=3)
+    requests = [engine.complete(words(3 + p, seed=p // 2), Sampling(max_tokens=1 + p % 7, key=(p,))) for p in range(25)]
+    assert [len(completion.tokens) for completion in gather(*requests)] == [1 + p % 7 for p in range(25)]
+
+
+def test_requests_are_admitted_in_the_order_of_their_keys(model, tokenizer, words):
+    engine = engine_of(model, tokenizer, slots=1)
+    finished = []
+
+    async def ask(key):
+        await engine.complete(words(4), Sampling(max_tokens=2, key=key))
+        finished.append(key)
+
+    keys = [(0, 2, 0), (0, 1, 1), (1, 0, 0), (0, 1, 0), (0, 0, 5)]
+    gather(*map(ask, keys))
+    assert finished == sorted(keys)
+
+
+def test_a_long_prompt_is_read_in_parts(make_model, tokenizer, words, monkeypatch):
+    monkeypatch.setattr("sleuth.engines.local.engine.FORWARD_TOKENS", 16)
+    model = make_model()
+    engine = engine_of(model, tokenizer)
+    gathered = gather(*(episode(engine, words(50, p), words(40, p), key=(p,), lengths=(8, 8)) for p in range(3)))
+    for trajectory in gathered:
+        expected = reference_logprobs(model, [token for token, _ in trajectory])
+        for p, (_, q) in zip(expected, trajectory, strict=True):
+            assert q is None or abs(float(p) - q) <= 1e-4
+
+
+def test_a_failure_reaches_every_caller_and_the_engine_lives_on(make_model, tokenizer, words):
+    model = make_model()
+    engine = engine_of(model, tokenizer, slots=2)
+
+    async def collect():
+        return [chunk async for chunk in engine.stream(words(5), Sampling(max_tokens=5, key=(9,)))]
+
+    async def all_of_them():
+        asks = [engine.complete(words(5, p), Sampling(max_tokens=5, key=(p,))) for p in range(4)]
+        beyond_vocabulary = engine.complete([10**6], Sampling(max_tokens=5, key=(-1,)))
+        return await asyncio.gather(*asks, beyond_vocabulary, collect(), return_exceptions=True)
+
+    assert [type(outcome) for outcome in gather(all_of_them())[0]] == [IndexError] * 6
+    assert len(gather(engine.complete(words(5), Sampling(max_tokens=5)))[0].tokens) == 5
+
+
+def test_a_model_that_looks_through_a_window_is_refused_in_words(tokenizer, words):
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    window = {"use_sliding_window": True, "sliding_window": 4, "layer_types": ["sliding_attention"]}
+    model = Qwen2ForCausalLM(Qwen2Config(vocab_size=len(tokenizer), num_key_value_heads=1, **sizes, **window))
+    with pytest.raises(SleuthError, match="sliding windows"):
+        gather(engine_of(model, tokenizer).complete(words(9), Sampling(max_tokens=5)))
+
+
+def test_weights_that_have_diverged_are_an_error_in_words(make_model, tokenizer, words):
+    model = make_model()
+    with torch.no_grad():
+        model.lm_head.weight.fill_(float("nan"))
+    with pytest.raises(SleuthError, match="not finite"):
+        gather(engine_of(model, tokenizer).complete(words(5), Sampling(max_tokens=5)))
+
+
+def test_published_weights_are_used_and_stamped_and_nothing_old_is_reused(make_model, tokenizer, words):
+    model = make_model()
+    engine = engine_of(model, tokenizer)
+    prompt = words(20)
+    before = gather(engine.complete(prompt, Sampling(max_tokens=5)))[0]
+    with torch.no_grad():
+        model.model.layers[0].self_attn.k_proj.weight.mul_(-1.0)
+    engine.publish(3)
+    after = gather(engine.complete(prompt, Sampling(max_tokens=5)))[0]
+    assert (before.policy_version, after.policy_version) == (0, 3)
+    assert engine.tokens_reused == 0
+    expected = reference_logprobs(model, prompt + list(after.tokens))[20:].tolist()
+    assert after.logprobs == pytest.approx(expected, abs=1e-4)
+
+
+def test_what_is_written_after_publishing_does_not_depend_on_what_was_written_before(model, tokenizer, words):
+    def run(engine):
+        engine.publish(1)
+        return gather(*(episode(engine, words(9 + 5 * p, p), words(9, 1), key=(0, p)) for p in range(6)))
+
+    used = engine_of(model, tokenizer, slots=4)
+    gather(*(used.complete(words(7 * p + 1, p), Sampling(max_tokens=1 + 5 * p, key=(p,))) for p in range(7)))
+    assert run(used) == run(engine_of(model, tokenizer, slots=4))
+
+
+def test_writing_goes_on_while_long_prompts_are_read(model, tokenizer, words, monkeypatch):
+    monkeypatch.setattr("sleuth.engines.local.engine.FORWARD_TOKENS", 4)
+    engine = engine_of(model, tokenizer)
+
+    async def collect():
+        return [engine.forwards async for _ in engine.stream(words(2), Sampling(max_tokens=10, key=(0,)))]
+
+    long = [engine.complete(words(40, p), Sampling(max_tokens=1, key=(p,))) for p in range(1, 5)]
+    forwards = gather(collect(), *long)[0]
+    assert forwards == list(range(1, 11))  # a token a forward, although the others take forty
+
+
+def test_weights_are_not_published_under_a_running_request(model, tokenizer, words):
+    engine = engine_of(model, tokenizer)
+
+    async def publish_midway():
+        asked = asyncio.create_task(engine.complete(words(5), Sampling(max_tokens=50)))
+        await asyncio.sleep(0)
+        with pytest.raises(RuntimeError, match="are running"):
+            engine.publish(1)
+        await asked
+
+    gather(publish_midway())
+
+
+def test_the_context_never_overflows(model, tokenizer, words):
+    engine = engine_of(model, tokenizer, context=32)
+    room_for_two = gather(engine.complete(words(30), Sampling(max_tokens=10)))[0]
+    assert (len(room_for_two.tokens), room_for_two.stop) == (2, "length")
+    full = gather(engine.complete(words(32), Sampling(max_tokens=10)))[0]
+    assert (full.tokens, full.text, full.stop) == ((), "", "length")
+    with pytest.raises(SleuthError, match=r"33 tokens.*32"):
+        gather(engine.complete(words(33), Sampling(max_tokens=10)))
+
+
+def test_the_model_is_left_as_it_was(make_model, tokenizer, words):
+    model = make_model().train()
+    attention = model.config._attn_implementation
+    gather(engine_of(model, tokenizer).complete(words(5), Sampling(max_tokens=3)))
+    assert model.training
+    assert model.config._attn_implementation == attention
+    model(torch.tensor([words(5)])).logits.sum().backward()  # and it still learns
+    assert model.lm_head.weight.grad is not None
+
+
+def test_the_last_layer_computes_only_what_the_next_token_is_sampled_after(make_model, tokenizer, words):
+    model, seen = make_model("qwen3"), []
+    hook = model.base_model.layers[-1].mlp.gate_proj.register_forward_hook(
+        lambda module, args, output: seen.append(args[0].shape[1])
+    )
+    engine = engine_of(model, tokenizer, slots=4)
+    try:
+        gather(*(engine.complete(words(40, seed=row), Sampling(max_tokens=3, key=(row,))) for row in range(3)))
+    finally:
+        hook.remove()
+    assert seen == [3, 3, 3]  # three prompts are read and go on for three tokens
+    assert engine.tokens_prefilled == 3 * 40

@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import numpy as np
+
+from sleuth.engines.local.slots import Place, Run, SlotTable
+
+
+def fill(table: SlotTable, slot: int, tokens: list[int]) -> None:
+    """A request that has read `tokens` in `slot`, and ended."""
+    table.occupy(Place(slot=slot, source=slot, reused=0), tokens)
+    table.read[slot] = len(tokens)
+    table.release(slot)
+
+
+def table_with(*sequences: list[int], context: int = 64) -> SlotTable:
+    """A table of four slots that hold `sequences`, all read and idle."""
+    table = SlotTable(4, context)
+    for slot, tokens in enumerate(sequences):
+        fill(table, slot, tokens)
+    return table
+
+
+def placed(table: SlotTable, tokens: list[int]) -> Place:
+    place = table.place(tokens)
+    assert place is not None
+    return place
+
+
+def test_a_request_that_continues_all_of_a_slot_takes_it_in_place():
+    place = placed(table_with([1, 2, 3], [1, 2, 3, 4, 5]), [1, 2, 3, 4, 5, 6, 7])
+    assert (place.slot, place.source, place.reused) == (1, 1, 5)
+
+
+def test_what_another_turn_may_need_is_copied_and_not_overwritten():
+    place = placed(table_with([1, 2, 3, 4, 5]), [1, 2, 3, 9])
+    assert (place.source, place.reused) == (0, 3)
+    assert place.slot != 0
+
+
+def test_the_slot_that_was_used_longest_ago_is_given_up_first():
+    table = table_with([1, 1], [2, 2], [3, 3], [4, 4])
+    fill(table, 0, [1, 1, 1])
+    assert placed(table, [9, 9, 9]).slot == 1
+
+
+def test_the_last_token_of_a_prompt_is_always_read():
+    assert placed(table_with([1, 2, 3]), [1, 2, 3]).reused == 2
+
+
+def test_a_sibling_waits_for_a_prompt_that_is_about_to_be_read():
+    table, prompt = SlotTable(4, 64), list(range(20))
+    assert table.occupy(Place(slot=0, source=0, reused=0), prompt)
+    sibling = placed(table, prompt)
+    assert (sibling.source, sibling.reused) == (0, 19)
+    assert not table.occupy(sibling, prompt), "what it reuses is not there yet"
+    assert table.unread(100)[1] == [Run(slot=0, start=0, stop=20)], "who waits reads nothing"
+    assert list(table.arrived()) == []
+    table.read[0] = 20
+    assert list(table.arrived()) == [sibling]
+    assert table.unread(100)[0].tolist() == [sibling.slot], "one token is left to read"
+
+
+def test_a_few_tokens_are_not_worth_a_wait():
+    table = SlotTable(4, 64)
+    table.occupy(Place(slot=0, source=0, reused=0), list(range(20)))
+    assert placed(table, [0, 1, 2, 3, 4, 40, 41]).reused == 0
+
+
+def test_who_waits_for_a_slot_that_is_given_up_makes_do_with_what_was_read():
+    table, prompt = SlotTable(4, 64), list(range(20))
+    table.occupy(Place(slot=0, source=0, reused=0), prompt)
+    sibling = placed(table, prompt)
+    table.occupy(sibling, prompt)
+    table.read[0] = 7
+    table.release(0)
+    [place] = table.arrived()
+    assert (place.slot, place.reused) == (sibling.slot, 7)
+
+
+def test_who_writes_never_waits_for_who_reads():
+    table = SlotTable(4, 64)
+    for slot, tokens in enumerate([[1, 2, 3, 4, 5], [6], [7, 8, 9]]):
+        table.occupy(Place(slot=slot, source=slot, reused=0), tokens)
+    writing, runs = table.unread(6)
+    assert writing.tolist() == [1]
+    assert runs == [Run(slot=0, start=0, stop=5), Run(slot=2, start=0, stop=1)]
+
+
+def test_a_token_is_appended_behind_what_is_known():
+    table = table_with([1, 2, 3], [4])
+    table.append(np.array([0, 1]), np.array([8, 9]))
+    assert table.tokens[0, :5].tolist() == [1, 2, 3, 8, -1]
+    assert table.tokens[1, :3].tolist() == [4, 9, -1]
+
+
+def test_nothing_is_placed_where_every_slot_is_busy():
+    table = SlotTable(1, 64)
+    table.occupy(Place(slot=0, source=0, reused=0), [1])
+    assert table.place([2]) is None
+
+
+def test_what_was_forgotten_is_not_reused():
+    table = table_with([1, 2, 3])
+    table.forget()
+    assert placed(table, [1, 2, 3, 4]).reused == 0
+
+
+def test_what_was_forgotten_does_not_decide_where_the_next_request_goes():
+    table = table_with([1, 2], [3, 4])
+    table.forget()
+    assert placed(table, [7, 8]).slot == placed(SlotTable(4, 64), [7, 8]).slot

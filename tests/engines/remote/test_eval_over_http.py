@@ -1,0 +1,125 @@
+"""`sleuth eval --engine`: a server in the place of the engine in this process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from model_server import ModelServer, free_url
+from emulated_server import application
+from typer.testing import CliRunner, Result
+
+from sleuth.cli.app import app
+from sleuth.factories import load_model
+from sleuth.retrieval.bm25 import build_index
+from sleuth.serve.http.limits import Limits
+from sleuth.serve.retriever.app import retriever_app
+from sleuth.serve.retriever.opening import Opening
+
+BASE = Path(__file__).parents[3] / "models" / "tiny-base"
+TOWNS = ("Tarn", "Oss", "Lund", "Brig", "Melk", "Ypres")
+
+
+@pytest.fixture(scope="module")
+def questions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Questions, and the index to search beside them."""
+    folder = tmp_path_factory.mktemp("questions")
+    people = [f"Ada {town} Voss" for town in TOWNS]
+    with (folder / "corpus.jsonl").open("w") as lines:
+        for number, (person, town) in enumerate(zip(people, TOWNS, strict=True)):
+            contents = f'"{person}"\nThe birthplace of {person} is {town}.'
+            lines.write(json.dumps({"id": str(number), "contents": contents}) + "\n")
+    build_index(folder / "corpus.jsonl", folder / "index")
+    with (folder / "questions.jsonl").open("w") as lines:
+        for number, (person, town) in enumerate(zip(people, TOWNS, strict=True)):
+            row = {"id": str(number), "question": f"Where was {person} born?", "golden_answers": [town]}
+            lines.write(json.dumps(row) + "\n")
+    return folder / "questions.jsonl"
+
+
+@pytest.fixture(scope="module", params=["SGLang", "vLLM"])
+def server(request: pytest.FixtureRequest) -> Iterator[ModelServer]:
+    model, tokenizer = load_model(str(BASE), dtype="float32", device="cpu")
+    server = ModelServer(model=model, tokenizer=tokenizer, name=str(BASE), context=1024)
+    with server.listening(request.param):
+        yield server
+
+
+def ask(questions: Path, *more: object) -> tuple[Result, dict]:
+    """`sleuth eval`, on the index unless a server is named; what it wrote."""
+    out = questions.parent / "out.json"
+    out.unlink(missing_ok=True)
+    passages = [] if "--retriever" in more else ["--index", questions.parent / "index"]
+    arguments = ["eval", BASE, "--questions", questions, *passages, "--out", out, *more]
+    result = CliRunner().invoke(app, list(map(str, arguments)))
+    return result, json.loads(out.read_text()) if out.exists() else {}
+
+
+def test_figures_and_transcripts_are_those_of_the_engine_in_this_process(
+    questions: Path, server: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, here = ask(questions)
+    monkeypatch.setattr("sleuth.evaluation.eval_session.load_model", None)  # no weights are loaded for the other
+    result, there = ask(questions, "--engine", server.url)
+    assert result.exit_code == 0, result.output
+    engine = there.pop("engine")
+    assert there == here
+    assert sum(record["searches"] for record in here["records"]) > 0
+    assert (engine["url"], engine["ids"]) == (server.url, "sampled")
+    assert f"note: {engine['kind']} {engine['version']} at {server.url} serves" in result.stderr
+
+
+def test_passages_may_come_from_a_server_too(questions: Path) -> None:
+    _, here = ask(questions)
+    opening = Opening(questions.parent / "index")
+    opening.start()
+    with application(retriever_app(opening, Limits()), lifespan="off") as url:
+        result, there = ask(questions, "--retriever", url)
+    assert result.exit_code == 0, result.output
+    assert there == here
+
+
+def test_several_samples_differ_and_are_drawn_at_temperature_1(questions: Path, server: ModelServer) -> None:
+    result, found = ask(questions, "--engine", server.url, "--samples", 3, "--limit", 2)
+    assert result.exit_code == 0, result.output
+    texts = [json.dumps(record["segments"]) for record in found["records"]]
+    assert len(texts) == 6
+    assert len(set(texts)) > 2
+    bodies = [body.get("sampling_params", body) for body in server.bodies[-6:]]
+    assert {body["temperature"] for body in bodies} == {1.0}
+
+
+def test_a_server_that_gives_text_alone_says_so_on_the_screen_and_in_the_file(questions: Path) -> None:
+    model, tokenizer = load_model(str(BASE), dtype="float32", device="cpu")
+    server = ModelServer(model=model, tokenizer=tokenizer, name=str(BASE), context=1024, tells_ids="")
+    with server.listening("vLLM"):
+        result, found = ask(questions, "--engine", server.url)
+    _, here = ask(questions)
+    assert "token ids and their counts are encoded from its text" in result.stderr
+    assert found["engine"]["ids"] == "encoded from text"
+    assert found["em"] == here["em"]
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (("--engine", "localhost:8000"), "--engine localhost:8000: should be http://HOST:PORT"),
+        (("--engine", "http://a:1", "--dtype", "bfloat16"), "--dtype bfloat16 is for a model in this process"),
+        (("--served-as", "policy"), "--served-as policy is for a server; give its URL too: --engine URL"),
+        (("--retriever", "a:1"), "--retriever a:1: should be http://HOST:PORT"),
+        (("--retriever", "http://a:1", "--index", "x"), "--index and --retriever are both given"),
+    ],
+)
+def test_options_that_do_not_go_together_are_one_line(questions: Path, options: tuple[str, ...], problem: str) -> None:
+    result, _ = ask(questions, *options)
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"error: {problem}")
+
+
+def test_a_server_that_is_not_there_costs_nothing_but_a_line(questions: Path) -> None:
+    result, found = ask(questions, "--engine", free_url())
+    assert (result.exit_code, found) == (2, {})
+    assert result.stderr.count("\n") == 1
+    assert "start SGLang or vLLM there first" in result.stderr

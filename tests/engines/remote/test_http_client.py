@@ -1,0 +1,104 @@
+"""What becomes of a request to a server: an answer, or an error that says whether it may be made again."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+import pytest
+from model_server import free_url
+
+from sleuth.engines.remote.http_client import (
+    FailedError,
+    Line,
+    LineError,
+    LostError,
+    NotTakenError,
+    RefusedError,
+    TooSlowError,
+)
+from sleuth.engines.remote.wire import paired
+
+Talk = Callable[[asyncio.StreamWriter], Awaitable[None]]
+
+
+def answer(status: int, body: bytes) -> Talk:
+    async def talk(writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 %d X\r\ncontent-length: %d\r\n\r\n" % (status, len(body)) + body)
+
+    return talk
+
+
+async def trickle(writer: asyncio.StreamWriter) -> None:
+    writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\n")
+    for _ in range(100):
+        writer.write(b" ")
+        await asyncio.sleep(0.05)
+
+
+async def hang_up(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+
+
+def asked(talk: Talk, seconds: float = 5.0) -> object:
+    """What comes of a request to one who talks so."""
+
+    async def ask() -> object:
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            with suppress(ConnectionError):
+                await talk(writer)
+
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        line = Line(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", seconds=seconds)
+        try:
+            return await line.post("/generate", {})
+        finally:
+            await line.aclose()
+            server.close()
+
+    return asyncio.run(ask())
+
+
+@pytest.mark.parametrize(
+    ("talk", "error"),
+    [
+        (answer(503, b""), NotTakenError),
+        (answer(429, b""), NotTakenError),
+        (answer(500, b""), FailedError),
+        (answer(400, b""), RefusedError),
+        (hang_up, LostError),
+    ],
+)
+def test_errors_say_whether_a_request_may_be_made_again(talk: Talk, error: type[LineError]) -> None:
+    with pytest.raises(LineError) as caught:
+        asked(talk)
+    assert type(caught.value) is error
+
+
+def test_nobody_there_is_nobody_who_took_it() -> None:
+    async def ask() -> None:
+        await Line(free_url(), seconds=5.0).get("/")
+
+    with pytest.raises(NotTakenError):
+        asyncio.run(ask())
+
+
+def test_the_time_is_that_of_the_whole_answer_however_it_comes() -> None:
+    started = time.monotonic()
+    with pytest.raises(TooSlowError, match=r"gave no answer within 0\.4 seconds"):
+        asked(trickle, seconds=0.4)
+    assert time.monotonic() - started < 3
+
+
+@pytest.mark.parametrize("body", [b"", b"<html>", b"[" * 100_000])
+def test_what_is_no_json_is_nothing(body: bytes) -> None:
+    assert asked(answer(200, body)) is None
+
+
+@pytest.mark.parametrize("told", [float("nan"), float("-inf"), None])
+def test_a_log_probability_that_is_no_number_is_never_trained_on(told: float | None) -> None:
+    with pytest.raises((ValueError, TypeError)):
+        paired([1, 2], [-0.5, told])

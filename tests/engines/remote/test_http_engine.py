@@ -1,0 +1,271 @@
+"""The engine behind HTTP writes what the engine in this process writes, whatever the server speaks."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import pytest
+import torch
+from model_server import ModelServer, free_url
+from starlette.responses import JSONResponse, Response
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from sleuth.engines.local.engine import LocalEngine
+from sleuth.engines.remote import http_engine
+from sleuth.engines.remote.http_engine import HttpEngine
+from sleuth.engines.remote.server import Server, find_server
+from sleuth.types import Completion, Sampling, SleuthError
+
+CONTEXT = 256
+KINDS = ("SGLang", "vLLM")
+Requests = Sequence[tuple[list[int], Sampling]]
+
+
+@contextmanager
+def serving(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, kind: str, **how: object
+) -> Iterator[ModelServer]:
+    server = ModelServer(model=model, tokenizer=tokenizer, name="tiny", context=CONTEXT, **how)
+    with server.listening(kind):
+        yield server
+
+
+def found(server: ModelServer) -> Server:
+    return find_server(server.url, "tiny", served_as=None, tokenizer=server.tokenizer, ends=server.ends)[0]
+
+
+def asked(server: ModelServer, requests: Requests, at_once: int = 8, place: Server | None = None) -> list[Completion]:
+    """All requests side by side, through HTTP."""
+    place = place or found(server)
+
+    async def ask() -> list[Completion]:
+        limits = {"requests_at_once": at_once, "context": CONTEXT}
+        async with HttpEngine(place, server.tokenizer, ends=server.ends, **limits) as engine:
+            return list(await asyncio.gather(*(engine.complete(tokens, sampling) for tokens, sampling in requests)))
+
+    return asyncio.run(ask())
+
+
+def written_here(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, requests: Requests) -> list[Completion]:
+    """The same by the engine of this process."""
+
+    async def write() -> list[Completion]:
+        engine = LocalEngine(model, tokenizer, slots=8, context=CONTEXT)
+        return list(await asyncio.gather(*(engine.complete(tokens, sampling) for tokens, sampling in requests)))
+
+    return asyncio.run(write())
+
+
+def greedy(words: Callable[..., list[int]], *stops: str, tokens: int = 40) -> Requests:
+    return [
+        (words(9, seed), Sampling(max_tokens=tokens, temperature=0.0, stops=stops, key=(seed,))) for seed in range(6)
+    ]
+
+
+def same_but_for_rounding(completions: Sequence[Completion], others: Sequence[Completion]) -> None:
+    for one, other in zip(completions, others, strict=True):
+        assert (one.tokens, one.text, one.stop) == (other.tokens, other.text, other.stop)
+        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_greedy_turns_are_those_of_the_engine_in_this_process(model, tokenizer, words, kind: str) -> None:
+    whole = written_here(model, tokenizer, greedy(words))
+    stops = tuple({turn.text[5:8] for turn in whole} - {""})  # what it is bound to write
+    requests = greedy(words, *stops)
+    with serving(model, tokenizer, kind) as server:
+        through_http = asked(server, requests)
+    expected = written_here(model, tokenizer, requests)
+    assert {turn.stop for turn in expected} == {"stop"}
+    same_but_for_rounding(through_http, expected)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_turn_may_end_with_an_end_token_or_its_budget(make_model, tokenizer, words, kind: str) -> None:
+    model = make_model()
+    budget = written_here(model, tokenizer, greedy(words, tokens=12))
+    assert {turn.stop for turn in budget} == {"length"}
+    model.generation_config.eos_token_id = budget[0].tokens[4]
+    requests = greedy(words, tokens=12)
+    expected = written_here(model, tokenizer, requests)
+    assert expected[0].stop == "eos"
+    with serving(model, tokenizer, kind) as server:
+        same_but_for_rounding(asked(server, requests), expected)
+
+
+@pytest.mark.parametrize("tells_ids", ["token_ids", "token_id:"])
+def test_ids_come_back_in_the_newer_and_the_older_way_of_vllm(model, tokenizer, words, tells_ids: str) -> None:
+    with serving(model, tokenizer, "vLLM", tells_ids=tells_ids) as server:
+        assert found(server).ids
+        same_but_for_rounding(asked(server, greedy(words)), written_here(model, tokenizer, greedy(words)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_server_leaves_behind_a_stop_is_no_part_of_the_turn(model, tokenizer, words, kind: str) -> None:
+    stops = tuple({turn.text[5:8] for turn in written_here(model, tokenizer, greedy(words))} - {""})
+    with serving(model, tokenizer, kind, overshoots=(17, 0, 23)) as server:
+        through_http = asked(server, greedy(words, *stops))
+    same_but_for_rounding(through_http, written_here(model, tokenizer, greedy(words, *stops)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_draws_have_seeds_of_their_own_and_can_be_repeated(model, tokenizer, words, kind: str) -> None:
+    requests = [(words(9), Sampling(max_tokens=12, key=(0, sample))) for sample in range(8)]
+    with serving(model, tokenizer, kind) as server:
+        first, again = asked(server, requests), asked(server, requests)
+    assert [turn.tokens for turn in first] == [turn.tokens for turn in again]
+    assert len({turn.tokens for turn in first}) > 4
+
+
+def test_log_probabilities_that_are_not_those_of_the_draw_are_left_out(model, tokenizer, words) -> None:
+    requests = [(words(9), Sampling(max_tokens=6, temperature=temperature)) for temperature in (0.5, 1.0)]
+    with serving(model, tokenizer, "vLLM") as server:
+        cool, warm = asked(server, requests)
+    assert cool.logprobs is None
+    assert warm.logprobs is not None
+
+
+def test_a_server_that_gives_text_alone_has_its_ids_encoded_and_that_is_said(model, tokenizer, words) -> None:
+    stops = tuple({turn.text[5:8] for turn in written_here(model, tokenizer, greedy(words))} - {""})
+    with serving(model, tokenizer, "vLLM", tells_ids="") as server:
+        place = found(server)
+        through_http = asked(server, greedy(words, *stops))
+    assert not place.ids
+    assert place.as_json()["ids"] == "encoded from text"
+    assert "token ids and their counts are encoded from its text" in str(place)
+    for turn, expected in zip(through_http, written_here(model, tokenizer, greedy(words, *stops)), strict=True):
+        assert (turn.text, turn.stop, turn.logprobs) == (expected.text, expected.stop, None)
+        assert tokenizer.decode(list(turn.tokens)) == turn.text
+
+
+def test_an_end_token_in_the_text_alone_ends_it_and_is_no_part_of_it(make_model, tokenizer, words) -> None:
+    model, requests = make_model(), greedy(words, tokens=12)[:1]
+    [before] = written_here(model, tokenizer, requests)
+    head = model.get_output_embeddings().weight
+    with torch.no_grad():  # what it wrote fifth is now less likely than the tokenizer's end token
+        head[tokenizer.eos_token_id] = head[before.tokens[4]] * 1.5
+    [expected] = written_here(model, tokenizer, requests)
+    assert expected.stop == "eos"
+    with serving(model, tokenizer, "vLLM", tells_ids="") as server:
+        [turn] = asked(server, requests)
+    assert (turn.text, turn.stop) == (expected.text, "eos")
+    assert turn.tokens[-1] == tokenizer.eos_token_id
+
+
+def test_a_full_context_is_not_asked_for_more(model, tokenizer, words) -> None:
+    with serving(model, tokenizer, "vLLM") as server:
+        before = [Sampling(max_tokens=9, temperature=0.0)]
+        [full] = asked(server, [(words(CONTEXT), sampling) for sampling in before])
+        count = len(server.bodies)
+        with pytest.raises(SleuthError, match="a prompt of 257 tokens does not fit"):
+            asked(server, [(words(CONTEXT + 1), before[0])])
+    assert (full.tokens, full.stop) == ((), "length")
+    assert count == 1  # what the search for it tried
+
+
+def test_no_more_requests_are_under_way_than_were_allowed(model, tokenizer, words) -> None:
+    with serving(model, tokenizer, "SGLang") as server:
+        asked(server, greedy(words), at_once=2)
+    assert server.most_at_once == 2
+
+
+def refused(number: int) -> Response | None:
+    return JSONResponse({"error": {"message": "queue is full"}}, 503) if 1 < number < 9 else None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_who_is_turned_away_asks_again(model, tokenizer, words, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_engine, "PAUSES", (0.01, 0.02, 0.04, 0.05))
+    with serving(model, tokenizer, kind, disturbs=refused) as server:
+        through_http = asked(server, greedy(words))
+    same_but_for_rounding(through_http, written_here(model, tokenizer, greedy(words)))
+
+
+def test_who_is_always_turned_away_hears_why(model, tokenizer, words, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_engine, "PAUSES", (0.01, 0.02))
+    busy = JSONResponse({"error": {"message": "queue is full"}}, 503)
+    with (
+        serving(model, tokenizer, "vLLM", disturbs=lambda number: busy if number > 1 else None) as server,
+        pytest.raises(SleuthError, match="refused with 503: queue is full, 3 times"),
+    ):
+        asked(server, greedy(words)[:1])
+
+
+def test_a_server_that_is_gone_is_one_line(model, tokenizer, words, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_engine, "PAUSES", (0.01, 0.02))
+    with serving(model, tokenizer, "vLLM") as server:
+        place = found(server)
+    with pytest.raises(SleuthError, match=r"--engine http://127.0.0.1:\d+: does not answer \(.*\), 3 times"):
+        asked(server, greedy(words)[:1], place=place)
+
+
+def test_a_turn_that_was_begun_is_not_asked_for_again(model, tokenizer, words, monkeypatch) -> None:
+    """It may have been given up because it was long: asked again, long turns would be rarer than they are."""
+    monkeypatch.setattr(http_engine, "ANSWER_SECONDS", 0.2)
+
+    def slow(number: int) -> Response | None:
+        if number > 1:
+            time.sleep(0.6)
+        return None
+
+    with (
+        serving(model, tokenizer, "vLLM", disturbs=slow) as server,
+        pytest.raises(SleuthError, match=r"gave no answer within 0.2 seconds; ask with fewer --slots"),
+    ):
+        asked(server, greedy(words)[:1])
+    assert len(server.bodies) == 2
+
+
+NONSENSE = {
+    "no JSON": Response("<html>", 200),
+    "another shape": JSONResponse({"text": "hello"}),
+    "a list": JSONResponse([1, 2]),
+    "ids that are words": JSONResponse(
+        {"choices": [{"token_ids": ["a"], "text": "", "finish_reason": "stop"}], "text": "", "meta_info": None}
+    ),
+}
+
+
+@pytest.mark.parametrize("what", NONSENSE)
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_answer_of_another_shape_is_one_line(model, tokenizer, words, kind: str, what: str) -> None:
+    with (
+        serving(model, tokenizer, kind, disturbs=lambda number: NONSENSE[what] if number > 1 else None) as server,
+        pytest.raises(SleuthError, match="an answer that cannot be used"),
+    ):
+        asked(server, greedy(words)[:1])
+
+
+def test_a_turn_that_ends_for_no_reason_of_ours_is_an_error(model, tokenizer, words) -> None:
+    short = JSONResponse({"choices": [{"token_ids": [5, 6], "text": "..", "finish_reason": "length"}]})
+    with (
+        serving(model, tokenizer, "vLLM", disturbs=lambda number: short if number > 1 else None) as server,
+        pytest.raises(SleuthError, match=r"ended a turn \(length\) after 2 of 40 tokens"),
+    ):
+        asked(server, greedy(words)[:1])
+
+
+def test_a_request_that_sglang_gives_up_is_an_error(model, tokenizer, words) -> None:
+    reason = {"type": "abort", "message": "input is longer than the context"}
+    given_up = JSONResponse({"text": "", "meta_info": {"finish_reason": reason, "output_token_logprobs": []}})
+    with (
+        serving(model, tokenizer, "SGLang", disturbs=lambda number: given_up if number > 1 else None) as server,
+        pytest.raises(SleuthError, match="it gave up: input is longer than the context"),
+    ):
+        asked(server, greedy(words)[:1])
+
+
+def test_weights_that_change_meanwhile_are_an_error(model, tokenizer, words) -> None:
+    with (
+        serving(model, tokenizer, "SGLang", weights=lambda number: "a" if number < 4 else "b") as server,
+        pytest.raises(SleuthError, match="its weights changed from 'a' to 'b' meanwhile"),
+    ):
+        asked(server, greedy(words), at_once=1)
+
+
+def test_nobody_at_a_url_is_one_line(tokenizer) -> None:
+    with pytest.raises(SleuthError, match=r"does not answer \(.*\); start SGLang or vLLM there first"):
+        find_server(free_url(), "tiny", served_as=None, tokenizer=tokenizer, ends=())

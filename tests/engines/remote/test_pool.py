@@ -1,0 +1,454 @@
+"""A pool of servers writes what the learner would, whatever befalls them: nothing stale, lost or counted twice."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+import torch
+from model_server import free_url
+from emulated_server import KINDS, Speaking, speaking
+from transformers import PreTrainedModel
+
+from sleuth.engines.local.engine import LocalEngine
+from sleuth.engines.remote.discovery import find_member
+from sleuth.engines.remote.http_client import Line, LostError, NotTakenError
+from sleuth.engines.remote.pool import PoolEngine, PoolLimits
+from sleuth.engines.remote.replica import Place
+from sleuth.engines.remote.weight_check import learner_logprobs
+from sleuth.engines.remote.weight_sync import WeightsDifferError
+from sleuth.types import Completion, Sampling, SleuthError
+
+CONTEXT = 256
+Requests = Sequence[tuple[list[int], Sampling]]
+
+
+@pytest.fixture
+def learner(make_model: Callable[..., PreTrainedModel]) -> PreTrainedModel:
+    return make_model()
+
+
+@contextmanager
+def pool_of(
+    servers: Sequence[Speaking],
+    learner: PreTrainedModel,
+    tokenizer: object,
+    shared: Path,
+    *,
+    temperature: float = 1.0,
+    seconds: float = 30.0,
+    patience: float = 30.0,
+    at_once: int = 16,
+    sleeps: bool = False,
+) -> Iterator[PoolEngine]:
+    """A pool that has published version 1; what it says is in its `said`."""
+    said: list[str] = []
+    ends = servers[0].writer.ends
+    members = [find_member(server.url, tokenizer=tokenizer, ends=ends) for server in servers]
+    limits = PoolLimits(requests_at_once=at_once, seconds=seconds, patience=patience, sleeps=sleeps)
+    engine = PoolEngine(
+        members,
+        learner,
+        tokenizer,
+        ends=ends,
+        context=CONTEXT,
+        temperature=temperature,
+        limits=limits,
+        shared=shared,
+        say=said.append,
+    )
+    engine.said = said  # type: ignore[attr-defined]
+    engine.publish(1)
+    yield engine
+
+
+@pytest.fixture
+def servers(make_model: Callable[..., PreTrainedModel], tokenizer: object) -> Iterator[Callable[..., list[Speaking]]]:
+    """`servers("vllm", "sglang", latency=0.1)`: each with a model of its own."""
+    with ExitStack() as open_:
+        yield lambda *kinds, **how: [
+            open_.enter_context(speaking(kind, make_model(), tokenizer, context=CONTEXT, **how)) for kind in kinds
+        ]
+
+
+def asked(engine: PoolEngine | LocalEngine, requests: Requests) -> list[Completion]:
+    async def ask() -> list[Completion]:
+        return list(await asyncio.gather(*(engine.complete(tokens, sampling) for tokens, sampling in requests)))
+
+    return asyncio.run(ask())
+
+
+def sampled(words: Callable[..., list[int]], *, groups: int = 4, siblings: int = 4, **how: object) -> Requests:
+    """A turn of every sibling of every group."""
+    settings = {"max_tokens": 24} | how
+    return [
+        (words(9, group), Sampling(key=(0, 0, 1, group, sample, 0), **settings))
+        for group in range(groups)
+        for sample in range(siblings)
+    ]
+
+
+@contextmanager
+def away(place: Place) -> Iterator[Place]:
+    """Nobody is where the pool looks for this server."""
+    server = place.member.server
+    url = server.url
+    object.__setattr__(server, "url", free_url())
+    yield place
+    object.__setattr__(server, "url", url)
+
+
+def moved(model: PreTrainedModel) -> None:
+    """The learner has learned something."""
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.mul_(1.05)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_greedy_turns_are_those_of_the_engine_in_this_process(
+    servers, learner, tokenizer, words, tmp_path, kind
+) -> None:
+    moved(learner)  # the servers begin with other weights than the learner's
+    requests = sampled(words, temperature=0.0)
+    with pool_of(servers(kind, kind), learner, tokenizer, tmp_path) as engine:
+        written = asked(engine, requests)
+    here = asked(LocalEngine(learner, tokenizer, slots=8, context=CONTEXT), requests)
+    assert [(turn.tokens, turn.text, turn.stop) for turn in written] == [
+        (turn.tokens, turn.text, turn.stop) for turn in here
+    ]
+    assert {turn.policy_version for turn in written} == {1}
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize("kind", KINDS)
+def test_log_probabilities_over_several_turns_are_the_learners(
+    servers, learner, tokenizer, words, tmp_path, kind, temperature
+) -> None:
+    moved(learner)
+    with pool_of(servers(kind, raw=False), learner, tokenizer, tmp_path, temperature=temperature) as engine:
+        tokens, turns = words(9), []
+        for turn in range(4):  # an answer is read before each turn but the first
+            key = (0, 0, 1, 0, 0, turn)
+            [written] = asked(engine, [(tokens, Sampling(max_tokens=12, temperature=temperature, key=key))])
+            turns.append((list(tokens), written))
+            tokens = [*tokens, *written.tokens, *words(7, turn)]
+    for before, written in turns:
+        ours = learner_logprobs(learner, before, written.tokens, temperature)
+        assert written.logprobs == pytest.approx(ours, abs=1e-4)
+
+
+@pytest.mark.parametrize("raw", [True, False])
+@pytest.mark.parametrize("kind", KINDS)
+def test_whether_log_probabilities_are_scaled_is_found_out_by_trying(
+    servers, learner, tokenizer, tmp_path, kind, raw
+) -> None:
+    [server] = servers(kind, raw=raw)
+    member = find_member(server.url, tokenizer=tokenizer, ends=server.writer.ends)
+    assert member.abilities.logprobs == ("before temperature" if raw else "after temperature")
+    assert (member.abilities.ids, member.abilities.stop_text, member.abilities.weights) == (True, True, "default")
+    problems = member.problems(context=CONTEXT, temperature=0.7)
+    assert [problem.partition(",")[0] for problem in problems] == (
+        ["tells log-probabilities before temperature"] if raw else []
+    )
+    assert member.problems(context=CONTEXT, temperature=1.0) == []
+
+
+def test_siblings_stay_together_and_groups_are_spread(servers, learner, tokenizer, words, tmp_path) -> None:
+    pair = servers("vllm", "sglang")
+    with pool_of(pair, learner, tokenizer, tmp_path) as engine:
+        before = [server.fault() for server in pair]
+        asked(engine, sampled(words, groups=6, siblings=5))
+        counts = [server.fault() - count for server, count in zip(pair, before, strict=True)]
+    assert counts == [15, 15]
+
+
+def test_no_more_turns_are_under_way_at_a_server_than_were_allowed(
+    servers, learner, tokenizer, words, tmp_path
+) -> None:
+    [server] = servers("sglang", latency=0.02)
+    most = 0
+    with pool_of([server], learner, tokenizer, tmp_path, at_once=3) as engine:
+        write = server.writer.write
+
+        async def watched(*arguments: object) -> object:
+            nonlocal most
+            most = max(most, server.writer.running + 1)
+            return await write(*arguments)
+
+        server.writer.write = watched
+        asked(engine, sampled(words))
+    assert most == 3
+
+
+@pytest.mark.parametrize("fault", [{"error_every": 3}, {"cut_every": 3}, {"hang_every": 5}])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_turn_that_a_server_does_not_finish_is_drawn_again_with_its_seed(
+    servers, learner, tokenizer, words, tmp_path, kind, fault
+) -> None:
+    requests = sampled(words)
+    [sound] = servers(kind)
+    with pool_of([sound], learner, tokenizer, tmp_path / "sound") as engine:
+        expected = asked(engine, requests)
+    pair = servers(kind, kind)
+    with pool_of(pair, learner, tokenizer, tmp_path / "troubled", seconds=1.0) as engine:
+        pair[0].fault(**fault)
+        written = asked(engine, requests)
+        redrawn = engine.figures()["turns_redrawn"]
+    assert [turn.tokens for turn in written] == [turn.tokens for turn in expected]
+    assert redrawn > 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_server_that_forgot_its_weights_is_given_them_before_it_writes(
+    servers, learner, tokenizer, words, tmp_path, kind
+) -> None:
+    moved(learner)
+    [server] = servers(kind)
+    with pool_of([server], learner, tokenizer, tmp_path) as engine:
+        server.fault(forget=0.3)
+        written = asked(engine, sampled(words, temperature=0.0))
+        figures = engine.figures()
+    here = asked(LocalEngine(learner, tokenizer, slots=8, context=CONTEXT), sampled(words, temperature=0.0))
+    assert [turn.tokens for turn in written] == [turn.tokens for turn in here]
+    assert figures["servers_reloaded"] == 1
+    assert "came back with the weights 'default' and was given '000001-" in engine.said[-1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_server_whose_restart_nobody_saw_is_found_out_by_its_first_completion(
+    servers, learner, tokenizer, words, tmp_path, monkeypatch, kind
+) -> None:
+    moved(learner)
+    [server] = servers(kind)
+    requests = sampled(words, groups=1, siblings=1, temperature=0.0)
+    with pool_of([server], learner, tokenizer, tmp_path) as engine:
+        monkeypatch.setattr(Place, "known", property(lambda place: not place.suspect))
+        server.fault(forget=0)
+        before = server.fault()
+        [written] = asked(engine, requests)
+        assert server.fault() - before == 2
+        figures = engine.figures()
+    [here] = asked(LocalEngine(learner, tokenizer, slots=8, context=CONTEXT), requests)
+    assert (written.tokens, figures["turns_redrawn"], figures["servers_reloaded"]) == (here.tokens, 1, 1)
+
+
+@contextmanager
+def meddling(server: Speaking) -> Iterator[None]:
+    """While a completion is on its way, somebody else names the weights."""
+    server.fault(latency=0.6)
+
+    def meddle() -> None:
+        time.sleep(0.2)
+        httpx.post(f"{server.url}/update_weight_version", json={"new_version": "theirs"})
+
+    meddler = threading.Thread(target=meddle)
+    meddler.start()
+    yield
+    meddler.join()
+
+
+def test_a_completion_that_names_other_weights_ends_the_run_with_both_names(
+    servers, learner, tokenizer, words, tmp_path
+) -> None:
+    [server] = servers("sglang")
+    with (
+        pool_of([server], learner, tokenizer, tmp_path) as engine,
+        meddling(server),
+        pytest.raises(WeightsDifferError, match=r"wrote with the weights 'theirs', .* is at '000001-[0-9a-f]{12}'"),
+    ):
+        asked(engine, sampled(words, groups=1, siblings=1))
+
+
+def test_a_completion_of_which_nobody_knows_by_what_weights_is_thrown_away(
+    servers, learner, tokenizer, words, tmp_path
+) -> None:
+    [server] = servers("vllm")
+    with pool_of([server], learner, tokenizer, tmp_path) as engine:
+        with meddling(server):
+            asked(engine, sampled(words, groups=1, siblings=1))
+        figures = engine.figures()
+    assert (figures["turns_redrawn"], figures["servers_reloaded"]) == (1, 1)
+
+
+def test_a_server_that_loses_its_weights_again_and_again_ends_the_run(
+    servers, learner, tokenizer, words, tmp_path, monkeypatch
+) -> None:
+    [server] = servers("vllm")
+    with pool_of([server], learner, tokenizer, tmp_path) as engine:
+        httpx.post(f"{server.url}/update_weight_version", json={"new_version": "theirs"})
+
+        async def in_vain(self: object, line: object, published: object) -> None:
+            """Another run gives it its own at once."""
+
+        monkeypatch.setattr("sleuth.engines.remote.vllm_control.VllmControl.load", in_vain)
+        with pytest.raises(WeightsDifferError, match=r"would write with the weights 'theirs', .* is at '000001-"):
+            asked(engine, sampled(words, groups=1, siblings=1))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_server_that_only_says_that_it_took_the_weights_is_found_out(
+    servers, learner, tokenizer, tmp_path, kind
+) -> None:
+    [server] = servers(kind)
+    with pool_of([server], learner, tokenizer, tmp_path) as engine:
+        server.fault(stale=True)
+        moved(learner)
+        with pytest.raises(SleuthError, match=r"says that it has the weights 000002-.* and writes with others"):
+            engine.publish(2)
+
+
+def test_a_server_that_is_down_when_weights_go_out_takes_them_when_it_is_back(
+    servers, learner, tokenizer, words, tmp_path
+) -> None:
+    pair = servers("vllm", "sglang")
+    with pool_of(pair, learner, tokenizer, tmp_path) as engine:
+        with away(engine._places[0]):
+            moved(learner)
+            engine.publish(2)
+            assert "without new weights: http://127.0.0.1" in engine.said[-1]
+        written = asked(engine, sampled(words, temperature=0.0))
+        assert engine.figures()["servers_reloaded"] == 1
+    here = asked(LocalEngine(learner, tokenizer, slots=8, context=CONTEXT), sampled(words, temperature=0.0))
+    assert [turn.tokens for turn in written] == [turn.tokens for turn in here]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("sleeps", [False, True])
+def test_a_server_that_was_left_in_the_middle_of_taking_weights_takes_them_again(
+    servers, learner, tokenizer, words, tmp_path, monkeypatch, kind, sleeps
+) -> None:
+    """It has their label, and may be paused, or half asleep: it would never write."""
+    last = {"vllm": "/wake_up" if sleeps else "/resume", "sglang": "/resume_memory_occupation"}
+    last["sglang"] = last["sglang"] if sleeps else "/continue_generation"
+    post, lost = Line.post, []
+
+    async def broken(line: Line, path: str, *arguments: object, **how: object) -> object:
+        """The server is never told the last of it, the first time."""
+        waking = "weights" not in str([arguments, how])
+        if path == last[kind] and waking and not lost:
+            lost.append(path)
+            raise LostError("broke off")
+        return await post(line, path, *arguments, **how)
+
+    [server] = servers(kind)
+    with pool_of([server], learner, tokenizer, tmp_path, sleeps=sleeps, seconds=5.0) as engine:
+        engine.rest()
+        moved(learner)
+        monkeypatch.setattr(Line, "post", broken)
+        engine.publish(2)
+        assert "without new weights" in engine.said[-1]
+        started = time.monotonic()
+        written = asked(engine, sampled(words, temperature=0.0))
+    assert (lost, time.monotonic() - started < 5.0) == ([last[kind]], True)
+    here = asked(LocalEngine(learner, tokenizer, slots=8, context=CONTEXT), sampled(words, temperature=0.0))
+    assert [turn.tokens for turn in written] == [turn.tokens for turn in here]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_turn_during_which_weights_came_to_the_server_is_drawn_again(
+    servers, learner, tokenizer, words, tmp_path, kind
+) -> None:
+    """What was asked of it afterwards says nothing of what wrote."""
+    [server] = servers(kind)
+    with pool_of([server], learner, tokenizer, tmp_path) as engine:
+        server.fault(latency=0.3)
+
+        async def ask() -> None:
+            turn = asyncio.create_task(engine.complete(words(9), Sampling(max_tokens=8, key=(0, 0, 1, 0, 0, 0))))
+            await asyncio.sleep(0.1)
+            engine._places[0].loads += 1
+            await turn
+
+        asyncio.run(ask())
+        assert engine.figures()["turns_redrawn"] == 1
+
+
+def test_a_turn_that_is_turned_away_asks_again_more_and_more_slowly(
+    servers, learner, tokenizer, words, tmp_path, monkeypatch
+) -> None:
+    """While others of the pool are answered, so that nobody takes the server for gone."""
+    [server] = servers("sglang")
+    post, away = Line.post, []
+
+    async def full(line: Line, path: str, body: dict | None = None, **how: object) -> object:
+        if path == "/generate" and body["input_ids"] == words(9, 0) and len(away) < 6:
+            away.append(time.monotonic())
+            raise NotTakenError("refused with 429: the queue is full")
+        return await post(line, path, body, **how)
+
+    with pool_of([server], learner, tokenizer, tmp_path, at_once=2) as engine:
+        monkeypatch.setattr(Line, "post", full)
+        asked(engine, sampled(words, groups=30, siblings=1))
+        assert engine.figures()["turns_redrawn"] == 0
+    assert len(away) == 6
+    assert away[-1] - away[0] > 0.05 + 0.1 + 0.2 + 0.4
+
+
+def test_a_server_that_took_new_weights_is_asked_at_once_however_long_it_was_away(
+    servers, learner, tokenizer, words, tmp_path
+) -> None:
+    pair = servers("vllm", "sglang")
+    with pool_of(pair, learner, tokenizer, tmp_path) as engine:
+        with away(engine._places[0]) as place:
+            for version in range(2, 6):
+                engine.publish(version)
+            assert place.replica.open
+        engine.publish(6)
+        before = pair[0].fault()
+        asked(engine, sampled(words, groups=2))
+        assert pair[0].fault() - before == 4
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_server_that_slept_has_the_new_weights_when_it_wakes(
+    servers, learner, tokenizer, words, tmp_path, kind
+) -> None:
+    [server] = servers(kind)
+    with pool_of([server], learner, tokenizer, tmp_path, sleeps=True) as engine:
+        asked(engine, sampled(words))
+        engine.rest()
+        assert server.writer.asleep == {"weights", "kv_cache"}
+        moved(learner)
+        engine.publish(2)
+        assert server.writer.asleep == set()
+        written = asked(engine, sampled(words, temperature=0.0))
+    here = asked(LocalEngine(learner, tokenizer, slots=8, context=CONTEXT), sampled(words, temperature=0.0))
+    assert [turn.tokens for turn in written] == [turn.tokens for turn in here]
+
+
+def test_weights_that_a_server_cannot_see_are_one_line(servers, learner, tokenizer, tmp_path, monkeypatch) -> None:
+    [server] = servers("sglang")
+
+    def blind(model: PreTrainedModel, folder: Path) -> None:
+        raise SleuthError(f"{folder}: holds no .safetensors file")
+
+    monkeypatch.setattr("sleuth.serve.emulator.engine.load_published", blind)
+    with (
+        pytest.raises(SleuthError, match=r"could not load .* every server must see the folder engine.weights"),
+        pool_of([server], learner, tokenizer, tmp_path),
+    ):
+        pass
+
+
+def test_a_pool_that_is_gone_is_waited_for_and_then_one_line(servers, learner, tokenizer, words, tmp_path) -> None:
+    with pool_of(servers("sglang"), learner, tokenizer, tmp_path, patience=1.0) as engine:
+        object.__setattr__(engine._places[0].member.server, "url", free_url())
+        started = time.monotonic()
+        with pytest.raises(SleuthError, match=r"no server of the pool answered for 1 seconds \(http.*does not answer"):
+            asked(engine, sampled(words, groups=1))
+    assert time.monotonic() - started < 8
+
+
+def test_only_the_newest_weights_stay_in_the_folder(servers, learner, tokenizer, tmp_path) -> None:
+    with pool_of(servers("vllm"), learner, tokenizer, tmp_path) as engine:
+        for version in (2, 3, 4):
+            moved(learner)
+            engine.publish(version)
+    assert [place.name[:6] for place in sorted(tmp_path.iterdir())] == ["000003", "000004"]

@@ -1,0 +1,107 @@
+"""What is found out about a server before it is asked anything."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from model_server import Kind, ModelServer
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from sleuth.engines.remote.server import Server, find_server
+from sleuth.types import SleuthError
+
+
+@pytest.fixture
+def server(model, tokenizer) -> ModelServer:
+    return ModelServer(model=model, tokenizer=tokenizer, name="/models/step-000100")
+
+
+def find(server: ModelServer, kind: Kind, checkpoint: str = "step-000100", served_as: str | None = None):
+    with server.listening(kind):
+        return find_server(
+            f"{server.url}/v1/", checkpoint, served_as=served_as, tokenizer=server.tokenizer, ends=server.ends
+        )
+
+
+@pytest.mark.parametrize(("kind", "version"), [("SGLang", "0.5.9"), ("vLLM", "0.32.0")])
+def test_a_server_is_known_by_its_endpoints(server: ModelServer, kind: str, version: str) -> None:
+    place, notes = find(server, kind)
+    assert place == Server(
+        url=server.url,
+        kind=kind,
+        version=version,
+        model="/models/step-000100",
+        context=512,
+        ids=True,
+    )
+    assert str(place) == (f"{kind} {version} at {server.url} serves '/models/step-000100'; token ids in, token ids out")
+    assert notes == ["the server's '/models/step-000100' is taken for step-000100 by the last part of its name"]
+
+
+def test_whoever_else_speaks_vllms_completions_is_asked_likewise(server: ModelServer) -> None:
+    server.owner, server.lacks = "somebody", ["/version"]
+    place, _ = find(server, "vLLM")
+    assert (place.kind, place.version) == ("OpenAI-like", None)
+
+
+def test_another_model_is_refused_with_what_would_be_right(server: ModelServer) -> None:
+    with pytest.raises(SleuthError) as caught:
+        find(server, "vLLM", checkpoint="runs/mine/checkpoints/step-000200")
+    assert str(caught.value) == (
+        f"--engine {server.url}: serves '/models/step-000100', and the checkpoint is runs/mine/checkpoints/"
+        "step-000200; start the server with that, or say --served-as NAME if it is the same model under that name"
+    )
+
+
+def test_folders_of_this_machine_are_told_apart_though_their_last_names_are_one(
+    server: ModelServer, tmp_path: Path
+) -> None:
+    for run in ("a", "b"):
+        (tmp_path / run / "step-000100").mkdir(parents=True)
+    server.name = str(tmp_path / "a" / "step-000100")
+    assert find(server, "SGLang", checkpoint=server.name)[1] == []
+    with pytest.raises(SleuthError, match="and the checkpoint is"):
+        find(server, "SGLang", checkpoint=str(tmp_path / "b" / "step-000100"))
+
+
+def test_a_model_under_another_name_is_taken_if_it_is_named(server: ModelServer) -> None:
+    place, notes = find(server, "vLLM", checkpoint="mine", served_as="/models/step-000100")
+    assert (place.model, notes) == ("/models/step-000100", [])
+    with pytest.raises(SleuthError, match="and nothing as 'policy'; give --served-as one of these names"):
+        find(server, "vLLM", checkpoint="mine", served_as="policy")
+
+
+def test_a_server_with_another_vocabulary_is_refused(server: ModelServer) -> None:
+    words = Tokenizer(models.WordLevel({"?": 0, "answer": 1}, unk_token="?"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    other = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="?")
+    with (
+        server.listening("vLLM"),
+        pytest.raises(SleuthError, match=r"its tokenizer is not the checkpoint's: .* is .* there and .* here"),
+    ):
+        find_server(server.url, "step-000100", served_as=None, tokenizer=other, ends=server.ends)
+
+
+def test_a_server_that_cannot_tokenize_is_not_asked_to(server: ModelServer) -> None:
+    server.lacks = ["/tokenize"]
+    assert find(server, "vLLM")[0].ids
+
+
+def test_text_without_ids_and_without_stop_strings_is_refused(server: ModelServer) -> None:
+    server.tells_ids, server.keeps_stops, server.owner = "", False, "somebody"
+    with pytest.raises(SleuthError, match="gives neither token ids nor stop strings back"):
+        find(server, "vLLM")
+
+
+def test_what_is_no_engine_is_said_to_be_none(server: ModelServer) -> None:
+    server.lacks = ["/v1/models"]
+    with pytest.raises(SleuthError, match=r"neither SGLang's /get_model_info nor vLLM's /v1/models is there"):
+        find(server, "vLLM")
+
+
+def test_what_a_server_says_against_a_request_is_passed_on(server: ModelServer) -> None:
+    server.lacks = ["/v1/completions"]
+    with pytest.raises(SleuthError, match="/v1/completions refused with 404: Not Found"):
+        find(server, "vLLM")

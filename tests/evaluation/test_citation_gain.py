@@ -1,0 +1,182 @@
+"""What a cited snippet was worth to the claim that cites it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+from typer.testing import CliRunner
+
+from sleuth.cli.app import app
+from sleuth.engines.scripted import ScriptedEngine
+from sleuth.evaluation import eval_session
+from sleuth.evaluation.citation_gain import citation_gains
+from sleuth.evaluation.probe import probe
+from sleuth.factories import RefineSetting, load_model, refine_setting
+from sleuth.recipe import RefineEnvRecipe
+from sleuth.recipe.credit import CreditRecipe
+from sleuth.render import Renderer
+from sleuth.rewards.citation.claims import tag_spans
+from sleuth.rollout import Rollout
+from sleuth.training.credit.credit_assignment import credited
+from sleuth.types import Episode, Evidence, Group, Passage, Score, Task
+
+BASE = Path(__file__).parents[2] / "models" / "tiny-base"
+SNIPPETS = (
+    Passage(id="a1", title="", text="Hedan Verridge was born in Hinheim."),
+    Passage(id="b2", title="", text="Morburg is a town in Tersia."),
+)
+OUTPUT = "\n".join(f"<snippet id={one.id}>{one.text}</snippet>" for one in SNIPPETS)
+TASK = Task(
+    id="q",
+    question="Where was Hedan Verridge born?",
+    golden_answers=("Hinheim",),
+    evidence=Evidence(reasoning="", output=OUTPUT, snippets=SNIPPETS),
+)
+ANSWER = (
+    "<answer><snippet id=a1>Hedan Verridge was born in Hinheim.</snippet> So <snippet id=z9>it is</snippet></answer>"
+)
+
+
+def refined(
+    task: Task, *answers: str, mode: str = "answer_only"
+) -> tuple[PreTrainedModel, Renderer, RefineSetting, list[Episode]]:
+    """The tiny base, and an episode of the task for each answer."""
+    model, tokenizer = load_model(str(BASE), dtype="float32", device="cpu")
+    recipe = RefineEnvRecipe.model_validate({"kind": "refine", "turn_tokens": 120, "mode": mode})
+    setting, renderer, told = refine_setting(recipe, tokenizer, [task]), Renderer(tokenizer), iter(answers)
+    engine = ScriptedEngine(tokenizer, lambda text, sampling: next(told))
+    rollout = Rollout(engine=engine, renderer=renderer, context=1000, temperature=0.0, key=(0,))
+    episodes = [asyncio.run(rollout.episode(setting.env(task), task, 0, at)) for at in range(len(answers))]
+    return model, renderer, setting, episodes
+
+
+def test_spans_are_what_stands_in_tags() -> None:
+    found = [(ANSWER[begin:end], ids) for begin, end, ids in tag_spans(ANSWER)]
+    assert found == [("Hedan Verridge was born in Hinheim.", ("a1",)), ("it is", ("z9",))]
+    assert list(tag_spans("<snippet id=a1>never closed")) == []
+
+
+def test_a_snippet_is_worth_what_its_words_make_of_the_claim() -> None:
+    model, renderer, setting, [episode] = refined(TASK, ANSWER)
+    tokenizer = renderer.tokenizer
+    [[gold, other, invented]] = citation_gains(model, renderer, setting, [episode], budget=2048)
+    assert [(one.snippet, one.cited, one.number) for one in (gold, other)] == [("a1", True, 0), ("b2", False, 0)]
+    assert (invented.snippet, invented.cited, invented.number, invented.value) == ("z9", True, 1, 0.0)
+    assert gold.claim == other.claim == "Hedan Verridge was born in Hinheim."
+
+    @torch.no_grad()
+    def plain(output: str) -> float:
+        bare = Task(
+            id="q",
+            question=TASK.question,
+            golden_answers=(),
+            evidence=Evidence(reasoning="", output=output, snippets=SNIPPETS),
+        )
+        prompt = renderer.render_all(asyncio.run(setting.env(bare).open()).pieces)
+        answer = episode.trajectory.segments[-1]
+        before = [token for segment in prompt for token in segment.tokens]
+        tokens = torch.tensor([[*before, *answer.tokens]])
+        logprobs = model(tokens).logits[0].float().log_softmax(-1)
+        texts = [
+            tokenizer.backend_tokenizer.decode(list(answer.tokens[:at]), skip_special_tokens=False)
+            for at in range(len(answer.tokens) + 1)
+        ]
+        begin, end = ANSWER.index("Hedan"), ANSWER.index("</snippet>")
+        read = [at for at in range(len(answer.tokens)) if len(texts[at]) < end and len(texts[at + 1]) > begin]
+        assert len(read) == gold.tokens
+        return sum(float(logprobs[len(before) + at - 1, answer.tokens[at]]) for at in read)
+
+    for gain, snippet in zip((gold, other), SNIPPETS, strict=True):
+        expected = plain(OUTPUT) - plain(OUTPUT.replace(snippet.text, ""))
+        assert gain.value == pytest.approx(expected, abs=1e-3)
+        assert gain.value != 0
+
+
+def test_a_thought_is_read_with_the_claim_that_is_written_off_it() -> None:
+    """And a snippet that another claim cites is not compared: the thought is about that claim as well."""
+    thought = "<think>Verridge of Hinheim, Morburg of Tersia</think>"
+    claims = ("Hedan Verridge was born in Hinheim.", "Morburg is a town in Tersia.")
+    answer = "".join(f"<snippet id={id_}>{claim}</snippet>" for id_, claim in zip(("a1", "b2"), claims, strict=True))
+    told = thought + "<answer>" + answer + "</answer>"
+    snippets = (*SNIPPETS, Passage(id="c3", title="", text="Hedan Verridge wrote The Last Harbour."))
+    output = "\n".join(f"<snippet id={one.id}>{one.text}</snippet>" for one in snippets)
+    task = replace(TASK, evidence=Evidence(reasoning="", output=output, snippets=snippets))
+    model, renderer, setting, [episode] = refined(task, told, mode="thinking")
+    [found] = citation_gains(model, renderer, setting, [episode], budget=2048)
+    assert [(one.number, one.claim, one.snippet, one.cited) for one in found] == [
+        (0, claims[0], "a1", True),
+        (0, claims[0], "c3", False),
+        (1, claims[1], "b2", True),
+        (1, claims[1], "c3", False),
+    ]
+    wanted = len(renderer.tokenizer(thought.removesuffix("</think>"), add_special_tokens=False)["input_ids"])
+    claimed = len(renderer.tokenizer(claims[0], add_special_tokens=False)["input_ids"])
+    assert found[0].tokens == wanted + claimed
+
+
+def test_a_citation_that_gains_nothing_is_charged_and_one_that_gains_is_paid() -> None:
+    """The tokens of the tag and its claim, in answers that have a score."""
+    right = "<answer>Well, <snippet id=a1>Hedan Verridge was born in Hinheim.</snippet></answer>"
+    wrong = right.replace("a1", "b2")
+    told = (right, wrong, wrong, "<answer>Nobody knows.</answer>")
+    model, renderer, setting, episodes = refined(TASK, *told)
+    missing = Score(value=None, note="the judge is gone")
+    scores = (Score(value=0.0), Score(value=0.0), missing, Score(value=1.0))
+    groups = [Group(task=TASK, episodes=tuple(episodes), scores=scores)]
+    of_right, of_wrong, *_ = citation_gains(model, renderer, setting, episodes, budget=2048)
+    gained = [next(one.value for one in found if one.cited) for found in (of_right, of_wrong)]
+    recipe = CreditRecipe(kind="citation_gain", margin=max(0.0, sum(gained) / 2), pays=0.5, charges=0.25)
+    assert gained[1] <= recipe.margin < gained[0]
+    [paid], figures = credited(groups, recipe, model, renderer, setting, budget=2048, temperature=1.0)
+    assert [[credit.value for credit in score.credits] for score in paid.scores] == [[0.5], [-0.25], [], []]
+    assert figures == {"citation_gain": pytest.approx(sum(gained) / 2, abs=1e-4), "idle_citations": 0.5}
+    [credit] = paid.scores[0].credits
+    tokens = list(episodes[0].trajectory.segments[credit.segment].tokens[credit.begin : credit.end])
+    named = renderer.tokenizer.backend_tokenizer.decode(tokens, skip_special_tokens=False)
+    assert named.strip() == "<snippet id=a1>Hedan Verridge was born in Hinheim.</snippet>"
+
+
+def test_a_thought_is_paid_as_the_claims_that_were_written_off_it() -> None:
+    """What they cite was chosen there: charged behind it alone, the policy unlearns to write what it thought."""
+    thought = "<think>Verridge of Hinheim</think>"
+    claims = "<snippet id=a1>Hedan Verridge was born in Hinheim.</snippet><snippet id=z9>it is</snippet>"
+    model, renderer, setting, episodes = refined(TASK, f"{thought}<answer>{claims}</answer>", mode="thinking")
+    groups = [Group(task=TASK, episodes=tuple(episodes), scores=(Score(value=0.0),))]
+    recipe = CreditRecipe(kind="citation_gain", margin=0.0, pays=0.5, charges=0.25)
+    [paid], _ = credited(groups, recipe, model, renderer, setting, budget=2048, temperature=1.0)
+    *of_claims, of_thought = paid.scores[0].credits
+    assert [credit.value for credit in of_claims] == [0.5, -0.25]
+    assert of_thought.value == 0.125
+    tokens = list(episodes[0].trajectory.segments[of_thought.segment].tokens[of_thought.begin : of_thought.end])
+    told = renderer.tokenizer.backend_tokenizer.decode(tokens, skip_special_tokens=False)
+    assert thought.startswith(told.strip().replace("> ", ">"))
+    assert of_claims[0].begin >= len(tokens)
+
+
+def test_a_refiners_probe_tells_cited_from_other_snippets(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, tokenizer = load_model(str(BASE), dtype="float32", device="cpu")
+    setting = refine_setting(RefineEnvRecipe.model_validate({"kind": "refine", "turn_tokens": 120}), tokenizer, [TASK])
+    script = ScriptedEngine(tokenizer, lambda text, sampling: ANSWER)
+    monkeypatch.setattr(eval_session, "LocalEngine", lambda *_, **__: script)
+    asked = eval_session.Examination(model=model, tokenizer=tokenizer, setting=setting, context=1000)
+    found = probe(asked, [TASK])
+    assert (found.arms, found.searches, found.passages) == ({}, {}, {})
+    cited, other, invented = found.records
+    assert invented["value"] == 0
+    assert found.snippets["cited"]["gain"].value == pytest.approx(cited["value"] / 2)
+    assert found.snippets["not cited"]["gain"].value == other["value"]
+    assert found.snippets["cited"]["ahead"].value == float(cited["value"] > other["value"])
+    assert found.as_json().keys() == {"snippets", "margin", "records"}
+
+
+def test_a_searcher_is_not_probed_without_an_index(tmp_path: Path) -> None:
+    questions = tmp_path / "q.jsonl"
+    questions.write_text('{"id": "q", "question": "Where?", "golden_answers": ["Tarn"]}\n')
+    done = CliRunner().invoke(app, ["probe", str(BASE), "--questions", str(questions)])
+    assert done.exit_code == 2
+    assert "name what it searches, --index DIR" in done.output

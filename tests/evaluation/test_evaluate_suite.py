@@ -1,0 +1,89 @@
+"""An evaluate stage that asks a suite: its files, and going on behind a kill."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sleuth.metrics.paired import mean_difference, paired_records, records_of
+from sleuth.recipe import load_recipe
+from sleuth.report.run_files import read_run
+from sleuth.report.verdict import verdict
+from sleuth.types import SleuthError
+
+ROOT = Path(__file__).parents[2]
+RECIPE = """
+name = "measured"
+model = "{model}"
+[[stage]]
+kind = "evaluate"
+name = "base"
+context = 400
+data = {{ suite = "{sets}", per_set = 3 }}
+env = {{ kind = "search", dialect = "sleuth", prompt = "plain", index = "{world}/index" }}
+[[stage]]
+kind = "evaluate"
+name = "trained"
+context = 400
+data = {{ suite = "{sets}", per_set = 3 }}
+env = {{ kind = "search", dialect = "sleuth", prompt = "plain", index = "{world}/index", forced_search = true }}
+"""
+
+
+@pytest.fixture
+def suite_recipe(world: Path, tmp_path: Path) -> Path:
+    rows = (world / "qa_test.jsonl").read_text().splitlines(keepends=True)
+    for name, part in (("nq", rows[:5]), ("hotpotqa", rows[5:9])):
+        (tmp_path / "sets" / name).mkdir(parents=True)
+        (tmp_path / "sets" / name / "test.jsonl").write_text("".join(part))
+    file = tmp_path / "measured.toml"
+    file.write_text(RECIPE.format(model=ROOT / "models" / "tiny-base", sets=tmp_path / "sets", world=world))
+    return file
+
+
+def test_a_suite_leaves_a_file_for_each_set_and_goes_on_where_it_was_killed(
+    suite_recipe: Path, tmp_path: Path, run: Callable[..., Path]
+) -> None:
+    run(suite_recipe, tmp_path / "run")
+    evals = tmp_path / "run" / "eval"
+    assert sorted(file.stem for file in evals.glob("base*")) == ["base", "base@hotpotqa", "base@nq"]
+    whole = {file.name: file.read_bytes() for file in evals.iterdir()}
+    (evals / "base.json").unlink()
+    (evals / "base@hotpotqa.json").unlink()
+    kept = (evals / "base@nq.json").stat().st_mtime_ns
+    run(suite_recipe, tmp_path / "run")
+    assert {file.name: file.read_bytes() for file in evals.iterdir()} == whole
+    assert (evals / "base@nq.json").stat().st_mtime_ns == kept
+
+
+def test_a_report_pairs_the_questions_of_every_set_and_means_over_sets(
+    suite_recipe: Path, tmp_path: Path, run: Callable[..., Path]
+) -> None:
+    run(suite_recipe, tmp_path / "run")
+    evaluations = read_run(tmp_path / "run").evaluations
+    trained, base = (records_of(evaluations, name) for name in ("trained", "base"))
+    assert len(paired_records(trained, base)) == 6
+    moved = mean_difference("searches_mean", trained, base)
+    assert moved is not None
+    assert moved.value == pytest.approx(
+        evaluations["trained"]["searches_mean"]["value"] - evaluations["base"]["searches_mean"]["value"]
+    )
+    assert "on 6 questions, as the mean over 2 sets, " in verdict(evaluations)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ('stage.0.data.questions="q.jsonl"', "stage.0.data.suite stands beside questions; leave one of the two out"),
+        ("stage.0.data.limit=3", "stage.0.data.limit is for a file of questions; of a suite, per_set chooses"),
+        ('stage.0.data.ask_with="prompt"', "stage.0.data.ask_with is for a file of questions"),
+        ("stage.0.data={per_set=3}", "stage.0.data.questions is missing: name a file of them, or a suite"),
+        ('stage.0.data={questions="q.jsonl", per_set=3}', "stage.0.data.per_set = 3 is for a suite; of a file, limit"),
+    ],
+)
+def test_keys_of_a_suite_and_of_a_file_are_not_mixed(suite_recipe: Path, change: str, message: str) -> None:
+    with pytest.raises(SleuthError) as caught:
+        load_recipe(suite_recipe, [change])
+    assert message in str(caught.value)

@@ -1,0 +1,195 @@
+"""Problems in each layout, made up: read, asked, scored and written."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from refusals import refused
+from typer.testing import CliRunner
+
+from sleuth.cli.app import app
+from sleuth.data.reasoning import load_problems
+from sleuth.engines.scripted import ScriptedEngine
+from sleuth.evaluation import reasoning
+from sleuth.evaluation.named_model import NamedModel
+from sleuth.evaluation.reasoning import is_right, prompt_of, reasoned
+from sleuth.factories import load_model
+from sleuth.recipe import ReasonRecipe
+from sleuth.types import Sampling
+
+Run = Callable[..., Path]
+BASE = Path(__file__).parents[2] / "models" / "tiny-base"
+GSM8K = [{"question": "Two and two?", "answer": "2 + 2 = 4\n#### 4"}, {"question": "Ten less one?", "answer": "#### 9"}]
+MATH = [{"problem": "Half of one?", "answer": r"\frac{1}{2}", "unique_id": "test/a/1.json", "subject": "Algebra"}]
+OLYMPIAD = [
+    {"id": 7, "question": "Which x?", "final_answer": ["$1, 2$"], "is_multiple_answer": True, "modality": "Text-only"},
+    {"id": 8, "question": "See the picture", "final_answer": ["3"], "modality": "Multimodal"},
+    {"id": 9, "question": "Prove it", "final_answer": None},
+]
+GPQA = {"Question": "Which?", "Correct Answer": "right", "Record ID": "rec1", "Subdomain": "Physics"} | {
+    f"Incorrect Answer {number}": f"wrong {number}" for number in (1, 2, 3)
+}
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, Path]:
+    found = {}
+    for layout, rows in (("gsm8k", GSM8K), ("math_500", MATH), ("olympiad_bench", OLYMPIAD)):
+        found[layout] = tmp_path / f"{layout}.jsonl"
+        found[layout].write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found["gpqa_diamond"] = tmp_path / "gpqa_diamond.csv"
+    with found["gpqa_diamond"].open("w", newline="") as lines:
+        writer = csv.DictWriter(lines, GPQA.keys())
+        writer.writeheader()
+        writer.writerow(GPQA)
+    return found
+
+
+@pytest.fixture
+def recipe(files: dict[str, Path], tmp_path: Path) -> Path:
+    sets = ", ".join(f'{{ layout = "{layout}", problems = "{file}" }}' for layout, file in files.items())
+    file = tmp_path / "reasons.toml"
+    file.write_text(
+        f'name = "reasons"\nmodel = "{BASE}"\n[[stage]]\nkind = "reason"\nname = "reasoning"\nsamples = 2\n'
+        f"max_tokens = 8\nsets = [{sets}]\n"
+    )
+    return file
+
+
+def test_rows_of_each_layout_become_problems(files: dict[str, Path]) -> None:
+    first, second = load_problems("gsm8k", files["gsm8k"])
+    assert (first.id, first.text, first.answer, first.form) == ("gsm8k/row_1", "Two and two?", "4", "number")
+    assert second.answer == "9"
+    [math] = load_problems("math_500", files["math_500"])
+    assert (math.id, math.answer, math.kind, math.form) == (
+        "math_500/test/a/1.json",
+        r"\frac{1}{2}",
+        "Algebra",
+        "boxed",
+    )
+    [olympiad] = load_problems("olympiad_bench", files["olympiad_bench"])  # no pictures, no proofs
+    assert (olympiad.id, olympiad.answer, olympiad.several) == ("olympiad_bench/7", "1, 2", True)
+    [choice] = load_problems("gpqa_diamond", files["gpqa_diamond"])
+    assert choice.choices["ABCD".index(choice.answer)] == "right"
+    assert (choice.guess, choice.form, set(choice.choices)) == (
+        1 / 4,
+        "choice",
+        {"right", "wrong 1", "wrong 2", "wrong 3"},
+    )
+    assert load_problems("gpqa_diamond", files["gpqa_diamond"]) == [choice]
+
+
+HEADER = ",".join(GPQA).encode() + b"\n"
+ROW = b"Which?,right,rec1,Physics,w1,w2,w3"
+
+
+@pytest.mark.parametrize(
+    ("contents", "said"),
+    [
+        (HEADER + ROW + b"\n\xff\xfe", "gpqa_diamond.csv:3: not UTF-8 text; should be UTF-8, a header of names"),
+        (b"PK\x03\x04\x00\x9c", "gpqa_diamond.csv:1: not UTF-8 text"),
+        (HEADER + ROW.replace(b"w3", b"\0"), "gpqa_diamond.csv:2: a NUL byte, which no text holds; should be"),
+        (HEADER + ROW + b"\n" + ROW + b",w4", "gpqa_diamond.csv:3: more cells than the header has; should be"),
+        (
+            HEADER + b'"' + b"x" * 140_000,
+            "gpqa_diamond.csv:2: not csv (field larger than field limit (131072)); should",
+        ),
+        (HEADER + b"Which?", "gpqa_diamond.csv:2: `Correct Answer` should be a string, found NoneType"),
+    ],
+)
+def test_a_csv_that_is_none_is_one_line_with_its_place(
+    files: dict[str, Path], recipe: Path, contents: bytes, said: str
+) -> None:
+    files["gpqa_diamond"].write_bytes(contents)
+    done = CliRunner().invoke(app, ["eval", str(BASE), "--reasoning", str(recipe)])
+    assert done.exit_code == 2, done.output
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_prompts_hold_the_problem_and_its_choices(files: dict[str, Path]) -> None:
+    [number, _] = load_problems("gsm8k", files["gsm8k"])
+    assert prompt_of(number).endswith("Problem: Two and two?\nSolution:")
+    assert prompt_of(number).count("Problem:") == 3
+    [choice] = load_problems("gpqa_diamond", files["gpqa_diamond"])
+    assert f"({choice.answer}) right\n" in prompt_of(choice)
+    assert [is_right(choice, answer) for answer in (choice.answer, None)] == [True, False]
+
+
+def solver() -> NamedModel:
+    model, tokenizer = load_model(str(BASE), dtype="float32", device="cpu")
+    return NamedModel(name="m", model=model, tokenizer=tokenizer)
+
+
+def asked(files: dict[str, Path], **changes: Any) -> ReasonRecipe:
+    sets = [{"layout": layout, "problems": file} for layout, file in files.items()]
+    table = {"kind": "reason", "name": "reasoning", "samples": 2, "max_tokens": 30, "sets": sets}
+    return ReasonRecipe.model_validate(table | changes)
+
+
+def test_every_layout_is_asked_scored_and_averaged(files: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    one = solver()
+    [choice] = load_problems("gpqa_diamond", files["gpqa_diamond"])
+
+    def script(text: str, sampling: Sampling) -> str:
+        """The first sample is right, but for the second number; the other gives none."""
+        if sampling.key[-2]:
+            return " so"
+        if "Half" in text:
+            return r" \boxed{0.5}"
+        return r" \boxed{2,1}" if "x?" in text else rf" \boxed{{{choice.answer}}}" if "Which?" in text else " 4."
+
+    monkeypatch.setattr(reasoning, "LocalEngine", lambda *_, **__: ScriptedEngine(one.tokenizer, script))
+    found = reasoned(asked(files), one)
+    *sets, suite = found
+    assert sets == [f"reasoning@{layout}" for layout in files]
+    rights = {name: [record["right"] for record in found[name]["records"]] for name in sets}
+    assert rights["reasoning@gsm8k"] == [[1.0, 0.0], [0.0, 0.0]]
+    assert rights["reasoning@math_500"] == rights["reasoning@olympiad_bench"] == [[1.0, 0.0]]
+    assert rights["reasoning@gpqa_diamond"] == [[1.0, 0.0]]
+    assert found["reasoning@gsm8k"]["answered"]["value"] == 0.5
+    assert found["reasoning@gpqa_diamond"]["guessed_pass"]["value"] == pytest.approx(1 - 0.75**2)
+    assert found[suite]["mean_at_2"]["value"] == pytest.approx((0.25 + 0.5 + 0.5 + 0.5) / 4)
+    assert found[suite]["pass_at_2"]["value"] == pytest.approx((0.5 + 1 + 1 + 1) / 4)
+    assert found[suite]["sets"].keys() == files.keys()
+
+
+def test_a_stage_writes_a_file_for_each_set_and_one_for_all(run: Run, recipe: Path, tmp_path: Path) -> None:
+    run(recipe, tmp_path / "run")
+    folder = tmp_path / "run" / "eval"
+    assert {file.name for file in folder.iterdir()} == {
+        "reasoning.json",
+        *(f"reasoning@{layout}.json" for layout in ("gsm8k", "math_500", "olympiad_bench", "gpqa_diamond")),
+    }
+    [record] = json.loads((folder / "reasoning@math_500.json").read_text())["records"]
+    assert len(record["texts"]) == len(record["right"]) == 2
+    before = (folder / "reasoning.json").stat().st_mtime_ns
+    run(recipe, tmp_path / "run")
+    assert (folder / "reasoning.json").stat().st_mtime_ns == before
+
+
+def test_the_verb_prints_every_set(recipe: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    done = CliRunner().invoke(app, ["eval", str(BASE), "--reasoning", str(recipe), "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    for word in ("mean_at_2", "pass_at_2", "guessed_pass", "reasoning@gsm8k"):
+        assert word in done.stdout
+    assert json.loads(out.read_text())["sets"]["gsm8k"]["mean_at_2"]["n"] == 2
+    assert out.with_name("out@gsm8k.json").exists()
+
+
+def test_what_cannot_be_asked_is_one_line_with_its_place(recipe: Path, files: dict[str, Path], tmp_path: Path) -> None:
+    assert "positions of the model; lower max_tokens" in refused(recipe, "stage.0.max_tokens=2000")
+    assert "are all the same; set samples = 1" in refused(recipe, "stage.0.temperature=0.0")
+    assert "samples = 2" in refused(recipe, "stage.0.temperature=0.0")
+    wrong = f"stage.0.sets=[{{layout='gsm8k', problems='{files['math_500']}'}}]"
+    assert "math_500.jsonl:1: `answer` should end with ####" in refused(recipe, wrong)
+    missing = f"stage.0.sets=[{{layout='gsm8k', problems='{tmp_path}/nowhere.csv'}}]"
+    assert "nowhere.csv: no such file" in refused(recipe, missing)
+    files["math_500"].write_text(json.dumps(MATH[0]) + "\n" + json.dumps(MATH[0]) + "\n")
+    assert "was used by an earlier problem" in refused(recipe)

@@ -1,0 +1,45 @@
+"""The record of an episode holds what its figures are made of."""
+
+from __future__ import annotations
+
+from sleuth.evaluation.evaluate import question_record
+from sleuth.metrics.citation_figures import FIGURES as CITATION_FIGURES
+from sleuth.metrics.metrics import episode_figures
+from sleuth.metrics.paired import FIGURES, by_question, question_means
+from sleuth.types import Action, Episode, Passage, Score, Segment, Task, Trajectory
+
+
+def episode(name: str, shown: tuple[str, ...], kind: str = "one_hop", stop: str = "answered") -> Episode:
+    """One search for each word, which shows the passages whose ids it lists."""
+    searches = tuple(
+        Action(kind="search", text="q", passages=tuple(Passage(id=i, title="", text="") for i in ids.split()))
+        for ids in shown
+    )
+    segments = (
+        Segment(author="template", tokens=(1,), text="Question: "),
+        Segment(author="policy", tokens=(2,) * (3 + len(shown)), text="<answer>Quell</answer>"),
+    )
+    task = Task(id=name, question=f"{name}?", golden_answers=("Tarn",), gold_passages=("17",), kind=kind)
+    trajectory = Trajectory(segments=segments, actions=(*searches, Action(kind="answer", text="Quell")), stop=stop)
+    return Episode(task=task, sample=0, trajectories=(trajectory,))
+
+
+def test_figures_of_records_are_the_figures_of_their_episodes() -> None:
+    right, wrong = Score(value=1.0, parts={"em": 1.0}), Score(value=0.0, parts={"em": 0.0}, note="wrong")
+    played = [
+        (episode("a", ("4 17",)), right),
+        (episode("b", ()), wrong),
+        (episode("c", ("4", "17"), "two_hop"), right),
+        (episode("d", ("17", "4", "9"), "two_hop"), wrong),
+        (episode("e", ("17",), "two_hop", stop="failed"), Score(value=None, note="retriever failed")),
+        (episode("a", ()), wrong),  # a second sample
+    ]
+    figures = episode_figures([(one.task, one.trajectory, score) for one, score in played])
+    run = by_question(question_record(one, score) for one, score in played)
+    shared = [key for key in FIGURES if key in figures]
+    of_records = {"sub_match", "f1", "evidence_shown"}  # told of them alone; citations are a refiner's
+    assert set(FIGURES) - set(shared) - set(CITATION_FIGURES) == of_records
+    for key in shared:
+        [means] = question_means(key, list(run), [run])
+        present = [value for value in means if value is not None]
+        assert (sum(present) / len(present), len(present)) == (figures[key].value, figures[key].n), key

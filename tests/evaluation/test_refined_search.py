@@ -1,0 +1,132 @@
+"""A search agent that is shown what a refiner tells of its results."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, cast
+
+import pytest
+
+from sleuth.dialects import DIALECTS
+from sleuth.dialects.refine import ANSWER_ONLY
+from sleuth.engines.scripted import ScriptedEngine
+from sleuth.evaluation.eval_session import Examination
+from sleuth.evaluation.refined_search import RefinedSetting, Refiner, with_refiner
+from sleuth.factories import RefineSetting, SearchSetting
+from sleuth.render import Renderer
+from sleuth.rollout import Rollout
+from sleuth.types import Action, Passage, Piece, Sampling, SleuthError, Task
+from sleuth.world.tokens import make_tokenizer
+
+TOKENIZER = make_tokenizer(200)
+ADA = Passage(id="17", title="Ada Voss", text="Ada Voss, a painter, was born in Tarn in 1874.")
+BO = Passage(id="4", title="Bo Lind", text="Bo Lind was born in Mere.")
+TASK = Task(id="a", question="Where was Ada Voss born?", golden_answers=("Tarn",))
+
+
+class Shelf:
+    """Finds the same passages, whatever is asked."""
+
+    def __init__(self, *passages: Passage) -> None:
+        self.passages = passages
+
+    async def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
+        return [list(self.passages) for _ in queries]
+
+
+def refiner_that_writes(answer: str) -> tuple[Refiner, list[str]]:
+    """A refiner that writes the same, whatever it is asked; and what it was asked."""
+    asked: list[str] = []
+
+    def script(story: str, limits: Sampling) -> str:
+        asked.append(story)
+        return answer
+
+    setting = RefineSetting(
+        dialect=ANSWER_ONLY, prompt_name="bare", prompt="{question}", prompt_role="raw", template=None
+    )
+    examination = Examination(model=cast(Any, None), tokenizer=TOKENIZER, setting=setting, context=4096)
+    refiner = Refiner("refiner", examination)
+    refiner.__dict__["_rollout"] = Rollout(
+        engine=ScriptedEngine(TOKENIZER, script),
+        renderer=Renderer(TOKENIZER),
+        context=4096,
+        temperature=0.0,
+        key=(0,),
+    )
+    return refiner, asked
+
+
+def searching(*found: Passage) -> SearchSetting:
+    return SearchSetting(
+        dialect=DIALECTS["sleuth"],
+        prompt_name="plain",
+        prompt="Question: {question}\n",
+        prompt_role="raw",
+        template=None,
+        retriever=Shelf(*found),
+    )
+
+
+def refined(setting: SearchSetting, refiner: Refiner) -> RefinedSetting:
+    plain = {field.name: getattr(setting, field.name) for field in dataclasses.fields(SearchSetting)}
+    return RefinedSetting(**plain, refiner=refiner)
+
+
+async def shown(setting: SearchSetting, turn: str) -> tuple[str, Action]:
+    """What an agent reads behind its first turn, and what that turn was understood to be."""
+    env = setting.env(TASK)
+    await env.open()
+    reply = await env.reply(turn, "stop")
+    assert reply.action is not None
+    return "".join(piece.text for piece in reply.pieces if isinstance(piece, Piece)), reply.action
+
+
+TURN = "<think> birthplace of Ada Voss</think><search> Ada Voss</search>"
+
+
+def test_the_agent_is_shown_the_claims_in_place_of_the_passages() -> None:
+    refiner, asked = refiner_that_writes("<answer><snippet id=10> Ada Voss was born in Tarn.</snippet></answer>")
+    text, action = asyncio.run(shown(refined(searching(ADA, BO), refiner), TURN))
+    assert "Ada Voss | Ada Voss was born in Tarn." in text
+    assert "painter" not in text
+    assert "Mere" not in text
+    assert action.passages == (Passage(id="17", title="Ada Voss", text="Ada Voss was born in Tarn."),)
+    [brief] = asked
+    assert "Question: Where was Ada Voss born?\nReasoning: birthplace of Ada Voss\n" in brief
+    assert "<snippet id=10> Ada Voss | Ada Voss, a painter, was born in Tarn in 1874.</snippet>" in brief
+    assert "<snippet id=11> Bo Lind | Bo Lind was born in Mere.</snippet>" in brief
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "<answer>The tool output does not answer this.</answer>",
+        "<answer><snippet id=99>Ada Voss was born in Mere.</snippet></answer>",  # cites what is not there
+        "Ada Voss was born in Tarn.",  # no answer at all
+    ],
+)
+def test_what_cites_nothing_that_was_found_is_not_shown(answer: str) -> None:
+    refiner, _ = refiner_that_writes(answer)
+    text, action = asyncio.run(shown(refined(searching(ADA, BO), refiner), TURN))
+    assert action.passages == ()
+    assert text == asyncio.run(shown(searching(), TURN))[0]
+
+
+def test_a_search_that_found_nothing_is_not_refined() -> None:
+    refiner, asked = refiner_that_writes("<answer><snippet id=17>Ada Voss was born in Tarn.</snippet></answer>")
+    asyncio.run(shown(refined(searching(), refiner), TURN))
+    assert asked == []
+
+
+def test_who_searches_cannot_refine() -> None:
+    agent = Examination(model=cast(Any, None), tokenizer=TOKENIZER, setting=searching(ADA), context=4096)
+    with pytest.raises(SleuthError, match=r"--refiner agent: was trained to search, not to refine; name a checkpoint"):
+        Refiner("agent", agent)
+    refiner, _ = refiner_that_writes("x")
+    with pytest.raises(
+        SleuthError, match="--refiner other: is for an agent that searches, and the model that is asked"
+    ):
+        with_refiner(refiner.examination, "other")

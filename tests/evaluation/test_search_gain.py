@@ -1,0 +1,158 @@
+"""What a search was worth: how much likelier it made what was written after it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from sleuth.dialects import DIALECTS, Dialect
+from sleuth.engines.scripted import ScriptedEngine
+from sleuth.envs.search import SearchEnv
+from sleuth.evaluation.search_gain import gains, looks
+from sleuth.factories import load_model
+from sleuth.render import Renderer
+from sleuth.retrieval.control import EmptyRetriever
+from sleuth.rollout import Rollout
+from sleuth.types import Passage, Retriever, Sampling, SleuthError, Task, Trajectory
+
+BASE = Path(__file__).parents[2] / "models" / "tiny-base"
+TASK = Task(id="q", question="Where was Hedan Verridge born?", golden_answers=("Hinheim",), gold_passages=("1",))
+PASSAGES = (
+    Passage(id="1", title="Hedan Verridge", text="Hedan Verridge was from the town of Hinheim and was born in 1908."),
+    Passage(id="2", title="Jarin Norworth", text="Jarin Norworth was born in Morburg."),
+    Passage(id="3", title="Hinheim", text="Hinheim is a town in Tersia."),
+)
+TURNS = (
+    "<think> birthplace of Hedan Verridge</think><search> Hedan Verridge</search>",
+    "<think> birthplace of Hedan Verridge is Hinheim</think><answer> Hinheim</answer>",
+)
+
+
+class Shelf:
+    """Always the same passages."""
+
+    async def search(self, queries: list[str], k: int) -> list[list[Passage]]:
+        return [list(PASSAGES[:k]) for _ in queries]
+
+
+@pytest.fixture(scope="module")
+def base():
+    return load_model(str(BASE), dtype="float32", device="cpu")
+
+
+def played(base, dialect: Dialect, turns: tuple[str, ...], retriever: Retriever | None = None) -> Trajectory:
+    _, tokenizer = base
+    written = iter(turns)
+
+    def script(text: str, sampling: Sampling) -> str:
+        return next(written)
+
+    rollout = Rollout(
+        engine=ScriptedEngine(tokenizer, script),
+        renderer=Renderer(tokenizer),
+        context=900,
+        temperature=0.0,
+        key=(0,),
+    )
+    env = SearchEnv(TASK, dialect, "Question: {question}\n", retriever or Shelf())
+    return asyncio.run(rollout.episode(env, TASK, 0, 0)).trajectory
+
+
+@torch.no_grad()
+def plain_logprob(model, tokens: tuple[int, ...], last: int) -> float:
+    """Of the last tokens, from the model's own full logits."""
+    logprobs = model(torch.tensor([tokens])).logits[0].float().log_softmax(dim=-1)
+    return sum(float(logprobs[at - 1, tokens[at]]) for at in range(len(tokens) - last, len(tokens)))
+
+
+@pytest.mark.parametrize("name", ["sleuth", "search_r1", "slime"])
+def test_a_search_is_worth_the_log_probability_of_what_followed_with_it_minus_with_nothing_found(base, name) -> None:
+    model, tokenizer = base
+    dialect = DIALECTS[name]
+    with_it, without = (played(base, dialect, TURNS, retriever) for retriever in (Shelf(), EmptyRetriever()))
+    [[gain]] = gains(model, Renderer(tokenizer), dialect, [with_it], removed="search", budget=512)
+    last = len(with_it.segments[-1].tokens)
+    expected = plain_logprob(model, with_it.tokens, last) - plain_logprob(model, without.tokens, last)
+    assert gain.value == pytest.approx(expected, abs=1e-3)  # a difference of two sums of some 15 fp32 values
+    assert gain.answer == gain.value
+    assert (gain.number, gain.passage, gain.tokens) == (0, None, last)
+    assert with_it.segments[gain.look.asked].text == TURNS[0]
+
+
+def test_of_a_search_made_twice_neither_is_worth_words_that_the_other_found_too(base) -> None:
+    model, tokenizer = base
+    dialect, renderer = DIALECTS["sleuth"], Renderer(tokenizer)
+    once, twice = (played(base, dialect, turns) for turns in (TURNS, (TURNS[0], *TURNS)))
+    [[single], both] = gains(model, renderer, dialect, [once, twice], removed="search", budget=512)
+    assert len(both) == 2
+    assert single.found > 5
+    assert max(gain.found for gain in both) < single.found / 3
+
+
+def test_what_a_search_found_is_counted_in_the_words_it_showed(base) -> None:
+    model, tokenizer = base
+    dialect = DIALECTS["sleuth"]
+    with_it, without = (played(base, dialect, TURNS, retriever) for retriever in (Shelf(), EmptyRetriever()))
+    [[gain]] = gains(model, Renderer(tokenizer), dialect, [with_it], removed="search", budget=512)
+    shown = {token for segment in with_it.segments[gain.look.first : gain.look.stop] for token in segment.tokens}
+    expected = 0.0
+    for at in range(-gain.tokens, 0):
+        if with_it.tokens[at] in shown:
+            one, other = (story.tokens[: len(story.tokens) + at + 1] for story in (with_it, without))
+            expected += plain_logprob(model, one, 1) - plain_logprob(model, other, 1)
+    assert gain.found == pytest.approx(expected, abs=1e-3)
+    assert gain.found != gain.value
+
+
+def test_the_passage_that_was_read_gains_more_than_those_that_were_not(base) -> None:
+    model, tokenizer = base
+    dialect = DIALECTS["sleuth"]
+    [found] = gains(model, Renderer(tokenizer), dialect, [played(base, dialect, TURNS)], removed="passage", budget=512)
+    assert [gain.passage for gain in found] == list(PASSAGES)
+    gold, *others = (gain.value for gain in found)
+    assert gold > 1
+    assert all(gold > other for other in others)
+
+
+def test_a_passage_taken_away_leaves_the_others_their_ranks(base) -> None:
+    model, tokenizer = base
+    dialect = DIALECTS["sleuth"]
+    trajectory = played(base, dialect, TURNS)
+    [found] = gains(model, Renderer(tokenizer), dialect, [trajectory], removed="passage", budget=512)
+    text = trajectory.text.replace("[2] Jarin Norworth | Jarin Norworth was born in Morburg.\n", "")
+    assert "[3] Hinheim" in text
+    tokens = Renderer(tokenizer).tokenizer(text)["input_ids"]
+    last = len(trajectory.segments[-1].tokens)
+    expected = plain_logprob(model, trajectory.tokens, last) - plain_logprob(model, tuple(tokens), last)
+    assert found[1].value == pytest.approx(expected, abs=1e-3)
+
+
+def test_the_first_of_two_searches_is_paid_for_what_the_second_asks_and_the_answer_apart(base) -> None:
+    model, tokenizer = base
+    dialect = DIALECTS["sleuth"]
+    trajectory = played(base, dialect, (TURNS[0], "<search> Hinheim</search>", TURNS[1]))
+    [[first, second]] = gains(model, Renderer(tokenizer), dialect, [trajectory], removed="search", budget=512)
+    assert (first.number, second.number) == (0, 1)
+    assert first.tokens > second.tokens
+    assert first.value != first.answer
+    assert second.value == second.answer
+
+
+def test_a_search_that_found_nothing_or_was_never_read_has_no_gain(base) -> None:
+    model, tokenizer = base
+    dialect = replace(DIALECTS["sleuth"], searches=1)
+    nothing = played(base, dialect, TURNS, EmptyRetriever())
+    unread = played(base, dialect, (TURNS[0], TURNS[0]))  # the second is not allowed any more
+    assert len(looks(unread)) == 1
+    found = gains(model, Renderer(tokenizer), dialect, [nothing, unread], removed="search", budget=512)
+    assert [len(of_trajectory) for of_trajectory in found] == [0, 1]
+
+
+def test_a_dialect_of_messages_is_one_line(base) -> None:
+    model, tokenizer = base
+    with pytest.raises(SleuthError, match="dialect of plain text"):
+        gains(model, Renderer(tokenizer), DIALECTS["chat"], [], removed="search", budget=512)

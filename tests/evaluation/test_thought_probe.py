@@ -1,0 +1,262 @@
+"""Whether thoughts are of use: the arms, what is measured of them, and what is certified."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from refusals import refused
+from typer.testing import CliRunner
+
+from sleuth.cli.app import app
+from sleuth.engines.scripted import ScriptedEngine
+from sleuth.evaluation.certificate import verdict
+from sleuth.evaluation.named_model import NamedModel
+from sleuth.evaluation.thought_arms import GENERIC, arms_of, others, prefix_of, suffix_of
+from sleuth.evaluation.thought_probe import probed
+from sleuth.factories import Bench, load_model, spots_of, thought_setting, thought_tokens
+from sleuth.metrics.intervals import Measured
+from sleuth.pipeline import require_inputs
+from sleuth.recipe import PlacesRecipe, ProbeRecipe, ThoughtEnvRecipe, load_recipe
+from sleuth.render import Renderer
+from sleuth.rollout import Rollout
+from sleuth.types import Sampling
+
+Run = Callable[..., Path]
+BASE = Path(__file__).parents[2] / "models" / "tiny-base"
+ENV = {"kind": "thought", "thought_tokens": 40}
+RECIPE = """
+name = "probes"
+model = "{model}"
+seed = 1
+
+[[stage]]
+kind = "probe"
+name = "thoughts"
+samples = 2
+data = {{ kind = "places", texts = "{texts}", limit = 8, suffix_tokens = 6 }}
+env = {{ kind = "thought", thought_tokens = 12, suffix_tokens = 5, stops = ["."] }}
+judge = "ending"
+"""
+TEXTS = [
+    ("a", "k", " Tamton is a town in Osmark. It rains. The region of Tamton is", " Osmark.", " Tamton is in Osmark"),
+    ("b", "l", " Vogrun is a town in Ulmark. It rains. The region of Vogrun is", " Ulmark.", " Vogrun is in Ulmark"),
+    ("c", "k", " Ludby is a town in Ravonia. It rains. The region of Ludby is", " Ravonia.", " Ludby is in Ravonia"),
+]
+
+
+@pytest.fixture(scope="module")
+def base():
+    return load_model(str(BASE), dtype="float32", device="cpu")
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> Path:
+    file = tmp_path / "texts.jsonl"
+    rows = [
+        {
+            "id": name,
+            "text": before + behind,
+            "type": kind,
+            "thoughts": [{"at": len(before), "text": thought}],
+            "golden_answers": [behind.strip(" .")],
+        }
+        for name, kind, before, behind, thought in TEXTS
+    ]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+@pytest.fixture
+def recipe(texts: Path, tmp_path: Path) -> Path:
+    file = tmp_path / "probes.toml"
+    file.write_text(RECIPE.format(model=BASE, texts=texts))
+    return file
+
+
+def probe_recipe(texts: Path, **changes: Any) -> ProbeRecipe:
+    table = {
+        "kind": "probe",
+        "name": "thoughts",
+        "samples": 2,
+        "data": {"kind": "places", "texts": texts, "suffix_tokens": 6},
+        "env": ENV,
+    }
+    return ProbeRecipe.model_validate(table | changes)
+
+
+def arms(base, texts: Path, script: Callable[[str, Sampling], str]):
+    _, tokenizer = base
+    renderer = Renderer(tokenizer)
+    data = PlacesRecipe.model_validate({"kind": "places", "texts": texts, "suffix_tokens": 6})
+    setting = thought_setting(ThoughtEnvRecipe.model_validate(ENV), tokenizer)
+    rollout = Rollout(
+        engine=ScriptedEngine(tokenizer, script), renderer=renderer, context=300, temperature=1.0, key=(0,)
+    )
+    spots = spots_of(data, tokenizer)
+    return spots, arms_of(rollout, setting, spots, samples=2, renderer=renderer), renderer
+
+
+def names_the_text(text: str, sampling: Sampling) -> str:
+    """A thought that tells whose text it is of, where it was thought, and which sample it is."""
+    town = text.split()[0]
+    half = "" if text.endswith("is<think>") else " half"
+    return f" {town}{half} so{' so' * sampling.key[-2]}</think>"
+
+
+def test_each_arm_puts_into_the_same_place_what_its_name_says(base, texts: Path) -> None:
+    spots, found, renderer = arms(base, texts, names_the_text)
+    first = spots[0]
+
+    def story(thought: str) -> tuple[int, ...]:
+        return (*prefix_of(first), *thought_tokens(thought, renderer))
+
+    stories = {name: of_arm[0] for name, of_arm in found.stories.items()}
+    assert found.thoughts[0] == [" Tamton so", " Tamton so so"]
+    assert stories["sampled"] == [story(" Tamton so"), story(" Tamton so so")]
+    assert stories["blank"] == [story("")]
+    assert stories["generic"] == [story(sentence) for sentence in GENERIC]
+    assert stories["swapped"] == [story(" Ludby so"), story(" Ludby so so")]  # b is of another kind
+    assert stories["within"] == [story(" Tamton half so"), story(" Tamton half so so")]
+    assert stories["teacher"] == [story(TEXTS[0][4])]
+
+
+def test_no_thought_comes_from_a_place_of_the_same_document(base, texts: Path) -> None:
+    spots, _, _ = arms(base, texts, names_the_text)
+    tasks = [spot.task for spot in spots]
+    assert others(tasks) == [2, 2, 0]
+    assert others(tasks[:1]) == [None]
+    assert others([tasks[0], tasks[0]]) == [None, None]
+
+
+@torch.no_grad()
+def plain_nll(model, story, suffix) -> float:
+    tokens = torch.tensor([[*story, *suffix]])
+    logprobs = model(tokens).logits[0].float().log_softmax(-1)
+    return -sum(float(logprobs[at - 1, tokens[0, at]]) for at in range(len(story), tokens.shape[1])) / len(suffix)
+
+
+def test_figures_are_those_of_plain_forward_passes(base, texts: Path, tmp_path: Path) -> None:
+    model, tokenizer = base
+    stage = probe_recipe(texts)
+    with Bench(tmp_path / "v.sqlite") as bench:
+        found = probed(stage, NamedModel(name="m", model=model, tokenizer=tokenizer), bench)
+    renderer = Renderer(tokenizer)
+    spots = spots_of(stage.data, tokenizer)
+
+    def mean_nll(thoughts: Callable[[int], list[str]]) -> list[float]:
+        return [
+            sum(
+                plain_nll(model, (*prefix_of(spot), *thought_tokens(thought, renderer)), suffix_of(spot))
+                for thought in thoughts(at)
+            )
+            / len(thoughts(at))
+            for at, spot in enumerate(spots)
+        ]
+
+    blank, teacher = mean_nll(lambda at: [""]), mean_nll(lambda at: [TEXTS[at][4]])
+    generic = mean_nll(lambda at: list(GENERIC))
+    assert found["blank_nll"]["value"] == pytest.approx(sum(blank) / 3, abs=1e-4)
+    assert found["gain_teacher"]["value"] == pytest.approx((sum(blank) - sum(teacher)) / 3, abs=1e-4)
+    assert found["gain_generic"]["value"] == pytest.approx((sum(blank) - sum(generic)) / 3, abs=1e-4)
+    own = [sum(record["nll"]["sampled"]) / 2 for record in found["records"]]
+    assert found["over_generic"]["value"] == pytest.approx((sum(generic) - sum(own)) / 3, abs=1e-4)
+    assert found["over_blank"]["value"] == pytest.approx(found["gain_sampled"]["value"], abs=1e-9)
+    assert found["over_generic"]["n"] == 3  # documents, and not samples
+    assert found["gained_share"]["value"] == pytest.approx(1 - sum(own) / sum(blank), abs=1e-4)
+    for figure in ("blank_nll", "gain_teacher", "over_generic"):
+        values = [record["figures"][figure] for record in found["records"]]
+        assert found[figure]["value"] == pytest.approx(sum(values) / 3)
+    assert not any(name.startswith("right") for name in found)
+
+
+def test_a_certificate_wants_all_controls_beaten_with_their_whole_intervals() -> None:
+    clear, unclear = (Measured(value=0.3, low=low, high=0.6, n=40) for low in (0.01, 0.0))
+    beaten = {"blank": clear, "generic": clear, "swapped": clear}
+    controls = "an empty one, phrases that fit any text and thoughts of other texts"
+    assert verdict(beaten) == (
+        True,
+        f"its own thoughts beat {controls}, by what they make of the true suffix, on 40 documents",
+    )
+    assert verdict(dict.fromkeys(beaten, unclear))[1].startswith(f"its own thoughts are not shown to beat {controls},")
+    words = {"blank": "an empty one", "generic": "phrases that fit any text", "swapped": "thoughts of other texts"}
+    for lost, what in words.items():
+        passes, claim = verdict(beaten | {lost: unclear})
+        assert not passes
+        assert claim.startswith(f"its own thoughts are not shown to beat {what},")
+    assert not verdict({"blank": clear, "generic": clear})[0]  # nobody to exchange thoughts with
+
+
+def test_a_stage_writes_figures_records_and_the_certificate_once(run: Run, recipe: Path, tmp_path: Path) -> None:
+    own = tmp_path / "model"
+    shutil.copytree(BASE, own)
+    run(recipe, tmp_path / "run", f'model="{own}"')
+    found = json.loads((tmp_path / "run" / "eval" / "thoughts.json").read_text())
+    assert {"over_blank", "over_generic", "over_swapped", "over_within", "over_teacher"} <= found.keys()
+    assert found["right_teacher"].keys() == {"value", "low", "high", "n"}
+    assert len(found["records"]) == 3
+    assert all(len(record["right"]["generic"]) == 2 for record in found["records"])
+    kept = json.loads((own / "thoughts.json").read_text())
+    assert kept == found["certificate"]
+    before = (tmp_path / "run" / "eval" / "thoughts.json").stat().st_mtime_ns
+    run(recipe, tmp_path / "run", f'model="{own}"')
+    assert (tmp_path / "run" / "eval" / "thoughts.json").stat().st_mtime_ns == before
+
+
+def test_the_same_seed_says_the_same(base, texts: Path, tmp_path: Path) -> None:
+    model, tokenizer = base
+    stage = probe_recipe(texts, env=ENV | {"suffix_tokens": 4}, judge={"kind": "ending"})
+    with Bench(tmp_path / "v.sqlite") as bench:
+        one, other = (probed(stage, NamedModel(name="m", model=model, tokenizer=tokenizer), bench) for _ in range(2))
+    assert one == other
+
+
+def test_the_verb_prints_a_line_an_arm_and_keeps_the_certificate(recipe: Path, tmp_path: Path) -> None:
+    own, out = tmp_path / "model", tmp_path / "out.json"
+    shutil.copytree(BASE, own)
+    done = CliRunner().invoke(app, ["probe", str(own), "--thoughts", str(recipe), "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    for word in ("sampled", "generic", "swapped", "within", "teacher", "No certificate:", "thoughts.json"):
+        assert word in done.stdout
+    assert json.loads((own / "thoughts.json").read_text()) == json.loads(out.read_text())["certificate"]
+    as_json = CliRunner().invoke(app, ["probe", str(own), "--thoughts", str(recipe), "--limit", "2", "--json"])
+    figures = json.loads(as_json.stdout)
+    assert figures["over_blank"]["n"] == 2
+    assert "records" not in figures
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "name --questions FILE, with --index DIR unless it refines, or --thoughts RECIPE"),
+        (["--thoughts", "r.toml", "--index", "i"], "--index is for looking things up"),
+    ],
+)
+def test_what_the_verb_cannot_do_is_one_line(arguments: list[str], said: str) -> None:
+    done = CliRunner().invoke(app, ["probe", str(BASE), *arguments])
+    assert done.exit_code == 2
+    assert said in done.output
+    assert done.output.count("\n") == 1
+
+
+def test_what_cannot_be_probed_is_refused_before_the_first_step(recipe: Path, texts: Path) -> None:
+    require_inputs(load_recipe(recipe))
+    assert "one document, and no other to take a foreign thought from" in refused(recipe, "stage.0.data.limit=1")
+    assert "positions of the model" in refused(recipe, "stage.0.env.thought_tokens=2000")
+    assert "judge reads suffixes that are written" in refused(
+        recipe, "stage.0.env.suffix_tokens=0", "stage.0.env.stops=[]"
+    )
+    lines = [json.dumps({**json.loads(line), "golden_answers": []}) for line in texts.read_text().splitlines()]
+    texts.write_text("\n".join(lines))
+    assert "text 'a' has no golden_answers" in refused(recipe)
+
+
+def test_a_thought_that_was_never_closed_is_closed_by_the_probe(base, texts: Path) -> None:
+    _, found, renderer = arms(base, texts, lambda text, sampling: " so" * 40)
+    closing = renderer.tokenizer.convert_tokens_to_ids("</think>")
+    assert all(story is not None and story[-1] == closing for story in found.stories["sampled"][0])

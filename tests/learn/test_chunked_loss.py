@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+import random
+from functools import partial
+from unittest.mock import patch
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from padded import group_rows, in_float64, padded_logprobs, whole
+from tiny_models import FAMILIES, VOCABULARY
+
+from sleuth.learn.batch import Row, collate
+from sleuth.learn.chunked_loss import add_gradients
+from sleuth.learn.logprobs import token_loss, tree_attention
+from sleuth.learn.objective import PolicyLoss, policy_objective
+from sleuth.learn.policy import recomputed_layers
+from sleuth.learn.subtree_chunks import limbs
+from sleuth.learn.targets import PassFigures
+
+LOSS = PolicyLoss(old="sampler", clip_low=0.2, clip_high=0.28)
+SHARE = partial(policy_objective, loss=LOSS)
+EXACT = in_float64(FAMILIES["qwen3"]().eval())
+MODELS = {name: make().eval() for name, make in FAMILIES.items()}
+
+
+def searchers(groups: int = 2, seed: int = 0) -> list[Row]:
+    """A prompt, a query that some siblings share with all that came back, an answer: the trunk is trained too."""
+    draw = random.Random(seed)
+
+    def some(count: int) -> tuple[int, ...]:
+        return tuple(draw.randrange(VOCABULARY) for _ in range(count))
+
+    trained = (*[False] * 12, *[True] * 4, *[False] * 20, *[True] * 8)
+    rows = []
+    for _ in range(groups):
+        prompt, turn = some(12), some(24)
+        tokens = [(*prompt, *(turn if sibling < 3 else some(24)), *some(8)) for sibling in range(5)]
+        rows += [Row(tokens=row, trained=trained, advantage=draw.uniform(-2, 2)) for row in tokens]
+    return rows
+
+
+def added(model, *arguments, **options) -> tuple[PassFigures, dict[str, torch.Tensor]]:
+    model.zero_grad()
+    told = add_gradients(model, *arguments, **options)
+    return told, {name: weight.grad.clone() for name, weight in model.named_parameters() if weight.grad is not None}
+
+
+def relative_error(ours, theirs) -> float:
+    assert ours.keys() == theirs.keys()
+    difference = sum((ours[name] - theirs[name]).square().sum() for name in theirs).sqrt()
+    return float(difference / sum(gradient.square().sum() for gradient in theirs.values()).sqrt())
+
+
+def compare(model, draw: random.Random, budget: int, tolerance: float) -> None:
+    rows = group_rows(draw, groups=draw.randint(1, 3), siblings=draw.randint(1, 5), longest=draw.randint(1, 16))
+    batch = collate(rows)
+    if not batch.trained.any():
+        return
+    expected = padded_logprobs(model, batch)
+    loss = policy_objective(batch, expected, None, LOSS)[0]
+    model.zero_grad()
+    loss.backward()
+    theirs = {name: weight.grad.clone() for name, weight in model.named_parameters() if weight.grad is not None}
+    told, ours = added(model, whole(batch), SHARE, budget=budget)
+    assert told.loss.item() == pytest.approx(loss.item(), rel=1e-5, abs=1e-6)
+    torch.testing.assert_close(told.logprobs, expected.detach(), rtol=0, atol=1e-4 if tolerance > 1e-8 else 1e-10)
+    assert relative_error(ours, theirs) <= tolerance
+
+
+draws, budgets = st.integers(0, 10**6).map(random.Random), st.sampled_from([1, 10, 25, 60, 10**6])
+
+
+@given(draw=draws, budget=budgets, bush=st.sampled_from([0, 6, 128]))
+@settings(max_examples=40, deadline=None)
+def test_limb_by_limb_the_gradients_of_any_tree_equal_those_of_padded_rows(draw, budget, bush):
+    with patch("sleuth.learn.blocks.BUSH", bush):
+        compare(MODELS[draw.choice(sorted(MODELS))], draw, budget, 1e-5)  # fp32 adds in another order
+
+
+@given(draw=draws, budget=budgets, bush=st.sampled_from([0, 6, 128]))
+@settings(max_examples=25, deadline=None)
+def test_in_float64_they_equal_to_ten_digits(draw, budget, bush):
+    with patch("sleuth.learn.blocks.BUSH", bush):
+        compare(EXACT, draw, budget, 1e-10)
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("budget", [1, 50, 90])
+def test_a_trained_trunk_and_layers_that_run_again_change_no_gradient(make_model, recompute, budget):
+    model, part = in_float64(make_model()), whole(collate(searchers()))
+    share, logprobs, entropy = token_loss(model, part, SHARE)
+    model.zero_grad()
+    share.backward()
+    theirs = {name: weight.grad.clone() for name, weight in model.named_parameters()}
+    layers = recomputed_layers(model) if recompute else []
+    with tree_attention(model):
+        for module in layers:
+            module.training = True
+        told, ours = added(model, part, SHARE, budget=budget)
+    for mine, expected in ((told.loss, share), (told.logprobs, logprobs), (told.entropy, entropy)):
+        torch.testing.assert_close(mine, expected.detach(), rtol=0, atol=1e-12)
+    assert relative_error(ours, theirs) < 1e-11
+
+
+def test_each_token_is_computed_once_whatever_the_budget(make_model):
+    model, part = make_model(), whole(collate(searchers()))
+    seen: list[int] = []
+    model.get_input_embeddings().register_forward_hook(lambda module, args, output: seen.extend(args[0][0].tolist()))
+    for budget in (1, 50, 90, 10**6):
+        seen.clear()
+        told = add_gradients(model, part, SHARE, budget=budget)
+        assert told.computed == len(part.tree)
+        assert seen == part.tree.tokens.tolist(), "in the tree's order"
+
+
+def test_no_more_is_kept_for_the_backward_pass_than_a_path_of_limbs(make_model):
+    model, part = make_model(), whole(collate(searchers(groups=6)))
+    kept = {"now": 0, "most": 0}
+
+    class Saved:
+        def __init__(self, tensor: torch.Tensor) -> None:
+            self.tensor = tensor
+            kept["now"] += tensor.numel()
+            kept["most"] = max(kept["most"], kept["now"])
+
+        def __del__(self) -> None:
+            kept["now"] -= self.tensor.numel()
+
+    most = {}
+    for budget in (1, 120, 10**6):
+        kept["most"] = 0
+        with torch.autograd.graph.saved_tensors_hooks(Saved, lambda saved: saved.tensor):
+            add_gradients(model, part, SHARE, budget=budget)
+        assert kept["now"] == 0
+        most[budget] = kept["most"]
+    # 6 groups of 156 tokens; a path is at most 12 of a prompt, 24 of a shared turn and 8.
+    assert most[1] < most[10**6] / 6
+    assert most[1] < most[120] < most[10**6] / 3
+
+
+def test_gradients_are_collected_behind_each_limb(make_model):
+    """Those of 16-bit weights add up in fp32: they are taken away each time."""
+    model, part = make_model(), whole(collate(searchers()))
+    _, together = added(model, part, SHARE, budget=50)
+    model.zero_grad()
+    sums = {name: torch.zeros_like(weight) for name, weight in model.named_parameters()}
+    calls = []
+
+    def collect() -> None:
+        calls.append(1)
+        for name, weight in model.named_parameters():
+            if weight.grad is not None:
+                sums[name] += weight.grad
+                weight.grad = None
+
+    add_gradients(model, part, SHARE, budget=50, collect=collect)
+    assert len(calls) == len(list(limbs(part.tree.ends, 50)))
+    assert relative_error(sums, together) < 1e-5  # fp32 adds in another order
+
+
+def test_where_nothing_below_learns_only_what_is_above_it_gets_a_gradient(make_model):
+    model, part = make_model(), whole(collate(searchers()))
+    model.requires_grad_(False)
+    model.base_model.layers[-1].mlp.requires_grad_(True)
+    share, *_ = token_loss(model, part, SHARE)
+    share.backward()
+    theirs = {name: weight.grad.clone() for name, weight in model.named_parameters() if weight.grad is not None}
+    _, ours = added(model, part, SHARE, budget=1)
+    assert relative_error(ours, theirs) < 1e-5
+
+
+def test_a_branch_that_nobody_is_trained_on_is_not_computed(make_model):
+    model = make_model()
+    read = Row(tokens=(1, 2, 3, 4, 5), trained=(False, True, False, False, False), advantage=1.0)
+    written = Row(tokens=(1, 2, 6, 7), trained=(False, True, True, True), advantage=1.0)
+    seen: list[int] = []
+    model.get_input_embeddings().register_forward_hook(lambda module, args, output: seen.extend(args[0][0].tolist()))
+    told = add_gradients(model, whole(collate([read, written])), SHARE, budget=3)
+    assert seen == [1, 2, 6, 7]
+    assert told.computed == 4

@@ -1,0 +1,64 @@
+"""Updates that fit the memory there is, in one process and on ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from sleuth.learn.token_budget import LEAST_BUDGET, TokenBudget
+from sleuth.ranks import Ranks
+from sleuth.runs.shortages import Shortages
+from sleuth.types import PassingError, SleuthError
+
+
+def short_of(most: int) -> Callable[[int], int]:
+    """An update that has room for so many tokens at once."""
+
+    def update(tokens: int) -> int:
+        if tokens > most:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return tokens
+
+    return update
+
+
+def test_alone_it_halves_until_it_fits_and_notes_nothing() -> None:
+    said: list[str] = []
+    noted: list[int] = []
+    budget = TokenBudget(4_096, said.append, note=noted.append)
+    assert budget.run(short_of(1_500)) == 1_024
+    assert (len(said), noted) == (2, [])
+
+
+def test_on_ranks_it_notes_what_did_not_fit_and_ends(tmp_path: Path) -> None:
+    shortages = Shortages(tmp_path / "out_of_memory")
+    for tokens in (4_096, 2_048):
+        assert shortages.fitting("grpo", 4_096) == tokens
+        budget = TokenBudget(tokens, print, Ranks(rank=5, world=8), lambda count: shortages.note("grpo", count))
+        with pytest.raises(
+            PassingError, match=rf"on rank 5 of 8 with {tokens} tokens at once.* with {tokens // 2} tok"
+        ):
+            budget.run(short_of(1_500))
+    assert shortages.fitting("grpo", 4_096) == 1_024
+    assert shortages.fitting("grpo", 512) == 512, "fewer than did not fit are left as they are"
+    assert shortages.fitting("supervised", 4_096) == 4_096, "each stage has its own"
+
+
+def test_where_halves_would_be_too_few_nothing_is_noted_and_nothing_starts_again() -> None:
+    noted: list[int] = []
+    budget = TokenBudget(2 * LEAST_BUDGET - 1, print, Ranks(rank=0, world=2), noted.append)
+    with pytest.raises(SleuthError, match="with more ranks") as caught:
+        budget.run(short_of(1))
+    assert not isinstance(caught.value, PassingError)
+    assert noted == []
+
+
+def test_what_is_no_shortage_is_raised_as_it_is() -> None:
+    def fail(tokens: int) -> None:
+        raise RuntimeError("another thing")
+
+    with pytest.raises(RuntimeError, match="another thing"):
+        TokenBudget(4_096, print, Ranks(rank=0, world=2)).run(fail)

@@ -1,0 +1,117 @@
+"""All that is wrong with questions is counted; the first few are told."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from sleuth.metrics.data_check import SHOWN, Findings, check_data
+from sleuth.types import SleuthError
+
+REAL_DATA = Path(__file__).parents[2] / ".." / "shared" / "data"
+NONE = Findings(count=0, first=())
+
+
+def row(name: str, question: str = "", **more: object) -> dict[str, object]:
+    return {"id": name, "question": question or f"Who is {name}?", "golden_answers": ["Ada"]} | more
+
+
+def written(path: Path, *rows: object) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join((one if isinstance(one, str) else json.dumps(one)) + "\n" for one in rows))
+    return path
+
+
+def test_sound_questions_have_nothing_but_their_counts(tmp_path: Path) -> None:
+    path = written(tmp_path / "q.jsonl", row("a", data_source="nq"), row("b"), row("c", data_source="nq"))
+    found = check_data(path)
+    assert (found.rows, found.refused, found.sources, found.overlap) == (3, 0, {"nq": 2, "": 1}, None)
+    assert {found.malformed, found.repeated_ids, found.repeated_questions, found.empty_answers} == {NONE}
+
+
+def test_every_malformed_row_is_counted_and_the_first_few_are_told(tmp_path: Path) -> None:
+    bad = ["{", "[]", '{"id": "x"}', json.dumps(row("y", golden_answers=[])), json.dumps(row("z", golden_answers=[3]))]
+    path = written(tmp_path / "q.jsonl", row("a"), *bad, *bad, row("b"))
+    found = check_data(path)
+    assert (found.rows, found.malformed.count, found.refused, sum(found.sources.values())) == (12, 10, 10, 2)
+    assert found.malformed.first[0].startswith(f"{path}:2: not JSON (")
+    assert found.malformed.first[1:] == (
+        f"{path}:3: expected a JSON object, found list",
+        f"{path}:4: no `question`; the row has id",
+        f'{path}:5: no `golden_answers`; expected a list of strings such as ["Tarn"]',
+        f"{path}:6: `golden_answers` should be a string, found int",
+    )
+    assert len(found.malformed.first) == SHOWN
+
+
+def test_malformed_parquet_rows_are_told_by_their_number(tmp_path: Path) -> None:
+    rows = [row("a"), row("b", golden_answers=[]), row("c")]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "q.parquet")
+    found = check_data(tmp_path / "q.parquet")
+    assert (found.rows, found.malformed.count) == (3, 1)
+    assert found.malformed.first[0].startswith(f"{tmp_path / 'q.parquet'}:2: no `golden_answers`")
+
+
+def test_damage_ends_the_reading_and_is_malformed(tmp_path: Path) -> None:
+    path = tmp_path / "q.jsonl.gz"
+    path.write_bytes(gzip.compress((json.dumps(row("a")) + "\n").encode())[:-8])
+    found = check_data(path)
+    assert found.malformed.count == 1
+    assert "damaged gzip file" in found.malformed.first[0]
+
+
+def test_an_id_that_an_earlier_row_has_would_be_refused_by_a_run(tmp_path: Path) -> None:
+    path = written(tmp_path / "q.jsonl", row("a"), row("a", "Who else?"))
+    found = check_data(path)
+    assert found.repeated_ids == Findings(count=1, first=(f"{path}:2: id 'a' is that of {path}:1",))
+    assert found.refused == 1
+
+
+def test_a_question_in_the_same_words_is_told_and_not_refused(tmp_path: Path) -> None:
+    path = written(tmp_path / "q.jsonl", row("a", "Who wrote it?"), row("b", "who  wrote IT"), row("c", "who wrote?"))
+    found = check_data(path)
+    told = f"{path}:2: question 'who  wrote IT' is that of {path}:1"
+    assert found.repeated_questions == Findings(count=1, first=(told,))
+    assert found.refused == 0
+
+
+def test_a_golden_answer_of_which_normalising_leaves_nothing_is_told(tmp_path: Path) -> None:
+    path = written(tmp_path / "q.jsonl", row("a", golden_answers=["The", "Ada"]), row("b", golden_answers=["?!"]))
+    assert check_data(path).empty_answers.count == 2
+    assert check_data(path).empty_answers.first[0] == f"{path}:1: golden answer 'The' is empty once it is normalised"
+
+
+def test_questions_that_other_data_asks_too_are_told_with_both_places(tmp_path: Path) -> None:
+    train = written(tmp_path / "train.jsonl", row("a", "Who wrote it?"), row("b"), "{")
+    test = written(tmp_path / "test.jsonl", row("x"), row("y", "who wrote it"))
+    told = f"{test}:2: 'who wrote it' is also at {train}:1"
+    assert check_data(test, train).overlap == Findings(count=1, first=(told,))
+
+
+def test_a_folder_of_sets_is_checked_set_by_set(tmp_path: Path) -> None:
+    for name in ("nq", "popqa"):
+        written(tmp_path / name / "test.jsonl", row("test_0", f"Who is in {name}?"))
+    found = check_data(tmp_path)
+    assert (found.rows, found.refused, found.sources) == (2, 0, {"nq": 1, "popqa": 1})
+
+
+def test_what_is_not_there_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(SleuthError, match="no such file"):
+        check_data(tmp_path / "none.jsonl")
+    with pytest.raises(SleuthError, match="holds no test sets"):
+        check_data(tmp_path)
+
+
+@pytest.mark.skipif(not REAL_DATA.is_dir(), reason="needs the real data beside the checkout")
+def test_the_real_questions_are_sound_and_train_and_test_do_not_overlap() -> None:
+    train = check_data(REAL_DATA / "qa_train.jsonl", REAL_DATA / "qa_test.jsonl")
+    assert (train.rows, train.refused, train.overlap) == (3561, 0, NONE)
+    assert train.sources["nq_gold"] == 1346
+    newer = check_data(REAL_DATA / "questions_nq_efficientqa_dev.jsonl")
+    assert newer.empty_answers.count == 1  # a comma
+    assert check_data(REAL_DATA / "strategyqa_train.jsonl.gz").repeated_questions.count == 1

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sleuth.metrics.failures import MODES, echoes_prompt, evidence_shown, failure_mode, mode_counts, transitions
+
+TEMPLATE = "Search when you are unsure and write your final words between the tags <answer> and </answer>. Question: "
+ASKED = [{"author": "template", "text": TEMPLATE}, {"author": "env", "text": "Where was the mother of Ada Voss born?"}]
+
+
+def record(
+    policy: str = "<search>Ada</search>", shown: str = "", ids: tuple[str, ...] = (), **more: Any
+) -> dict[str, Any]:
+    """A wrong answer after one search, which showed this text of these passages."""
+    segments = [*ASKED, {"author": "policy", "text": policy}, {"author": "env", "text": shown}]
+    passages = [{"id": name, "title": "", "text": "hidden by a budget: Tarn"} for name in ids]
+    return {
+        "em": 0.0,
+        "note": "wrong",
+        "answer": "Quell",
+        "searches": 1,
+        "stop": "answered",
+        "golden_answers": ["the Tarn"],
+        "gold_passages": ["7", "9"],
+        "segments": [*segments, {"author": "policy", "text": "<answer>Quell</answer>"}],
+        "actions": [{"kind": "search", "text": "Ada", "passages": passages}],
+    } | more
+
+
+NO_SEARCH: dict[str, Any] = {"searches": 0, "actions": []}
+
+
+@pytest.mark.parametrize(
+    ("mode", "told"),
+    [
+        ("right", record(em=1.0, note="correct")),
+        ("right", record(em=1.0, **NO_SEARCH)),
+        ("missing", record(em=None)),
+        ("missing", record(stop="failed")),
+        ("never_searches", record("<answer>Quell</answer>", **NO_SEARCH)),
+        ("never_searches", record("It was Quell.", answer=None, note="no_answer", **NO_SEARCH)),
+        ("echoes_prompt", record("Search when you are unsure and write your final words between", **NO_SEARCH)),
+        ("echoes_prompt", record("write your final words between the tags <answer> and </answer>", answer="and")),
+        ("malformed", record(answer=None, note="no_answer", stop="turns")),
+        ("malformed", record(shown="Ada was born in Tarn.", note="malformed", answer="Quell")),
+        ("wrong_evidence", record(shown="Quell is a town.", ids=("7", "3"))),
+        ("wrong_reading", record(shown="Ada was born in TARN, by the river.", ids=("7",))),
+        ("wrong_reading", record(shown="cut", ids=("9", "3", "7"))),
+        ("wrong_untold", record(golden_answers=["Yes."], gold_passages=[])),
+    ],
+)
+def test_each_failure_has_its_mode(mode: str, told: dict[str, Any]) -> None:
+    assert failure_mode(told) == mode
+
+
+def test_every_mode_has_words_and_no_question_has_two() -> None:
+    told = [record(em=1.0), record(em=None), record()]
+    assert list(mode_counts(told)) == list(MODES)
+    assert sum(mode_counts(told).values()) == 3
+
+
+def test_the_question_may_be_repeated_and_the_instructions_may_not() -> None:
+    assert not echoes_prompt(record("I am asked where the mother of Ada Voss was born, so where was she born?"))
+    assert not echoes_prompt(record("write your final words between the tags"))  # seven words are no echo
+    assert echoes_prompt(record("SEARCH when you are unsure, and write your final words"))
+
+
+def test_an_answer_in_text_that_a_budget_cut_away_is_no_evidence() -> None:
+    assert evidence_shown(record(shown="nothing here", ids=("7",))) is False
+
+
+def test_an_answer_is_found_as_whole_words_only() -> None:
+    assert evidence_shown(record(shown="a Tarnish of years")) is False
+    assert evidence_shown(record(shown="(Tarn)")) is True
+
+
+def test_an_answer_that_only_the_question_or_the_policy_wrote_is_no_evidence() -> None:
+    told = record("<search>Tarn</search>")
+    told["segments"][1] = {"author": "env", "text": "Is Tarn a town?"}
+    assert evidence_shown(told) is False
+
+
+def test_yes_and_no_stand_everywhere_and_prove_nothing() -> None:
+    yes = record(shown="yes, indeed", golden_answers=["yes"])
+    assert evidence_shown(yes) is False
+    assert evidence_shown(yes | {"gold_passages": []}) is None
+    assert evidence_shown(record(ids=("7", "9"), golden_answers=["yes"])) is True
+
+
+def test_transitions_say_what_became_of_each_failure() -> None:
+    never, read, right = record("<answer>x</answer>", **NO_SEARCH), record(shown="Tarn"), record(em=1.0)
+    table = transitions([(never, right), (never, right), (read, never), (right, right)])
+    assert table["never_searches"]["right"] == 2
+    assert table["wrong_reading"]["never_searches"] == table["right"]["right"] == 1
+    assert sum(sum(row.values()) for row in table.values()) == 4

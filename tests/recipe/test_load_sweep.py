@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sleuth.recipe import load_recipe
+from sleuth.recipe.sweep import begun_alike, load_arms, own_steps
+from sleuth.types import SleuthError
+
+TINY = Path(__file__).parents[2] / "recipes" / "tiny"
+ARMS = TINY / "thinking_arms.toml"
+HEAD = f"""
+name = "two"
+model = "m"
+seeds = [3, 4]
+
+[table]
+evaluation = "thoughts_after"
+figures = ["gain_sampled"]
+
+[[arm]]
+name = "untouched"
+stages = ["{TINY}/thinking_gain.toml:thoughts_after"]
+"""
+
+
+def message(file: Path, *overrides: str) -> str:
+    with pytest.raises(SleuthError) as caught:
+        load_arms(file, overrides)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def written(folder: Path, text: str) -> Path:
+    file = folder / "two_arms.toml"
+    file.write_text(text)
+    return file
+
+
+def test_an_arm_is_the_run_that_its_stages_are_in_their_own_recipes() -> None:
+    recipe, runs = load_arms(ARMS)
+    assert recipe.seeds == (0, 1, 2)
+    assert [stage.name for stage in runs["improved_paid"].stage] == [
+        "pretraining",
+        "online_dpo",
+        "thinking",
+        "gain",
+        "thoughts_after",
+    ]
+    assert runs["paid"].stage[2] == load_recipe(TINY / "thinking_gain.toml").stage[2]
+    assert (runs["paid"].model, runs["paid"].seed) == ("models/tiny-reader", 0)
+
+
+def test_arms_share_what_is_told_alike_from_their_beginning_on_and_nothing_behind_a_difference() -> None:
+    _, runs = load_arms(ARMS)
+    assert begun_alike(runs["shown"], runs["paid"]) == 2
+    assert begun_alike(runs["paid"], runs["improved_paid"]) == 1  # what they train behind it begins elsewhere
+    assert begun_alike(runs["paid"], runs["paid_short"]) == 2
+    assert begun_alike(runs["paid"], runs["paid"]) == 3  # an evaluation makes nothing that could be taken over
+    assert begun_alike(runs["paid"], runs["paid"].model_copy(update={"seed": 1})) == 0
+    assert begun_alike(runs["paid"], runs["paid"].model_copy(update={"model": "other"})) == 0
+
+
+def test_a_change_of_a_stage_is_made_in_every_arm_that_has_it() -> None:
+    _, runs = load_arms(ARMS, ["thinking.steps=40", "name=other", "gain.reward.0.clip=3.0"])
+    assert {stage.steps for run in runs.values() for stage in run.stage if stage.name == "thinking"} == {40}
+    clips = {
+        name: stage.reward[0].clip
+        for name in ("paid", "shuffled")
+        for stage in runs[name].stage
+        if stage.name == "gain"
+    }
+    assert clips == {"paid": 3.0, "shuffled": 3.0}
+    assert runs["paid"].resolved_from.set == ("thinking.steps=40", "gain.reward.0.clip=3.0")
+
+
+def test_what_is_wrong_is_told_with_the_file_and_the_arm(tmp_path: Path) -> None:
+    more = '[[arm]]\nname = "other"\nstages = ["{}"]\n'
+    gain = f"{TINY}/thinking_gain.toml"
+    file = written(tmp_path, HEAD + more.format(f"{gain}:thinkin"))
+    has = "it has thinking, thoughts_before, gain, thoughts_after"
+    assert message(file) == f'{file}: arm "other": {gain} has no stage named thinkin; {has}'
+    file = written(tmp_path, HEAD + more.format("thinking"))
+    assert "should be RECIPE:NAME, such as careless.toml:pretraining" in message(file)
+    file = written(tmp_path, HEAD + more.format(f"{gain}:thinking"))
+    assert message(file).endswith("has no stage named thoughts_after, of which the table is to be; it has thinking")
+    file = written(tmp_path, HEAD + more.format("none.toml:thinking"))
+    assert message(file) == f"{tmp_path}/none.toml: no such recipe"
+    file = written(tmp_path, HEAD + more.format(f"{gain}:thoughts_after").replace("other", "untouched"))
+    assert message(file) == f'{file}: arm.1.name = "untouched" is the name of arm.0 too'
+    file = written(tmp_path, HEAD.replace("[table]", '[table]\nagainst = "base"'))
+    assert message(file) == f'{file}: table.against = "base" is no arm; there are untouched'
+    file = written(tmp_path, HEAD.replace("seeds", "seed"))
+    assert message(file) == f"{file}: seed is no key here; the nearest is seeds"
+    file = written(tmp_path, HEAD)
+    assert message(file, "thinking.steps=3") == (
+        "--set thinking.steps=3: no arm has a stage named thinking; there are thoughts_after"
+    )
+
+
+def test_a_recipe_and_a_file_of_arms_are_not_taken_for_each_other() -> None:
+    gain = TINY / "thinking_gain.toml"
+    assert message(gain) == f"{gain}: has no [[arm]]; a recipe without arms is for `sleuth train`"
+    with pytest.raises(SleuthError, match="has arms, which are several runs: train them with `sleuth arms"):
+        load_recipe(ARMS)
+
+
+def test_a_change_that_does_not_fit_is_told_in_the_words_it_was_made_in() -> None:
+    assert message(ARMS, "thinking.step=3") == (
+        "--set thinking.step=3: thinking.step is no key here; the nearest is thinking.steps"
+    )
+
+
+def test_steps_that_an_earlier_arm_makes_are_not_made_again() -> None:
+    _, runs = load_arms(ARMS)
+    told = own_steps(runs)
+    assert (told["untouched"], told["shown"], told["paid"], told["paid_short"]) == (250, 600, 300, 75)
+    assert told["improved_paid"] == 300  # behind improved_shown

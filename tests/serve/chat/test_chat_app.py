@@ -1,0 +1,494 @@
+"""The API over HTTP: its shapes, its limits and its refusals."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from agents import TOKENIZER, PacedEngine, Shelf, agent, app_of, diligent
+from fastapi import FastAPI
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from starlette.testclient import TestClient
+
+from sleuth.serve.chat.wire import ChatCompletion, Models, ProblemBody, TextCompletion
+from sleuth.types import Sampling
+
+QUESTION = {"messages": [{"role": "user", "content": "Where was Ada Voss born?"}]}
+
+
+def client_of(app: FastAPI) -> TestClient:
+    return TestClient(app, base_url="http://127.0.0.1:8000")
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[TestClient]:
+    with client_of(app_of(agent())) as client:
+        yield client
+
+
+def asked(client: TestClient, **options: Any) -> dict[str, Any]:
+    answer = client.post("/v1/chat/completions", json=QUESTION | options)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def streamed(client: TestClient, path: str, body: dict[str, Any]) -> list[dict[str, Any]]:
+    """The chunks of a stream, which ends as it should."""
+    answer = client.post(path, json=body | {"stream": True})
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    *events, done, nothing = answer.text.split("\n\n")
+    assert (done, nothing) == ("data: [DONE]", "")
+    return [json.loads(event.removeprefix("data: ")) for event in events]
+
+
+def refused(answer: Any) -> str:
+    """The one line of a refusal, whose shape is OpenAI's."""
+    problem = ProblemBody.model_validate(answer.json()).error
+    assert "\n" not in problem.message
+    return problem.message
+
+
+# -- chat --------------------------------------------------------------------------------------------------------------
+
+
+def test_the_content_is_the_answer_alone_and_its_story_stands_beside_it(client: TestClient) -> None:
+    body = asked(client)
+    ChatCompletion.model_validate(body)
+    choice = body["choices"][0]
+    assert choice["message"] == {
+        "role": "assistant",
+        "content": "Tarn",
+        "reasoning_content": "I look for Ada.\nIt says Tarn.",
+    }
+    assert (choice["finish_reason"], body["model"]) == ("stop", "tiny")
+    [search] = body["sleuth"]["searches"]
+    assert search["query"] == "Ada Voss"
+    assert search["passages"][0] == {
+        "id": "17",
+        "title": "Ada Voss",
+        "text": "Ada Voss was born in Tarn.",
+        "score": 2.5,
+    }
+    assert body["sleuth"]["citations"] == [{"id": "17", "title": "Ada Voss"}, {"id": "4", "title": "Tarn"}]
+    assert body["usage"]["total_tokens"] == body["usage"]["prompt_tokens"] + body["usage"]["completion_tokens"]
+
+
+def test_a_stream_adds_up_to_the_answer_that_is_not_streamed(client: TestClient) -> None:
+    whole = asked(client)
+    chunks = streamed(client, "/v1/chat/completions", QUESTION | {"stream_options": {"include_usage": True}})
+    deltas = [chunk["choices"][0]["delta"] for chunk in chunks if chunk["choices"]]
+    added = {key: "".join(delta.get(key) or "" for delta in deltas) for key in ("role", "content", "reasoning_content")}
+    assert added == whole["choices"][0]["message"]
+    told = [chunk["sleuth"] for chunk in chunks if "sleuth" in chunk]
+    searches = [{key: of[key] for key in ("query", "passages")} for of in told if of["kind"] == "search"]
+    assert searches == whole["sleuth"]["searches"]
+    assert told[-1] == {"kind": "end", "stop": "answered", "citations": whole["sleuth"]["citations"]}
+    assert "".join(of["text"] for of in told if of["kind"] == "draft").strip() == "Tarn"
+    assert [chunk["choices"][0]["finish_reason"] for chunk in chunks if chunk["choices"]][-1] == "stop"
+    assert chunks[-1]["usage"] == whole["usage"]
+    assert len({chunk["id"] for chunk in chunks}) == 1
+    assert all(chunk["object"] == "chat.completion.chunk" for chunk in chunks)
+
+
+def test_usage_comes_with_a_stream_only_if_asked_for(client: TestClient) -> None:
+    chunks = streamed(client, "/v1/chat/completions", QUESTION)
+    assert all(chunk["choices"] and "usage" not in chunk for chunk in chunks)
+
+
+def test_the_last_message_of_the_user_is_the_question_also_in_parts() -> None:
+    seen: list[str] = []
+
+    def watch(text: str, sampling: Sampling) -> str:
+        seen.append(text)
+        return diligent(text, sampling)
+
+    parts = [{"type": "text", "text": "Where"}, {"type": "text", "text": "was Ada?"}]
+    messages = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Who is Ada?"},
+        {"role": "assistant", "content": None},
+        {"role": "user", "content": parts},
+    ]
+    with client_of(app_of(agent(watch))) as client:
+        asked(client, messages=messages)
+    assert seen[0] == "Question: Where\nwas Ada?\n"
+
+
+def test_a_limit_of_tokens_ends_the_answer_as_length(client: TestClient) -> None:
+    body = asked(client, max_tokens=50, max_completion_tokens=3)
+    assert body["choices"][0]["finish_reason"] == "length"
+    assert (body["choices"][0]["message"]["content"], body["usage"]["completion_tokens"]) == ("", 3)
+
+
+def test_a_retriever_that_failed_is_503_or_the_last_event_never_an_empty_answer() -> None:
+    with client_of(app_of(agent(shelf=Shelf(fails=True)))) as client:
+        answer = client.post("/v1/chat/completions", json=QUESTION)
+        assert (answer.status_code, refused(answer)) == (503, "the retriever did not answer; ask again later")
+        *_, last = streamed(client, "/v1/chat/completions", QUESTION)
+        assert last["error"]["message"] == "the retriever did not answer; ask again later"
+
+
+def test_half_of_a_surrogate_pair_in_a_question_breaks_nothing(client: TestClient) -> None:
+    body = rb'{"messages": [{"role": "user", "content": "where \ud83d?"}]}'
+    answer = client.post("/v1/chat/completions", content=body, headers={"content-type": "application/json"})
+    assert answer.json()["choices"][0]["message"]["content"] == "Tarn"
+
+
+def test_draws_at_a_temperature_are_named_by_the_seed() -> None:
+    keys: list[tuple[int, ...]] = []
+
+    def watch(text: str, sampling: Sampling) -> str:
+        keys.append((*sampling.key, int(10 * sampling.temperature)))
+        return "<answer>Tarn</answer>"
+
+    with client_of(app_of(agent(watch))) as client:
+        for options in ({"seed": 7, "temperature": 0.5}, {"seed": 7, "temperature": 0.5}, {}, {}):
+            asked(client, **options)
+        asked(client, seed=-(10**30))  # of any size
+    assert keys[0] == keys[1] == (1, 7, 0, 5)
+    assert keys[2] != keys[3]
+    assert keys[2][-1] == 0  # greedy unless it is said
+    assert keys[4][:2] == (1, -(10**30))
+
+
+# -- completions -------------------------------------------------------------------------------------------------------
+
+
+def continued(text: str, sampling: Sampling) -> str:
+    return " was born in Tarn, a town by a lake."
+
+
+@pytest.fixture(scope="module")
+def writer() -> Iterator[TestClient]:
+    with client_of(app_of(agent(continued))) as client:
+        yield client
+
+
+def completed(writer: TestClient, **options: Any) -> dict[str, Any]:
+    answer = writer.post("/v1/completions", json={"prompt": "Ada Voss", "max_tokens": 100} | options)
+    assert answer.status_code == 200, answer.text
+    TextCompletion.model_validate(answer.json())
+    return answer.json()
+
+
+def test_a_completion_goes_on_with_the_text_by_the_model_alone(writer: TestClient) -> None:
+    body = completed(writer)
+    assert body["choices"][0]["text"] == " was born in Tarn, a town by a lake."
+    assert body["choices"][0]["finish_reason"] == "stop"
+    assert body["choices"][0]["logprobs"] is None
+    assert completed(writer, max_tokens=2)["choices"][0]["finish_reason"] == "length"
+    assert "sleuth" not in body
+
+
+PROMPTS: tuple[Any, ...] = ("a b", ["a b"], [1, 2.0], [5.0], [[5]])
+
+
+def test_a_prompt_may_be_tokens_and_stand_in_a_list_of_one(writer: TestClient) -> None:
+    counted = {str(p): completed(writer, prompt=p)["usage"]["prompt_tokens"] for p in PROMPTS}
+    assert list(counted.values()) == [3, 3, 2, 1, 1]  # a token a byte: these are no words of the world
+
+
+@pytest.mark.parametrize("stop", [" in Tarn", [" town", " in Tarn", "Tarn"], ["rn, a"]])
+def test_a_stop_string_ends_the_text_and_is_no_part_of_it_streamed_or_not(writer: TestClient, stop: Any) -> None:
+    text = completed(writer, stop=stop)["choices"][0]["text"]
+    assert text in (" was born", " was born in Ta")
+    body = {"prompt": "Ada Voss", "max_tokens": 100, "stop": stop}
+    chunks = streamed(writer, "/v1/completions", body)
+    assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == text
+    assert len(chunks) > 2
+
+
+def test_logprobs_are_those_of_every_sampled_token(writer: TestClient) -> None:
+    body = completed(writer, logprobs=0)
+    logprobs = body["choices"][0]["logprobs"]
+    assert "".join(logprobs["tokens"]) == body["choices"][0]["text"]
+    assert logprobs["token_logprobs"] == [-0.5] * body["usage"]["completion_tokens"]
+    assert logprobs["text_offset"][:3] == [0, 4, 9]
+    chunks = streamed(writer, "/v1/completions", {"prompt": "Ada Voss", "max_tokens": 100, "logprobs": 0})
+    told = [chunk["choices"][0]["logprobs"] for chunk in chunks]
+    for key in ("tokens", "token_logprobs", "text_offset"):
+        assert [value for of in told for value in of[key]] == logprobs[key]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "line"),
+    [
+        ("", "prompt: nothing to go on with"),
+        ([10**6], r"prompt: there is no token 1000000; the last is "),
+        ("word " * 500, "prompt: it has 2500 tokens and the context holds 600; send less"),
+        ("word " * 10_000, "prompt: it is longer than the context of 600 tokens"),
+    ],
+)
+def test_a_prompt_that_cannot_be_gone_on_with_is_told(writer: TestClient, prompt: Any, line: str) -> None:
+    answer = writer.post("/v1/completions", json={"prompt": prompt})
+    assert answer.status_code == 400
+    assert refused(answer).startswith(line)
+
+
+# -- what is refused ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ({"messages": []}, "messages: List should have at least 1 item after validation, not 0"),
+        (
+            {"messages": [{"role": "system", "content": "x"}]},
+            "messages: expected a message of the role user, with the question",
+        ),
+        ({"messages": [{"role": "user", "content": 3}]}, "messages.0.content: Input should be a valid string"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+            "messages.0.content: Input should be text, or a list of parts of the type text",
+        ),
+        ({"temperature": 3}, "temperature: Input should be less than or equal to 2"),
+        ({"max_tokens": 0}, "max_tokens: Input should be greater than or equal to 1"),
+        ({"n": 2}, "n: not supported here; leave it out"),
+        ({"tools": [{"type": "function"}]}, "tools: not supported here; leave it out"),
+        ({"stop": ["x"]}, "stop: not supported here; leave it out"),
+        ({"top_p": 0.9}, "top_p: not supported here; leave it out"),
+        ({"logprobs": True}, "logprobs: not supported here; leave it out"),
+        ({"response_format": {"type": "json_object"}}, "response_format: not supported here; leave it out"),
+        ({"stream": "yes"}, "stream: Input should be a valid boolean"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_or_not_supported_is_400_and_named(client: TestClient, change: dict[str, Any], line: str) -> None:
+    answer = client.post("/v1/chat/completions", json=QUESTION | change)
+    assert (answer.status_code, refused(answer)) == (400, line)
+    assert answer.json()["error"]["param"] == next(iter(change))
+
+
+def test_options_that_ask_for_what_is_anyway_are_taken(client: TestClient) -> None:
+    neutral = {"n": 1, "top_p": 1.0, "tools": [], "logprobs": False, "response_format": {"type": "text"}, "user": "me"}
+    assert asked(client, **neutral, stop=None)["choices"][0]["message"]["content"] == "Tarn"
+
+
+def test_another_model_is_not_found(client: TestClient) -> None:
+    answer = client.post("/v1/chat/completions", json=QUESTION | {"model": "gpt"})
+    assert (answer.status_code, refused(answer)) == (404, "model: there is no 'gpt' here; there is 'tiny'")
+    assert asked(client, model="tiny")
+    assert Models.model_validate(client.get("/v1/models").json()).data[0].id == "tiny"
+
+
+def test_a_body_that_is_not_said_to_be_json_is_refused(client: TestClient) -> None:
+    body = json.dumps(QUESTION).encode()
+    for headers in ({"content-type": "text/plain"}, {"content-type": "application/x-www-form-urlencoded"}, {}):
+        answer = client.post("/v1/chat/completions", content=body, headers=headers)
+        assert answer.status_code in (400, 415)
+        refused(answer)
+
+
+def test_other_hosts_than_this_machine_are_turned_away(client: TestClient) -> None:
+    for host in ("evil.example", "127.0.0.1.evil.example", "evil.example:8000", "", "[::1", "localhost@evil"):
+        answer = client.get("/v1/models", headers={"host": host})
+        assert answer.status_code == 403, host
+        assert "127.0.0.1" in refused(answer)
+    for host in ("localhost", "127.0.0.1:9999", "[::1]:8000", "LOCALHOST:1"):
+        assert client.get("/v1/models", headers={"host": host}).status_code == 200, host
+
+
+def test_no_other_page_may_read_or_frame_anything(client: TestClient) -> None:
+    for path in ("/", "/v1/models", "/health"):
+        answer = client.get(path, headers={"origin": "http://evil.example"})
+        assert "access-control-allow-origin" not in answer.headers
+    policy = client.get("/").headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "frame-ancestors 'none'" in policy
+    assert "unsafe" not in policy
+    assert client.options("/v1/chat/completions", headers={"origin": "http://evil.example"}).status_code == 405
+
+
+def test_other_paths_methods_and_bodies_have_the_shape_too(client: TestClient) -> None:
+    assert refused(client.get("/v1/nowhere")) == "Not Found"
+    answer = client.get("/v1/chat/completions")
+    assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
+    refused(answer)
+    for body in (b"{", b"[]", b"", b"\xff", b"[" * 100_000, b"null"):
+        answer = client.post("/v1/chat/completions", content=body, headers={"content-type": "application/json"})
+        assert answer.status_code == 400, body[:9]
+        refused(answer)
+
+
+def test_a_body_over_the_limit_is_refused(client: TestClient) -> None:
+    answer = client.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": "x" * 2**20}]})
+    assert (answer.status_code, answer.headers["connection"]) == (413, "close")
+    refused(answer)
+    answer = client.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": "x" * 2**19}]})
+    assert (answer.status_code, refused(answer)) == (
+        400,
+        "messages: the question is longer than the context of 600 tokens",
+    )
+
+
+# -- who is let in -----------------------------------------------------------------------------------------------------
+
+
+def together(client: TestClient, count: int) -> list[Any]:
+    """The answers to so many questions at once."""
+    answers: list[Any] = [None] * count
+
+    def ask(at: int) -> None:
+        answers[at] = client.post("/v1/chat/completions", json=QUESTION)
+
+    threads = [threading.Thread(target=ask, args=(at,)) for at in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    return answers
+
+
+def test_too_many_who_wait_are_sent_away_and_all_others_answered() -> None:
+    served = agent(seconds=0.003)
+    with client_of(app_of(served, seats=2, waiting=3)) as client:
+        answers = together(client, 12)
+        gauges = client.get("/metrics").text.splitlines()
+    away = [answer for answer in answers if answer.status_code == 429]
+    assert sorted({answer.status_code for answer in answers}) == [200, 429]
+    assert len(away) <= 7
+    for answer in away:
+        assert refused(answer) == "2 conversations are under way and 3 wait already; ask again later"
+        assert answer.headers["retry-after"] == "1"
+    assert "sleuth_conversations 0" in gauges
+    assert f"sleuth_conversations_total {12 - len(away)}" in gauges
+
+
+def test_a_request_too_many_is_turned_away_in_the_same_shape_and_let_in_once_another_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sleuth.serve.chat.app.OTHER_REQUESTS", 0)
+    with client_of(app_of(agent(seconds=0.02), seats=1, waiting=2)) as client:
+        answers = together(client, 9)
+        away = [answer for answer in answers if answer.status_code != 200]
+        assert 1 <= len(away) <= 6
+        for answer in away:
+            assert (answer.status_code, refused(answer)) == (503, "3 requests are under way; ask again later")
+            assert (answer.headers["retry-after"], answer.headers["connection"]) == ("1", "close")
+        assert asked(client)
+        assert f'path="/v1/chat/completions",status="503"}} {len(away)}' in client.get("/metrics").text
+
+
+def test_who_waits_too_long_is_told_so_and_so_is_who_takes_too_long() -> None:
+    served = agent(seconds=0.05)
+    with client_of(app_of(served, seats=1, waiting=8, seconds=0.3)) as client:
+        answers = together(client, 3)
+        lines = sorted((answer.status_code, refused(answer)) for answer in answers)
+        assert (504, "no end within 0.3 seconds; ask for less") in lines
+        assert (503, "no place was free within 0.3 seconds; ask again later") in lines
+        *_, last = streamed(client, "/v1/chat/completions", QUESTION)
+        assert last["error"]["message"] == "no end within 0.3 seconds; ask for less"
+    assert isinstance(served.engine, PacedEngine)
+    assert served.engine.running == 0
+
+
+def test_an_engine_that_failed_is_one_line_and_the_next_is_answered() -> None:
+    def moody(text: str, sampling: Sampling) -> str:
+        if "fail" in text:
+            raise RuntimeError("the weights\nhave diverged")
+        return "<answer>Tarn</answer>"
+
+    with client_of(app_of(agent(moody))) as client:
+        answer = client.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": "fail"}]})
+        assert (answer.status_code, refused(answer)) == (503, "the engine failed: the weights have diverged")
+        assert asked(client)
+        assert client.get("/health").json() == {"status": "ready", "model": "tiny", "conversations": 0, "waiting": 0}
+
+
+def test_a_client_who_leaves_before_the_answer_ends_the_conversation() -> None:
+    served = agent(seconds=0.01)
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/v1/chat/completions",
+        "raw_path": b"/v1/chat/completions",
+        "headers": [(b"host", b"127.0.0.1"), (b"content-type", b"application/json")],
+        "query_string": b"",
+        "asgi": {"spec_version": "2.3"},
+    }
+
+    async def leave(app: FastAPI, stream: bool) -> int:
+        body = json.dumps(QUESTION | {"stream": stream}).encode()
+        messages: list[Any] = [{"type": "http.request", "body": body}]
+
+        async def receive() -> Any:
+            if messages:
+                return messages.pop()
+            await asyncio.sleep(0.05)
+            return {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            pass
+
+        async with app.router.lifespan_context(app):
+            await asyncio.wait_for(app(scope, receive, send), 5)
+            deadline = time.monotonic() + 5
+            while served.engine.running and time.monotonic() < deadline:
+                await asyncio.sleep(0.01)
+            return served.engine.running
+
+    for stream in (False, True):
+        assert asyncio.run(leave(app_of(served), stream)) == 0
+
+
+# -- whatever is sent --------------------------------------------------------------------------------------------------
+
+ANY_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(), max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=8,
+)
+FIELDS = (
+    "messages", "prompt", "model", "stream", "temperature", "seed", "max_tokens", "stop", "n", "logprobs", "tools",
+    "stream_options", "top_p", "response_format",
+)  # fmt: skip
+MESSAGES = st.lists(
+    st.fixed_dictionaries({"role": st.sampled_from(["user", "system"]), "content": st.text(max_size=30) | ANY_JSON}),
+    max_size=3,
+)
+NEAR = st.dictionaries(st.sampled_from(FIELDS), ANY_JSON | st.integers(-2, 40) | st.text(max_size=9), max_size=4)
+BODIES = st.builds(
+    lambda more, messages, prompt: {"messages": messages, "prompt": prompt} | more,
+    NEAR,
+    MESSAGES,
+    st.text(max_size=30) | st.lists(st.integers(-1, 400), max_size=4),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(body=BODIES | ANY_JSON, path=st.sampled_from(["/v1/chat/completions", "/v1/completions"]))
+def test_no_json_breaks_the_server_and_every_answer_is_of_the_described_shape(
+    client: TestClient, body: object, path: str
+) -> None:
+    answer = client.post(path, content=json.dumps(body).encode(), headers={"content-type": "application/json"})
+    assert answer.status_code in (200, 400, 404)
+    if answer.status_code != 200:
+        refused(answer)
+    elif answer.headers["content-type"] == "application/json":
+        (ChatCompletion if "chat" in path else TextCompletion).model_validate(answer.json())
+    else:
+        assert answer.text.endswith("data: [DONE]\n\n")
+
+
+def test_the_api_describes_its_shapes_and_refusals(client: TestClient) -> None:
+    described = client.get("/openapi.json").json()
+    for path in ("/v1/chat/completions", "/v1/completions"):
+        responses = described["paths"][path]["post"]["responses"]
+        assert {"200", "400", "404", "408", "413", "415", "429", "503", "504"} <= set(responses)
+        assert {"application/json", "text/event-stream"} == set(responses["200"]["content"])
+    shapes = described["components"]["schemas"]
+    assert shapes["ChatRequest"]["properties"]["n"]["enum"] == [None, 1]
+    assert shapes["ChatRequest"]["properties"]["messages"]["maxItems"] == 256
+    text, tokens, _ = shapes["CompletionRequest"]["properties"]["prompt"]["anyOf"]
+    assert (text["minLength"], tokens["items"]["maximum"]) == (1, len(TOKENIZER) - 1)
+
+
+def test_a_prompt_that_the_api_describes_is_taken_to_the_last_token_and_no_further(client: TestClient) -> None:
+    for prompt, status in (([len(TOKENIZER) - 1], 200), ([len(TOKENIZER)], 400), ("", 400), ([""], 400), (" ", 200)):
+        assert client.post("/v1/completions", json={"prompt": prompt}).status_code == status, prompt

@@ -1,0 +1,193 @@
+"""The page in a real browser, in front of an agent that answers by a script."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+from agents import ADA, LAKE, Shelf, agent, app_of, diligent, listening, refiner
+from browser import CHROMIUM, Browser
+
+from sleuth.serve.chat.page import ASSETS
+from sleuth.types import Passage, Sampling
+
+needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")
+HOSTILE = Passage(
+    id='7"><b>', title="<b>Tarn</b>", text="Tarn <img src=x onerror=\"document.title='owned'\"> <script>1</script>"
+)
+
+
+def answers(text: str, sampling: Sampling) -> str:
+    if "again" in text:
+        return "<answer>no closing tag"
+    if "slow" in text:
+        return "<think>" + "hm " * 150
+    return diligent(text, sampling)
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with listening(app_of(agent(answers, shelf=Shelf(ADA, HOSTILE, LAKE), seconds=0.005))) as url:
+        yield url
+
+
+@pytest.fixture
+def browser(tmp_path: Path, url: str) -> Iterator[Browser]:
+    with Browser(tmp_path / "profile") as browser:
+        browser.open(url)
+        yield browser
+
+
+def ask(browser: Browser, question: str) -> None:
+    browser.value("document.getElementById('question').focus()")
+    browser.type(question)
+    browser.press("Enter", 13)
+
+
+def shown(browser: Browser, selector: str) -> list[str]:
+    found = f"[...document.querySelectorAll({json.dumps(selector)})].map((node) => node.textContent)"
+    return browser.value(found)
+
+
+ENDED = "document.querySelector('.cites, .missed, .problem') !== null"
+OPEN = "!document.getElementById('card').hidden"
+
+
+def test_the_page_asks_nobody_else_and_carries_nothing_inline() -> None:
+    for name, _ in ASSETS.values():
+        text = files("sleuth.serve").joinpath("assets", name).read_text(encoding="utf-8")
+        assert "http://" not in text
+        assert "https://" not in text
+        assert "innerHTML" not in text
+        assert "style=" not in text
+        assert "onclick" not in text
+
+
+@needs_chromium
+def test_an_answer_unfolds_with_its_thoughts_folded_its_searches_and_its_citations(browser: Browser) -> None:
+    ask(browser, "Where was Ada Voss born?")
+    browser.wait("document.querySelector('.open') !== null")  # while it is written
+    browser.wait(ENDED)
+    assert shown(browser, "h2") == ["Where was Ada Voss born?"]
+    assert shown(browser, ".thought .glimpse") == ["I look for Ada.", "It says Tarn."]
+    assert shown(browser, ".search q") == ["Ada Voss"]
+    assert shown(browser, ".passages summary") == ["Ada Voss", "<b>Tarn</b>", "Lake"]
+    assert shown(browser, ".words") == ["Tarn"]
+    assert shown(browser, ".cite") == ["Ada Voss", "<b>Tarn</b>"]
+    assert not browser.value("[...document.querySelectorAll('details')].some((fold) => fold.open)")
+    assert shown(browser, "#model") == ["tiny · sleuth dialect · 600 tokens of context · 3 passages"]
+    assert shown(browser, "#send") == ["Ask"]
+
+
+@needs_chromium
+def test_the_cited_passage_is_shown_by_the_mouse_the_keyboard_and_a_finger(browser: Browser) -> None:
+    ask(browser, "Where was Ada Voss born?")
+    browser.wait(ENDED)
+    browser.point(".cite")
+    browser.wait(OPEN)
+    assert shown(browser, "#card h3, #card mark, #card .id") == ["Ada Voss", "Tarn", "passage 17"]
+    browser.point("h1")
+    browser.wait(f"!({OPEN})")
+    browser.value("document.querySelector('.cite').focus()")
+    browser.wait(OPEN)
+    browser.press("Escape", 27)
+    browser.wait(f"!({OPEN})")
+    browser.resize(390, 800)
+    browser.tap(".cite + .cite")
+    browser.wait(OPEN)
+    browser.value("new Promise((done) => setTimeout(done, 2 * HIDE_MS))")
+    assert browser.value(OPEN)  # nothing hides it again
+    box = browser.value("(({left, right, bottom}) => [left, right, bottom])(card.node.getBoundingClientRect())")
+    assert box[0] >= 0
+    assert box[1] <= 390
+    assert box[2] <= 800
+
+
+@needs_chromium
+def test_markup_in_a_passage_or_a_question_is_only_letters(browser: Browser) -> None:
+    ask(browser, "<img src=y onerror=\"document.title='owned'\"> where?")
+    browser.wait(ENDED)
+    browser.point(".cite + .cite")
+    browser.wait(OPEN)
+    assert shown(browser, "#card p")[0] == HOSTILE.text
+    assert browser.value("document.querySelectorAll('main img, main script, main b, #card img, #card b').length") == 0
+    assert browser.value("document.title") == "Sleuth"
+
+
+@needs_chromium
+def test_the_page_asks_its_own_server_alone_and_nothing_complains(browser: Browser, url: str) -> None:
+    ask(browser, "Where?")
+    browser.wait(ENDED)
+    browser.value("1")
+    own = {"/", "/page.css", "/asking.js", "/page.js", "/v1/models", "/v1/chat/completions"}
+    assert set(browser.requests) == {url + path for path in own}
+    assert browser.complaints == []
+
+
+@needs_chromium
+def test_its_policy_lets_no_script_in_that_did_not_come_with_it(browser: Browser) -> None:
+    for line in (
+        "const script = document.createElement('script')",
+        "script.textContent = \"document.title = 'owned'\"",
+        "const picture = new Image()",
+        "picture.src = '/x.png'",
+        "document.body.append(script, picture)",
+    ):
+        browser.value(line)
+    browser.wait("picture.complete")
+    assert browser.value("[document.title, picture.naturalWidth]") == ["Sleuth", 0]
+    told = [complaint for complaint in browser.complaints if "Content Security Policy" in complaint]
+    assert {word for word in ("script-src", "img-src") for complaint in told if word in complaint} == {
+        "script-src",
+        "img-src",
+    }
+
+
+@needs_chromium
+def test_what_was_no_answer_is_told_and_no_draft_is_left(browser: Browser) -> None:
+    ask(browser, "again?")
+    browser.wait(ENDED)
+    assert shown(browser, ".missed") == ["It ended without an answer: no searches or attempts were left."]
+    assert shown(browser, ".words") == []
+    assert shown(browser, ".thought .glimpse") == ["no closing tag", "no closing tag"]
+
+
+@needs_chromium
+def test_a_question_can_be_stopped(browser: Browser, url: str) -> None:
+    ask(browser, "slow?")
+    browser.wait("document.querySelector('.thought.open') !== null")
+    assert shown(browser, "#send") == ["Stop"]
+    browser.point("#send", click=True)
+    browser.wait("document.querySelector('.problem') !== null")
+    assert shown(browser, ".problem") == ["Stopped."]
+    browser.wait("fetch('health').then((answer) => answer.json()).then((health) => health.conversations === 0)")
+
+
+@needs_chromium
+@pytest.mark.parametrize("width", [320, 390, 1280])
+def test_the_page_fits_any_width(browser: Browser, width: int) -> None:
+    browser.resize(width, 800)
+    ask(browser, "a" * 300)
+    browser.wait(ENDED)
+    assert browser.value("document.documentElement.scrollWidth") <= width
+    assert browser.value("document.getElementById('send').getBoundingClientRect().right") <= width
+
+
+@needs_chromium
+def test_what_a_refiner_was_given_unfolds_and_its_claims_name_their_snippets(tmp_path: Path) -> None:
+    def refined(text: str, sampling: Sampling) -> str:
+        return "<answer><snippet id=a1>Ada Voss was born in Tarn.</snippet></answer>"
+
+    given = "<snippet id=a1>Ada Voss was born in Tarn.</snippet> <snippet id=b2>A <b>lake</b>.</snippet>"
+    with listening(app_of(refiner(refined))) as url, Browser(tmp_path / "profile") as browser:
+        browser.open(url)
+        ask(browser, f"Where was Ada Voss born? <tool_output>{given}</tool_output>")
+        browser.wait(ENDED)
+        assert shown(browser, "h2") == ["Where was Ada Voss born?"]
+        assert shown(browser, ".search p:first-child") == ["Given"]
+        assert shown(browser, ".passages p") == ["Ada Voss was born in Tarn.", "A <b>lake</b>."]
+        assert shown(browser, ".words") == ["Ada Voss was born in Tarn."]
+        assert shown(browser, ".cite") == ["a1"]

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+from itertools import groupby
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sleuth.dialects import DIALECTS
+from sleuth.serve.chat.stream_parser import Spoken, unsettled
+
+TURN = "<think>I look.</think>\n<search> Ada <b> Voss</search>"
+TEXTS = st.lists(st.sampled_from([*DIALECTS["sleuth"].tags, "a", " < b", "<", "</", "<sea", "rch>", "\n"]), max_size=12)
+
+
+def told(*turns: list[str], before: str = "\n", dialect: str = "sleuth") -> list[tuple[str, str]]:
+    """(part, text) of neighbouring words of a part, of turns that come in pieces."""
+    spoken, said = Spoken(DIALECTS[dialect]), []
+    for pieces in turns:
+        spoken.begin(before)
+        said += [word for piece in pieces for word in spoken.feed(piece)]
+        said += spoken.end()
+    return [(part, "".join(word.text for word in words)) for part, words in groupby(said, key=lambda word: word.part)]
+
+
+def test_a_turn_is_told_apart_by_its_tags_which_are_left_out() -> None:
+    assert told([TURN]) == [("thought", "I look.\n"), ("query", " Ada <b> Voss")]
+    assert told(["<answer> Tarn</answer>"]) == [("draft", " Tarn")]
+    assert told(["no tag at all"]) == [("thought", "no tag at all")]
+
+
+@given(texts=TEXTS)
+def test_it_does_not_matter_in_which_pieces_a_turn_comes(texts: list[str]) -> None:
+    whole = "".join(texts)
+    assert told(list(whole)) == told([whole]) == told(texts)
+
+
+@given(texts=TEXTS)
+def test_no_tag_ever_shows(texts: list[str]) -> None:
+    spoken = Spoken(DIALECTS["sleuth"])
+    spoken.begin("")
+    for word in [word for text in texts for word in spoken.feed(text)]:
+        assert not any(tag in word.text for tag in DIALECTS["sleuth"].tags)
+
+
+def test_words_are_told_as_soon_as_they_cannot_become_a_tag() -> None:
+    spoken = Spoken(DIALECTS["sleuth"])
+    spoken.begin("")
+    assert [[word.text for word in spoken.feed(text)] for text in ("so ", "<se", "e>")] == [["so "], [], ["<see>"]]
+
+
+def test_a_turn_that_begins_inside_a_tag_is_a_query_or_a_thought_from_the_start() -> None:
+    assert told([" Ada</search>"], before="Question: who?\n<search>") == [("query", " Ada")]
+    assert told(["hm</think><answer>Tarn"], before="<think>\n") == [("thought", "hm"), ("draft", "Tarn")]
+
+
+def test_thoughts_of_two_turns_are_set_apart() -> None:
+    assert told(["<think>one</think><search>x</search>"], ["<search>y</search>"], ["two"]) == [
+        ("thought", "one"),
+        ("query", "xy"),
+        ("thought", "\ntwo"),
+    ]
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_every_dialect_is_told_apart(dialect: str) -> None:
+    tags = DIALECTS[dialect]
+    turn = f"hm {tags.search.around('Ada')} then {tags.answer.around('Tarn')}"
+    assert told(list(turn), dialect=dialect) == [
+        ("thought", "hm "),
+        ("query", "Ada"),
+        ("thought", " then "),
+        ("draft", "Tarn"),
+    ]
+
+
+@pytest.mark.parametrize(("text", "count"), [("a<", 1), ("a</answer", 8), ("a<answer>", 0), ("", 0), ("<<", 1)])
+def test_only_what_may_become_a_string_is_unsettled(text: str, count: int) -> None:
+    assert unsettled(text, ("<answer>", "</answer>")) == count

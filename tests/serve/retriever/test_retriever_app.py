@@ -1,0 +1,331 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import TypeAdapter
+from starlette.testclient import TestClient
+
+from sleuth.retrieval.bm25 import Bm25
+from sleuth.serve.http.limits import Limits
+from sleuth.serve.retriever.app import retriever_app
+from sleuth.serve.retriever.opening import Opening
+from sleuth.serve.retriever.wire import Ranked, Results
+from sleuth.types import Passage, SleuthError
+
+BATCHES = (1, 2, 3, 64)
+
+
+class Slow:
+    """An index that takes its time."""
+
+    batch = 1
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
+        time.sleep(self.seconds)
+        return [[] for _ in queries]
+
+
+def opened(folder: Path) -> Opening:
+    opening = Opening(folder)
+    opening.start()
+    while opening.index is None:
+        assert not opening.error
+        time.sleep(0.01)
+    return opening
+
+
+@pytest.fixture(scope="module")
+def client(towns: Path) -> Iterator[TestClient]:
+    with TestClient(retriever_app(opened(towns), Limits())) as client:
+        yield client
+
+
+def queries(count: int) -> list[str]:
+    return [f"Town {number}" for number in range(count)]
+
+
+def shown(towns: Path, asked: Sequence[str], k: int) -> list[list[str]]:
+    """What the index itself gives, as `"Title"` and text."""
+    return [[f'"{p.title}"\n{p.text}' for p in found] for found in Bm25(towns).find(asked, k)]
+
+
+# -- the clients of four trainers, as each of them asks and reads ----------------------------------------------------
+
+
+def search_r1(client: TestClient, asked: list[str]) -> list[list[str]]:
+    answer = client.post("/retrieve", json={"queries": asked, "topk": 3, "return_scores": True}).json()["result"]
+    return [[item["document"]["contents"] for item in ranked] for ranked in answer]
+
+
+def slime(client: TestClient, asked: list[str]) -> list[list[str]]:
+    """One query a request, and no scores."""
+    answers = [
+        client.post("/retrieve", json={"queries": [query], "topk": 3, "return_scores": False}).json() for query in asked
+    ]
+    return [[item["contents"] for item in answer.get("result", [[]])[0]] for answer in answers]
+
+
+def skyrl(client: TestClient, asked: list[str]) -> list[list[str]]:
+    """One query, which is no list."""
+    answers = [
+        client.post("/retrieve", json={"query": query, "topk": 3, "return_scores": True}).json() for query in asked
+    ]
+    return [[item["document"]["contents"] for item in ranked] for answer in answers for ranked in answer["result"]]
+
+
+def research(client: TestClient, asked: list[str]) -> list[list[str]]:
+    answer = client.post("/batch_search", json={"query": asked, "top_n": 3}).json()
+    return [[line["contents"] for line in ranked] for ranked in answer]
+
+
+@pytest.mark.parametrize("count", BATCHES)
+@pytest.mark.parametrize("trainer", [search_r1, slime, skyrl, research])
+def test_every_trainers_client_reads_the_passages_of_the_index(
+    client: TestClient, towns: Path, trainer: Any, count: int
+) -> None:
+    assert trainer(client, queries(count)) == shown(towns, queries(count), 3)
+
+
+@pytest.mark.parametrize("count", BATCHES)
+def test_a_batch_without_scores_gives_bare_documents(client: TestClient, towns: Path, count: int) -> None:
+    answer = client.post("/retrieve", json={"queries": queries(count), "topk": 2})
+    assert answer.status_code == 200
+    assert answer.json()["result"] == [
+        [{"id": p.id, "contents": f'"{p.title}"\n{p.text}'} for p in found]
+        for found in Bm25(towns).find(queries(count), 2)
+    ]
+
+
+def test_scores_are_those_of_the_index(client: TestClient, towns: Path) -> None:
+    best = Bm25(towns).find(["Town 5"], 2)[0]
+    answer = client.post("/retrieve", json={"query": "Town 5", "topk": 2, "return_scores": True}).json()
+    assert [item["score"] for item in answer["result"][0]] == [p.score for p in best]
+    documents, scores = client.post(
+        "/batch_search", json={"query": ["Town 5"], "top_n": 2, "return_score": True}
+    ).json()
+    assert (documents[0][0]["id"], scores) == (best[0].id, [[p.score for p in best]])
+
+
+def test_the_number_of_passages_has_each_dialects_own_default(client: TestClient) -> None:
+    assert len(client.post("/retrieve", json={"query": "lake"}).json()["result"][0]) == 3
+    assert len(client.post("/retrieve", json={"queries": ["lake"], "topk": None}).json()["result"][0]) == 3
+    assert len(client.post("/batch_search", json={"query": ["lake"]}).json()[0]) == 10
+
+
+def test_no_queries_get_no_answers_and_a_query_that_finds_nothing_an_empty_one(client: TestClient) -> None:
+    assert client.post("/retrieve", json={"queries": []}).json() == {"result": []}
+    assert client.post("/retrieve", json={"queries": ["", "qqqq", "\x00"]}).json() == {"result": [[], [], []]}
+    assert client.post("/retrieve", content=rb'{"query": "\udcff Town 7"}', headers=JSON).json()["result"][0]
+
+
+# -- what is wrong is said in one line -------------------------------------------------------------------------------
+
+JSON = {"content-type": "application/json"}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "line"),
+    [
+        (
+            "/retrieve",
+            b"{",
+            "body: not JSON (Expecting property name enclosed in double quotes: line 1 column 2 (char 1))",
+        ),
+        ("/retrieve", b"[]", "body: expected a JSON object"),
+        ("/retrieve", b"{}", "queries: Field required"),
+        ("/retrieve", b'{"query": "a", "queries": ["b"]}', "give `queries` (a list) or `query` (one), not both"),
+        ("/retrieve", b'{"queries": ["a", 3]}', "queries.1: Input should be a valid string"),
+        ("/retrieve", b'{"query": ["a"]}', "query: Input should be a valid string"),
+        ("/retrieve", b'{"query": "a", "topk": 0}', "topk: Input should be greater than or equal to 1"),
+        ("/retrieve", b'{"query": "a", "topk": 101}', "topk: Input should be less than or equal to 100"),
+        ("/retrieve", b'{"query": "a", "topk": "3"}', "topk: Input should be a valid integer"),
+        ("/retrieve", b'{"query": "a", "return_scores": 1}', "return_scores: Input should be a valid boolean"),
+        ("/batch_search", b'{"query": "a"}', "query: Input should be a valid array"),
+    ],
+)
+def test_a_wrong_body_is_named_by_its_field(client: TestClient, path: str, body: bytes, line: str) -> None:
+    answer = client.post(path, content=body, headers=JSON)
+    assert (answer.status_code, answer.json()) == (422, {"detail": line})
+
+
+def test_too_many_queries_or_too_long_ones_are_refused(client: TestClient) -> None:
+    for body, words in (
+        ({"queries": ["a"] * 4097}, "at most 4096 items"),
+        ({"query": "a" * 8001}, "at most 8000 characters"),
+    ):
+        answer = client.post("/retrieve", json=body)
+        assert answer.status_code == 422
+        assert words in answer.json()["detail"]
+    assert client.post("/retrieve", json={"queries": ["qqqq"] * 4096}).status_code == 200
+
+
+def test_a_body_over_the_limit_is_refused_announced_or_not(towns: Path) -> None:
+    with TestClient(retriever_app(opened(towns), Limits(body_bytes=100))) as client:
+        for body in (b"x" * 101, iter([b"x" * 60, b"x" * 60])):
+            answer = client.post("/retrieve", content=body, headers=JSON)
+            assert (answer.status_code, answer.headers["connection"]) == (413, "close")
+            assert answer.json() == {"detail": "the body is larger than 100 bytes; send less at once"}
+        assert client.post("/retrieve", json={"query": "lake"}).status_code == 200
+
+
+def test_a_body_that_never_ends_is_not_waited_for(towns: Path) -> None:
+    app = retriever_app(opened(towns), Limits(upload_seconds=0.05))
+    sent: list[Any] = []
+    started = {"type": "http.request", "body": b"{", "more_body": True}
+
+    async def receive() -> Any:
+        if started:
+            return {"type": started.pop("type"), **{key: started.pop(key) for key in list(started)}}
+        await asyncio.sleep(60)
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": "/retrieve", "headers": [], "query_string": b""}
+    asyncio.run(asyncio.wait_for(app(scope, receive, send), 5))
+    assert sent[0]["status"] == 408
+
+
+def test_a_search_that_takes_too_long_is_ended(towns: Path) -> None:
+    opening = opened(towns)
+    opening.index = Slow(0.2)  # pyright: ignore[reportAttributeAccessIssue]
+    with TestClient(retriever_app(opening, Limits(seconds=0.05))) as client:
+        answer = client.post("/retrieve", json={"query": "lake"})
+    assert (answer.status_code, answer.json()["detail"]) == (504, "no answer within 0.05 seconds; ask for less at once")
+
+
+@pytest.mark.parametrize(("works", "moves"), [(True, False), (False, True)])
+def test_who_is_slow_for_want_of_a_processor_is_not_sent_to_a_thread_as_who_works_long_is(
+    towns: Path, works: bool, moves: bool
+) -> None:
+    threads: list[str] = []
+
+    class Taking(Slow):
+        def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
+            threads.append(threading.current_thread().name)
+            started = time.thread_time()
+            while works and time.thread_time() - started < self.seconds:
+                pass
+            return super().find(queries, k)  # asleep, as a process is that was interrupted
+
+    opening = opened(towns)
+    opening.index = Taking(0.008)  # pyright: ignore[reportAttributeAccessIssue]
+    with TestClient(retriever_app(opening, Limits())) as client:
+        for _ in range(3):
+            assert client.post("/retrieve", json={"query": "lake"}).status_code == 200
+    assert threads[0].startswith("search")  # until it is known
+    assert [not name.startswith("search") for name in threads[1:]] == [moves, moves]
+
+
+def test_other_paths_and_methods_are_one_line_too(client: TestClient) -> None:
+    assert client.get("/nowhere").json() == {"detail": "Not Found"}
+    answer = client.get("/retrieve")
+    assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
+
+
+# -- readiness and figures -------------------------------------------------------------------------------------------
+
+
+def test_health_tells_how_far_the_index_is_and_searches_wait_for_it(towns: Path) -> None:
+    opening = Opening(towns)
+    with TestClient(retriever_app(opening, Limits())) as client:
+        opening.progress = 0.4
+        health, answer = client.get("/health"), client.post("/retrieve", json={"query": "lake"})
+        assert (health.status_code, health.json()["status"], health.json()["progress"]) == (503, "opening", 0.4)
+        assert (answer.status_code, answer.json()) == (503, {"detail": "the index is being opened, 40% so far"})
+        assert "retry-after" in answer.headers
+        opening.start()
+        while opening.index is None:
+            time.sleep(0.01)
+        health = client.get("/health")
+        assert (health.status_code, health.json()["status"], health.json()["progress"]) == (200, "ready", 1.0)
+        assert health.json()["index"]["corpus_sha256"] == opening.card.corpus_sha256
+
+
+def test_an_index_that_cannot_be_opened_is_told(towns: Path, tmp_path: Path) -> None:
+    with pytest.raises(SleuthError, match="no index here"):
+        Opening(tmp_path)
+    (tmp_path / "card.json").write_text((towns / "card.json").read_text())
+    opening, failed = Opening(tmp_path), []
+    opening.start(lambda: failed.append(True))
+    with TestClient(retriever_app(opening, Limits())) as client:
+        while not failed:
+            time.sleep(0.01)
+        assert client.get("/health").json()["status"] == "failed"
+        assert "damaged index" in client.post("/retrieve", json={"query": "lake"}).json()["detail"]
+
+
+def test_metrics_count_what_was_answered(towns: Path) -> None:
+    with TestClient(retriever_app(opened(towns), Limits())) as client:
+        client.post("/retrieve", json={"queries": ["lake", "town"]})
+        client.post("/retrieve", content=b"{", headers=JSON)
+        client.get("/made/up")
+        answer = client.get("/metrics")
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    lines = answer.text.splitlines()
+    for line in (
+        'sleuth_requests_total{path="/retrieve",status="200"} 1',
+        'sleuth_requests_total{path="/retrieve",status="422"} 1',
+        'sleuth_requests_total{path="other",status="404"} 1',
+        "sleuth_queries_total 2",
+        'sleuth_request_seconds_bucket{le="+Inf"} 3',
+        "sleuth_ready 1",
+        "sleuth_passages 200",
+    ):
+        assert line in lines
+
+
+def test_the_api_describes_its_shapes_and_limits(client: TestClient) -> None:
+    schema = client.get("/openapi.json").json()
+    body = schema["paths"]["/retrieve"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    batch, single = body["oneOf"]
+    assert batch["properties"]["queries"]["maxItems"] == 4096
+    assert single["properties"]["topk"]["anyOf"][0] == {"type": "integer", "minimum": 1, "maximum": 100}
+    for path in ("/retrieve", "/batch_search"):
+        assert {"200", "408", "413", "422", "503", "504"} == set(schema["paths"][path]["post"]["responses"])
+
+
+# -- whatever is sent ------------------------------------------------------------------------------------------------
+
+ANY_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(), max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=8,
+)
+FIELDS = ("queries", "query", "topk", "return_scores", "top_n", "return_score")
+NEAR = st.dictionaries(
+    st.sampled_from(FIELDS), ANY_JSON | st.lists(st.text(max_size=20), max_size=5) | st.integers(-2, 102), max_size=4
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(body=NEAR | ANY_JSON, path=st.sampled_from(["/retrieve", "/batch_search"]))
+def test_no_json_breaks_the_server_and_every_answer_is_of_the_described_shape(
+    client: TestClient, body: object, path: str
+) -> None:
+    answer = client.post(path, content=json.dumps(body).encode(), headers=JSON)
+    assert answer.status_code in (200, 422)
+    if answer.status_code == 422:
+        assert "\n" not in answer.json()["detail"]
+    else:
+        TypeAdapter(Results if path == "/retrieve" else Ranked).validate_python(answer.json())
+
+
+@settings(max_examples=200, deadline=None)
+@given(body=st.binary(max_size=60) | st.sampled_from([b"[" * 100_000, b'{"query":' * 5000, b"1" * 5000, b"\xff", b""]))
+def test_no_bytes_break_the_server(client: TestClient, body: bytes) -> None:
+    answer = client.post("/retrieve", content=body, headers=JSON)
+    assert answer.status_code == 422
+    assert "\n" not in answer.json()["detail"]

@@ -1,0 +1,150 @@
+"""From a folder to a model: what is not whole is said in one line, never made up."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from pathlib import Path
+from typing import Literal, get_args
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from sleuth.engines.local.engine import LocalEngine
+from sleuth.factories import (
+    EPISODE_REWARDS,
+    add_tokens,
+    context_of,
+    load_model,
+    load_outline,
+    misfits_of,
+    random_model,
+    retriever_of,
+    search_setting,
+)
+from sleuth.recipe.envs import SearchEnvRecipe
+from sleuth.recipe.rewards import AnswerRewardRecipe, RewardRecipe
+from sleuth.recipe.training import InitRecipe
+from sleuth.render import load_tokenizer
+from sleuth.retrieval.bm25 import build_index
+from sleuth.rewards.scorers import SCORERS
+from sleuth.types import SleuthError
+
+BASE = Path(__file__).parents[1] / "models" / "tiny-base"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(BASE, tmp_path / "model"))
+
+
+def complaint(folder: Path) -> str:
+    with pytest.raises(SleuthError) as caught:
+        load_model(str(folder), dtype="float32", device="cpu")
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_weights_that_lack_a_parameter_are_refused_not_filled_with_random_numbers(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    del weights["model.norm.weight"]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    assert "lack 1 of the model's parameters, such as model.norm.weight" in complaint(folder)
+
+
+@pytest.mark.parametrize("has_generation_config", [True, False])
+def test_the_outline_of_a_model_is_that_of_its_weights(folder: Path, has_generation_config: bool) -> None:
+    if not has_generation_config:
+        (folder / "generation_config.json").unlink()
+    model, tokenizer = load_model(str(folder), dtype="float32", device="cpu")
+    (folder / "model.safetensors").unlink()
+    outline = load_outline(str(folder))
+    assert outline.ends == LocalEngine(model, tokenizer, slots=1, context=8)._ends
+    assert outline.context == context_of(model)
+    (folder / "config.json").unlink()
+    with pytest.raises(SleuthError, match="no model's config could be read from this folder or hub id"):
+        load_outline(str(folder))
+
+
+def test_weights_that_cannot_be_read_are_one_line(folder: Path) -> None:
+    (folder / "model.safetensors").write_bytes(b"no weights at all")
+    assert str(folder) in complaint(folder)
+
+
+def test_weights_of_another_shape_are_one_line(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"intermediate_size": 64}))
+    assert str(folder) in complaint(folder)
+
+
+def test_a_recipe_can_name_every_reward_and_every_scorer_that_there_is() -> None:
+    kinds = {get_args(recipe.model_fields["kind"].annotation)[0] for recipe in get_args(RewardRecipe)}
+    assert kinds == {"answer", "citation", "rubric", "suffix", "gain", *EPISODE_REWARDS}
+    assert get_args(AnswerRewardRecipe.model_fields["scorer"].annotation) == tuple(SCORERS)
+
+
+def test_a_stage_searches_whatever_its_recipe_names(tmp_path: Path) -> None:
+    (tmp_path / "c.jsonl").write_text('{"id": "1", "contents": "\\"Tarn\\"\\nA town."}\n')
+    card = build_index(tmp_path / "c.jsonl", tmp_path / "index")
+    common = {"kind": "search", "dialect": "search_r1", "prompt": "plain"}
+    retriever, corpus = retriever_of(SearchEnvRecipe(**common, index=tmp_path / "index"), [])
+    assert corpus == card.corpus_sha256
+    assert [p.id for p in asyncio.run(retriever.search(["town"], 3))[0]] == ["1"]
+    assert retriever_of(SearchEnvRecipe(**common, retriever="empty"), [])[1] is None
+    nowhere = SearchEnvRecipe(**common, retriever="remote", urls=("http://127.0.0.1:9",))
+    with pytest.raises(SleuthError, match=r"http://127\.0\.0\.1:9 does not answer"):
+        retriever_of(nowhere, [])
+
+
+def test_a_scorer_is_tried_on_the_prompt_as_the_chat_template_writes_it() -> None:
+    tokenizer = load_tokenizer(str(BASE))
+
+    def misfits(prompt: str, role: Literal["raw", "system"]) -> list[str]:
+        env = SearchEnvRecipe(kind="search", dialect="research", prompt=prompt, prompt_role=role, retriever="empty")
+        paid = [AnswerRewardRecipe(kind="answer", scorer="research")]
+        return misfits_of(paid, search_setting(env, tokenizer, []))
+
+    assert misfits("research_rules", "system") == []  # the template ends with the assistant's marker
+    [told] = misfits("plain", "raw")
+    assert "would pay a well-formed right answer 0" in told
+
+
+def test_an_added_token_is_one_token_and_begins_as_other_words_do(folder: Path) -> None:
+    model, tokenizer = load_model(str(folder), dtype="float32", device="cpu")
+    words, before = len(tokenizer), model.get_input_embeddings().weight.detach().clone()
+    tags = [f"<tag{number}>" for number in range(200)]
+    assert add_tokens(model, tokenizer, [*tags, " wrote"]) == tags
+    assert tokenizer.encode("<tag0><tag1>", add_special_tokens=False) == [words, words + 1]
+    assert tokenizer.decode([words, words + 1]) == "<tag0><tag1>"
+    after = model.get_input_embeddings().weight.detach()
+    assert after.shape == (words + 200, before.shape[1]) == model.get_output_embeddings().weight.shape
+    assert torch.equal(after[:words], before)
+    assert model.config.vocab_size == words + 200
+    torch.testing.assert_close(after[words:].mean(dim=0), before.mean(dim=0), atol=0.05, rtol=0)
+    assert after[words:].std().item() == pytest.approx(before.std().item(), rel=0.05)
+
+
+def test_added_tokens_begin_the_same_every_time(folder: Path) -> None:
+    one, other = (load_model(str(folder), dtype="float32", device="cpu") for _ in range(2))
+    for model, tokenizer in (one, other):
+        torch.manual_seed(id(model) % 1000)
+        add_tokens(model, tokenizer, ["<snippet id=", "</snippet>"])
+    assert torch.equal(one[0].get_input_embeddings().weight, other[0].get_input_embeddings().weight)
+
+
+def test_a_model_with_room_for_more_words_keeps_its_size(folder: Path) -> None:
+    model, tokenizer = load_model(str(folder), dtype="float32", device="cpu")
+    model.resize_token_embeddings(len(tokenizer) + 64, mean_resizing=False)
+    add_tokens(model, tokenizer, ["<snippet id="])
+    assert model.get_input_embeddings().weight.shape[0] == len(tokenizer) + 63
+
+
+def test_where_input_and_output_are_two_tables_both_have_the_token(folder: Path) -> None:
+    tokenizer = load_tokenizer(str(folder))
+    init = InitRecipe(layers=1, width=8, heads=1, kv_heads=1, head_dim=8, mlp=8, context=16, tie=False)
+    model = random_model(init, tokenizer, seed=0)
+    add_tokens(model, tokenizer, ["</snippet>"])
+    assert len(model.get_input_embeddings().weight) == len(model.get_output_embeddings().weight) == len(tokenizer)
+    assert not torch.equal(model.get_input_embeddings().weight[-1], model.get_output_embeddings().weight[-1])

@@ -1,0 +1,133 @@
+"""Every alarm, by its disease: runs that are made ill in earnest after a few healthy steps."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from sleuth.engines.local.engine import LocalEngine
+from sleuth.runs.alarms import DISEASES, RECENT
+from sleuth.training import batching
+from sleuth.training.grpo import Learner
+from sleuth.types import SleuthError
+
+pytestmark = pytest.mark.slow
+Run = Callable[..., Path]
+HEALTHY = 12
+LONG = (
+    f"stage.1.steps={HEALTHY + 2 * RECENT}",
+    "stage.1.learning_rate=1e-3",
+    "stage.1.prompts_per_step=8",
+    "stage.1.save_every=100",
+    "stage.1.probe_prompts=0",
+    "stage.0.data.limit=1",
+    "stage.2.data.limit=1",
+)
+
+
+def raised(folder: Path) -> set[str]:
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return {name for row in rows for name in row.get("alarms", ())}
+
+
+def falls_ill(monkeypatch: pytest.MonkeyPatch, disease: Callable[[Learner], None]) -> None:
+    """Once the run has been healthy for long enough to know what healthy is."""
+    step = Learner.step
+
+    def sick(self: Learner, number: int) -> dict[str, Any]:
+        if number == HEALTHY + 1:
+            disease(self)
+            self.engine.publish(number)
+        return step(self, number)
+
+    monkeypatch.setattr(Learner, "step", sick)
+
+
+@torch.no_grad()
+def forget_how_to_write(learner: Learner) -> None:
+    for weight in learner.model.parameters():
+        weight.add_(torch.randn(weight.shape, generator=torch.Generator().manual_seed(0)) * weight.std())
+
+
+@torch.no_grad()
+def be_sure_of_everything(learner: Learner) -> None:
+    learner.model.get_decoder().norm.weight.mul_(30)
+
+
+@torch.no_grad()
+def never_search(learner: Learner) -> None:
+    (tag,) = learner.tokenizer.encode(learner.setting.dialect.search.open, add_special_tokens=False)
+    learner.model.get_input_embeddings().weight[tag].mul_(-3)  # tied: what was likely is what is least likely now
+
+
+def test_a_policy_that_forgets_how_to_write(
+    run: Run, recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    falls_ill(monkeypatch, forget_how_to_write)
+    run(recipe_file, tmp_path / "run", *LONG)
+    assert {"reward_collapse", "length_runaway"} <= raised(tmp_path / "run")
+
+
+def test_a_policy_that_is_sure_of_everything(
+    run: Run, recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    falls_ill(monkeypatch, be_sure_of_everything)
+    run(recipe_file, tmp_path / "run", *LONG)
+    assert "entropy_collapse" in raised(tmp_path / "run")
+
+
+def test_a_policy_that_no_longer_searches(
+    run: Run, recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    falls_ill(monkeypatch, never_search)
+    run(recipe_file, tmp_path / "run", *LONG)
+    assert "tool_abandonment" in raised(tmp_path / "run")
+
+
+def test_questions_that_nobody_can_answer(run: Run, recipe_file: Path, tmp_path: Path, world: Path) -> None:
+    lines = (world / "qa_train.jsonl").read_text().splitlines()
+    hopeless = [json.dumps(json.loads(line) | {"golden_answers": ["nobody knows"]}) for line in lines]
+    (tmp_path / "hopeless.jsonl").write_text("\n".join(hopeless) + "\n")
+    run(recipe_file, tmp_path / "run", *LONG, f'stage.1.data.questions="{tmp_path}/hopeless.jsonl"')
+    assert raised(tmp_path / "run") == {"no_signal"}
+    assert "every episode is all wrong" in (tmp_path / "run" / "log.txt").read_text()
+
+
+def test_a_sampler_that_never_gets_the_new_weights(
+    run: Run, recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LocalEngine, "publish", lambda self, version: None)
+    run(recipe_file, tmp_path / "run", *LONG, "stage.1.learning_rate=1e-2")
+    assert "mismatch" in raised(tmp_path / "run")
+
+
+def test_updates_too_small_for_the_weights_that_are_stored(run: Run, recipe_file: Path, tmp_path: Path) -> None:
+    run(recipe_file, tmp_path / "run", *LONG, 'dtype="bfloat16"', "stage.1.learning_rate=1e-6")
+    assert "tiny_updates" in raised(tmp_path / "run")
+
+
+def test_weights_that_are_no_numbers(
+    run: Run, recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    update = Learner._update
+
+    @torch.no_grad()
+    def broken(self: Learner, *played: Any) -> dict[str, Any]:
+        if batching.teaches(played[1], self.stage):
+            next(self.model.parameters())[0] = float("nan")  # a bit that flipped
+        return update(self, *played)
+
+    monkeypatch.setattr(Learner, "_update", broken)
+    with pytest.raises(SleuthError, match=r"stopped at step \d by not_finite"):
+        run(recipe_file, tmp_path / "run", *LONG)
+    assert raised(tmp_path / "run") == {"not_finite"}
+
+
+def test_there_is_a_disease_here_for_every_alarm() -> None:
+    caused = {"reward_collapse", "length_runaway", "entropy_collapse", "tool_abandonment"}
+    assert caused | {"no_signal", "mismatch", "tiny_updates", "not_finite"} == DISEASES.keys()

@@ -1,0 +1,137 @@
+"""A disk that is really full: a small file system in memory, filled to the last byte."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from sleuth.cli.app import app
+from sleuth.runs import checkpoints
+from sleuth.runs.atomic import PARTIAL
+from sleuth.runs.checkpoints import load_state, save_checkpoint
+from sleuth.runs.disk import is_full
+from sleuth.runs.metrics import MetricsFile
+from sleuth.runs.rollouts import read_rollouts, write_rollouts
+from sleuth.training.grpo import Learner
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs tmpfs")
+ROOT = Path(__file__).parents[2]
+MEGABYTES = 40
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of MEGABYTES."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={MEGABYTES}m", "tmpfs", str(place)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("this user may not mount a file system")
+    yield place
+    subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+class Filler:
+    """A file that takes all the room there is but `left` bytes."""
+
+    def __init__(self, disk: Path) -> None:
+        self.file = disk / "filler"
+
+    def fill(self, left: int = 0) -> None:
+        self.empty()
+        free = os.statvfs(self.file.parent)
+        with self.file.open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, free.f_bavail * free.f_frsize - left)
+
+    def empty(self) -> None:
+        self.file.unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("left", [0, 100_000, 2_000_000, 3_500_000], ids=["at once", "weights", "state", "late state"])
+def test_a_checkpoint_that_finds_no_room_leaves_the_last_one_and_no_half_of_itself(
+    disk: Path, left: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoints, "require_free", lambda *_: None)  # so that libraries run into the end of the disk
+    base = ROOT / "models" / "tiny-base"
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(base), AutoTokenizer.from_pretrained(base)
+    state = {"moments": torch.ones(500_000)}
+    first, second = disk / "step-000001", disk / "step-000002"
+    save_checkpoint(first, model, tokenizer, card="", state=state)
+    Filler(disk).fill(left)
+    with pytest.raises(OSError) as caught:  # noqa: PT011 - is_full looks closer
+        save_checkpoint(second, model, tokenizer, card="", state=state)
+    assert is_full(caught.value)
+    assert sorted(place.name for place in disk.iterdir()) == ["filler", "step-000001"]
+    assert load_state(first)["moments"].sum() == 500_000
+    Filler(disk).empty()
+    save_checkpoint(second, model, tokenizer, card="", state=state)
+    AutoModelForCausalLM.from_pretrained(second)
+
+
+def test_figures_that_find_no_room_leave_whole_rows(disk: Path) -> None:
+    metrics, long = MetricsFile(disk / "metrics.jsonl"), {"text": "x" * 5_000}
+    metrics.append("grpo", 1, long)
+    Filler(disk).fill()
+    with pytest.raises(OSError) as caught:  # noqa: PT011 - is_full looks closer
+        metrics.append("grpo", 2, long)
+    assert is_full(caught.value)
+    assert [row["step"] for row in metrics.rows()] == [1]
+    assert metrics.path.read_bytes().endswith(b"}\n")
+
+
+def test_a_run_on_a_disk_that_is_full_for_two_steps_is_the_run_that_always_had_room(
+    run: Callable[..., Path], recipe_file: Path, tmp_path: Path, disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = run(recipe_file, tmp_path / "whole")
+    step, filler = Learner.step, Filler(disk)
+
+    def crowded(self: Learner, number: int) -> dict[str, Any]:
+        if number == 2:
+            filler.fill()
+        elif number == 4:
+            filler.empty()
+        return step(self, number)
+
+    monkeypatch.setattr(Learner, "step", crowded)
+    last = run(recipe_file, disk / "run")
+    assert (last / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+    for number in range(1, 5):
+        name = f"rollouts/step-{number:06d}.parquet"
+        assert read_rollouts(disk / "run" / name) == read_rollouts(tmp_path / "whole" / name)
+    assert not list((disk / "run").rglob(f"*{PARTIAL}"))
+    assert "there is room on the disk again" in (disk / "run" / "log.txt").read_text()
+
+
+def test_rollouts_that_find_no_room_leave_no_half_of_a_file(
+    run: Callable[..., Path], recipe_file: Path, tmp_path: Path, disk: Path
+) -> None:
+    run(recipe_file, tmp_path / "whole", "stage.1.stop_after=1")
+    groups = read_rollouts(tmp_path / "whole" / "rollouts" / "step-000001.parquet")
+    Filler(disk).fill()
+    with pytest.raises(OSError) as caught:  # noqa: PT011 - is_full looks closer
+        write_rollouts(disk / "step-000001.parquet", groups, [[0.0] * len(group.episodes) for group in groups])
+    assert is_full(caught.value)
+    assert [place.name for place in disk.iterdir()] == ["filler"]
+
+
+def test_a_report_that_finds_no_room_is_one_line(
+    run: Callable[..., Path],
+    recipe_file: Path,
+    disk: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run(recipe_file, disk / "run", "stage.1.stop_after=1")
+    Filler(disk).fill()
+    with pytest.raises(SystemExit) as ended:
+        app(["report", str(disk / "run")])
+    assert ended.value.code == 1
+    assert capsys.readouterr().err.splitlines()[-1].endswith("No space left on device")
+    assert not list((disk / "run").rglob(f"*{PARTIAL}"))

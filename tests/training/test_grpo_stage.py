@@ -1,0 +1,339 @@
+"""A GRPO run as a whole: what it leaves, that it can be stopped, and that nothing moves it but its recipe."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from sleuth.dialects import DIALECTS
+from sleuth.factories import Bench
+from sleuth.recipe import GrpoRecipe, load_recipe
+from sleuth.runs.protocol import ProtocolCard
+from sleuth.runs.rollouts import read_advantages, read_rollouts
+from sleuth.runs.run_folder import RunFolder
+from sleuth.stage_context import StageRun
+from sleuth.training.grpo import Learner, shuffled_scores
+from sleuth.types import Episode, Group, Passage, RetrievalFailed, Score, SleuthError, Task, Trajectory
+
+Run = Callable[..., Path]
+ROOT = Path(__file__).parents[2]
+
+
+def weights(checkpoint: Path) -> bytes:
+    return (checkpoint / "model.safetensors").read_bytes()
+
+
+def metrics(folder: Path) -> list[dict[str, object]]:
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in row.items() if not key.startswith("seconds")} for row in rows]
+
+
+def records(folder: Path, name: str) -> list[dict[str, object]]:
+    return json.loads((folder / "eval" / f"{name}.json").read_text())["records"]
+
+
+def test_a_run_leaves_a_folder_that_can_be_read_evaluated_and_continued(
+    run: Run, recipe_file: Path, tmp_path: Path
+) -> None:
+    last = run(recipe_file, tmp_path / "run")
+    assert last == tmp_path / "run" / "checkpoints" / "step-000004"
+    AutoModelForCausalLM.from_pretrained(last)
+    assert AutoTokenizer.from_pretrained(last).decode(AutoTokenizer.from_pretrained(last)("<search> a").input_ids)
+    card = ProtocolCard.read(last)
+    assert card is not None
+    assert (card.prompt_text, card.context) == ("Question: {question}\n", 400)
+    assert card.dialect == DIALECTS["sleuth"]
+    assert (last / "README.md").read_text().startswith("---")
+    assert [row["step"] for row in metrics(tmp_path / "run")] == [1, 2, 3, 4]
+    for name in ("base", "trained"):
+        found = json.loads((tmp_path / "run" / "eval" / f"{name}.json").read_text())
+        assert found["em"]["n"] == len(found["records"]) == 12
+
+
+def test_what_was_sampled_is_what_is_recorded_and_the_learner_agrees_with_the_engine(
+    run: Run, recipe_file: Path, tmp_path: Path
+) -> None:
+    run(recipe_file, tmp_path / "run")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "run" / "checkpoints" / "step-000004")
+    groups = read_rollouts(tmp_path / "run" / "rollouts" / "step-000002.parquet")
+    assert [len(group.episodes) for group in groups] == [8] * 4
+    for group in groups:
+        for episode in group.episodes:
+            for segment in episode.trajectory.segments:
+                sampled = segment.author == "policy"
+                assert (segment.logprobs is not None) is sampled
+                assert not sampled or segment.policy_version == 1
+                assert tokenizer.decode(segment.tokens).startswith(segment.text)
+    measured = [float(str(row["mismatch_kl"])) for row in metrics(tmp_path / "run") if row["loss"] is not None]
+    assert measured
+    assert max(map(abs, measured)) < 1e-9
+    assert len(read_advantages(tmp_path / "run" / "rollouts" / "step-000002.parquet")) == 4
+
+
+def test_stopped_and_continued_is_the_run_that_never_stopped(run: Run, recipe_file: Path, tmp_path: Path) -> None:
+    whole = run(recipe_file, tmp_path / "whole")
+    run(recipe_file, tmp_path / "parts", "stage.1.stop_after=2")
+    continued = run(recipe_file, tmp_path / "parts")
+    assert weights(continued) == weights(whole)
+    assert metrics(tmp_path / "parts") == metrics(tmp_path / "whole")
+    for step in range(1, 5):
+        name = f"rollouts/step-{step:06d}.parquet"
+        assert read_rollouts(tmp_path / "parts" / name) == read_rollouts(tmp_path / "whole" / name)
+    assert records(tmp_path / "parts", "trained") == records(tmp_path / "whole", "trained")
+
+
+SECOND_STAGE = """
+[[stage]]
+kind = "supervised"
+name = "after"
+steps = 2
+rows_per_step = 2
+learning_rate = 1e-4
+data = {{ kind = "world_text", people = 2000, mix = {{ phrasing = 1.0 }} }}
+"""
+
+
+def test_a_stage_that_goes_on_sends_the_stages_after_it_back_to_their_beginning(
+    run: Run, recipe_file: Path, tmp_path: Path
+) -> None:
+    with recipe_file.open("a") as file:
+        file.write(SECOND_STAGE.format())
+    whole = run(recipe_file, tmp_path / "whole")
+    short = run(recipe_file, tmp_path / "parts", "stage.1.stop_after=2")
+    assert run(recipe_file, tmp_path / "parts", "stage.1.stop_after=2") == short
+    continued = run(recipe_file, tmp_path / "parts")
+    assert weights(continued) == weights(whole)
+    assert sorted(map(str, metrics(tmp_path / "parts"))) == sorted(map(str, metrics(tmp_path / "whole")))
+
+
+def test_a_finished_run_is_not_run_again(run: Run, recipe_file: Path, tmp_path: Path) -> None:
+    last = run(recipe_file, tmp_path / "run")
+    before = (tmp_path / "run" / "metrics.jsonl").read_bytes(), weights(last)
+    assert run(recipe_file, tmp_path / "run") == last
+    assert ((tmp_path / "run" / "metrics.jsonl").read_bytes(), weights(last)) == before
+
+
+def test_another_seed_is_another_run(run: Run, recipe_file: Path, tmp_path: Path) -> None:
+    run(recipe_file, tmp_path / "one", "stage.1.stop_after=1")
+    run(recipe_file, tmp_path / "other", "stage.1.stop_after=1", "seed=5")
+    assert metrics(tmp_path / "one") != metrics(tmp_path / "other")
+
+
+def test_groups_with_signal_move_the_weights(run: Run, recipe_file: Path, tmp_path: Path) -> None:
+    run(recipe_file, tmp_path / "run")
+    rows = metrics(tmp_path / "run")
+    moved = [float(str(row["changed_weights_fraction"])) for row in rows if float(str(row["signal_fraction"])) > 0]
+    assert moved
+    assert min(moved) > 0.5
+
+
+# -- one step by itself ------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def learning(recipe_file: Path, folder: Path, *overrides: str) -> Iterator[Learner]:
+    """The learner of the recipe's `grpo` stage, before its first step."""
+    recipe = load_recipe(recipe_file, overrides)
+    stage = recipe.stage[1]
+    assert isinstance(stage, GrpoRecipe)
+    with RunFolder.open(folder, recipe) as place:
+        run = StageRun(recipe=recipe, index=1, folder=place, model=recipe.model)
+        with Bench(place.verdicts) as bench:
+            yield Learner(stage, run, None, bench)
+
+
+def learned(learner: Learner) -> list[torch.Tensor]:
+    """Every weight, and every moment of the optimiser."""
+    moments = [
+        moment
+        for part in learner.policy.optimiser.parts.values()
+        for of_weight in part.state.values()
+        for moment in of_weight.values()
+    ]
+    return [*learner.model.state_dict().values(), *moments]
+
+
+class ByQuestion:
+    """Pays the first `right` siblings of a question; no more is known of any."""
+
+    def __init__(self, right: Callable[[Task], int]) -> None:
+        self.right = right
+
+    async def __call__(self, group: Group) -> list[Score]:
+        return [Score(value=float(episode.sample < self.right(group.task)), note="paid") for episode in group.episodes]
+
+
+class Missing:
+    """No verdict on any sibling but the first."""
+
+    async def __call__(self, group: Group) -> list[Score]:
+        return [Score(value=None if e.sample else 1.0, note="judge asleep") for e in group.episodes]
+
+
+class Broken:
+    async def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
+        raise RetrievalFailed("the shelf is on fire")
+
+
+def test_a_retriever_that_fails_stops_the_run_with_the_reason_and_never_scores_zero(
+    recipe_file: Path, tmp_path: Path
+) -> None:
+    with learning(recipe_file, tmp_path / "run", "stage.1.max_missing_fraction=0.0") as learner:
+        learner.setting = dataclasses.replace(learner.setting, retriever=Broken())
+        with pytest.raises(SleuthError, match=r"\d+ of 32 scores are missing \(retriever failed\), more than max_miss"):
+            learner.step(1)
+
+
+def test_groups_with_too_few_scores_are_not_blamed_on_the_share_that_may_be_missing(
+    recipe_file: Path, tmp_path: Path
+) -> None:
+    with learning(recipe_file, tmp_path / "run", "stage.1.max_missing_fraction=1.0") as learner:
+        learner.reward = Missing()
+        expected = r"28 of 32 scores are missing \(judge asleep\), so that no group keeps the min_siblings = 2 scores"
+        with pytest.raises(SleuthError, match=expected):
+            learner.step(1)
+
+
+def test_a_step_without_signal_leaves_weights_momentum_and_schedule_alone(recipe_file: Path, tmp_path: Path) -> None:
+    with learning(recipe_file, tmp_path / "run") as learner:
+        learner.reward = ByQuestion(lambda task: 4)
+        assert learner.step(1)["changed_weights_fraction"] > 0.5
+        before = copy.deepcopy(learned(learner))
+        learner.reward = ByQuestion(lambda task: 8)
+        figures = learner.step(2)
+        after = learned(learner)
+    assert len(before) > len(list(learner.model.parameters()))
+    assert all(torch.equal(was, now) for was, now in zip(before, after, strict=True))
+    assert learner.policy.optimiser.steps == 1
+    assert (figures["reward_mean"], figures["signal_fraction"], figures["loss"]) == (1.0, 0.0, None)
+    assert (figures["changed_weights_fraction"], figures["tokens_trained"]) == (0, 0)
+    assert len(read_rollouts(tmp_path / "run" / "rollouts" / "step-000002.parquet")) == 4
+
+
+def test_a_step_without_signal_is_said_on_the_console_and_in_the_log_and_has_its_row(
+    run: Run, recipe_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    unanswerable = tmp_path / "q.jsonl"
+    row = {"id": "1", "question": "Where?", "golden_answers": ["no model would ever say this"]}
+    unanswerable.write_text(json.dumps(row) + "\n")
+    run(recipe_file, tmp_path / "run", f"stage.1.data.questions={unanswerable}", "stage.1.stop_after=2")
+    told = "step 2: in no group do the scores differ, so there was nothing to learn and no update"
+    assert told in capsys.readouterr().err
+    assert told in (tmp_path / "run" / "log.txt").read_text()
+    assert [(row["loss"], row["reward_mean"]) for row in metrics(tmp_path / "run")] == [(None, 0.0)] * 2
+    base = load_file(ROOT / "models" / "tiny-base" / "model.safetensors")
+    trained = load_file(tmp_path / "run" / "checkpoints" / "step-000002" / "model.safetensors")
+    assert all(torch.equal(base[name].float(), trained[name]) for name in base)
+
+
+def test_a_penalty_still_pulls_where_no_score_does(recipe_file: Path, tmp_path: Path) -> None:
+    with learning(recipe_file, tmp_path / "run", "stage.1.loss.beta=0.1") as learner:
+        learner.reward = ByQuestion(lambda task: 4)
+        learner.step(1)
+        learner.reward = ByQuestion(lambda task: 8)
+        figures = learner.step(2)
+    assert figures["loss"] is not None
+    assert figures["changed_weights_fraction"] > 0
+
+
+def test_groups_without_signal_make_room_and_stay_on_record_as_they_were_played(
+    recipe_file: Path, tmp_path: Path
+) -> None:
+    overrides = ("stage.1.replace_no_signal=2", "stage.1.prompts_per_step=2")
+    with learning(recipe_file, tmp_path / "run", *overrides) as learner:
+        asked = [task.id for task in learner.order.peek(5)]
+        useful = {asked[1], asked[3]}  # of the first two, one is replaced by the third, that one by the fourth
+        learner.reward = ByQuestion(lambda task: 4 if task.id in useful else 0)
+        figures = learner.step(1)
+    file = tmp_path / "run" / "rollouts" / "step-000001.parquet"
+    groups, advantages = read_rollouts(file), read_advantages(file)
+    assert [group.task.id for group in groups] == asked[:4]
+    assert [set(of_group) for of_group in advantages] == [{None}, {1.0, -1.0}, {None}, {1.0, -1.0}]
+    assert all(len(group.scores) == 8 for group in groups)
+    assert (figures["replaced_groups"], figures["dropped_groups"], figures["signal_fraction"]) == (2, 0, 0.5)
+    assert figures["reward_mean"] == 0.25
+    trained = [e.trajectory for group in groups if group.task.id in useful for e in group.episodes]
+    written = sum(len(s.tokens) for trajectory in trained for s in trajectory.segments if s.author == "policy")
+    assert figures["tokens_trained"] == written
+
+
+@pytest.mark.parametrize(("old", "share"), [("learner", None), ("sampler", 0.0)])
+def test_a_share_of_clipped_tokens_is_claimed_only_where_a_bound_could_have_acted(
+    recipe_file: Path, tmp_path: Path, old: str, share: float | None
+) -> None:
+    with learning(recipe_file, tmp_path / "run", f"stage.1.loss.old={old}") as learner:
+        learner.reward = ByQuestion(lambda task: 4)
+        figures = learner.step(1)
+    assert (figures["clip_fraction"], figures["old_logprobs"]) == (share, old)
+
+
+def test_the_base_is_asked_a_second_time_with_its_first_search_opened_for_it(
+    run: Run, recipe_file: Path, tmp_path: Path
+) -> None:
+    run(recipe_file, tmp_path / "run", "stage.1.stop_after=1", "stage.0.also_forced=true")
+    names = sorted(file.stem for file in (tmp_path / "run" / "eval").iterdir())
+    assert names == ["base", "base_forced", "trained"]
+    for record in records(tmp_path / "run", "base_forced"):
+        authors = [segment["author"] for segment in record["segments"]]
+        opened = authors.index("policy") - 1
+        assert (authors[opened], record["segments"][opened]["text"]) == ("env", "<search>")
+    files = [json.loads((tmp_path / "run" / "eval" / f"{name}.json").read_text()) for name in names]
+    assert [file["name"] for file in files] == names
+    assert [file["protocol"]["forced_search"] for file in files] == [False, True, False]
+    asked = [[record["id"] for record in file["records"]] for file in files]
+    assert asked[0] == asked[1] == asked[2]
+
+
+def test_shuffled_scores_are_the_same_scores_on_other_episodes() -> None:
+    task = Task(id="q", question="?", golden_answers=("x",))
+    episodes = tuple(Episode(task=task, sample=i, trajectories=(Trajectory(segments=()),)) for i in range(4))
+    groups = [
+        Group(task=task, episodes=episodes, scores=tuple(Score(value=float(4 * g + i)) for i in range(4)))
+        for g in range(8)
+    ]
+    dealt = shuffled_scores(groups, key=(0, 1, 2))
+    before = [score.value for group in groups for score in group.scores]
+    after = [score.value for group in dealt for score in group.scores]
+    assert sorted(map(float, after)) == before
+    assert after != before
+    assert shuffled_scores(groups, key=(0, 1, 2)) == dealt
+
+
+def test_a_run_paid_by_a_published_scorer_logs_strict_exact_match_beside_it_everywhere(
+    run: Run, recipe_file: Path, tmp_path: Path
+) -> None:
+    rewards = 'stage.1.reward=[{kind="format", weight=0.2}, {kind="answer", scorer="verl"}, {kind="sub_match"}]'
+    last = run(recipe_file, tmp_path / "run", "stage.1.stop_after=2", rewards)
+    for row in metrics(tmp_path / "run"):
+        em, verl, formed, cover = (row[key] for key in ("em", "score_verl", "format", "sub_match"))
+        assert row["reward_mean"] == pytest.approx(verl + 0.2 * formed + cover)
+        assert em <= verl  # the tiny base writes one pair of answer tags at most
+    assert metrics(tmp_path / "run")[1]["em"] > 0
+    card = ProtocolCard.read(last)
+    assert card is not None
+    assert card.scorer == "verl"
+    assert [part.kind for part in card.reward.parts] == ["format", "answer", "sub_match"]
+    for name in ("base", "trained"):
+        found = json.loads((tmp_path / "run" / "eval" / f"{name}.json").read_text())
+        assert found["score_verl"]["n"] == found["em"]["n"] == 12
+        assert found["protocol"]["scorer"] == "verl"
+        assert {"em", "score_verl"} <= found["records"][0].keys()
+
+
+def test_a_scorer_that_the_prompt_does_not_fit_is_named_before_the_first_step(
+    recipe_file: Path, tmp_path: Path
+) -> None:
+    for scorer, said in (("verl", 0), ("search_r1", 1)):
+        with learning(recipe_file, tmp_path / scorer, f"stage.1.reward.0.scorer={scorer}") as learner:
+            lines = [line for line in learner.opening() if line.startswith("the scorer ")]
+        assert len(lines) == said
+    assert lines[0].startswith("the scorer search_r1 would pay a well-formed right answer 0, not 1")

@@ -1,0 +1,133 @@
+"""GRPO with a pool of servers: the same run, whoever writes its episodes."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from emulated_server import Speaking, speaking
+
+from sleuth.factories import load_model
+from sleuth.runs.rollouts import read_rollouts
+from sleuth.types import SleuthError
+
+Run = Callable[..., Path]
+BASE = Path(__file__).parents[2] / "models" / "tiny-base"
+
+
+@pytest.fixture
+def pair() -> Iterator[list[Speaking]]:
+    """A vLLM and an SGLang of the tiny base model."""
+    (model, tokenizer), (other, _) = (load_model(str(BASE), dtype="float32", device="cpu") for _ in range(2))
+    with (
+        speaking("vllm", model, tokenizer, context=512) as one,
+        speaking("sglang", other, tokenizer, context=512) as two,
+    ):
+        yield [one, two]
+
+
+def through(pair: list[Speaking], **more: object) -> str:
+    """The override that sends a stage to these servers."""
+    table = {"urls": [server.url for server in pair], **more}
+    inner = ", ".join(f"{key} = {json.dumps(value)}" for key, value in table.items())
+    return f"stage.1.engine={{ {inner} }}"
+
+
+def rows(folder: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_a_pool_of_both_servers_trains_as_the_engine_in_this_process_would(
+    run: Run, recipe_file: Path, tmp_path: Path, pair: list[Speaking]
+) -> None:
+    run(recipe_file, tmp_path / "run", through(pair))
+    figures = rows(tmp_path / "run")
+    assert [row["step"] for row in figures] == [1, 2, 3, 4]
+    assert [row["turns_redrawn"] + row["servers_reloaded"] for row in figures] == [0, 0, 0, 0]
+    assert max(abs(row["mismatch_kl"]) for row in figures if row["loss"] is not None) < 1e-8
+    groups = read_rollouts(tmp_path / "run" / "rollouts" / "step-000003.parquet")
+    written = [s for g in groups for e in g.episodes for s in e.trajectory.segments if s.author == "policy"]
+    assert {segment.policy_version for segment in written} == {2}
+    assert all(server.fault() > 30 for server in pair)
+    kept = json.loads((tmp_path / "run" / "manifest.json").read_text())["pools"]["grpo"]
+    assert [(server["kind"], server["logprobs"]) for server in kept] == [
+        ("vLLM", "before temperature"),
+        ("SGLang", "after temperature"),
+    ]
+    assert len(list((tmp_path / "run" / "weights").iterdir())) == 2
+
+
+def test_no_episode_is_lost_or_counted_twice_while_servers_fail_and_forget(
+    run: Run, recipe_file: Path, tmp_path: Path, pair: list[Speaking]
+) -> None:
+    stop = threading.Event()
+
+    def trouble() -> None:
+        """After the first step each server is started anew after every 50 turns, however fast the machine is."""
+        metrics = tmp_path / "run" / "metrics.jsonl"
+        while not stop.wait(0.1) and not (metrics.exists() and metrics.read_text()):
+            pass
+        seen = [server.fault(error_every=11) for server in pair]
+        while not stop.wait(0.1):
+            for at, server in enumerate(pair):
+                if server.fault() >= seen[at] + 50:
+                    seen[at] = server.fault(forget=0.3)
+
+    troubling = threading.Thread(target=trouble)
+    troubling.start()
+    try:
+        run(recipe_file, tmp_path / "run", through(pair))
+    finally:
+        stop.set()
+        troubling.join()
+    figures = rows(tmp_path / "run")
+    assert sum(row["turns_redrawn"] + row["servers_reloaded"] for row in figures) > 0
+    for step, row in enumerate(figures, start=1):
+        groups = read_rollouts(tmp_path / "run" / "rollouts" / f"step-{step:06d}.parquet")
+        assert [[episode.sample for episode in group.episodes] for group in groups] == [list(range(8))] * 4
+        assert row["loss"] is None or abs(row["mismatch_kl"]) < 1e-8
+
+
+def test_servers_that_share_the_card_sleep_while_the_learner_computes(
+    run: Run, recipe_file: Path, tmp_path: Path, pair: list[Speaking]
+) -> None:
+    slept: list[frozenset[str]] = []
+    for server in pair:
+        lose = server.writer.sleep
+
+        async def watched(*parts: str, lose=lose, **how: bool) -> None:
+            slept.append(frozenset(parts))
+            await lose(*parts, **how)
+
+        server.writer.sleep = watched
+    run(recipe_file, tmp_path / "run", through(pair, sleeps=True), "stage.1.stop_after=2")
+    assert slept == [frozenset({"weights", "kv_cache"})] * 4
+    assert all(row["loss"] is None or abs(row["mismatch_kl"]) < 1e-8 for row in rows(tmp_path / "run"))
+
+
+def test_a_run_goes_on_with_its_pool_or_without(
+    run: Run, recipe_file: Path, tmp_path: Path, pair: list[Speaking]
+) -> None:
+    run(recipe_file, tmp_path / "run", through(pair), "stage.1.stop_after=2")
+    pair[0].fault(forget=0)
+    run(recipe_file, tmp_path / "run", through(pair[:1]), "stage.1.stop_after=3")
+    run(recipe_file, tmp_path / "run")
+    assert [row["step"] for row in rows(tmp_path / "run")] == [1, 2, 3, 4]
+
+
+def test_a_pool_that_cannot_be_used_is_one_line_before_the_first_step(
+    run: Run, recipe_file: Path, tmp_path: Path, pair: list[Speaking]
+) -> None:
+    started = time.monotonic()
+    with pytest.raises(SleuthError, match=r"engine.urls: http://127.0.0.1:9: does not answer"):
+        run(recipe_file, tmp_path / "nobody", 'stage.1.engine={ urls = ["http://127.0.0.1:9"] }')
+    with pytest.raises(SleuthError, match=r"takes 512 tokens, and context = 600; start it with a longer context"):
+        run(recipe_file, tmp_path / "short", through(pair), "stage.1.context=600")
+    with pytest.raises(SleuthError, match=r"before temperature, and sampling.temperature = 0.7; start vLLM with"):
+        run(recipe_file, tmp_path / "raw", through(pair), "stage.1.sampling.temperature=0.7")
+    assert time.monotonic() - started < 120
+    assert not (tmp_path / "nobody" / "metrics.jsonl").exists()

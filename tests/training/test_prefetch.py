@@ -1,0 +1,175 @@
+"""Episodes that are played one step ahead: how old their weights are is known, bounded and told."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from emulated_server import Speaking, speaking
+
+from sleuth.cli.app import app
+from sleuth.factories import load_model
+from sleuth.recipe import load_recipe
+from sleuth.runs.rollouts import read_rollouts
+from sleuth.training.prefetch import Ahead, off_policy_fraction
+from sleuth.types import Episode, Group, Segment, SleuthError, Task, Trajectory
+
+Run = Callable[..., Path]
+BASE = Path(__file__).parents[2] / "models" / "tiny-base"
+TASK = Task(id="1", question="Where?", golden_answers=("Tarn",))
+
+
+def group(*versions: int | None) -> Group:
+    """An episode for each version: as many tokens as it is above 0."""
+    episodes = []
+    for sample, version in enumerate(versions):
+        asked = Segment(author="env", tokens=(1,) * 9, text="?")
+        written = Segment(author="policy", tokens=(2,) * (version or 1), text="!", policy_version=version)
+        episodes.append(Episode(task=TASK, sample=sample, trajectories=(Trajectory(segments=(asked, written)),)))
+    return Group(task=TASK, episodes=tuple(episodes))
+
+
+def test_the_off_policy_share_counts_tokens_that_older_weights_wrote() -> None:
+    assert off_policy_fraction([group(4, 3), group(4)], newest=4, ahead=1) == pytest.approx(3 / 11)
+    assert off_policy_fraction([group(4, 4)], newest=4, ahead=0) == 0
+    assert off_policy_fraction([group(None)], newest=4, ahead=0) is None
+
+
+@pytest.mark.parametrize(("oldest", "ahead"), [(3, 0), (2, 1)])
+def test_older_weights_than_the_bound_end_the_run(oldest: int, ahead: int) -> None:
+    with pytest.raises(SleuthError, match=f"the weights of version {oldest}, and the learner is at 4: more than"):
+        off_policy_fraction([group(4, oldest)], newest=4, ahead=ahead)
+
+
+def test_work_goes_on_beside_its_caller_and_what_it_raises_is_raised_where_it_is_asked_for() -> None:
+    began, go_on = threading.Event(), threading.Event()
+
+    async def work() -> int:
+        began.set()
+        while not go_on.is_set():
+            await asyncio.sleep(0.001)
+        return 7
+
+    ahead = Ahead(work)
+    assert began.wait(10)
+    go_on.set()
+    assert ahead.result() == 7
+
+    async def fail() -> int:
+        raise SleuthError("the retriever is gone")
+
+    with pytest.raises(SleuthError, match="the retriever is gone"):
+        Ahead(fail).result()
+
+
+def test_work_that_is_cancelled_ends_at_once() -> None:
+    began = threading.Event()
+
+    async def work() -> None:
+        began.set()
+        await asyncio.sleep(60)
+
+    ahead = Ahead(work)
+    assert began.wait(10)
+    started = time.monotonic()
+    ahead.cancel()
+    assert time.monotonic() - started < 5
+
+
+def test_work_that_is_cancelled_before_it_began_never_begins() -> None:
+    async def work() -> None:
+        await asyncio.sleep(60)
+
+    started = time.monotonic()
+    for _ in range(50):
+        Ahead(work).cancel()
+    assert time.monotonic() - started < 30
+
+
+@pytest.mark.parametrize(
+    ("overrides", "problem"),
+    [
+        (("stage.1.engine={ urls = ['http://a'], ahead = 2 }",), "less than or equal to 1"),
+        (("stage.1.engine={ urls = ['http://a'], ahead = 1, sleeps = true }",), "servers that sleep while the learner"),
+        (
+            ("stage.1.engine={ urls = ['http://a'], ahead = 1 }", "stage.1.loss.old=learner"),
+            "engine.ahead = 1 trains on what older weights wrote",
+        ),
+    ],
+)
+def test_what_cannot_be_honest_is_refused(recipe_file: Path, overrides: tuple[str, ...], problem: str) -> None:
+    with pytest.raises(SleuthError, match=problem):
+        load_recipe(recipe_file, overrides)
+
+
+@pytest.fixture
+def server() -> Iterator[Speaking]:
+    model, tokenizer = load_model(str(BASE), dtype="float32", device="cpu")
+    with speaking("sglang", model, tokenizer, context=512) as spoken:
+        yield spoken
+
+
+def test_a_run_one_step_ahead_tells_how_old_its_episodes_are_and_goes_on_where_it_stopped(
+    run: Run, recipe_file: Path, tmp_path: Path, server: Speaking
+) -> None:
+    engine = f"stage.1.engine={{ urls = [{json.dumps(server.url)}], ahead = 1 }}"
+    mask = "stage.1.loss.sequence_mask=2.0"
+    run(recipe_file, tmp_path / "run", engine, mask, "stage.1.stop_after=2")
+    run(recipe_file, tmp_path / "run", engine, mask)
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [row["off_policy_fraction"] for row in rows] == [0, 1, 0, 1]  # each session plays its first step itself
+    asked = []
+    for step, version in ((1, 0), (2, 0), (3, 2), (4, 2)):
+        groups = read_rollouts(tmp_path / "run" / "rollouts" / f"step-{step:06d}.parquet")
+        asked += [group.task.id for group in groups]
+        written = [s for g in groups for e in g.episodes for s in e.trajectory.segments if s.author == "policy"]
+        assert {segment.policy_version for segment in written} == {version}
+    assert len(set(asked)) == 16  # no question was skipped or asked twice
+    trained = [row for row in rows if row["loss"] is not None]
+    assert all(0 <= row["masked_fraction"] <= 1 for row in trained)
+    assert max(row["mismatch_kl"] for row in trained if row["off_policy_fraction"]) > 1e-7
+    assert "mismatch" not in (tmp_path / "run" / "log.txt").read_text()  # it is as it should be
+
+
+def rows(folder: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_a_step_that_was_played_ahead_is_computed_again_to_the_last_bit(
+    run: Run, recipe_file: Path, tmp_path: Path, server: Speaking, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(recipe_file, tmp_path / "run", f"stage.1.engine={{ urls = [{json.dumps(server.url)}], ahead = 1 }}")
+    recorded = {row["step"]: row["loss"] for row in rows(tmp_path / "run")}
+    assert sum(loss is not None for loss in recorded.values()) > 1
+    for step, loss in recorded.items():
+        capsys.readouterr()
+        with pytest.raises(SystemExit):
+            app(["replay", str(tmp_path / "run"), str(step), "--json"])
+        found = json.loads(capsys.readouterr().out)
+        assert found["loss"] == found["recorded_loss"] == loss
+
+
+def test_the_order_in_which_turns_arrive_moves_nothing(
+    run: Run, recipe_file: Path, tmp_path: Path, server: Speaking
+) -> None:
+    for at_once in (64, 3):
+        engine = f"stage.1.engine={{ urls = [{json.dumps(server.url)}], requests_at_once = {at_once}, ahead = 1 }}"
+        run(recipe_file, tmp_path / str(at_once), engine)
+    together, by_threes = (rows(tmp_path / name) for name in ("64", "3"))
+    for one, other in zip(together, by_threes, strict=True):
+        file = Path("rollouts") / f"step-{one['step']:06d}.parquet"
+        written = [
+            [
+                (group.task.id, [[segment.tokens for segment in e.trajectory.segments] for e in group.episodes])
+                for group in read_rollouts(tmp_path / name / file)
+            ]
+            for name in ("64", "3")
+        ]
+        assert written[0] == written[1]
+        assert (one["loss"] is None) == (other["loss"] is None)
+        assert one["loss"] is None or one["loss"] == pytest.approx(other["loss"], rel=1e-3)

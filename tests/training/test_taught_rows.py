@@ -1,0 +1,136 @@
+"""Rows that bring answers are taught as an environment asks them; rows to refine come out of what was played."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from sleuth.cli.app import app
+from sleuth.data.questions import load_questions
+from sleuth.evaluation.eval_session import examination_of
+from sleuth.pipeline import require_inputs, run_recipe
+from sleuth.recipe import load_recipe
+from sleuth.render import load_tokenizer
+from sleuth.runs.protocol import ProtocolCard
+from sleuth.runs.run_folder import RunFolder
+from sleuth.types import SleuthError
+
+Run = Callable[..., Path]
+BASE = Path(__file__).parents[2] / "models" / "tiny-base"
+
+ROWS = [
+    {
+        "id": str(at),
+        "question": f"Where was {name} born?",
+        "tool_output": f"<snippet id={at}> {name} was born in {town}.</snippet>",
+        "golden_answers": [town],
+        "answerable": True,
+        "answer": f"<answer><snippet id={at}> {name} was born in {town}.</snippet></answer>",
+    }
+    for at, (name, town) in enumerate([("Ada", "Tamton"), ("Ida", "Ulfmore")])
+]
+RECIPE = """
+name = "taught"
+model = "{model}"
+seed = 1
+
+[[stage]]
+kind = "supervised"
+steps = {steps}
+rows_per_step = 2
+learning_rate = 3e-3
+tokens = ["<snippet id=", "</snippet>", "<tool_output>", "</tool_output>"]
+data = {{ kind = "rows", questions = "{rows}" }}
+env = {{ kind = "refine", prompt = "bare", turn_tokens = 60 }}
+"""
+STEPS = 40
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("taught")
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    file = folder / "taught.toml"
+    file.write_text(RECIPE.format(rows=folder / "rows.jsonl", model=BASE, steps=STEPS))
+    return file
+
+
+@pytest.fixture(scope="module")
+def taught(recipe: Path) -> Path:
+    """The last checkpoint of a run."""
+    resolved = load_recipe(recipe)
+    with RunFolder.open(recipe.parent / "run", resolved) as place:
+        return run_recipe(resolved, place)
+
+
+def test_what_rows_answer_is_learned_and_the_checkpoint_knows_how_it_is_asked(recipe: Path, taught: Path) -> None:
+    rows = [json.loads(line) for line in (recipe.parent / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert rows[-1]["loss"] < rows[0]["loss"] / 10
+    card = ProtocolCard.read(taught)
+    assert card is not None
+    assert (card.dialect.name, card.dialect.turn_tokens, card.prompt) == ("refine_answer_only", 60, "bare")
+    tokenizer = load_tokenizer(str(taught))
+    assert len(tokenizer.encode("<snippet id=", add_special_tokens=False)) == 1
+    tasks = load_questions(recipe.parent / "rows.jsonl")
+    examination, notes = examination_of(str(taught), tasks, index=None)
+    assert (notes, examination.context) == ([], 1024)
+    assert [score.value for _, score in examination.ask(tasks, "refine")] == [1.0, 1.0]
+
+
+def test_a_taught_run_that_goes_on_is_the_run_that_never_stopped(run: Run, recipe: Path, tmp_path: Path) -> None:
+    one = run(recipe, tmp_path / "one", "stage.0.steps=6", "stage.0.save_every=3")
+    run(recipe, tmp_path / "two", "stage.0.steps=6", "stage.0.save_every=3", "stage.0.stop_after=3")
+    other = run(recipe, tmp_path / "two", "stage.0.steps=6", "stage.0.save_every=3")
+    assert (one / "model.safetensors").read_bytes() == (other / "model.safetensors").read_bytes()
+
+
+def test_rows_that_cannot_be_taught_stop_the_run_before_its_first_step(recipe: Path, tmp_path: Path) -> None:
+    with pytest.raises(SleuthError, match=r"its answer of \d+ tokens is more than turn_tokens = 20"):
+        require_inputs(load_recipe(recipe, ["stage.0.env.turn_tokens=20"]))
+    mute = {"id": "m", "question": "?", "tool_output": "<snippet id=a>x</snippet>"}
+    (tmp_path / "mute.jsonl").write_text(json.dumps(mute) + "\n")
+    with pytest.raises(SleuthError, match=r"stage\.0 \(supervised\): .*row 'm' has no `answer`"):
+        require_inputs(load_recipe(recipe, [f"stage.0.data.questions={tmp_path}/mute.jsonl"]))
+    no_env = tmp_path / "no_env.toml"
+    no_env.write_text("\n".join(line for line in recipe.read_text().splitlines() if not line.startswith("env")))
+    with pytest.raises(SleuthError, match=r"stage\.0\.env is missing"):
+        load_recipe(no_env)
+    init = "stage.0.init={layers=1, width=8, heads=1, kv_heads=1, head_dim=8, mlp=8, context=16}"
+    with pytest.raises(SleuthError, match="init has a tokenizer made for"):
+        load_recipe(recipe, [init])
+
+
+def evaluated(*arguments: object) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["eval", *map(str, arguments)])
+    return result.exit_code, result.output
+
+
+def test_what_a_search_agent_found_becomes_rows_to_refine_with_a_card(world: Path, tmp_path: Path) -> None:
+    rows = tmp_path / "kept" / "rows.jsonl"
+    asked = (BASE, "--questions", world / "qa_train.jsonl", "--limit", 8, "--index", world / "index")
+    status, text = evaluated(*asked, "--prompt", "plain", "--forced-search", "--rows", rows)
+    assert status == 0, text
+    tasks = load_questions(rows)
+    assert tasks
+    assert all(task.evidence and task.evidence.snippets for task in tasks)
+    card = rows.with_suffix(".md").read_text()
+    assert f"{len(tasks)} rows to refine" in card
+    assert "| episodes | 8 |" in card
+    status, text = evaluated(*asked, "--rows", rows)
+    assert (status, "exists; name a new file" in text) == (2, True)
+
+
+def test_a_refiners_answers_are_kept_where_they_pass(recipe: Path, taught: Path, tmp_path: Path) -> None:
+    rows = tmp_path / "accepted.jsonl"
+    questions = ("--questions", recipe.parent / "rows.jsonl")
+    status, text = evaluated(taught, *questions, "--rows", rows)
+    assert status == 0, text
+    assert [task.reference for task in load_questions(rows)] == [row["answer"] for row in ROWS]
+    card = rows.with_suffix(".md").read_text()
+    assert "1.000 (0.342 to 1.000) of the episodes: well formed, citation F1 of 0.8 or more, and right" in card
+    status, text = evaluated(BASE, *questions, "--prompt", "bare", "--context", 256, "--rows", tmp_path / "none.jsonl")
+    assert (status, "so that there is nothing to keep" in text) == (2, True)

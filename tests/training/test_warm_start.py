@@ -1,0 +1,187 @@
+"""A policy that never searches is shown how: by what it did right under a hint."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from sleuth.cli.app import app
+from sleuth.pipeline import run_recipe
+from sleuth.recipe import Recipe, load_recipe
+from sleuth.runs.run_folder import RunFolder
+from sleuth.stage_context import StageRun
+from sleuth.training.warm_start import Lesson
+from sleuth.types import SleuthError
+
+WARM = """
+[[stage]]
+kind = "warm_start"
+hint = { forced_search = true }
+below = 1.0
+prompts = 24
+rows_per_step = 8
+steps = 12
+learning_rate = 1e-3
+"""
+
+
+@pytest.fixture
+def warm_file(recipe_file: Path) -> Path:
+    text = recipe_file.read_text()
+    at = text.index('[[stage]]\nkind = "grpo"')
+    file = recipe_file.with_name("warm.toml")
+    file.write_text(text[:at] + WARM.lstrip() + "\n" + text[at:])
+    return file
+
+
+@pytest.fixture
+def recipe(warm_file: Path) -> Recipe:
+    return load_recipe(warm_file)
+
+
+def lesson(recipe: Recipe, folder: Path) -> Lesson:
+    with RunFolder.open(folder, recipe) as place:
+        run = StageRun(recipe=recipe, index=1, folder=place, model=recipe.model)
+        stage = recipe.stage[1]
+        assert stage.kind == "warm_start"
+        return Lesson(stage, run)
+
+
+def test_what_is_taught_is_what_the_policy_wrote_behind_the_real_prompt(recipe: Recipe, tmp_path: Path) -> None:
+    found = lesson(recipe, tmp_path / "run")
+    rows = found.rows()
+    assert len(rows) >= 8
+    for row in rows:
+        text = found.tokenizer.decode(row.tokens)
+        taught = found.tokenizer.decode(
+            [token for token, trained in zip(row.tokens, row.trained, strict=True) if trained]
+        )
+        prompt, _ = text.split("\n", 1)
+        assert prompt.startswith("Question: ")
+        assert taught.startswith("<search>")  # which the environment had opened
+        assert "<information>" in text
+        assert "<information>" not in taught
+        assert taught.count("<answer>") == 1
+    assert len({row.tokens for row in rows}) == len(rows)
+
+
+def test_what_was_right_in_a_known_dialect_is_taught_in_the_words_of_the_real_one(
+    warm_file: Path, tmp_path: Path
+) -> None:
+    hint = 'stage.1.hint={dialect="sleuth", forced_search=true}'
+    recipe = load_recipe(warm_file, [hint, 'stage.2.env.dialect="research"', "stage.2.context=900"])
+    found = lesson(recipe, tmp_path / "run")
+    rows = found.rows()
+    assert len(rows) >= 8
+    for row in rows:
+        text = found.tokenizer.decode(row.tokens)
+        taught = found.tokenizer.decode(
+            [token for token, trained in zip(row.tokens, row.trained, strict=True) if trained]
+        )
+        assert taught.startswith("<search>")
+        assert re.search(r"<answer>\\boxed\{ [^{}]+\}</answer><\|end\|>$", taught)
+        assert ' <result>\n"' in text
+        assert "<result>" not in taught
+        assert "information" not in text
+    assert found.protocol.dialect.name == "research"
+
+
+def test_the_protocol_alone_is_taught_by_all_that_was_answered(recipe_file: Path, tmp_path: Path) -> None:
+    text, at = recipe_file.read_text(), recipe_file.read_text().index('[[stage]]\nkind = "grpo"')
+    known = WARM.replace("{ forced_search = true }", '{ dialect = "sleuth" }').lstrip()
+    recipe_file.write_text(text[:at] + known + 'taught = "answered"\n\n' + text[at:])
+    recipe = load_recipe(recipe_file, ['stage.2.env.dialect="search_r1"', "stage.2.context=600"])
+    found = lesson(recipe, tmp_path / "run")
+    texts = [found.tokenizer.decode(row.tokens) for row in found.rows()]
+    searched = [text for text in texts if "<search>" in text]
+    assert 0 < len(searched) < len(texts)  # the base answers from memory, too
+    assert all('<information>Doc 1(Title: "' in text or "<information></information>" in text for text in searched)
+    assert all(text.count("<answer>") == 1 for text in texts)
+    assert "ended with an answer" in found.said
+
+
+def test_questions_may_be_played_another_number_of_times_than_in_the_stage_that_follows(
+    warm_file: Path, tmp_path: Path
+) -> None:
+    found = lesson(load_recipe(warm_file, ["stage.1.samples_per_prompt=9"]), tmp_path / "run")
+    found.rows()
+    assert "of 216 episodes under the hint" in found.said  # 24 questions
+
+
+def test_an_episode_that_the_context_cannot_hold_is_not_taught(warm_file: Path, tmp_path: Path) -> None:
+    hint = 'stage.1.hint={dialect="sleuth", forced_search=true}'
+    recipe = load_recipe(warm_file, [hint, 'stage.2.env.dialect="research"', "stage.2.context=120"])
+    with pytest.raises(SleuthError, match="different ones in the real protocol"):
+        lesson(recipe, tmp_path / "run").rows()
+
+
+def test_the_same_rows_are_played_again_where_a_run_goes_on(recipe: Recipe, tmp_path: Path) -> None:
+    assert lesson(recipe, tmp_path / "a").rows() == lesson(recipe, tmp_path / "b").rows()
+
+
+def test_a_warm_start_teaches_to_search_and_hands_its_checkpoint_on(warm_file: Path, tmp_path: Path) -> None:
+    recipe = load_recipe(warm_file, ["stage.2.steps=1"])
+    with RunFolder.open(tmp_path / "run", recipe) as place:
+        run_recipe(recipe, place)
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    losses = [row["loss"] for row in rows if row["stage"] == "warm_start"]
+    assert len(losses) == 12
+    assert losses[-1] < losses[0]
+    base, trained = (
+        json.loads((tmp_path / "run" / "eval" / f"{name}.json").read_text()) for name in ("base", "trained")
+    )
+    assert trained["searched"]["value"] > base["searched"]["value"]
+    said = (tmp_path / "run" / "log.txt").read_text()
+    assert "under the hint" in said
+    assert "another protocol" not in said  # it is taught what the next stage plays
+
+
+def test_stopped_in_a_warm_start_and_continued_is_the_run_that_never_stopped(
+    warm_file: Path, tmp_path: Path, run: Callable[..., Path]
+) -> None:
+    short = ("stage.1.steps=4", "stage.1.save_every=2", "stage.2.steps=1", "stage.2.probe_prompts=0")
+    whole = run(warm_file, tmp_path / "whole", *short)
+    run(warm_file, tmp_path / "parts", *short, "stage.1.stop_after=2", "stage.2.stop_after=1")
+    parts = run(warm_file, tmp_path / "parts", *short)
+    assert (whole / "model.safetensors").read_bytes() == (parts / "model.safetensors").read_bytes()
+
+
+def test_a_policy_that_searches_is_left_as_it_is(warm_file: Path, tmp_path: Path) -> None:
+    recipe = load_recipe(warm_file, ["stage.1.below=0.01", "stage.2.steps=1"])
+    with RunFolder.open(tmp_path / "run", recipe) as place:
+        run_recipe(recipe, place)
+    assert "warm_start is left out" in (tmp_path / "run" / "log.txt").read_text()
+    assert "warm_start" not in (tmp_path / "run" / "metrics.jsonl").read_text()
+
+
+def test_a_hint_under_which_nothing_is_right_is_one_line(warm_file: Path, tmp_path: Path) -> None:
+    recipe = load_recipe(warm_file, ['stage.2.env.retriever="empty"'])
+    with RunFolder.open(tmp_path / "run", recipe) as place, pytest.raises(SleuthError) as told:
+        run_recipe(recipe, place)
+    assert "of 192 episodes under the hint" in str(told.value)
+    assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("stage.1.hint={}", "stage.1.hint.prompt is missing: name one that hints, or a dialect that is known already"),
+        ('stage.1.hint={dialect="klingon"}', "stage.1 (warm_start): dialect = 'klingon'"),
+        ('stage.1.hint={prompt="nowhere"}', "stage.1 (warm_start): prompt = 'nowhere'"),
+    ],
+)
+def test_a_hint_that_is_none_is_told_before_the_run(warm_file: Path, tmp_path: Path, change: str, said: str) -> None:
+    told = CliRunner().invoke(app, ["train", str(warm_file), "--run", str(tmp_path / "run"), "--set", change])
+    assert told.exit_code == 2
+    assert said in told.stderr
+
+
+def test_a_warm_start_stands_before_the_stage_that_it_prepares(recipe_file: Path) -> None:
+    recipe_file.write_text(recipe_file.read_text() + WARM)
+    with pytest.raises(SleuthError, match="prepares a grpo stage, and none stands behind it"):
+        load_recipe(recipe_file)
