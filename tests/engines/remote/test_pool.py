@@ -12,8 +12,8 @@ from pathlib import Path
 import httpx
 import pytest
 import torch
-from model_server import free_url
 from emulated_server import KINDS, Speaking, speaking
+from model_server import free_url
 from transformers import PreTrainedModel
 
 from sleuth.engines.local.engine import LocalEngine
