@@ -19,7 +19,7 @@ from typing import Any, cast
 from unittest.mock import patch
 
 from sleuth.judges import LexicalJudge
-from sleuth.judges.cache import CachedJudge, NamedJudge, Patience, VerdictCache
+from sleuth.judges.cache import CachedJudge, NamedJudge, RetryLimits, VerdictCache
 from sleuth.pipeline import run_recipe
 from sleuth.recipe import load_recipe
 from sleuth.recipe.judges import HttpJudgeRecipe
@@ -31,7 +31,7 @@ from sleuth.world.write_world import write_world
 RECIPE = Path(__file__).parents[1] / "recipes" / "tiny" / "refiner.toml"
 FIGURES = ("claim_f1", "abstention_f1", "invented_ids")
 FAILING = 0.5
-PATIENCE = Patience(again=HttpJudgeRecipe.model_fields["again"].default)
+RETRY_LIMITS = RetryLimits(again=HttpJudgeRecipe.model_fields["again"].default)
 
 
 class Unreliable(LexicalJudge):
@@ -94,7 +94,7 @@ def _judge(instead: Verdict | None, seed: int, cache: VerdictCache) -> NamedJudg
     """As a costly judge is asked."""
     if instead is None:
         return LexicalJudge()
-    return CachedJudge(Unreliable(instead, random.Random(seed)), cache, PATIENCE)
+    return CachedJudge(Unreliable(instead, random.Random(seed)), cache, RETRY_LIMITS)
 
 
 def _with_model(head: str, model: str) -> str:

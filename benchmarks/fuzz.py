@@ -32,7 +32,7 @@ from benchmarks.served import served
 from sleuth.runs.progress import ProgressBar
 
 OF_EACH = 20  # requests of an operation in a round
-PATIENCE = 300.0  # seconds; who has not answered by then hangs: the servers themselves give up earlier
+TIMEOUT = 300.0  # seconds; who has not answered by then hangs: the servers themselves give up earlier
 MEMORY_AT = (0.1, 0.5, 1.0)  # of the requests: a server that has answered nothing holds less
 GROWTH = 16 * 2**20  # bytes of memory in the second half; less may be a cache that fills up, and a longer run tells
 NO_ANSWER = 0  # instead of a status
@@ -166,7 +166,7 @@ def answer(case: schemathesis.Case, told: Told) -> None:
     """Ask, and note the answer."""
     name, started = case.operation.label, time.perf_counter()
     try:
-        response = case.call(timeout=PATIENCE)
+        response = case.call(timeout=TIMEOUT)
     except requests.RequestException as error:
         told.findings.append(f"{name}: no answer ({error})\n{case.as_curl_command()}")
         told.answers.append(Answer(name, NO_ANSWER, time.perf_counter() - started))

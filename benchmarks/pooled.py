@@ -26,7 +26,7 @@ from benchmarks.served import served
 from benchmarks.shapes import SMALL
 from benchmarks.workloads import WORKLOADS, Request, miniature
 from sleuth.engines.local.engine import LocalEngine
-from sleuth.engines.remote.discovery import find_member
+from sleuth.engines.remote.discovery import discover_server
 from sleuth.engines.remote.pool import PoolEngine, PoolLimits
 from sleuth.engines.stops import end_tokens
 from sleuth.factories import load_model
@@ -38,33 +38,33 @@ IN_FLIGHT = 64
 def main() -> None:
     """Print one JSON object for each server and workload."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.pooled", description=__doc__)
-    parser.add_argument("--speak", choices=("vllm", "sglang"), action="append")
+    parser.add_argument("--emulate", choices=("vllm", "sglang"), action="append")
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="sleuth-bench-") as folder:
         run_fresh("materials", folder=folder)
-        for speak in options.speak or ("vllm", "sglang"):
+        for emulate in options.emulate or ("vllm", "sglang"):
             for workload in WORKLOADS:
-                print(json.dumps(compare(Path(folder), speak, workload, options.rounds)), flush=True)
+                print(json.dumps(compare(Path(folder), emulate, workload, options.rounds)), flush=True)
 
 
-def compare(folder: Path, speak: str, workload: str, rounds: int) -> dict[str, object]:
+def compare(folder: Path, emulate: str, workload: str, rounds: int) -> dict[str, object]:
     """Tokens a second of both, and their ratio: the median of the rounds, with the least and the largest."""
-    place = model_folder(folder, SMALL)
-    model, tokenizer = load_model(str(place), dtype="float32", device="cpu")
+    replica = model_folder(folder, SMALL)
+    model, tokenizer = load_model(str(replica), dtype="float32", device="cpu")
     local = LocalEngine(model, tokenizer, slots=IN_FLIGHT, context=CONTEXT)
-    arguments = ("--speak", speak, "--slots", str(IN_FLIGHT), "--context", str(CONTEXT), "--waiting", "1024")
-    with served("serve", str(place), *arguments) as (url, process):
+    arguments = ("--emulate", emulate, "--slots", str(IN_FLIGHT), "--context", str(CONTEXT), "--waiting", "1024")
+    with served("serve", str(replica), *arguments) as (url, process):
         ends = end_tokens(model.generation_config, tokenizer)
         pool = PoolEngine(
-            [find_member(url, tokenizer=tokenizer, ends=ends)],
+            [discover_server(url, tokenizer=tokenizer, ends=ends)],
             model,
             tokenizer,
             ends=ends,
             context=CONTEXT,
             temperature=1.0,
-            limits=PoolLimits(requests_at_once=IN_FLIGHT, seconds=600, patience=60, sleeps=False),
-            shared=folder / f"weights-{speak}-{workload}",
+            limits=PoolLimits(requests_at_once=IN_FLIGHT, seconds=600, unavailable_timeout=60, sleeps=False),
+            shared=folder / f"weights-{emulate}-{workload}",
             say=lambda line: None,
         )
         pool.publish(1)
@@ -84,7 +84,7 @@ def compare(folder: Path, speak: str, workload: str, rounds: int) -> dict[str, o
     ratios = [pool / process for pool, process in zip(speeds["pool"], speeds["process"], strict=True)]
     alone, client, server = (sum(cost) for cost in costs.values())
     return {
-        "speak": speak,
+        "emulate": emulate,
         "workload": workload,
         **{f"{name}_tokens_a_second": round(median(found)) for name, found in speeds.items()},
         "ratio": round(median(ratios), 3),

@@ -25,7 +25,7 @@ from unittest.mock import patch
 from benchmarks.served import served
 from benchmarks.tiny_run import BASE, CONTEXT, episodes, exact_match, rows, train, write_recipe
 from sleuth.engines.local.engine import LocalEngine
-from sleuth.engines.remote.discovery import find_member
+from sleuth.engines.remote.discovery import discover_server
 from sleuth.engines.remote.pool import PoolEngine, PoolLimits
 from sleuth.engines.remote.weight_check import learner_logprobs
 from sleuth.engines.sampling import seed_of
@@ -40,9 +40,9 @@ SIDES = ("process", "pool")
 class Restarted:
     """A server of the tiny base model, killed and started again at one address."""
 
-    def __init__(self, speak: str) -> None:
-        self.speak = speak
-        self._arguments = ("serve", str(BASE), "--speak", speak, "--context", str(CONTEXT), "--waiting", "1024")
+    def __init__(self, emulate: str) -> None:
+        self.emulate = emulate
+        self._arguments = ("serve", str(BASE), "--emulate", emulate, "--context", str(CONTEXT), "--waiting", "1024")
         self._open = ExitStack()
         self._port = 0
         self.start()
@@ -84,7 +84,7 @@ def main() -> None:
                 open_.callback(server.kill)
             with killing(servers, options.every, folder / "pool" / "metrics.jsonl") as kills:
                 seconds["pool"] = train(recipe, folder / "pool", urls=[server.url for server in servers])
-            caught = {server.speak: started_anew(server, folder) for server in servers}
+            caught = {server.emulate: started_anew(server, folder) for server in servers}
         figures = {"kills": len(kills)} | compared(folder, options.steps)
         print(json.dumps(figures | {"started_anew_before_64_turns": caught, "seconds": seconds}))
 
@@ -123,13 +123,13 @@ def started_anew(server: Restarted, folder: Path) -> dict[str, float]:
     )
     ends = end_tokens(model.generation_config, tokenizer)
     pool = PoolEngine(
-        [find_member(server.url, tokenizer=tokenizer, ends=ends)],
+        [discover_server(server.url, tokenizer=tokenizer, ends=ends)],
         model,
         tokenizer,
         ends=ends,
         context=CONTEXT,
         temperature=1.0,
-        limits=PoolLimits(requests_at_once=64, seconds=300, patience=60, sleeps=False),
+        limits=PoolLimits(requests_at_once=64, seconds=300, unavailable_timeout=60, sleeps=False),
         shared=folder / "weights",
         say=lambda line: None,
     )
@@ -169,7 +169,7 @@ def compared(folder: Path, steps: int) -> dict[str, Any]:
         "token_by_token_those_of_the_process": same,
         "turns_redrawn": sum(row["turns_redrawn"] for row in figures),
         "found_with_old_weights_within_a_step": log.count("came back with the weights 'default'"),
-        "largest_mismatch_kl": max(abs(row["mismatch_kl"]) for row in figures if row["loss"] is not None),
+        "largest_mismatch_kl": max(abs(row["sampler_learner_kl"]) for row in figures if row["loss"] is not None),
         "em": {side: exact_match(folder / side) for side in SIDES},
     }
 

@@ -52,10 +52,10 @@ data = {{ questions = "{world}/qa_train.jsonl" }}
 env = {{ kind = "search", dialect = "sleuth", prompt = "plain", index = "{world}/index" }}
 reward = [{{ kind = "answer" }}, {{ kind = "searched", weight = 0.2 }}]
 loss = {{ beta = 0.05 }}
-credit = {{ kind = "search_gain", margin = 1.0, charges = 0.2 }}
+credit = {{ kind = "search_gain", margin = 1.0, penalty = 0.2 }}
 """
 RANKS = 2
-PATIENCE = 1200.0
+TIMEOUT = 1200.0
 """Seconds in which ranks are there again, on a machine that is busy with other things too."""
 LOOK, SEEK = 0.01, 0.1
 
@@ -170,14 +170,14 @@ def run(
 
 def ranks_of(launcher: subprocess.Popen[Any], folder: Path, before: int = 0) -> list[int]:
     """The processes of the ranks, in their order, once the first of them writes the run and is not the one `before`."""
-    due, owner, ranks = time.monotonic() + PATIENCE, "", []
+    due, owner, ranks = time.monotonic() + TIMEOUT, "", []
     while launcher.poll() is None and time.monotonic() < due:
         owner = (folder / "lock").read_text().removeprefix("pid ") if (folder / "lock").exists() else ""
         ranks = [pid for pid in _below(launcher.pid) if _is_rank(pid)]
         if owner.strip() and int(owner) != before and int(owner) in ranks and len(ranks) == RANKS:
             return [int(owner), *(pid for pid in ranks if pid != int(owner))]
         time.sleep(SEEK)
-    why = f"it ended with {launcher.poll()}" if launcher.poll() is not None else f"within {PATIENCE:.0f} s"
+    why = f"it ended with {launcher.poll()}" if launcher.poll() is not None else f"within {TIMEOUT:.0f} s"
     raise RuntimeError(f"{folder}: no {RANKS} ranks train it, {why}: process {owner.strip()} writes it, of {ranks}")
 
 

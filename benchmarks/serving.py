@@ -23,10 +23,10 @@ import numpy as np
 from benchmarks.memory import resident_bytes
 from benchmarks.served import served
 from sleuth.data.questions import load_questions
-from sleuth.evaluation.eval_session import examination_of
+from sleuth.evaluation.eval_session import open_eval_session
 from sleuth.types import Task
 
-PATIENCE = 600.0  # seconds
+TIMEOUT = 600.0  # seconds
 
 
 def main() -> None:
@@ -43,7 +43,7 @@ def main() -> None:
     in_process = seconds_in_process(options.checkpoint, options.index, tasks, options.rounds)
     with served(
         "serve", options.checkpoint, "--index", str(options.index), "--slots", str(options.conversations),
-        "--max-seconds", f"{PATIENCE:g}",
+        "--max-seconds", f"{TIMEOUT:g}",
     ) as (url, process):  # fmt: skip
         streams(url, tasks[:4])  # warm
         alone = streams(url, tasks[:1])
@@ -80,11 +80,11 @@ def ms(seconds: float) -> float:
 
 def seconds_in_process(checkpoint: str, index: Path, tasks: Sequence[Task], rounds: int) -> float:
     """The best of some rounds, of the same questions in one call of the rollout loop."""
-    examination, _ = examination_of(checkpoint, tasks, index=index, slots=len(tasks))
+    session, _ = open_eval_session(checkpoint, tasks, index=index, slots=len(tasks))
     seconds = []
     for _ in range(rounds):
         started = time.perf_counter()
-        examination.ask(tasks, "in process")
+        session.ask(tasks, "in process")
         seconds.append(time.perf_counter() - started)
     return min(seconds)
 
@@ -94,7 +94,7 @@ def streams(url: str, tasks: Sequence[Task]) -> list[tuple[float, float]]:
 
     async def all_of_them() -> list[tuple[float, float] | None]:
         limits = httpx.Limits(max_connections=None)
-        async with httpx.AsyncClient(base_url=url, timeout=PATIENCE, limits=limits, trust_env=False) as client:
+        async with httpx.AsyncClient(base_url=url, timeout=TIMEOUT, limits=limits, trust_env=False) as client:
             return await asyncio.gather(*(one(client, task) for task in tasks))
 
     async def one(client: httpx.AsyncClient, task: Task) -> tuple[float, float] | None:
@@ -115,7 +115,7 @@ def seconds_to_free(url: str, tasks: Sequence[Task], count: int) -> float:
 
     async def all_of_them() -> None:
         limits = httpx.Limits(max_connections=None)
-        async with httpx.AsyncClient(base_url=url, timeout=PATIENCE, limits=limits, trust_env=False) as client:
+        async with httpx.AsyncClient(base_url=url, timeout=TIMEOUT, limits=limits, trust_env=False) as client:
             await asyncio.gather(*(leave(client, tasks[at % len(tasks)], rng.randrange(1, 15)) for at in range(count)))
 
     async def leave(client: httpx.AsyncClient, task: Task, after: int) -> None:
@@ -125,11 +125,11 @@ def seconds_to_free(url: str, tasks: Sequence[Task], count: int) -> float:
                 if not after:
                     return
 
-    with httpx.Client(base_url=url, timeout=PATIENCE, trust_env=False) as client:
+    with httpx.Client(base_url=url, timeout=TIMEOUT, trust_env=False) as client:
         asyncio.run(all_of_them())
         started = time.perf_counter()
         while (health := client.get("/health").json())["conversations"] or health["waiting"]:
-            if time.perf_counter() - started > PATIENCE:
+            if time.perf_counter() - started > TIMEOUT:
                 raise RuntimeError(f"slots are still taken: {health}")
             time.sleep(0.001)
         return time.perf_counter() - started

@@ -15,19 +15,19 @@ import uvicorn
 from starlette.types import ASGIApp
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from sleuth.serve.emulator.app import speaking_app, speaking_limits
-from sleuth.serve.emulator.engine import Writer
+from sleuth.serve.emulator.app import emulator_app, emulator_limits
+from sleuth.serve.emulator.engine import EmulatedEngine
 from sleuth.serve.emulator.faults import Faults
 
 KINDS = ("vllm", "sglang")
 
 
 @dataclass
-class Speaking:
+class EmulatedServer:
     """A server at `url`, and the writer behind it."""
 
     url: str
-    writer: Writer
+    engine: EmulatedEngine
 
     def fault(self, **faults: Any) -> int:
         """Change what goes wrong; how many completions were asked for so far."""
@@ -35,7 +35,7 @@ class Speaking:
 
 
 @contextmanager
-def speaking(
+def emulated_server(
     kind: str,
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerFast,
@@ -44,13 +44,13 @@ def speaking(
     slots: int = 32,
     raw: bool | None = None,
     **faults: Any,
-) -> Iterator[Speaking]:
+) -> Iterator[EmulatedServer]:
     """A server of `model` itself, which must not be the learner's own."""
-    limits = speaking_limits(seconds=60)
-    writer = Writer(model, tokenizer, slots=slots, context=context, limits=limits)
-    app = speaking_app(kind, "tiny", writer, limits, hosts=None, faults=Faults(**faults), raw=raw)
+    limits = emulator_limits(seconds=60)
+    engine = EmulatedEngine(model, tokenizer, slots=slots, context=context, limits=limits)
+    app = emulator_app(kind, "tiny", engine, limits, hosts=None, faults=Faults(**faults), raw=raw)
     with application(app) as url:
-        yield Speaking(url, writer)
+        yield EmulatedServer(url, engine)
 
 
 @contextmanager

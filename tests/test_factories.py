@@ -19,9 +19,9 @@ from sleuth.factories import (
     context_of,
     load_model,
     load_outline,
-    misfits_of,
     random_model,
     retriever_of,
+    scorer_warnings,
     search_setting,
 )
 from sleuth.recipe.envs import SearchEnvRecipe
@@ -101,13 +101,13 @@ def test_a_stage_searches_whatever_its_recipe_names(tmp_path: Path) -> None:
 def test_a_scorer_is_tried_on_the_prompt_as_the_chat_template_writes_it() -> None:
     tokenizer = load_tokenizer(str(BASE))
 
-    def misfits(prompt: str, role: Literal["raw", "system"]) -> list[str]:
+    def warnings(prompt: str, role: Literal["raw", "system"]) -> list[str]:
         env = SearchEnvRecipe(kind="search", dialect="research", prompt=prompt, prompt_role=role, retriever="empty")
         paid = [AnswerRewardRecipe(kind="answer", scorer="research")]
-        return misfits_of(paid, search_setting(env, tokenizer, []))
+        return scorer_warnings(paid, search_setting(env, tokenizer, []))
 
-    assert misfits("research_rules", "system") == []  # the template ends with the assistant's marker
-    [told] = misfits("plain", "raw")
+    assert warnings("research_rules", "system") == []  # the template ends with the assistant's marker
+    [told] = warnings("plain", "raw")
     assert "would pay a well-formed right answer 0" in told
 
 

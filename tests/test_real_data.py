@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sleuth.data.questions import load_questions
-from sleuth.evaluation.eval_session import examination_of
+from sleuth.evaluation.eval_session import open_eval_session
 from sleuth.evaluation.evaluate import evaluation
 from sleuth.factories import random_model
 from sleuth.recipe import InitRecipe
@@ -45,16 +45,16 @@ def test_real_questions_give_whole_records_and_every_token_is_accounted_for(
     model: Path, index: Path, tmp_path: Path
 ) -> None:
     tasks = load_questions(DATA / "qa_test.jsonl")[:12]
-    examination, notes = examination_of(str(model), tasks, index=index, samples=3, forced_search=True)
-    answered = examination.ask(tasks, "real questions")
-    contents = json.loads(json.dumps(evaluation(answered, examination, name="real", model=str(model))))
+    session, notes = open_eval_session(str(model), tasks, index=index, samples=3, forced_search=True)
+    answered = session.ask(tasks, "real questions")
+    contents = json.loads(json.dumps(evaluation(answered, session, name="real", model=str(model))))
     assert notes == [f"{model} carries no protocol: asked in the dialect 'sleuth'"]
     assert contents["em"]["n"] == len(tasks)
     assert len(contents["records"]) == 3 * len(tasks)
-    tokenizer = examination.tokenizer
+    tokenizer = session.tokenizer
     for (episode, _), record in zip(answered, contents["records"], strict=True):
         trajectory = episode.trajectory
-        assert len(trajectory.tokens) <= examination.context
+        assert len(trajectory.tokens) <= session.context
         assert sum(segment["tokens"] for segment in record["segments"]) == len(trajectory.tokens)
         for segment in trajectory.segments:
             written = tokenizer.decode(segment.tokens)

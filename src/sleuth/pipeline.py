@@ -13,7 +13,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerFast
 
 from sleuth.data.overlap import question_overlap
-from sleuth.data.suites import examined_tasks
+from sleuth.data.suites import eval_tasks
 from sleuth.evaluation.evaluate import run_evaluate
 from sleuth.evaluation.reasoning import require_problems, run_reason
 from sleuth.evaluation.thought_probe import require_places, run_probe
@@ -31,7 +31,7 @@ from sleuth.factories import (
     reward_spec_of,
     setting_of,
 )
-from sleuth.learn.update_resolution import Reach
+from sleuth.learn.update_resolution import UpdateResolution
 from sleuth.ranks import ALONE, Ranks
 from sleuth.recipe import (
     AnsweredRowsRecipe,
@@ -50,12 +50,12 @@ from sleuth.recipe.warm_start import WarmStartRecipe
 from sleuth.render import Renderer, encode
 from sleuth.runs.memory import peak_memory
 from sleuth.runs.run_folder import RunFolder
-from sleuth.stage_context import StageRun
+from sleuth.stage_context import StageContext
 from sleuth.training.grpo import run_grpo
 from sleuth.training.online_dpo import run_online_dpo
 from sleuth.training.sft import run_supervised
 from sleuth.training.sft_rows import answered_tasks, require_texts
-from sleuth.training.update_resolution_check import require_reach
+from sleuth.training.update_resolution_check import require_update_resolution
 from sleuth.training.warm_start import hinted_env, run_warm_start
 from sleuth.types import SleuthError, Task
 
@@ -69,9 +69,9 @@ def run_recipe(recipe: Recipe, folder: RunFolder, ranks: Ranks = ALONE) -> Path:
     require_ranks(recipe, ranks)
     ranks.agreed(lambda: _begin(recipe, folder))
     model, first_step = recipe.model, 0
-    trained: StageRun | None = None  # the last stage that trained
+    trained: StageContext | None = None  # the last stage that trained
     for index, stage in enumerate(recipe.stage):
-        run = StageRun(recipe=recipe, index=index, folder=folder, model=model, first_step=first_step, ranks=ranks)
+        run = StageContext(recipe=recipe, index=index, folder=folder, model=model, first_step=first_step, ranks=ranks)
         with folder.costing(stage.name, "total"):
             match stage:
                 case SupervisedRecipe():
@@ -146,7 +146,7 @@ def require_accepted(recipe: Recipe, reward: str) -> None:
         raise SleuthError(f"--accept-reward {reward}: the recipe's reward is {' and '.join(rewards) or 'none'}")
 
 
-def stage_to_roll_back(recipe: Recipe, folder: RunFolder) -> StageRun:
+def stage_to_roll_back(recipe: Recipe, folder: RunFolder) -> StageContext:
     """The last stage that has saved anything. Raises SleuthError where none has, or where it has no best checkpoint."""
     begun = [run for run in trained_stages(recipe, folder) if run.checkpoints()]
     if not begun:
@@ -156,13 +156,13 @@ def stage_to_roll_back(recipe: Recipe, folder: RunFolder) -> StageRun:
     return begun[-1]
 
 
-def trained_stages(recipe: Recipe, folder: RunFolder) -> Iterator[StageRun]:
+def trained_stages(recipe: Recipe, folder: RunFolder) -> Iterator[StageContext]:
     """The stages that train, each beginning with what the folder holds of the one before."""
     model, first_step = recipe.model, 0
     for index, stage in enumerate(recipe.stage):
         if not isinstance(stage, TrainingRecipe):
             continue
-        run = StageRun(recipe=recipe, index=index, folder=folder, model=model, first_step=first_step)
+        run = StageContext(recipe=recipe, index=index, folder=folder, model=model, first_step=first_step)
         yield run
         saved = run.checkpoints()
         model, first_step = str(saved[-1]) if saved else model, first_step + stage.steps
@@ -171,12 +171,12 @@ def trained_stages(recipe: Recipe, folder: RunFolder) -> Iterator[StageRun]:
 def require_inputs(recipe: Recipe) -> dict[int, list[Task]]:
     """Read all that the stages will need, so that what is missing or does not fit stops the run before its first step,
     not in its third hour; the questions by stage. Raises a one-line `SleuthError` that names the stage."""
-    tokenizer, positions, reach = _base(recipe)
+    tokenizer, positions, resolution = _base(recipe)
     questions: dict[int, list[Task]] = {}
     for index, stage in enumerate(recipe.stage):
         try:
-            if reach is not None and isinstance(stage, TrainingRecipe):
-                require_reach(stage, recipe.dtype, reach)
+            if resolution is not None and isinstance(stage, TrainingRecipe):
+                require_update_resolution(stage, recipe.dtype, resolution)
             if isinstance(stage, OnlineDpoRecipe | WinRateRecipe):
                 questions[index] = require_pools(stage, tokenizer, positions)
                 continue
@@ -203,7 +203,7 @@ def require_inputs(recipe: Recipe) -> dict[int, list[Task]]:
                 questions[index] = tasks
             else:
                 env, context = recipe.played_in(index)
-                tasks = examined_tasks(stage.data)
+                tasks = eval_tasks(stage.data)
                 questions[index] = tasks
             if context > positions:
                 raise SleuthError(f"context = {context} is more than the {positions} positions of the model")
@@ -230,14 +230,14 @@ def _overlaps(recipe: Recipe, tasks: Mapping[int, Sequence[Task]]) -> Iterator[d
             yield names | {"shared": shared, "of": len(tasks[tested])}
 
 
-def _base(recipe: Recipe) -> tuple[PreTrainedTokenizerFast | None, int, Reach | None]:
+def _base(recipe: Recipe) -> tuple[PreTrainedTokenizerFast | None, int, UpdateResolution | None]:
     """The tokenizer of what the run begins with, how many positions that has, and what can move its weights; random
     ones, and their tokenizer, do not exist yet."""
     first = recipe.stage[0]
     if isinstance(first, SupervisedRecipe) and first.init is not None:
         return None, first.init.context, None
     model, tokenizer = load_model(recipe.model, dtype=recipe.dtype, device="cpu")
-    return tokenizer, context_of(model), Reach(model)
+    return tokenizer, context_of(model), UpdateResolution(model)
 
 
 def _require_room(setting: Setting, tokenizer: PreTrainedTokenizerFast, tasks: Sequence[Task], context: int) -> None:

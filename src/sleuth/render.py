@@ -87,7 +87,7 @@ class Renderer:
         """A template and what fills it, encoded together. A token on a seam belongs to what fills the template."""
         piece_at = [index for index, piece in enumerate(pieces) for _ in piece.text]  # by character
         tokens, owners, start = [], [], 0
-        for stretch, may_control in self._stretches(pieces):
+        for stretch, may_control in self._spans(pieces):
             encoder = self.tokenizer.backend_tokenizer if may_control else self._plain
             encoding = encoder.encode(stretch, add_special_tokens=False)
             for token, (first, last) in zip(encoding.ids, encoding.offsets, strict=True):
@@ -101,7 +101,7 @@ class Renderer:
         written = groupby(zip(owners, tokens, texts, strict=True), key=lambda entry: entry[0])
         return [_segment(pieces[owner].author, list(entries)) for owner, entries in written]
 
-    def _stretches(self, pieces: Sequence[Piece]) -> Iterator[tuple[str, bool]]:
+    def _spans(self, pieces: Sequence[Piece]) -> Iterator[tuple[str, bool]]:
         """The text of a prompt in (text, whether control tokens in it are meant): in one go if only the template names
         any, otherwise cut at those of the template."""
         whole = "".join(piece.text for piece in pieces)

@@ -139,10 +139,10 @@ class Rollout:
         """`samples` episodes of every task, as groups in the order of the tasks; `finished` is called after each
         episode. Prompts are numbered from `first_prompt`. With a `reward` each group is scored as soon as its last
         episode has ended, while others are still being played. The first error ends all."""
-        seats = asyncio.Semaphore(EPISODES_AT_ONCE)
+        semaphore = asyncio.Semaphore(EPISODES_AT_ONCE)
 
         async def one(prompt: int, task: Task, sample: int) -> Episode:
-            async with seats:
+            async with semaphore:
                 episode = await self.episode(make_env(task), task, first_prompt + prompt, sample)
             finished()
             return episode

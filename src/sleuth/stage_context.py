@@ -53,7 +53,7 @@ class Saved:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StageRun:
+class StageContext:
     """Stage number `index` of a recipe in a run folder. `model` is what the stage begins with: a folder or a hub id.
 
     Steps are counted through the whole run, so that a file named after a step belongs to one stage: `first_step` is the

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from emulated_server import Speaking, speaking
+from emulated_server import EmulatedServer, emulated_server
 from typer.testing import Result
 from verb import sleuth
 
@@ -36,10 +36,10 @@ reward = [{{ kind = "answer" }}]
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Speaking]:
+def server() -> Iterator[EmulatedServer]:
     model, tokenizer = load_model(str(BASE), dtype="float32", device="cpu")
-    with speaking("vllm", model, tokenizer, context=512) as spoken:
-        yield spoken
+    with emulated_server("vllm", model, tokenizer, context=512) as server:
+        yield server
 
 
 def check(folder: Path, *options: str, urls: list[str]) -> Result:
@@ -48,17 +48,17 @@ def check(folder: Path, *options: str, urls: list[str]) -> Result:
     return sleuth("check", folder / "recipe.toml", *options)
 
 
-def test_a_healthy_pool_is_described_and_may_take_the_weights(tmp_path: Path, server: Speaking) -> None:
+def test_a_healthy_pool_is_described_and_may_take_the_weights(tmp_path: Path, server: EmulatedServer) -> None:
     result = check(tmp_path, "--weights", urls=[server.url])
     assert result.exit_code == 0, result.output
     first, of_server, of_weights = result.stdout.splitlines()
     assert first == "ok: 1 stage, 3 steps"
     assert of_server.startswith(f"ok: stage.0 (grpo): {server.url}: vLLM 0.32.0, token ids in and out, log-prob")
     assert "all took the model's weights, and write with them" in of_weights
-    assert server.writer.label.startswith("000000-")
+    assert server.engine.label.startswith("000000-")
 
 
-def test_a_server_that_is_not_there_is_told_beside_the_others(tmp_path: Path, server: Speaking) -> None:
+def test_a_server_that_is_not_there_is_told_beside_the_others(tmp_path: Path, server: EmulatedServer) -> None:
     result = check(tmp_path, "--json", urls=["http://127.0.0.1:9", server.url])
     assert result.exit_code == 2
     assert result.stderr == "error: stage.0 (grpo): 1 of 2 servers of the pool cannot be used\n"

@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 from sleuth.cli.app import app
 from sleuth.dialects import DIALECTS
 from sleuth.engines.local.engine import LocalEngine
-from sleuth.evaluation.eval_session import examination_of
+from sleuth.evaluation.eval_session import open_eval_session
 from sleuth.runs.protocol import ProtocolCard, text_sha256
 
 BASE = Path(__file__).parents[2] / "models" / "tiny-base"
@@ -183,10 +183,10 @@ def test_memory_that_runs_out_while_it_answers_is_one_line_too(
 
 def test_weights_are_computed_in_float32_on_a_cpu_unless_told_otherwise(checkpoint: Path) -> None:
     stored = json.loads((checkpoint / "config.json").read_text())["dtype"]
-    examination, _ = examination_of(str(checkpoint), [], index=None)
-    assert (stored, examination.model.dtype) == ("bfloat16", torch.float32)
-    examination, _ = examination_of(str(checkpoint), [], index=None, dtype="bfloat16")
-    assert examination.model.dtype == torch.bfloat16
+    session, _ = open_eval_session(str(checkpoint), [], index=None)
+    assert (stored, session.model.dtype) == ("bfloat16", torch.float32)
+    session, _ = open_eval_session(str(checkpoint), [], index=None, dtype="bfloat16")
+    assert session.model.dtype == torch.bfloat16
 
 
 def test_a_checkpoint_is_scored_by_what_it_was_paid_by_beside_strict_exact_match(checkpoint: Path) -> None:

@@ -25,7 +25,7 @@ MODES = {
     ("probe", "--questions", "no.jsonl"): "index limit dialect prompt out json",
     ("probe", "--thoughts", "no.toml"): "limit out json",
     ("serve", "--dialect", "sleuth"): f"{SERVED} index url prompt prompt-role forced-search",
-    ("serve", "--speak", "vllm"): f"{SERVED} fault logprobs",
+    ("serve", "--emulate", "vllm"): f"{SERVED} fault logprobs",
 }
 """By what is asked for: the options that have a part in it."""
 BOTH = {"--questions", "--suite"}
@@ -87,16 +87,16 @@ def test_what_an_option_would_be_right_for_is_told_with_its_value() -> None:
         "error: --limit has no part in --win-rate, which continues texts as the win_rate stage of its recipe says; "
         "leave it out\n"
     )
-    assert told("eval", "m", "--questions", "q.jsonl", "--accept", 0.5) == (
-        "error: --accept 0.5 is for --rows FILE.jsonl, where what is accepted is kept; give that too\n"
+    assert told("eval", "m", "--questions", "q.jsonl", "--min-citation-f1", 0.5) == (
+        "error: --min-citation-f1 0.5 is for --rows FILE.jsonl, where what is accepted is kept; give that too\n"
     )
     assert told("eval", "m", "--suite", "s", "--rows", "r.jsonl") == (
         "error: --rows is for --questions: a suite is there to be measured with, not to be learned from\n"
     )
-    assert told("serve", "m", "--speak", "vllm", "--no-forced-search") == (
-        "error: --no-forced-search is for an agent; --speak serves the bare model, without an environment\n"
+    assert told("serve", "m", "--emulate", "vllm", "--no-forced-search") == (
+        "error: --no-forced-search is for an agent; --emulate serves the bare model, without an environment\n"
     )
-    assert told("serve", "m", "--logprobs", "raw") == "error: --logprobs is for --speak vllm or --speak sglang\n"
+    assert told("serve", "m", "--logprobs", "raw") == "error: --logprobs is for --emulate vllm or --emulate sglang\n"
     assert told("probe", "m", "--thoughts", "r.toml", "--prompt", "plain") == (
         "error: --prompt is for looking things up, and --thoughts for thoughts; leave one of them out\n"
     )

@@ -1,4 +1,4 @@
-"""`sleuth arms`: what is trained, what is taken over, and what the table says."""
+"""`sleuth sweep`: what is trained, what is taken over, and what the table says."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typer.testing import CliRunner, Result
 from sleuth.cli.app import app
 from sleuth.metrics.intervals import paired_bootstrap
 from sleuth.pipeline import run_recipe
-from sleuth.recipe.sweep import load_arms
-from sleuth.runs.checkpoint_reuse import take_over
+from sleuth.recipe.sweep import load_sweep
+from sleuth.runs.checkpoint_reuse import reuse_checkpoints
 from sleuth.runs.run_folder import RunFolder
 
 BASE = Path(__file__).parents[2] / "models" / "tiny-base"
@@ -40,7 +40,7 @@ context = 400
 data = {{ kind = "places", texts = "{world}/text_train.jsonl", part = "rl", suffix_tokens = 8, limit = 20 }}
 env = {{ kind = "thought", thought_tokens = 8 }}
 reward = [{{ kind = "gain" }}]
-loss = {{ setting = "dr_grpo", constant = 8, old = "learner" }}
+loss = {{ setting = "dr_grpo", constant = 8, old_logprobs = "learner" }}
 
 [[stage]]
 kind = "probe"
@@ -98,7 +98,7 @@ def test_what_arms_begin_with_is_trained_once_and_each_is_the_run_that_it_would_
     assert "shown: as in" in (paid / "log.txt").read_text()
     kept = "checkpoints/step-000002/model.safetensors"
     assert (paid / kept).samefile(shown / kept)
-    recipe = load_arms(arms_file)[1]["paid"]
+    recipe = load_sweep(arms_file)[1]["paid"]
     with RunFolder.open(tmp_path / "alone", recipe) as folder:
         run_recipe(recipe, folder)
     assert weights(tmp_path / "alone", 4) == weights(paid, 4)
@@ -142,21 +142,21 @@ def test_the_table_has_levels_and_differences_over_texts_and_seeds(arms_file: Pa
 
 def test_taking_over_may_be_cut_short(arms_file: Path, tmp_path: Path) -> None:
     assert sleuth(arms_file, "--run", tmp_path / "runs", "--seed", 5, "--arm", "shown").exit_code == 0
-    recipe = load_arms(arms_file)[1]["paid"]
+    recipe = load_sweep(arms_file)[1]["paid"]
     donor = tmp_path / "runs" / "seed-5" / "shown"
     with RunFolder.open(tmp_path / "paid", recipe) as folder:
         folder.metrics.append("shown", 1, {"loss": 0.0})  # a killed process had come so far
-        take_over(folder, [tmp_path / "none", donor])
-        take_over(folder, [donor])  # there is something now: it is left as it is
+        reuse_checkpoints(folder, [tmp_path / "none", donor])
+        reuse_checkpoints(folder, [donor])  # there is something now: it is left as it is
         assert [row["step"] for row in folder.metrics.rows()] == [1, 2]
         assert folder.metrics.rows() == RunFolder.look(donor).metrics.rows()
 
 
 def test_a_run_that_began_otherwise_gives_nothing(arms_file: Path, tmp_path: Path) -> None:
     assert sleuth(arms_file, "--run", tmp_path / "runs", "--seed", 5, "--arm", "shown").exit_code == 0
-    recipe = load_arms(arms_file, ["shown.learning_rate=2e-3"])[1]["paid"]
+    recipe = load_sweep(arms_file, ["shown.learning_rate=2e-3"])[1]["paid"]
     with RunFolder.open(tmp_path / "paid", recipe) as folder:
-        take_over(folder, [tmp_path / "runs" / "seed-5" / "shown"])
+        reuse_checkpoints(folder, [tmp_path / "runs" / "seed-5" / "shown"])
         assert not list(folder.checkpoints.iterdir())
 
 

@@ -42,7 +42,7 @@ data = {{ kind = "world_text", people = 50, mix = {{ reading = 0.5, episode = 0.
     "grpo": SEARCHES
     + """
 learning_rate = 1e-4
-credit = {{ kind = "search_gain", margin = 1.0, charges = 0.2 }}
+credit = {{ kind = "search_gain", margin = 1.0, penalty = 0.2 }}
 """,
     "lora": SEARCHES
     + """

@@ -25,7 +25,7 @@ from sleuth.learn.policy import Policy, frozen_copy
 from sleuth.ranks import Ranks
 
 SETTINGS = Optimisation(steps=10, learning_rate=1e-3, warmup_steps=2, weight_decay=0.01)
-LOSS = PolicyLoss(old="sampler", clip_high=0.28, beta=0.1)
+LOSS = PolicyLoss(old_logprobs="sampler", clip_high=0.28, beta=0.1)
 LORA = Adapters(rank=4, alpha=8.0, targets=("q_proj", "v_proj", "up_proj"))
 TIMES = 3  # updates of a run
 

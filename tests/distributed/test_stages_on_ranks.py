@@ -21,7 +21,7 @@ from sleuth.types import SleuthError
 
 UNEQUAL = ("tokens_computed",)
 """Of prefixes that two ranks share each computes its own."""
-DIFFERENCES = ("margin", "chosen_gain", "rejected_gain", "kl", "mismatch_kl", "search_gain")
+DIFFERENCES = ("margin", "chosen_gain", "rejected_gain", "kl", "sampler_learner_kl", "search_gain")
 """Log-probabilities less others of their size: these agree to 1e-5 of what they are made of, some nats."""
 
 

@@ -44,7 +44,7 @@ def test_ranks_train_every_arm_and_the_first_prints_the_table(
     (tmp_path / "asked.toml").write_text(ASKED.format(model=MODEL, world=world))
     file = tmp_path / "two_arms.toml"
     file.write_text(ARMS.format(model=MODEL, read=recipes["supervised"], played=recipes["grpo"]))
-    said = finish(torchrun("arms", str(file), "--run", str(tmp_path / "runs"), "--json"))
+    said = finish(torchrun("sweep", str(file), "--run", str(tmp_path / "runs"), "--json"))
     [table] = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
     assert table["arms"]["played"]["figures"]["em"]["n"] == 4
     played = tmp_path / "runs" / "seed-2" / "played"

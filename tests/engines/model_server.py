@@ -1,4 +1,4 @@
-"""A tiny model behind the wire formats of SGLang and vLLM, over real HTTP on loopback, by `sleuth serve --speak`; and
+"""A tiny model behind the wire formats of SGLang and vLLM, over real HTTP on loopback, by `sleuth serve --emulate`; and
 what servers of other versions, or in trouble, do otherwise."""
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from sleuth.engines.remote.completions import TOKEN_ID
 from sleuth.engines.stops import end_tokens
 from sleuth.render import decode
-from sleuth.serve.emulator.app import speaking_app, speaking_limits
-from sleuth.serve.emulator.engine import Writer
+from sleuth.serve.emulator.app import emulator_app, emulator_limits
+from sleuth.serve.emulator.engine import EmulatedEngine
 
 WHOLE_SUPPORT = {"top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
 Kind = Literal["SGLang", "vLLM"]
@@ -57,9 +57,9 @@ class ModelServer:
     @contextmanager
     def listening(self, kind: Kind) -> Iterator[ModelServer]:
         """At work in a thread, at its `url`."""
-        limits = speaking_limits()
-        writer = Writer(self.model, self.tokenizer, slots=self.slots, context=self.context, limits=limits)
-        app = speaking_app(kind.lower(), self.name, writer, limits, hosts=None)
+        limits = emulator_limits()
+        engine = EmulatedEngine(self.model, self.tokenizer, slots=self.slots, context=self.context, limits=limits)
+        app = emulator_app(kind.lower(), self.name, engine, limits, hosts=None)
         app.add_middleware(BaseHTTPMiddleware, dispatch=self._answer)
         with application(app) as self.url:
             yield self

@@ -22,7 +22,7 @@ from sleuth.recipe.credit import CreditRecipe
 from sleuth.render import Renderer
 from sleuth.rewards.citation.claims import tag_spans
 from sleuth.rollout import Rollout
-from sleuth.training.credit.credit_assignment import credited
+from sleuth.training.credit.credit_assignment import assign_credit
 from sleuth.types import Episode, Evidence, Group, Passage, Score, Task
 
 BASE = Path(__file__).parents[2] / "models" / "tiny-base"
@@ -130,9 +130,9 @@ def test_a_citation_that_gains_nothing_is_charged_and_one_that_gains_is_paid() -
     groups = [Group(task=TASK, episodes=tuple(episodes), scores=scores)]
     of_right, of_wrong, *_ = citation_gains(model, renderer, setting, episodes, budget=2048)
     gained = [next(one.value for one in found if one.cited) for found in (of_right, of_wrong)]
-    recipe = CreditRecipe(kind="citation_gain", margin=max(0.0, sum(gained) / 2), pays=0.5, charges=0.25)
+    recipe = CreditRecipe(kind="citation_gain", margin=max(0.0, sum(gained) / 2), bonus=0.5, penalty=0.25)
     assert gained[1] <= recipe.margin < gained[0]
-    [paid], figures = credited(groups, recipe, model, renderer, setting, budget=2048, temperature=1.0)
+    [paid], figures = assign_credit(groups, recipe, model, renderer, setting, budget=2048, temperature=1.0)
     assert [[credit.value for credit in score.credits] for score in paid.scores] == [[0.5], [-0.25], [], []]
     assert figures == {"citation_gain": pytest.approx(sum(gained) / 2, abs=1e-4), "idle_citations": 0.5}
     [credit] = paid.scores[0].credits
@@ -147,8 +147,8 @@ def test_a_thought_is_paid_as_the_claims_that_were_written_off_it() -> None:
     claims = "<snippet id=a1>Hedan Verridge was born in Hinheim.</snippet><snippet id=z9>it is</snippet>"
     model, renderer, setting, episodes = refined(TASK, f"{thought}<answer>{claims}</answer>", mode="thinking")
     groups = [Group(task=TASK, episodes=tuple(episodes), scores=(Score(value=0.0),))]
-    recipe = CreditRecipe(kind="citation_gain", margin=0.0, pays=0.5, charges=0.25)
-    [paid], _ = credited(groups, recipe, model, renderer, setting, budget=2048, temperature=1.0)
+    recipe = CreditRecipe(kind="citation_gain", margin=0.0, bonus=0.5, penalty=0.25)
+    [paid], _ = assign_credit(groups, recipe, model, renderer, setting, budget=2048, temperature=1.0)
     *of_claims, of_thought = paid.scores[0].credits
     assert [credit.value for credit in of_claims] == [0.5, -0.25]
     assert of_thought.value == 0.125
@@ -163,7 +163,7 @@ def test_a_refiners_probe_tells_cited_from_other_snippets(monkeypatch: pytest.Mo
     setting = refine_setting(RefineEnvRecipe.model_validate({"kind": "refine", "turn_tokens": 120}), tokenizer, [TASK])
     script = ScriptedEngine(tokenizer, lambda text, sampling: ANSWER)
     monkeypatch.setattr(eval_session, "LocalEngine", lambda *_, **__: script)
-    asked = eval_session.Examination(model=model, tokenizer=tokenizer, setting=setting, context=1000)
+    asked = eval_session.EvalSession(model=model, tokenizer=tokenizer, setting=setting, context=1000)
     found = probe(asked, [TASK])
     assert (found.arms, found.searches, found.passages) == ({}, {}, {})
     cited, other, invented = found.records

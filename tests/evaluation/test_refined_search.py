@@ -12,7 +12,7 @@ import pytest
 from sleuth.dialects import DIALECTS
 from sleuth.dialects.refine import ANSWER_ONLY
 from sleuth.engines.scripted import ScriptedEngine
-from sleuth.evaluation.eval_session import Examination
+from sleuth.evaluation.eval_session import EvalSession
 from sleuth.evaluation.refined_search import RefinedSetting, Refiner, with_refiner
 from sleuth.factories import RefineSetting, SearchSetting
 from sleuth.render import Renderer
@@ -47,8 +47,8 @@ def refiner_that_writes(answer: str) -> tuple[Refiner, list[str]]:
     setting = RefineSetting(
         dialect=ANSWER_ONLY, prompt_name="bare", prompt="{question}", prompt_role="raw", template=None
     )
-    examination = Examination(model=cast(Any, None), tokenizer=TOKENIZER, setting=setting, context=4096)
-    refiner = Refiner("refiner", examination)
+    session = EvalSession(model=cast(Any, None), tokenizer=TOKENIZER, setting=setting, context=4096)
+    refiner = Refiner("refiner", session)
     refiner.__dict__["_rollout"] = Rollout(
         engine=ScriptedEngine(TOKENIZER, script),
         renderer=Renderer(TOKENIZER),
@@ -122,11 +122,11 @@ def test_a_search_that_found_nothing_is_not_refined() -> None:
 
 
 def test_who_searches_cannot_refine() -> None:
-    agent = Examination(model=cast(Any, None), tokenizer=TOKENIZER, setting=searching(ADA), context=4096)
+    agent = EvalSession(model=cast(Any, None), tokenizer=TOKENIZER, setting=searching(ADA), context=4096)
     with pytest.raises(SleuthError, match=r"--refiner agent: was trained to search, not to refine; name a checkpoint"):
         Refiner("agent", agent)
     refiner, _ = refiner_that_writes("x")
     with pytest.raises(
         SleuthError, match="--refiner other: is for an agent that searches, and the model that is asked"
     ):
-        with_refiner(refiner.examination, "other")
+        with_refiner(refiner.session, "other")

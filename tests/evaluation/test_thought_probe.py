@@ -19,7 +19,7 @@ from sleuth.evaluation.certificate import verdict
 from sleuth.evaluation.named_model import NamedModel
 from sleuth.evaluation.thought_arms import GENERIC, arms_of, others, prefix_of, suffix_of
 from sleuth.evaluation.thought_probe import probed
-from sleuth.factories import Bench, load_model, spots_of, thought_setting, thought_tokens
+from sleuth.factories import JudgePool, load_model, spots_of, thought_setting, thought_tokens
 from sleuth.metrics.intervals import Measured
 from sleuth.pipeline import require_inputs
 from sleuth.recipe import PlacesRecipe, ProbeRecipe, ThoughtEnvRecipe, load_recipe
@@ -144,8 +144,8 @@ def plain_nll(model, story, suffix) -> float:
 def test_figures_are_those_of_plain_forward_passes(base, texts: Path, tmp_path: Path) -> None:
     model, tokenizer = base
     stage = probe_recipe(texts)
-    with Bench(tmp_path / "v.sqlite") as bench:
-        found = probed(stage, NamedModel(name="m", model=model, tokenizer=tokenizer), bench)
+    with JudgePool(tmp_path / "v.sqlite") as judge_pool:
+        found = probed(stage, NamedModel(name="m", model=model, tokenizer=tokenizer), judge_pool)
     renderer = Renderer(tokenizer)
     spots = spots_of(stage.data, tokenizer)
 
@@ -211,8 +211,10 @@ def test_a_stage_writes_figures_records_and_the_certificate_once(run: Run, recip
 def test_the_same_seed_says_the_same(base, texts: Path, tmp_path: Path) -> None:
     model, tokenizer = base
     stage = probe_recipe(texts, env=ENV | {"suffix_tokens": 4}, judge={"kind": "ending"})
-    with Bench(tmp_path / "v.sqlite") as bench:
-        one, other = (probed(stage, NamedModel(name="m", model=model, tokenizer=tokenizer), bench) for _ in range(2))
+    with JudgePool(tmp_path / "v.sqlite") as judge_pool:
+        one, other = (
+            probed(stage, NamedModel(name="m", model=model, tokenizer=tokenizer), judge_pool) for _ in range(2)
+        )
     assert one == other
 
 

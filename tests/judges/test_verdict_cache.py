@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from chat_server import MODEL, ChatServer, right
 
-from sleuth.judges.cache import CachedJudge, CachedPairJudge, Patience, VerdictCache
+from sleuth.judges.cache import CachedJudge, CachedPairJudge, RetryLimits, VerdictCache
 from sleuth.judges.http import HttpJudge
 from sleuth.types import Case, Pair, SleuthError, Verdict
 
@@ -96,7 +96,7 @@ def test_a_missing_verdict_is_asked_for_again(
 ) -> None:
     inner = Halting(fails)
     with VerdictCache(file) as cache:
-        judge = CachedJudge(inner, cache, Patience(again=again))
+        judge = CachedJudge(inner, cache, RetryLimits(again=again))
         [verdict] = asyncio.run(judge.judge([case("a")]))
     assert (verdict.score, len(inner.asked)) == (score, asked)
     assert judge.tally.take()["missing"] == (score is None)
@@ -106,7 +106,7 @@ def test_what_takes_too_long_is_not_asked_for_again(file: Path) -> None:
     """A question that a server never answers would hold a step up as often as it may be asked."""
     inner = Halting(3)
     with VerdictCache(file) as cache:
-        [verdict] = asyncio.run(CachedJudge(inner, cache, Patience(again=4, seconds=0.0)).judge([case("a")]))
+        [verdict] = asyncio.run(CachedJudge(inner, cache, RetryLimits(again=4, seconds=0.0)).judge([case("a")]))
     assert (verdict.score, len(inner.asked)) == (None, 1)
 
 
@@ -120,7 +120,7 @@ def test_an_invalid_verdict_is_not_asked_for_again(file: Path) -> None:
 
     inner = Babbling()
     with VerdictCache(file) as cache:
-        asyncio.run(CachedJudge(inner, cache, Patience(again=4)).judge([case("a")]))
+        asyncio.run(CachedJudge(inner, cache, RetryLimits(again=4)).judge([case("a")]))
     assert len(inner.asked) == 1
 
 

@@ -52,8 +52,8 @@ def test_credits_of_single_tokens_add_up_where_they_meet():
 def test_a_row_that_is_paid_for_one_segment_alone_is_computed():
     idle = trajectory_row(TRAJECTORY, 0.0)
     charged = trajectory_row(TRAJECTORY, 0.0, credits=(Credit(segment=1, value=-0.25),))
-    pulled = collate([idle, charged]).pulled()
-    assert pulled.advantages.tolist() == [[0, 0, -0.25, -0.25, 0, 0, 0, 0]]
+    with_advantage = collate([idle, charged]).with_advantage()
+    assert with_advantage.advantages.tolist() == [[0, 0, -0.25, -0.25, 0, 0, 0, 0]]
 
 
 def test_a_segment_without_log_probabilities_leaves_the_batch_without_them():
@@ -70,7 +70,7 @@ def test_the_first_token_of_a_row_is_never_trained():
 
 
 def test_emphasis_counts_only_on_trained_tokens():
-    loud = Row(tokens=(4, 5, 6), trained=(False, True, False), emphasis=(9.0, 3.0, 9.0))
+    loud = Row(tokens=(4, 5, 6), trained=(False, True, False), token_weight=(9.0, 3.0, 9.0))
     batch = collate([loud, Row(tokens=(7, 8), trained=(False, True))])
     assert batch.weights.tolist() == [[0, 0.75, 0], [0, 0.25, 0]]
 
@@ -84,20 +84,20 @@ def test_counts_tell_trained_and_dense_tokens():
     ("normalise", "of_stories"),
     [("token", [6 / 9, 3 / 9]), ("sequence", [1 / 2, 1 / 2]), ("constant", [6 / 20, 3 / 20])],
 )
-def test_rows_of_one_story_count_as_one_row(normalise: Normaliser, of_stories: list[float]):
-    rows = [replace(plain_row(length), story=story) for length, story in ((3, 7), (4, 2), (5, 7))]
+def test_rows_of_one_story_count_as_one_row(normalise: Normaliser, of_episodes: list[float]):
+    rows = [replace(plain_row(length), episode_id=episode_id) for length, episode_id in ((3, 7), (4, 2), (5, 7))]
     weights = collate(rows, normalise=normalise, constant=10).weights
-    assert weights[[0, 2]].sum().item() == pytest.approx(of_stories[0])
-    assert weights[1].sum().item() == pytest.approx(of_stories[1])
+    assert weights[[0, 2]].sum().item() == pytest.approx(of_episodes[0])
+    assert weights[1].sum().item() == pytest.approx(of_episodes[1])
     assert torch.equal(weights[0, 1:3], weights[2, 1:3])
 
 
 @pytest.mark.parametrize("normalise", ["token", "sequence", "constant"])
 def test_a_story_of_one_row_has_the_weights_of_a_row_without_a_story(normalise: Normaliser):
     plain = [plain_row(3), plain_row(5), plain_row(2)]
-    told = [replace(row, story=story) for row, story in zip(plain, (4, None, 0), strict=True)]
-    by_row, by_story = (collate(rows, normalise=normalise, constant=9).weights for rows in (plain, told))
-    assert torch.equal(by_row, by_story)
+    told = [replace(row, episode_id=episode_id) for row, episode_id in zip(plain, (4, None, 0), strict=True)]
+    by_row, by_episode = (collate(rows, normalise=normalise, constant=9).weights for rows in (plain, told))
+    assert torch.equal(by_row, by_episode)
 
 
 def test_a_part_keeps_the_weights_it_had_in_the_whole():

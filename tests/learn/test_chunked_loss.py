@@ -16,10 +16,10 @@ from sleuth.learn.chunked_loss import add_gradients
 from sleuth.learn.logprobs import token_loss, tree_attention
 from sleuth.learn.objective import PolicyLoss, policy_objective
 from sleuth.learn.policy import recomputed_layers
-from sleuth.learn.subtree_chunks import limbs
+from sleuth.learn.subtree_chunks import subtree_chunks
 from sleuth.learn.targets import PassFigures
 
-LOSS = PolicyLoss(old="sampler", clip_low=0.2, clip_high=0.28)
+LOSS = PolicyLoss(old_logprobs="sampler", clip_low=0.2, clip_high=0.28)
 SHARE = partial(policy_objective, loss=LOSS)
 EXACT = in_float64(FAMILIES["qwen3"]().eval())
 MODELS = {name: make().eval() for name, make in FAMILIES.items()}
@@ -156,7 +156,7 @@ def test_gradients_are_collected_behind_each_limb(make_model):
                 weight.grad = None
 
     add_gradients(model, part, SHARE, budget=50, collect=collect)
-    assert len(calls) == len(list(limbs(part.tree.ends, 50)))
+    assert len(calls) == len(list(subtree_chunks(part.tree.ends, 50)))
     assert relative_error(sums, together) < 1e-5  # fp32 adds in another order
 
 

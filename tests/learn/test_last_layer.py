@@ -55,8 +55,8 @@ def test_only_tokens_that_predict_go_through_the_last_layer_and_no_gradient_chan
     monkeypatch.setattr("sleuth.learn.blocks.BUSH", bush)
     model, batch = in_float64(make_model(family)), collate(read_much_write_little())
     seen, expected = tokens_seen(model), padded_logprobs(model, batch)
-    pull = torch.randn(expected.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    plain = gradients(model, (expected * pull).sum())
+    logprob_grad = torch.randn(expected.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    plain = gradients(model, (expected * logprob_grad).sum())
     layers = recomputed_layers(model) if recompute else []
     seen.clear()
     with tree_attention(model):
@@ -64,7 +64,7 @@ def test_only_tokens_that_predict_go_through_the_last_layer_and_no_gradient_chan
             module.training = True
         ours, _ = token_logprobs(model, whole(batch))
         torch.testing.assert_close(ours, expected, rtol=0, atol=1e-12)
-        mine = gradients(model, (ours * pull).sum())
+        mine = gradients(model, (ours * logprob_grad).sum())
     # 2 prompts end once for 3 siblings each; then 2 of 3 written tokens, an observation's end and 3 of 4.
     assert seen == [2 + 6 * (2 + 1 + 3)] * (2 if recompute else 1)
     for name, gradient in plain.items():

@@ -89,11 +89,11 @@ def test_hits_are_the_needed_tokens_that_the_model_holds_most_likely(make_model)
 def test_the_gradients_of_tokens_that_rows_share_add_up_in_the_same_order_every_time(make_model):
     model, (input_ids, needed) = make_model(), drawn_batch(rows=600, tokens=60)
     input_ids[:, :40] = input_ids[0, :40]
-    pack, pulls = as_pack(input_ids, needed), torch.randn(600, 60)
+    pack, grads = as_pack(input_ids, needed), torch.randn(600, 60)
 
     def gradient() -> bytes:
         model.zero_grad()
-        (token_logprobs(model, pack)[0] * pulls).sum().backward()
+        (token_logprobs(model, pack)[0] * grads).sum().backward()
         return model.get_input_embeddings().weight.grad.numpy().tobytes()
 
     assert len({gradient() for _ in range(6)}) == 1
@@ -101,10 +101,10 @@ def test_the_gradients_of_tokens_that_rows_share_add_up_in_the_same_order_every_
 
 LOSSES = [
     PolicyLoss(),
-    PolicyLoss(old="sampler", clip_low=0.1, clip_high=0.1),
-    PolicyLoss(old="sampler", policy_loss="cispo", clip_low=1.0, clip_high=0.5),
+    PolicyLoss(old_logprobs="sampler", clip_low=0.1, clip_high=0.1),
+    PolicyLoss(old_logprobs="sampler", policy_loss="cispo", clip_low=1.0, clip_high=0.5),
     PolicyLoss(tis_cap=1.2, temperature=0.7),
-    PolicyLoss(old="sampler", beta=0.1, kl="k2"),
+    PolicyLoss(old_logprobs="sampler", beta=0.1, kl="k2"),
 ]
 
 
@@ -147,5 +147,5 @@ def test_a_sum_over_tokens_has_the_same_value_and_gradient_with_less_work(make_m
 
 def test_a_loss_that_looks_at_whole_rows_is_no_sum_over_tokens():
     assert all(loss.is_sum_over_tokens for loss in LOSSES)
-    assert not PolicyLoss(old="sampler", ratio="sequence").is_sum_over_tokens
+    assert not PolicyLoss(old_logprobs="sampler", ratio="sequence").is_sum_over_tokens
     assert not PolicyLoss(sequence_mask=2.0).is_sum_over_tokens

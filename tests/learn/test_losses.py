@@ -12,8 +12,8 @@ from sleuth.learn.losses import (
     clipped,
     clipped_policy_loss,
     kl_penalty,
-    mismatch_kl,
     out_of_bounds,
+    sampler_learner_kl,
     sequence_mask,
     sequence_old_logprobs,
     supervised_loss,
@@ -71,10 +71,10 @@ def test_rows_without_a_trained_token_change_no_weight(kind):
 
 
 def test_token_weights_follow_the_emphasis_of_tokens():
-    emphasis = torch.tensor([[3.0, 1.0, 0.0], [0.0, 2.0, 2.0]])
+    token_weight = torch.tensor([[3.0, 1.0, 0.0], [0.0, 2.0, 2.0]])
     # by token: shares of 3 + 1 + 2 + 2 = 8; by sequence: half for each row, shared as 3 : 1 and 2 : 2
-    assert (8 * token_weights(emphasis, "token")).tolist() == emphasis.tolist()
-    assert token_weights(emphasis, "sequence").tolist() == [[0.375, 0.125, 0], [0, 0.25, 0.25]]
+    assert (8 * token_weights(token_weight, "token")).tolist() == token_weight.tolist()
+    assert token_weights(token_weight, "sequence").tolist() == [[0.375, 0.125, 0], [0, 0.25, 0.25]]
 
 
 @pytest.mark.parametrize("kind", ["token", "sequence", "constant"])
@@ -253,8 +253,8 @@ def test_mismatch_kl_is_the_expected_kl_from_sampler_to_learner():
     sampler = torch.tensor([[0.7, 0.2, 0.1]]).log()
     learner = torch.tensor([[0.5, 0.3, 0.2]]).log()
     exact = 0.7 * LOG(0.7 / 0.5) + 0.2 * LOG(0.2 / 0.3) + 0.1 * LOG(0.1 / 0.2)
-    assert (sampler.exp() * mismatch_kl(learner, sampler)).sum().item() == pytest.approx(exact, abs=1e-6)
-    assert not mismatch_kl(learner, learner).any()
+    assert (sampler.exp() * sampler_learner_kl(learner, sampler)).sum().item() == pytest.approx(exact, abs=1e-6)
+    assert not sampler_learner_kl(learner, learner).any()
 
 
 def test_importance_weights_are_truncated_and_carry_no_gradient():

@@ -38,14 +38,16 @@ def tensor(values: Any) -> Tensor:
 
 
 def policy_loss_of(recipe: LossRecipe) -> PolicyLoss:
-    keys = ("policy_loss", "ratio", "clip_low", "clip_high", "kl", "beta", "old", "tis_cap")
+    keys = ("policy_loss", "ratio", "clip_low", "clip_high", "kl", "beta", "old_logprobs", "tis_cap")
     return PolicyLoss(**{key: getattr(recipe, key) for key in keys})
 
 
 def ours(recipe: dict[str, Any], advantages: list[float], empty: tuple[int, ...] = ()) -> tuple[Tensor, Tensor, Tensor]:
     """Loss, gradient (B, T) and clip fraction of a `[stage.loss]` on the frozen batch; `empty` rows train nothing."""
-    starts = NAMED_LOSSES.get(recipe.get("setting", ""), {}).get("old", "learner")  # on policy, unless said otherwise
-    loss = LossRecipe.model_validate({"old": starts} | recipe)
+    starts = NAMED_LOSSES.get(recipe.get("setting", ""), {}).get(
+        "old_logprobs", "learner"
+    )  # on policy, unless said otherwise
+    loss = LossRecipe.model_validate({"old_logprobs": starts} | recipe)
     trained = tensor(BATCH["mask"]).bool()
     trained[list(empty)] = False
     micro = Batch(
@@ -75,7 +77,7 @@ def assert_the_same(
 
 # -- TRL ---------------------------------------------------------------------------------------------------------------
 
-SAMPLED = {"old": "sampler"}
+SAMPLED = {"old_logprobs": "sampler"}
 NORMALISERS = {
     "grpo": {"normalise": "sequence"},
     "dr_grpo": {"advantage": "centered", "normalise": "constant", "constant": 10},
@@ -131,7 +133,7 @@ def test_the_bounds_of_every_named_setting_act_on_the_frozen_batch_and_never_on_
     held = ours(LIKE_TRL[name], TRL["cases"][name]["advantages"])[2]
     assert 0 < held < 1
     if name in ("grpo", "dr_grpo", "dapo"):
-        on_policy = {key: value for key, value in LIKE_TRL[name].items() if key != "old"}
+        on_policy = {key: value for key, value in LIKE_TRL[name].items() if key != "old_logprobs"}
         assert ours(on_policy, TRL["cases"][name]["advantages"])[2] == 0
 
 
@@ -337,13 +339,22 @@ def test_a_named_setting_says_its_keys_and_can_be_read_again_from_the_resolved_r
     ("keys", "expected"),
     [
         ({"setting": "dapo", "clip_high": 0.2}, 'clip_high = 0.2 is not setting = "dapo", where it is 0.28; leave one'),
-        ({"setting": "gspo", "old": "learner"}, 'old = "learner" is not setting = "gspo", where it is "sampler"'),
+        (
+            {"setting": "gspo", "old_logprobs": "learner"},
+            'old_logprobs = "learner" is not setting = "gspo", where it is "sampler"',
+        ),
         ({"setting": "dr_grpo"}, "constant is missing"),
         ({"setting": "gpso"}, "'grpo', 'dr_grpo', 'dapo', 'gspo' or 'cispo'"),
-        ({"ratio": "sequence", "old": "learner"}, 'ratio = "sequence" has no effect with old = "learner"'),
-        ({"policy_loss": "cispo", "old": "learner"}, 'policy_loss = "cispo" has no effect with old = "learner"'),
-        ({"tis_cap": 2.0, "old": "sampler"}, 'tis_cap says what old = "sampler" says already'),
-        ({"setting": "cispo", "tis_cap": 2.0}, 'tis_cap says what old = "sampler" says already'),
+        (
+            {"ratio": "sequence", "old_logprobs": "learner"},
+            'ratio = "sequence" has no effect with old_logprobs = "learner"',
+        ),
+        (
+            {"policy_loss": "cispo", "old_logprobs": "learner"},
+            'policy_loss = "cispo" has no effect with old_logprobs = "learner"',
+        ),
+        ({"tis_cap": 2.0, "old_logprobs": "sampler"}, 'tis_cap says what old_logprobs = "sampler" says already'),
+        ({"setting": "cispo", "tis_cap": 2.0}, 'tis_cap says what old_logprobs = "sampler" says already'),
     ],
 )
 def test_a_loss_that_would_not_be_what_it_says_is_refused(keys, expected):
@@ -360,4 +371,4 @@ def test_the_docs_show_the_named_settings_as_they_are():
     for name, _, *values in rows:
         keys = ("advantage", "normalise", "policy_loss", "ratio", "clip_low", "clip_high")
         expected = [str(NAMED_LOSSES[name][key]) for key in keys]
-        assert values == [*expected, NAMED_LOSSES[name].get("old", "yours")]
+        assert values == [*expected, NAMED_LOSSES[name].get("old_logprobs", "yours")]

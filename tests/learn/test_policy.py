@@ -67,7 +67,7 @@ def test_an_update_does_not_depend_on_how_the_batch_is_cut(make_model, make_rows
         policy = Policy(model, SETTINGS, reference=frozen_copy(make_model(seed=1)))
         updates.append(policy.update(collate(make_rows(9)), LOSS, budget=budget))
     for update in updates[:-1]:
-        for name in ("loss", "entropy", "kl", "mismatch_kl", "clip_fraction", "gradient_norm"):
+        for name in ("loss", "entropy", "kl", "sampler_learner_kl", "clip_fraction", "gradient_norm"):
             assert getattr(update, name) == pytest.approx(getattr(updates[-1], name), rel=1e-5, abs=1e-6), name
         assert update.tokens_computed == updates[-1].tokens_computed, "limb by limb all are shared"
         assert update.tokens_dense == updates[-1].tokens_dense
@@ -84,7 +84,7 @@ def test_the_reference_keeps_to_the_budget_too(make_model, make_rows):
 
 
 def test_a_loss_of_whole_rows_takes_packs_that_repeat_what_they_share(make_model, make_rows):
-    loss = dataclasses.replace(LOSS, old="sampler", ratio="sequence", tis_cap=None)
+    loss = dataclasses.replace(LOSS, old_logprobs="sampler", ratio="sequence", tis_cap=None)
     updates = [
         Policy(make_model(), SETTINGS, reference=frozen_copy(make_model(seed=1))).update(
             collate(make_rows(9)), loss, budget=budget
@@ -111,7 +111,7 @@ def test_a_gradient_row_by_row_is_the_same(make_model, make_rows):
 
 def test_the_loss_is_what_a_loop_over_rows_and_tokens_gives(make_model, make_rows):
     model, rows = make_model(), make_rows(5)
-    loss = PolicyLoss(old="sampler", clip_low=0.2, clip_high=0.28)
+    loss = PolicyLoss(old_logprobs="sampler", clip_low=0.2, clip_high=0.28)
     expected, count = 0.0, sum(sum(row.trained) for row in rows)
     for row in rows:
         logits = model(torch.tensor([row.tokens])).logits[0].log_softmax(dim=-1)
@@ -194,13 +194,13 @@ def test_an_update_tells_its_statistics_as_weighted_means(make_model, make_rows)
         ref, _ = token_logprobs(reference, whole(batch))
     ratio = (logprobs - batch.sampler_logprobs).exp()
     held = (batch.advantages > 0) & (ratio > 1.2) | (batch.advantages < 0) & (ratio < 0.8)
-    update = Policy(model, SETTINGS, reference).update(batch, PolicyLoss(old="sampler"), budget=50)
+    update = Policy(model, SETTINGS, reference).update(batch, PolicyLoss(old_logprobs="sampler"), budget=50)
     trained = batch.trained
     assert 0 < update.clip_fraction == pytest.approx(held[trained].float().mean().item())
     assert update.entropy == pytest.approx(entropy[trained].mean().item(), rel=1e-5)
     assert update.kl == pytest.approx(kl_penalty(logprobs, ref, "k3")[trained].mean().item(), rel=1e-5)
     gap = (logprobs - batch.sampler_logprobs)[trained]
-    assert update.mismatch_kl == pytest.approx((gap.exp() - 1 - gap).mean().item(), rel=1e-5)
+    assert update.sampler_learner_kl == pytest.approx((gap.exp() - 1 - gap).mean().item(), rel=1e-5)
     assert update.learning_rate == SETTINGS.learning_rate / 2, "the first of two warm-up steps"
     assert update.tokens_trained == int(trained.sum())
 
@@ -265,12 +265,12 @@ def test_a_loss_that_needs_the_samplers_log_probabilities_says_so(make_model, ma
     policy = Policy(make_model(), SETTINGS)
     with pytest.raises(SleuthError, match="no log-probabilities"):
         policy.update(silent, PolicyLoss(tis_cap=2.0), budget=WHOLE)
-    assert policy.update(silent, PolicyLoss(), budget=WHOLE).mismatch_kl is None
+    assert policy.update(silent, PolicyLoss(), budget=WHOLE).sampler_learner_kl is None
 
 
 def test_tis_with_the_samplers_ratio_would_count_the_mismatch_twice():
     with pytest.raises(ValueError, match="tis_cap"):
-        PolicyLoss(old="sampler", tis_cap=2.0)
+        PolicyLoss(old_logprobs="sampler", tis_cap=2.0)
 
 
 # -- gradient checkpointing --------------------------------------------------------------------------------------------
@@ -371,12 +371,12 @@ def test_a_policy_saved_after_three_steps_makes_the_same_next_three(make_model, 
 def test_rows_without_an_advantage_are_not_computed_and_change_no_gradient(make_model, make_rows):
     rows = [dataclasses.replace(row, advantage=0.0) if at % 3 else row for at, row in enumerate(make_rows(9))]
     batch = collate(rows)
-    assert batch.pulled().tokens.shape[0] == 3
+    assert batch.with_advantage().tokens.shape[0] == 3
     loss = dataclasses.replace(LOSS, beta=0.0)
     whole, whole_gradients = gradients_of(make_model(), batch, loss, WHOLE)
-    pulled, pulled_gradients = gradients_of(make_model(), batch.pulled(), loss, WHOLE)
-    assert pulled == pytest.approx(whole, abs=1e-7)
-    assert_same_gradients(pulled_gradients, whole_gradients)
+    with_advantage, gradients_with_advantage = gradients_of(make_model(), batch.with_advantage(), loss, WHOLE)
+    assert with_advantage == pytest.approx(whole, abs=1e-7)
+    assert_same_gradients(gradients_with_advantage, whole_gradients)
 
 
 def test_with_a_kl_term_every_row_is_computed(make_model, make_rows):
@@ -389,7 +389,7 @@ def test_with_a_kl_term_every_row_is_computed(make_model, make_rows):
 
 def test_masked_rows_pull_on_nothing_and_the_others_keep_their_weights(make_model, make_rows):
     model, rows = make_model(), make_rows(6, seed=2)
-    loss = PolicyLoss(old="sampler", clip_low=1.0, clip_high=1e6, sequence_mask=1.3)
+    loss = PolicyLoss(old_logprobs="sampler", clip_low=1.0, clip_high=1e6, sequence_mask=1.3)
     expected, masked, count = 0.0, 0, sum(sum(row.trained) for row in rows)
     for row in rows:
         logits = model(torch.tensor([row.tokens])).logits[0].log_softmax(dim=-1)

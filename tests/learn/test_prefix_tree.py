@@ -136,7 +136,7 @@ def relative_error(ours, theirs) -> float:
     return float(difference / sum(b.square().sum() for b in theirs).sqrt())
 
 
-LOSS = PolicyLoss(old="sampler", clip_low=0.2, clip_high=0.28)
+LOSS = PolicyLoss(old_logprobs="sampler", clip_low=0.2, clip_high=0.28)
 
 
 def compare(model, draw: random.Random, budget: int, tolerance: float) -> None:

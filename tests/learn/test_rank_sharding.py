@@ -10,7 +10,7 @@ import torch
 from sleuth.learn.batch import Row, collate
 from sleuth.learn.dpo import PAIR
 from sleuth.learn.prefix_tree import pack, prefix_tree
-from sleuth.learn.rank_sharding import deal, stretches
+from sleuth.learn.rank_sharding import shard_packs, shard_rows
 from sleuth.ranks import Ranks
 
 
@@ -25,7 +25,7 @@ def computed(batch, rows) -> int:
 @pytest.mark.parametrize("world", [2, 3, 8])
 def test_every_row_is_dealt_once_with_the_weight_it_had(make_rows, world):
     batch = collate(make_rows(9), normalise="sequence")
-    dealt = [deal(batch, 40, Ranks(rank=rank, world=world)) for rank in range(world)]
+    dealt = [shard_packs(batch, 40, Ranks(rank=rank, world=world)) for rank in range(world)]
     weights = [part.rows.weights[part.rows.weights > 0].sort().values for parts in dealt for part in parts]
     assert torch.equal(torch.cat(weights).sort().values, batch.weights[batch.weights > 0].sort().values)
     assert sum(len(part.members) for parts in dealt for part in parts) == 9
@@ -34,12 +34,12 @@ def test_every_row_is_dealt_once_with_the_weight_it_had(make_rows, world):
 @pytest.mark.parametrize("world", [2, 3, 8])
 def test_every_rank_makes_as_many_passes_as_the_others(make_rows, world):
     batch = collate(make_rows(9))
-    assert len({len(deal(batch, 20, Ranks(rank=rank, world=world))) for rank in range(world)}) == 1
+    assert len({len(shard_packs(batch, 20, Ranks(rank=rank, world=world))) for rank in range(world)}) == 1
 
 
 def test_who_has_no_row_left_passes_a_filler_that_weighs_nothing():
     batch = collate([row(1, 2, 3, 4)])
-    mine, *others = [deal(batch, 40, Ranks(rank=rank, world=3)) for rank in range(3)]
+    mine, *others = [shard_packs(batch, 40, Ranks(rank=rank, world=3)) for rank in range(3)]
     assert [part.members for part in mine] == [(0,)]
     for [part] in others:
         assert part.members == ()
@@ -50,14 +50,14 @@ def test_who_has_no_row_left_passes_a_filler_that_weighs_nothing():
 
 def test_a_world_of_one_packs_as_ever(make_rows):
     batch = collate(make_rows(9))
-    assert [part.members for part in deal(batch, 40, Ranks())] == [part.members for part in pack(batch, 40)]
+    assert [part.members for part in shard_packs(batch, 40, Ranks())] == [part.members for part in pack(batch, 40)]
 
 
 def test_rows_that_begin_alike_stay_together():
     """By hand: two families of 6 + 2 x 2 = 10 distinct tokens. Cut between them each rank computes 10; cut within
     them, one family's beginning would be computed twice."""
     batch = collate([row(1, 1, 1, 1, 1, 1, n, n) for n in (4, 5)] + [row(2, 2, 2, 2, 2, 2, n, n) for n in (4, 5)])
-    shares = stretches(batch, 2)
+    shares = shard_rows(batch, 2)
     assert [sorted(share) for share in shares] == [[0, 1], [2, 3]]
     assert [computed(batch, share) for share in shares] == [10, 10]
 
@@ -65,7 +65,7 @@ def test_rows_that_begin_alike_stay_together():
 def test_no_other_cut_of_the_order_leaves_less_to_the_rank_that_computes_most(make_rows):
     for seed in range(20):
         batch = collate(make_rows(9, seed))
-        shares = stretches(batch, 2)
+        shares = shard_rows(batch, 2)
         order = [row for share in shares for row in share]
         cuts = [(order[:at], order[at:]) for at in range(len(order) + 1)]
         best = min(max(computed(batch, a), computed(batch, b)) for a, b in cuts)
@@ -75,10 +75,12 @@ def test_no_other_cut_of_the_order_leaves_less_to_the_rank_that_computes_most(ma
 def test_pairs_are_never_parted(make_rows):
     batch = collate(make_rows(10), normalise="sequence")
     for world in (2, 3):
-        for share in stretches(batch, world, together=PAIR):
+        for share in shard_rows(batch, world, together=PAIR):
             assert all(b == a + 1 for a, b in zip(share[::2], share[1::2], strict=True))
         parts = [
-            part for rank in range(world) for part in deal(batch, 40, Ranks(rank=rank, world=world), together=PAIR)
+            part
+            for rank in range(world)
+            for part in shard_packs(batch, 40, Ranks(rank=rank, world=world), together=PAIR)
         ]
         assert all(len(part.rows.tokens) % PAIR == 0 for part in parts)
 

@@ -10,7 +10,7 @@ from padded import group_rows
 
 from sleuth.learn.batch import Row, collate
 from sleuth.learn.prefix_tree import prefix_tree
-from sleuth.learn.subtree_chunks import Limb, limbs
+from sleuth.learn.subtree_chunks import SubtreeChunk, subtree_chunks
 
 
 def tree_of(*rows: tuple[int, ...]):
@@ -24,7 +24,7 @@ def siblings(prompt: int, answers: int, length: int):
 
 
 def cut(tree, budget: int) -> list[tuple[int, int, int]]:
-    return [(limb.first, limb.stop, limb.end) for limb in limbs(tree.ends, budget)]
+    return [(chunk.first, chunk.stop, chunk.end) for chunk in subtree_chunks(tree.ends, budget)]
 
 
 def test_a_tree_within_the_budget_is_one_limb():
@@ -48,22 +48,22 @@ def test_trunks_grow_out_of_trunks():
 def test_limbs_hold_each_token_once_and_no_path_of_them_is_over_the_budget(draw, budget):
     rows = group_rows(draw, groups=draw.randint(1, 3), siblings=draw.randint(1, 5), longest=draw.randint(1, 16))
     tree = prefix_tree(collate(rows))
-    path: list[Limb] = []
+    path: list[SubtreeChunk] = []
     at = 0
-    for limb in limbs(tree.ends, budget):
-        assert (limb.first, limb.first < limb.stop <= limb.end) == (at, True)
-        at = limb.stop
-        while path and path[-1].end <= limb.first:
+    for chunk in subtree_chunks(tree.ends, budget):
+        assert (chunk.first, chunk.first < chunk.stop <= chunk.end) == (at, True)
+        at = chunk.stop
+        while path and path[-1].end <= chunk.first:
             path.pop()
         above = sum(trunk.stop - trunk.first for trunk in path)
-        roots = [token for token in range(limb.first, limb.stop) if tree.parents[token] < limb.first]
+        roots = [token for token in range(chunk.first, chunk.stop) if tree.parents[token] < chunk.first]
         assert {int(tree.parents[root]) for root in roots} == {path[-1].stop - 1 if path else -1}
-        assert int(tree.positions[limb.first]) == above
-        is_one_path = len(roots) == 1 and int(tree.positions[limb.stop - 1]) - above == limb.stop - limb.first - 1
-        assert above + limb.stop - limb.first <= budget or is_one_path
-        if limb.stop < limb.end:
+        assert int(tree.positions[chunk.first]) == above
+        is_one_path = len(roots) == 1 and int(tree.positions[chunk.stop - 1]) - above == chunk.stop - chunk.first - 1
+        assert above + chunk.stop - chunk.first <= budget or is_one_path
+        if chunk.stop < chunk.end:
             assert is_one_path
-            path.append(limb)
+            path.append(chunk)
     assert at == len(tree)
 
 
@@ -72,5 +72,5 @@ def test_a_tree_that_branches_at_each_of_its_tokens_is_no_trouble(budget):
     """A comb: row n leaves the first n tokens of the longest."""
     count = 1_500
     ends = torch.tensor([2 * count - tooth for tooth in range(count)] + [count + 1 + tooth for tooth in range(count)])
-    parts = list(limbs(ends, budget))
+    parts = list(subtree_chunks(ends, budget))
     assert sum(part.stop - part.first for part in parts) == 2 * count

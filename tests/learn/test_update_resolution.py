@@ -9,7 +9,7 @@ from torch import nn
 from sleuth.learn.masters import MasterWeights
 from sleuth.learn.optim import Optimisation
 from sleuth.learn.policy import Policy
-from sleuth.learn.update_resolution import Reach, half_spacing, path_length, step_distance
+from sleuth.learn.update_resolution import UpdateResolution, half_spacing, path_length, step_distance
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
@@ -31,11 +31,11 @@ def test_a_rate_of_1e_7_moves_a_thousandth_of_weights_of_a_usual_size() -> None:
     model = nn.Linear(1000, 1000, bias=False)
     with torch.no_grad():
         model.weight.normal_(0, 0.03, generator=torch.Generator().manual_seed(1))
-    reach = Reach(model.bfloat16())
-    assert reach.share(1e-7) == pytest.approx(0.0009, abs=0.0003)  # as simulated for the published runs
-    assert reach.share(1e-6) == pytest.approx(0.013, abs=0.002)
-    assert reach.share(reach.distance(0.01)) == pytest.approx(0.01, abs=0.005)
-    assert Reach(model.float()).share(1e-7) == 1
+    resolution = UpdateResolution(model.bfloat16())
+    assert resolution.share(1e-7) == pytest.approx(0.0009, abs=0.0003)  # as simulated for the published runs
+    assert resolution.share(1e-6) == pytest.approx(0.013, abs=0.002)
+    assert resolution.share(resolution.distance(0.01)) == pytest.approx(0.01, abs=0.005)
+    assert UpdateResolution(model.float()).share(1e-7) == 1
 
 
 def test_how_far_steps_go_is_the_sum_of_their_rates() -> None:

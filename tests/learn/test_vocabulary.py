@@ -6,7 +6,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sleuth.learn import vocabulary
-from sleuth.learn.vocabulary import chosen_logprobs, pulled_logprobs
+from sleuth.learn.vocabulary import chosen_logprobs, logprobs_with_grad
 
 
 def drawn(rows: int = 23, words: int = 40, bias: bool = False, dtype: torch.dtype = torch.float64):
@@ -47,12 +47,12 @@ def test_a_loss_that_is_told_chunk_by_chunk_has_the_value_and_gradients_of_the_w
     head, hidden, targets = drawn(bias=bias)
     weights = torch.randn(len(targets), dtype=torch.float64)
 
-    def pull(part, values):
+    def logprob_grad(part, values):
         return (weights[part] * values.square()).sum(), 2 * weights[part] * values
 
     distribution = (head(hidden) / temperature).log_softmax(dim=-1)
     plain = distribution[torch.arange(len(targets)), targets]
-    share, logprobs, entropy = pulled_logprobs(head, hidden, targets, temperature, pull)
+    share, logprobs, entropy = logprobs_with_grad(head, hidden, targets, temperature, logprob_grad)
     torch.testing.assert_close(share, (weights * plain.square()).sum(), rtol=0, atol=1e-12)
     torch.testing.assert_close(logprobs, plain.detach(), rtol=0, atol=1e-12)
     torch.testing.assert_close(entropy, -(distribution.exp() * distribution).sum(-1).detach(), rtol=0, atol=1e-12)
@@ -94,7 +94,7 @@ def test_the_logits_of_a_large_vocabulary_never_exist_at_once():
         logprobs.sum().backward()
     assert forward.elements * 2 * 16 <= rows * words
     with LargestResult() as both:
-        share, *_ = pulled_logprobs(head, hidden, targets, 1.0, lambda part, values: (values.sum(), values))
+        share, *_ = logprobs_with_grad(head, hidden, targets, 1.0, lambda part, values: (values.sum(), values))
         share.backward()
     assert both.elements * 2 * 16 <= rows * words
 

@@ -22,7 +22,7 @@ model = "models/tiny-base"
 [[stage]]
 kind = "evaluate"
 name = "base"
-also_forced = true
+forced_search_arm = true
 data = { questions = "q.jsonl" }
 
 [[stage]]
@@ -52,7 +52,7 @@ def row(rollout: float, update: float, signal: float | None, tokens: float = 10.
     return {
         "seconds_rollout": rollout,
         "seconds_update": update,
-        "signal_fraction": signal,
+        "nonzero_advantage_fraction": signal,
         "response_tokens_mean": tokens,
     }
 

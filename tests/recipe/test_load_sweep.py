@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from sleuth.recipe import load_recipe
-from sleuth.recipe.sweep import begun_alike, load_arms, own_steps
+from sleuth.recipe.sweep import begun_alike, load_sweep, own_steps
 from sleuth.types import SleuthError
 
 TINY = Path(__file__).parents[2] / "recipes" / "tiny"
-ARMS = TINY / "thinking_arms.toml"
+ARMS = TINY / "thinking_sweep.toml"
 HEAD = f"""
 name = "two"
 model = "m"
@@ -27,7 +27,7 @@ stages = ["{TINY}/thinking_gain.toml:thoughts_after"]
 
 def message(file: Path, *overrides: str) -> str:
     with pytest.raises(SleuthError) as caught:
-        load_arms(file, overrides)
+        load_sweep(file, overrides)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -39,7 +39,7 @@ def written(folder: Path, text: str) -> Path:
 
 
 def test_an_arm_is_the_run_that_its_stages_are_in_their_own_recipes() -> None:
-    recipe, runs = load_arms(ARMS)
+    recipe, runs = load_sweep(ARMS)
     assert recipe.seeds == (0, 1, 2)
     assert [stage.name for stage in runs["improved_paid"].stage] == [
         "pretraining",
@@ -53,7 +53,7 @@ def test_an_arm_is_the_run_that_its_stages_are_in_their_own_recipes() -> None:
 
 
 def test_arms_share_what_is_told_alike_from_their_beginning_on_and_nothing_behind_a_difference() -> None:
-    _, runs = load_arms(ARMS)
+    _, runs = load_sweep(ARMS)
     assert begun_alike(runs["shown"], runs["paid"]) == 2
     assert begun_alike(runs["paid"], runs["improved_paid"]) == 1  # what they train behind it begins elsewhere
     assert begun_alike(runs["paid"], runs["paid_short"]) == 2
@@ -63,7 +63,7 @@ def test_arms_share_what_is_told_alike_from_their_beginning_on_and_nothing_behin
 
 
 def test_a_change_of_a_stage_is_made_in_every_arm_that_has_it() -> None:
-    _, runs = load_arms(ARMS, ["thinking.steps=40", "name=other", "gain.reward.0.clip=3.0"])
+    _, runs = load_sweep(ARMS, ["thinking.steps=40", "name=other", "gain.reward.0.clip=3.0"])
     assert {stage.steps for run in runs.values() for stage in run.stage if stage.name == "thinking"} == {40}
     clips = {
         name: stage.reward[0].clip
@@ -102,7 +102,7 @@ def test_what_is_wrong_is_told_with_the_file_and_the_arm(tmp_path: Path) -> None
 def test_a_recipe_and_a_file_of_arms_are_not_taken_for_each_other() -> None:
     gain = TINY / "thinking_gain.toml"
     assert message(gain) == f"{gain}: has no [[arm]]; a recipe without arms is for `sleuth train`"
-    with pytest.raises(SleuthError, match="has arms, which are several runs: train them with `sleuth arms"):
+    with pytest.raises(SleuthError, match="has arms, which are several runs: train them with `sleuth sweep"):
         load_recipe(ARMS)
 
 
@@ -113,7 +113,7 @@ def test_a_change_that_does_not_fit_is_told_in_the_words_it_was_made_in() -> Non
 
 
 def test_steps_that_an_earlier_arm_makes_are_not_made_again() -> None:
-    _, runs = load_arms(ARMS)
+    _, runs = load_sweep(ARMS)
     told = own_steps(runs)
     assert (told["untouched"], told["shown"], told["paid"], told["paid_short"]) == (250, 600, 300, 75)
     assert told["improved_paid"] == 300  # behind improved_shown

@@ -9,7 +9,7 @@ import pytest
 from told import RECIPES, told, value_at
 
 from sleuth.recipe import load_recipe
-from sleuth.recipe.sweep import load_arms
+from sleuth.recipe.sweep import load_sweep
 
 SLIME = "slime, examples/search-r1 and its write-up"
 SEARCH_R1 = "Search-R1, scripts v0.2 of arXiv:2503.09516"
@@ -162,7 +162,7 @@ def test_a_tiny_twin_trains_under_the_protocol_the_reward_and_the_loss_of_its_bi
 
 @pytest.mark.parametrize("file", sorted(RECIPES.rglob("*.toml")), ids=lambda file: str(file.relative_to(RECIPES)))
 def test_every_recipe_that_we_carry_can_be_read(file: Path) -> None:
-    if file.stem.endswith("_arms"):
-        assert load_arms(file)[1]
+    if file.stem.endswith("_sweep"):
+        assert load_sweep(file)[1]
     else:
         assert load_recipe(file).stage

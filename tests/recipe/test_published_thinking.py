@@ -68,7 +68,7 @@ TABLE: list[tuple[str, str, str, Any]] = [
     ("rlmt", CODE, "reward.0.judge.model", "Qwen/Qwen3-4B-Instruct-2507"),
     ("rlmt", CODE, "loss.advantage", "grpo"),
     ("rlmt", CODE, "loss.normalise", "sequence"),
-    ("rlmt", CODE, "loss.old", "learner"),
+    ("rlmt", CODE, "loss.old_logprobs", "learner"),
     ("rlmt", CODE, "loss.clip_low", 0.2),
     ("rlmt", CODE, "loss.clip_high", 0.2),
     ("rlmt", CODE, "loss.kl", "k3"),

@@ -40,6 +40,25 @@ def test_an_unknown_key_is_told_with_its_full_name_and_the_nearest(demo: Path, o
 
 
 @pytest.mark.parametrize(
+    ("override", "today"),
+    [
+        (
+            "stage.1.engine={ urls = ['http://a'], patience = 9.0 }",
+            "stage.1.engine.patience is now {}unavailable_timeout",
+        ),
+        ("stage.1.engine={ urls = ['http://a'], ahead = 1 }", "stage.1.engine.ahead is now {}max_policy_lag"),
+        ("stage.1.credit={ kind = 'search_gain', pays = 1.0 }", "stage.1.credit.pays is now {}bonus"),
+        ("stage.1.credit={ kind = 'search_gain', charges = 1.0 }", "stage.1.credit.charges is now {}penalty"),
+        ("stage.1.loss.old=learner", "stage.1.loss.old is now {}old_logprobs"),
+        ("stage.0.also_forced=true", "stage.0.also_forced is now {}forced_search_arm"),
+    ],
+)
+def test_a_key_of_before_is_refused_with_its_new_name(demo: Path, override: str, today: str) -> None:
+    way = today.partition(" ")[0].rpartition(".")[0] + "."
+    assert message(demo, override) == f"--set {override}: {today.format(way)}"
+
+
+@pytest.mark.parametrize(
     ("override", "expected"),
     [
         ("stage.1.steps=fifty", 'stage.1.steps = "fifty": should be a valid integer'),
@@ -136,13 +155,13 @@ def test_servers_and_an_index_are_not_both_the_source_of_passages(demo: Path, wr
 def test_a_forced_search_without_searches_is_refused(demo: Path) -> None:
     text = message(demo, "stage.1.env.forced_search=true", "stage.1.env.searches=0")
     assert "stage.1.env.forced_search = true needs searches" in text
-    text = message(demo, "stage.0.also_forced=true", "stage.1.env.searches=0")
-    assert "stage.0.also_forced = true needs an env with searches" in text
+    text = message(demo, "stage.0.forced_search_arm=true", "stage.1.env.searches=0")
+    assert "stage.0.forced_search_arm = true needs an env with searches" in text
 
 
 def test_the_file_of_a_forced_evaluation_is_no_other_stages(demo: Path) -> None:
-    text = message(demo, "stage.0.also_forced=true", "stage.0.name=base", "stage.1.name=base_forced")
-    assert "stage.1.name = 'base_forced' is where stage.0.also_forced writes" in text
+    text = message(demo, "stage.0.forced_search_arm=true", "stage.0.name=base", "stage.1.name=base_forced")
+    assert "stage.1.name = 'base_forced' is where stage.0.forced_search_arm writes" in text
 
 
 @pytest.mark.parametrize("key", ["top_p", "top_k", "min_p"])
@@ -263,9 +282,9 @@ def refiner(demo: Path, write: Write) -> Path:
             'calls = "per_answer" has no effect on kind = "lexical"',
         ),
         ("stage.1.reward=[{kind='rubric', dropout=1.0}]", "stage.1.reward.0.dropout = 1.0: should be less than 1"),
-        ("stage.0.also_forced=true", "stage.0.also_forced = true needs an env with searches"),
+        ("stage.0.forced_search_arm=true", "stage.0.forced_search_arm = true needs an env with searches"),
         (
-            'stage.1.credit={kind="search_gain", charges=0.1}',
+            'stage.1.credit={kind="search_gain", penalty=0.1}',
             'credit.kind = "search_gain" has nothing to pay where env.kind = "refine"; set "citation_gain"',
         ),
     ],

@@ -21,9 +21,9 @@ HEALTHY = {
     "copied": 0.2,
     "gain": 0.3,
     "swapped_gain": -0.2,
-    "signal_fraction": 0.6,
+    "nonzero_advantage_fraction": 0.6,
     "missing_fraction": 0.0,
-    "mismatch_kl": 1e-7,
+    "sampler_learner_kl": 1e-7,
     "changed_weights_fraction": 0.9,
     "loss": 0.1,
 }
@@ -40,11 +40,11 @@ DISEASED = {
     "entropy_collapse": {"entropy": 0.01},
     "length_runaway": {"response_tokens_mean": 100.0},
     "tool_abandonment": {"searched": 0.05},
-    "no_signal": {"signal_fraction": 0.0},
+    "no_signal": {"nonzero_advantage_fraction": 0.0},
     "judge_divergence": {"watch_agreement": 0.7},
     "gamed_reward": {"tricks_won": ["filler"], "honest_paid": 0.9},
     "hollow_thoughts": {"empty_thoughts": 0.9},
-    "mismatch": {"mismatch_kl": 0.3},
+    "mismatch": {"sampler_learner_kl": 0.3},
     "tiny_updates": {"changed_weights_fraction": 0.001},
     "not_finite": {"not_finite": "the loss of update 20 is nan"},
 }
@@ -56,8 +56,8 @@ def test_a_healthy_run_raises_no_alarm() -> None:
 
 
 def test_what_older_weights_wrote_is_another_policys_and_no_alarm() -> None:
-    assert diagnose(rows(mismatch_kl=0.3, off_policy_fraction=1.0)) == {}
-    assert set(diagnose(rows(mismatch_kl=0.3, off_policy_fraction=0.0))) == {"mismatch"}
+    assert diagnose(rows(sampler_learner_kl=0.3, off_policy_fraction=1.0)) == {}
+    assert set(diagnose(rows(sampler_learner_kl=0.3, off_policy_fraction=0.0))) == {"mismatch"}
 
 
 @pytest.mark.parametrize("name", DISEASES)
@@ -74,7 +74,7 @@ def test_a_figure_that_is_not_there_raises_nothing() -> None:
 
 
 def test_an_alarm_that_was_raised_stays_quiet_for_a_while() -> None:
-    run = rows(90, signal_fraction=0.0)
+    run = rows(90, nonzero_advantage_fraction=0.0)
     first = next(at for at in range(len(run)) if diagnose(run[: at + 1]))
     run[first] |= {"alarms": ["no_signal"]}
     assert diagnose(run[: first + QUIET]) == {}
@@ -91,7 +91,7 @@ def test_an_alarm_that_was_raised_stays_quiet_for_a_while() -> None:
     ],
 )
 def test_where_there_is_no_signal_the_alarm_says_why(figures: dict[str, Any], why: str) -> None:
-    run = [HEALTHY] * 3 + [HEALTHY | figures | {"signal_fraction": 0.0}] * RECENT
+    run = [HEALTHY] * 3 + [HEALTHY | figures | {"nonzero_advantage_fraction": 0.0}] * RECENT
     assert why in diagnose(run)["no_signal"]
 
 

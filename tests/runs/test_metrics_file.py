@@ -60,3 +60,9 @@ def test_a_broken_line_in_the_middle_is_told_with_its_number(metrics: MetricsFil
     metrics.path.write_text('{"stage": "grpo", "step": 1}\n{"sta\n{"stage": "grpo", "step": 3}\n', encoding="utf-8")
     with pytest.raises(SleuthError, match=r"metrics\.jsonl:2: is no JSON object"):
         metrics.rows()
+
+
+def test_figures_of_older_runs_are_read_under_todays_names(metrics: MetricsFile) -> None:
+    metrics.append("grpo", 1, {"signal_fraction": 0.5, "mismatch_kl": 1e-8, "kl": 0.1})
+    figures = {"nonzero_advantage_fraction": 0.5, "sampler_learner_kl": 1e-8, "kl": 0.1}
+    assert metrics.rows() == [{"stage": "grpo", "step": 1} | figures]

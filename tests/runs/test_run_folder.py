@@ -50,6 +50,18 @@ def test_the_same_recipe_continues_the_run_and_the_manifest_says_so(tmp_path: Pa
     assert len(manifest["continued"]) == 1
 
 
+def test_a_run_of_before_goes_on_though_its_recipe_has_older_keys(tmp_path: Path, recipes: Recipes) -> None:
+    recipe = recipes("stage.0.loss.old_logprobs=learner", 'stage.0.credit={kind="search_gain", penalty=0.5}')
+    RunFolder.open(tmp_path / "run", recipe).close()
+    file = tmp_path / "run/recipe.toml"
+    before = file.read_text().replace("old_logprobs =", "old =").replace("penalty =", "charges =")
+    assert "old = " in before
+    assert "charges = " in before
+    file.write_text(before)
+    with RunFolder.open(tmp_path / "run", recipe) as run:
+        assert load_recipe(run.path / "recipe.toml") == recipe
+
+
 def test_stop_after_may_change_and_the_resolved_recipe_follows(tmp_path: Path, recipes: Recipes) -> None:
     RunFolder.open(tmp_path / "run", recipes("stage.0.stop_after=3")).close()
     RunFolder.open(tmp_path / "run", recipes("stage.0.stop_after=9")).close()

@@ -119,7 +119,7 @@ def test_a_failure_at_the_last_step_is_said_too(tmp_path: Path, made: Made) -> N
 def test_a_tracker_that_hangs_slows_neither_the_steps_nor_the_end(
     tmp_path: Path, made: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trackers, "PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(trackers, "FINISH_SECONDS", 0.05)
     said: list[str] = []
     begun = time.monotonic()
     with open_trackers(["hanging"], tmp_path, "demo", CONFIG, said.append) as opened:

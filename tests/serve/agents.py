@@ -121,8 +121,8 @@ def refiner(answer: Callable[[str, Sampling], str], *, ask_with: AskWith = "ques
     )
 
 
-def app_of(served: Agent, *, seats: int = 8, **limits: float) -> FastAPI:
-    return chat_app(served, conversation_limits(**limits), seats=seats, hosts=LOOPBACK)
+def app_of(served: Agent, *, conversations: int = 8, **limits: float) -> FastAPI:
+    return chat_app(served, conversation_limits(**limits), conversations=conversations, hosts=LOOPBACK)
 
 
 @contextmanager

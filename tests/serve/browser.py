@@ -27,7 +27,7 @@ os.dup2(int(commands), 3)
 os.dup2(int(answers), 4)
 os.execv(command[0], command)
 """  # the browser reads from 3 and writes to 4
-PATIENCE = 30.0  # seconds
+TIMEOUT = 30.0  # seconds
 
 
 class Browser:
@@ -76,7 +76,7 @@ class Browser:
         if self._session is not None:
             message["sessionId"] = self._session
         os.write(self._commands, json.dumps(message).encode() + b"\0")
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while (answer := self._next(deadline)).get("id") != self._number:
             self._note(answer)
         if "error" in answer:
@@ -102,7 +102,7 @@ class Browser:
 
     def wait(self, condition: str) -> None:
         """Until an expression is true."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while not self.value(condition):
             assert time.monotonic() < deadline, f"never: {condition}"
             time.sleep(0.02)

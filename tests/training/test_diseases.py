@@ -13,7 +13,7 @@ import torch
 from sleuth.engines.local.engine import LocalEngine
 from sleuth.runs.alarms import DISEASES, RECENT
 from sleuth.training import batching
-from sleuth.training.grpo import Learner
+from sleuth.training.grpo import GRPOTrainer
 from sleuth.types import SleuthError
 
 pytestmark = pytest.mark.slow
@@ -35,34 +35,34 @@ def raised(folder: Path) -> set[str]:
     return {name for row in rows for name in row.get("alarms", ())}
 
 
-def falls_ill(monkeypatch: pytest.MonkeyPatch, disease: Callable[[Learner], None]) -> None:
+def falls_ill(monkeypatch: pytest.MonkeyPatch, disease: Callable[[GRPOTrainer], None]) -> None:
     """Once the run has been healthy for long enough to know what healthy is."""
-    step = Learner.step
+    step = GRPOTrainer.step
 
-    def sick(self: Learner, number: int) -> dict[str, Any]:
+    def sick(self: GRPOTrainer, number: int) -> dict[str, Any]:
         if number == HEALTHY + 1:
             disease(self)
             self.engine.publish(number)
         return step(self, number)
 
-    monkeypatch.setattr(Learner, "step", sick)
+    monkeypatch.setattr(GRPOTrainer, "step", sick)
 
 
 @torch.no_grad()
-def forget_how_to_write(learner: Learner) -> None:
-    for weight in learner.model.parameters():
+def forget_how_to_write(trainer: GRPOTrainer) -> None:
+    for weight in trainer.model.parameters():
         weight.add_(torch.randn(weight.shape, generator=torch.Generator().manual_seed(0)) * weight.std())
 
 
 @torch.no_grad()
-def be_sure_of_everything(learner: Learner) -> None:
-    learner.model.get_decoder().norm.weight.mul_(30)
+def be_sure_of_everything(trainer: GRPOTrainer) -> None:
+    trainer.model.get_decoder().norm.weight.mul_(30)
 
 
 @torch.no_grad()
-def never_search(learner: Learner) -> None:
-    (tag,) = learner.tokenizer.encode(learner.setting.dialect.search.open, add_special_tokens=False)
-    learner.model.get_input_embeddings().weight[tag].mul_(-3)  # tied: what was likely is what is least likely now
+def never_search(trainer: GRPOTrainer) -> None:
+    (tag,) = trainer.tokenizer.encode(trainer.setting.dialect.search.open, add_special_tokens=False)
+    trainer.model.get_input_embeddings().weight[tag].mul_(-3)  # tied: what was likely is what is least likely now
 
 
 def test_a_policy_that_forgets_how_to_write(
@@ -114,15 +114,15 @@ def test_updates_too_small_for_the_weights_that_are_stored(run: Run, recipe_file
 def test_weights_that_are_no_numbers(
     run: Run, recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    update = Learner._update
+    update = GRPOTrainer._update
 
     @torch.no_grad()
-    def broken(self: Learner, *played: Any) -> dict[str, Any]:
+    def broken(self: GRPOTrainer, *played: Any) -> dict[str, Any]:
         if batching.teaches(played[1], self.stage):
             next(self.model.parameters())[0] = float("nan")  # a bit that flipped
         return update(self, *played)
 
-    monkeypatch.setattr(Learner, "_update", broken)
+    monkeypatch.setattr(GRPOTrainer, "_update", broken)
     with pytest.raises(SleuthError, match=r"stopped at step \d by not_finite"):
         run(recipe_file, tmp_path / "run", *LONG)
     assert raised(tmp_path / "run") == {"not_finite"}

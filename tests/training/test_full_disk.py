@@ -20,7 +20,7 @@ from sleuth.runs.checkpoints import load_state, save_checkpoint
 from sleuth.runs.disk import is_full
 from sleuth.runs.metrics import MetricsFile
 from sleuth.runs.rollouts import read_rollouts, write_rollouts
-from sleuth.training.grpo import Learner
+from sleuth.training.grpo import GRPOTrainer
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs tmpfs")
 ROOT = Path(__file__).parents[2]
@@ -91,16 +91,16 @@ def test_a_run_on_a_disk_that_is_full_for_two_steps_is_the_run_that_always_had_r
     run: Callable[..., Path], recipe_file: Path, tmp_path: Path, disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = run(recipe_file, tmp_path / "whole")
-    step, filler = Learner.step, Filler(disk)
+    step, filler = GRPOTrainer.step, Filler(disk)
 
-    def crowded(self: Learner, number: int) -> dict[str, Any]:
+    def crowded(self: GRPOTrainer, number: int) -> dict[str, Any]:
         if number == 2:
             filler.fill()
         elif number == 4:
             filler.empty()
         return step(self, number)
 
-    monkeypatch.setattr(Learner, "step", crowded)
+    monkeypatch.setattr(GRPOTrainer, "step", crowded)
     last = run(recipe_file, disk / "run")
     assert (last / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
     for number in range(1, 5):

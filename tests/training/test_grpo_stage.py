@@ -15,13 +15,13 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from sleuth.dialects import DIALECTS
-from sleuth.factories import Bench
+from sleuth.factories import JudgePool
 from sleuth.recipe import GrpoRecipe, load_recipe
 from sleuth.runs.protocol import ProtocolCard
 from sleuth.runs.rollouts import read_advantages, read_rollouts
 from sleuth.runs.run_folder import RunFolder
-from sleuth.stage_context import StageRun
-from sleuth.training.grpo import Learner, shuffled_scores
+from sleuth.stage_context import StageContext
+from sleuth.training.grpo import GRPOTrainer, shuffled_scores
 from sleuth.types import Episode, Group, Passage, RetrievalFailed, Score, SleuthError, Task, Trajectory
 
 Run = Callable[..., Path]
@@ -73,7 +73,7 @@ def test_what_was_sampled_is_what_is_recorded_and_the_learner_agrees_with_the_en
                 assert (segment.logprobs is not None) is sampled
                 assert not sampled or segment.policy_version == 1
                 assert tokenizer.decode(segment.tokens).startswith(segment.text)
-    measured = [float(str(row["mismatch_kl"])) for row in metrics(tmp_path / "run") if row["loss"] is not None]
+    measured = [float(str(row["sampler_learner_kl"])) for row in metrics(tmp_path / "run") if row["loss"] is not None]
     assert measured
     assert max(map(abs, measured)) < 1e-9
     assert len(read_advantages(tmp_path / "run" / "rollouts" / "step-000002.parquet")) == 4
@@ -131,7 +131,9 @@ def test_another_seed_is_another_run(run: Run, recipe_file: Path, tmp_path: Path
 def test_groups_with_signal_move_the_weights(run: Run, recipe_file: Path, tmp_path: Path) -> None:
     run(recipe_file, tmp_path / "run")
     rows = metrics(tmp_path / "run")
-    moved = [float(str(row["changed_weights_fraction"])) for row in rows if float(str(row["signal_fraction"])) > 0]
+    moved = [
+        float(str(row["changed_weights_fraction"])) for row in rows if float(str(row["nonzero_advantage_fraction"])) > 0
+    ]
     assert moved
     assert min(moved) > 0.5
 
@@ -140,26 +142,26 @@ def test_groups_with_signal_move_the_weights(run: Run, recipe_file: Path, tmp_pa
 
 
 @contextmanager
-def learning(recipe_file: Path, folder: Path, *overrides: str) -> Iterator[Learner]:
+def learning(recipe_file: Path, folder: Path, *overrides: str) -> Iterator[GRPOTrainer]:
     """The learner of the recipe's `grpo` stage, before its first step."""
     recipe = load_recipe(recipe_file, overrides)
     stage = recipe.stage[1]
     assert isinstance(stage, GrpoRecipe)
     with RunFolder.open(folder, recipe) as place:
-        run = StageRun(recipe=recipe, index=1, folder=place, model=recipe.model)
-        with Bench(place.verdicts) as bench:
-            yield Learner(stage, run, None, bench)
+        run = StageContext(recipe=recipe, index=1, folder=place, model=recipe.model)
+        with JudgePool(place.verdicts) as judge_pool:
+            yield GRPOTrainer(stage, run, None, judge_pool)
 
 
-def learned(learner: Learner) -> list[torch.Tensor]:
+def learned(trainer: GRPOTrainer) -> list[torch.Tensor]:
     """Every weight, and every moment of the optimiser."""
     moments = [
         moment
-        for part in learner.policy.optimiser.parts.values()
+        for part in trainer.policy.optimiser.parts.values()
         for of_weight in part.state.values()
         for moment in of_weight.values()
     ]
-    return [*learner.model.state_dict().values(), *moments]
+    return [*trainer.model.state_dict().values(), *moments]
 
 
 class ByQuestion:
@@ -187,34 +189,34 @@ class Broken:
 def test_a_retriever_that_fails_stops_the_run_with_the_reason_and_never_scores_zero(
     recipe_file: Path, tmp_path: Path
 ) -> None:
-    with learning(recipe_file, tmp_path / "run", "stage.1.max_missing_fraction=0.0") as learner:
-        learner.setting = dataclasses.replace(learner.setting, retriever=Broken())
+    with learning(recipe_file, tmp_path / "run", "stage.1.max_missing_fraction=0.0") as trainer:
+        trainer.setting = dataclasses.replace(trainer.setting, retriever=Broken())
         with pytest.raises(SleuthError, match=r"\d+ of 32 scores are missing \(retriever failed\), more than max_miss"):
-            learner.step(1)
+            trainer.step(1)
 
 
 def test_groups_with_too_few_scores_are_not_blamed_on_the_share_that_may_be_missing(
     recipe_file: Path, tmp_path: Path
 ) -> None:
-    with learning(recipe_file, tmp_path / "run", "stage.1.max_missing_fraction=1.0") as learner:
-        learner.reward = Missing()
+    with learning(recipe_file, tmp_path / "run", "stage.1.max_missing_fraction=1.0") as trainer:
+        trainer.reward = Missing()
         expected = r"28 of 32 scores are missing \(judge asleep\), so that no group keeps the min_siblings = 2 scores"
         with pytest.raises(SleuthError, match=expected):
-            learner.step(1)
+            trainer.step(1)
 
 
 def test_a_step_without_signal_leaves_weights_momentum_and_schedule_alone(recipe_file: Path, tmp_path: Path) -> None:
-    with learning(recipe_file, tmp_path / "run") as learner:
-        learner.reward = ByQuestion(lambda task: 4)
-        assert learner.step(1)["changed_weights_fraction"] > 0.5
-        before = copy.deepcopy(learned(learner))
-        learner.reward = ByQuestion(lambda task: 8)
-        figures = learner.step(2)
-        after = learned(learner)
-    assert len(before) > len(list(learner.model.parameters()))
+    with learning(recipe_file, tmp_path / "run") as trainer:
+        trainer.reward = ByQuestion(lambda task: 4)
+        assert trainer.step(1)["changed_weights_fraction"] > 0.5
+        before = copy.deepcopy(learned(trainer))
+        trainer.reward = ByQuestion(lambda task: 8)
+        figures = trainer.step(2)
+        after = learned(trainer)
+    assert len(before) > len(list(trainer.model.parameters()))
     assert all(torch.equal(was, now) for was, now in zip(before, after, strict=True))
-    assert learner.policy.optimiser.steps == 1
-    assert (figures["reward_mean"], figures["signal_fraction"], figures["loss"]) == (1.0, 0.0, None)
+    assert trainer.policy.optimiser.steps == 1
+    assert (figures["reward_mean"], figures["nonzero_advantage_fraction"], figures["loss"]) == (1.0, 0.0, None)
     assert (figures["changed_weights_fraction"], figures["tokens_trained"]) == (0, 0)
     assert len(read_rollouts(tmp_path / "run" / "rollouts" / "step-000002.parquet")) == 4
 
@@ -236,11 +238,11 @@ def test_a_step_without_signal_is_said_on_the_console_and_in_the_log_and_has_its
 
 
 def test_a_penalty_still_pulls_where_no_score_does(recipe_file: Path, tmp_path: Path) -> None:
-    with learning(recipe_file, tmp_path / "run", "stage.1.loss.beta=0.1") as learner:
-        learner.reward = ByQuestion(lambda task: 4)
-        learner.step(1)
-        learner.reward = ByQuestion(lambda task: 8)
-        figures = learner.step(2)
+    with learning(recipe_file, tmp_path / "run", "stage.1.loss.beta=0.1") as trainer:
+        trainer.reward = ByQuestion(lambda task: 4)
+        trainer.step(1)
+        trainer.reward = ByQuestion(lambda task: 8)
+        figures = trainer.step(2)
     assert figures["loss"] is not None
     assert figures["changed_weights_fraction"] > 0
 
@@ -249,17 +251,17 @@ def test_groups_without_signal_make_room_and_stay_on_record_as_they_were_played(
     recipe_file: Path, tmp_path: Path
 ) -> None:
     overrides = ("stage.1.replace_no_signal=2", "stage.1.prompts_per_step=2")
-    with learning(recipe_file, tmp_path / "run", *overrides) as learner:
-        asked = [task.id for task in learner.order.peek(5)]
+    with learning(recipe_file, tmp_path / "run", *overrides) as trainer:
+        asked = [task.id for task in trainer.order.peek(5)]
         useful = {asked[1], asked[3]}  # of the first two, one is replaced by the third, that one by the fourth
-        learner.reward = ByQuestion(lambda task: 4 if task.id in useful else 0)
-        figures = learner.step(1)
+        trainer.reward = ByQuestion(lambda task: 4 if task.id in useful else 0)
+        figures = trainer.step(1)
     file = tmp_path / "run" / "rollouts" / "step-000001.parquet"
     groups, advantages = read_rollouts(file), read_advantages(file)
     assert [group.task.id for group in groups] == asked[:4]
     assert [set(of_group) for of_group in advantages] == [{None}, {1.0, -1.0}, {None}, {1.0, -1.0}]
     assert all(len(group.scores) == 8 for group in groups)
-    assert (figures["replaced_groups"], figures["dropped_groups"], figures["signal_fraction"]) == (2, 0, 0.5)
+    assert (figures["replaced_groups"], figures["dropped_groups"], figures["nonzero_advantage_fraction"]) == (2, 0, 0.5)
     assert figures["reward_mean"] == 0.25
     trained = [e.trajectory for group in groups if group.task.id in useful for e in group.episodes]
     written = sum(len(s.tokens) for trajectory in trained for s in trajectory.segments if s.author == "policy")
@@ -270,16 +272,16 @@ def test_groups_without_signal_make_room_and_stay_on_record_as_they_were_played(
 def test_a_share_of_clipped_tokens_is_claimed_only_where_a_bound_could_have_acted(
     recipe_file: Path, tmp_path: Path, old: str, share: float | None
 ) -> None:
-    with learning(recipe_file, tmp_path / "run", f"stage.1.loss.old={old}") as learner:
-        learner.reward = ByQuestion(lambda task: 4)
-        figures = learner.step(1)
+    with learning(recipe_file, tmp_path / "run", f"stage.1.loss.old_logprobs={old}") as trainer:
+        trainer.reward = ByQuestion(lambda task: 4)
+        figures = trainer.step(1)
     assert (figures["clip_fraction"], figures["old_logprobs"]) == (share, old)
 
 
 def test_the_base_is_asked_a_second_time_with_its_first_search_opened_for_it(
     run: Run, recipe_file: Path, tmp_path: Path
 ) -> None:
-    run(recipe_file, tmp_path / "run", "stage.1.stop_after=1", "stage.0.also_forced=true")
+    run(recipe_file, tmp_path / "run", "stage.1.stop_after=1", "stage.0.forced_search_arm=true")
     names = sorted(file.stem for file in (tmp_path / "run" / "eval").iterdir())
     assert names == ["base", "base_forced", "trained"]
     for record in records(tmp_path / "run", "base_forced"):
@@ -333,7 +335,7 @@ def test_a_scorer_that_the_prompt_does_not_fit_is_named_before_the_first_step(
     recipe_file: Path, tmp_path: Path
 ) -> None:
     for scorer, said in (("verl", 0), ("search_r1", 1)):
-        with learning(recipe_file, tmp_path / scorer, f"stage.1.reward.0.scorer={scorer}") as learner:
-            lines = [line for line in learner.opening() if line.startswith("the scorer ")]
+        with learning(recipe_file, tmp_path / scorer, f"stage.1.reward.0.scorer={scorer}") as trainer:
+            lines = [line for line in trainer.opening() if line.startswith("the scorer ")]
         assert len(lines) == said
     assert lines[0].startswith("the scorer search_r1 would pay a well-formed right answer 0, not 1")

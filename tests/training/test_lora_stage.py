@@ -32,7 +32,7 @@ def test_the_checkpoint_is_a_whole_model_and_the_policy_that_was_sampled_is_the_
     assert all(name.endswith("_proj.weight") for name in moved)
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert any(row["loss"] for row in rows)
-    assert all(row["mismatch_kl"] < 1e-8 for row in rows if row["loss"])
+    assert all(row["sampler_learner_kl"] < 1e-8 for row in rows if row["loss"])
     assert (tmp_path / "run" / "eval" / "trained.json").exists(), "the next stage begins with it"
 
 

@@ -16,8 +16,8 @@ ELSEWHERE = {"setting", "advantage", "std_floor", "normalise", "constant"}
 @pytest.mark.parametrize(
     "keys",
     [
-        {"policy_loss": "cispo", "old": "sampler", "ratio": "sequence", "clip_low": 0.9, "clip_high": 3.0},
-        {"kl": "k2", "beta": 0.5, "tis_cap": 2.0, "old": "learner"},
+        {"policy_loss": "cispo", "old_logprobs": "sampler", "ratio": "sequence", "clip_low": 0.9, "clip_high": 3.0},
+        {"kl": "k2", "beta": 0.5, "tis_cap": 2.0, "old_logprobs": "learner"},
         *({"setting": name} | ({"constant": 9} if name == "dr_grpo" else {}) for name in NAMED_LOSSES),
     ],
 )

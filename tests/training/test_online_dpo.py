@@ -92,8 +92,8 @@ def test_a_pool_holds_the_policys_own_and_the_original_and_the_best_is_preferred
         assert {episode.trajectory.segments[0].text for episode in group.episodes} == {group.task.question}
         assert group.episodes[-1].trajectory.segments[-1].text == group.task.reference
         pairs += len({score.value for score in group.scores}) > 1
-    assert row["signal_fraction"] == pairs / len(groups)
-    assert row["signal_fraction"] + row["ties"] + row["dropped"] == pytest.approx(1)
+    assert row["nonzero_advantage_fraction"] == pairs / len(groups)
+    assert row["nonzero_advantage_fraction"] + row["ties"] + row["dropped"] == pytest.approx(1)
     assert row["judged_by"] == "ending, round_robin, orders=both"
     assert {"margin", "accuracy", "chosen_gain", "rejected_gain", "chosen_over_original"} <= row.keys()
 

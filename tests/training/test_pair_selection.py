@@ -89,7 +89,7 @@ def test_the_figures_of_a_step_by_hand():
     choices = [choose(group, ()) for group in groups]
     figures = pool_figures(groups, choices)
     assert figures["reward_mean"] == pytest.approx((1.0 + 0.0 + 0.25 + 0.25 + 0.5 + 0.5) / 6)
-    assert (figures["signal_fraction"], figures["ties"], figures["dropped"]) == (0.5, 0.25, 0.25)
+    assert (figures["nonzero_advantage_fraction"], figures["ties"], figures["dropped"]) == (0.5, 0.25, 0.25)
     assert figures["missing_fraction"] == pytest.approx(2 / 12)
     assert figures["chosen_over_original"] == pytest.approx((1.0 + 0.5) / 2)
     assert figures["rollouts_over_original"] == pytest.approx((1 + 0 + 0 + 0 + 0.5 + 0.5) / 6)

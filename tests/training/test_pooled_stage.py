@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from emulated_server import Speaking, speaking
+from emulated_server import EmulatedServer, emulated_server
 
 from sleuth.factories import load_model
 from sleuth.runs.rollouts import read_rollouts
@@ -20,17 +20,17 @@ BASE = Path(__file__).parents[2] / "models" / "tiny-base"
 
 
 @pytest.fixture
-def pair() -> Iterator[list[Speaking]]:
+def pair() -> Iterator[list[EmulatedServer]]:
     """A vLLM and an SGLang of the tiny base model."""
     (model, tokenizer), (other, _) = (load_model(str(BASE), dtype="float32", device="cpu") for _ in range(2))
     with (
-        speaking("vllm", model, tokenizer, context=512) as one,
-        speaking("sglang", other, tokenizer, context=512) as two,
+        emulated_server("vllm", model, tokenizer, context=512) as one,
+        emulated_server("sglang", other, tokenizer, context=512) as two,
     ):
         yield [one, two]
 
 
-def through(pair: list[Speaking], **more: object) -> str:
+def through(pair: list[EmulatedServer], **more: object) -> str:
     """The override that sends a stage to these servers."""
     table = {"urls": [server.url for server in pair], **more}
     inner = ", ".join(f"{key} = {json.dumps(value)}" for key, value in table.items())
@@ -42,13 +42,13 @@ def rows(folder: Path) -> list[dict[str, float]]:
 
 
 def test_a_pool_of_both_servers_trains_as_the_engine_in_this_process_would(
-    run: Run, recipe_file: Path, tmp_path: Path, pair: list[Speaking]
+    run: Run, recipe_file: Path, tmp_path: Path, pair: list[EmulatedServer]
 ) -> None:
     run(recipe_file, tmp_path / "run", through(pair))
     figures = rows(tmp_path / "run")
     assert [row["step"] for row in figures] == [1, 2, 3, 4]
     assert [row["turns_redrawn"] + row["servers_reloaded"] for row in figures] == [0, 0, 0, 0]
-    assert max(abs(row["mismatch_kl"]) for row in figures if row["loss"] is not None) < 1e-8
+    assert max(abs(row["sampler_learner_kl"]) for row in figures if row["loss"] is not None) < 1e-8
     groups = read_rollouts(tmp_path / "run" / "rollouts" / "step-000003.parquet")
     written = [s for g in groups for e in g.episodes for s in e.trajectory.segments if s.author == "policy"]
     assert {segment.policy_version for segment in written} == {2}
@@ -62,7 +62,7 @@ def test_a_pool_of_both_servers_trains_as_the_engine_in_this_process_would(
 
 
 def test_no_episode_is_lost_or_counted_twice_while_servers_fail_and_forget(
-    run: Run, recipe_file: Path, tmp_path: Path, pair: list[Speaking]
+    run: Run, recipe_file: Path, tmp_path: Path, pair: list[EmulatedServer]
 ) -> None:
     stop = threading.Event()
 
@@ -89,28 +89,28 @@ def test_no_episode_is_lost_or_counted_twice_while_servers_fail_and_forget(
     for step, row in enumerate(figures, start=1):
         groups = read_rollouts(tmp_path / "run" / "rollouts" / f"step-{step:06d}.parquet")
         assert [[episode.sample for episode in group.episodes] for group in groups] == [list(range(8))] * 4
-        assert row["loss"] is None or abs(row["mismatch_kl"]) < 1e-8
+        assert row["loss"] is None or abs(row["sampler_learner_kl"]) < 1e-8
 
 
 def test_servers_that_share_the_card_sleep_while_the_learner_computes(
-    run: Run, recipe_file: Path, tmp_path: Path, pair: list[Speaking]
+    run: Run, recipe_file: Path, tmp_path: Path, pair: list[EmulatedServer]
 ) -> None:
     slept: list[frozenset[str]] = []
     for server in pair:
-        lose = server.writer.sleep
+        lose = server.engine.sleep
 
         async def watched(*parts: str, lose=lose, **how: bool) -> None:
             slept.append(frozenset(parts))
             await lose(*parts, **how)
 
-        server.writer.sleep = watched
+        server.engine.sleep = watched
     run(recipe_file, tmp_path / "run", through(pair, sleeps=True), "stage.1.stop_after=2")
     assert slept == [frozenset({"weights", "kv_cache"})] * 4
-    assert all(row["loss"] is None or abs(row["mismatch_kl"]) < 1e-8 for row in rows(tmp_path / "run"))
+    assert all(row["loss"] is None or abs(row["sampler_learner_kl"]) < 1e-8 for row in rows(tmp_path / "run"))
 
 
 def test_a_run_goes_on_with_its_pool_or_without(
-    run: Run, recipe_file: Path, tmp_path: Path, pair: list[Speaking]
+    run: Run, recipe_file: Path, tmp_path: Path, pair: list[EmulatedServer]
 ) -> None:
     run(recipe_file, tmp_path / "run", through(pair), "stage.1.stop_after=2")
     pair[0].fault(forget=0)
@@ -120,7 +120,7 @@ def test_a_run_goes_on_with_its_pool_or_without(
 
 
 def test_a_pool_that_cannot_be_used_is_one_line_before_the_first_step(
-    run: Run, recipe_file: Path, tmp_path: Path, pair: list[Speaking]
+    run: Run, recipe_file: Path, tmp_path: Path, pair: list[EmulatedServer]
 ) -> None:
     started = time.monotonic()
     with pytest.raises(SleuthError, match=r"engine.urls: http://127.0.0.1:9: does not answer"):

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from emulated_server import Speaking, speaking
+from emulated_server import EmulatedServer, emulated_server
 
 from sleuth.cli.app import app
 from sleuth.factories import load_model
 from sleuth.recipe import load_recipe
 from sleuth.runs.rollouts import read_rollouts
-from sleuth.training.prefetch import Ahead, off_policy_fraction
+from sleuth.training.prefetch import Prefetcher, off_policy_fraction
 from sleuth.types import Episode, Group, Segment, SleuthError, Task, Trajectory
 
 Run = Callable[..., Path]
@@ -35,15 +35,15 @@ def group(*versions: int | None) -> Group:
 
 
 def test_the_off_policy_share_counts_tokens_that_older_weights_wrote() -> None:
-    assert off_policy_fraction([group(4, 3), group(4)], newest=4, ahead=1) == pytest.approx(3 / 11)
-    assert off_policy_fraction([group(4, 4)], newest=4, ahead=0) == 0
-    assert off_policy_fraction([group(None)], newest=4, ahead=0) is None
+    assert off_policy_fraction([group(4, 3), group(4)], newest=4, max_policy_lag=1) == pytest.approx(3 / 11)
+    assert off_policy_fraction([group(4, 4)], newest=4, max_policy_lag=0) == 0
+    assert off_policy_fraction([group(None)], newest=4, max_policy_lag=0) is None
 
 
-@pytest.mark.parametrize(("oldest", "ahead"), [(3, 0), (2, 1)])
-def test_older_weights_than_the_bound_end_the_run(oldest: int, ahead: int) -> None:
+@pytest.mark.parametrize(("oldest", "max_policy_lag"), [(3, 0), (2, 1)])
+def test_older_weights_than_the_bound_end_the_run(oldest: int, max_policy_lag: int) -> None:
     with pytest.raises(SleuthError, match=f"the weights of version {oldest}, and the learner is at 4: more than"):
-        off_policy_fraction([group(4, oldest)], newest=4, ahead=ahead)
+        off_policy_fraction([group(4, oldest)], newest=4, max_policy_lag=max_policy_lag)
 
 
 def test_work_goes_on_beside_its_caller_and_what_it_raises_is_raised_where_it_is_asked_for() -> None:
@@ -55,16 +55,16 @@ def test_work_goes_on_beside_its_caller_and_what_it_raises_is_raised_where_it_is
             await asyncio.sleep(0.001)
         return 7
 
-    ahead = Ahead(work)
+    prefetcher = Prefetcher(work)
     assert began.wait(10)
     go_on.set()
-    assert ahead.result() == 7
+    assert prefetcher.result() == 7
 
     async def fail() -> int:
         raise SleuthError("the retriever is gone")
 
     with pytest.raises(SleuthError, match="the retriever is gone"):
-        Ahead(fail).result()
+        Prefetcher(fail).result()
 
 
 def test_work_that_is_cancelled_ends_at_once() -> None:
@@ -74,10 +74,10 @@ def test_work_that_is_cancelled_ends_at_once() -> None:
         began.set()
         await asyncio.sleep(60)
 
-    ahead = Ahead(work)
+    prefetcher = Prefetcher(work)
     assert began.wait(10)
     started = time.monotonic()
-    ahead.cancel()
+    prefetcher.cancel()
     assert time.monotonic() - started < 5
 
 
@@ -87,18 +87,21 @@ def test_work_that_is_cancelled_before_it_began_never_begins() -> None:
 
     started = time.monotonic()
     for _ in range(50):
-        Ahead(work).cancel()
+        Prefetcher(work).cancel()
     assert time.monotonic() - started < 30
 
 
 @pytest.mark.parametrize(
     ("overrides", "problem"),
     [
-        (("stage.1.engine={ urls = ['http://a'], ahead = 2 }",), "less than or equal to 1"),
-        (("stage.1.engine={ urls = ['http://a'], ahead = 1, sleeps = true }",), "servers that sleep while the learner"),
+        (("stage.1.engine={ urls = ['http://a'], max_policy_lag = 2 }",), "less than or equal to 1"),
         (
-            ("stage.1.engine={ urls = ['http://a'], ahead = 1 }", "stage.1.loss.old=learner"),
-            "engine.ahead = 1 trains on what older weights wrote",
+            ("stage.1.engine={ urls = ['http://a'], max_policy_lag = 1, sleeps = true }",),
+            "servers that sleep while the learner",
+        ),
+        (
+            ("stage.1.engine={ urls = ['http://a'], max_policy_lag = 1 }", "stage.1.loss.old_logprobs=learner"),
+            "engine.max_policy_lag = 1 trains on what older weights wrote",
         ),
     ],
 )
@@ -108,16 +111,16 @@ def test_what_cannot_be_honest_is_refused(recipe_file: Path, overrides: tuple[st
 
 
 @pytest.fixture
-def server() -> Iterator[Speaking]:
+def server() -> Iterator[EmulatedServer]:
     model, tokenizer = load_model(str(BASE), dtype="float32", device="cpu")
-    with speaking("sglang", model, tokenizer, context=512) as spoken:
-        yield spoken
+    with emulated_server("sglang", model, tokenizer, context=512) as server:
+        yield server
 
 
 def test_a_run_one_step_ahead_tells_how_old_its_episodes_are_and_goes_on_where_it_stopped(
-    run: Run, recipe_file: Path, tmp_path: Path, server: Speaking
+    run: Run, recipe_file: Path, tmp_path: Path, server: EmulatedServer
 ) -> None:
-    engine = f"stage.1.engine={{ urls = [{json.dumps(server.url)}], ahead = 1 }}"
+    engine = f"stage.1.engine={{ urls = [{json.dumps(server.url)}], max_policy_lag = 1 }}"
     mask = "stage.1.loss.sequence_mask=2.0"
     run(recipe_file, tmp_path / "run", engine, mask, "stage.1.stop_after=2")
     run(recipe_file, tmp_path / "run", engine, mask)
@@ -132,7 +135,7 @@ def test_a_run_one_step_ahead_tells_how_old_its_episodes_are_and_goes_on_where_i
     assert len(set(asked)) == 16  # no question was skipped or asked twice
     trained = [row for row in rows if row["loss"] is not None]
     assert all(0 <= row["masked_fraction"] <= 1 for row in trained)
-    assert max(row["mismatch_kl"] for row in trained if row["off_policy_fraction"]) > 1e-7
+    assert max(row["sampler_learner_kl"] for row in trained if row["off_policy_fraction"]) > 1e-7
     assert "mismatch" not in (tmp_path / "run" / "log.txt").read_text()  # it is as it should be
 
 
@@ -141,9 +144,9 @@ def rows(folder: Path) -> list[dict[str, float]]:
 
 
 def test_a_step_that_was_played_ahead_is_computed_again_to_the_last_bit(
-    run: Run, recipe_file: Path, tmp_path: Path, server: Speaking, capsys: pytest.CaptureFixture[str]
+    run: Run, recipe_file: Path, tmp_path: Path, server: EmulatedServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run(recipe_file, tmp_path / "run", f"stage.1.engine={{ urls = [{json.dumps(server.url)}], ahead = 1 }}")
+    run(recipe_file, tmp_path / "run", f"stage.1.engine={{ urls = [{json.dumps(server.url)}], max_policy_lag = 1 }}")
     recorded = {row["step"]: row["loss"] for row in rows(tmp_path / "run")}
     assert sum(loss is not None for loss in recorded.values()) > 1
     for step, loss in recorded.items():
@@ -155,10 +158,12 @@ def test_a_step_that_was_played_ahead_is_computed_again_to_the_last_bit(
 
 
 def test_the_order_in_which_turns_arrive_moves_nothing(
-    run: Run, recipe_file: Path, tmp_path: Path, server: Speaking
+    run: Run, recipe_file: Path, tmp_path: Path, server: EmulatedServer
 ) -> None:
     for at_once in (64, 3):
-        engine = f"stage.1.engine={{ urls = [{json.dumps(server.url)}], requests_at_once = {at_once}, ahead = 1 }}"
+        engine = (
+            f"stage.1.engine={{ urls = [{json.dumps(server.url)}], requests_at_once = {at_once}, max_policy_lag = 1 }}"
+        )
         run(recipe_file, tmp_path / str(at_once), engine)
     together, by_threes = (rows(tmp_path / name) for name in ("64", "3"))
     for one, other in zip(together, by_threes, strict=True):

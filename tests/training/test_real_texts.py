@@ -58,7 +58,7 @@ context = 256
 data = {{ kind = "places", texts = "{thoughts}", part = "rl", prefix_tokens = 96, suffix_tokens = 16 }}
 env = {{ kind = "thought", thought_tokens = 12 }}
 reward = [{{ kind = "gain" }}]
-loss = {{ setting = "dr_grpo", constant = 12, old = "learner" }}
+loss = {{ setting = "dr_grpo", constant = 12, old_logprobs = "learner" }}
 
 [[stage]]
 kind = "probe"

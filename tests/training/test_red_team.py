@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sleuth.data.questions import load_questions
-from sleuth.factories import Bench, reward_of, setting_of
+from sleuth.factories import JudgePool, reward_of, setting_of
 from sleuth.recipe.envs import RefineEnvRecipe
 from sleuth.recipe.rewards import CitationRecipe
 from sleuth.rewards.citation.tricks import TRICKS
@@ -50,8 +50,8 @@ def attacked(tasks: list[Task], mode: str = "answer_only", **terms: object) -> A
     env = RefineEnvRecipe.model_validate({"kind": "refine", "prompt": "bare", "mode": mode})
     setting = setting_of(env, None, tasks)
     recipe = CitationRecipe.model_validate({"kind": "citation"} | terms)
-    with Bench(Path("verdicts.sqlite")) as bench:  # a lexical judge's are kept nowhere
-        return asyncio.run(attack(tasks, setting, reward_of([recipe], setting.dialect, None, bench)))
+    with JudgePool(Path("verdicts.sqlite")) as judge_pool:  # a lexical judge's are kept nowhere
+        return asyncio.run(attack(tasks, setting, reward_of([recipe], setting.dialect, None, judge_pool)))
 
 
 @pytest.mark.parametrize("mode", ["answer_only", "thinking"])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sleuth.data.questions import load_questions
-from sleuth.evaluation.eval_session import examination_of
+from sleuth.evaluation.eval_session import open_eval_session
 from sleuth.factories import rewards
 from sleuth.pipeline import require_inputs
 from sleuth.recipe import load_recipe
@@ -74,23 +74,23 @@ def test_a_refiner_trains_and_is_measured_by_its_citations(run: Run, recipe: Pat
 def test_a_refiners_checkpoint_is_asked_as_it_was_trained(run: Run, recipe: Path, world: Path, tmp_path: Path) -> None:
     last = run(recipe, tmp_path / "run")
     tasks = load_questions(world / "refiner_test.jsonl")[:2]
-    examination, notes = examination_of(str(last), tasks, index=None)
+    session, notes = open_eval_session(str(last), tasks, index=None)
     assert notes == []
-    assert examination.setting.dialect.turn_tokens == 24
-    for episode, score in examination.ask(tasks, "refine"):
+    assert session.setting.dialect.turn_tokens == 24
+    for episode, score in session.ask(tasks, "refine"):
         assert score.value is not None
         assert episode.task.evidence is not None
         assert episode.task.evidence.output in episode.trajectory.text
     with pytest.raises(SleuthError, match="--index is for a search"):
-        examination_of(str(last), tasks, index=world / "index")
+        open_eval_session(str(last), tasks, index=world / "index")
     with pytest.raises(SleuthError, match=r"brings no tool output to refine"):
-        examination_of(str(last), load_questions(world / "qa_test.jsonl")[:2], index=None)
+        open_eval_session(str(last), load_questions(world / "qa_test.jsonl")[:2], index=None)
 
 
 def test_a_model_without_a_protocol_refines_what_brings_a_tool_output(world: Path) -> None:
     tasks = load_questions(world / "refiner_test.jsonl")[:2]
-    examination, notes = examination_of(str(ROOT / "models" / "tiny-base"), tasks, index=None, prompt="bare")
-    assert examination.setting.dialect.name == "refine_answer_only"
+    session, notes = open_eval_session(str(ROOT / "models" / "tiny-base"), tasks, index=None, prompt="bare")
+    assert session.setting.dialect.name == "refine_answer_only"
     assert "asked in the dialect 'refine_answer_only'" in notes[0]
 
 

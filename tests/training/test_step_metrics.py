@@ -21,7 +21,7 @@ def test_an_episode_that_a_retriever_cut_short_is_counted_as_missing_and_nowhere
     figures = step_figures([group((SEARCHED, RIGHT), (SEARCHED, WRONG), (FAILED, MISSING))], [[1.0, -1.0, None]])
     assert (figures["reward_mean"], figures["em"], figures["searched"], figures["searches_mean"]) == (0.5, 0.5, 1, 1)
     assert figures["missing_fraction"] == 1 - 2 / 3
-    assert figures["signal_fraction"] == 1.0
+    assert figures["nonzero_advantage_fraction"] == 1.0
 
 
 def test_a_step_of_nothing_but_failures_has_no_means() -> None:
@@ -56,7 +56,7 @@ def test_groups_that_were_replaced_are_counted_and_count_in_what_was_played() ->
     dropped = group((SEARCHED, RIGHT), (FAILED, MISSING))
     figures = step_figures([idle, useful, dropped], [[None, None], [1.0, -1.0], [None, None]], replaced={0})
     assert (figures["replaced_groups"], figures["dropped_groups"]) == (1, 1)
-    assert (figures["reward_mean"], figures["signal_fraction"]) == (2 / 5, 1 / 3)
+    assert (figures["reward_mean"], figures["nonzero_advantage_fraction"]) == (2 / 5, 1 / 3)
 
 
 def test_the_entropy_of_what_was_sampled_is_the_mean_surprise_of_the_policys_tokens() -> None:

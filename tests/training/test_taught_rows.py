@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from sleuth.cli.app import app
 from sleuth.data.questions import load_questions
-from sleuth.evaluation.eval_session import examination_of
+from sleuth.evaluation.eval_session import open_eval_session
 from sleuth.pipeline import require_inputs, run_recipe
 from sleuth.recipe import load_recipe
 from sleuth.render import load_tokenizer
@@ -76,9 +76,9 @@ def test_what_rows_answer_is_learned_and_the_checkpoint_knows_how_it_is_asked(re
     tokenizer = load_tokenizer(str(taught))
     assert len(tokenizer.encode("<snippet id=", add_special_tokens=False)) == 1
     tasks = load_questions(recipe.parent / "rows.jsonl")
-    examination, notes = examination_of(str(taught), tasks, index=None)
-    assert (notes, examination.context) == ([], 1024)
-    assert [score.value for _, score in examination.ask(tasks, "refine")] == [1.0, 1.0]
+    session, notes = open_eval_session(str(taught), tasks, index=None)
+    assert (notes, session.context) == ([], 1024)
+    assert [score.value for _, score in session.ask(tasks, "refine")] == [1.0, 1.0]
 
 
 def test_a_taught_run_that_goes_on_is_the_run_that_never_stopped(run: Run, recipe: Path, tmp_path: Path) -> None:

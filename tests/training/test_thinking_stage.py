@@ -39,7 +39,7 @@ probe_prompts = 2
 data = {{ kind = "places", texts = "{texts}", part = "rl", suffix_tokens = 8, limit = 20 }}
 env = {{ kind = "thought", thought_tokens = 16 }}
 reward = [{{ kind = "gain", clip = 5.0 }}]
-loss = {{ setting = "dr_grpo", constant = 16, old = "learner" }}
+loss = {{ setting = "dr_grpo", constant = 16, old_logprobs = "learner" }}
 """
 SUFFIX = ["stage.0.env.suffix_tokens=5", "stage.0.env.stops=['.']"]
 
@@ -162,7 +162,7 @@ def test_scores_dealt_out_anew_say_nothing_about_their_thoughts(run: Run, recipe
         (["stage.0.data={kind='rows', questions='q'}"], r'should be one of "text", "places"'),
         (["stage.0.env={kind='refine'}"], r'data\.kind = "places" is for env\.kind = "thought"'),
         (["stage.0.env.thought_tokens=400"], r"env\.thought_tokens = 400 leaves no room"),
-        (["stage.0.credit={kind='search_gain', charges=1.0}"], "an env that thinks makes none"),
+        (["stage.0.credit={kind='search_gain', penalty=1.0}"], "an env that thinks makes none"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_with_its_key(recipe: Path, overrides: list[str], said: str) -> None:

@@ -22,7 +22,7 @@ from sleuth.runs import disk, eval_file
 from sleuth.runs.checkpoints import checkpoints_in, load_state, step_of
 from sleuth.runs.run_folder import RunFolder
 from sleuth.training import batching, grpo
-from sleuth.training.grpo import Learner
+from sleuth.training.grpo import GRPOTrainer
 from sleuth.types import SleuthError
 
 Run = Callable[..., Path]
@@ -42,13 +42,13 @@ def steps_saved(folder: Path) -> list[int]:
 
 def sick(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
     """Every step from the third on shows the figures of a disease."""
-    step = Learner.step
+    step = GRPOTrainer.step
 
-    def sick_step(self: Learner, number: int) -> dict[str, Any]:
+    def sick_step(self: GRPOTrainer, number: int) -> dict[str, Any]:
         found = step(self, number)
         return found | changes if number >= 3 else found
 
-    monkeypatch.setattr(Learner, "step", sick_step)
+    monkeypatch.setattr(GRPOTrainer, "step", sick_step)
 
 
 class FullDisk:
@@ -56,11 +56,11 @@ class FullDisk:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, steps: range) -> None:
         self.step = 0
-        step, free, rollouts = Learner.step, disk.free_bytes, grpo.write_rollouts
+        step, free, rollouts = GRPOTrainer.step, disk.free_bytes, grpo.write_rollouts
 
-        def counted(learner: Learner, number: int) -> dict[str, Any]:
+        def counted(trainer: GRPOTrainer, number: int) -> dict[str, Any]:
             self.step = number
-            return step(learner, number)
+            return step(trainer, number)
 
         def room(place: Path) -> int:
             return 0 if self.step in steps else free(place)
@@ -70,7 +70,7 @@ class FullDisk:
                 raise OSError(errno.ENOSPC, "No space left on device")
             rollouts(*arguments)
 
-        monkeypatch.setattr(Learner, "step", counted)
+        monkeypatch.setattr(GRPOTrainer, "step", counted)
         monkeypatch.setattr(disk, "free_bytes", room)
         monkeypatch.setattr(stage_context, "free_bytes", room)
         monkeypatch.setattr(grpo, "write_rollouts", written)
@@ -115,7 +115,7 @@ def test_a_run_that_can_never_be_saved_is_refused_before_its_first_step(
 def test_a_warning_names_the_episodes_that_show_it_and_the_run_goes_on(
     run: Run, recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sick(monkeypatch, mismatch_kl=0.5)
+    sick(monkeypatch, sampler_learner_kl=0.5)
     run(recipe_file, tmp_path / "run")
     assert "step 3: mismatch: sampler and learner disagree by 0.5 nats" in log(tmp_path / "run")
     assert "sample 0" in log(tmp_path / "run")
@@ -126,7 +126,7 @@ def test_a_warning_names_the_episodes_that_show_it_and_the_run_goes_on(
 def test_a_pause_saves_and_the_same_command_goes_on(
     run: Run, recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sick(monkeypatch, mismatch_kl=0.5)
+    sick(monkeypatch, sampler_learner_kl=0.5)
     pause = 'stage.1.alarms.mismatch="pause"'
     with pytest.raises(SleuthError, match=r"paused at step 3 by mismatch; .*step-000003 is saved"):
         run(recipe_file, tmp_path / "run", pause)
@@ -138,7 +138,7 @@ def test_a_pause_saves_and_the_same_command_goes_on(
 def test_a_stop_ends_the_run_where_it_last_saved(
     run: Run, recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sick(monkeypatch, mismatch_kl=0.5)
+    sick(monkeypatch, sampler_learner_kl=0.5)
     for _ in range(2):  # the same command comes to the same end
         with pytest.raises(SleuthError, match=r"stopped at step 3 by mismatch; the last checkpoint is .*step-000002"):
             run(recipe_file, tmp_path / "run", 'stage.1.alarms.mismatch="stop"')
@@ -148,7 +148,7 @@ def test_a_stop_ends_the_run_where_it_last_saved(
 def test_an_alarm_that_is_off_says_nothing(
     run: Run, recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sick(monkeypatch, mismatch_kl=0.5)
+    sick(monkeypatch, sampler_learner_kl=0.5)
     run(recipe_file, tmp_path / "run", 'stage.1.alarms.mismatch="off"')
     assert "mismatch" not in log(tmp_path / "run")
 

@@ -14,7 +14,7 @@ from sleuth.cli.app import app
 from sleuth.pipeline import run_recipe
 from sleuth.recipe import Recipe, load_recipe
 from sleuth.runs.run_folder import RunFolder
-from sleuth.stage_context import StageRun
+from sleuth.stage_context import StageContext
 from sleuth.training.warm_start import Lesson
 from sleuth.types import SleuthError
 
@@ -46,7 +46,7 @@ def recipe(warm_file: Path) -> Recipe:
 
 def lesson(recipe: Recipe, folder: Path) -> Lesson:
     with RunFolder.open(folder, recipe) as place:
-        run = StageRun(recipe=recipe, index=1, folder=place, model=recipe.model)
+        run = StageContext(recipe=recipe, index=1, folder=place, model=recipe.model)
         stage = recipe.stage[1]
         assert stage.kind == "warm_start"
         return Lesson(stage, run)

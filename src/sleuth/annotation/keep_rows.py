@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sleuth.data.questions import questions_hash
 from sleuth.dialects.refine import refines
-from sleuth.evaluation.eval_session import Examination
+from sleuth.evaluation.eval_session import EvalSession
 from sleuth.metrics.refiner_rows import accepted_rows, data_card, rows_of_searches
 from sleuth.runs.atomic import write_text
 from sleuth.types import Episode, Score, SleuthError
@@ -17,7 +17,7 @@ from sleuth.types import Episode, Score, SleuthError
 def keep_rows(
     file: Path,
     answered: Sequence[tuple[Episode, Score]],
-    examination: Examination,
+    session: EvalSession,
     *,
     model: str,
     questions: str,
@@ -25,7 +25,7 @@ def keep_rows(
 ) -> str:
     """Write the rows, and FILE.md beside them; what to say about it. Of a refiner those whose answers pass the `bar`,
     of a search what every search found. Raises SleuthError where there is nothing to keep."""
-    dialect = examination.setting.dialect
+    dialect = session.setting.dialect
     refined = refines(dialect)
     rows = accepted_rows(answered, bar) if refined else rows_of_searches(answered, dialect)
     if not rows:
@@ -43,7 +43,7 @@ def keep_rows(
         model=model,
         questions=questions,
         questions_sha256=questions_hash(tasks.values()),
-        protocol=examination.protocol(),
+        protocol=session.protocol(),
         bar=bar if refined else None,
     )
     file.parent.mkdir(parents=True, exist_ok=True)

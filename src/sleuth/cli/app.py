@@ -23,7 +23,7 @@ from sleuth.cli.retriever import retriever
 from sleuth.cli.search import search
 from sleuth.cli.serve import serve
 from sleuth.cli.statuses import FAILED, INTERRUPTED, WRONG_INPUT
-from sleuth.cli.sweep import arms
+from sleuth.cli.sweep import sweep
 from sleuth.cli.train import train
 from sleuth.cli.world import world
 from sleuth.types import RetrievalFailed, SleuthError
@@ -63,7 +63,7 @@ app = typer.Typer(
 )
 VERBS = {
     "train": train,
-    "arms": arms,
+    "sweep": sweep,
     "eval": evaluate,
     "compare": compare,
     "probe": probe,

@@ -12,7 +12,7 @@ from sleuth.cli.check_data import check_data, is_data
 from sleuth.cli.check_judge import check_judge
 from sleuth.cli.check_recipe import check_recipe
 from sleuth.cli.check_scorer import check_scorer
-from sleuth.cli.check_sweep import check_arms
+from sleuth.cli.check_sweep import check_sweep
 from sleuth.cli.check_text import check_text
 from sleuth.types import SleuthError
 
@@ -79,8 +79,8 @@ def check(
         raise SleuthError(
             f"--against {against} is for questions and texts; {what} is no file of them and no folder of such files"
         )
-    elif what.suffix == ".toml" and _has_arms(what):
-        check_arms(what, as_json)
+    elif what.suffix == ".toml" and _is_sweep(what):
+        check_sweep(what, as_json)
     elif what.suffix == ".toml":
         check_recipe(what, as_json, weights=weights)
     elif what.is_dir():
@@ -98,10 +98,10 @@ def _holds_text(what: Path) -> bool:
     return holds_text(what)
 
 
-def _has_arms(what: Path) -> bool:
-    from sleuth.recipe.sweep import has_arms
+def _is_sweep(what: Path) -> bool:
+    from sleuth.recipe.sweep import is_sweep
 
-    return has_arms(what)
+    return is_sweep(what)
 
 
 def _compare(a: Path, b: Path, as_json: bool) -> None:

@@ -1,4 +1,4 @@
-"""`sleuth check ARMS`: what a table of arms will need, and how much of it is trained once."""
+"""`sleuth check SWEEP`: what a table of arms will need, and how much of it is trained once."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from sleuth.recipe import Recipe
 
 
-def check_arms(path: Path, as_json: bool) -> None:
+def check_sweep(path: Path, as_json: bool) -> None:
     """Raises SleuthError where something is missing or does not fit."""
-    from sleuth.recipe.sweep import load_arms, own_steps
+    from sleuth.recipe.sweep import load_sweep, own_steps
 
-    recipe, runs = load_arms(path)
-    require_inputs_of_arms(path, runs)
+    recipe, runs = load_sweep(path)
+    require_inputs_of_sweep(path, runs)
     steps, seeds = sum(own_steps(runs).values()), len(recipe.seeds)
     if as_json:
         typer.echo(json.dumps({"ok": True, "arms": len(runs), "seeds": seeds, "steps": steps * seeds}))
@@ -30,7 +30,7 @@ def check_arms(path: Path, as_json: bool) -> None:
         )
 
 
-def require_inputs_of_arms(path: Path, runs: Mapping[str, Recipe]) -> None:
+def require_inputs_of_sweep(path: Path, runs: Mapping[str, Recipe]) -> None:
     """Read all that the arms will need. Raises SleuthError, which names the arm."""
     from sleuth.pipeline import require_inputs
 

@@ -1,4 +1,4 @@
-"""`sleuth serve --speak`: a model behind the endpoints of vLLM or SGLang."""
+"""`sleuth serve --emulate`: a model behind the endpoints of vLLM or SGLang."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from sleuth.cli.listening import address_of, run, server_of
 from sleuth.types import SleuthError
 
 
-def speak(
-    spoken: str,
+def emulate(
+    kind: str,
     model: str,
     listening: socket.socket,
     host: str,
@@ -28,8 +28,8 @@ def speak(
 ) -> None:
     """Serve until told to stop."""
     from sleuth.factories import context_of, load_model
-    from sleuth.serve.emulator.app import speaking_app, speaking_limits
-    from sleuth.serve.emulator.engine import Writer
+    from sleuth.serve.emulator.app import emulator_app, emulator_limits
+    from sleuth.serve.emulator.engine import EmulatedEngine
     from sleuth.serve.emulator.faults import faults_of
     from sleuth.serve.http.known_host import known_names
 
@@ -38,8 +38,8 @@ def speak(
     holds = context_of(loaded)
     if context is not None and context > holds:
         raise SleuthError(f"--context {context}: the model holds {holds} tokens; serve with that or fewer")
-    limits = speaking_limits(seconds=seconds, waiting=waiting)
-    writer = Writer(loaded.eval(), tokenizer, slots=slots, context=context or holds, limits=limits)
+    limits = emulator_limits(seconds=seconds, waiting=waiting)
+    engine = EmulatedEngine(loaded.eval(), tokenizer, slots=slots, context=context or holds, limits=limits)
     names = known_names(host)
     if names is None:
         typer.echo(
@@ -49,7 +49,7 @@ def speak(
         )
     raw = None if logprobs is None else logprobs == "raw"
     called = name or (str(Path(model).resolve()) if Path(model).exists() else model)
-    app = speaking_app(spoken, called, writer, limits, hosts=names, faults=trouble, raw=raw)
+    app = emulator_app(kind, called, engine, limits, hosts=names, faults=trouble, raw=raw)
     here = address_of(host, listening)
-    typer.echo(f"{called}: speaks as {spoken}, {writer.context} tokens of context, {slots} slots, at {here}")
+    typer.echo(f"{called}: speaks as {kind}, {engine.context} tokens of context, {slots} slots, at {here}")
     run(server_of(app), listening)

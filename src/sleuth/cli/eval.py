@@ -30,10 +30,10 @@ from sleuth.cli.out_file import require_file
 from sleuth.types import Episode, Score, SleuthError, Task
 
 if TYPE_CHECKING:
-    from sleuth.evaluation.eval_session import Examination
+    from sleuth.evaluation.eval_session import EvalSession
     from sleuth.recipe.data import AskWith
 
-    Examine = Callable[[Sequence[Task]], tuple[Examination, list[str]]]
+    OpenSession = Callable[[Sequence[Task]], tuple[EvalSession, list[str]]]
     """A checkpoint as the options say, for these tasks, and what is to be said of that."""
 
 
@@ -61,7 +61,7 @@ def evaluate(
     dtype: Precision = None,
     out: options.Out = None,
     rows: options.Rows = None,
-    accept: options.Accept = 0.8,
+    min_citation_f1: options.MinCitationF1 = 0.8,
     win_rate: options.WinRate = None,
     against: options.Against = None,
     reasoning: options.Reasoning = None,
@@ -77,10 +77,10 @@ def evaluate(
     _require_one(typed, questions, suite, rows)
     _require_servers(engine, served_as, dtype, index, retriever or [])
 
-    from sleuth.evaluation.eval_session import examination_of
+    from sleuth.evaluation.eval_session import open_eval_session
 
-    examine = partial(
-        examination_of,
+    open_session = partial(
+        open_eval_session,
         model,
         index=index,
         urls=retriever or [],
@@ -97,29 +97,31 @@ def evaluate(
         served_as=served_as,
     )
     if refiner is not None:
-        examine = partial(_refined, examine, refiner, dtype)
+        open_session = partial(_refined, open_session, refiner, dtype)
     if suite is not None:
-        return _ask_suite(examine, model, suite, per_set, ask_with, out=out, as_json=as_json)
+        return _ask_suite(open_session, model, suite, per_set, ask_with, out=out, as_json=as_json)
     assert questions is not None
-    answered, examination = _ask_questions(examine, model, questions, limit, ask_with, out=out, as_json=as_json)
+    answered, session = _ask_questions(open_session, model, questions, limit, ask_with, out=out, as_json=as_json)
     if rows is not None:
         from sleuth.annotation.keep_rows import keep_rows
 
-        kept = keep_rows(rows, answered, examination, model=model, questions=str(questions), bar=accept)
+        kept = keep_rows(rows, answered, session, model=model, questions=str(questions), bar=min_citation_f1)
         typer.echo(kept, err=True)
 
 
-def _refined(examine: Examine, refiner: str, dtype: str | None, tasks: Sequence[Task]) -> tuple[Examination, list[str]]:
+def _refined(
+    open_session: OpenSession, refiner: str, dtype: str | None, tasks: Sequence[Task]
+) -> tuple[EvalSession, list[str]]:
     """The agent, with a refiner between it and what it searches."""
     from sleuth.evaluation.refined_search import with_refiner
 
-    examination, notes = examine(tasks)
-    refined, more = with_refiner(examination, refiner, dtype=dtype)
+    session, notes = open_session(tasks)
+    refined, more = with_refiner(session, refiner, dtype=dtype)
     return refined, notes + more
 
 
 def _ask_suite(
-    examine: Examine,
+    open_session: OpenSession,
     model: str,
     suite: Path,
     per_set: int | None,
@@ -134,12 +136,12 @@ def _ask_suite(
     if ask_with == "prompt":
         raise SleuthError("--ask-with prompt is for --questions: the sets of a suite bring questions alone")
     asked = load_suite(suite, per_set)
-    examination = _examined(examine, asked.tasks, asked.notes, out)
-    _tell(ask_suite(examination, asked, name=Path(model).name, model=model, file=out), out, as_json)
+    session = _opened(open_session, asked.tasks, asked.notes, out)
+    _tell(ask_suite(session, asked, name=Path(model).name, model=model, file=out), out, as_json)
 
 
 def _ask_questions(
-    examine: Examine,
+    open_session: OpenSession,
     model: str,
     questions: Path,
     limit: int | None,
@@ -147,25 +149,25 @@ def _ask_questions(
     *,
     out: Path | None,
     as_json: bool,
-) -> tuple[list[tuple[Episode, Score]], Examination]:
+) -> tuple[list[tuple[Episode, Score]], EvalSession]:
     from sleuth.data.questions import load_questions
     from sleuth.evaluation.evaluate import evaluation
 
     tasks = load_questions(questions, with_prompt=(ask_with or _trained_with(model)) == "prompt")[:limit]
-    examination = _examined(examine, tasks, (), out)
-    answered = examination.ask(tasks, "evaluate")
-    _tell(evaluation(answered, examination, name=Path(model).name, model=model), out, as_json)
-    return answered, examination
+    session = _opened(open_session, tasks, (), out)
+    answered = session.ask(tasks, "evaluate")
+    _tell(evaluation(answered, session, name=Path(model).name, model=model), out, as_json)
+    return answered, session
 
 
-def _examined(examine: Examine, tasks: Sequence[Task], notes: Sequence[str], out: Path | None) -> Examination:
+def _opened(open_session: OpenSession, tasks: Sequence[Task], notes: Sequence[str], out: Path | None) -> EvalSession:
     """Ready to be asked, and `out` to be written."""
-    examination, warnings = examine(tasks)
+    session, warnings = open_session(tasks)
     for warning in (*warnings, *notes):
         typer.echo(f"note: {warning}", err=True)
     if out is not None:
         require_file(out)
-    return examination
+    return session
 
 
 def _trained_with(model: str) -> AskWith:

@@ -57,7 +57,7 @@ Rows = Annotated[
         help="Keep rows to refine, with a card beside them: the results of every search, or a refiner's answers.",
     ),
 ]
-Accept = Annotated[
+MinCitationF1 = Annotated[
     float, typer.Option(min=0, max=1, help="With --rows, of a refiner: the citation F1 that an answer needs.")
 ]
 WinRate = Annotated[
@@ -87,18 +87,18 @@ QUESTIONS = Mode(
     why="has no part in --questions; leave it out",
     instead={
         "per_set": "{value} is for --suite; of a file, --limit {value} asks the first so many",
-        "accept": "{value} is for --rows FILE.jsonl, where what is accepted is kept; give that too",
+        "min_citation_f1": "{value} is for --rows FILE.jsonl, where what is accepted is kept; give that too",
         "against": AGAINST,
     },
 )
-KEEPING_ROWS = replace(QUESTIONS, uses=QUESTIONS.uses | {"rows", "accept"})
+KEEPING_ROWS = replace(QUESTIONS, uses=QUESTIONS.uses | {"rows", "min_citation_f1"})
 SUITE = Mode(
     uses=TOLD | PLAYED | {"suite", "per_set"},
     why="has no part in --suite; leave it out",
     instead={
         "limit": "{value} is for --questions; of a suite, --per-set {value} asks so many of each set",
         "rows": "is for --questions: a suite is there to be measured with, not to be learned from",
-        "accept": "{value} is for --questions FILE --rows FILE.jsonl, and --suite keeps no rows; leave it out",
+        "min_citation_f1": "{value} is for --questions FILE --rows FILE.jsonl, and --suite keeps no rows; leave it out",
         "against": AGAINST,
     },
 )

@@ -20,7 +20,7 @@ def evaluate_win_rate(model: str, recipe: Path, against: str | None, out: Path |
     stage's own, or the model that the recipe begins with."""
     from sleuth.evaluation.named_model import load_named
     from sleuth.evaluation.win_rate import compare_writers
-    from sleuth.factories import Bench, require_pools
+    from sleuth.factories import JudgePool, require_pools
     from sleuth.recipe import WinRateRecipe
     from sleuth.runs.eval_file import write_eval
 
@@ -32,8 +32,8 @@ def evaluate_win_rate(model: str, recipe: Path, against: str | None, out: Path |
         require_file(out)
     ours, theirs = (load_named(name, resolved) for name in (model, other))
     require_pools(stage, ours.tokenizer, min(ours.holds, theirs.holds))
-    with tempfile.TemporaryDirectory() as folder, Bench(Path(folder) / "verdicts.sqlite") as bench:
-        contents = {"name": Path(model).name, **compare_writers(stage, ours, theirs, bench, seed=resolved.seed)}
+    with tempfile.TemporaryDirectory() as folder, JudgePool(Path(folder) / "verdicts.sqlite") as judge_pool:
+        contents = {"name": Path(model).name, **compare_writers(stage, ours, theirs, judge_pool, seed=resolved.seed)}
     if out is not None:
         write_eval(out, contents)
     figures = {name: value for name, value in contents.items() if name != "records"}

@@ -64,28 +64,28 @@ def probe(
     if questions is None:
         raise SleuthError("name --questions FILE, with --index DIR unless it refines, or --thoughts RECIPE")
     from sleuth.data.questions import load_questions
-    from sleuth.evaluation.eval_session import examination_of
+    from sleuth.evaluation.eval_session import open_eval_session
     from sleuth.evaluation.probe import MARGIN
     from sleuth.evaluation.probe import probe as probed
     from sleuth.factories import RefineSetting, SearchSetting
     from sleuth.runs.eval_file import write_eval
 
     tasks = load_questions(questions)[: limit or QUESTIONS]
-    examination, notes = examination_of(model, tasks, index=index, dialect=dialect, prompt=prompt)
-    if index is None and isinstance(examination.setting, SearchSetting):
+    session, notes = open_eval_session(model, tasks, index=index, dialect=dialect, prompt=prompt)
+    if index is None and isinstance(session.setting, SearchSetting):
         raise SleuthError(f"{model} searches: name what it searches, --index DIR")
     for note in notes:
         typer.echo(f"note: {note}", err=True)
     if out is not None:
         require_file(out)
-    found = probed(examination, tasks)
+    found = probed(session, tasks)
     contents = {"name": Path(model).name, "model": model, "questions": len(tasks)} | found.as_json()
     if out is not None:
         write_eval(out, contents)
     if as_json:
         typer.echo(json.dumps({key: value for key, value in contents.items() if key != "records"}))
         return
-    if isinstance(examination.setting, RefineSetting):
+    if isinstance(session.setting, RefineSetting):
         _print("what a snippet was worth to a claim, in nats", SNIPPETS, found.snippets)
         typer.echo("Ahead: of the claims, those to which a snippet that they cite was worth more than any other.")
         return

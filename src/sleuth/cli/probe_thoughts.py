@@ -22,7 +22,7 @@ def probe_thoughts(model: str, recipe: Path, limit: int | None, out: Path | None
     from sleuth.evaluation.certificate import write_certificate
     from sleuth.evaluation.named_model import load_named
     from sleuth.evaluation.thought_probe import probed, require_places
-    from sleuth.factories import Bench
+    from sleuth.factories import JudgePool
     from sleuth.recipe import ProbeRecipe
     from sleuth.runs.eval_file import write_eval
 
@@ -33,8 +33,8 @@ def probe_thoughts(model: str, recipe: Path, limit: int | None, out: Path | None
         require_file(out)
     thinker = load_named(model, resolved)
     require_places(stage, thinker.tokenizer, thinker.holds)
-    with tempfile.TemporaryDirectory() as folder, Bench(Path(folder) / "verdicts.sqlite") as bench:
-        contents = {"name": Path(model).name, **probed(stage, thinker, bench, seed=resolved.seed)}
+    with tempfile.TemporaryDirectory() as folder, JudgePool(Path(folder) / "verdicts.sqlite") as judge_pool:
+        contents = {"name": Path(model).name, **probed(stage, thinker, judge_pool, seed=resolved.seed)}
     kept = write_certificate(model, contents)
     if out is not None:
         write_eval(out, contents)

@@ -8,23 +8,23 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from sleuth.cli.emulate import speak as serve_as
+from sleuth.cli.emulate import emulate as serve_as
 from sleuth.cli.listening import address_of, listen, run, server_of
 from sleuth.cli.modes import Mode
 from sleuth.cli.options import ContextTokens, Dialect, ForcedSearch, Index, Precision, Prompt, PromptRole
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
-    from sleuth.evaluation.eval_session import Examination
+    from sleuth.evaluation.eval_session import EvalSession
 
 SERVED = frozenset({"port", "host", "name", "slots", "waiting", "max_seconds", "context", "dtype"})
 AGENT = Mode(
     uses=SERVED | {"index", "url", "dialect", "prompt", "prompt_role", "forced_search"},
-    why="is for --speak vllm or --speak sglang",
+    why="is for --emulate vllm or --emulate sglang",
 )
 BARE = Mode(
-    uses=SERVED | {"speak", "fault", "logprobs"},
-    why="is for an agent; --speak serves the bare model, without an environment",
+    uses=SERVED | {"emulate", "fault", "logprobs"},
+    why="is for an agent; --emulate serves the bare model, without an environment",
 )
 
 
@@ -49,17 +49,19 @@ def serve(
     forced_search: ForcedSearch = None,
     context: ContextTokens = None,
     dtype: Precision = None,
-    speak: Annotated[
+    emulate: Annotated[
         Literal["vllm", "sglang"] | None,
         typer.Option(help="Instead: the bare model behind that server's endpoints, to try a pool of them."),
     ] = None,
     fault: Annotated[
         list[str] | None,
-        typer.Option(help="With --speak: latency=0.2, error-every=7, hang-every=9, cut-every=9 or stale; repeatable."),
+        typer.Option(
+            help="With --emulate: latency=0.2, error-every=7, hang-every=9, cut-every=9 or stale; repeatable."
+        ),
     ] = None,
     logprobs: Annotated[
         Literal["raw", "scaled"] | None,
-        typer.Option(help="With --speak: before temperature, or after. [default: what that server does]"),
+        typer.Option(help="With --emulate: before temperature, or after. [default: what that server does]"),
     ] = None,
 ) -> None:
     """Serve a checkpoint over HTTP under the protocol it carries: OpenAI's API, and a page to talk to it.
@@ -67,14 +69,14 @@ def serve(
     GET / is the page; POST /v1/chat/completions asks the agent with its searches, POST /v1/completions the bare model;
     GET /v1/models, /health, /metrics, /openapi.json.
 
-    With --speak, the bare model behind the endpoints that training needs of vLLM or SGLang (docs/pools.md).
+    With --emulate, the bare model behind the endpoints that training needs of vLLM or SGLang (docs/pools.md).
     """
-    (AGENT if speak is None else BARE).require(typed)
+    (AGENT if emulate is None else BARE).require(typed)
     _require_passages(index, url or [])
     listening = listen(host, port)
-    if speak is not None:
+    if emulate is not None:
         return serve_as(
-            speak,
+            emulate,
             model,
             listening,
             host,
@@ -88,9 +90,9 @@ def serve(
             logprobs=logprobs,
         )
 
-    from sleuth.evaluation.eval_session import examination_of
+    from sleuth.evaluation.eval_session import open_eval_session
 
-    examination, notes = examination_of(
+    session, notes = open_eval_session(
         model,
         [],
         index=index,
@@ -106,11 +108,11 @@ def serve(
     if index is None and not url:
         notes.append("without --index or --url, searches find nothing")
     called = name or Path(model).resolve().name
-    _serve_agent(examination, notes, called, index, listening, host, seconds=max_seconds, waiting=waiting, slots=slots)
+    _serve_agent(session, notes, called, index, listening, host, seconds=max_seconds, waiting=waiting, slots=slots)
 
 
 def _serve_agent(
-    examination: Examination,
+    session: EvalSession,
     notes: list[str],
     called: str,
     index: Path | None,
@@ -132,8 +134,8 @@ def _serve_agent(
         notes.append(f"whoever reaches {host}:{listening.getsockname()[1]} can ask: there is no password")
     for note in notes:
         typer.echo(f"note: {note}", err=True)
-    agent = agent_of(examination, called, index)
-    app = chat_app(agent, conversation_limits(seconds=seconds, waiting=waiting), seats=slots, hosts=names)
+    agent = agent_of(session, called, index)
+    app = chat_app(agent, conversation_limits(seconds=seconds, waiting=waiting), conversations=slots, hosts=names)
     here = address_of(host, listening)
     typer.echo(f"{agent.name}: {agent.dialect.name} dialect, {agent.context} tokens of context, at {here}")
     typer.echo(f"A page to talk to it: {here}/    OpenAI's API: {here}/v1")

@@ -1,4 +1,4 @@
-"""`sleuth arms`: several runs that differ by a stage or two, and the table of them."""
+"""`sleuth sweep`: several runs that differ by a stage or two, and the table of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sleuth.metrics.intervals import Measured
     from sleuth.ranks import Ranks
     from sleuth.recipe import Recipe
-    from sleuth.recipe.sweep import ArmsRecipe
+    from sleuth.recipe.sweep import SweepRecipe
     from sleuth.report.arm_table import ArmRow
 
 COLUMN = 17
@@ -27,7 +27,7 @@ LEGEND = (
 )
 
 
-def arms(
+def sweep(
     recipe: Annotated[Path, typer.Argument(help="The arms, a TOML file with [[arm]] tables.", show_default=False)],
     overrides: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one value: STAGE.steps=50.")
@@ -47,12 +47,12 @@ def arms(
 
     Each arm is a run folder, which `sleuth train` would come to as well. What several begin with is trained once.
     """
-    from sleuth.cli.check_sweep import require_inputs_of_arms
+    from sleuth.cli.check_sweep import require_inputs_of_sweep
     from sleuth.cli.launched import on_ranks
-    from sleuth.recipe.sweep import load_arms
+    from sleuth.recipe.sweep import load_sweep
     from sleuth.report.arm_table import arm_folder, arm_table
 
-    told, runs = load_arms(recipe, overrides or ())
+    told, runs = load_sweep(recipe, overrides or ())
     root = run or Path("runs") / told.name
     for name in only or ():
         if name not in runs:
@@ -61,7 +61,7 @@ def arms(
         if seed not in told.seeds:
             raise SleuthError(f"--seed {seed}: the seeds of {recipe} are {', '.join(map(str, told.seeds))}")
     chosen = {name: runs[name] for name in only or runs}
-    require_inputs_of_arms(recipe, chosen)
+    require_inputs_of_sweep(recipe, chosen)
     with on_ranks() as ranks:
         for seed, (name, one) in product(seeds or told.seeds, chosen.items()):
             _train(one, seed, ranks, [arm_folder(root, seed, arm) for arm in (name, *runs)])
@@ -78,17 +78,17 @@ def arms(
 def _train(recipe: Recipe, seed: int, ranks: Ranks, places: Sequence[Path]) -> None:
     """An arm in the first of the `places`; it may take over what the others have trained."""
     from sleuth.pipeline import run_recipe
-    from sleuth.runs.checkpoint_reuse import take_over
+    from sleuth.runs.checkpoint_reuse import reuse_checkpoints
     from sleuth.runs.joined_folder import open_on
 
     seeded = recipe.model_copy(update={"seed": seed})
     with open_on(ranks, places[0], seeded) as folder:
         folder.say(f"arm {recipe.name}, seed {seed}")
-        ranks.agreed(lambda: take_over(folder, places[1:]))
+        ranks.agreed(lambda: reuse_checkpoints(folder, places[1:]))
         run_recipe(seeded, folder, ranks)
 
 
-def _print(recipe: ArmsRecipe, rows: Sequence[ArmRow]) -> None:
+def _print(recipe: SweepRecipe, rows: Sequence[ArmRow]) -> None:
     """As many tables below each other as the terminal is narrow."""
     from rich import box
     from rich.console import Console
@@ -114,7 +114,7 @@ def _print(recipe: ArmsRecipe, rows: Sequence[ArmRow]) -> None:
         typer.echo(f"Not measured yet: {', '.join(lacking)}.")
 
 
-def _columns(recipe: ArmsRecipe, rows: Sequence[ArmRow]) -> list[tuple[str, list[str]]]:
+def _columns(recipe: SweepRecipe, rows: Sequence[ArmRow]) -> list[tuple[str, list[str]]]:
     """Headings with their cells."""
     first, against = recipe.table.figures[0], recipe.table.against
     columns = [("seeds", [f"{len(row.seeds)}" for row in rows])]

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
-PATIENCE = 1.0  # seconds; what is done by then needs no bar
+BAR_AFTER = 1.0  # seconds; what is done by then needs no bar
 
 
 @contextmanager
@@ -20,7 +20,7 @@ def watched(name: str) -> Iterator[Callable[[int, int], None]]:
 
         def progress(done: int, total: int) -> None:
             nonlocal bar
-            if bar is None and time.monotonic() - started > PATIENCE:
+            if bar is None and time.monotonic() - started > BAR_AFTER:
                 bar = shown.enter_context(ProgressBar(name, total, done))
             if bar is not None:
                 bar.advance(done - bar.done)
@@ -32,7 +32,7 @@ def counted(name: str) -> Callable[[int], None]:
     """`progress(done)` for work whose end is not known: a count on stderr, after a second and then now and again."""
     from sleuth.runs.progress import PLAIN_LINE_SECONDS
 
-    due = time.monotonic() + PATIENCE
+    due = time.monotonic() + BAR_AFTER
 
     def progress(done: int) -> None:
         nonlocal due

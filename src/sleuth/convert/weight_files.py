@@ -64,24 +64,24 @@ def write_weights(
 ) -> int:
     """Write `model*.safetensors`, with an index where there are several; returns how many there are. No file holds more
     than `max_file_bytes` of tensors, unless a single tensor does."""
-    files = list(_dealt(weights, dtype, max_file_bytes))
+    files = list(_shards(weights, dtype, max_file_bytes))
     names = [f"model-{number:05d}-of-{len(files):05d}.safetensors" for number in range(1, len(files) + 1)]
     if len(files) == 1:
         names = ["model.safetensors"]
     else:
         total = sum(stored_bytes(whole, dtype) for whole in weights.values())
-        weight_map = {tensor: name for name, dealt in zip(names, files, strict=True) for tensor in dealt}
+        weight_map = {tensor: name for name, shard in zip(names, files, strict=True) for tensor in shard}
         index = {"metadata": {"total_size": total}, "weight_map": weight_map}
         (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
     done = 0
-    for name, dealt in zip(names, files, strict=True):
-        for _ in _write_file(folder / name, dealt, dtype):
+    for name, shard in zip(names, files, strict=True):
+        for _ in _write_file(folder / name, shard, dtype):
             done += 1
             progress(done, len(weights))
     return len(files)
 
 
-def _dealt(weights: Mapping[str, Whole], dtype: torch.dtype | None, most: int) -> Iterator[dict[str, Whole]]:
+def _shards(weights: Mapping[str, Whole], dtype: torch.dtype | None, most: int) -> Iterator[dict[str, Whole]]:
     """The tensors of each file, in order."""
     file: dict[str, Whole] = {}
     held = 0

@@ -11,7 +11,7 @@ from pathlib import Path
 from sleuth.data import refiner, search_r1
 from sleuth.data.hub import local_file
 from sleuth.data.rows import Row, checked_text, read_rows, text_of, texts_of
-from sleuth.recipe.data import ExaminationRecipe, QuestionsRecipe
+from sleuth.recipe.data import EvalQuestionsRecipe, QuestionsRecipe
 from sleuth.types import SleuthError, Task
 
 COLUMNS = ("id", "question", "golden_answers", "gold_ids", "type", "data_source", *search_r1.COLUMNS, *refiner.COLUMNS)
@@ -100,7 +100,7 @@ def _label(row: Row, key: str, where: str) -> str:
     return checked_text(row[key], key, where) if row.get(key) else ""
 
 
-def select_tasks(data: QuestionsRecipe | ExaminationRecipe) -> list[Task]:
+def select_tasks(data: QuestionsRecipe | EvalQuestionsRecipe) -> list[Task]:
     """The questions of the file that a recipe's `[stage.data]` names."""
     assert data.questions is not None  # a suite is `sleuth.data.suites.load_suite`'s
     tasks = load_questions(data.questions, with_prompt=data.ask_with == "prompt")

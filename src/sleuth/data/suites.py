@@ -14,7 +14,7 @@ from pathlib import Path
 from sleuth.data.hub import HubPlace, files_below
 from sleuth.data.questions import load_questions, questions_hash, select_tasks
 from sleuth.data.rows import ENDINGS
-from sleuth.recipe.data import ExaminationRecipe
+from sleuth.recipe.data import EvalQuestionsRecipe
 from sleuth.types import SleuthError, Task
 
 SEVEN = ("nq", "triviaqa", "popqa", "hotpotqa", "2wikimultihopqa", "musique", "bamboogle")
@@ -86,7 +86,7 @@ def load_suite(suite: Path, per_set: int | None = None) -> Suite:
     return Suite(place=str(suite), per_set=per_set, sets=sets, notes=tuple(_notes(suite, known, splits)))
 
 
-def examined_tasks(data: ExaminationRecipe) -> list[Task]:
+def eval_tasks(data: EvalQuestionsRecipe) -> list[Task]:
     """All that an evaluation asks, from a file or from the sets of a suite."""
     return select_tasks(data) if data.suite is None else load_suite(data.suite, data.per_set).tasks
 

@@ -22,7 +22,7 @@ from sleuth.types import PassingError, SleuthError
 
 ON_CPU, ON_GPU = "gloo", "cpu:gloo,cuda:nccl"
 """What tensors go over, by where they are."""
-PATIENCE = timedelta(hours=12)
+TIMEOUT = timedelta(hours=12)
 """How long a rank waits for the others: a judge that is slow, an evaluation that one rank makes while the others wait.
 Nobody waits so long for a rank that has died: its launcher ends them all."""
 OF_FIRST = "the first rank raised this, and says it"
@@ -93,7 +93,7 @@ def joined() -> Iterator[Ranks]:
     if not dist.is_initialized():
         _begin()
     try:
-        ranks = Processes(rank=dist.get_rank(), world=world, talk=dist.new_group(backend="gloo", timeout=PATIENCE))
+        ranks = Processes(rank=dist.get_rank(), world=world, talk=dist.new_group(backend="gloo", timeout=TIMEOUT))
         yield ranks
     except RuntimeError as error:
         if isinstance(error, torch.OutOfMemoryError) or not any(sign in str(error) for sign in LOST):
@@ -109,9 +109,9 @@ def _begin() -> None:
     on_gpu = torch.cuda.is_available()
     if on_gpu:
         _take_card(int(os.environ.get("LOCAL_RANK", "0")))
-    store, rank, world = next(iter(rendezvous("env://", timeout=PATIENCE)))
+    store, rank, world = next(iter(rendezvous("env://", timeout=TIMEOUT)))
     own = own_part(store, rank, world)
-    dist.init_process_group(ON_GPU if on_gpu else ON_CPU, store=own, rank=rank, world_size=world, timeout=PATIENCE)
+    dist.init_process_group(ON_GPU if on_gpu else ON_CPU, store=own, rank=rank, world_size=world, timeout=TIMEOUT)
 
 
 def own_part(store: Store, rank: int, world: int) -> Store:

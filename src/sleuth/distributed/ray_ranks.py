@@ -18,7 +18,7 @@ from pathlib import Path
 from queue import Empty
 from typing import Any
 
-from sleuth.distributed.group import ON_CPU, ON_GPU, PATIENCE
+from sleuth.distributed.group import ON_CPU, ON_GPU, TIMEOUT
 from sleuth.distributed.ray_worker import Printed, Wrong, endings, work_as_rank
 from sleuth.types import SleuthError
 
@@ -147,7 +147,7 @@ def _trainer(ray: Any, work: Callable[[], None], place: RayPlace, messages: Any)
     return TorchTrainer(
         work_as_rank,
         train_loop_config={"work": work, "folder": os.getcwd(), "messages": messages},
-        torch_config=TorchConfig(backend=ON_GPU if gpus else ON_CPU, timeout_s=int(PATIENCE.total_seconds())),
+        torch_config=TorchConfig(backend=ON_GPU if gpus else ON_CPU, timeout_s=int(TIMEOUT.total_seconds())),
         scaling_config=ScalingConfig(num_workers=place.ranks, use_gpu=gpus),
         run_config=RunConfig(
             storage_path=str(place.notes.absolute()),

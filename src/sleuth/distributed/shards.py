@@ -69,7 +69,7 @@ class Shards(MasterWeights):
         return self._computing(part, temperature)
 
     @property
-    def takes_limbs(self) -> bool:
+    def takes_chunks(self) -> bool:
         """Ranks gather and scatter weights in step, pass by pass."""
         return False
 

@@ -42,7 +42,7 @@ class Request:
         self.slot: int | None = None
         self.stop: StopReason | None = None
         self.inbox: asyncio.Queue[Chunk | Completion | BaseException] = asyncio.Queue()
-        self._reach = max((len(stop.encode()) for stop in sampling.stops), default=0)
+        self._longest_stop = max((len(stop.encode()) for stop in sampling.stops), default=0)
 
     def look(
         self, tokens: np.ndarray, logprobs: np.ndarray, *, ends: Collection[int], policy_version: int | None
@@ -51,13 +51,13 @@ class Request:
         is the last allowed."""
         written = tokens.tolist()
         ended = bool(written) and written[-1] in ends
-        spoken = written[:-1] if ended else written
-        text = self._text_to_stop(spoken)
+        visible = written[:-1] if ended else written
+        text = self._text_to_stop(visible)
         if text is not None:
             self.stop = "stop"
         elif ended or len(written) >= self.limit:
             self.stop = "eos" if ended else "length"
-            text = self._text(spoken)
+            text = self._text(visible)
         if self.stop is not None and text is not None:
             self.inbox.put_nowait(
                 Completion(
@@ -72,7 +72,10 @@ class Request:
     def _text_to_stop(self, written: list[int]) -> str | None:
         """The text through the stop string that the last token completed, if it did. A token has at least one byte, so
         the last few tokens tell."""
-        if not self._reach or end_of_stop(self._text(written, last=self._reach), self.sampling.stops) is None:
+        if (
+            not self._longest_stop
+            or end_of_stop(self._text(written, last=self._longest_stop), self.sampling.stops) is None
+        ):
             return None
         text = self._text(written)
         return text[: end_of_stop(text, self.sampling.stops)]

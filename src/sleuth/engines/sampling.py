@@ -68,12 +68,12 @@ def _pick(shares: torch.Tensor, draws: torch.Tensor) -> tuple[torch.Tensor, torc
     vocabulary = shares.shape[1]
     if vocabulary % STRETCH:
         shares = F.pad(shares, (0, -vocabulary % STRETCH))
-    stretches = shares.unflatten(1, (-1, STRETCH))  # (b, n, STRETCH)
-    ends = stretches.sum(dim=-1).cumsum(dim=-1, dtype=torch.float64)  # (b, n)
+    spans = shares.unflatten(1, (-1, STRETCH))  # (b, n, STRETCH)
+    ends = spans.sum(dim=-1).cumsum(dim=-1, dtype=torch.float64)  # (b, n)
     total = ends[:, -1:]
     stretch, threshold = _search(ends, draws[:, None] * total)  # (b, 1) each
     before = F.pad(ends, (1, 0)).gather(1, stretch)
-    inside = stretches.gather(1, stretch[:, :, None].expand(-1, 1, STRETCH))[:, 0].cumsum(dim=-1, dtype=torch.float64)
+    inside = spans.gather(1, stretch[:, :, None].expand(-1, 1, STRETCH))[:, 0].cumsum(dim=-1, dtype=torch.float64)
     place, _ = _search(inside, threshold - before)
     return (stretch * STRETCH + place)[:, 0].clamp(max=vocabulary - 1), total[:, 0]
 

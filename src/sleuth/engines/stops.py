@@ -15,7 +15,7 @@ class StopScanner:
 
     def __init__(self, stops: Sequence[str]) -> None:
         self.stops = tuple(stop for stop in stops if stop)
-        self._reach = max(map(len, self.stops), default=1) - 1
+        self._longest_stop = max(map(len, self.stops), default=1) - 1
         self._tail = ""
 
     def feed(self, piece: str) -> tuple[str, bool]:
@@ -24,7 +24,7 @@ class StopScanner:
         end = end_of_stop(text, self.stops)
         if end is not None:
             return text[len(self._tail) : end], True
-        self._tail = text[-self._reach :] if self._reach else ""
+        self._tail = text[-self._longest_stop :] if self._longest_stop else ""
         return piece, False
 
 

@@ -95,7 +95,7 @@ class ChatFrame:
             said = Piece(text=turn)
             self.messages += [Message(role="assistant", content=(said,)), Message(role="tool", content=answer)]
             return self._told(_without(end, _behind(said, self.template.pieces(self.messages))))
-        said = _stretches(turn, self.dialect)
+        said = _spans(turn, self.dialect)
         self.messages += [Message(role="assistant", content=said), Message(role="tool", content=answer)]
         story = self.template.pieces(self.messages)
         read = self.text + turn + end
@@ -132,7 +132,7 @@ def first_messages(prompt: str, asked: Piece, role: str) -> list[Message]:
     return [system, Message(role="user", content=tuple(_between_spaces(asked)))]
 
 
-def _stretches(turn: str, dialect: Dialect) -> tuple[Piece, ...]:
+def _spans(turn: str, dialect: Dialect) -> tuple[Piece, ...]:
     """A turn for a template that looks for thoughts in it: it sees the tags of a thought, and not what stands between
     them."""
     tags = re.split(f"({re.escape(dialect.think.open)}|{re.escape(dialect.think.close)})", turn)

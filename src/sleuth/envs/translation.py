@@ -8,33 +8,33 @@ from sleuth.dialects import Dialect
 from sleuth.envs.calls import call_of, queries_of
 
 
-def translated(turn: str, spoken: Dialect, into: Dialect) -> str | None:
-    """A turn of `spoken` in the forms of `into`: its thoughts, then its search or its answer, white space included.
+def translated(turn: str, source: Dialect, into: Dialect) -> str | None:
+    """A turn of `source` in the forms of `into`: its thoughts, then its search or its answer, white space included.
 
     None where there is nothing to translate: no action, a call that cannot be read, or several queries for a dialect
     that asks one.
     """
-    match = re.search(spoken.action, turn)
+    match = re.search(source.action, turn)
     if match is None:
         return None
     answers = match["kind"] == "answer"
-    opened = turn.rindex((spoken.answer if answers else spoken.search).open, 0, match.start("text"))
-    thoughts = turn[:opened].replace(spoken.think.open, into.think.open).replace(spoken.think.close, into.think.close)
-    action = _answer(match["text"], spoken, into) if answers else _search(match["text"], spoken, into)
+    opened = turn.rindex((source.answer if answers else source.search).open, 0, match.start("text"))
+    thoughts = turn[:opened].replace(source.think.open, into.think.open).replace(source.think.close, into.think.close)
+    action = _answer(match["text"], source, into) if answers else _search(match["text"], source, into)
     return None if action is None else thoughts + action
 
 
-def _answer(text: str, spoken: Dialect, into: Dialect) -> str | None:
-    if spoken.answer_inner is not None:
-        inner = re.search(spoken.answer_inner, text)
+def _answer(text: str, source: Dialect, into: Dialect) -> str | None:
+    if source.answer_inner is not None:
+        inner = re.search(source.answer_inner, text)
         if inner is None:
             return None
         text = inner["text"]
     return into.answer.around(into.answer_form.format(text=text))
 
 
-def _search(text: str, spoken: Dialect, into: Dialect) -> str | None:
-    queries = queries_of(text, spoken.tool)
+def _search(text: str, source: Dialect, into: Dialect) -> str | None:
+    queries = queries_of(text, source.tool)
     several = into.tool is not None and into.tool.several
     if not queries or (len(queries) > 1 and not several):
         return None

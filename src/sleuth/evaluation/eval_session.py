@@ -14,8 +14,8 @@ from sleuth.dialects.refine import refines
 from sleuth.engines.local.engine import LocalEngine
 from sleuth.engines.remote.http_engine import HttpEngine
 from sleuth.engines.remote.server import Server, find_server
-from sleuth.evaluation.protocol_resolution import Wishes, asked_setting
-from sleuth.factories import Setting, context_of, examiner_of, load_model, load_outline
+from sleuth.evaluation.protocol_resolution import EvalOverrides, resolve_protocol
+from sleuth.factories import Setting, context_of, eval_reward_of, load_model, load_outline
 from sleuth.learn.token_budget import is_out_of_memory
 from sleuth.recipe.envs import Role
 from sleuth.render import Renderer
@@ -39,7 +39,7 @@ class Served:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Examination:
+class EvalSession:
     """A model under a protocol, ready to be asked. Temperature 0 is greedy; one sample a question. `draw` keys the
     samples beside the seed, where several sets of questions are asked. Another scorer than the strict one is told
     beside it."""
@@ -87,7 +87,7 @@ class Examination:
             )
             with ProgressBar(name, len(tasks) * self.samples) as bar:
                 groups = await rollout.groups(tasks, self.setting.env, samples=self.samples, finished=bar.advance)
-        done = await scored(groups, examiner_of(self.scorer, self.setting.dialect, self.tokenizer))
+        done = await scored(groups, eval_reward_of(self.scorer, self.setting.dialect, self.tokenizer))
         return [pair for group in done for pair in zip(group.episodes, group.scores, strict=True)]
 
     @asynccontextmanager
@@ -100,7 +100,7 @@ class Examination:
             yield LocalEngine(self.model, self.tokenizer, slots=self.slots, context=self.context)
 
 
-def examination_of(
+def open_eval_session(
     model: str,
     tasks: Sequence[Task],
     *,
@@ -117,7 +117,7 @@ def examination_of(
     scorer: str | None = None,
     engine: str | None = None,
     served_as: str | None = None,
-) -> tuple[Examination, list[str]]:
+) -> tuple[EvalSession, list[str]]:
     """A checkpoint under the protocol it carries, or under another prompt, its role, context, dialect or scorer; and
     what differs from its training. Another dialect brings its own budgets and no context. Passages come from the
     `index` or from servers at `urls`, one of the two; without either, searches find nothing. `engine` is the URL of a
@@ -130,7 +130,7 @@ def examination_of(
     else:
         loaded, tokenizer = load_model(model, dtype=dtype, device="auto")
         holds, notes = context_of(loaded), []
-    wishes = Wishes(
+    overrides = EvalOverrides(
         index=index,
         urls=tuple(urls),
         dialect=dialect,
@@ -138,13 +138,13 @@ def examination_of(
         prompt_role=prompt_role,
         forced_search=forced_search,
     )
-    setting, differences = asked_setting(card, wishes, tokenizer, tasks)
+    setting, differences = resolve_protocol(card, overrides, tokenizer, tasks)
     trained_context = card.context if card is not None and differences is not None else None
     if differences is None:
         trained = f"was trained in the dialect {card.dialect.name!r}" if card else "carries no protocol"
         differences = [f"{model} {trained}: asked in the dialect {setting.dialect.name!r}"]
     fitting, context_notes = _context(context, trained=trained_context, holds=holds)
-    examination = Examination(
+    session = EvalSession(
         model=loaded,
         tokenizer=tokenizer,
         setting=setting,
@@ -154,7 +154,7 @@ def examination_of(
         samples=samples,
         scorer=judge.name,
     )
-    return examination, notes + differences + context_notes
+    return session, notes + differences + context_notes
 
 
 def _served(model: str, url: str, served_as: str | None) -> tuple[Served, PreTrainedTokenizerFast, int, list[str]]:

@@ -12,7 +12,7 @@ from typing import Any
 from sleuth.data.questions import select_tasks
 from sleuth.data.suites import QuestionSet, Suite, load_suite
 from sleuth.dialects.refine import refines
-from sleuth.evaluation.eval_session import Examination
+from sleuth.evaluation.eval_session import EvalSession
 from sleuth.factories import answer_scorer_of, setting_of
 from sleuth.metrics.citation_figures import FIGURES as CITATION_FIGURES
 from sleuth.metrics.citation_figures import citation_figures, citation_value
@@ -20,16 +20,16 @@ from sleuth.metrics.metrics import compatible_scores, episode_figures, outcome_c
 from sleuth.metrics.suite_figures import mean_over_sets, record_values, set_figures
 from sleuth.recipe.evaluate import EvaluateRecipe
 from sleuth.runs.eval_file import read_eval, write_eval
-from sleuth.stage_context import StageRun
+from sleuth.stage_context import StageContext
 from sleuth.types import Episode, Score, Task
 
 
-def run_evaluate(stage: EvaluateRecipe, run: StageRun) -> Path:
+def run_evaluate(stage: EvaluateRecipe, run: StageContext) -> Path:
     """Write `eval/NAME.json` (of a suite, a file for each set too), and `eval/NAME_forced.json` if asked, unless they
     are there already, of this very model; the model goes on as it came."""
     env, context = run.recipe.played_in(run.index)
     arms = {stage.name: env}
-    if stage.also_forced:
+    if stage.forced_search_arm:
         arms[f"{stage.name}_forced"] = env.model_copy(update={"forced_search": True})
     due = {
         name: arm for name, arm in arms.items() if read_eval(run.folder.eval / f"{name}.json", model=run.model) is None
@@ -45,7 +45,7 @@ def run_evaluate(stage: EvaluateRecipe, run: StageRun) -> Path:
         run.folder.backlog.write(f"the evaluation {file.stem}", lambda: write_eval(file, contents))
 
     for name, arm in due.items():
-        examination = Examination(
+        session = EvalSession(
             model=model,
             tokenizer=tokenizer,
             setting=setting_of(arm, tokenizer, tasks),
@@ -57,18 +57,16 @@ def run_evaluate(stage: EvaluateRecipe, run: StageRun) -> Path:
         file = run.folder.eval / f"{name}.json"
         with run.folder.costing(stage.name, "asking"):
             if suite is not None:
-                contents = ask_suite(
-                    examination, suite, name=name, model=run.model, file=file, going_on=True, write=kept
-                )
+                contents = ask_suite(session, suite, name=name, model=run.model, file=file, going_on=True, write=kept)
             else:
-                answered = examination.ask(tasks, f"evaluate {name}")
-                contents = evaluation(answered, examination, name=name, model=run.model)
+                answered = session.ask(tasks, f"evaluate {name}")
+                contents = evaluation(answered, session, name=name, model=run.model)
         kept(file, contents)
     return Path(run.model)
 
 
 def ask_suite(
-    examination: Examination,
+    session: EvalSession,
     suite: Suite,
     *,
     name: str,
@@ -88,9 +86,9 @@ def ask_suite(
         if going_on and beside is not None and (found := _asked_already(beside, model, questions)) is not None:
             measured[questions.name] = found
             continue
-        drawn = replace(examination, draw=(zlib.crc32(questions.name.encode()),))
+        drawn = replace(session, draw=(zlib.crc32(questions.name.encode()),))
         answered = drawn.ask(questions.tasks, f"evaluate {name}@{questions.name}")
-        contents = evaluation(answered, examination, name=f"{name}@{questions.name}", model=model)
+        contents = evaluation(answered, session, name=f"{name}@{questions.name}", model=model)
         measured[questions.name] = contents = set_evaluation(contents, questions)
         if beside is not None:
             (write or write_eval)(beside, contents)
@@ -140,19 +138,19 @@ def suite_evaluation(measured: Mapping[str, dict[str, Any]], suite: Suite, *, na
 
 
 def evaluation(
-    answered: Sequence[tuple[Episode, Score]], examination: Examination, *, name: str, model: str
+    answered: Sequence[tuple[Episode, Score]], session: EvalSession, *, name: str, model: str
 ) -> dict[str, Any]:
     """The contents of an evaluation file: every figure with its interval, how the episodes ended, and all records."""
     records = [(episode.task, episode.whole, score) for episode, score in answered]
-    protocol = examination.protocol()
-    figures = citation_figures if refines(examination.setting.dialect) else episode_figures
+    protocol = session.protocol()
+    figures = citation_figures if refines(session.setting.dialect) else episode_figures
     return {
         "name": name,
         "model": model,
         **{key: figure.as_json() for key, figure in figures(records).items()},
         "outcomes": outcome_counts(records),
-        "temperature": examination.temperature,
-        **({"engine": examination.server.as_json()} if examination.server is not None else {}),
+        "temperature": session.temperature,
+        **({"engine": session.server.as_json()} if session.server is not None else {}),
         "protocol": protocol.model_dump(mode="json") | {"hash": protocol.hash},
         "records": [question_record(episode, score) for episode, score in answered],
     }

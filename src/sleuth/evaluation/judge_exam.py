@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from sleuth.factories import Bench, OpenJudge
+from sleuth.factories import JudgePool, OpenJudge
 from sleuth.judges.exam import exam_paper, sit_exam
 from sleuth.metrics.exam_card import ExamCard, exam_card
 from sleuth.recipe.judges import JudgeRecipe
@@ -39,7 +39,7 @@ def take_exam(
 
 
 def require_accurate(
-    judges: Iterable[tuple[str, JudgeRecipe]], bench: Bench, folder: RunFolder
+    judges: Iterable[tuple[str, JudgeRecipe]], judge_pool: JudgePool, folder: RunFolder
 ) -> list[dict[str, Any]]:
     """The cards of all judges, given with the kinds of their rewards, for which the recipe sets a bar. One who passed
     in this run already is not asked again. Raises SleuthError where a judge is below its bar."""
@@ -47,7 +47,7 @@ def require_accurate(
     cards: dict[str, dict[str, Any]] = {}
     for kind, recipe in judges:
         if recipe.least_accuracy is not None:
-            opened = bench.open(recipe)
+            opened = judge_pool.open(recipe)
             card = passed.get(opened.identity) or _examined(opened, folder)
             if card["accuracy"] < recipe.least_accuracy:
                 raise SleuthError(_below(kind, card, recipe.least_accuracy))

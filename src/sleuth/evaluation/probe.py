@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from sleuth.evaluation.citation_gain import citation_gains
-from sleuth.evaluation.eval_session import Examination
+from sleuth.evaluation.eval_session import EvalSession
 from sleuth.evaluation.search_gain import Gain, Removed, gains, require_text
 from sleuth.factories import RefineSetting, SearchSetting
 from sleuth.metrics.intervals import Measured, bootstrap_mean, paired_bootstrap, share
@@ -48,50 +48,50 @@ class Probed:
         } | {"margin": MARGIN, "records": list(self.records)}
 
 
-def probe(examination: Examination, tasks: Sequence[Task]) -> Probed:
+def probe(session: EvalSession, tasks: Sequence[Task]) -> Probed:
     """Ask the questions in every arm, then tell the episodes of the first again without what they found.
 
     Raises SleuthError for a dialect in messages of a chat template, before anything is asked.
     """
-    setting = examination.setting
+    setting = session.setting
     if isinstance(setting, RefineSetting):
-        return _probe_citations(examination, tasks)
+        return _probe_citations(session, tasks)
     if not isinstance(setting, SearchSetting):
         raise SleuthError(f"the dialect {setting.dialect.name!r} looks nothing up: there is nothing to probe")
     require_text(setting.dialect)
-    answered = {name: replace(examination, setting=arm).ask(tasks, name) for name, arm in _arms(setting, tasks)}
+    answered = {name: replace(session, setting=arm).ask(tasks, name) for name, arm in _arms(setting, tasks)}
     told = answered[AS_IT_IS]
-    by_search = _gains(examination, told, "search")
-    by_passage = _gains(examination, told, "passage")
+    by_search = _gains(session, told, "search")
+    by_passage = _gains(session, told, "passage")
     return Probed(
         arms={name: _arm(of_arm, told) for name, of_arm in answered.items()},
         searches=_grouped(by_search, _search_groups),
-        passages=_with_ahead(_grouped(by_passage, _passage_groups), by_passage),
+        passages=_with_wins(_grouped(by_passage, _passage_groups), by_passage),
         records=[_record(*found) for found in (*by_search, *by_passage)],
     )
 
 
-def _probe_citations(examination: Examination, tasks: Sequence[Task]) -> Probed:
+def _probe_citations(session: EvalSession, tasks: Sequence[Task]) -> Probed:
     """Of all claims that cite, by question: the gain of the snippets that they cite and of the others, and how often a
     cited one gained more than any other."""
-    answered = examination.ask(tasks, AS_IT_IS)
+    answered = session.ask(tasks, AS_IT_IS)
     episodes = [episode for episode, _ in answered]
-    renderer = Renderer(examination.tokenizer)
-    found = citation_gains(examination.weights, renderer, examination.setting, episodes, budget=BUDGET)
+    renderer = Renderer(session.tokenizer)
+    found = citation_gains(session.weights, renderer, session.setting, episodes, budget=BUDGET)
     pairs = [(episode.task.id, gain) for episode, gains in zip(episodes, found, strict=True) for gain in gains]
     claims: dict[tuple[int, int], tuple[list[float], list[float]]] = {}
     for at, of_episode in enumerate(found):
         for gain in of_episode:
             claims.setdefault((at, gain.number), ([], []))[not gain.cited].append(gain.value)
-    ahead = {key: float(max(own) > max(others)) for key, (own, others) in claims.items() if own and others}
+    wins = {key: float(max(own) > max(others)) for key, (own, others) in claims.items() if own and others}
     groups = {"cited": [pair for pair in pairs if pair[1].cited], "not cited": [p for p in pairs if not p[1].cited]}
     snippets: dict[str, dict[str, Measured]] = {
         name: {"gain": bootstrap_mean([gain.value for _, gain in of_group], [task for task, _ in of_group])}
         for name, of_group in groups.items()
         if of_group
     }
-    if ahead:
-        snippets["cited"]["ahead"] = share([*ahead.values()], [episodes[at].task.id for at, _ in ahead])
+    if wins:
+        snippets["cited"]["ahead"] = share([*wins.values()], [episodes[at].task.id for at, _ in wins])
     return Probed(snippets=snippets, records=[{"id": task, **asdict(gain)} for task, gain in pairs])
 
 
@@ -128,11 +128,11 @@ def _searches(episode: Episode) -> float | None:
 Found = tuple[Episode, Score, Gain]
 
 
-def _gains(examination: Examination, answered: Answered, removed: Removed) -> list[Found]:
+def _gains(session: EvalSession, answered: Answered, removed: Removed) -> list[Found]:
     found = gains(
-        examination.weights,
-        Renderer(examination.tokenizer),
-        examination.setting.dialect,
+        session.weights,
+        Renderer(session.tokenizer),
+        session.setting.dialect,
         [episode.trajectory for episode, _ in answered],
         removed=removed,
         budget=BUDGET,
@@ -161,7 +161,7 @@ def _passage_groups(episode: Episode, score: Score, gain: Gain) -> Iterator[str]
         yield "passages"
 
 
-def _with_ahead(groups: dict[str, dict[str, Measured]], found: Sequence[Found]) -> dict[str, dict[str, Measured]]:
+def _with_wins(groups: dict[str, dict[str, Measured]], found: Sequence[Found]) -> dict[str, dict[str, Measured]]:
     """The groups, and of gold passages how often they were worth more than any other that the same search showed, where
     it showed both and the answer was right."""
     searches: dict[tuple[int, int], tuple[Task, list[float], list[float]]] = {}
@@ -170,9 +170,9 @@ def _with_ahead(groups: dict[str, dict[str, Measured]], found: Sequence[Found]) 
             task = episode.task
             _, gold, others = searches.setdefault((id(episode), gain.number), (task, [], []))
             (gold if gain.passage.id in task.gold_passages else others).append(gain.value)
-    ahead = [(max(gold) > max(others), task.id) for task, gold, others in searches.values() if gold and others]
-    if ahead:
-        groups["gold passages"]["ahead"] = share([float(won) for won, _ in ahead], [task for _, task in ahead])
+    wins = [(max(gold) > max(others), task.id) for task, gold, others in searches.values() if gold and others]
+    if wins:
+        groups["gold passages"]["ahead"] = share([float(won) for won, _ in wins], [task for _, task in wins])
     return groups
 
 

@@ -21,7 +21,7 @@ DEFAULT_REFINE_PROMPT = "refine"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
+class EvalOverrides:
     """What a person asks for; None leaves it as the checkpoint has it, or else as it is by default."""
 
     index: Path | None = None
@@ -32,31 +32,31 @@ class Wishes:
     forced_search: bool | None = None
 
 
-def asked_setting(
-    card: ProtocolCard | None, wishes: Wishes, tokenizer: PreTrainedTokenizerFast, tasks: Sequence[Task]
+def resolve_protocol(
+    card: ProtocolCard | None, overrides: EvalOverrides, tokenizer: PreTrainedTokenizerFast, tasks: Sequence[Task]
 ) -> tuple[Setting, list[str] | None]:
     """The setting, and what in it is not as the checkpoint was trained; None where it speaks another dialect, or there
     is no card. A model without a card searches, unless all tasks bring a tool output to refine."""
     brought = bool(tasks) and all(task.evidence is not None for task in tasks)
     if refines(card.dialect) if card else brought:
-        return _refining(card, wishes, tokenizer, tasks)
-    return _searching(card, wishes, tokenizer, tasks)
+        return _refining(card, overrides, tokenizer, tasks)
+    return _searching(card, overrides, tokenizer, tasks)
 
 
 def _searching(
-    card: ProtocolCard | None, wishes: Wishes, tokenizer: PreTrainedTokenizerFast, tasks: Sequence[Task]
+    card: ProtocolCard | None, overrides: EvalOverrides, tokenizer: PreTrainedTokenizerFast, tasks: Sequence[Task]
 ) -> tuple[Setting, list[str] | None]:
-    role = wishes.prompt_role or (card.prompt_role if card else "raw")
-    forced = card.forced_search if card and wishes.forced_search is None else bool(wishes.forced_search)
+    role = overrides.prompt_role or (card.prompt_role if card else "raw")
+    forced = card.forced_search if card and overrides.forced_search is None else bool(overrides.forced_search)
     env = SearchEnvRecipe(
         kind="search",
-        dialect=wishes.dialect or (card.dialect.name if card else DEFAULT_DIALECT),
-        prompt=wishes.prompt or (card.prompt if card else DEFAULT_PROMPT),
+        dialect=overrides.dialect or (card.dialect.name if card else DEFAULT_DIALECT),
+        prompt=overrides.prompt or (card.prompt if card else DEFAULT_PROMPT),
         prompt_role=role,
         template_flags=card.template_flags if card and role != "raw" else {},
-        index=wishes.index,
-        urls=wishes.urls,
-        retriever="remote" if wishes.urls else "index" if wishes.index else "empty",
+        index=overrides.index,
+        urls=overrides.urls,
+        retriever="remote" if overrides.urls else "index" if overrides.index else "empty",
         forced_search=forced,
     )
     if card is not None and env.dialect == card.dialect.name:
@@ -65,22 +65,22 @@ def _searching(
 
 
 def _refining(
-    card: ProtocolCard | None, wishes: Wishes, tokenizer: PreTrainedTokenizerFast, tasks: Sequence[Task]
+    card: ProtocolCard | None, overrides: EvalOverrides, tokenizer: PreTrainedTokenizerFast, tasks: Sequence[Task]
 ) -> tuple[Setting, list[str] | None]:
-    searching = {"--index": wishes.index, "--retriever": wishes.urls, "--forced-search": wishes.forced_search}
+    searching = {"--index": overrides.index, "--retriever": overrides.urls, "--forced-search": overrides.forced_search}
     for option, given in searching.items():
         if given:
             raise SleuthError(f"{option} is for a search; here the tool output that the rows bring is refined")
     modes: dict[str, Mode] = {dialect.name: mode for mode, dialect in REFINERS.items()}
-    name = wishes.dialect or (card.dialect.name if card else DEFAULT_REFINER)
+    name = overrides.dialect or (card.dialect.name if card else DEFAULT_REFINER)
     if name not in modes:
         raise SleuthError(f"--dialect {name}: here a tool output is refined, in {' or '.join(modes)}")
-    role = wishes.prompt_role or (card.prompt_role if card else "raw")
+    role = overrides.prompt_role or (card.prompt_role if card else "raw")
     same = card is not None and card.dialect.name == name
     env = RefineEnvRecipe(
         kind="refine",
         mode=modes[name],
-        prompt=wishes.prompt or (card.prompt if card else DEFAULT_REFINE_PROMPT),
+        prompt=overrides.prompt or (card.prompt if card else DEFAULT_REFINE_PROMPT),
         prompt_role=role,
         template_flags=card.template_flags if card and role != "raw" else {},
         turn_tokens=card.dialect.turn_tokens if card and same else None,

@@ -22,7 +22,7 @@ from sleuth.rewards.reasoning.compare import same_answer, same_number
 from sleuth.rewards.reasoning.extract import extract
 from sleuth.runs.eval_file import read_eval, write_eval
 from sleuth.runs.progress import ProgressBar
-from sleuth.stage_context import StageRun
+from sleuth.stage_context import StageContext
 from sleuth.types import Completion, Engine, Sampling, SleuthError, Task
 
 SHOTS = r"""Problem: A shelf holds 4 boxes of 6 cups. Nine cups are sold. How many cups are left?
@@ -43,7 +43,7 @@ DIRECTIONS = {
 }
 
 
-def run_reason(stage: ReasonRecipe, run: StageRun) -> Path:
+def run_reason(stage: ReasonRecipe, run: StageContext) -> Path:
     """Write `eval/NAME.json` and a file for each set, unless this very model was asked; it goes on as it came."""
     file = run.folder.eval / f"{stage.name}.json"
     if read_eval(file, model=run.model) is not None:

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from sleuth.data.tool_output import snippets_of, tool_output_of
 from sleuth.engines.local.engine import LocalEngine
-from sleuth.evaluation.eval_session import Examination, examination_of
+from sleuth.evaluation.eval_session import EvalSession, open_eval_session
 from sleuth.factories import RefineSetting, SearchSetting
 from sleuth.metrics.refiner_rows import reasoning_before
 from sleuth.render import Renderer
@@ -22,14 +22,14 @@ FIRST_ID = 10
 class Refiner:
     """A refiner's checkpoint, asked greedily. `name` is what files call it."""
 
-    def __init__(self, name: str, examination: Examination) -> None:
-        if not isinstance(examination.setting, RefineSetting):
+    def __init__(self, name: str, session: EvalSession) -> None:
+        if not isinstance(session.setting, RefineSetting):
             raise SleuthError(
                 f"--refiner {name}: was trained to search, not to refine; name a checkpoint of a stage whose env is of "
                 'kind = "refine"'
             )
         self.name = name
-        self.examination = examination
+        self.session = session
 
     async def digest(self, question: str, reasoning: str, found: Sequence[Passage]) -> list[Passage]:
         """The claims of its answer about what a search found, each as a passage under the title of the first that it
@@ -39,7 +39,7 @@ class Refiner:
         output = tool_output_of([dataclasses.replace(passage, id=id_) for id_, passage in by_id.items()])
         evidence = Evidence(reasoning=reasoning, output=output, snippets=snippets_of(output))
         task = Task(id="", question=question, golden_answers=(), evidence=evidence)
-        episode = await self._rollout.episode(self.examination.setting.env(task), task, 0, 0)
+        episode = await self._rollout.episode(self.session.setting.env(task), task, 0, 0)
         answers = [done.text for done in episode.whole.actions if done.kind == "answer"]
         return [
             Passage(id=by_id[known[0]].id, title=by_id[known[0]].title, text=claim.text)
@@ -49,7 +49,7 @@ class Refiner:
 
     @cached_property
     def _rollout(self) -> Rollout:
-        asked = self.examination
+        asked = self.session
         engine = LocalEngine(asked.weights, asked.tokenizer, slots=asked.slots, context=asked.context)
         return Rollout(
             engine=engine, renderer=Renderer(asked.tokenizer), context=asked.context, temperature=0.0, key=(asked.seed,)
@@ -101,13 +101,13 @@ class RefinedSetting(SearchSetting):
         return RefinedSearch(SearchSetting(**plain), self.refiner, task)
 
 
-def with_refiner(agent: Examination, model: str, *, dtype: str | None = None) -> tuple[Examination, list[str]]:
+def with_refiner(agent: EvalSession, model: str, *, dtype: str | None = None) -> tuple[EvalSession, list[str]]:
     """The same agent, shown what a refiner's checkpoint makes of its results; and what is to be said of that one.
     Raises SleuthError where the one does not search, or the other does not refine."""
     setting = agent.setting
     if not isinstance(setting, SearchSetting):
         raise SleuthError(f"--refiner {model}: is for an agent that searches, and the model that is asked refines")
-    refiner, notes = examination_of(model, [], index=None, slots=agent.slots, dtype=dtype)
+    refiner, notes = open_eval_session(model, [], index=None, slots=agent.slots, dtype=dtype)
     plain = {field.name: getattr(setting, field.name) for field in dataclasses.fields(SearchSetting)}
     refined = RefinedSetting(**plain, refiner=Refiner(model, refiner))
     return dataclasses.replace(agent, setting=refined), [f"{model}: {note}" for note in notes]

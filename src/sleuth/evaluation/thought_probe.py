@@ -22,7 +22,7 @@ from sleuth.evaluation.counterfactual import suffix_row
 from sleuth.evaluation.named_model import NamedModel, load_named
 from sleuth.evaluation.thought_arms import GENERIC, Arms, Stories, arms_of, document_of, prefix_of, suffix_of
 from sleuth.factories import (
-    Bench,
+    JudgePool,
     Spot,
     ThoughtSetting,
     judge_of_suffixes,
@@ -41,7 +41,7 @@ from sleuth.render import Renderer
 from sleuth.rewards.thoughts.suffix import Asks, is_yes
 from sleuth.rollout import Rollout
 from sleuth.runs.eval_file import read_eval, write_eval
-from sleuth.stage_context import StageRun
+from sleuth.stage_context import StageContext
 from sleuth.types import Engine, Judge, Sampling, SleuthError, Task
 
 BUDGET = 4_096
@@ -52,21 +52,21 @@ TURN = 2
 """The place of suffix draws among those of the probe: arms share them, sample by sample."""
 
 
-def run_probe(stage: ProbeRecipe, run: StageRun) -> Path:
+def run_probe(stage: ProbeRecipe, run: StageContext) -> Path:
     """Write `eval/NAME.json` and the certificate, unless this very model was probed; the model goes on as it came."""
     file = run.folder.eval / f"{stage.name}.json"
     if read_eval(file, model=run.model) is not None:
         return Path(run.model)
     thinker = load_named(run.model, run.recipe)
-    with Bench(run.folder.verdicts) as bench, run.folder.costing(stage.name, "asking"):
-        contents = {"name": stage.name, **probed(stage, thinker, bench, seed=run.recipe.seed)}
+    with JudgePool(run.folder.verdicts) as judge_pool, run.folder.costing(stage.name, "asking"):
+        contents = {"name": stage.name, **probed(stage, thinker, judge_pool, seed=run.recipe.seed)}
     run.folder.say(f"{stage.name}: {told(contents)}")
     run.folder.backlog.write(f"the probe {stage.name}", lambda: write_eval(file, contents))
     run.folder.backlog.write(f"the certificate {stage.name}", lambda: write_certificate(run.model, contents))
     return Path(run.model)
 
 
-def probed(stage: ProbeRecipe, thinker: NamedModel, bench: Bench, *, seed: int = 0) -> dict[str, Any]:
+def probed(stage: ProbeRecipe, thinker: NamedModel, judge_pool: JudgePool, *, seed: int = 0) -> dict[str, Any]:
     """The contents of a probe's file: every figure with its interval over documents, what they would have needed, the
     certificate, and a record of each place.
 
@@ -84,7 +84,7 @@ def probed(stage: ProbeRecipe, thinker: NamedModel, bench: Bench, *, seed: int =
     arms = arms_of(rollout, alone, spots, samples=stage.samples, renderer=renderer)
     documents = [document_of(spot) for spot in spots]
     nlls = {name: _nlls(thinker.model, spots, of_arm) for name, of_arm in arms.stories.items()}
-    judge = judge_of_suffixes(stage.judge, bench) if stage.judge is not None else None
+    judge = judge_of_suffixes(stage.judge, judge_pool) if stage.judge is not None else None
     rights = {} if judge is None else asyncio.run(_rights(stage, setting, engine, spots, arms, judge, seed))
     differences = _differences(nlls, rights)
     shares = {f"right_{name}": _means(values) for name, values in rights.items()}

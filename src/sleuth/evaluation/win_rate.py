@@ -10,7 +10,7 @@ from typing import Any
 from sleuth.engines.local.engine import LocalEngine
 from sleuth.evaluation.candidate_pools import continuations
 from sleuth.evaluation.named_model import NamedModel, load_named
-from sleuth.factories import Bench, excerpts_of, pair_judge_of, shown_to
+from sleuth.factories import JudgePool, excerpts_of, pair_judge_of, shown_to
 from sleuth.judges.ending import ends_right
 from sleuth.metrics.intervals import paired_bootstrap, share
 from sleuth.metrics.win_rate import win_rate
@@ -19,14 +19,14 @@ from sleuth.rewards.preference.candidate import written
 from sleuth.rewards.preference.pairwise import BETTER
 from sleuth.runs.eval_file import read_eval, write_eval
 from sleuth.runs.progress import ProgressBar
-from sleuth.stage_context import StageRun
+from sleuth.stage_context import StageContext
 from sleuth.types import Pair, Sampling, Segment, SleuthError, Task, Verdict
 
 AT_ONCE = 64
 """Prefixes that are continued between two steps of the progress bar."""
 
 
-def run_win_rate(stage: WinRateRecipe, run: StageRun) -> Path:
+def run_win_rate(stage: WinRateRecipe, run: StageContext) -> Path:
     """Write `eval/NAME.json`, unless it is there already, of these very models; the model goes on as it came."""
     against = stage.against or run.recipe.model
     if not against:
@@ -37,17 +37,17 @@ def run_win_rate(stage: WinRateRecipe, run: StageRun) -> Path:
     file = run.folder.eval / f"{stage.name}.json"
     if read_eval(file, model=run.model, against=against) is not None:
         return Path(run.model)
-    with Bench(run.folder.verdicts) as bench:
+    with JudgePool(run.folder.verdicts) as judge_pool:
         ours, theirs = (load_named(name, run.recipe) for name in (run.model, against))
         with run.folder.costing(stage.name, "asking"):
-            contents = compare_writers(stage, ours, theirs, bench, seed=run.recipe.seed)
+            contents = compare_writers(stage, ours, theirs, judge_pool, seed=run.recipe.seed)
     contents = {"name": stage.name, **contents}
     run.folder.backlog.write(f"the win rate {stage.name}", lambda: write_eval(file, contents))
     return Path(run.model)
 
 
 def compare_writers(
-    stage: WinRateRecipe, ours: NamedModel, theirs: NamedModel, bench: Bench, *, seed: int = 0
+    stage: WinRateRecipe, ours: NamedModel, theirs: NamedModel, judge_pool: JudgePool, *, seed: int = 0
 ) -> dict[str, Any]:
     """The contents of the file: the win rate of ours with its interval and the sign test, what became of the pairs,
     and every pair. `right` is the share of ours that end right, where the texts say what a right ending names, and
@@ -68,7 +68,7 @@ def compare_writers(
         Pair(question=task.question, first=one, second=other, evidence=shown(task), criterion=BETTER)
         for task, (one, other) in zip(tasks, texts, strict=True)
     ]
-    verdicts = _verdicts(stage, pairs, bench)
+    verdicts = _verdicts(stage, pairs, judge_pool)
     found = win_rate(verdicts)
     counts = found.as_json()
     return {
@@ -81,7 +81,7 @@ def compare_writers(
         "temperature": stage.temperature,
         "judged_by": stage.judge.model_dump(mode="json", exclude_none=True),
         "orders": stage.orders,
-        "figures_of_judge": bench.figures(),
+        "figures_of_judge": judge_pool.figures(),
         "records": [
             _record(task, *of_task, verdict) for task, of_task, verdict in zip(tasks, both, verdicts, strict=True)
         ],
@@ -108,10 +108,10 @@ def _continued(writer: NamedModel, stage: WinRateRecipe, tasks: Sequence[Task], 
     return segments
 
 
-def _verdicts(stage: WinRateRecipe, pairs: Sequence[Pair], bench: Bench) -> list[Verdict]:
+def _verdicts(stage: WinRateRecipe, pairs: Sequence[Pair], judge_pool: JudgePool) -> list[Verdict]:
     """Equal texts tie, and nobody is asked about them."""
     differing = [pair for pair in pairs if pair.first != pair.second]
-    judged = iter(asyncio.run(pair_judge_of(stage, bench).compare(differing)) if differing else [])
+    judged = iter(asyncio.run(pair_judge_of(stage, judge_pool).compare(differing)) if differing else [])
     same = Verdict(score=0.5, reason="both wrote the same")
     return [same if pair.first == pair.second else next(judged) for pair in pairs]
 

@@ -11,7 +11,7 @@ from sleuth.factories.environments import (
     setting_of,
     setting_of_card,
 )
-from sleuth.factories.judge_pool import Bench
+from sleuth.factories.judge_pool import JudgePool
 from sleuth.factories.judges import OpenJudge, judge_of, require_there, rubric_writer_of, thought_writer_of
 from sleuth.factories.learning import adapters_of, holding_on, optimisation_of, policy_loss_of
 from sleuth.factories.models import Outline, context_of, load_model, load_outline, pick_device, random_model
@@ -30,15 +30,15 @@ from sleuth.factories.rewards import (
     answer_reward_of,
     answer_scorer_of,
     citation_reward_of,
-    examiner_of,
+    eval_reward_of,
     judge_of_suffixes,
     judges_in,
-    misfits_of,
     require_endings,
     require_gradable,
     require_judges,
     reward_of,
     reward_spec_of,
+    scorer_warnings,
 )
 from sleuth.factories.setting import Setting, changes_of_card
 from sleuth.factories.text import Excerpts, chunks_of, excerpts_of
@@ -59,8 +59,8 @@ from sleuth.factories.vocabulary import add_tokens
 __all__ = [
     "EPISODE_REWARDS",
     "THINK",
-    "Bench",
     "Excerpts",
+    "JudgePool",
     "OpenJudge",
     "Outline",
     "Place",
@@ -82,7 +82,7 @@ __all__ = [
     "dialect_in",
     "dialect_of",
     "engine_of",
-    "examiner_of",
+    "eval_reward_of",
     "excerpts_of",
     "has_tags",
     "holding_on",
@@ -92,7 +92,6 @@ __all__ = [
     "judges_in",
     "load_model",
     "load_outline",
-    "misfits_of",
     "optimisation_of",
     "pair_judge_of",
     "pick_device",
@@ -114,6 +113,7 @@ __all__ = [
     "reward_of",
     "reward_spec_of",
     "rubric_writer_of",
+    "scorer_warnings",
     "search_setting",
     "setting_of",
     "setting_of_card",

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from sleuth.engines.local.engine import LocalEngine
-from sleuth.engines.remote.discovery import find_members
+from sleuth.engines.remote.discovery import discover_servers
 from sleuth.engines.remote.pool import PoolEngine, PoolLimits
 from sleuth.engines.stops import end_tokens
 from sleuth.recipe.grpo import GrpoRecipe
@@ -47,14 +47,17 @@ def engine_of(
         return LocalEngine(model, tokenizer, slots=stage.slots, context=stage.context), []
     ends = end_tokens(model.generation_config, tokenizer)
     temperature = stage.sampling.temperature
-    members = find_members(
+    servers = discover_servers(
         pool.urls, tokenizer=tokenizer, ends=ends, context=stage.context, temperature=temperature, say=say
     )
     limits = PoolLimits(
-        requests_at_once=pool.requests_at_once, seconds=pool.seconds, patience=pool.patience, sleeps=pool.sleeps
+        requests_at_once=pool.requests_at_once,
+        seconds=pool.seconds,
+        unavailable_timeout=pool.unavailable_timeout,
+        sleeps=pool.sleeps,
     )
     engine = PoolEngine(
-        members,
+        servers,
         model,
         tokenizer,
         ends=ends,
@@ -64,4 +67,4 @@ def engine_of(
         shared=(pool.weights or weights).resolve(),
         say=say,
     )
-    return engine, [member.as_json() for member in members]
+    return engine, [discovered.as_json() for discovered in servers]

@@ -14,7 +14,7 @@ from sleuth.judges.cache import (
     NamedJudge,
     NamedPairJudge,
     NamedSheetJudge,
-    Patience,
+    RetryLimits,
     VerdictCache,
 )
 from sleuth.judges.pool import ATTEMPTS
@@ -24,7 +24,7 @@ from sleuth.recipe.judges import HttpJudgeRecipe, JudgeRecipe, LexicalJudgeRecip
 from sleuth.recipe.rewards import WatchRecipe
 
 
-class Bench:
+class JudgePool:
     """The judges of a stage: each is opened once, however many rewards ask it, and what a costly one said is kept in
     the file `verdicts`, unless its recipe names another. With `asks` false nobody is asked for more than is kept, and
     nobody watches.
@@ -67,7 +67,7 @@ class Bench:
         key = recipe.model_dump_json()
         if key not in self._sheets:
             asked = opened if self._asks else SilentJudge(opened.identity)
-            self._sheets[key] = CachedSheetJudge(asked, self._file(recipe.verdicts), _patience(recipe))
+            self._sheets[key] = CachedSheetJudge(asked, self._file(recipe.verdicts), _retry_limits(recipe))
         judge = self._sheets[key]
         return WatchedSheetJudge(judge, self._watch(watch)) if watch is not None and self._asks else judge
 
@@ -105,7 +105,7 @@ class Bench:
         key = recipe.model_dump_json()
         if key not in known:
             asked = opened if self._asks else SilentJudge(opened.identity)
-            known[key] = CachedJudge(asked, self._file(recipe.verdicts), _patience(recipe))
+            known[key] = CachedJudge(asked, self._file(recipe.verdicts), _retry_limits(recipe))
         return known[key]
 
     def close(self) -> None:
@@ -126,8 +126,8 @@ class Bench:
         return self._files[path]
 
 
-def _patience(recipe: JudgeRecipe) -> Patience:
+def _retry_limits(recipe: JudgeRecipe) -> RetryLimits:
     """With one behind HTTP for as long as one question may take, which is waited for in vain once and no more."""
     if not isinstance(recipe, HttpJudgeRecipe):
-        return Patience()
-    return Patience(again=recipe.again, seconds=ATTEMPTS * recipe.seconds)
+        return RetryLimits()
+    return RetryLimits(again=recipe.again, seconds=ATTEMPTS * recipe.seconds)

@@ -48,7 +48,7 @@ def policy_loss_of(stage: GrpoRecipe) -> PolicyLoss:
     return PolicyLoss(
         policy_loss=loss.policy_loss,
         ratio=loss.ratio,
-        old=loss.old,
+        old_logprobs=loss.old_logprobs,
         clip_low=loss.clip_low,
         clip_high=loss.clip_high,
         kl=loss.kl,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from transformers import PreTrainedTokenizerFast
 
 from sleuth.data.documents import read_documents
-from sleuth.factories.judge_pool import Bench
+from sleuth.factories.judge_pool import JudgePool
 from sleuth.factories.judges import identity_of, require_there
 from sleuth.factories.rewards import require_endings
 from sleuth.factories.text import excerpts_of
@@ -36,9 +36,9 @@ PAIRWISE_VERSION, POINTWISE_VERSION, MECHANICS_VERSION = 1, 1, 1
 """Raised whenever the same candidates could score differently."""
 
 
-def pair_judge_of(recipe: ComparisonRecipe, bench: Bench) -> PairJudge:
+def pair_judge_of(recipe: ComparisonRecipe, judge_pool: JudgePool) -> PairJudge:
     """Who compares two continuations, in the orders that the recipe asks for."""
-    return ORDERS[recipe.orders](_asked(recipe.judge, bench))
+    return ORDERS[recipe.orders](_asked(recipe.judge, judge_pool))
 
 
 def shown_to(judge: ContinuationJudge) -> Callable[[Task], str]:
@@ -46,16 +46,16 @@ def shown_to(judge: ContinuationJudge) -> Callable[[Task], str]:
     return _right_endings if isinstance(judge, EndingJudgeRecipe) else lambda task: ""
 
 
-def preference_reward_of(rewards: Sequence[PreferenceRecipe], bench: Bench) -> Reward:
+def preference_reward_of(rewards: Sequence[PreferenceRecipe], judge_pool: JudgePool) -> Reward:
     """What candidates are judged by, summed."""
 
     def build(reward: PreferenceRecipe) -> Reward:
         match reward:
             case PairwiseRecipe():
-                judge = pair_judge_of(reward, bench)
+                judge = pair_judge_of(reward, judge_pool)
                 return PairwiseReward(judge, schedule=reward.schedule, shown=shown_to(reward.judge))
             case PointwiseRecipe():
-                return PointwiseReward(bench.judge(reward.judge), reward.dimension)
+                return PointwiseReward(judge_pool.judge(reward.judge), reward.dimension)
             case MechanicsRecipe():
                 return MechanicsReward()
 
@@ -111,8 +111,8 @@ def _right_endings(task: Task) -> str:
     return "\n".join(task.golden_answers)
 
 
-def _asked(judge: ContinuationJudge, bench: Bench) -> NamedPairJudge:
-    return EndingJudge(judge.flip) if isinstance(judge, EndingJudgeRecipe) else bench.pair_judge(judge)
+def _asked(judge: ContinuationJudge, judge_pool: JudgePool) -> NamedPairJudge:
+    return EndingJudge(judge.flip) if isinstance(judge, EndingJudgeRecipe) else judge_pool.pair_judge(judge)
 
 
 def _part(reward: PreferenceRecipe) -> RewardPart:

@@ -18,7 +18,7 @@ from sleuth.runs.protocol import ProtocolCard
 from sleuth.runs.reward_spec import RewardSpec
 from sleuth.types import Env, SleuthError, Task
 
-EXAMINER = LexicalJudge()
+EVAL_JUDGE = LexicalJudge()
 """Who judges the claims of a refiner that is evaluated."""
 
 
@@ -33,7 +33,7 @@ class RefineSetting(Setting):
         self, scorer: str, context: int, reward: RewardSpec | None = None, questions_sha256: str | None = None
     ) -> ProtocolCard:
         """Whichever scorer is named: a refiner's answer is judged claim by claim and compared with none."""
-        return Setting.protocol(self, EXAMINER.identity, context, reward, questions_sha256)
+        return Setting.protocol(self, EVAL_JUDGE.identity, context, reward, questions_sha256)
 
 
 def refine_setting(

@@ -9,9 +9,9 @@ from transformers import PreTrainedTokenizerFast
 
 from sleuth.dialects import Dialect
 from sleuth.dialects.refine import refines
-from sleuth.factories.judge_pool import Bench
+from sleuth.factories.judge_pool import JudgePool
 from sleuth.factories.judges import identity_of, require_there
-from sleuth.factories.refining import EXAMINER
+from sleuth.factories.refining import EVAL_JUDGE
 from sleuth.factories.setting import Setting
 from sleuth.judges.ending import EndingJudge
 from sleuth.recipe.judges import ContinuationJudge, EndingJudgeRecipe, HttpJudgeRecipe, JudgeRecipe
@@ -118,14 +118,14 @@ def criteria_of(reward: RubricRecipe) -> Criteria:
     return Criteria(own=reward.own, static=STATIC[reward.static], dropout=reward.dropout)
 
 
-def rubric_reward_of(reward: RubricRecipe, dialect: Dialect, bench: Bench) -> RubricReward:
+def rubric_reward_of(reward: RubricRecipe, dialect: Dialect, judge_pool: JudgePool) -> RubricReward:
     """What pays for the answers given in a dialect, as a judge of the bench finds them by the criteria."""
     sheets = reward.calls == "per_answer"
     return RubricReward(
         dialect,
         criteria_of(reward),
-        None if sheets else bench.judge(reward.judge, reward.watch),
-        sheet_judge=bench.sheet_judge(reward.judge, reward.watch) if sheets else None,
+        None if sheets else judge_pool.judge(reward.judge, reward.watch),
+        sheet_judge=judge_pool.sheet_judge(reward.judge, reward.watch) if sheets else None,
         aggregation=reward.aggregation,
         sees_evidence=reward.sees_evidence,
     )
@@ -142,16 +142,16 @@ def answer_reward_of(scorer: str, dialect: Dialect, tokenizer: PreTrainedTokeniz
     return AnswerReward(dialect, scorer=scorer_of(scorer), end_token=end_token)
 
 
-def examiner_of(scorer: str, dialect: Dialect, tokenizer: PreTrainedTokenizerFast | None) -> Reward:
+def eval_reward_of(scorer: str, dialect: Dialect, tokenizer: PreTrainedTokenizerFast | None) -> Reward:
     """What an evaluation tells of each episode: strict exact match with what `scorer` says beside it, or, of a refiner,
     how well it cites."""
     if refines(dialect):
-        return CitationReward(dialect, EXAMINER)
+        return CitationReward(dialect, EVAL_JUDGE)
     return answer_reward_of(scorer, dialect, tokenizer)
 
 
 def reward_of(
-    rewards: Sequence[RewardRecipe], dialect: Dialect, tokenizer: PreTrainedTokenizerFast | None, bench: Bench
+    rewards: Sequence[RewardRecipe], dialect: Dialect, tokenizer: PreTrainedTokenizerFast | None, judge_pool: JudgePool
 ) -> Reward:
     """The rewards of a stage as their weighted sum, judged by those on the bench. Strict exact match is told of every
     episode that searches, whatever is paid; what a refiner writes is never a golden answer and nothing else, and a text
@@ -161,11 +161,11 @@ def reward_of(
         if isinstance(reward, AnswerRewardRecipe):
             return answer_reward_of(reward.scorer, dialect, tokenizer)
         if isinstance(reward, CitationRecipe):
-            return citation_reward_of(reward, dialect, bench.judge(reward.judge, reward.watch))
+            return citation_reward_of(reward, dialect, judge_pool.judge(reward.judge, reward.watch))
         if isinstance(reward, RubricRecipe):
-            return rubric_reward_of(reward, dialect, bench)
+            return rubric_reward_of(reward, dialect, judge_pool)
         if isinstance(reward, SuffixRecipe):
-            return suffix_reward_of(reward, dialect, bench)
+            return suffix_reward_of(reward, dialect, judge_pool)
         assert not isinstance(reward, GainRecipe)  # left out below
         return EpisodeReward(reward.kind, EPISODE_REWARDS[reward.kind][1], dialect)
 
@@ -177,16 +177,16 @@ def reward_of(
     return TotalReward(parts, weights)
 
 
-def suffix_reward_of(reward: SuffixRecipe, dialect: Dialect, bench: Bench) -> SuffixReward:
+def suffix_reward_of(reward: SuffixRecipe, dialect: Dialect, judge_pool: JudgePool) -> SuffixReward:
     """What pays for what is written behind a thought."""
-    return SuffixReward(*judge_of_suffixes(reward.judge, bench), dialect.think.close)
+    return SuffixReward(*judge_of_suffixes(reward.judge, judge_pool), dialect.think.close)
 
 
-def judge_of_suffixes(judge: ContinuationJudge, bench: Bench) -> tuple[Judge, Asks]:
+def judge_of_suffixes(judge: ContinuationJudge, judge_pool: JudgePool) -> tuple[Judge, Asks]:
     """Who decides whether a suffix comes to the true one, and what they are asked."""
     if isinstance(judge, EndingJudgeRecipe):
         return EndingJudge(judge.flip), ends_as_known
-    return bench.judge(judge), comes_to_the_truth
+    return judge_pool.judge(judge), comes_to_the_truth
 
 
 def require_judges(rewards: Sequence[RewardRecipe]) -> None:
@@ -242,7 +242,7 @@ def require_endings(tasks: Sequence[Task]) -> None:
         )
 
 
-def misfits_of(rewards: Sequence[RewardRecipe], setting: Setting) -> list[str]:
+def scorer_warnings(rewards: Sequence[RewardRecipe], setting: Setting) -> list[str]:
     """Scorers that would not pay a right answer in full under this prompt and dialect, in sentences."""
     asked = {reward.scorer for reward in rewards if isinstance(reward, AnswerRewardRecipe)}
     worths = {

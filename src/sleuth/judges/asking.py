@@ -61,7 +61,7 @@ class Asker:
     async def ask(self, question: Asked[Answer]) -> Answer:
         """What the first answer of two says that can be read. Raises NoAnswerError where one is not there, and
         NotAVerdictError where neither can be read."""
-        async with self._pool.seat() as deadline:
+        async with self._pool.slot() as deadline:
             messages = [
                 {"role": "system", "content": question.prompt},
                 {"role": "user", "content": question.message},

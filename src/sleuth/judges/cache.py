@@ -101,7 +101,7 @@ class NamedPairJudge(PairJudge, Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
+class RetryLimits:
     """A verdict that is missing is asked for up to `again` times more, but not once `seconds` have gone by since it was
     first asked for: that helps with servers that fail now and then, and not with questions that they cannot answer."""
 
@@ -109,16 +109,16 @@ class Patience:
     seconds: float = math.inf
 
 
-NONE = Patience()
+NONE = RetryLimits()
 
 
 class CachedJudge:
     """A `Judge` that remembers what another one said; `tally` counts what it was asked."""
 
-    def __init__(self, judge: NamedJudge, cache: VerdictCache, patience: Patience = NONE) -> None:
+    def __init__(self, judge: NamedJudge, cache: VerdictCache, retry_limits: RetryLimits = NONE) -> None:
         self.identity = judge.identity
         self.tally = Tally()
-        self._verdicts = _Remembered(_singly(judge.judge), judge.identity, cache, self.tally, patience)
+        self._verdicts = _Remembered(_singly(judge.judge), judge.identity, cache, self.tally, retry_limits)
 
     async def judge(self, cases: Sequence[Case]) -> list[Verdict]:
         """As `Judge.judge`; asks for what is not known yet."""
@@ -128,10 +128,10 @@ class CachedJudge:
 class CachedSheetJudge:
     """A `SheetJudge` that remembers what another one said, of each sheet as a whole; `tally` counts the sheets."""
 
-    def __init__(self, judge: NamedSheetJudge, cache: VerdictCache, patience: Patience = NONE) -> None:
+    def __init__(self, judge: NamedSheetJudge, cache: VerdictCache, retry_limits: RetryLimits = NONE) -> None:
         self.identity = judge.identity
         self.tally = Tally()
-        self._verdicts = _Remembered(judge.rate, judge.identity, cache, self.tally, patience)
+        self._verdicts = _Remembered(judge.rate, judge.identity, cache, self.tally, retry_limits)
 
     async def rate(self, sheets: Sequence[Sheet]) -> list[list[Verdict]]:
         """As `SheetJudge.rate`; asks for what is not known yet."""
@@ -164,9 +164,11 @@ class _Remembered(Generic[Item]):
     """Asks for each item by itself, so that what is said of it is kept as it comes, and for equal items once. An
     invalid verdict is kept too, for the judge was asked and paid; a missing one is not."""
 
-    def __init__(self, ask: Ask[Item], identity: str, cache: VerdictCache, tally: Tally, patience: Patience) -> None:
+    def __init__(
+        self, ask: Ask[Item], identity: str, cache: VerdictCache, tally: Tally, retry_limits: RetryLimits
+    ) -> None:
         self._ask = ask
-        self._patience = patience
+        self._retry_limits = retry_limits
         self._identity = identity
         self._cache = cache
         self._tally = tally
@@ -196,10 +198,10 @@ class _Remembered(Generic[Item]):
         return found if len(found) == len(keys) else None
 
     async def _fetch(self, keys: Sequence[str], item: Item) -> list[Verdict]:
-        until = time.monotonic() + self._patience.seconds
+        until = time.monotonic() + self._retry_limits.seconds
         try:
             [verdicts] = await self._ask([item])
-            for _ in range(self._patience.again):
+            for _ in range(self._retry_limits.again):
                 if all(map(_is_given, verdicts)) or time.monotonic() > until:
                     break
                 [verdicts] = await self._ask([item])

@@ -20,14 +20,14 @@ class Pace:
 
     def __init__(self, most: int) -> None:
         self.most = most
-        self.seats = min(FIRST, most)
+        self.slots = min(FIRST, most)
         self.taken = 0
         self._doubles = True
         self._ended = self._failed = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     @asynccontextmanager
-    async def seat(self) -> AsyncIterator[None]:
+    async def slot(self) -> AsyncIterator[None]:
         """Wait for a seat, first come, first served, and keep it while the block runs."""
         await self._take()
         try:
@@ -39,18 +39,18 @@ class Pace:
         """A call has ended."""
         self._ended += 1
         self._failed += not well
-        if self._ended < self.seats:
+        if self._ended < self.slots:
             return
         if self._failed > TOLERATED * self._ended:
-            self.seats, self._doubles = max(1, self.seats // 2), False
+            self.slots, self._doubles = max(1, self.slots // 2), False
         else:
-            step = self.seats if self._doubles else max(1, int(self.most * GROWTH))
-            self.seats = min(self.most, self.seats + step)
+            step = self.slots if self._doubles else max(1, int(self.most * GROWTH))
+            self.slots = min(self.most, self.slots + step)
         self._ended = self._failed = 0
         self._admit()
 
     async def _take(self) -> None:
-        if self.taken < self.seats and not self._waiting:
+        if self.taken < self.slots and not self._waiting:
             self.taken += 1
             return
         called = asyncio.get_running_loop().create_future()
@@ -67,7 +67,7 @@ class Pace:
         self._admit()
 
     def _admit(self) -> None:
-        while self._waiting and self.taken < self.seats:
+        while self._waiting and self.taken < self.slots:
             called = self._waiting.popleft()
             if not called.done():
                 self.taken += 1

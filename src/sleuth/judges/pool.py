@@ -55,7 +55,7 @@ class Pool:
     """
 
     def __init__(self, urls: Sequence[str], *, timeout: float, at_once: int, ledger: Ledger, key: str | None) -> None:
-        self.patience = timeout * ATTEMPTS
+        self.down_timeout = timeout * ATTEMPTS
         self._timeout = timeout
         self._at_once = at_once
         self._ledger = ledger
@@ -66,12 +66,12 @@ class Pool:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @asynccontextmanager
-    async def seat(self) -> AsyncIterator[float]:
+    async def slot(self) -> AsyncIterator[float]:
         """Wait for one of the seats that the servers can bear; the time on the monotonic clock by which what is asked
         from it should be answered."""
         self._connect()
-        async with self._pace.seat():
-            yield time.monotonic() + self.patience
+        async with self._pace.slot():
+            yield time.monotonic() + self.down_timeout
 
     async def ask(self, body: Mapping[str, Any], deadline: float) -> Reply:
         """One completion. Raises NoAnswerError where there is none by the deadline."""
@@ -123,7 +123,7 @@ class Pool:
             if (replica := self._replicas.pick(tried[-1:])) is not None:
                 return replica
             pause = self._replicas.seconds_until_next()
-            if time.monotonic() + pause > min(deadline, self._down_since + self.patience):
+            if time.monotonic() + pause > min(deadline, self._down_since + self.down_timeout):
                 return None
             await asyncio.sleep(pause)
         return None

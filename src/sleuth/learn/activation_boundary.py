@@ -7,7 +7,7 @@ from collections.abc import Hashable
 from torch import Tensor
 
 
-class Cut:
+class ActivationBoundary:
     """Tensors that one side makes and the other reads, by name. The other reads leaves; the gradient that gathers in a
     leaf is what the made tensor is owed."""
 

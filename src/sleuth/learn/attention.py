@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 from transformers import AttentionInterface
 
-from sleuth.learn.activation_boundary import Cut
+from sleuth.learn.activation_boundary import ActivationBoundary
 from sleuth.learn.blocks import Block, narrowed, tree_blocks
 from sleuth.learn.prefix_tree import PrefixTree
 from sleuth.types import SleuthError
@@ -32,7 +32,7 @@ class Branches:
     that are looked at in the end, None: all.
 
     The tree may be a limb of a larger one: then it grows out of the tokens whose keys and values are in `above`, path
-    down. What grows out of it in turn reads its own from `cut`. Both on a CPU alone.
+    down. What grows out of it in turn reads its own from `boundary`. Both on a CPU alone.
     """
 
     def __init__(
@@ -41,11 +41,11 @@ class Branches:
         dtype: torch.dtype,
         wanted: Tensor | None = None,
         *,
-        above: Sequence[Cut] = (),
-        cut: Cut | None = None,
+        above: Sequence[ActivationBoundary] = (),
+        boundary: ActivationBoundary | None = None,
     ) -> None:
         self.depth = int(tree.positions.max()) + 1
-        self.wanted, self.above, self.cut = wanted, above, cut
+        self.wanted, self.above, self.boundary = wanted, above, boundary
         self.mask: BlockMask | None = None
         self.blocks: list[Block] = []
         if tree.tokens.device.type == "cpu":
@@ -64,13 +64,13 @@ class Branches:
 
     def with_above(self, module: Any, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """The keys and values (1, kv_heads, N, D) of a layer, behind those above; kept for what grows out of them."""
-        if self.cut is None and not self.above:
+        if self.boundary is None and not self.above:
             return key, value
         layer = module.layer_idx
-        if self.cut is not None:
-            self.cut.keep(("key", layer), key)
-            self.cut.keep(("value", layer), value)
-        keys, values = ([cut[name, layer] for cut in self.above] for name in ("key", "value"))
+        if self.boundary is not None:
+            self.boundary.keep(("key", layer), key)
+            self.boundary.keep(("value", layer), value)
+        keys, values = ([boundary[name, layer] for boundary in self.above] for name in ("key", "value"))
         return torch.cat([*keys, key], dim=2), torch.cat([*values, value], dim=2)
 
 

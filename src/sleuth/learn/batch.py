@@ -17,10 +17,10 @@ from sleuth.types import Credit, Trajectory
 class Row:
     """One trajectory, or one text, as a loss sees it: T token ids, which of them are trained, and its advantage.
 
-    `sampler_logprobs` has T values, read only where a token is trained; None if the engine told none. `emphasis` has T
-    numbers: how much each trained token counts beside the others; None is 1 for all. `credit` has T numbers that are
-    added to the advantage, token by token; None is 0 for all. Rows with the same `story` are parts of one, such as the
-    linked trajectories of an episode, and a loss that counts rows counts them as one; None is a story by itself.
+    `sampler_logprobs` has T values, read only where a token is trained; None if the engine told none. `token_weight`
+    has T numbers: how much each trained token counts beside the others; None is 1 for all. `credit` has T numbers that
+    are added to the advantage, token by token; None is 0 for all. Rows with the same `episode_id` are linked
+    trajectories of one episode, and a loss that counts rows counts them as one; None is an episode by itself.
     `Row(tokens=(7, 5, 9), trained=(False, True, True), advantage=0.5, sampler_logprobs=(0.0, -0.1, -1.2))`.
     """
 
@@ -28,13 +28,13 @@ class Row:
     trained: tuple[bool, ...]
     advantage: float = 0.0
     sampler_logprobs: tuple[float, ...] | None = None
-    emphasis: tuple[float, ...] | None = None
+    token_weight: tuple[float, ...] | None = None
     credit: tuple[float, ...] | None = None
-    story: int | None = None
+    episode_id: int | None = None
 
 
 def trajectory_row(
-    trajectory: Trajectory, advantage: float, story: int | None = None, credits: Sequence[Credit] = ()
+    trajectory: Trajectory, advantage: float, episode_id: int | None = None, credits: Sequence[Credit] = ()
 ) -> Row:
     """What the policy wrote is trained; prompts, retrieved text, inserted tags and copied turns are not. `credits` are
     added to the advantage of the tokens that they name."""
@@ -52,7 +52,7 @@ def trajectory_row(
         advantage=advantage,
         sampler_logprobs=tuple(logprobs) if complete else None,
         credit=tuple(_paid(trajectory, credits)) if credits else None,
-        story=story,
+        episode_id=episode_id,
     )
 
 
@@ -87,7 +87,7 @@ class Batch:
         longest = int(self.lengths[index].max())
         return self._map(lambda tensor: tensor[index, :longest] if tensor.dim() == 2 else tensor[index])
 
-    def pulled(self) -> Batch:
+    def with_advantage(self) -> Batch:
         """The rows with an advantage other than 0, or all rows where there is none."""
         rows = self.advantages.count_nonzero(dim=1).nonzero().flatten().tolist()
         return self.take(rows) if rows else self
@@ -130,7 +130,7 @@ def collate(rows: Sequence[Row], *, normalise: Normaliser = "token", constant: i
     """
     trained = _pad([row.trained for row in rows], torch.bool)
     trained[:, 0] = False
-    emphasis = _pad([row.emphasis or (1.0,) * len(row.tokens) for row in rows], torch.float32)
+    token_weight = _pad([row.token_weight or (1.0,) * len(row.tokens) for row in rows], torch.float32)
     paid = torch.tensor([[row.advantage] for row in rows], dtype=torch.float32)
     if any(row.credit for row in rows):
         paid = paid + _pad([row.credit or (0.0,) * len(row.tokens) for row in rows], torch.float32)
@@ -140,17 +140,19 @@ def collate(rows: Sequence[Row], *, normalise: Normaliser = "token", constant: i
         lengths=torch.tensor([len(row.tokens) for row in rows]),
         trained=trained,
         advantages=paid * trained,
-        weights=token_weights(trained * emphasis, normalise, constant=constant, stories=_stories(rows)),
+        weights=token_weights(trained * token_weight, normalise, constant=constant, episode_ids=_episode_ids(rows)),
         sampler_logprobs=_pad(sampler, torch.float32) * trained if len(sampler) == len(rows) else None,
     )
 
 
-def _stories(rows: Sequence[Row]) -> Tensor | None:
-    """(B,) int64, the number of each row's story among those of the step; None where each row is its own."""
-    if len({row.story for row in rows if row.story is not None}) == sum(row.story is not None for row in rows):
+def _episode_ids(rows: Sequence[Row]) -> Tensor | None:
+    """(B,) int64, the number of each row's episode among those of the step; None where each row is its own."""
+    if len({row.episode_id for row in rows if row.episode_id is not None}) == sum(
+        row.episode_id is not None for row in rows
+    ):
         return None
     numbers: dict[object, int] = {}
-    names = [("row", at) if row.story is None else row.story for at, row in enumerate(rows)]
+    names = [("row", at) if row.episode_id is None else row.episode_id for at, row in enumerate(rows)]
     return torch.tensor([numbers.setdefault(name, len(numbers)) for name in names])
 
 

@@ -43,8 +43,8 @@ def tree_blocks(ends: Tensor, dtype: torch.dtype, above: int = 0) -> list[Block]
 
 def narrowed(blocks: Iterable[Block], wanted: Tensor) -> list[Block]:
     """What the `wanted` tokens (M, rising), and those in narrow gaps between them, see."""
-    stretches = _stretches(wanted.tolist())
-    return _own_first(part for block in blocks for part in _narrowed(block, stretches))
+    spans = _spans(wanted.tolist())
+    return _own_first(part for block in blocks for part in _narrowed(block, spans))
 
 
 def _blocks(ends: Tensor, dtype: torch.dtype, above: int) -> Iterator[Block]:
@@ -84,16 +84,16 @@ def _own_first(blocks: Iterable[Block]) -> list[Block]:
     return sorted(blocks, key=lambda block: not block.own)
 
 
-def _stretches(wanted: Sequence[int]) -> list[slice]:
+def _spans(wanted: Sequence[int]) -> list[slice]:
     """The wanted tokens in stretches; gaps as narrow as a bush are bridged."""
     edges = [0, *(at for at in range(1, len(wanted)) if wanted[at] - wanted[at - 1] > BUSH), len(wanted)]
     return [slice(wanted[first], wanted[stop - 1] + 1) for first, stop in pairwise(edges) if stop > first]
 
 
-def _narrowed(block: Block, stretches: Iterable[slice]) -> Iterator[Block]:
+def _narrowed(block: Block, spans: Iterable[slice]) -> Iterator[Block]:
     """The part of a block in which tokens of the stretches look. A bush stays whole."""
     queries, keys = block.queries, block.keys
-    for stretch in stretches:
+    for stretch in spans:
         part = slice(max(queries.start, stretch.start), min(queries.stop, stretch.stop))
         if part.start >= part.stop:
             continue

@@ -16,14 +16,14 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from sleuth.learn.activation_boundary import Cut
+from sleuth.learn.activation_boundary import ActivationBoundary
 from sleuth.learn.attention import Branches
 from sleuth.learn.last_layer import where_wanted
 from sleuth.learn.logprobs import head_of, hidden_states
 from sleuth.learn.prefix_tree import Pack
-from sleuth.learn.subtree_chunks import Limb, limbs
+from sleuth.learn.subtree_chunks import SubtreeChunk, subtree_chunks
 from sleuth.learn.targets import PassFigures, Targets, TokenLoss
-from sleuth.learn.vocabulary import pulled_logprobs
+from sleuth.learn.vocabulary import logprobs_with_grad
 
 
 def add_gradients(
@@ -36,11 +36,11 @@ def add_gradients(
     budget: int,
     collect: Callable[[], None] = lambda: None,
 ) -> PassFigures:
-    """Adds the gradients of `token_loss`, with the activations of no more than `budget` tokens at once (see `limbs`),
-    on a CPU. `collect` is called behind each backward pass."""
+    """Adds the gradients of `token_loss`, with the activations of no more than `budget` tokens at once (see
+    `subtree_chunks`), on a CPU. `collect` is called behind each backward pass."""
     descent = _Descent(model, pack, loss, reference, temperature, collect)
-    for limb in limbs(pack.tree.ends, budget):
-        descent.enter(limb)
+    for chunk in subtree_chunks(pack.tree.ends, budget):
+        descent.enter(chunk)
     descent.leave_all()
     place = descent.targets.place
     return PassFigures(
@@ -55,8 +55,8 @@ def add_gradients(
 class _Trunk:
     """A limb that others grow out of: what they read of it, and its own part of the loss, if it has any."""
 
-    limb: Limb
-    cut: Cut
+    chunk: SubtreeChunk
+    boundary: ActivationBoundary
     share: Tensor | None
 
 
@@ -72,21 +72,21 @@ class _Descent:
     ) -> None:
         self.model, self.tree, self.temperature, self.collect = model, pack.tree, temperature, collect
         self.targets = Targets(pack)
-        self.pull = self.targets.pull(loss, reference)
+        self.logprob_grad = self.targets.logprob_grad(loss, reference)
         precision = torch.promote_types(model.dtype, torch.float32)
         self.total = torch.zeros((), dtype=precision)
         self.logprobs, self.entropy = (torch.zeros(len(self.targets), dtype=precision) for _ in range(2))
         self.computed = 0
         self.path: list[_Trunk] = []
 
-    def enter(self, limb: Limb) -> None:
+    def enter(self, chunk: SubtreeChunk) -> None:
         """Forward; and backward, where nothing grows out of it."""
-        while self.path and self.path[-1].limb.end <= limb.first:
+        while self.path and self.path[-1].chunk.end <= chunk.first:
             self._leave(self.path.pop())
-        cut = None if limb.stop == limb.end else Cut()
-        share = self._forward(limb, cut)
-        if cut is not None:
-            self.path.append(_Trunk(limb=limb, cut=cut, share=share))
+        boundary = None if chunk.stop == chunk.end else ActivationBoundary()
+        share = self._forward(chunk, boundary)
+        if boundary is not None:
+            self.path.append(_Trunk(chunk=chunk, boundary=boundary, share=share))
         elif share is not None:
             share.backward()
             self.collect()
@@ -97,39 +97,41 @@ class _Descent:
             self._leave(self.path.pop())
 
     def _leave(self, trunk: _Trunk) -> None:
-        made, gradients = trunk.cut.owed()
+        made, gradients = trunk.boundary.owed()
         if trunk.share is not None:
             made, gradients = [trunk.share, *made], [torch.ones_like(trunk.share), *gradients]
         if made:
             torch.autograd.backward(made, gradients)
             self.collect()
 
-    def _forward(self, limb: Limb, cut: Cut | None) -> Tensor | None:
+    def _forward(self, chunk: SubtreeChunk, boundary: ActivationBoundary | None) -> Tensor | None:
         """The limb's part of the loss; None where it has no targets."""
-        first, last = torch.searchsorted(self.targets.numbers, torch.tensor([limb.first, limb.stop])).tolist()
-        before = self.targets.before[first:last] - limb.first  # -1 or less: the last token above
+        first, last = torch.searchsorted(self.targets.numbers, torch.tensor([chunk.first, chunk.stop])).tolist()
+        before = self.targets.before[first:last] - chunk.first  # -1 or less: the last token above
         wanted = before[before >= 0]
-        if cut is not None:
-            wanted = torch.cat([wanted, wanted.new_tensor([limb.stop - limb.first - 1])])
+        if boundary is not None:
+            wanted = torch.cat([wanted, wanted.new_tensor([chunk.stop - chunk.first - 1])])
         elif first == last:
             return None
-        part = self.tree.stretch(limb.first, limb.stop)
+        part = self.tree.stretch(chunk.first, chunk.stop)
         self.computed += len(part)
-        above = [trunk.cut for trunk in self.path]
+        above = [trunk.boundary for trunk in self.path]
         sight = where_wanted(wanted.unique(), len(part))
-        hidden = hidden_states(self.model, part, Branches(part, self.model.dtype, sight, above=above, cut=cut))
-        if cut is not None:
-            cut.keep("hidden", hidden[-1:])
+        hidden = hidden_states(
+            self.model, part, Branches(part, self.model.dtype, sight, above=above, boundary=boundary)
+        )
+        if boundary is not None:
+            boundary.keep("hidden", hidden[-1:])
         if first == last:
             return None
         if above:
             hidden, before = torch.cat([above[-1]["hidden"], hidden]), before.clamp(min=-1) + 1
-        share, logprobs, entropy = pulled_logprobs(
+        share, logprobs, entropy = logprobs_with_grad(
             head_of(self.model),
             hidden.index_select(0, before),
             self.targets.tokens[first:last],
             self.temperature,
-            lambda stretch, values: self.pull(slice(first + stretch.start, first + stretch.stop), values),
+            lambda stretch, values: self.logprob_grad(slice(first + stretch.start, first + stretch.stop), values),
         )
         self.logprobs[first:last], self.entropy[first:last] = logprobs, entropy
         self.total += share.detach()

@@ -39,7 +39,7 @@ class _SwishProduct(torch.autograd.Function):
         gate, up = ctx.saved_tensors
         of_gate, of_up = torch.empty_like(gate), torch.empty_like(up)
         lines = (_line(tensor) for tensor in (gate, up, gradients[0].contiguous(), of_gate, of_up))
-        _pull_back(*lines, PART_SIZE, shared=gate.numel() >= LEAST_SHARED)
+        _backward(*lines, PART_SIZE, shared=gate.numel() >= LEAST_SHARED)
         return tuple(
             found if needed else None for found, needed in zip((of_gate, of_up), ctx.needs_input_grad, strict=True)
         )
@@ -71,14 +71,14 @@ def _multiply_part(gate, up, output):
 
 
 @compiled_in_parallel
-def _pull_back(gate, up, gradients, of_gate, of_up, size):
+def _backward(gate, up, gradients, of_gate, of_up, size):
     for part in numba.prange((len(gate) + size - 1) // size):
         begin, end = part * size, (part + 1) * size
-        _pull_back_part(gate[begin:end], up[begin:end], gradients[begin:end], of_gate[begin:end], of_up[begin:end])
+        _backward_part(gate[begin:end], up[begin:end], gradients[begin:end], of_gate[begin:end], of_up[begin:end])
 
 
 @compiled
-def _pull_back_part(gate, up, gradients, of_gate, of_up):
+def _backward_part(gate, up, gradients, of_gate, of_up):
     """d silu(x) / dx = s (1 + x (1 - s)) with s = 1 / (1 + exp(-x))."""
     for at in range(len(gate)):
         passed, held = _shares(gate[at])

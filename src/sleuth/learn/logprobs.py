@@ -16,7 +16,7 @@ from sleuth.learn.prefix_tree import Pack, PrefixTree
 from sleuth.learn.products import replaced_forwards, swift_products
 from sleuth.learn.swift_layers import swift_forwards
 from sleuth.learn.targets import Targets, TokenLoss
-from sleuth.learn.vocabulary import chosen_logprobs, pulled_logprobs
+from sleuth.learn.vocabulary import chosen_logprobs, logprobs_with_grad
 
 
 def token_logprobs(model: PreTrainedModel, pack: Pack, *, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
@@ -44,12 +44,12 @@ def token_loss(
     tells.
 
     Value and gradient are those of `loss(pack.rows, logprobs, reference)` on what `token_logprobs` tells, with less
-    work (`pulled_logprobs`). `reference` is (R, T) and handed on.
+    work (`logprobs_with_grad`). `reference` is (R, T) and handed on.
     """
     targets = Targets(pack)
     hidden = _predicting(model, targets)  # (M, width)
-    pull = targets.pull(loss, reference)
-    share, logprobs, entropy = pulled_logprobs(head_of(model), hidden, targets.tokens, temperature, pull)
+    logprob_grad = targets.logprob_grad(loss, reference)
+    share, logprobs, entropy = logprobs_with_grad(head_of(model), hidden, targets.tokens, temperature, logprob_grad)
     return share, targets.place(logprobs), targets.place(entropy)
 
 

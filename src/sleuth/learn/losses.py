@@ -21,7 +21,7 @@ MAX_LOG_RATIO = 20.0
 
 
 def token_weights(
-    mask: Tensor, kind: Normaliser, *, constant: int | None = None, stories: Tensor | None = None
+    mask: Tensor, kind: Normaliser, *, constant: int | None = None, episode_ids: Tensor | None = None
 ) -> Tensor:
     """The share of each trained token in the loss of a whole step: (B, T) fp32, exactly 0 where `mask` is false
     (fp64 if `mask` is).
@@ -31,20 +31,20 @@ def token_weights(
     - `constant`: 1 / (rows * constant), so that a long row is not diluted (Dr. GRPO, arXiv:2503.20783).
 
     `mask` is bool, or says with numbers from 0 on how much each token counts beside the others. Rows without a trained
-    token are no rows: adding them changes nothing. Rows with the same number in `stories`, (B,) int64, tell one story
-    in parts, and count as one row. Raises ValueError if no token is trained.
+    token are no rows: adding them changes nothing. Rows with the same number in `episode_ids`, (B,) int64, are one
+    episode and count as one row. Raises ValueError if no token is trained.
     """
     counts = mask.to(torch.promote_types(mask.dtype, torch.float32))  # (B, T)
     of_row = counts.sum(dim=1, keepdim=True)  # (B, 1)
-    told = of_row if stories is None else of_row.new_zeros(len(of_row), 1).index_add(0, stories, of_row)
+    told = of_row if episode_ids is None else of_row.new_zeros(len(of_row), 1).index_add(0, episode_ids, of_row)
     rows = (told > 0).sum()
     if rows == 0:
         raise ValueError("no token of this step is trained, so there is no loss")
     if kind == "token":
         return counts / of_row.sum()
     if kind == "sequence":
-        of_story = told if stories is None else told[stories]  # (B, 1)
-        return counts / (torch.where(of_story > 0, of_story, 1.0) * rows)
+        of_episode = told if episode_ids is None else told[episode_ids]  # (B, 1)
+        return counts / (torch.where(of_episode > 0, of_episode, 1.0) * rows)
     if constant is None:
         raise ValueError("the constant normaliser needs its constant")
     return counts / (rows * constant)
@@ -136,7 +136,7 @@ def sequence_mask(learner_logprobs: Tensor, sampler_logprobs: Tensor, mask: Tens
     return (apart.abs() <= math.log(factor)).to(learner_logprobs.dtype).expand_as(learner_logprobs)
 
 
-def mismatch_kl(learner_logprobs: Tensor, sampler_logprobs: Tensor) -> Tensor:
+def sampler_learner_kl(learner_logprobs: Tensor, sampler_logprobs: Tensor) -> Tensor:
     """Per token, (B, T): the k3 estimate of KL(sampler || learner) before the update, on tokens the sampler drew.
     0 means that engine and learner agree about the same weights."""
     return kl_penalty(sampler_logprobs, learner_logprobs, "k3")

@@ -43,7 +43,7 @@ class MasterWeights:
         return token_logprobs(self.module, part, temperature=temperature)
 
     @property
-    def takes_limbs(self) -> bool:
+    def takes_chunks(self) -> bool:
         """Whether `add_gradients` keeps to its budget whatever the pack."""
         return self.module.device.type == "cpu"
 
@@ -51,7 +51,7 @@ class MasterWeights:
         self, part: Pack, loss: TokenLoss, reference: Tensor | None, *, temperature: float, budget: int
     ) -> PassFigures:
         """Adds the gradients of `token_loss`, of the model."""
-        if self.takes_limbs:
+        if self.takes_chunks:
             return add_gradients(
                 self.module,
                 part,

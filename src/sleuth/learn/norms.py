@@ -44,7 +44,7 @@ class _RmsNorm(torch.autograd.Function):
         rows, size = _rows(inputs), _part_size(inputs)
         sums = np.zeros((-(-len(rows) // size) if of_weight else 0, len(weight)), dtype=np.float32)
         arrays = rows, _copied(weight), _rows(gradients[0].contiguous()), _rows(found), sums
-        _pull_back(*arrays, np.float32(ctx.epsilon), size, shared=rows.size >= LEAST_SHARED)
+        _backward(*arrays, np.float32(ctx.epsilon), size, shared=rows.size >= LEAST_SHARED)
         return found if of_inputs else None, torch.from_numpy(sums.sum(axis=0)) if of_weight else None, None
 
 
@@ -80,7 +80,7 @@ def _normalise(rows, weight, output, epsilon, size):
 
 
 @compiled_in_parallel
-def _pull_back(rows, weight, gradients, found, sums, epsilon, size):
+def _backward(rows, weight, gradients, found, sums, epsilon, size):
     """From `gradients` (N, n) of the outputs, those of the inputs to `found` (N, n), and that of the weight to `sums`,
     part by part (parts, n); of the two, what has no rows is not wanted.
 

@@ -22,14 +22,14 @@ POLICY_LOSSES = {
 class PolicyLoss:
     """The policy-gradient loss of one step: the policy's gain within bounds plus `beta` times the KL to the reference.
 
-    `old` names whose log-probabilities the ratio starts from. The learner's own are taken in the same pass: the ratio
-    is then 1, no bound ever acts, and every `policy_loss` and `ratio` has the same gradient, A d log p. The sampler's
-    make the ratio tell how far the learner is from what sampled the tokens: there the bounds act. `tis_cap` weighs
-    tokens by learner over sampler, truncated; it needs `old="learner"`, since with the sampler's the ratio already
-    tells the difference. `ratio` is each token's own, or one for a whole row (GSPO, arXiv:2507.18071). `policy_loss` is
-    PPO's clip (arXiv:1707.06347) or CISPO's capped weight (arXiv:2506.13585). `sequence_mask` silences rows that are
-    further than this factor from what sampled them; the weights of the others stay what they were. `temperature` is the
-    one that was sampled at.
+    `old_logprobs` names whose log-probabilities the ratio starts from. The learner's own are taken in the same pass:
+    the ratio is then 1, no bound ever acts, and every `policy_loss` and `ratio` has the same gradient, A d log p. The
+    sampler's make the ratio tell how far the learner is from what sampled the tokens: there the bounds act. `tis_cap`
+    weighs tokens by learner over sampler, truncated; it needs `old_logprobs="learner"`, since with the sampler's the
+    ratio already tells the difference. `ratio` is each token's own, or one for a whole row (GSPO, arXiv:2507.18071).
+    `policy_loss` is PPO's clip (arXiv:1707.06347) or CISPO's capped weight (arXiv:2506.13585). `sequence_mask` silences
+    rows that are further than this factor from what sampled them; the weights of the others stay what they were.
+    `temperature` is the one that was sampled at.
     """
 
     policy_loss: Literal["clip", "cispo"] = "clip"
@@ -38,7 +38,7 @@ class PolicyLoss:
     clip_high: float = 0.2
     kl: KLKind = "k3"
     beta: float = 0.0
-    old: Literal["learner", "sampler"] = "learner"
+    old_logprobs: Literal["learner", "sampler"] = "learner"
     tis_cap: float | None = None
     sequence_mask: float | None = None
     temperature: float = 1.0
@@ -49,8 +49,8 @@ class PolicyLoss:
         return self.ratio == "token" and self.sequence_mask is None
 
     def __post_init__(self) -> None:
-        if self.tis_cap is not None and self.old == "sampler":
-            raise ValueError("tis_cap corrects the learner's ratio; it cannot be joined with old='sampler'")
+        if self.tis_cap is not None and self.old_logprobs == "sampler":
+            raise ValueError("tis_cap corrects the learner's ratio; it cannot be joined with old_logprobs='sampler'")
 
 
 def policy_objective(
@@ -58,9 +58,9 @@ def policy_objective(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The micro-batch's share of the policy loss, and per-token statistics. `logprobs`, `reference` are (B, T)."""
     learner, sampler = logprobs.detach(), micro.sampler_logprobs
-    old = sampler if loss.old == "sampler" and sampler is not None else learner
+    old_logprobs = sampler if loss.old_logprobs == "sampler" and sampler is not None else learner
     if loss.ratio == "sequence":
-        old = losses.sequence_old_logprobs(learner, old, micro.trained)
+        old_logprobs = losses.sequence_old_logprobs(learner, old_logprobs, micro.trained)
     weights = micro.weights
     if loss.tis_cap is not None and sampler is not None:
         weights = weights * losses.truncated_importance_weights(learner, sampler, loss.tis_cap)
@@ -70,12 +70,12 @@ def policy_objective(
         weights = weights * kept
     policy_loss, bounded = POLICY_LOSSES[loss.policy_loss]
     bounds = {"low": loss.clip_low, "high": loss.clip_high}
-    scalar = policy_loss(logprobs, old, micro.advantages, weights, **bounds)
-    statistics = {"clip_fraction": bounded(learner, old, micro.advantages, **bounds).float()}
+    scalar = policy_loss(logprobs, old_logprobs, micro.advantages, weights, **bounds)
+    statistics = {"clip_fraction": bounded(learner, old_logprobs, micro.advantages, **bounds).float()}
     if kept is not None:
         statistics["masked_fraction"] = 1 - kept
     if sampler is not None:
-        statistics["mismatch_kl"] = losses.mismatch_kl(learner, sampler)
+        statistics["sampler_learner_kl"] = losses.sampler_learner_kl(learner, sampler)
     if reference is not None:
         penalty = losses.kl_penalty(logprobs, reference, loss.kl)  # (B, T)
         scalar = scalar + loss.beta * (penalty * micro.weights).sum()

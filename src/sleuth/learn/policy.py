@@ -25,7 +25,7 @@ from sleuth.learn.masters import Holding, MasterWeights
 from sleuth.learn.objective import PolicyLoss, policy_objective
 from sleuth.learn.optim import Optimisation, Optimiser
 from sleuth.learn.prefix_tree import Pack, pack, packed
-from sleuth.learn.rank_sharding import deal
+from sleuth.learn.rank_sharding import shard_packs
 from sleuth.learn.targets import PassFigures, TokenLoss
 from sleuth.types import SleuthError
 
@@ -37,8 +37,8 @@ ONE_ROW = 1
 class Update:
     """What one optimiser step did. Means are over the trained tokens, by their weights in the loss.
 
-    `kl` is to the reference model and None without one; `mismatch_kl` is None if the sampler told no log-probabilities,
-    `masked_fraction` without a sequence mask.
+    `kl` is to the reference model and None without one; `sampler_learner_kl` is None if the sampler told no
+    log-probabilities, `masked_fraction` without a sequence mask.
     `gradient_norm` is before the clip. `tokens_computed` counts the learner's own pass, each distinct prefix once;
     `tokens_dense` what the rows hold.
     """
@@ -47,7 +47,7 @@ class Update:
     entropy: float
     clip_fraction: float = 0.0
     kl: float | None = None
-    mismatch_kl: float | None = None
+    sampler_learner_kl: float | None = None
     masked_fraction: float | None = None
     gradient_norm: float
     learning_rate: float
@@ -139,15 +139,17 @@ class Policy:
         Raises NotFiniteError, with the weights untouched, if loss or gradient is not finite, and SleuthError if the
         loss needs the sampler's log-probabilities and the batch has none.
         """
-        pulled, objective = self._policy_objective(batch, loss)
-        return self._step(pulled, objective, Update, budget=budget, temperature=loss.temperature)
+        taught, objective = self._policy_objective(batch, loss)
+        return self._step(taught, objective, Update, budget=budget, temperature=loss.temperature)
 
     def gradient(self, batch: Batch, loss: PolicyLoss, *, budget: int, by_row: bool = False) -> tuple[float, Tensor]:
         """The loss of `update` and its gradient as one fp32 vector, before any clip; the weights stay as they are.
         `by_row`: each row in a pass of its own, as in padded batches; nothing is shared."""
-        pulled, objective = self._policy_objective(batch, loss)
+        taught, objective = self._policy_objective(batch, loss)
         try:
-            packs = deal(pulled, ONE_ROW, self.masters.ranks) if by_row else self._packs(pulled, objective, budget)
+            packs = (
+                shard_packs(taught, ONE_ROW, self.masters.ranks) if by_row else self._packs(taught, objective, budget)
+            )
             sums = self._accumulate(packs, objective, loss.temperature, budget)
             return sums["loss"], self.masters.gradient()
         finally:
@@ -157,15 +159,15 @@ class Policy:
         """The rows that pull, and what each pack of them adds to the loss."""
         if batch.sampler_logprobs is None and (_needs_sampler(loss)):
             raise SleuthError(
-                "stage.loss: the engine gave no log-probabilities, which tis_cap, sequence_mask and old = 'sampler' "
-                "need; ask the engine for them, or remove these keys"
+                "stage.loss: the engine gave no log-probabilities, which tis_cap, sequence_mask and "
+                "old_logprobs = 'sampler' need; ask the engine for them, or remove these keys"
             )
         if loss.beta and self.reference is None:
             raise ValueError("beta is not zero, but the policy has no reference model")
 
         share = partial(policy_objective, loss=loss)
         objective = Objective(share=share, sum_over_tokens=loss.is_sum_over_tokens, measured=self.reference is not None)
-        return batch if loss.beta else batch.pulled(), objective
+        return batch if loss.beta else batch.with_advantage(), objective
 
     def supervise(self, batch: Batch, *, budget: int) -> Update:
         """One step of cross-entropy on the batch's trained tokens; otherwise as `update`."""
@@ -251,9 +253,9 @@ class Policy:
 
     def _packs(self, batch: Batch, objective: Objective, budget: int, together: int = 1) -> list[Pack]:
         """This rank's; the whole batch where the budget is kept to limb by limb."""
-        if objective.sum_over_tokens and self.masters.takes_limbs:
+        if objective.sum_over_tokens and self.masters.takes_chunks:
             return [packed(batch, range(len(batch.lengths)))]
-        return deal(batch, budget, self.masters.ranks, together=together)
+        return shard_packs(batch, budget, self.masters.ranks, together=together)
 
     def _accumulate(
         self, packs: Sequence[Pack], objective: Objective, temperature: float, budget: int
@@ -306,7 +308,7 @@ class Policy:
     def _reference_logprobs(self, part: Pack, temperature: float, budget: int) -> Tensor:
         """(R, T). A pack over the budget, of which the policy takes limbs, is packed anew."""
         assert self.reference is not None
-        if len(part.tree) <= budget or not self.masters.takes_limbs:
+        if len(part.tree) <= budget or not self.masters.takes_chunks:
             return self.reference.logprobs(part, temperature=temperature)[0]
         found = torch.zeros_like(part.rows.weights)
         for some in pack(part.rows, budget):
@@ -321,7 +323,7 @@ def frozen_copy(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def _needs_sampler(loss: PolicyLoss) -> bool:
-    return loss.old == "sampler" or loss.tis_cap is not None or loss.sequence_mask is not None
+    return loss.old_logprobs == "sampler" or loss.tis_cap is not None or loss.sequence_mask is not None
 
 
 def recomputed_layers(model: PreTrainedModel) -> list[nn.Module]:

@@ -11,7 +11,7 @@ from sleuth.learn.prefix_tree import Ordered, Pack, ordered, pack, prefix_tree
 from sleuth.ranks import Ranks
 
 
-def deal(batch: Batch, budget: int, ranks: Ranks, *, together: int = 1) -> list[Pack]:
+def shard_packs(batch: Batch, budget: int, ranks: Ranks, *, together: int = 1) -> list[Pack]:
     """This rank's packs of a batch that every rank has whole, weights and all; otherwise as `pack`.
 
     Every rank makes as many passes as any other, since they gather and scatter weights in step: who has fewer packs
@@ -19,14 +19,14 @@ def deal(batch: Batch, budget: int, ranks: Ranks, *, together: int = 1) -> list[
     """
     if ranks.alone:
         return pack(batch, budget, together=together)
-    shares = stretches(batch, ranks.world, together=together)
+    shares = shard_rows(batch, ranks.world, together=together)
     packs = [pack(batch.take(rows), budget, together=together) if rows else [] for rows in shares]
     most = max(len(of_rank) for of_rank in packs)
     mine = packs[ranks.rank]
     return mine + [filler(batch, together)] * (most - len(mine))
 
 
-def stretches(batch: Batch, world: int, *, together: int = 1) -> list[list[int]]:
+def shard_rows(batch: Batch, world: int, *, together: int = 1) -> list[list[int]]:
     """The rows of each of `world` ranks: neighbours in the order of `pack`, so that what they share at their beginning
     is computed once, cut so that the rank which computes most computes as little as can be."""
     order = ordered(batch, together)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limb:
+class SubtreeChunk:
     """The tokens [first, stop) of a tree. What else grows out of the last of them lies behind, up to `end`: nothing
     where that is `stop`."""
 
@@ -19,7 +19,7 @@ class Limb:
     end: int
 
 
-def limbs(ends: Tensor, budget: int) -> Iterator[Limb]:
+def subtree_chunks(ends: Tensor, budget: int) -> Iterator[SubtreeChunk]:
     """The tree whose subtrees end at `ends` (N), in its order, depth-first.
 
     A limb and all that it grows out of are at most `budget` tokens together, or it is a single path. Neighbouring
@@ -35,7 +35,7 @@ def limbs(ends: Tensor, budget: int) -> Iterator[Limb]:
         trunk = end
         if end - first > room:
             trunk = next((at for at in range(first, end) if ends_of[at] != end), end)
-        yield Limb(first=first, stop=trunk, end=end)
+        yield SubtreeChunk(first=first, stop=trunk, end=end)
         if trunk < end:
             forests.append((trunk, end, room - (trunk - first)))
 
@@ -43,14 +43,14 @@ def limbs(ends: Tensor, budget: int) -> Iterator[Limb]:
 def _fitting(ends: Sequence[int], first: int, stop: int, room: int) -> int:
     """Where the next limb of a forest ends: as many limbs as must be, each with its share of the tokens. One subtree at
     least."""
-    share = (stop - first) / _least_limbs(ends, first, stop, room)
+    share = (stop - first) / _least_chunks(ends, first, stop, room)
     end = ends[first]
     while end < stop and ends[end] - first <= room and (end + ends[end]) / 2 - first <= share:
         end = ends[end]
     return end
 
 
-def _least_limbs(ends: Sequence[int], first: int, stop: int, room: int) -> int:
+def _least_chunks(ends: Sequence[int], first: int, stop: int, room: int) -> int:
     count, begin, end = 1, first, ends[first]
     while end < stop:
         if ends[end] - begin > room:

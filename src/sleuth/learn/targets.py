@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sleuth.learn.batch import Batch
 from sleuth.learn.prefix_tree import Pack
-from sleuth.learn.vocabulary import Pull
+from sleuth.learn.vocabulary import LogprobGrad
 
 TokenLoss = Callable[[Batch, Tensor, Tensor | None], tuple[Tensor, dict[str, Tensor]]]
 """(rows, their log-probabilities (R, T), those of a reference model) -> a sum over tokens, in which none is looked at
@@ -45,7 +45,7 @@ class Targets:
     def __len__(self) -> int:
         return len(self.numbers)
 
-    def pull(self, loss: TokenLoss, reference: Tensor | None) -> Pull:
+    def logprob_grad(self, loss: TokenLoss, reference: Tensor | None) -> LogprobGrad:
         """How they pull, each in all rows that pass through it. `reference` (R, T) is handed on to the loss."""
         rows, tree = self.pack.rows, self.pack.tree
         places = rows.trained.flatten().nonzero()[:, 0]  # of the trained tokens, through the rows
@@ -56,7 +56,7 @@ class Targets:
         counts = torch.arange(len(self) + 1, device=own.device)
         starts = torch.searchsorted(own, counts).tolist()  # where each target's places begin
 
-        def pull(part: slice, values: Tensor) -> tuple[Tensor, Tensor]:
+        def logprob_grad(part: slice, values: Tensor) -> tuple[Tensor, Tensor]:
             stretch = slice(starts[part.start], starts[part.stop])
             with torch.enable_grad():
                 of_part = values.detach().requires_grad_()
@@ -66,7 +66,7 @@ class Targets:
                 [derivative] = torch.autograd.grad(share, of_part)
             return share.detach(), derivative
 
-        return pull
+        return logprob_grad
 
     def place(self, values: Tensor) -> Tensor:
         """Values (M,) of the targets, gathered for every row that passes through them: (R, T), 0 where nothing is

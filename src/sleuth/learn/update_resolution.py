@@ -16,7 +16,7 @@ SAMPLE = 1_000_000
 """Weights that are looked at, evenly over the whole model."""
 
 
-class Reach:
+class UpdateResolution:
     """What can move the weights of a model as it is stored."""
 
     def __init__(self, model: nn.Module) -> None:

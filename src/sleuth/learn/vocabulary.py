@@ -16,7 +16,7 @@ LOGITS_AT_ONCE = 2**19
 LEAST_ROWS = 128
 """But it has so many rows at least: the weights are read once a chunk, and their gradient is written."""
 
-Pull = Callable[[slice, Tensor], tuple[Tensor, Tensor]]
+LogprobGrad = Callable[[slice, Tensor], tuple[Tensor, Tensor]]
 """(a stretch of the M rows, the log-probabilities (n,) of their targets) -> what they add to the loss, and its
 derivative by each of them (n,)."""
 
@@ -29,15 +29,16 @@ def chosen_logprobs(head: nn.Linear, hidden: Tensor, targets: Tensor, temperatur
     return _ChosenLogprobs.apply(hidden, head.weight, head.bias, targets, temperature)
 
 
-def pulled_logprobs(
-    head: nn.Linear, hidden: Tensor, targets: Tensor, temperature: float, pull: Pull
+def logprobs_with_grad(
+    head: nn.Linear, hidden: Tensor, targets: Tensor, temperature: float, logprob_grad: LogprobGrad
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The loss to which each chunk adds by itself, and, without gradient, what `chosen_logprobs` tells.
 
-    What `pull` says of a chunk is turned into gradients while its softmax is there, so that none is computed again: a
-    quarter of the projection's work less than with `chosen_logprobs`, which serves losses that need all of a row first.
+    What `logprob_grad` says of a chunk is turned into gradients while its softmax is there, so that none is computed
+    again: a quarter of the projection's work less than with `chosen_logprobs`, which serves losses that need all of a
+    row first.
     """
-    return _PulledLogprobs.apply(hidden, head.weight, head.bias, targets, temperature, pull)
+    return _LogprobsWithGrad.apply(hidden, head.weight, head.bias, targets, temperature, logprob_grad)
 
 
 class _ChosenLogprobs(torch.autograd.Function):
@@ -79,7 +80,7 @@ class _ChosenLogprobs(torch.autograd.Function):
         return of_hidden, of_weight, of_bias, None, None
 
 
-class _PulledLogprobs(torch.autograd.Function):
+class _LogprobsWithGrad(torch.autograd.Function):
     """The gradients of a loss whose own derivative is known chunk by chunk, made on the way forward."""
 
     @staticmethod
@@ -90,7 +91,7 @@ class _PulledLogprobs(torch.autograd.Function):
         bias: Tensor | None,
         targets: Tensor,
         temperature: float,
-        pull: Pull,
+        logprob_grad: LogprobGrad,
     ) -> tuple[Tensor, Tensor, Tensor]:
         logprobs, entropy = (hidden.new_empty(len(targets), dtype=_precision(hidden)) for _ in range(2))
         of_hidden, of_weight = torch.empty_like(hidden), torch.zeros_like(weight)
@@ -102,9 +103,9 @@ class _PulledLogprobs(torch.autograd.Function):
             total = exponentials.sum(dim=-1)
             logprobs[part] = logits.gather(1, targets[part, None])[:, 0] - total.log()
             entropy[part] = total.log() - logits.mul_(exponentials).sum(dim=-1) / total
-            share, pulls = pull(part, logprobs[part])
+            share, grads = logprob_grad(part, logprobs[part])
             loss += share
-            scale = (pulls / temperature)[:, None]  # (n, 1)
+            scale = (grads / temperature)[:, None]  # (n, 1)
             softmax = exponentials.mul_(-scale / total[:, None])
             of_logits = softmax.scatter_add_(1, targets[part, None], scale).to(weight.dtype)
             of_hidden[part] = multiply(of_logits, weight.T)

@@ -125,8 +125,8 @@ def _runs(text: str) -> list[tuple[str, ...]]:
 
 def _observations(record: Record) -> Iterable[str]:
     """What the environment said after the policy's first words, normalised, with a space at either end."""
-    spoken = False
+    policy_wrote = False
     for segment in record.get("segments", ()):
-        spoken = spoken or segment["author"] == "policy"
-        if spoken and segment["author"] == "env":
+        policy_wrote = policy_wrote or segment["author"] == "policy"
+        if policy_wrote and segment["author"] == "env":
             yield f" {normalise(segment['text'])} "

@@ -124,7 +124,7 @@ def _arms(stage: EvaluateRecipe | WinRateRecipe | ProbeRecipe | ReasonRecipe) ->
         case ReasonRecipe():
             return stage.samples
         case EvaluateRecipe():
-            return 1 + stage.also_forced
+            return 1 + stage.forced_search_arm
 
 
 def _played(stage: TrainingRecipe) -> tuple[int, int]:
@@ -176,7 +176,7 @@ def _seconds(row: Mapping[str, Any]) -> float:
 
 def _expected(row: Mapping[str, Any]) -> float:
     """What a step like this one costs where fewer groups carry signal."""
-    signal = row.get("signal_fraction") or SIGNAL
+    signal = row.get("nonzero_advantage_fraction") or SIGNAL
     return row.get("seconds_rollout", 0.0) + row["seconds_update"] * min(1.0, SIGNAL / signal)
 
 

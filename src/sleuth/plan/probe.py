@@ -134,7 +134,7 @@ def read_probe(recipe: Recipe, place: Path) -> Probe:
 
 def _asked(stage: EvaluateRecipe | WinRateRecipe | ProbeRecipe | ReasonRecipe, folder: Path) -> Asked:
     """From the files of the stage's arms; those of a suite have their records in a file for each set."""
-    forced = isinstance(stage, EvaluateRecipe) and stage.also_forced
+    forced = isinstance(stage, EvaluateRecipe) and stage.forced_search_arm
     arms = (stage.name, f"{stage.name}_forced") if forced else (stage.name,)
     files = [file for arm in arms for file in (folder / f"{arm}.json", *folder.glob(f"{arm}@*.json"))]
     records = [record for file in files for record in json.loads(file.read_text(encoding="utf-8")).get("records", ())]

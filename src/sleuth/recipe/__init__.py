@@ -1,6 +1,6 @@
 """A run as strict models read from TOML. Never imports torch."""
 
-from sleuth.recipe.data import AnsweredRowsRecipe, ExaminationRecipe, QuestionsRecipe, WorldTextRecipe
+from sleuth.recipe.data import AnsweredRowsRecipe, EvalQuestionsRecipe, QuestionsRecipe, WorldTextRecipe
 from sleuth.recipe.envs import RefineEnvRecipe, SearchEnvRecipe, ThoughtEnvRecipe
 from sleuth.recipe.evaluate import EvaluateRecipe
 from sleuth.recipe.grpo import GrpoRecipe
@@ -22,8 +22,8 @@ __all__ = [
     "AnsweredRowsRecipe",
     "CitationRecipe",
     "DocumentsRecipe",
+    "EvalQuestionsRecipe",
     "EvaluateRecipe",
-    "ExaminationRecipe",
     "GainRecipe",
     "GrpoRecipe",
     "HeldOutThoughtsRecipe",

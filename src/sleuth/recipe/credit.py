@@ -19,13 +19,13 @@ class CreditRecipe(StrictModel):
     without it; of several the one that gains most."""
     margin: NonNegativeFloat = 1.0
     """Nats: what gained more mattered."""
-    pays: NonNegativeFloat = 0.0
+    bonus: NonNegativeFloat = 0.0
     """What is added where it mattered."""
-    charges: NonNegativeFloat = 0.0
+    penalty: NonNegativeFloat = 0.0
     """What is taken where it did not."""
 
     @model_validator(mode="after")
     def _does_something(self) -> Self:
-        if not self.pays and not self.charges:
-            raise ValueError("pays and charges are both 0: nothing would be credited; set one, such as charges = 0.2")
+        if not self.bonus and not self.penalty:
+            raise ValueError("bonus and penalty are both 0: nothing would be credited; set one, such as penalty = 0.2")
         return self

@@ -58,7 +58,7 @@ class AnsweredRowsRecipe(QuestionsRecipe):
     kind: Literal["rows"]
 
 
-class ExaminationRecipe(StrictModel):
+class EvalQuestionsRecipe(StrictModel):
     """What an evaluation asks: one file of questions, or a suite of test sets."""
 
     questions: FilePath | None = None

@@ -21,11 +21,11 @@ class PoolRecipe(StrictModel):
     """Turns under way at each server."""
     seconds: PositiveFloat = 300.0
     """How long a turn may take before it is asked for elsewhere."""
-    patience: PositiveFloat = 600.0
+    unavailable_timeout: PositiveFloat = 600.0
     """How long the run waits while no server answers."""
     sleeps: bool = False
     """The servers give their memory back while the learner computes: for one card that both share."""
-    ahead: Annotated[int, Field(ge=0, le=1)] = 0
+    max_policy_lag: Annotated[int, Field(ge=0, le=1)] = 0
     """How many updates the weights that write may lack: with 1, the episodes of a step are played while the step before
     is learned from."""
 
@@ -36,8 +36,8 @@ class PoolRecipe(StrictModel):
                 raise ValueError(f"urls holds {url!r}: expected http://HOST:PORT")
         if len(set(self.urls)) < len(self.urls):
             raise ValueError("urls names a server twice")
-        if self.ahead and self.sleeps:
+        if self.max_policy_lag and self.sleeps:
             raise ValueError(
-                "sleeps = true and ahead = 1: servers that sleep while the learner computes cannot write then"
+                "sleeps = true and max_policy_lag = 1: servers that sleep while the learner computes cannot write then"
             )
         return self

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import NonNegativeFloat, PositiveInt
 
-from sleuth.recipe.data import ExaminationRecipe
+from sleuth.recipe.data import EvalQuestionsRecipe
 from sleuth.recipe.envs import EnvRecipe
 from sleuth.recipe.strict import Name, StrictModel
 
@@ -22,8 +22,8 @@ class EvaluateRecipe(StrictModel):
     """0 is greedy."""
     context: PositiveInt | None = None
     """Longest episode in tokens; absent: that of the nearest `grpo` stage."""
-    data: ExaminationRecipe
-    also_forced: bool = False
+    data: EvalQuestionsRecipe
+    forced_search_arm: bool = False
     """Ask once more with the first action replaced by an opening search tag, for `eval/NAME_forced.json`: what a
     trained model gains over that is more than the habit of searching."""
     env: EnvRecipe | None = None

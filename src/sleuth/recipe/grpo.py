@@ -117,10 +117,15 @@ class GrpoRecipe(TrainingRecipe):
     @model_validator(mode="after")
     def _what_is_old_is_corrected(self) -> Self:
         loss = self.loss
-        if self.engine is not None and self.engine.ahead and loss.old == "learner" and loss.tis_cap is None:
+        if (
+            self.engine is not None
+            and self.engine.max_policy_lag
+            and loss.old_logprobs == "learner"
+            and loss.tis_cap is None
+        ):
             raise ValueError(
-                'engine.ahead = 1 trains on what older weights wrote, and loss.old = "learner" takes it for its own: '
-                'set loss.old = "sampler", or loss.tis_cap'
+                'engine.max_policy_lag = 1 trains on what older weights wrote, and loss.old_logprobs = "learner" takes '
+                'it for its own: set loss.old_logprobs = "sampler", or loss.tis_cap'
             )
         return self
 

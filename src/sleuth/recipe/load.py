@@ -24,6 +24,7 @@ from pydantic import ValidationError
 from sleuth.recipe.draft import Draft, leaves
 from sleuth.recipe.problems import describe
 from sleuth.recipe.recipe import Recipe, ResolvedFrom
+from sleuth.recipe.renamed import renamed_keys
 from sleuth.recipe.toml_writer import emit_value
 from sleuth.types import SleuthError
 
@@ -34,7 +35,7 @@ def load_recipe(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> 
     if "resolved_from" in draft.table:
         raise SleuthError(f"{draft.writer_of(('resolved_from',))}: resolved_from is not for setting; leave it out")
     if "arm" in draft.table:
-        raise SleuthError(f"{path}: has arms, which are several runs: train them with `sleuth arms {path}`")
+        raise SleuthError(f"{path}: has arms, which are several runs: train them with `sleuth sweep {path}`")
     draft.table["resolved_from"] = history
     try:
         return Recipe.model_validate(draft.table)
@@ -73,6 +74,7 @@ def _lay_file(draft: Draft, file: Path, table: dict[str, Any], files: list[str],
             ) from None
         files.extend(past.files)
         changes.extend(past.set)
+        table = renamed_keys(table)
     draft.lay(table, str(file))
     for way, value in leaves(changed):
         key = ".".join(way)

@@ -38,9 +38,9 @@ NAMED_LOSSES: dict[str, dict[str, Any]] = {
     "dapo": {"advantage": "grpo", "normalise": "token", "policy_loss": "clip", "ratio": "token",
              "clip_low": 0.2, "clip_high": 0.28},
     "gspo": {"advantage": "grpo", "normalise": "sequence", "policy_loss": "clip", "ratio": "sequence",
-             "clip_low": 3e-4, "clip_high": 4e-4, "old": "sampler"},
+             "clip_low": 3e-4, "clip_high": 4e-4, "old_logprobs": "sampler"},
     "cispo": {"advantage": "grpo", "normalise": "token", "policy_loss": "cispo", "ratio": "token",
-              "clip_low": 1.0, "clip_high": 4.0, "old": "sampler"},
+              "clip_low": 1.0, "clip_high": 4.0, "old_logprobs": "sampler"},
 }  # fmt: skip
 """The published losses by name: arXiv:2402.03300, 2503.20783, 2503.14476, 2507.18071 and 2506.13585.
 
@@ -55,13 +55,13 @@ class LossRecipe(StrictModel):
     """A published loss by its name, which sets the keys that belong to it; a key that says otherwise is refused."""
     advantage: Literal["grpo", "centered", "rloo", "best"] = "grpo"
     """(x - mean) / std (arXiv:2402.03300), x - mean (arXiv:2503.20783), or leave-one-out (arXiv:2402.14740); or no
-    policy gradient: the best of each group is imitated if its score is above 0 (with old = "learner")."""
+    policy gradient: the best of each group is imitated if its score is above 0 (with old_logprobs = "learner")."""
     std_floor: PositiveFloat = 1e-4
     """The least standard deviation that "grpo" divides by."""
     policy_loss: Literal["clip", "cispo"] = "clip"
     """What the bounds do: end the pull of a token beyond them (arXiv:1707.06347), or cap its weight and keep the pull
     (arXiv:2506.13585)."""
-    old: Literal["sampler", "learner"] = "sampler"
+    old_logprobs: Literal["sampler", "learner"] = "sampler"
     """Where the ratio starts: what the sampler said of its tokens, or the learner before its update, so that it is 1
     and no bound acts."""
     ratio: Literal["token", "sequence"] = "token"
@@ -99,16 +99,19 @@ class LossRecipe(StrictModel):
 
     @model_validator(mode="after")
     def _old_fits(self) -> Self:
-        if self.advantage == "best" and self.old != "learner":
-            raise ValueError('old = "sampler" has no part in advantage = "best", which imitates; set old = "learner"')
-        if self.old == "sampler" and self.tis_cap is not None:
-            raise ValueError('tis_cap says what old = "sampler" says already; leave one of the two out')
-        if self.old == "learner":
+        if self.advantage == "best" and self.old_logprobs != "learner":
+            raise ValueError(
+                'old_logprobs = "sampler" has no part in advantage = "best", which imitates; '
+                'set old_logprobs = "learner"'
+            )
+        if self.old_logprobs == "sampler" and self.tis_cap is not None:
+            raise ValueError('tis_cap says what old_logprobs = "sampler" says already; leave one of the two out')
+        if self.old_logprobs == "learner":
             for key, value in (("ratio", "sequence"), ("policy_loss", "cispo")):
                 if getattr(self, key) == value:
                     raise ValueError(
-                        f'{key} = "{value}" has no effect with old = "learner", where every ratio is 1; '
-                        'it needs old = "sampler"'
+                        f'{key} = "{value}" has no effect with old_logprobs = "learner", where every ratio is 1; '
+                        'it needs old_logprobs = "sampler"'
                     )
         return self
 

@@ -12,6 +12,7 @@ from pydantic_core import ErrorDetails
 
 from sleuth.recipe.draft import Draft, Key, dotted
 from sleuth.recipe.recipe import Recipe
+from sleuth.recipe.renamed import new_name
 from sleuth.recipe.strict import NO_KIND
 from sleuth.recipe.toml_writer import emit_value
 
@@ -78,6 +79,8 @@ def _is_unknown_key(problem: ErrorDetails) -> bool:
 
 
 def _unknown(key: Key, valid: Sequence[str]) -> str:
+    if (today := new_name(key)) is not None:
+        return f"{dotted(key)} is now {dotted((*key[:-1], today))}"
     close = difflib.get_close_matches(str(key[-1]), valid, n=1, cutoff=0.5)
     hint = f"the nearest is {dotted((*key[:-1], close[0]))}" if close else f"valid keys are {', '.join(valid)}"
     return f"{dotted(key)} is no key here; {hint}"

@@ -178,9 +178,13 @@ class Recipe(StrictModel):
                 )
             seen[stage.name] = index
         for index, stage in enumerate(self.stage):
-            if isinstance(stage, EvaluateRecipe) and stage.also_forced and (name := f"{stage.name}_forced") in seen:
+            if (
+                isinstance(stage, EvaluateRecipe)
+                and stage.forced_search_arm
+                and (name := f"{stage.name}_forced") in seen
+            ):
                 raise ValueError(
-                    f"stage.{seen[name]}.name = {name!r} is where stage.{index}.also_forced writes; rename it"
+                    f"stage.{seen[name]}.name = {name!r} is where stage.{index}.forced_search_arm writes; rename it"
                 )
         return self
 
@@ -197,9 +201,9 @@ class Recipe(StrictModel):
     @model_validator(mode="after")
     def _forced_searches_are_allowed(self) -> Self:
         for index, stage in enumerate(self.stage):
-            if not isinstance(stage, EvaluateRecipe) or not stage.also_forced:
+            if not isinstance(stage, EvaluateRecipe) or not stage.forced_search_arm:
                 continue
             env = self.played_in(index)[0]
             if isinstance(env, RefineEnvRecipe) or env.searches == 0:
-                raise ValueError(f"stage.{index}.also_forced = true needs an env with searches of 1 or more")
+                raise ValueError(f"stage.{index}.forced_search_arm = true needs an env with searches of 1 or more")
         return self

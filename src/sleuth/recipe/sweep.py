@@ -1,4 +1,4 @@
-"""Several runs that differ by a stage or two, as one table of them: `load_arms`.
+"""Several runs that differ by a stage or two, as one table of them: `load_sweep`.
 
 An arm names its stages, each by the recipe that has it: `"careless.toml:pretraining"`. No number is written twice.
 """
@@ -43,8 +43,8 @@ class ArmTableRecipe(StrictModel):
     """The arm that the others are compared with, text by text, in the first of the figures."""
 
 
-class ArmsRecipe(StrictModel):
-    """A file of arms. `load_arms("recipes/tiny/thinking_arms.toml").arm[0].name == "untouched"`."""
+class SweepRecipe(StrictModel):
+    """A file of arms. `load_sweep("recipes/tiny/thinking_sweep.toml").arm[0].name == "untouched"`."""
 
     name: Name
     """What the table is called."""
@@ -70,7 +70,7 @@ class ArmsRecipe(StrictModel):
         return self
 
 
-def load_arms(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> tuple[ArmsRecipe, dict[str, Recipe]]:
+def load_sweep(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> tuple[SweepRecipe, dict[str, Recipe]]:
     """Read and check a file of arms and the recipes that it names: the file, and every arm as the run that it is by
     itself, with the first seed. Of `overrides`, `STAGE.key=value` changes the stages of that name, any other one the
     file. Raises a one-line `SleuthError`."""
@@ -79,9 +79,9 @@ def load_arms(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> tu
     if "arm" not in draft.table:
         raise SleuthError(f"{path}: has no [[arm]]; a recipe without arms is for `sleuth train`")
     try:
-        recipe = ArmsRecipe.model_validate(draft.table)
+        recipe = SweepRecipe.model_validate(draft.table)
     except ValidationError as error:
-        raise SleuthError(describe(error, draft, ArmsRecipe)) from None
+        raise SleuthError(describe(error, draft, SweepRecipe)) from None
     runs = {arm.name: _run(recipe, arm, Path(path), of_stages) for arm in recipe.arm}
     names = {stage.name for run in runs.values() for stage in run.stage}
     for text, name in of_stages.items():
@@ -90,7 +90,7 @@ def load_arms(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> tu
     return recipe, runs
 
 
-def has_arms(path: str | os.PathLike[str]) -> bool:
+def is_sweep(path: str | os.PathLike[str]) -> bool:
     """Whether a TOML file is one of arms, and no recipe. Raises a one-line `SleuthError` where it cannot be read."""
     return "arm" in read_draft(path)[0].table
 
@@ -115,7 +115,7 @@ def begun_alike(one: Recipe, other: Recipe) -> int:
     return max((at for at, stage in enumerate(same, start=1) if isinstance(stage, TrainingRecipe)), default=0)
 
 
-def _run(recipe: ArmsRecipe, arm: ArmRecipe, path: Path, overrides: dict[str, str]) -> Recipe:
+def _run(recipe: SweepRecipe, arm: ArmRecipe, path: Path, overrides: dict[str, str]) -> Recipe:
     where = f'{path}: arm "{arm.name}"'
     stages = [_stage(name, path, where, overrides) for name in arm.stages]
     if recipe.table.evaluation not in (stage.name for stage in stages):
@@ -157,4 +157,4 @@ def _stage(name: str, path: Path, where: str, overrides: dict[str, str]) -> Stag
 def _stage_of(text: str) -> str | None:
     """`thinking` of `thinking.steps=5`; None for a key of the file."""
     first, dot, _ = text.partition("=")[0].strip().partition(".")
-    return first if dot and first not in ArmsRecipe.model_fields else None
+    return first if dot and first not in SweepRecipe.model_fields else None

@@ -12,7 +12,7 @@ from sleuth.metrics.arms import Difference, difference, level
 from sleuth.metrics.intervals import UNMEASURED, Measured
 from sleuth.metrics.paired import FIGURES, MEANS, Evaluation, Record, by_question, question_value
 from sleuth.metrics.power import clusters_for_difference
-from sleuth.recipe.sweep import ArmsRecipe, ArmTableRecipe
+from sleuth.recipe.sweep import ArmTableRecipe, SweepRecipe
 from sleuth.report.figures import measured_of
 from sleuth.report.run_files import read_object
 from sleuth.runs.metrics import MetricsFile
@@ -51,7 +51,7 @@ def arm_folder(root: Path, seed: int, arm: str) -> Path:
     return root / f"seed-{seed}" / arm
 
 
-def arm_table(recipe: ArmsRecipe, root: Path) -> list[ArmRow]:
+def arm_table(recipe: SweepRecipe, root: Path) -> list[ArmRow]:
     """A row for every arm that was measured with one of the seeds. Levels and differences are over texts and, where
     there are several seeds, over these too, as in `sleuth.metrics.arms`. Differences are paired by text and seed:
     arms have their beginnings in common. A figure that no text has by itself is the mean of the seeds, with an interval
@@ -88,7 +88,7 @@ def _require_figures(wanted: ArmTableRecipe, evaluations: Sequence[Evaluation]) 
         )
 
 
-def _evaluations(recipe: ArmsRecipe, root: Path, arm: str) -> dict[int, Evaluation]:
+def _evaluations(recipe: SweepRecipe, root: Path, arm: str) -> dict[int, Evaluation]:
     """By seed, where there is one."""
     files = {seed: arm_folder(root, seed, arm) / "eval" / f"{recipe.table.evaluation}.json" for seed in recipe.seeds}
     return {seed: read_object(file) for seed, file in files.items() if file.is_file()}

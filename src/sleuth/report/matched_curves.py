@@ -21,7 +21,7 @@ from sleuth.report.curves import (
     stages_of,
 )
 
-SHOWN = ("reward_mean", "em", "searches_mean", "response_tokens_mean", "signal_fraction", "entropy")
+SHOWN = ("reward_mean", "em", "searches_mean", "response_tokens_mean", "nonzero_advantage_fraction", "entropy")
 
 Arms = Mapping[str, Sequence[Sequence[Row]]]
 """The rows of `metrics.jsonl` by arm, run by run."""

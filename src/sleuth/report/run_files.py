@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from sleuth.recipe.renamed import renamed_keys
 from sleuth.runs.metrics import MetricsFile
 from sleuth.types import SleuthError
 
@@ -41,7 +42,7 @@ def read_run(folder: Path) -> RunFiles:
         raise SleuthError(f"{folder}: no run folder, it holds no recipe.toml; give a folder that `sleuth train` wrote")
     recipe_text = recipe_file.read_text(encoding="utf-8")
     try:
-        recipe = tomllib.loads(recipe_text)
+        recipe = renamed_keys(tomllib.loads(recipe_text))
     except tomllib.TOMLDecodeError as error:
         raise SleuthError(f"{recipe_file}: no valid TOML: {error}") from error
     manifest = folder / "manifest.json"

@@ -59,11 +59,11 @@ class Remote:
 
     async def _request(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         """One request, and its retries."""
-        client, seats = self._connections()
+        client, semaphore = self._connections()
         tried: list[Replica] = []
         reason = "every replica is resting after failures"
         deadline = time.monotonic() + self._timeout * ATTEMPTS
-        async with seats:
+        async with semaphore:
             self._budget.asked()
             while len(tried) < ATTEMPTS and (replica := await self._next(tried, deadline)) is not None:
                 if tried and not self._budget.spend():
@@ -119,10 +119,10 @@ class Remote:
             self._client = httpx.AsyncClient(
                 transport=Connections(), timeout=None, trust_env=False
             )  # `_post` keeps the time
-            self._seats = asyncio.Semaphore(REQUESTS_AT_ONCE)
+            self._semaphore = asyncio.Semaphore(REQUESTS_AT_ONCE)
             for replica in self._replicas.members:
                 replica.in_flight = 0
-        return self._client, self._seats
+        return self._client, self._semaphore
 
 
 class _AttemptError(Exception):

@@ -95,7 +95,7 @@ def tool_abandonment(rows: Rows) -> str | None:
 def no_signal(rows: Rows) -> str | None:
     """In RECENT steps not one group to learn from, and why."""
     last = rows[-RECENT:]
-    if len(last) < RECENT or any(row.get("signal_fraction") != 0 for row in last):
+    if len(last) < RECENT or any(row.get("nonzero_advantage_fraction") != 0 for row in last):
         return None
     rewards = [row.get("reward_mean") for row in last]
     best = max((row["reward_max"] for row in rows if row.get("reward_max") is not None), default=0.0)
@@ -155,12 +155,12 @@ def hollow_thoughts(rows: Rows) -> str | None:
 def mismatch(rows: Rows) -> str | None:
     """The sampler is not the policy that is trained. With `ahead` it should not be: those steps tell nothing."""
     one_policy = [row for row in rows[-RECENT:] if not row.get("off_policy_fraction")]
-    values = [abs(row["mismatch_kl"]) for row in one_policy if row.get("mismatch_kl") is not None]
+    values = [abs(row["sampler_learner_kl"]) for row in one_policy if row.get("sampler_learner_kl") is not None]
     if not values or max(values) < MISMATCH:
         return None
     return (
-        f"sampler and learner disagree by {max(values):.2g} nats a token (mismatch_kl): the sampler has other weights, "
-        "another temperature or another precision; what it samples is not what is trained"
+        f"sampler and learner disagree by {max(values):.2g} nats a token (sampler_learner_kl): the sampler has other "
+        "weights, another temperature or another precision; what it samples is not what is trained"
     )
 
 

@@ -15,7 +15,7 @@ from sleuth.runs.metrics import MetricsFile
 from sleuth.runs.run_folder import RunFolder
 
 
-def take_over(run: RunFolder, others: Iterable[Path]) -> None:
+def reuse_checkpoints(run: RunFolder, others: Iterable[Path]) -> None:
     """Where `run` has trained nothing yet: the checkpoints at the ends of the stages that it shares with one of the run
     folders `others`, and the rows of their figures, from the one that shares most. Draws are keyed by seed and stage,
     so that these are the bytes which the run would have come to. Files are linked where the disk allows it."""

@@ -18,7 +18,7 @@ from sleuth.recipe import Recipe
 from sleuth.runs.atomic import write_text
 
 _WAY_TO_A_JUDGE = re.compile(r"\.judge\.(urls\.\d+|seconds|at_once|budget|key_variable|verdicts)$")
-_WAY_TO_A_POOL = re.compile(r"\.engine(\.(urls\.\d+|weights|requests_at_once|seconds|patience|sleeps))?$")
+_WAY_TO_A_POOL = re.compile(r"\.engine(\.(urls\.\d+|weights|requests_at_once|seconds|unavailable_timeout|sleeps))?$")
 _LIBRARIES = ("torch", "transformers", "tokenizers", "numpy", "tantivy")
 
 
@@ -125,7 +125,9 @@ def identity(recipe: Recipe) -> dict[str, Any]:
         if not key.endswith((".stop_after", ".cpu_offload"))
         and not _WAY_TO_A_JUDGE.search(key)
         and not _WAY_TO_A_POOL.search(key)
-        and (value or not key.endswith((".engine.ahead", ".lora")))  # absent, as in runs that are older than the key
+        and (
+            value or not key.endswith((".engine.max_policy_lag", ".lora"))
+        )  # absent, as in runs that are older than the key
     }
 
 

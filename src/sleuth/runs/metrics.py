@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from sleuth.recipe.renamed import renamed_figures
 from sleuth.runs.atomic import write_text
 from sleuth.types import SleuthError
 
@@ -36,14 +37,14 @@ class MetricsFile:
                 raise
 
     def rows(self) -> list[dict[str, Any]]:
-        """Every row. A last line that a killed process left half written is passed over."""
+        """Every row, under today's names. A last line that a killed process left half written is passed over."""
         if not self.path.exists():
             return []
         lines = self.path.read_text(encoding="utf-8", errors="replace").splitlines()
         rows = []
         for number, line in enumerate(lines, start=1):
             try:
-                rows.append(json.loads(line))
+                rows.append(renamed_figures(json.loads(line)))
             except ValueError:
                 if number < len(lines):
                     raise SleuthError(f"{self.path}:{number}: is no JSON object; mend or remove this line") from None

@@ -25,7 +25,7 @@ FOLDER = "trackers"
 """In the run folder; holds `tensorboard`, `wandb` and `trackio`."""
 BEHIND = 1000
 """How many steps a tracker may be behind the run."""
-PATIENCE_SECONDS = 10.0
+FINISH_SECONDS = 10.0
 """How long the end of a run waits for a tracker."""
 
 
@@ -260,9 +260,9 @@ class _Feed:
             self.failure = self.failure or f"is {BEHIND} steps behind"
 
     def wait(self) -> None:
-        self._thread.join(PATIENCE_SECONDS)
+        self._thread.join(FINISH_SECONDS)
         if self._thread.is_alive():
-            self.failure = self.failure or f"did not finish in {PATIENCE_SECONDS:g} seconds"
+            self.failure = self.failure or f"did not finish in {FINISH_SECONDS:g} seconds"
 
     def _work(self) -> None:
         try:

@@ -25,7 +25,7 @@ def teaches(groups: Sequence[Group], advantages: Advantages, stage: GrpoRecipe) 
     the optimiser would move the weights all the same, by its momentum."""
     return bool(stage.loss.beta) or any(
         advantage or any(credit.value for credit in score.credits)
-        for _, score, advantage in _weighed(groups, advantages)
+        for _, score, advantage in _weighted(groups, advantages)
     )
 
 
@@ -34,14 +34,16 @@ def training_batch(groups: Sequence[Group], advantages: Advantages, stage: GrpoR
     its advantage, and count as one where rows are counted; what its score credits to single tokens is added in the last
     of them."""
     rows = [
-        trajectory_row(trajectory, advantage, story, credits=score.credits if trajectory is episode.trajectory else ())
-        for story, (episode, score, advantage) in enumerate(_weighed(groups, advantages))
+        trajectory_row(
+            trajectory, advantage, episode_id, credits=score.credits if trajectory is episode.trajectory else ()
+        )
+        for episode_id, (episode, score, advantage) in enumerate(_weighted(groups, advantages))
         for trajectory in episode.trajectories
     ]
     return collate(rows, normalise=stage.loss.normalise, constant=stage.loss.constant)
 
 
-def _weighed(groups: Sequence[Group], advantages: Advantages) -> Iterator[tuple[Episode, Score, float]]:
+def _weighted(groups: Sequence[Group], advantages: Advantages) -> Iterator[tuple[Episode, Score, float]]:
     """The episodes that are in the loss."""
     for group, of_group in zip(groups, advantages, strict=True):
         for episode, score, advantage in zip(group.episodes, group.scores, of_group, strict=True):

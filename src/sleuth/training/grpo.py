@@ -18,18 +18,18 @@ from sleuth.engines.stops import end_tokens
 from sleuth.evaluation.judge_exam import CARDS, in_file, require_accurate
 from sleuth.evaluation.search_gain import require_text
 from sleuth.factories import (
-    Bench,
+    JudgePool,
     ThoughtSetting,
     answer_scorer_of,
     engine_of,
     holding_on,
     judges_in,
-    misfits_of,
     optimisation_of,
     played_tasks,
     policy_loss_of,
     reward_of,
     reward_spec_of,
+    scorer_warnings,
     setting_of,
 )
 from sleuth.learn.advantages import has_signal
@@ -42,28 +42,28 @@ from sleuth.runs.checkpoints import step_name
 from sleuth.runs.protocol import ProtocolCard
 from sleuth.runs.protocol_differences import differences
 from sleuth.runs.rollouts import write_rollouts
-from sleuth.stage_context import Saved, StageRun
+from sleuth.stage_context import Saved, StageContext
 from sleuth.training.alarm_evidence import episodes_showing
 from sleuth.training.batching import advantages_of, teaches, training_batch
-from sleuth.training.credit.credit_assignment import credited
+from sleuth.training.credit.credit_assignment import assign_credit
 from sleuth.training.credit.thought_gain import gain_in
 from sleuth.training.distributed_rollout import play_together
-from sleuth.training.infinite_sampler import EndlessOrder
+from sleuth.training.infinite_sampler import InfiniteSampler
 from sleuth.training.loop import train
-from sleuth.training.prefetch import Ahead, off_policy_fraction
+from sleuth.training.prefetch import Prefetcher, off_policy_fraction
 from sleuth.training.red_team import Attack, attack
 from sleuth.training.step_metrics import Advantages, probe_lines, sampled_entropy, step_figures, values_of
 from sleuth.training.thinking import Thoughts, shuffled_scores
 from sleuth.types import Group, SleuthError, Task
 
 
-def run_grpo(stage: GrpoRecipe, run: StageRun) -> Path:
+def run_grpo(stage: GrpoRecipe, run: StageContext) -> Path:
     """Train until the stage's last step; the last checkpoint."""
     saved = run.saved()
     if saved and saved.steps >= stage.last_step:
         return saved.checkpoint
-    with Bench(run.folder.verdicts) as bench, closing(Learner(stage, run, saved, bench)) as learner:
-        return train(stage, run, learner, saved)
+    with JudgePool(run.folder.verdicts) as judge_pool, closing(GRPOTrainer(stage, run, saved, judge_pool)) as trainer:
+        return train(stage, run, trainer, saved)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,24 +77,24 @@ class Played:
     judged: dict[str, float | None]
 
 
-class Learner:
+class GRPOTrainer:
     """The objects of one GRPO stage, and its step. The engine in this process and the policy share one model: its
     weights are never copied."""
 
-    def __init__(self, stage: GrpoRecipe, run: StageRun, saved: Saved | None, bench: Bench) -> None:
+    def __init__(self, stage: GrpoRecipe, run: StageContext, saved: Saved | None, judge_pool: JudgePool) -> None:
         self.stage = stage
         self.run = run
-        self.bench = bench
+        self.judge_pool = judge_pool
         self.model, self.tokenizer = run.begun(saved)
         self.renderer = Renderer(self.tokenizer)
         tasks = played_tasks(stage, self.tokenizer)
-        self.order = EndlessOrder(tasks, seed=run.key, taken=saved.state["asked"] if saved else 0)
+        self.order = InfiniteSampler(tasks, seed=run.key, taken=saved.state["asked"] if saved else 0)
         self.setting = setting_of(stage.env, self.tokenizer, self.order.items)
         if stage.credit is not None and stage.credit.kind == "search_gain":
             require_text(self.setting.dialect)
         self.ranks = run.ranks
         first = self.ranks.first  # who alone asks judges
-        self.reward = reward_of(stage.reward, self.setting.dialect, self.tokenizer, bench) if first else None
+        self.reward = reward_of(stage.reward, self.setting.dialect, self.tokenizer, judge_pool) if first else None
         self.engine, servers = engine_of(
             stage, self.model, self.tokenizer, weights=run.folder.path / "weights", say=run.folder.say
         )
@@ -109,12 +109,12 @@ class Learner:
         self.thoughts = self._thoughts(saved)
         self.budget = run.token_budget(saved)
         self.asked = self.order.taken  # by the end of the last step; those of the next may be under way
-        self.next: Ahead[Played] | None = None
+        self.next: Prefetcher[Played] | None = None
         self.played: list[Group] = []  # in the last step, and where they are kept
         self.rollouts = run.folder.rollouts
         questions = questions_hash(self.order.items)
-        self.judges = self.ranks.agreed(lambda: require_accurate(judges_in(stage.reward), bench, run.folder))
-        self.reward_spec = self.ranks.agreed(lambda: reward_spec_of(stage.reward, bench.identity))
+        self.judges = self.ranks.agreed(lambda: require_accurate(judges_in(stage.reward), judge_pool, run.folder))
+        self.reward_spec = self.ranks.agreed(lambda: reward_spec_of(stage.reward, judge_pool.identity))
         self.protocol = self._protocol(questions)
         if saved:
             run.require_same_reward(saved, self.reward_spec)
@@ -135,14 +135,14 @@ class Learner:
         before, now = ProtocolCard.read(Path(self.run.model)), self.protocol
         changed = differences(before, now, ("the first checkpoint", "this stage")) if before and now else []
         lines = [f"another protocol: {sentence}" for sentence in changed]
-        lines += misfits_of(self.stage.reward, self.setting)
+        lines += scorer_warnings(self.stage.reward, self.setting)
         if self._is_attacked:
             lines.append(self.ranks.agreed(lambda: self._attack(self.order.items).line()))
         if not self.stage.probe_prompts:
             return lines
         tasks = self.order.peek(self.stage.probe_prompts)
         played, _ = self._paid(asyncio.run(self._groups(tasks, step=0, first_prompt=0)), 0)
-        self.bench.figures()  # what was asked of the probe is no step's
+        self.judge_pool.figures()  # what was asked of the probe is no step's
         return lines + probe_lines(played, searches=isinstance(self.stage.env, SearchEnvRecipe))
 
     def step(self, step: int) -> dict[str, Any]:
@@ -150,8 +150,10 @@ class Learner:
         started = time.monotonic()
         rollouts = self.next.result() if self.next is not None else asyncio.run(self._play(step))
         groups, replaced, self.asked = rollouts.groups, rollouts.replaced, rollouts.asked
-        stale = off_policy_fraction(groups, step - 1, ahead=self._ahead)
-        self.next = Ahead(lambda: self._play(step + 1)) if self._ahead and step < self.stage.last_step else None
+        stale = off_policy_fraction(groups, step - 1, max_policy_lag=self._max_policy_lag)
+        self.next = (
+            Prefetcher(lambda: self._play(step + 1)) if self._max_policy_lag and step < self.stage.last_step else None
+        )
         self.engine.rest()
         played = time.monotonic()
         groups, paid = self._paid(groups, step)
@@ -173,7 +175,7 @@ class Learner:
             update["entropy"] = sampled_entropy(groups)
         seconds = {"seconds_rollout": played - started + waited, "seconds_update": updated - played - waited}
         figures = step_figures(groups, advantages, replaced) | rollouts.judged
-        figures |= {"off_policy_fraction": stale} if self._ahead else {}
+        figures |= {"off_policy_fraction": stale} if self._max_policy_lag else {}
         return figures | paid | update | seconds | dict(self.engine.figures()) | self._attacked(step)
 
     def close(self) -> None:
@@ -182,9 +184,9 @@ class Learner:
             self.next.cancel()
 
     @property
-    def _ahead(self) -> int:
+    def _max_policy_lag(self) -> int:
         """How many updates the weights that write may lack."""
-        return self.stage.engine.ahead if self.stage.engine is not None else 0
+        return self.stage.engine.max_policy_lag if self.stage.engine is not None else 0
 
     @property
     def _is_attacked(self) -> bool:
@@ -199,12 +201,12 @@ class Learner:
     def _attack(self, tasks: Sequence[Task]) -> Attack:
         assert self.reward is not None
         found = asyncio.run(attack(tasks, self.setting, self.reward))
-        self.bench.figures()  # what was asked of the judges for it is no step's
+        self.judge_pool.figures()  # what was asked of the judges for it is no step's
         return found
 
     def note(self, figures: dict[str, Any]) -> str:
         """What matters most: reward, and whether there is anything to learn from."""
-        return f"reward {_shown(figures['reward_mean'])} signal {_shown(figures['signal_fraction'])}"
+        return f"reward {_shown(figures['reward_mean'])} signal {_shown(figures['nonzero_advantage_fraction'])}"
 
     def remarks(self, step: int, figures: dict[str, Any]) -> list[str]:
         """Steps that changed nothing."""
@@ -241,7 +243,7 @@ class Learner:
                 break
             replaced |= idle
             groups += await self._fresh(step, len(idle))
-        return Played(groups=groups, replaced=replaced, asked=self.order.taken, judged=self.bench.figures())
+        return Played(groups=groups, replaced=replaced, asked=self.order.taken, judged=self.judge_pool.figures())
 
     async def _fresh(self, step: int, count: int) -> list[Group]:
         first = self.order.taken
@@ -278,7 +280,7 @@ class Learner:
         if recipe is None:
             return groups, {}
         return self.budget.run(
-            lambda budget: credited(
+            lambda budget: assign_credit(
                 groups,
                 recipe,
                 self.model,
@@ -299,9 +301,11 @@ class Learner:
             figures = asdict(self.budget.run(lambda budget: self.policy.update(batch, loss, budget=budget)))
         except NotFiniteError as error:
             return no_update() | {"not_finite": str(error)}
-        if self.stage.loss.old == "learner":  # one update a batch: every ratio is 1, so that no bound could have acted
+        if (
+            self.stage.loss.old_logprobs == "learner"
+        ):  # one update a batch: every ratio is 1, so that no bound could have acted
             figures["clip_fraction"] = None
-        return figures | {"old_logprobs": self.stage.loss.old}
+        return figures | {"old_logprobs": self.stage.loss.old_logprobs}
 
     def _require_enough(self, groups: Sequence[Group], advantages: Advantages) -> None:
         """Too many missing scores pause the run: what is left would be another distribution."""

@@ -13,7 +13,7 @@ from sleuth.metrics.intervals import Measured
 from sleuth.recipe import HeldOutThoughtsRecipe
 from sleuth.render import Renderer
 from sleuth.runs.eval_file import write_eval
-from sleuth.stage_context import StageRun
+from sleuth.stage_context import StageContext
 
 TOLD = ("thought_nll", "text_nll", "suffix_nll_raw", "suffix_nll_true", "suffix_nll_corrupted", "thought_gain")
 """What is said of the figures; all are in the files."""
@@ -22,7 +22,7 @@ TOLD = ("thought_nll", "text_nll", "suffix_nll_raw", "suffix_nll_true", "suffix_
 class HeldOutThoughts:
     """The documents of `[stage.held_out]`, and where their figures are written: `eval/STAGE_WHEN.json`."""
 
-    def __init__(self, asked: HeldOutThoughtsRecipe, run: StageRun) -> None:
+    def __init__(self, asked: HeldOutThoughtsRecipe, run: StageContext) -> None:
         self.asked = asked
         self.run = run
         self.documents = thought_documents(asked)

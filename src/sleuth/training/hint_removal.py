@@ -14,7 +14,7 @@ Story = list[tuple[Segment, bool]]
 """Segments, and which of them are taught."""
 
 
-async def retold(
+async def without_hints(
     episodes: Sequence[Episode], real: Setting, hinted: Setting, renderer: Renderer, *, context: int
 ) -> list[Row]:
     """Each episode as it reads without the hint, in at most `context` tokens; of equal ones the first is kept.

@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 Item = TypeVar("Item")
 
 
-class EndlessOrder(Generic[Item]):
+class InfiniteSampler(Generic[Item]):
     """An endless order of items, shuffled anew each time through: a function of the seed and of how many were taken."""
 
     def __init__(self, items: Sequence[Item], *, seed: tuple[int, ...], taken: int = 0) -> None:

@@ -13,14 +13,14 @@ from sleuth.recipe.training import TrainingRecipe
 from sleuth.runs.alarms import diagnose
 from sleuth.runs.disk import SLACK, DiskPlan, is_full, require_room
 from sleuth.runs.progress import ProgressBar
-from sleuth.stage_context import Saved, StageRun
+from sleuth.stage_context import Saved, StageContext
 from sleuth.types import SleuthError
 
 Figures = dict[str, Any]
 """A row of `metrics.jsonl`."""
 
 
-class Trainee(Protocol):
+class Trainer(Protocol):
     """What a stage trains. Steps are the stage's own, counted from 1."""
 
     model: PreTrainedModel
@@ -51,7 +51,7 @@ class Trainee(Protocol):
         ...
 
 
-def train(stage: TrainingRecipe, run: StageRun, trainee: Trainee, saved: Saved | None) -> Path:
+def train(stage: TrainingRecipe, run: StageContext, trainer: Trainer, saved: Saved | None) -> Path:
     """Step after step until the stage's last one; the last checkpoint.
 
     A full disk leaves the run training on its last good save; what could not be written is tried again. Raises
@@ -62,11 +62,11 @@ def train(stage: TrainingRecipe, run: StageRun, trainee: Trainee, saved: Saved |
     rows = ranks.agreed(lambda: _rows_until(run, begin))
     checkpoint, owed = saved.checkpoint if saved else None, False
     with ProgressBar(stage.name, end, begin, silent=not ranks.first) as bar, folder.saying(bar.say):
-        ranks.agreed(lambda: _preflight(stage, run, trainee))
-        for line in trainee.opening() if begin == 0 else ():
+        ranks.agreed(lambda: _preflight(stage, run, trainer))
+        for line in trainer.opening() if begin == 0 else ():
             folder.say(line)
         for step in range(begin + 1, end + 1):
-            figures = _agreed_figures(trainee.step(step), run)
+            figures = _agreed_figures(trainer.step(step), run)
             raised = {
                 name: sentence
                 for name, sentence in diagnose([*rows, figures]).items()
@@ -74,17 +74,17 @@ def train(stage: TrainingRecipe, run: StageRun, trainee: Trainee, saved: Saved |
             }
             rows.append(figures | ({"alarms": sorted(raised)} if raised else {}))
             folder.write_metrics(stage.name, run.first_step + step, rows[-1])
-            bar.advance(note=trainee.note(figures))
-            for line in trainee.remarks(step, figures):
+            bar.advance(note=trainer.note(figures))
+            for line in trainer.remarks(step, figures):
                 folder.say(line)
             for name, sentence in raised.items():
-                folder.say(f"step {step}: {name}: {sentence}{trainee.evidence(name)}")
+                folder.say(f"step {step}: {name}: {sentence}{trainer.evidence(name)}")
             actions = {name: getattr(stage.alarms, name) for name in raised}
             if "stop" in actions.values():
                 raise SleuthError(_stopped(run, step, actions, checkpoint))
             pausing = "pause" in actions.values()
             if owed or pausing or saves_at(stage, step):
-                found = _saved(trainee, run, step, checkpoint)
+                found = _saved(trainer, run, step, checkpoint)
                 owed, checkpoint = found is None, found or checkpoint
             if pausing:
                 raise SleuthError(_paused(run, step, actions, checkpoint))
@@ -100,22 +100,22 @@ def saves_at(stage: TrainingRecipe, step: int) -> bool:
     return step == stage.last_step or any(step % rhythm == 0 for rhythm in rhythms)
 
 
-def _rows_until(run: StageRun, begin: int) -> list[Figures]:
+def _rows_until(run: StageContext, begin: int) -> list[Figures]:
     """The stage's figures until its step `begin`; later ones are forgotten."""
     run.folder.metrics.rewind(run.stage.name, run.first_step + begin)
     return [row for row in run.folder.metrics.rows() if row["stage"] == run.stage.name]
 
 
-def _agreed_figures(mine: Figures, run: StageRun) -> Figures:
+def _agreed_figures(mine: Figures, run: StageContext) -> Figures:
     """Those of the first rank, which asked the judges and whose time is told: all ranks watch the same row."""
     return run.ranks.agreed(lambda: mine)
 
 
-def _preflight(stage: TrainingRecipe, run: StageRun, trainee: Trainee) -> None:
+def _preflight(stage: TrainingRecipe, run: StageContext, trainer: Trainer) -> None:
     """Whether the disk has room for the checkpoints that the stage will write."""
     plan = DiskPlan(
-        weights=sum(weight.nbytes for weight in trainee.model.parameters()) + SLACK,
-        state=trainee.policy.state_bytes,
+        weights=sum(weight.nbytes for weight in trainer.model.parameters()) + SLACK,
+        state=trainer.policy.state_bytes,
         resumable=stage.keep + 1,  # the best one stays beside the newest
         milestones=stage.last_step // stage.milestone_every if stage.milestone_every else 0,
     )
@@ -124,11 +124,11 @@ def _preflight(stage: TrainingRecipe, run: StageRun, trainee: Trainee) -> None:
         run.folder.say(line)
 
 
-def _saved(trainee: Trainee, run: StageRun, step: int, last: Path | None) -> Path | None:
+def _saved(trainer: Trainer, run: StageContext, step: int, last: Path | None) -> Path | None:
     """The checkpoint of this step; None, and a line, where the disk has no room for it or for what came before it."""
     try:
         if run.ranks.agreed(run.folder.backlog.flush):
-            return trainee.save(step)
+            return trainer.save(step)
     except OSError as error:
         if not is_full(error):
             raise
@@ -139,14 +139,14 @@ def _saved(trainee: Trainee, run: StageRun, step: int, last: Path | None) -> Pat
     return None
 
 
-def _stopped(run: StageRun, step: int, actions: Mapping[str, str], last: Path | None) -> str:
+def _stopped(run: StageContext, step: int, actions: Mapping[str, str], last: Path | None) -> str:
     return (
         f"stopped at step {step} by {_names(actions, 'stop')}; the last checkpoint is {last or 'none yet'}: change the "
         f"recipe and begin anew, or go back to the best one with --roll-back --run {run.folder.path}"
     )
 
 
-def _paused(run: StageRun, step: int, actions: Mapping[str, str], last: Path | None) -> str:
+def _paused(run: StageContext, step: int, actions: Mapping[str, str], last: Path | None) -> str:
     return (
         f"paused at step {step} by {_names(actions, 'pause')}; {last or 'no checkpoint'} is saved: the same command "
         f"goes on, and with --roll-back it goes on from the best checkpoint of {run.folder.path}"

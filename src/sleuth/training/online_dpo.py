@@ -23,7 +23,7 @@ from sleuth.engines.local.engine import LocalEngine
 from sleuth.evaluation.candidate_pools import continuations, pools_of
 from sleuth.evaluation.judge_exam import CARDS, in_file, require_accurate
 from sleuth.factories import (
-    Bench,
+    JudgePool,
     excerpts_of,
     holding_on,
     optimisation_of,
@@ -38,9 +38,9 @@ from sleuth.recipe.preference import OnlineDpoRecipe
 from sleuth.render import Renderer
 from sleuth.runs.checkpoints import step_name
 from sleuth.runs.rollouts import write_rollouts
-from sleuth.stage_context import Saved, StageRun
+from sleuth.stage_context import Saved, StageContext
 from sleuth.training.distributed_rollout import score_together
-from sleuth.training.infinite_sampler import EndlessOrder
+from sleuth.training.infinite_sampler import InfiniteSampler
 from sleuth.training.loop import train
 from sleuth.training.pair_selection import Choice, choose, pair_of, pool_figures, signs_of, suffix_row
 from sleuth.types import Group, Piece, Sampling, Segment, SleuthError, Task
@@ -48,30 +48,34 @@ from sleuth.types import Group, Piece, Sampling, Segment, SleuthError, Task
 MECHANICS = "mechanics mode: rules and no judge decide what is preferred; nothing is claimed of quality"
 
 
-def run_online_dpo(stage: OnlineDpoRecipe, run: StageRun) -> Path:
+def run_online_dpo(stage: OnlineDpoRecipe, run: StageContext) -> Path:
     """Train until the stage's last step; the last checkpoint."""
     saved = run.saved()
     if saved and saved.steps >= stage.last_step:
         return saved.checkpoint
-    with Bench(run.folder.verdicts) as bench:
-        return train(stage, run, Preferrer(stage, run, saved, bench), saved)
+    with JudgePool(run.folder.verdicts) as judge_pool:
+        return train(stage, run, DPOTrainer(stage, run, saved, judge_pool), saved)
 
 
-class Preferrer:
+class DPOTrainer:
     """The objects of one stage, and its step. Engine and policy share one model: weights are never copied."""
 
-    def __init__(self, stage: OnlineDpoRecipe, run: StageRun, saved: Saved | None, bench: Bench) -> None:
+    def __init__(self, stage: OnlineDpoRecipe, run: StageContext, saved: Saved | None, judge_pool: JudgePool) -> None:
         self.stage = stage
         self.run = run
-        self.bench = bench
+        self.judge_pool = judge_pool
         self.model, self.tokenizer = run.begun(saved)
         self.excerpts = excerpts_of(stage.data, self.tokenizer)
         self.rewrites = rewrites_of(stage, self.tokenizer, self.excerpts.tasks)
-        self.order = EndlessOrder(self.excerpts.tasks, seed=run.key, taken=saved.state["asked"] if saved else 0)
+        self.order = InfiniteSampler(self.excerpts.tasks, seed=run.key, taken=saved.state["asked"] if saved else 0)
         self.ranks = run.ranks
-        self.reward = preference_reward_of(stage.reward, bench) if self.ranks.first else None  # who alone asks judges
+        self.reward = (
+            preference_reward_of(stage.reward, judge_pool) if self.ranks.first else None
+        )  # who alone asks judges
         self.reward_spec = preference_spec_of(stage.reward)
-        self.judges = self.ranks.agreed(lambda: require_accurate(preference_judges_in(stage.reward), bench, run.folder))
+        self.judges = self.ranks.agreed(
+            lambda: require_accurate(preference_judges_in(stage.reward), judge_pool, run.folder)
+        )
         window = stage.data.prefix_tokens + stage.data.suffix_tokens
         self.engine = LocalEngine(self.model, self.tokenizer, slots=stage.slots, context=window)
         self.policy = Policy(
@@ -115,7 +119,7 @@ class Preferrer:
             self._keep(step, groups, choices)
         seconds = {"seconds_rollout": played - started, "seconds_update": updated - played}
         judged = pool_figures(groups, choices) if choices else {}
-        return {"judged_by": self.judged_by, **judged, **self.bench.figures(), **update, **seconds}
+        return {"judged_by": self.judged_by, **judged, **self.judge_pool.figures(), **update, **seconds}
 
     def note(self, figures: dict[str, Any]) -> str:
         """What the policy's own come to beside the originals, and how far the pairs are apart."""

@@ -83,7 +83,7 @@ def pool_figures(groups: Sequence[Group], choices: Sequence[Choice]) -> dict[str
     return {
         "reward_mean": _mean(known),
         "reward_max": max(known, default=None),
-        "signal_fraction": _share(outcomes, "pair"),
+        "nonzero_advantage_fraction": _share(outcomes, "pair"),
         "ties": _share(outcomes, "tie"),
         "dropped": _share(outcomes, "dropped"),
         "missing_fraction": _mean([float(score.value is None) for score in scores]),

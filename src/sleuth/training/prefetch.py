@@ -14,7 +14,7 @@ from sleuth.types import Group, SleuthError
 Result = TypeVar("Result")
 
 
-class Ahead(Generic[Result]):
+class Prefetcher(Generic[Result]):
     """What `work` comes to, begun now. `result` waits for it; `cancel` ends it."""
 
     def __init__(self, work: Callable[[], Coroutine[Any, Any, Result]]) -> None:
@@ -55,9 +55,9 @@ class Ahead(Generic[Result]):
                 self._done.set_exception(error)
 
 
-def off_policy_fraction(groups: Sequence[Group], newest: int, *, ahead: int) -> float | None:
+def off_policy_fraction(groups: Sequence[Group], newest: int, *, max_policy_lag: int) -> float | None:
     """The share of sampled tokens that older weights than version `newest` wrote; None where no version is told. Raises
-    SleuthError where they are older than by `ahead` versions."""
+    SleuthError where they are older than by `max_policy_lag` versions."""
     counts = {
         version: count
         for version, count in _tokens_by_version(groups).items()
@@ -65,10 +65,10 @@ def off_policy_fraction(groups: Sequence[Group], newest: int, *, ahead: int) -> 
     }
     if not counts:
         return None
-    if min(counts) < newest - ahead:
+    if min(counts) < newest - max_policy_lag:
         raise SleuthError(
             f"an episode was written with the weights of version {min(counts)}, and the learner is at {newest}: more "
-            f"than engine.ahead = {ahead} allows"
+            f"than engine.max_policy_lag = {max_policy_lag} allows"
         )
     return sum(count for version, count in counts.items() if version < newest) / sum(counts.values())
 

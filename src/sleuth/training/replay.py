@@ -10,14 +10,14 @@ from pathlib import Path
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from sleuth.factories import Bench, dialect_in, optimisation_of, policy_loss_of, reward_of
+from sleuth.factories import JudgePool, dialect_in, optimisation_of, policy_loss_of, reward_of
 from sleuth.learn.policy import Policy, frozen_copy
 from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.render import load_tokenizer
 from sleuth.rollout import scored
 from sleuth.runs.checkpoints import load_state, step_name, step_of
 from sleuth.runs.rollouts import read_advantages, read_rollouts
-from sleuth.stage_context import Saved, StageRun
+from sleuth.stage_context import Saved, StageContext
 from sleuth.training.batching import advantages_of, teaches, training_batch
 from sleuth.training.credit.thought_gain import gain_in
 from sleuth.training.step_metrics import Advantages, values_of
@@ -51,7 +51,7 @@ class Begun:
 
 
 def replay(
-    run: StageRun,
+    run: StageContext,
     step: int,
     changed: GrpoRecipe,
     *,
@@ -86,17 +86,17 @@ def replay(
     anew = groups
     if not any(reward.shuffle for reward in changed.reward) and gain_in(changed.reward) is None:
         tokenizer = load_tokenizer(str(run.model))
-        with Bench(run.folder.verdicts, asks=changed.reward != stage.reward) as bench:
-            reward = reward_of(changed.reward, dialect_in(changed.env), tokenizer, bench)
+        with JudgePool(run.folder.verdicts, asks=changed.reward != stage.reward) as judge_pool:
+            reward = reward_of(changed.reward, dialect_in(changed.env), tokenizer, judge_pool)
             anew = list(map(_with_credits_of, groups, asyncio.run(scored(groups, reward))))
     left_out = [all(value is None for value in of_group) for of_group in advantages]
-    weighed = [advantages_of(group, changed, replaced=out) for group, out in zip(anew, left_out, strict=True)]
+    new_advantages = [advantages_of(group, changed, replaced=out) for group, out in zip(anew, left_out, strict=True)]
     was = None
     if rows[step]["loss"] is not None:
         was = _gradient(policy, groups, advantages, stage, begun.budget)
     if policy.reference is None:
         policy.measure_from(_reference(run, changed))
-    now = _gradient(policy, anew, weighed, changed, begun.budget, by_row=padded)
+    now = _gradient(policy, anew, new_advantages, changed, begun.budget, by_row=padded)
     pairs = [
         pair
         for one, other in zip(groups, anew, strict=True)
@@ -119,7 +119,7 @@ def _with_credits_of(recorded: Group, group: Group) -> Group:
     return replace(group, scores=tuple(replace(score, credits=was.credits) for score, was in scores))
 
 
-def _begin_before(run: StageRun, stage: GrpoRecipe, step: int) -> Begun:
+def _begin_before(run: StageContext, stage: GrpoRecipe, step: int) -> Begun:
     """With the nearest checkpoint before `step`, or with the model that the stage began with."""
     earlier = [place for place in run.checkpoints() if step_of(place) < step]
     saved = _saved(run, earlier[-1]) if earlier else None
@@ -133,15 +133,15 @@ def _begin_before(run: StageRun, stage: GrpoRecipe, step: int) -> Begun:
     return Begun(policy=policy, step=run.first_step + saved.steps, budget=saved.state["budget"])
 
 
-def _saved(run: StageRun, checkpoint: Path) -> Saved:
+def _saved(run: StageContext, checkpoint: Path) -> Saved:
     return Saved(checkpoint=checkpoint, steps=step_of(checkpoint) - run.first_step, state=load_state(checkpoint))
 
 
-def _reference(run: StageRun, stage: GrpoRecipe) -> PreTrainedModel | None:
+def _reference(run: StageContext, stage: GrpoRecipe) -> PreTrainedModel | None:
     return frozen_copy(run.load(run.model)[0]) if stage.loss.beta else None
 
 
-def _recorded(run: StageRun, step: int) -> tuple[list[Group], list[list[float | None]]]:
+def _recorded(run: StageContext, step: int) -> tuple[list[Group], list[list[float | None]]]:
     file = run.folder.rollouts / f"{step_name(step)}.parquet"
     return read_rollouts(file), read_advantages(file)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from sleuth.factories import Bench, dialect_in, require_gradable, reward_of, reward_spec_of
+from sleuth.factories import JudgePool, dialect_in, require_gradable, reward_of, reward_spec_of
 from sleuth.learn.advantages import has_signal
 from sleuth.metrics.intervals import Measured, bootstrap_mean, share
 from sleuth.metrics.rank_agreement import kendall_tau_b
@@ -19,7 +19,7 @@ from sleuth.render import load_tokenizer
 from sleuth.rollout import scored
 from sleuth.runs.checkpoints import step_name
 from sleuth.runs.rollouts import read_rollouts
-from sleuth.stage_context import StageRun
+from sleuth.stage_context import StageContext
 from sleuth.training.credit.thought_gain import gain_in
 from sleuth.training.step_metrics import values_of
 from sleuth.types import Group, SleuthError
@@ -64,7 +64,7 @@ class Rescored:
 
 
 def rescore(
-    run: StageRun,
+    run: StageContext,
     rewards: Sequence[RewardRecipe],
     *,
     progress: Callable[[int, int], None] = lambda done, total: None,
@@ -87,15 +87,15 @@ def rescore(
         raise SleuthError(f"{run.folder.rollouts}: holds no rollouts of stage {stage.name}")
     before: list[Group] = []
     after: list[Group] = []
-    with Bench(run.folder.verdicts, asks=not _paid_already(rewards, stage.reward)) as bench:
-        reward = reward_of(rewards, dialect_in(stage.env), load_tokenizer(str(run.model)), bench)
+    with JudgePool(run.folder.verdicts, asks=not _paid_already(rewards, stage.reward)) as judge_pool:
+        reward = reward_of(rewards, dialect_in(stage.env), load_tokenizer(str(run.model)), judge_pool)
         for done, file in enumerate(files, start=1):
             groups = read_rollouts(file)
             require_gradable(rewards, [group.task for group in groups])
             before += map(_scores_alone, groups)
             after += map(_scores_alone, asyncio.run(scored(groups, reward)))
             progress(done, len(files))
-        judge = bench.figures()
+        judge = judge_pool.figures()
     return _compared(stage.name, files, before, after, judge)
 
 

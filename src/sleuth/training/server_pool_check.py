@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from sleuth.engines.remote.discovery import find_member
+from sleuth.engines.remote.discovery import discover_server
 from sleuth.factories import engine_of, load_model, load_outline
 from sleuth.recipe import GrpoRecipe, Recipe
 from sleuth.types import SleuthError
@@ -43,9 +43,9 @@ def pool_findings(recipe: Recipe, index: int) -> list[Finding]:
     def finding(url: str) -> Finding:
         started = time.monotonic()
         try:
-            member = find_member(url, tokenizer=outline.tokenizer, ends=outline.ends)
-            problems = member.problems(context=stage.context, temperature=stage.sampling.temperature)
-            line = "; ".join(problems) or str(member).removeprefix(f"{member.server.url}: ")
+            discovered = discover_server(url, tokenizer=outline.tokenizer, ends=outline.ends)
+            problems = discovered.problems(context=stage.context, temperature=stage.sampling.temperature)
+            line = "; ".join(problems) or str(discovered).removeprefix(f"{discovered.server.url}: ")
         except SleuthError as error:
             problems, line = [str(error)], str(error).removeprefix(f"engine.urls: {url}: ")
         return Finding(url=url, line=line, ok=not problems, seconds=time.monotonic() - started)

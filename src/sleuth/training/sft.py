@@ -16,11 +16,11 @@ from sleuth.learn.prefix_tree import pack
 from sleuth.metrics.intervals import Measured
 from sleuth.recipe import SupervisedRecipe, WorldTextRecipe
 from sleuth.render import Renderer
-from sleuth.stage_context import Saved, StageRun
+from sleuth.stage_context import Saved, StageContext
 from sleuth.training.held_out_thoughts import TOLD, HeldOutThoughts, told
 from sleuth.training.loop import saves_at, train
 from sleuth.training.sft_rows import lesson_rows
-from sleuth.training.sft_trainer import Pupil
+from sleuth.training.sft_trainer import SFTTrainer
 from sleuth.types import Piece
 from sleuth.world import citing
 from sleuth.world.text import TextRows
@@ -32,18 +32,18 @@ HELD_OUT = "held_out_"
 """Begins the names of the figures of held-out rows."""
 
 
-def run_supervised(stage: SupervisedRecipe, run: StageRun) -> Path:
+def run_supervised(stage: SupervisedRecipe, run: StageContext) -> Path:
     """Train on the stage's rows; the last checkpoint."""
     saved = run.saved()
     if saved and saved.steps >= stage.last_step:
         return saved.checkpoint
-    return train(stage, run, Reader(stage, run, saved), saved)
+    return train(stage, run, TextTrainer(stage, run, saved), saved)
 
 
-class Reader(Pupil):
+class TextTrainer(SFTTrainer):
     """What a supervised stage teaches. Row i of the text is read in step i // rows_per_step, always."""
 
-    def __init__(self, stage: SupervisedRecipe, run: StageRun, saved: Saved | None) -> None:
+    def __init__(self, stage: SupervisedRecipe, run: StageContext, saved: Saved | None) -> None:
         super().__init__(stage, run, saved, *(run.begun(saved) if saved else _first_model(stage, run)))
         self.stage = stage
         self.renderer = Renderer(self.tokenizer)
@@ -107,17 +107,17 @@ def text_batch(rows: list[list[Piece]], renderer: Renderer, source_weight: float
 
     def row(pieces: list[Piece]) -> Row:
         segments = renderer.render_all(pieces)
-        emphasis = [weight_of.get(segment.author, 0.0) for segment in segments for _ in segment.tokens]
+        token_weight = [weight_of.get(segment.author, 0.0) for segment in segments for _ in segment.tokens]
         return Row(
             tokens=tuple(token for segment in segments for token in segment.tokens),
-            trained=tuple(weight > 0 for weight in emphasis),
-            emphasis=tuple(emphasis),
+            trained=tuple(weight > 0 for weight in token_weight),
+            token_weight=tuple(token_weight),
         )
 
     return collate([row(pieces) for pieces in rows])
 
 
-def _first_model(stage: SupervisedRecipe, run: StageRun) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
+def _first_model(stage: SupervisedRecipe, run: StageContext) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
     if stage.init is None:
         model, tokenizer = run.begun(None)
     else:

@@ -25,8 +25,8 @@ from sleuth.recipe import AnsweredRowsRecipe, SupervisedRecipe, TextRecipe, Thou
 from sleuth.render import Renderer, check_writable
 from sleuth.rewards.scorers.strict import STRICT
 from sleuth.runs.protocol import ProtocolCard
-from sleuth.stage_context import StageRun
-from sleuth.training.infinite_sampler import EndlessOrder
+from sleuth.stage_context import StageContext
+from sleuth.training.infinite_sampler import InfiniteSampler
 from sleuth.types import Document, Piece, SleuthError, Task
 from sleuth.world.text import TextRows
 
@@ -41,7 +41,7 @@ class AnsweredRows:
     """Tasks as their environment asks them, each with its own answer behind, shuffled anew each time through."""
 
     def __init__(self, tasks: Sequence[Task], setting: Setting, key: tuple[int, ...]) -> None:
-        self.order = EndlessOrder(tasks, seed=key)
+        self.order = InfiniteSampler(tasks, seed=key)
         self.setting = setting
 
     def row(self, index: int) -> list[Piece]:
@@ -55,7 +55,7 @@ class Excerpts:
     """Prefixes with their suffixes as one text each, shuffled anew each time through."""
 
     def __init__(self, tasks: Sequence[Task], key: tuple[int, ...]) -> None:
-        self.order = EndlessOrder(tasks, seed=key)
+        self.order = InfiniteSampler(tasks, seed=key)
 
     def row(self, index: int) -> list[Piece]:
         """The very tokens that the document was cut into."""
@@ -73,7 +73,7 @@ class ThoughtRows:
     def __init__(
         self, documents: Sequence[Document], renderer: Renderer, most: int, empty: float, key: tuple[int, ...]
     ) -> None:
-        self.order = EndlessOrder(documents, seed=key)
+        self.order = InfiniteSampler(documents, seed=key)
         self.renderer = renderer
         self.most = most
         self.empty = empty
@@ -92,7 +92,7 @@ class ThoughtRows:
 
 
 def lesson_rows(
-    stage: SupervisedRecipe, run: StageRun, tokenizer: PreTrainedTokenizerFast, holds: int
+    stage: SupervisedRecipe, run: StageContext, tokenizer: PreTrainedTokenizerFast, holds: int
 ) -> tuple[LessonRows, ProtocolCard | None]:
     """The rows of a stage, and what they are asked under, where they are asked anything, by a model that `holds` so
     many tokens."""

@@ -14,10 +14,10 @@ from sleuth.learn.batch import Batch
 from sleuth.learn.policy import NotFiniteError, Policy, no_update
 from sleuth.recipe.training import TrainingRecipe
 from sleuth.runs.protocol import ProtocolCard
-from sleuth.stage_context import Saved, StageRun
+from sleuth.stage_context import Saved, StageContext
 
 
-class Pupil:
+class SFTTrainer:
     """A model with its policy and its budget of tokens, as `saved` left them or new. A stage that teaches rows is one
     and adds its `step`."""
 
@@ -27,7 +27,7 @@ class Pupil:
     def __init__(
         self,
         stage: TrainingRecipe,
-        run: StageRun,
+        run: StageContext,
         saved: Saved | None,
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerFast,

@@ -40,7 +40,7 @@ def step_figures(
         "searched": _mean([float(episode.trajectory.searches > 0) for episode in episodes]),
         "searches_mean": _mean([episode.trajectory.searches for episode in episodes]),
         "response_tokens_mean": _mean([response_tokens(episode) for episode in episodes]),
-        "signal_fraction": _mean([float(has_signal(values_of(group))) for group in groups]),
+        "nonzero_advantage_fraction": _mean([float(has_signal(values_of(group))) for group in groups]),
         "missing_fraction": 1 - len(present) / len(scores),
         "dropped_groups": sum(
             all(value is None for value in of_group) for at, of_group in enumerate(advantages) if at not in replaced

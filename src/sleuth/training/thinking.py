@@ -63,5 +63,5 @@ def shuffled_scores(groups: Sequence[Group], key: tuple[int, ...]) -> list[Group
     """Control arm: the step's scores dealt out anew, so that they say nothing about the episodes they land on."""
     scores = [score for group in groups for score in group.scores]
     random.Random(f"shuffle {key}").shuffle(scores)
-    dealt = iter(scores)
-    return [replace(group, scores=tuple(next(dealt) for _ in group.scores)) for group in groups]
+    shuffled = iter(scores)
+    return [replace(group, scores=tuple(next(shuffled) for _ in group.scores)) for group in groups]

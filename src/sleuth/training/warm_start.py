@@ -11,17 +11,17 @@ from statistics import fmean
 from typing import Any
 
 from sleuth.data.questions import questions_hash
-from sleuth.evaluation.eval_session import Examination
+from sleuth.evaluation.eval_session import EvalSession
 from sleuth.factories import Setting, answer_scorer_of, played_tasks, reward_spec_of, setting_of
 from sleuth.learn.batch import Row, collate
 from sleuth.recipe.envs import EnvRecipe, SearchEnvRecipe, TrainedEnvRecipe
 from sleuth.recipe.warm_start import HintRecipe, WarmStartRecipe
 from sleuth.render import Renderer
-from sleuth.stage_context import Saved, StageRun
-from sleuth.training.hint_removal import retold
-from sleuth.training.infinite_sampler import EndlessOrder
+from sleuth.stage_context import Saved, StageContext
+from sleuth.training.hint_removal import without_hints
+from sleuth.training.infinite_sampler import InfiniteSampler
 from sleuth.training.loop import train
-from sleuth.training.sft_trainer import Pupil
+from sleuth.training.sft_trainer import SFTTrainer
 from sleuth.types import Episode, Score, SleuthError
 
 LEAST = 8
@@ -31,7 +31,7 @@ OWN, HINTED = 0, 1
 ARMS = ("as it is", "under the hint")
 
 
-def run_warm_start(stage: WarmStartRecipe, run: StageRun) -> Path:
+def run_warm_start(stage: WarmStartRecipe, run: StageContext) -> Path:
     """Teach the right episodes; the last checkpoint. The model goes on as it came where it searches already."""
     saved = run.saved()
     if saved and saved.steps >= stage.last_step:
@@ -40,14 +40,14 @@ def run_warm_start(stage: WarmStartRecipe, run: StageRun) -> Path:
     return train(stage, run, beginner, saved) if beginner else Path(run.model)
 
 
-def _beginner(stage: WarmStartRecipe, run: StageRun, saved: Saved | None) -> Beginner | None:
+def _beginner(stage: WarmStartRecipe, run: StageContext, saved: Saved | None) -> WarmStartTrainer | None:
     """None where the policy searches by itself."""
     lesson = Lesson(stage, run)
     rows, lesson.said = run.ranks.agreed(lambda: (lesson.rows(), lesson.said))  # the first rank plays them
-    return Beginner(lesson, rows, saved) if rows else None
+    return WarmStartTrainer(lesson, rows, saved) if rows else None
 
 
-class Beginner(Pupil):
+class WarmStartTrainer(SFTTrainer):
     """What a warm start teaches: the rows of its lesson, again and again, shuffled anew each time through."""
 
     def __init__(self, lesson: Lesson, rows: Sequence[Row], saved: Saved | None) -> None:
@@ -59,7 +59,7 @@ class Beginner(Pupil):
         super().__init__(lesson.stage, lesson.run, saved, *begun)
         self.protocol = lesson.protocol
         self.said = lesson.said
-        self.order = EndlessOrder(rows, seed=lesson.run.key)
+        self.order = InfiniteSampler(rows, seed=lesson.run.key)
         self.rows_per_step = lesson.stage.rows_per_step
 
     def opening(self) -> list[str]:
@@ -77,13 +77,13 @@ class Lesson:
     """The episodes of one warm start, a function of the model that it begins with: a run which goes on plays them
     again. `protocol` is what they are taught under; `said` tells how many there were, once `rows` were played."""
 
-    def __init__(self, stage: WarmStartRecipe, run: StageRun) -> None:
+    def __init__(self, stage: WarmStartRecipe, run: StageContext) -> None:
         self.stage = stage
         self.run = run
         self.played_as = run.recipe.warmed(run.index)
         self.model, self.tokenizer = run.load(run.model)
         questions = played_tasks(self.played_as, self.tokenizer)
-        self.tasks = EndlessOrder(questions, seed=run.key).take(stage.prompts)
+        self.tasks = InfiniteSampler(questions, seed=run.key).take(stage.prompts)
         env, reward = self.played_as.env, self.played_as.reward
         self.real = setting_of(env, self.tokenizer, self.tasks)
         self.hinted = setting_of(hinted_env(env, stage.hint), self.tokenizer, self.tasks)
@@ -108,7 +108,7 @@ class Lesson:
         played = self._play(self.hinted, HINTED, samples)
         kept = [episode for episode, score in played if KEPT[self.stage.taught](episode, score)]
         renderer, context = Renderer(self.tokenizer), self.played_as.context
-        rows = asyncio.run(retold(kept, self.real, self.hinted, renderer, context=context))
+        rows = asyncio.run(without_hints(kept, self.real, self.hinted, renderer, context=context))
         found = f"of {len(played)} episodes under the hint {len(kept)} {WORDS[self.stage.taught]}"
         if len(rows) < LEAST:
             raise SleuthError(
@@ -122,7 +122,7 @@ class Lesson:
         """Episodes of the model as it stands, with their strict scores."""
         stage = self.played_as
         seed, *of_stage = self.run.key
-        examination = Examination(
+        session = EvalSession(
             model=self.model,
             tokenizer=self.tokenizer,
             setting=setting,
@@ -133,7 +133,7 @@ class Lesson:
             seed=seed,
             draw=(*of_stage, arm),
         )
-        return examination.ask(self.tasks, f"{self.stage.name}, {ARMS[arm]}")
+        return session.ask(self.tasks, f"{self.stage.name}, {ARMS[arm]}")
 
 
 def hinted_env(env: TrainedEnvRecipe, hint: HintRecipe) -> EnvRecipe:

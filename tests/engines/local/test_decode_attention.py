@@ -10,23 +10,23 @@ from hypothesis import strategies as st
 
 from sleuth.engines.local import attention_plan
 from sleuth.engines.local.attention_plan import find_trunks
-from sleuth.engines.local.compiled_decode_attention import CompiledWriters
-from sleuth.engines.local.decode_attention import Writers
+from sleuth.engines.local.compiled_decode_attention import CompiledDecodeAttention
+from sleuth.engines.local.decode_attention import DecodeAttention
 
 CPU = torch.device("cpu")
 SLOTS, CAPACITY = 10, 160
 
 
-def writers_of(kind, slots, begins, lengths, levels):
+def decode_attention_of(kind, slots, begins, lengths, levels):
     """Compiled for fp32, by matrix products for the rest."""
     if kind == torch.float32:
-        return CompiledWriters(slots, begins, lengths, levels)
-    return Writers(slots, begins, lengths, levels, CPU, kind)
+        return CompiledDecodeAttention(slots, begins, lengths, levels)
+    return DecodeAttention(slots, begins, lengths, levels, CPU, kind)
 
 
 def alone(kind, slots, begins, ends):
     """Rows that share nothing and look at the keys from `begins` up to `ends`."""
-    return writers_of(kind, np.array(slots), np.array(begins), np.array(ends) - 1, [])
+    return decode_attention_of(kind, np.array(slots), np.array(begins), np.array(ends) - 1, [])
 
 
 def by_softmax(query, keys, values, slots, lengths, scale):
@@ -81,7 +81,7 @@ def test_rows_attend_to_all_that_they_wrote_or_share_as_softmax_says(draw, call,
         levels, begins = find_trunks(tokens, slots, lengths)
         torch.set_num_threads(threads)
         try:
-            output = writers_of(kind, slots, begins, lengths, levels).attend(query, keys, values, 0.3)
+            output = decode_attention_of(kind, slots, begins, lengths, levels).attend(query, keys, values, 0.3)
         finally:
             torch.set_num_threads(before)
     # Scores are kept in fp32, which holds some hundreds to 1e-5, and a share is e to the power of one.

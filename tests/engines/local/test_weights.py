@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from sleuth.engines.local import weights
-from sleuth.engines.local.weights import WritingWeights
+from sleuth.engines.local.weights import DecodeWeights
 from sleuth.learn.products import HAS_ONEDNN
 
 needs_onednn = pytest.mark.skipif(not HAS_ONEDNN, reason="this torch or processor has no oneDNN: nothing is packed")
@@ -25,7 +25,7 @@ def test_copies_give_the_same_products_and_leave_the_model_as_it_was(rows):
     model = nn.Sequential(nn.Linear(8, 5), nn.Linear(5, 3, bias=False))
     inputs, before = torch.randn(1, rows, 8), {name: weight.clone() for name, weight in model.state_dict().items()}
     expected = model(inputs)
-    with torch.inference_mode(), WritingWeights(model).at_work():
+    with torch.inference_mode(), DecodeWeights(model).at_work():
         torch.testing.assert_close(model(inputs), expected)
         assert "forward" in model[0].__dict__
     assert "forward" not in model[0].__dict__
@@ -37,7 +37,7 @@ def test_copies_give_the_same_products_and_leave_the_model_as_it_was(rows):
 def test_weights_that_have_changed_are_copied_again_once_that_is_said():
     layer = nn.Linear(8, 5, bias=False)
     model = nn.Sequential(layer)
-    copies = WritingWeights(model)
+    copies = DecodeWeights(model)
     with torch.inference_mode():
         with copies.at_work():
             assert model(torch.ones(1, 4, 8)).any()
@@ -64,7 +64,7 @@ class Heads(nn.Module):
 def test_queries_keys_and_values_come_of_one_product_of_the_same_inputs(biased):
     model, inputs, of_query = Heads(biased), torch.randn(3, 1, 7, 8), torch.randn(1, 2, 8)
     expected = [model(one) for one in inputs], model(inputs[0], of_query)
-    copies, product = WritingWeights(model), Mock(wraps=weights._product)
+    copies, product = DecodeWeights(model), Mock(wraps=weights._product)
     with pytest.MonkeyPatch.context() as patch, torch.inference_mode():
         patch.setattr(weights, "_product", product)
         with copies.at_work():
@@ -81,7 +81,7 @@ def test_rows_are_padded_to_few_sizes_for_packed_weights(monkeypatch):
     monkeypatch.setattr(
         torch.ops.mkldnn, "_linear_pointwise", lambda inputs, *rest: met.add(inputs.shape[1]) or product(inputs, *rest)
     )
-    with torch.inference_mode(), WritingWeights(model).at_work():
+    with torch.inference_mode(), DecodeWeights(model).at_work():
         for rows in range(1, 257):
             assert model(torch.ones(1, rows, 8)).shape == (1, rows, 5)
     assert met == {*range(1, 17), *range(18, 33, 2), *range(36, 65, 4), *range(72, 129, 8), *range(144, 257, 16)}
@@ -89,5 +89,5 @@ def test_rows_are_padded_to_few_sizes_for_packed_weights(monkeypatch):
 
 def test_what_is_no_fp32_is_not_copied():
     model = nn.Sequential(nn.Linear(8, 5, dtype=torch.bfloat16))
-    with WritingWeights(model).at_work():
+    with DecodeWeights(model).at_work():
         assert "forward" not in model[0].__dict__

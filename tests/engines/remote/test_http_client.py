@@ -12,8 +12,8 @@ from model_server import free_url
 
 from sleuth.engines.remote.http_client import (
     FailedError,
-    Line,
-    LineError,
+    HttpClient,
+    HttpClientError,
     LostError,
     NotTakenError,
     RefusedError,
@@ -52,11 +52,11 @@ def asked(talk: Talk, seconds: float = 5.0) -> object:
                 await talk(writer)
 
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
-        line = Line(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", seconds=seconds)
+        client = HttpClient(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", seconds=seconds)
         try:
-            return await line.post("/generate", {})
+            return await client.post("/generate", {})
         finally:
-            await line.aclose()
+            await client.aclose()
             server.close()
 
     return asyncio.run(ask())
@@ -72,15 +72,15 @@ def asked(talk: Talk, seconds: float = 5.0) -> object:
         (hang_up, LostError),
     ],
 )
-def test_errors_say_whether_a_request_may_be_made_again(talk: Talk, error: type[LineError]) -> None:
-    with pytest.raises(LineError) as caught:
+def test_errors_say_whether_a_request_may_be_made_again(talk: Talk, error: type[HttpClientError]) -> None:
+    with pytest.raises(HttpClientError) as caught:
         asked(talk)
     assert type(caught.value) is error
 
 
 def test_nobody_there_is_nobody_who_took_it() -> None:
     async def ask() -> None:
-        await Line(free_url(), seconds=5.0).get("/")
+        await HttpClient(free_url(), seconds=5.0).get("/")
 
     with pytest.raises(NotTakenError):
         asyncio.run(ask())

@@ -12,15 +12,15 @@ from pathlib import Path
 import httpx
 import pytest
 import torch
-from emulated_server import KINDS, Speaking, speaking
+from emulated_server import KINDS, EmulatedServer, emulated_server
 from model_server import free_url
 from transformers import PreTrainedModel
 
 from sleuth.engines.local.engine import LocalEngine
-from sleuth.engines.remote.discovery import find_member
-from sleuth.engines.remote.http_client import Line, LostError, NotTakenError
+from sleuth.engines.remote.discovery import discover_server
+from sleuth.engines.remote.http_client import HttpClient, LostError, NotTakenError
 from sleuth.engines.remote.pool import PoolEngine, PoolLimits
-from sleuth.engines.remote.replica import Place
+from sleuth.engines.remote.replica import EngineReplica
 from sleuth.engines.remote.weight_check import learner_logprobs
 from sleuth.engines.remote.weight_sync import WeightsDifferError
 from sleuth.types import Completion, Sampling, SleuthError
@@ -36,22 +36,24 @@ def learner(make_model: Callable[..., PreTrainedModel]) -> PreTrainedModel:
 
 @contextmanager
 def pool_of(
-    servers: Sequence[Speaking],
+    servers: Sequence[EmulatedServer],
     learner: PreTrainedModel,
     tokenizer: object,
     shared: Path,
     *,
     temperature: float = 1.0,
     seconds: float = 30.0,
-    patience: float = 30.0,
+    unavailable_timeout: float = 30.0,
     at_once: int = 16,
     sleeps: bool = False,
 ) -> Iterator[PoolEngine]:
     """A pool that has published version 1; what it says is in its `said`."""
     said: list[str] = []
-    ends = servers[0].writer.ends
-    members = [find_member(server.url, tokenizer=tokenizer, ends=ends) for server in servers]
-    limits = PoolLimits(requests_at_once=at_once, seconds=seconds, patience=patience, sleeps=sleeps)
+    ends = servers[0].engine.ends
+    members = [discover_server(server.url, tokenizer=tokenizer, ends=ends) for server in servers]
+    limits = PoolLimits(
+        requests_at_once=at_once, seconds=seconds, unavailable_timeout=unavailable_timeout, sleeps=sleeps
+    )
     engine = PoolEngine(
         members,
         learner,
@@ -69,11 +71,14 @@ def pool_of(
 
 
 @pytest.fixture
-def servers(make_model: Callable[..., PreTrainedModel], tokenizer: object) -> Iterator[Callable[..., list[Speaking]]]:
+def servers(
+    make_model: Callable[..., PreTrainedModel], tokenizer: object
+) -> Iterator[Callable[..., list[EmulatedServer]]]:
     """`servers("vllm", "sglang", latency=0.1)`: each with a model of its own."""
     with ExitStack() as open_:
         yield lambda *kinds, **how: [
-            open_.enter_context(speaking(kind, make_model(), tokenizer, context=CONTEXT, **how)) for kind in kinds
+            open_.enter_context(emulated_server(kind, make_model(), tokenizer, context=CONTEXT, **how))
+            for kind in kinds
         ]
 
 
@@ -95,12 +100,12 @@ def sampled(words: Callable[..., list[int]], *, groups: int = 4, siblings: int =
 
 
 @contextmanager
-def away(place: Place) -> Iterator[Place]:
+def away(replica: EngineReplica) -> Iterator[EngineReplica]:
     """Nobody is where the pool looks for this server."""
-    server = place.member.server
+    server = replica.discovered.server
     url = server.url
     object.__setattr__(server, "url", free_url())
-    yield place
+    yield replica
     object.__setattr__(server, "url", url)
 
 
@@ -150,14 +155,18 @@ def test_whether_log_probabilities_are_scaled_is_found_out_by_trying(
     servers, learner, tokenizer, tmp_path, kind, raw
 ) -> None:
     [server] = servers(kind, raw=raw)
-    member = find_member(server.url, tokenizer=tokenizer, ends=server.writer.ends)
-    assert member.abilities.logprobs == ("before temperature" if raw else "after temperature")
-    assert (member.abilities.ids, member.abilities.stop_text, member.abilities.weights) == (True, True, "default")
-    problems = member.problems(context=CONTEXT, temperature=0.7)
+    discovered = discover_server(server.url, tokenizer=tokenizer, ends=server.engine.ends)
+    assert discovered.capabilities.logprobs == ("before temperature" if raw else "after temperature")
+    assert (discovered.capabilities.ids, discovered.capabilities.stop_text, discovered.capabilities.weights) == (
+        True,
+        True,
+        "default",
+    )
+    problems = discovered.problems(context=CONTEXT, temperature=0.7)
     assert [problem.partition(",")[0] for problem in problems] == (
         ["tells log-probabilities before temperature"] if raw else []
     )
-    assert member.problems(context=CONTEXT, temperature=1.0) == []
+    assert discovered.problems(context=CONTEXT, temperature=1.0) == []
 
 
 def test_siblings_stay_together_and_groups_are_spread(servers, learner, tokenizer, words, tmp_path) -> None:
@@ -175,14 +184,14 @@ def test_no_more_turns_are_under_way_at_a_server_than_were_allowed(
     [server] = servers("sglang", latency=0.02)
     most = 0
     with pool_of([server], learner, tokenizer, tmp_path, at_once=3) as engine:
-        write = server.writer.write
+        write = server.engine.write
 
         async def watched(*arguments: object) -> object:
             nonlocal most
-            most = max(most, server.writer.running + 1)
+            most = max(most, server.engine.running + 1)
             return await write(*arguments)
 
-        server.writer.write = watched
+        server.engine.write = watched
         asked(engine, sampled(words))
     assert most == 3
 
@@ -229,7 +238,7 @@ def test_a_server_whose_restart_nobody_saw_is_found_out_by_its_first_completion(
     [server] = servers(kind)
     requests = sampled(words, groups=1, siblings=1, temperature=0.0)
     with pool_of([server], learner, tokenizer, tmp_path) as engine:
-        monkeypatch.setattr(Place, "known", property(lambda place: not place.suspect))
+        monkeypatch.setattr(EngineReplica, "known", property(lambda replica: not replica.suspect))
         server.fault(forget=0)
         before = server.fault()
         [written] = asked(engine, requests)
@@ -240,7 +249,7 @@ def test_a_server_whose_restart_nobody_saw_is_found_out_by_its_first_completion(
 
 
 @contextmanager
-def meddling(server: Speaking) -> Iterator[None]:
+def meddling(server: EmulatedServer) -> Iterator[None]:
     """While a completion is on its way, somebody else names the weights."""
     server.fault(latency=0.6)
 
@@ -309,7 +318,7 @@ def test_a_server_that_is_down_when_weights_go_out_takes_them_when_it_is_back(
 ) -> None:
     pair = servers("vllm", "sglang")
     with pool_of(pair, learner, tokenizer, tmp_path) as engine:
-        with away(engine._places[0]):
+        with away(engine._replicas[0]):
             moved(learner)
             engine.publish(2)
             assert "without new weights: http://127.0.0.1" in engine.said[-1]
@@ -327,9 +336,9 @@ def test_a_server_that_was_left_in_the_middle_of_taking_weights_takes_them_again
     """It has their label, and may be paused, or half asleep: it would never write."""
     last = {"vllm": "/wake_up" if sleeps else "/resume", "sglang": "/resume_memory_occupation"}
     last["sglang"] = last["sglang"] if sleeps else "/continue_generation"
-    post, lost = Line.post, []
+    post, lost = HttpClient.post, []
 
-    async def broken(line: Line, path: str, *arguments: object, **how: object) -> object:
+    async def broken(line: HttpClient, path: str, *arguments: object, **how: object) -> object:
         """The server is never told the last of it, the first time."""
         waking = "weights" not in str([arguments, how])
         if path == last[kind] and waking and not lost:
@@ -341,7 +350,7 @@ def test_a_server_that_was_left_in_the_middle_of_taking_weights_takes_them_again
     with pool_of([server], learner, tokenizer, tmp_path, sleeps=sleeps, seconds=5.0) as engine:
         engine.rest()
         moved(learner)
-        monkeypatch.setattr(Line, "post", broken)
+        monkeypatch.setattr(HttpClient, "post", broken)
         engine.publish(2)
         assert "without new weights" in engine.said[-1]
         started = time.monotonic()
@@ -363,7 +372,7 @@ def test_a_turn_during_which_weights_came_to_the_server_is_drawn_again(
         async def ask() -> None:
             turn = asyncio.create_task(engine.complete(words(9), Sampling(max_tokens=8, key=(0, 0, 1, 0, 0, 0))))
             await asyncio.sleep(0.1)
-            engine._places[0].loads += 1
+            engine._replicas[0].loads += 1
             await turn
 
         asyncio.run(ask())
@@ -375,16 +384,16 @@ def test_a_turn_that_is_turned_away_asks_again_more_and_more_slowly(
 ) -> None:
     """While others of the pool are answered, so that nobody takes the server for gone."""
     [server] = servers("sglang")
-    post, away = Line.post, []
+    post, away = HttpClient.post, []
 
-    async def full(line: Line, path: str, body: dict | None = None, **how: object) -> object:
+    async def full(line: HttpClient, path: str, body: dict | None = None, **how: object) -> object:
         if path == "/generate" and body["input_ids"] == words(9, 0) and len(away) < 6:
             away.append(time.monotonic())
             raise NotTakenError("refused with 429: the queue is full")
         return await post(line, path, body, **how)
 
     with pool_of([server], learner, tokenizer, tmp_path, at_once=2) as engine:
-        monkeypatch.setattr(Line, "post", full)
+        monkeypatch.setattr(HttpClient, "post", full)
         asked(engine, sampled(words, groups=30, siblings=1))
         assert engine.figures()["turns_redrawn"] == 0
     assert len(away) == 6
@@ -396,10 +405,10 @@ def test_a_server_that_took_new_weights_is_asked_at_once_however_long_it_was_awa
 ) -> None:
     pair = servers("vllm", "sglang")
     with pool_of(pair, learner, tokenizer, tmp_path) as engine:
-        with away(engine._places[0]) as place:
+        with away(engine._replicas[0]) as replica:
             for version in range(2, 6):
                 engine.publish(version)
-            assert place.replica.open
+            assert replica.replica.open
         engine.publish(6)
         before = pair[0].fault()
         asked(engine, sampled(words, groups=2))
@@ -414,10 +423,10 @@ def test_a_server_that_slept_has_the_new_weights_when_it_wakes(
     with pool_of([server], learner, tokenizer, tmp_path, sleeps=True) as engine:
         asked(engine, sampled(words))
         engine.rest()
-        assert server.writer.asleep == {"weights", "kv_cache"}
+        assert server.engine.asleep == {"weights", "kv_cache"}
         moved(learner)
         engine.publish(2)
-        assert server.writer.asleep == set()
+        assert server.engine.asleep == set()
         written = asked(engine, sampled(words, temperature=0.0))
     here = asked(LocalEngine(learner, tokenizer, slots=8, context=CONTEXT), sampled(words, temperature=0.0))
     assert [turn.tokens for turn in written] == [turn.tokens for turn in here]
@@ -438,8 +447,8 @@ def test_weights_that_a_server_cannot_see_are_one_line(servers, learner, tokeniz
 
 
 def test_a_pool_that_is_gone_is_waited_for_and_then_one_line(servers, learner, tokenizer, words, tmp_path) -> None:
-    with pool_of(servers("sglang"), learner, tokenizer, tmp_path, patience=1.0) as engine:
-        object.__setattr__(engine._places[0].member.server, "url", free_url())
+    with pool_of(servers("sglang"), learner, tokenizer, tmp_path, unavailable_timeout=1.0) as engine:
+        object.__setattr__(engine._replicas[0].discovered.server, "url", free_url())
         started = time.monotonic()
         with pytest.raises(SleuthError, match=r"no server of the pool answered for 1 seconds \(http.*does not answer"):
             asked(engine, sampled(words, groups=1))
@@ -451,4 +460,4 @@ def test_only_the_newest_weights_stay_in_the_folder(servers, learner, tokenizer,
         for version in (2, 3, 4):
             moved(learner)
             engine.publish(version)
-    assert [place.name[:6] for place in sorted(tmp_path.iterdir())] == ["000003", "000004"]
+    assert [replica.name[:6] for replica in sorted(tmp_path.iterdir())] == ["000003", "000004"]

@@ -11,7 +11,7 @@ from chat_server import MODEL, ChatServer, part, says, scored
 from refined import BORN, refined
 
 from sleuth.dialects.refine import REFINERS
-from sleuth.factories import Bench, require_judges, reward_of, reward_spec_of
+from sleuth.factories import JudgePool, require_judges, reward_of, reward_spec_of
 from sleuth.recipe.rewards import CitationRecipe
 from sleuth.types import Group, Score, SleuthError
 
@@ -31,24 +31,24 @@ def paid(server: ChatServer, **told: object) -> CitationRecipe:
     return CitationRecipe.model_validate({"kind": "citation", "judge": judge})
 
 
-def scores(recipe: CitationRecipe, bench: Bench, *answers: str) -> list[Score]:
-    reward = reward_of([recipe, recipe], REFINERS["answer_only"], None, bench)
+def scores(recipe: CitationRecipe, judge_pool: JudgePool, *answers: str) -> list[Score]:
+    reward = reward_of([recipe, recipe], REFINERS["answer_only"], None, judge_pool)
     episodes = tuple(map(refined, answers))
     return asyncio.run(reward(Group(task=episodes[0].task, episodes=episodes)))
 
 
 def test_a_model_judges_and_is_asked_once_in_this_run_and_the_next(server: ChatServer, tmp_path: Path) -> None:
     file, recipe = tmp_path / "verdicts.sqlite", paid(server)
-    with Bench(file) as bench:
-        first = scores(recipe, bench, BORN, BOTH)
+    with JudgePool(file) as judge_pool:
+        first = scores(recipe, judge_pool, BORN, BOTH)
         assert [score.value for score in first] == [2.0, 2.0]  # paid twice, as two rewards of one judge
         # Two different claims, which each of the two rewards wants judged.
-        assert bench.figures() == {"judge_asked": 2, "judge_cached": 2, "judge_missing": 0, "judge_invalid": 0}
+        assert judge_pool.figures() == {"judge_asked": 2, "judge_cached": 2, "judge_missing": 0, "judge_invalid": 0}
         assert len(server.asked) == 2
-        assert bench.figures()["judge_asked"] == 0
-    with Bench(file) as bench:
-        assert scores(recipe, bench, BORN, BOTH) == first
-        assert bench.figures()["judge_cached"] == 4
+        assert judge_pool.figures()["judge_asked"] == 0
+    with JudgePool(file) as judge_pool:
+        assert scores(recipe, judge_pool, BORN, BOTH) == first
+        assert judge_pool.figures()["judge_cached"] == 4
     assert len(server.asked) == 2
 
 
@@ -61,31 +61,31 @@ def test_a_verdict_that_could_not_be_had_makes_a_missing_score_and_is_counted(
         return says(scored(2)) if "Tarn" in part(body, "claim") else says("I would not know.")
 
     server.answer = sometimes
-    with Bench(tmp_path / "verdicts.sqlite") as bench:
+    with JudgePool(tmp_path / "verdicts.sqlite") as judge_pool:
         whole, lacking, unread = scores(
-            paid(server), bench, BORN, BOTH, "<snippet id=c3>Ida Voss was born in Velde.</snippet>"
+            paid(server), judge_pool, BORN, BOTH, "<snippet id=c3>Ida Voss was born in Velde.</snippet>"
         )
         assert (whole.value, lacking.value, unread.value) == (2.0, None, None)
         assert lacking.note.startswith("the judge gave no verdict: ")
         assert "refused with 400" in lacking.note
-        figures = bench.figures()
+        figures = judge_pool.figures()
         assert (figures["judge_missing"], figures["judge_invalid"]) == (2, 2)  # of each reward one
 
 
 def test_where_nobody_may_be_asked_only_what_was_kept_is_known(server: ChatServer, tmp_path: Path) -> None:
     file, recipe = tmp_path / "verdicts.sqlite", paid(server)
-    with Bench(file) as bench:
-        scores(recipe, bench, BORN)
-    with Bench(file, asks=False) as bench:
-        known, unknown = scores(recipe, bench, BORN, PAINTED)
+    with JudgePool(file) as judge_pool:
+        scores(recipe, judge_pool, BORN)
+    with JudgePool(file, asks=False) as judge_pool:
+        known, unknown = scores(recipe, judge_pool, BORN, PAINTED)
     assert (known.value, unknown.value) == (2.0, None)
     assert "no verdict was kept, and nobody is asked" in unknown.note
     assert len(server.asked) == 1
 
 
 def test_verdicts_may_be_kept_elsewhere(server: ChatServer, tmp_path: Path) -> None:
-    with Bench(tmp_path / "run.sqlite") as bench:
-        scores(paid(server, verdicts=tmp_path / "shared.sqlite"), bench, BORN)
+    with JudgePool(tmp_path / "run.sqlite") as judge_pool:
+        scores(paid(server, verdicts=tmp_path / "shared.sqlite"), judge_pool, BORN)
     assert [place.name for place in tmp_path.iterdir()] == ["shared.sqlite"]
 
 

@@ -347,7 +347,7 @@ def together(client: TestClient, count: int) -> list[Any]:
 
 def test_too_many_who_wait_are_sent_away_and_all_others_answered() -> None:
     served = agent(seconds=0.003)
-    with client_of(app_of(served, seats=2, waiting=3)) as client:
+    with client_of(app_of(served, conversations=2, waiting=3)) as client:
         answers = together(client, 12)
         gauges = client.get("/metrics").text.splitlines()
     away = [answer for answer in answers if answer.status_code == 429]
@@ -364,7 +364,7 @@ def test_a_request_too_many_is_turned_away_in_the_same_shape_and_let_in_once_ano
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("sleuth.serve.chat.app.OTHER_REQUESTS", 0)
-    with client_of(app_of(agent(seconds=0.02), seats=1, waiting=2)) as client:
+    with client_of(app_of(agent(seconds=0.02), conversations=1, waiting=2)) as client:
         answers = together(client, 9)
         away = [answer for answer in answers if answer.status_code != 200]
         assert 1 <= len(away) <= 6
@@ -377,7 +377,7 @@ def test_a_request_too_many_is_turned_away_in_the_same_shape_and_let_in_once_ano
 
 def test_who_waits_too_long_is_told_so_and_so_is_who_takes_too_long() -> None:
     served = agent(seconds=0.05)
-    with client_of(app_of(served, seats=1, waiting=8, seconds=0.3)) as client:
+    with client_of(app_of(served, conversations=1, waiting=8, seconds=0.3)) as client:
         answers = together(client, 3)
         lines = sorted((answer.status_code, refused(answer)) for answer in answers)
         assert (504, "no end within 0.3 seconds; ask for less") in lines

@@ -16,7 +16,7 @@ import pytest
 from agents import listening
 
 from sleuth.engines.local.engine import LocalEngine
-from sleuth.evaluation.eval_session import examination_of
+from sleuth.evaluation.eval_session import open_eval_session
 from sleuth.serve.chat.agent import Agent, agent_of
 from sleuth.serve.chat.app import chat_app
 from sleuth.serve.http.known_host import LOOPBACK
@@ -29,9 +29,9 @@ SLOTS = 8
 @pytest.fixture(scope="module")
 def served(towns: Path) -> Iterator[tuple[str, Agent]]:
     """The tiny base, whose first search is opened for it, in an index of towns."""
-    examination, _ = examination_of(str(BASE), [], index=towns, forced_search=True, context=512, slots=SLOTS)
-    agent = agent_of(examination, "tiny-base", towns)
-    with listening(chat_app(agent, conversation_limits(), seats=SLOTS, hosts=LOOPBACK)) as url:
+    session, _ = open_eval_session(str(BASE), [], index=towns, forced_search=True, context=512, slots=SLOTS)
+    agent = agent_of(session, "tiny-base", towns)
+    with listening(chat_app(agent, conversation_limits(), conversations=SLOTS, hosts=LOOPBACK)) as url:
         yield url, agent
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sleuth.dialects import DIALECTS
-from sleuth.serve.chat.stream_parser import Spoken, unsettled
+from sleuth.serve.chat.stream_parser import StreamParser, unsettled
 
 TURN = "<think>I look.</think>\n<search> Ada <b> Voss</search>"
 TEXTS = st.lists(st.sampled_from([*DIALECTS["sleuth"].tags, "a", " < b", "<", "</", "<sea", "rch>", "\n"]), max_size=12)
@@ -15,11 +15,11 @@ TEXTS = st.lists(st.sampled_from([*DIALECTS["sleuth"].tags, "a", " < b", "<", "<
 
 def told(*turns: list[str], before: str = "\n", dialect: str = "sleuth") -> list[tuple[str, str]]:
     """(part, text) of neighbouring words of a part, of turns that come in pieces."""
-    spoken, said = Spoken(DIALECTS[dialect]), []
+    parser, said = StreamParser(DIALECTS[dialect]), []
     for pieces in turns:
-        spoken.begin(before)
-        said += [word for piece in pieces for word in spoken.feed(piece)]
-        said += spoken.end()
+        parser.begin(before)
+        said += [word for piece in pieces for word in parser.feed(piece)]
+        said += parser.end()
     return [(part, "".join(word.text for word in words)) for part, words in groupby(said, key=lambda word: word.part)]
 
 
@@ -37,16 +37,16 @@ def test_it_does_not_matter_in_which_pieces_a_turn_comes(texts: list[str]) -> No
 
 @given(texts=TEXTS)
 def test_no_tag_ever_shows(texts: list[str]) -> None:
-    spoken = Spoken(DIALECTS["sleuth"])
-    spoken.begin("")
-    for word in [word for text in texts for word in spoken.feed(text)]:
+    parser = StreamParser(DIALECTS["sleuth"])
+    parser.begin("")
+    for word in [word for text in texts for word in parser.feed(text)]:
         assert not any(tag in word.text for tag in DIALECTS["sleuth"].tags)
 
 
 def test_words_are_told_as_soon_as_they_cannot_become_a_tag() -> None:
-    spoken = Spoken(DIALECTS["sleuth"])
-    spoken.begin("")
-    assert [[word.text for word in spoken.feed(text)] for text in ("so ", "<se", "e>")] == [["so "], [], ["<see>"]]
+    parser = StreamParser(DIALECTS["sleuth"])
+    parser.begin("")
+    assert [[word.text for word in parser.feed(text)] for text in ("so ", "<se", "e>")] == [["so "], [], ["<see>"]]
 
 
 def test_a_turn_that_begins_inside_a_tag_is_a_query_or_a_thought_from_the_start() -> None:

@@ -1,4 +1,4 @@
-"""`--speak`: the endpoints mean what they mean at the servers that they are spoken after."""
+"""`--emulate`: the endpoints mean what they mean at the servers that they are spoken after."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
-from emulated_server import KINDS, Speaking, speaking
+from emulated_server import KINDS, EmulatedServer, emulated_server
 
 from sleuth.engines.remote.published import publish
 from sleuth.factories import load_model
@@ -22,13 +22,13 @@ PROMPT = [5, 6, 7]
 
 
 @pytest.fixture(params=KINDS)
-def server(request: pytest.FixtureRequest) -> Iterator[tuple[str, Speaking]]:
+def server(request: pytest.FixtureRequest) -> Iterator[tuple[str, EmulatedServer]]:
     model, tokenizer = load_model(str(BASE), dtype="float32", device="cpu")
-    with speaking(request.param, model, tokenizer, context=128) as spoken:
-        yield request.param, spoken
+    with emulated_server(request.param, model, tokenizer, context=128) as server:
+        yield request.param, server
 
 
-def written(kind: str, server: Speaking, **more: Any) -> dict[str, Any]:
+def written(kind: str, server: EmulatedServer, **more: Any) -> dict[str, Any]:
     """What became of a short greedy completion: ids, text, why it ended, and the weights' name where it is told."""
     if kind == "vllm":
         body = {"prompt": PROMPT, "max_tokens": 8, "temperature": 0, "return_token_ids": True} | more
@@ -43,7 +43,7 @@ def written(kind: str, server: Speaking, **more: Any) -> dict[str, Any]:
     return {"ids": answer["output_ids"], "text": answer["text"], "ended": ended, "weights": weights}
 
 
-def load(kind: str, server: Speaking, folder: Path, label: str) -> httpx.Response:
+def load(kind: str, server: EmulatedServer, folder: Path, label: str) -> httpx.Response:
     """As who trains would."""
     if kind == "sglang":
         body = {"model_path": str(folder), "weight_version": label}
@@ -55,138 +55,140 @@ def load(kind: str, server: Speaking, folder: Path, label: str) -> httpx.Respons
     return answer
 
 
-def label_of(kind: str, server: Speaking) -> str:
+def label_of(kind: str, server: EmulatedServer) -> str:
     path = "/weight_info" if kind == "vllm" else "/get_weight_version"
     return httpx.get(f"{server.url}{path}").json()["weight_version"]
 
 
-def test_weights_are_taken_from_a_folder_with_their_name(server: tuple[str, Speaking], tmp_path: Path) -> None:
-    kind, spoken = server
+def test_weights_are_taken_from_a_folder_with_their_name(server: tuple[str, EmulatedServer], tmp_path: Path) -> None:
+    kind, server = server
     other, _ = load_model(str(BASE), dtype="float32", device="cpu")
     for weight in other.parameters():
         weight.data.mul_(-1)
     published = publish(other, tmp_path, 7)
-    before = written(kind, spoken)
-    assert label_of(kind, spoken) == "default"
-    assert load(kind, spoken, published.path, published.label).is_success
-    after = written(kind, spoken)
-    assert label_of(kind, spoken) == published.label == f"000007-{published.sha256[:12]}"
+    before = written(kind, server)
+    assert label_of(kind, server) == "default"
+    assert load(kind, server, published.path, published.label).is_success
+    after = written(kind, server)
+    assert label_of(kind, server) == published.label == f"000007-{published.sha256[:12]}"
     assert after["ids"] != before["ids"]
     assert after["weights"] in (None, published.label)
-    spoken.fault(forget=0)
-    assert (written(kind, spoken)["ids"], label_of(kind, spoken)) == (before["ids"], "default")
+    server.fault(forget=0)
+    assert (written(kind, server)["ids"], label_of(kind, server)) == (before["ids"], "default")
 
 
-def test_weights_that_do_not_fit_are_refused_and_change_nothing(server: tuple[str, Speaking], tmp_path: Path) -> None:
-    kind, spoken = server
-    before = written(kind, spoken)
+def test_weights_that_do_not_fit_are_refused_and_change_nothing(
+    server: tuple[str, EmulatedServer], tmp_path: Path
+) -> None:
+    kind, server = server
+    before = written(kind, server)
     model, _ = load_model(str(BASE), dtype="float32", device="cpu")
     published = publish(model, tmp_path, 1)
     for folder, problem in ((tmp_path / "nothing", "holds no .safetensors file"), (published.path, "have checksum")):
         if folder == published.path:
             (folder / "weights.json").write_text('{"version": 1, "sha256": "0123456789abcdef"}')
-        answer = load(kind, spoken, folder, "mine")
+        answer = load(kind, server, folder, "mine")
         assert not answer.is_success
         assert problem in answer.text
-    assert (written(kind, spoken), label_of(kind, spoken)) == (before, "default")
+    assert (written(kind, server), label_of(kind, server)) == (before, "default")
 
 
 def test_a_paused_server_writes_when_it_goes_on_and_what_was_under_way_is_aborted(
-    server: tuple[str, Speaking],
+    server: tuple[str, EmulatedServer],
 ) -> None:
-    kind, spoken = server
+    kind, server = server
     pause, go_on = ("/pause", "/resume") if kind == "vllm" else ("/pause_generation", "/continue_generation")
-    before = written(kind, spoken)
-    httpx.post(f"{spoken.url}{pause}").raise_for_status()
+    before = written(kind, server)
+    httpx.post(f"{server.url}{pause}").raise_for_status()
     answers: list[dict[str, Any]] = []
-    waiting = threading.Thread(target=lambda: answers.append(written(kind, spoken)))
+    waiting = threading.Thread(target=lambda: answers.append(written(kind, server)))
     waiting.start()
     waiting.join(0.5)
     assert (waiting.is_alive(), answers) == (True, [])
-    httpx.post(f"{spoken.url}{go_on}").raise_for_status()
+    httpx.post(f"{server.url}{go_on}").raise_for_status()
     waiting.join(30)
     assert answers == [before]
 
     long = {"max_tokens": 120} if kind == "vllm" else {"max_new_tokens": 120}
     ended: list[dict[str, Any]] = []
     writing = [
-        threading.Thread(target=lambda at=at: ended.append(written(kind, spoken, temperature=5.0, **long)))
+        threading.Thread(target=lambda at=at: ended.append(written(kind, server, temperature=5.0, **long)))
         for at in range(8)
     ]
     for thread in writing:
         thread.start()
     deadline = time.monotonic() + 20
-    while not spoken.writer.running and time.monotonic() < deadline:
+    while not server.engine.running and time.monotonic() < deadline:
         time.sleep(0.001)
-    httpx.post(f"{spoken.url}{pause}").raise_for_status()
-    assert spoken.writer.running == 0
-    httpx.post(f"{spoken.url}{go_on}").raise_for_status()
+    httpx.post(f"{server.url}{pause}").raise_for_status()
+    assert server.engine.running == 0
+    httpx.post(f"{server.url}{go_on}").raise_for_status()
     for thread in writing:
         thread.join(30)
     assert "abort" in {answer["ended"] for answer in ended}
 
 
-def test_a_sleeping_server_has_lost_its_weights_unless_it_keeps_them(server: tuple[str, Speaking]) -> None:
-    kind, spoken = server
-    before = written(kind, spoken)
+def test_a_sleeping_server_has_lost_its_weights_unless_it_keeps_them(server: tuple[str, EmulatedServer]) -> None:
+    kind, server = server
+    before = written(kind, server)
     if kind == "vllm":
-        httpx.post(f"{spoken.url}/sleep?level=1").raise_for_status()
-        assert httpx.get(f"{spoken.url}/is_sleeping").json() == {"is_sleeping": True}
-        httpx.post(f"{spoken.url}/wake_up").raise_for_status()
-        assert written(kind, spoken) == before
-        httpx.post(f"{spoken.url}/sleep?level=2").raise_for_status()
-        httpx.post(f"{spoken.url}/wake_up?tags=weights").raise_for_status()
-        assert httpx.get(f"{spoken.url}/is_sleeping").json() == {"is_sleeping": True}
-        httpx.post(f"{spoken.url}/wake_up?tags=kv_cache").raise_for_status()
+        httpx.post(f"{server.url}/sleep?level=1").raise_for_status()
+        assert httpx.get(f"{server.url}/is_sleeping").json() == {"is_sleeping": True}
+        httpx.post(f"{server.url}/wake_up").raise_for_status()
+        assert written(kind, server) == before
+        httpx.post(f"{server.url}/sleep?level=2").raise_for_status()
+        httpx.post(f"{server.url}/wake_up?tags=weights").raise_for_status()
+        assert httpx.get(f"{server.url}/is_sleeping").json() == {"is_sleeping": True}
+        httpx.post(f"{server.url}/wake_up?tags=kv_cache").raise_for_status()
     else:
-        httpx.post(f"{spoken.url}/release_memory_occupation", json={}).raise_for_status()
-        httpx.post(f"{spoken.url}/resume_memory_occupation", json={"tags": ["weights"]}).raise_for_status()
-        httpx.post(f"{spoken.url}/resume_memory_occupation", json={"tags": ["kv_cache"]}).raise_for_status()
-    assert written(kind, spoken)["ids"] != before["ids"]
+        httpx.post(f"{server.url}/release_memory_occupation", json={}).raise_for_status()
+        httpx.post(f"{server.url}/resume_memory_occupation", json={"tags": ["weights"]}).raise_for_status()
+        httpx.post(f"{server.url}/resume_memory_occupation", json={"tags": ["kv_cache"]}).raise_for_status()
+    assert written(kind, server)["ids"] != before["ids"]
 
 
-def test_the_stop_string_is_cut_off_unless_it_is_asked_for(server: tuple[str, Speaking]) -> None:
-    kind, spoken = server
-    text = written(kind, spoken)["text"]
+def test_the_stop_string_is_cut_off_unless_it_is_asked_for(server: tuple[str, EmulatedServer]) -> None:
+    kind, server = server
+    text = written(kind, server)["text"]
     stop = text.strip()[2:4]
     kept = {"include_stop_str_in_output": True} if kind == "vllm" else {"no_stop_trim": True}
-    assert written(kind, spoken, stop=[stop], **kept)["text"] == text[: text.index(stop) + len(stop)]
-    assert written(kind, spoken, stop=[stop])["text"] == text[: text.index(stop)]
+    assert written(kind, server, stop=[stop], **kept)["text"] == text[: text.index(stop) + len(stop)]
+    assert written(kind, server, stop=[stop])["text"] == text[: text.index(stop)]
 
 
 @pytest.mark.parametrize(
     ("field", "status"),
     [({"n": 2}, 400), ({"top_p": 0.9}, 400), ({"stop_token_ids": [3]}, 400), ({"temperature": "warm"}, 400)],
 )
-def test_what_our_engine_cannot_honour_is_refused(server: tuple[str, Speaking], field: dict, status: int) -> None:
-    kind, spoken = server
+def test_what_our_engine_cannot_honour_is_refused(server: tuple[str, EmulatedServer], field: dict, status: int) -> None:
+    kind, server = server
     with pytest.raises(httpx.HTTPStatusError) as refused:
-        written(kind, spoken, **field)
+        written(kind, server, **field)
     assert refused.value.response.status_code == status
     assert next(iter(field)) in refused.value.response.json()["error"]["message"]
 
 
-def test_a_prompt_that_cannot_be_continued_is_refused(server: tuple[str, Speaking]) -> None:
-    kind, spoken = server
+def test_a_prompt_that_cannot_be_continued_is_refused(server: tuple[str, EmulatedServer]) -> None:
+    kind, server = server
     path, name = ("/v1/completions", "prompt") if kind == "vllm" else ("/generate", "input_ids")
     for prompt in ([], [1] * 128, [10**6], "text"):
-        assert httpx.post(f"{spoken.url}{path}", json={name: prompt}).status_code == 400
+        assert httpx.post(f"{server.url}{path}", json={name: prompt}).status_code == 400
 
 
-def test_faults_happen_when_they_are_asked_for(server: tuple[str, Speaking]) -> None:
-    kind, spoken = server
-    before = written(kind, spoken)
-    spoken.fault(error_every=1)
+def test_faults_happen_when_they_are_asked_for(server: tuple[str, EmulatedServer]) -> None:
+    kind, server = server
+    before = written(kind, server)
+    server.fault(error_every=1)
     with pytest.raises(httpx.HTTPStatusError):
-        written(kind, spoken)
-    spoken.fault(error_every=0, cut_every=1)
+        written(kind, server)
+    server.fault(error_every=0, cut_every=1)
     with pytest.raises(httpx.RemoteProtocolError):
-        written(kind, spoken)
-    spoken.fault(cut_every=0, latency=0.2)
+        written(kind, server)
+    server.fault(cut_every=0, latency=0.2)
     started = time.monotonic()
-    assert written(kind, spoken) == before
+    assert written(kind, server) == before
     assert time.monotonic() - started > 0.2
-    assert httpx.post(f"{spoken.url}/faults", json={"lateness": 1}).status_code == 400
+    assert httpx.post(f"{server.url}/faults", json={"lateness": 1}).status_code == 400
 
 
 @pytest.mark.parametrize("word", ["lateness=1", "latency=soon", "error-every=-1"])

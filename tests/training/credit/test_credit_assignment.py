@@ -13,7 +13,7 @@ from sleuth.recipe import load_recipe
 from sleuth.runs.rollouts import read_rollouts
 from sleuth.types import SleuthError
 
-CREDIT = 'stage.1.credit={kind="search_gain", margin=2.0, pays=0.5, charges=0.25}'
+CREDIT = 'stage.1.credit={kind="search_gain", margin=2.0, bonus=0.5, penalty=0.25}'
 FORCED = "stage.1.env.forced_search=true"  # so that there is something to credit within four steps
 
 
@@ -71,8 +71,8 @@ def test_stopped_and_continued_is_the_run_that_never_stopped_and_a_step_replays(
     ("change", "said"),
     [
         ('stage.1.credit={kind="search_gain"}', "nothing would be credited"),
-        ('stage.1.credit={kind="search_gain", charges=-1.0}', "stage.1.credit.charges"),
-        ('stage.1.credit={kind="passage_gain", charges=1.0}', "stage.1.credit.kind"),
+        ('stage.1.credit={kind="search_gain", penalty=-1.0}', "stage.1.credit.penalty"),
+        ('stage.1.credit={kind="passage_gain", penalty=1.0}', "stage.1.credit.kind"),
     ],
 )
 def test_a_credit_that_is_none_is_told_before_the_run(recipe_file: Path, change: str, said: str) -> None:

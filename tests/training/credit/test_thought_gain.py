@@ -36,7 +36,7 @@ context = 200
 data = { kind = "places", texts = "t.jsonl" }
 env = { kind = "thought" }
 reward = [{ kind = "gain" }]
-loss = { setting = "dr_grpo", constant = 48, old = "learner" }
+loss = { setting = "dr_grpo", constant = 48, old_logprobs = "learner" }
 """
 
 

@@ -20,9 +20,9 @@ from transformers import AttentionInterface
 
 from sleuth.engines.local.attention_plan import find_trunks
 from sleuth.engines.local.cache import SlotCache
-from sleuth.engines.local.compiled_decode_attention import CompiledWriters
-from sleuth.engines.local.decode_attention import Writers
-from sleuth.engines.local.lse_attention import attend_stretch, has_kernel, merge
+from sleuth.engines.local.compiled_decode_attention import CompiledDecodeAttention
+from sleuth.engines.local.decode_attention import DecodeAttention
+from sleuth.engines.local.lse_attention import attend_with_lse, has_kernel, merge
 from sleuth.engines.local.slots import Run
 from sleuth.learn.compiled import is_compiled_for
 from sleuth.types import SleuthError
@@ -60,7 +60,7 @@ class Batch:
         self.tokens, self.slots, self.positions = told  # (T) each
         self.places: Tensor | None = None  # of the tokens' keys in the cache, known once its heads are
         self.ends = len(writing) + np.cumsum(lengths, dtype=np.int64)  # of the runs
-        self.writers = _writers(tokens, writing, read[writing], device, dtype) if len(writing) else None
+        self.decode = _decode_attention(tokens, writing, read[writing], device, dtype) if len(writing) else None
 
     def narrowed(self) -> Batch:
         """For the last layer: of a run only the last token looks at others."""
@@ -69,13 +69,13 @@ class Batch:
         return narrow
 
 
-def _writers(
+def _decode_attention(
     tokens: np.ndarray, slots: np.ndarray, lengths: np.ndarray, device: torch.device, dtype: torch.dtype
-) -> CompiledWriters | Writers:
+) -> CompiledDecodeAttention | DecodeAttention:
     levels, begins = find_trunks(tokens, slots, lengths)
     if is_compiled_for(device, dtype):
-        return CompiledWriters(slots, begins, lengths, levels)
-    return Writers(slots, begins, lengths, levels, device, dtype)
+        return CompiledDecodeAttention(slots, begins, lengths, levels)
+    return DecodeAttention(slots, begins, lengths, levels, device, dtype)
 
 
 def attend_slots(
@@ -103,8 +103,8 @@ def attend_slots(
     query = query[0].transpose(0, 1).unflatten(1, (kv_heads, -1))  # (T, kv_heads, sharing, D)
     scale = size**-0.5 if scaling is None else scaling
     parts = []
-    if batch.writers is not None:
-        parts.append(batch.writers.attend(query[: batch.count], keys, values, scale))
+    if batch.decode is not None:
+        parts.append(batch.decode.attend(query[: batch.count], keys, values, scale))
     for run, end in zip(batch.runs, batch.ends.tolist(), strict=True):
         start = run.stop - 1 if batch.ends_alone else run.start
         if start > run.start:
@@ -124,9 +124,9 @@ def _read(query: Tensor, keys: Tensor, values: Tensor, start: int, scale: float)
         bias = causal_lower_right(query.shape[2], keys.shape[2])
         output = F.scaled_dot_product_attention(query, keys, values, attn_mask=bias, scale=scale)
         return output.permute(2, 0, 1, 3)
-    output, weight = attend_stretch(query, keys[:, :, start:], values[:, :, start:], scale, causal=True)
+    output, weight = attend_with_lse(query, keys[:, :, start:], values[:, :, start:], scale, causal=True)
     if start:
-        output, _ = merge(output, weight, *attend_stretch(query, keys[:, :, :start], values[:, :, :start], scale))
+        output, _ = merge(output, weight, *attend_with_lse(query, keys[:, :, :start], values[:, :, :start], scale))
     return output.permute(2, 0, 1, 3)
 
 

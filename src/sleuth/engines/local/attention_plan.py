@@ -42,9 +42,9 @@ def find_trunks(tokens: np.ndarray, slots: np.ndarray, lengths: np.ndarray) -> t
     order, common = _sorted_by_tokens(tokens[slots, : max(1, lengths.max())], lengths)
     levels: list[list[Trunk]] = []
     begins = [0] * len(slots)
-    stretches = [(0, len(slots), 0, 0)]  # of the sorted rows: first, stop; the depth and level reached
-    while stretches:
-        first, stop, depth, level = stretches.pop()
+    spans = [(0, len(slots), 0, 0)]  # of the sorted rows: first, stop; the depth and level reached
+    while spans:
+        first, stop, depth, level = spans.pop()
         inner = common[first + 1 : stop]
         shared = min(inner, default=depth)
         if len(inner) * (shared - depth) >= 2 * CALL:
@@ -56,7 +56,7 @@ def find_trunks(tokens: np.ndarray, slots: np.ndarray, lengths: np.ndarray) -> t
                 begins[row] = shared
             depth, level = shared, level + 1
         edges = [first, *(first + 1 + at for at, length in enumerate(inner) if length == shared), stop]
-        stretches += [(a, b, depth, level) for a, b in pairwise(edges) if b - a > 1]
+        spans += [(a, b, depth, level) for a, b in pairwise(edges) if b - a > 1]
     for level in levels:
         level.sort(key=lambda trunk: trunk.rows[0])
     return levels, np.array(begins, dtype=np.int64)

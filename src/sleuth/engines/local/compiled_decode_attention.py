@@ -20,7 +20,7 @@ TILE = 64
 """Keys that are read together: with their values they stay in the innermost cache."""
 
 
-class CompiledWriters:
+class CompiledDecodeAttention:
     """Rows b of a batch, each with the keys from `begins[b]` up to `lengths[b]`, that one included, of `slots[b]`; and
     level by level what rows have in common before that.
 

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from sleuth.engines.local.attention_plan import Trunk
-from sleuth.engines.local.lse_attention import attend_stretch, merge
+from sleuth.engines.local.lse_attention import attend_with_lse, merge
 from sleuth.engines.local.window_attention import Windows, index_of
 
 
-class Writers:
+class DecodeAttention:
     """How slots that write a token each read their keys: `lengths` (B) are in the cache, the token itself comes next.
 
     `levels` are what rows share, `rows` (M) those of a level, None where they are all rows in order. `own` are the keys
@@ -60,7 +60,7 @@ def _attend_trunks(
     for trunk in trunks:
         stop = first + len(trunk.rows) * sharing
         stretch = (slice(trunk.slot, trunk.slot + 1), slice(None), trunk.keys)
-        parts.append(attend_stretch(folded[:, :, first:stop], keys[stretch], values[stretch], scale))
+        parts.append(attend_with_lse(folded[:, :, first:stop], keys[stretch], values[stretch], scale))
         first = stop
     output, weight = (torch.cat(part, dim=2) for part in zip(*parts, strict=True))
     shape = (kv_heads, count, sharing)

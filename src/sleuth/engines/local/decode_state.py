@@ -8,7 +8,7 @@ from sleuth.engines.sampling import uniforms
 from sleuth.types import Sampling
 
 
-class Drafts:
+class DecodeState:
     """By slot and position: index t speaks of token t.
 
     `draws` are the random numbers (slots, context), `logprobs` those of the tokens written. A look at the text is due

@@ -16,9 +16,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from sleuth.engines.local.attention import SLOT_ATTENTION, Batch
 from sleuth.engines.local.cache import SlotCache
-from sleuth.engines.local.decode_state import Drafts
+from sleuth.engines.local.decode_state import DecodeState
 from sleuth.engines.local.slots import Place, SlotTable
-from sleuth.engines.local.weights import WritingWeights
+from sleuth.engines.local.weights import DecodeWeights
 from sleuth.engines.request import Request, StreamRequest, room_for
 from sleuth.engines.sampling import sample
 from sleuth.engines.stops import StopTokens, end_tokens
@@ -61,8 +61,8 @@ class LocalEngine:
         self._ends = end_tokens(model.generation_config, tokenizer)
         vocabulary = cast(nn.Linear, model.get_output_embeddings()).weight.shape[0]
         self._stop_tokens = StopTokens(tokenizer, vocabulary, self._ends)
-        self._drafts = Drafts(slots=slots, context=context, vocabulary=vocabulary)
-        self._weights = WritingWeights(model)
+        self._decode_state = DecodeState(slots=slots, context=context, vocabulary=vocabulary)
+        self._weights = DecodeWeights(model)
         self._swift = swift_forwards(model)
         self._cache = SlotCache(slots=slots, context=context)
         self._table = SlotTable(slots, context)
@@ -178,7 +178,7 @@ class LocalEngine:
             if self._table.occupy(place, request.prompt):
                 self._bring([place])
             watched = request.listens or self._stop_tokens.of(request.sampling.stops)
-            self._drafts.begin(place.slot, request.sampling, length=length, limit=request.limit, watched=watched)
+            self._decode_state.begin(place.slot, request.sampling, length=length, limit=request.limit, watched=watched)
             self._running[place.slot] = request
             request.slot = place.slot
             self.tokens_prefilled += length
@@ -223,18 +223,18 @@ class LocalEngine:
 
     def _write(self, slots: np.ndarray, logits: torch.Tensor) -> None:
         """Sample a token for each of `slots` (B) by its `logits` (B, V), and answer the callers whose slot is done."""
-        table, drafts = self._table, self._drafts
+        table, decode_state = self._table, self._decode_state
         places = slots, table.length[slots]
-        tokens, logprobs = sample(logits, drafts.temperatures[slots], drafts.draws[places])
+        tokens, logprobs = sample(logits, decode_state.temperatures[slots], decode_state.draws[places])
         if not math.isfinite(logprobs.sum()):
             raise SleuthError("the model's logits are not finite: its weights have diverged or do not fit its dtype")
-        drafts.logprobs[places] = logprobs
+        decode_state.logprobs[places] = logprobs
         table.append(slots, tokens)
         self.tokens_sampled += len(slots)
-        for slot in slots[drafts.due(slots, table.length[slots], tokens)].tolist():
+        for slot in slots[decode_state.due(slots, table.length[slots], tokens)].tolist():
             request = self._running[slot]
             written = slice(len(request.prompt), int(table.length[slot]))
-            self._look(request, table.tokens[slot, written], drafts.logprobs[slot, written])
+            self._look(request, table.tokens[slot, written], decode_state.logprobs[slot, written])
 
     def _fail(self, error: BaseException) -> None:
         requests = [*self._waiting, *self._running.values()]

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 
-def attend_stretch(
+def attend_with_lse(
     query: Tensor, keys: Tensor, values: Tensor, scale: float, *, causal: bool = False
 ) -> tuple[Tensor, Tensor]:
     """(b, h, n, D) queries, (b, h, L, D) keys and values -> the output and its log-sum-exp (b, h, n). `causal` needs a

@@ -32,7 +32,7 @@ products are made in vain: one layer's, when prompts are read.)"""
 Product = Callable[[Tensor], Tensor]
 
 
-class WritingWeights:
+class DecodeWeights:
     """A copy of the weight of every linear layer of `model`, packed or transposed, made when first needed.
 
     Laying out a weight costs as much as multiplying tens of rows by it, and a writing engine has no more. On other

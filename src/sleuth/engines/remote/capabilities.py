@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerFast
 
 from sleuth.engines.remote.completions import CompletionsWire
 from sleuth.engines.remote.control import Control
-from sleuth.engines.remote.http_client import Line, LineError
+from sleuth.engines.remote.http_client import HttpClient, HttpClientError
 from sleuth.engines.remote.server import TRIED, Server
 from sleuth.engines.remote.sglang import SglangWire
 from sleuth.engines.remote.sglang_control import SglangControl
@@ -21,19 +21,19 @@ from sleuth.types import Sampling, SleuthError
 
 TRIED_TOKENS = 8
 COOL = 0.05  # so cool that the likeliest token is drawn, and its probability after temperature is nearly 1
-TOLD_APART = 0.02  # nats: less than that, and both ways of telling a log-probability would say the same
+DISTINCT_NATS = 0.02  # nats: less than that, and both ways of telling a log-probability would say the same
 
 CONTROLS: dict[str, Control] = {"SGLang": SglangControl(), "vLLM": VllmControl()}
 """How a kind of server is told what to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Abilities:
+class Capabilities:
     """What was found. `ids`: it takes token ids and gives back those that it sampled. `logprobs` are those before
     temperature or after; None where it tells none. `stop_text`: the stop string stays in the text. `weights` is what it
     calls its weights; None where it does not.
 
-    `Abilities(ids=True, logprobs="after temperature", stop_text=True, weights="default")`.
+    `Capabilities(ids=True, logprobs="after temperature", stop_text=True, weights="default")`.
     """
 
     ids: bool
@@ -43,11 +43,11 @@ class Abilities:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
+class DiscoveredServer:
     """A server of a pool, and what it can do."""
 
     server: Server
-    abilities: Abilities
+    capabilities: Capabilities
 
     @property
     def control(self) -> Control:
@@ -57,11 +57,11 @@ class Member:
     @property
     def wire(self) -> CompletionsWire | SglangWire:
         """How it is asked to write."""
-        scaled = self.abilities.logprobs == "after temperature"
+        scaled = self.capabilities.logprobs == "after temperature"
         return SglangWire(scaled) if self.server.kind == "SGLang" else CompletionsWire(self.server.model, scaled)
 
     def __str__(self) -> str:
-        able = self.abilities
+        able = self.capabilities
         said = "with each completion" if self.control.with_answers else "when asked"
         version = f" {self.server.version}" if self.server.version else ""
         return (
@@ -72,11 +72,11 @@ class Member:
 
     def as_json(self) -> dict[str, Any]:
         """For a manifest."""
-        return self.server.as_json() | asdict(self.abilities)
+        return self.server.as_json() | asdict(self.capabilities)
 
     def problems(self, *, context: int, temperature: float) -> list[str]:
         """Why it cannot write what is trained on, each with what would be right."""
-        able, holds = self.abilities, self.server.context
+        able, holds = self.capabilities, self.server.context
         found = {
             "gives no token ids back; serve with a version that does": not able.ids,
             "tells no log-probabilities; serve with a version that does": able.logprobs is None,
@@ -92,9 +92,9 @@ class Member:
         return [problem for problem, is_there in found.items() if is_there]
 
 
-async def find_abilities(
-    server: Server, line: Line, tokenizer: PreTrainedTokenizerFast, ends: Collection[int]
-) -> Abilities:
+async def find_capabilities(
+    server: Server, client: HttpClient, tokenizer: PreTrainedTokenizerFast, ends: Collection[int]
+) -> Capabilities:
     """Have the server write a few tokens, greedily, nearly so, and with a stop. Raises SleuthError where it is no
     server that can be given weights, or does not answer."""
     if server.kind not in CONTROLS:
@@ -105,9 +105,9 @@ async def find_abilities(
     async def write(**how: object) -> Written:
         sampling = replace(Sampling(max_tokens=TRIED_TOKENS, temperature=0.0), **how)
         try:
-            answer = await line.post(wire.path, wire.body(prompt, sampling, limit=TRIED_TOKENS, ends=ends))
+            answer = await client.post(wire.path, wire.body(prompt, sampling, limit=TRIED_TOKENS, ends=ends))
             return wire.read(answer, sampling)
-        except LineError as error:
+        except HttpClientError as error:
             raise SleuthError(f"{server.url}: {error}") from None
         except UNUSABLE as error:
             reason = f"{type(error).__name__}: {error}"
@@ -117,10 +117,10 @@ async def find_abilities(
     stop = greedy.text.strip()[:1]
     stopped = await write(stops=(stop,)) if stop else greedy
     try:
-        weights = await CONTROLS[server.kind].weights(line)
-    except (LineError, *UNUSABLE):
+        weights = await CONTROLS[server.kind].weights(client)
+    except (HttpClientError, *UNUSABLE):
         weights = None
-    return Abilities(
+    return Capabilities(
         ids=greedy.tokens is not None,
         logprobs=_logprobs(server, greedy, cool),
         stop_text=bool(stop) and stop in stopped.text,
@@ -137,7 +137,7 @@ def _logprobs(
         return None
     pairs = list(_same_tokens(greedy, cool))
     plain = sum(before for before, _ in pairs)
-    if -plain < TOLD_APART:  # so sure of itself that nothing can be told apart: what it does unless told otherwise
+    if -plain < DISTINCT_NATS:  # so sure of itself that nothing can be told apart: what it does unless told otherwise
         return "after temperature" if server.kind == "SGLang" else "before temperature"
     tempered = sum(after for _, after in pairs)
     return "after temperature" if tempered > plain / 2 else "before temperature"

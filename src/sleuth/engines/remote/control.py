@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from sleuth.engines.remote.http_client import Line, LineError
+from sleuth.engines.remote.http_client import HttpClient, HttpClientError
 from sleuth.engines.remote.published import Published
 
 FIRST_WEIGHTS = "default"
@@ -13,7 +13,7 @@ FIRST_WEIGHTS = "default"
 LOAD_SECONDS = 600.0  # for weights to be read; a shared folder may be far away
 
 
-class NotLoadedError(LineError):
+class NotLoadedError(HttpClientError):
     """The server could not take the weights; the message is in its words."""
 
 
@@ -23,22 +23,22 @@ class Control(Protocol):
     with_answers: bool
     """Whether every completion carries the name of the weights that wrote it; else it is asked for."""
 
-    async def weights(self, line: Line) -> str:
+    async def weights(self, client: HttpClient) -> str:
         """What the server calls the weights that it has now."""
         ...
 
-    async def load(self, line: Line, published: Published) -> None:
+    async def load(self, client: HttpClient, published: Published) -> None:
         """Take these weights and their label, and forget what was read with others; nothing is under way."""
         ...
 
-    async def sleep(self, line: Line) -> None:
+    async def sleep(self, client: HttpClient) -> None:
         """Give the card's memory back, weights too; nothing is under way. What follows is `load`, then `wake`."""
         ...
 
-    async def reserve(self, line: Line) -> None:
+    async def reserve(self, client: HttpClient) -> None:
         """Between `sleep` and `load`: take memory for the weights."""
         ...
 
-    async def wake(self, line: Line) -> None:
+    async def wake(self, client: HttpClient) -> None:
         """After `load`: take the rest of the memory."""
         ...

@@ -13,15 +13,15 @@ CONNECT_SECONDS = 10.0
 TURNED_AWAY = (429, 503)
 
 
-class LineError(Exception):
+class HttpClientError(Exception):
     """There is no answer; the message says why, in the server's words where it has some."""
 
 
-class NotTakenError(LineError):
+class NotTakenError(HttpClientError):
     """Nothing was begun: nobody was found, or they turned it away. It can be asked again."""
 
 
-class LostError(LineError):
+class LostError(HttpClientError):
     """It may have been begun, and no whole answer came."""
 
 
@@ -33,11 +33,11 @@ class TooSlowError(LostError):
     """It took longer than it may."""
 
 
-class RefusedError(LineError):
+class RefusedError(HttpClientError):
     """The request is wrong in the eyes of the server; it would be again."""
 
 
-class Line:
+class HttpClient:
     """Connections to the server at `url`, of one event loop; an answer may take `seconds`."""
 
     def __init__(self, url: str, *, seconds: float) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from transformers import PreTrainedTokenizerFast
 
-from sleuth.engines.remote.http_client import Line, LineError, NotTakenError, TooSlowError
+from sleuth.engines.remote.http_client import HttpClient, HttpClientError, NotTakenError, TooSlowError
 from sleuth.engines.remote.response_parsing import completion_of, completion_of_text
 from sleuth.engines.remote.server import Server
 from sleuth.engines.remote.wire import UNUSABLE, Written
@@ -41,9 +41,9 @@ class HttpEngine:
         self.tokenizer = tokenizer
         self.ends = ends
         self.context = context
-        self._seats = asyncio.Semaphore(requests_at_once)
+        self._semaphore = asyncio.Semaphore(requests_at_once)
         self._weights: str | None = None
-        self._line = Line(server.url, seconds=ANSWER_SECONDS)
+        self._client = HttpClient(server.url, seconds=ANSWER_SECONDS)
 
     async def stream(self, tokens: Sequence[int], sampling: Sampling) -> AsyncGenerator[Chunk, None]:
         """Continue `tokens`, in one chunk. Closing the iterator early ends the request, and the server's work on it."""
@@ -55,7 +55,7 @@ class HttpEngine:
         limit = room_for(tokens, sampling, self.context)
         if limit < 1:
             return Completion(tokens=(), logprobs=(), text="", stop="length")
-        async with self._seats:
+        async with self._semaphore:
             written = await self._ask(tokens, sampling, limit)
         if written.tokens is None:
             return completion_of_text(written, sampling, self.tokenizer)
@@ -80,7 +80,7 @@ class HttpEngine:
         pauses = iter(PAUSES)
         while True:
             try:
-                return await self._line.post(path, body)
+                return await self._client.post(path, body)
             except NotTakenError as error:
                 pause = next(pauses, None)
                 if pause is None:
@@ -88,7 +88,7 @@ class HttpEngine:
                 await asyncio.sleep(pause)
             except TooSlowError as error:
                 raise self._error(f"{error}; ask with fewer --slots") from None
-            except LineError as error:
+            except HttpClientError as error:
                 raise self._error(str(error)) from None
 
     def _error(self, problem: str) -> SleuthError:
@@ -100,4 +100,4 @@ class HttpEngine:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._line.aclose()
+        await self._client.aclose()

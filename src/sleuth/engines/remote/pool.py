@@ -10,11 +10,11 @@ from pathlib import Path
 
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from sleuth.engines.remote.capabilities import Member
-from sleuth.engines.remote.http_client import LineError, NotTakenError, RefusedError
-from sleuth.engines.remote.replica import Place
+from sleuth.engines.remote.capabilities import DiscoveredServer
+from sleuth.engines.remote.http_client import HttpClientError, NotTakenError, RefusedError
+from sleuth.engines.remote.replica import EngineReplica
 from sleuth.engines.remote.response_parsing import completion_of
-from sleuth.engines.remote.weight_sync import Courier
+from sleuth.engines.remote.weight_sync import WeightSync
 from sleuth.engines.remote.wire import Aborted, Written
 from sleuth.engines.request import room_for
 from sleuth.retrieval.replicas import Replicas
@@ -36,12 +36,12 @@ class PoolLimits:
 
     requests_at_once: int
     seconds: float
-    patience: float
+    unavailable_timeout: float
     sleeps: bool
 
 
 class PoolEngine:
-    """Continues token sequences on the `members` of a pool, with the weights of `model`.
+    """Continues token sequences on the `servers` of a pool, with the weights of `model`.
 
     `publish` hands the weights out before anything is asked. Siblings go to one server, for the prompt that it has
     read; a new group goes to the one with the least to do. A turn that a server did not finish is drawn again
@@ -51,7 +51,7 @@ class PoolEngine:
 
     def __init__(
         self,
-        members: Sequence[Member],
+        servers: Sequence[DiscoveredServer],
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerFast,
         *,
@@ -68,10 +68,12 @@ class PoolEngine:
         self.limits = limits
         self.policy_version = 0
         self._say = say
-        self._courier = Courier(model, tokenizer, shared, ends=ends, temperature=temperature, say=say)
-        self._replicas = Replicas([member.server.url for member in members])
-        self._places = [Place(member, replica) for member, replica in zip(members, self._replicas.members, strict=True)]
-        self._homes: dict[Group, Place] = {}
+        self._weight_sync = WeightSync(model, tokenizer, shared, ends=ends, temperature=temperature, say=say)
+        self._health = Replicas([discovered.server.url for discovered in servers])
+        self._replicas = [
+            EngineReplica(discovered, health) for discovered, health in zip(servers, self._health.members, strict=True)
+        ]
+        self._homes: dict[Group, EngineReplica] = {}
         self._redrawn = 0
         self._seconds = 0.0  # that weights took
         self._heard = time.monotonic()
@@ -92,7 +94,7 @@ class PoolEngine:
         )
 
     async def complete(self, tokens: Sequence[int], sampling: Sampling) -> Completion:
-        """Continue `tokens` until a stop. Raises SleuthError where no server does within the run's patience."""
+        """Continue `tokens` until a stop. Raises SleuthError where no server does in time."""
         limit = room_for(tokens, sampling, self.context)
         if limit < 1:
             return Completion(tokens=(), logprobs=(), text="", stop="length", policy_version=self.policy_version)
@@ -109,62 +111,62 @@ class PoolEngine:
         failures = refusals = 0
         while True:
             await asyncio.sleep(_pause(refusals))
-            place = await self._home(group, failed, began)
-            place.replica.in_flight += 1
+            replica = await self._home(group, failed, began)
+            replica.health.in_flight += 1
             try:
-                written = await self._ask(place, tokens, sampling, limit)
+                written = await self._ask(replica, tokens, sampling, limit)
             except RefusedError as error:
-                raise SleuthError(f"{place.url}: {error}") from None
-            except (LineError, Aborted) as error:
-                self._lost(place, group, error)
-                failed = place
+                raise SleuthError(f"{replica.url}: {error}") from None
+            except (HttpClientError, Aborted) as error:
+                self._lost(replica, group, error)
+                failed = replica
                 refusals += isinstance(error, NotTakenError)
                 failures += not isinstance(error, NotTakenError)
                 if failures >= ATTEMPTS:
                     raise SleuthError(f"{self._reason}; {failures} attempts at this turn failed") from None
             else:
-                self._replicas.succeeded(place.replica)
+                self._health.succeeded(replica.health)
                 self._heard = time.monotonic()
                 return written
             finally:
-                place.replica.in_flight -= 1
+                replica.health.in_flight -= 1
 
-    async def _ask(self, place: Place, tokens: Sequence[int], sampling: Sampling, limit: int) -> Written:
+    async def _ask(self, replica: EngineReplica, tokens: Sequence[int], sampling: Sampling, limit: int) -> Written:
         """A turn, by the run's weights."""
-        async with place.seats:
-            await self._courier.admit(place)
-            written, label = await place.write(tokens, sampling, limit=limit, ends=self.ends)
-        self._courier.require_ours(place, label)
+        async with replica.semaphore:
+            await self._weight_sync.admit(replica)
+            written, label = await replica.write(tokens, sampling, limit=limit, ends=self.ends)
+        self._weight_sync.require_ours(replica, label)
         return written
 
-    def _lost(self, place: Place, group: Group, error: Exception) -> None:
+    def _lost(self, replica: EngineReplica, group: Group, error: Exception) -> None:
         """A server did not finish a turn of the group: it goes elsewhere."""
-        place.suspect = True
-        self._replicas.failed(place.replica)
-        self._reason = f"{place.url}: {error}"
+        replica.suspect = True
+        self._health.failed(replica.health)
+        self._reason = f"{replica.url}: {error}"
         self._redrawn += not isinstance(error, NotTakenError)
         self._homes.pop(group, None)
 
-    async def _home(self, group: Group, failed: Place | None, began: float) -> Place:
+    async def _home(self, group: Group, failed: EngineReplica | None, began: float) -> EngineReplica:
         """Where a group's turns go: to the same server as long as it answers, else to the one with the least to do.
         Waits while none may be asked; raises SleuthError where none has answered since a turn `began`, for longer than
-        the run's patience."""
+        `limits.unavailable_timeout`."""
         while True:
             home = self._homes.get(group)
-            if home is not None and home is not failed and self._replicas.may_be_asked(home.replica):
+            if home is not None and home is not failed and self._health.may_be_asked(home.health):
                 return home
-            able = [place for place in self._places if self._replicas.may_be_asked(place.replica)]
+            able = [replica for replica in self._replicas if self._health.may_be_asked(replica.health)]
             if able:
-                others = [place for place in able if place is not failed] or able
-                self._homes[group] = min(others, key=lambda place: place.replica.in_flight)
+                others = [replica for replica in able if replica is not failed] or able
+                self._homes[group] = min(others, key=lambda replica: replica.health.in_flight)
                 return self._homes[group]
-            if time.monotonic() > max(began, self._heard) + self.limits.patience:
-                urls = ", ".join(place.url for place in self._places)
+            if time.monotonic() > max(began, self._heard) + self.limits.unavailable_timeout:
+                urls = ", ".join(replica.url for replica in self._replicas)
                 raise SleuthError(
-                    f"no server of the pool answered for {self.limits.patience:g} seconds ({self._reason}): see to "
-                    f"{urls}, and run the same command again: it goes on from the last checkpoint"
+                    f"no server of the pool answered for {self.limits.unavailable_timeout:g} seconds ({self._reason}): "
+                    f"see to {urls}, and run the same command again: it goes on from the last checkpoint"
                 )
-            await asyncio.sleep(min(self._replicas.seconds_until_next(), self.limits.patience))
+            await asyncio.sleep(min(self._health.seconds_until_next(), self.limits.unavailable_timeout))
 
     # -- weights -----------------------------------------------------------------------------------------------------
 
@@ -172,20 +174,20 @@ class PoolEngine:
         """The weights have changed: every server takes them, and shows by what it writes that it did. One that does not
         answer takes them when it comes back. Raises SleuthError where one cannot."""
         started = time.monotonic()
-        self._courier.write(version)
+        self._weight_sync.write(version)
         self.policy_version = version
         self._homes.clear()
 
         async def bring() -> list[str | None]:
             self._connect()
-            return await asyncio.gather(*map(self._courier.bring, self._places))
+            return await asyncio.gather(*map(self._weight_sync.bring, self._replicas))
 
-        for place, failure in zip(self._places, asyncio.run(bring()), strict=True):
+        for replica, failure in zip(self._replicas, asyncio.run(bring()), strict=True):
             if failure is None:
-                self._replicas.succeeded(place.replica)
+                self._health.succeeded(replica.health)
                 self._heard = time.monotonic()
             else:
-                self._replicas.failed(place.replica)
+                self._health.failed(replica.health)
                 self._say(f"without new weights: {failure}; it takes them when it comes back")
         self._seconds += time.monotonic() - started
 
@@ -194,28 +196,28 @@ class PoolEngine:
         if not self.limits.sleeps:
             return
 
-        async def lay_to_rest() -> None:
+        async def sleep() -> None:
             self._connect()
-            await asyncio.gather(*map(self._courier.lay_to_rest, self._places))
+            await asyncio.gather(*map(self._weight_sync.sleep, self._replicas))
 
-        asyncio.run(lay_to_rest())
+        asyncio.run(sleep())
 
     def figures(self) -> dict[str, float]:
         """What became of the pool since this was last called."""
         figures = {
             "turns_redrawn": float(self._redrawn),
-            "servers_reloaded": float(self._courier.reloaded),
+            "servers_reloaded": float(self._weight_sync.reloaded),
             "seconds_publish": self._seconds,
         }
-        self._redrawn, self._courier.reloaded, self._seconds = 0, 0, 0.0
+        self._redrawn, self._weight_sync.reloaded, self._seconds = 0, 0, 0.0
         return figures
 
     def _connect(self) -> None:
         """Lines of this event loop."""
         if self._loop is not asyncio.get_running_loop():
             self._loop = asyncio.get_running_loop()
-            for place in self._places:
-                place.connect(seats=self.limits.requests_at_once, seconds=self.limits.seconds)
+            for replica in self._replicas:
+                replica.connect(requests_at_once=self.limits.requests_at_once, seconds=self.limits.seconds)
 
 
 def _pause(refusals: int) -> float:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Sequence
 
-from sleuth.engines.remote.capabilities import Member
-from sleuth.engines.remote.http_client import Line, LostError
+from sleuth.engines.remote.capabilities import DiscoveredServer
+from sleuth.engines.remote.http_client import HttpClient, LostError
 from sleuth.engines.remote.wire import UNUSABLE, Aborted, Written
 from sleuth.retrieval.replicas import Replica
 from sleuth.types import Sampling, SleuthError
 
 
-class Place:
-    """The lines to a server, its `seats`, and what is known of the process behind it.
+class EngineReplica:
+    """The lines to a server, its `semaphore`, and what is known of the process behind it.
 
     While it writes for us and nothing has failed, it is the process that it was. `suspect`: it may be another one, with
     other weights, until it was asked. `settled`: the last weights went to it whole, and it was told to go on; else it
@@ -21,28 +21,28 @@ class Place:
     were brought to it, `reloads` how often somebody else's were found in it since ours were published.
     """
 
-    def __init__(self, member: Member, replica: Replica) -> None:
-        self.member = member
-        self.replica = replica
+    def __init__(self, discovered: DiscoveredServer, health: Replica) -> None:
+        self.discovered = discovered
+        self.health = health
         self.suspect = True
         self.settled = True
         self.asleep = False
         self.loads = 0
         self.reloads = 0
 
-    def connect(self, *, seats: int, seconds: float) -> None:
+    def connect(self, *, requests_at_once: int, seconds: float) -> None:
         """Lines of this event loop: none outlives the loop that it was made in."""
-        self.line = Line(self.url, seconds=seconds)
-        self.seats = asyncio.Semaphore(seats)
+        self.client = HttpClient(self.url, seconds=seconds)
+        self.semaphore = asyncio.Semaphore(requests_at_once)
         self.admitting = asyncio.Lock()
-        self.replica.in_flight = 0
+        self.health.in_flight = 0
         self._writing = 0
         self._asking: asyncio.Task[str] | None = None
         self._next: asyncio.Task[str] | None = None
 
     @property
     def url(self) -> str:
-        return self.member.server.url
+        return self.discovered.server.url
 
     @property
     def known(self) -> bool:
@@ -54,14 +54,14 @@ class Place:
     ) -> tuple[Written, str | None]:
         """A turn, and what the weights are called that wrote it. Raises LineError and Aborted where there is none, or
         where weights came meanwhile, SleuthError where it is of no use."""
-        wire, loads = self.member.wire, self.loads
+        wire, loads = self.discovered.wire, self.loads
         self._writing += 1
         try:
-            answer = await self.line.post(wire.path, wire.body(tokens, sampling, limit=limit, ends=ends))
+            answer = await self.client.post(wire.path, wire.body(tokens, sampling, limit=limit, ends=ends))
             if answer is None:
                 raise LostError("answered with something that is no JSON")
             written = wire.read(answer, sampling)
-            label = written.weights if self.member.control.with_answers else await self._weights()
+            label = written.weights if self.discovered.control.with_answers else await self._weights()
             if self.loads != loads:  # it had lost those that it began to write with
                 raise LostError("was given weights while it wrote")
             return written, label
@@ -76,7 +76,7 @@ class Place:
     async def weights(self) -> str:
         """What it calls its weights. Raises LineError where it does not tell."""
         try:
-            return await self.member.control.weights(self.line)
+            return await self.discovered.control.weights(self.client)
         except UNUSABLE as error:
             raise LostError(f"does not tell its weights ({type(error).__name__}: {error})") from None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sleuth.engines.remote.control import LOAD_SECONDS, NotLoadedError
-from sleuth.engines.remote.http_client import FailedError, Line, RefusedError
+from sleuth.engines.remote.http_client import FailedError, HttpClient, RefusedError
 from sleuth.engines.remote.published import Published
 
 
@@ -12,31 +12,31 @@ class SglangControl:
 
     with_answers = True
 
-    async def weights(self, line: Line) -> str:
+    async def weights(self, client: HttpClient) -> str:
         """See `Control`."""
         try:
-            return str((await line.get("/model_info"))["weight_version"])
+            return str((await client.get("/model_info"))["weight_version"])
         except RefusedError:  # older versions have no such path
-            return str((await line.get("/get_weight_version"))["weight_version"])
+            return str((await client.get("/get_weight_version"))["weight_version"])
 
-    async def load(self, line: Line, published: Published) -> None:
+    async def load(self, client: HttpClient, published: Published) -> None:
         """See `Control`."""
         asked = {"model_path": str(published.path), "weight_version": published.label, "flush_cache": True}
-        await line.post("/pause_generation", {})
+        await client.post("/pause_generation", {})
         try:
-            await line.post("/update_weights_from_disk", asked, seconds=LOAD_SECONDS)
+            await client.post("/update_weights_from_disk", asked, seconds=LOAD_SECONDS)
         except (RefusedError, FailedError) as error:
             raise NotLoadedError(f"could not load {published.path}: {error}") from None
-        await line.post("/continue_generation", {})
+        await client.post("/continue_generation", {})
 
-    async def sleep(self, line: Line) -> None:
+    async def sleep(self, client: HttpClient) -> None:
         """See `Control`."""
-        await line.post("/release_memory_occupation", {})
+        await client.post("/release_memory_occupation", {})
 
-    async def reserve(self, line: Line) -> None:
+    async def reserve(self, client: HttpClient) -> None:
         """See `Control`."""
-        await line.post("/resume_memory_occupation", {"tags": ["weights"]})
+        await client.post("/resume_memory_occupation", {"tags": ["weights"]})
 
-    async def wake(self, line: Line) -> None:
+    async def wake(self, client: HttpClient) -> None:
         """See `Control`."""
-        await line.post("/resume_memory_occupation", {"tags": ["kv_cache"]})
+        await client.post("/resume_memory_occupation", {"tags": ["kv_cache"]})

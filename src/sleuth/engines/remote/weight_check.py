@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from sleuth.types import SleuthError
 
-WITNESS_TOKENS = 16
+CHECK_TOKENS = 16
 APART = {torch.float32: 1e-3}
 """Mean difference of log-probabilities, in nats, that two programs may have with the same weights in float32."""
 APART_BELOW_FLOAT32 = 0.1
@@ -33,7 +33,7 @@ def learner_logprobs(
     return told[:, 0].tolist()
 
 
-def require_same(
+def require_same_weights(
     model: PreTrainedModel,
     prompt: Sequence[int],
     written: Sequence[int],

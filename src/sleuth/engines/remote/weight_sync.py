@@ -8,11 +8,11 @@ from pathlib import Path
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from sleuth.engines.remote.control import FIRST_WEIGHTS, NotLoadedError
-from sleuth.engines.remote.http_client import LineError, LostError, NotTakenError, RefusedError
+from sleuth.engines.remote.http_client import HttpClientError, LostError, NotTakenError, RefusedError
 from sleuth.engines.remote.published import Published, publish
-from sleuth.engines.remote.replica import Place
+from sleuth.engines.remote.replica import EngineReplica
 from sleuth.engines.remote.server import TRIED
-from sleuth.engines.remote.weight_check import WITNESS_TOKENS, require_same
+from sleuth.engines.remote.weight_check import CHECK_TOKENS, require_same_weights
 from sleuth.engines.remote.wire import Aborted
 from sleuth.render import encode
 from sleuth.types import Sampling, SleuthError
@@ -25,7 +25,7 @@ class WeightsDifferError(SleuthError):
     """A server has, or wrote with, other weights than the run's."""
 
 
-class Courier:
+class WeightSync:
     """Takes the weights of `model` through the folder `shared` to one server after the other. `reloaded` counts those
     that had lost them."""
 
@@ -41,7 +41,7 @@ class Courier:
     ) -> None:
         self.reloaded = 0
         self._model = model
-        self._witness = encode(tokenizer, TRIED)
+        self._check_prompt = encode(tokenizer, TRIED)
         self._shared = shared
         self._ends = ends
         self._temperature = temperature
@@ -58,93 +58,95 @@ class Courier:
         assert self._published is not None  # nothing is asked of a pool before weights went out
         return self._published
 
-    async def bring(self, place: Place) -> str | None:
+    async def bring(self, replica: EngineReplica) -> str | None:
         """Give a server new weights, waking it if it is asleep, and see by what it writes that it has them. Why it did
         not take them, if it does not answer; raises SleuthError where it answers, and did not."""
-        place.reloads = 0
+        replica.reloads = 0
         try:
-            await self._load(place)
-            await self._hear_witness(place)
-        except (LineError, Aborted) as error:
-            place.suspect = True
-            return f"{place.url} {error}"
-        place.suspect = False
+            await self._load(replica)
+            await self._check_weights(replica)
+        except (HttpClientError, Aborted) as error:
+            replica.suspect = True
+            return f"{replica.url} {error}"
+        replica.suspect = False
         return None
 
-    async def lay_to_rest(self, place: Place) -> None:
+    async def sleep(self, replica: EngineReplica) -> None:
         """Have a server give its memory back."""
         try:
-            place.asleep = True
-            await place.member.control.sleep(place.line)
+            replica.asleep = True
+            await replica.discovered.control.sleep(replica.client)
         except RefusedError as error:
-            raise SleuthError(f"{place.url}: cannot sleep ({error}); start it so that it can (docs/pools.md)") from None
+            raise SleuthError(
+                f"{replica.url}: cannot sleep ({error}); start it so that it can (docs/pools.md)"
+            ) from None
         except NotTakenError:  # who comes back later is awake
-            place.asleep, place.suspect = False, True
-        except LineError:
-            place.suspect = True
+            replica.asleep, replica.suspect = False, True
+        except HttpClientError:
+            replica.suspect = True
 
-    async def admit(self, place: Place) -> None:
+    async def admit(self, replica: EngineReplica) -> None:
         """See that a server which may have been started anew has the weights, before it writes."""
-        if place.known:
+        if replica.known:
             return
-        async with place.admitting:
-            if place.known:
+        async with replica.admitting:
+            if replica.known:
                 return
-            told = await place.weights()
-            if told != self.published.label or not place.settled:
-                place.reloads += place.settled and told != FIRST_WEIGHTS
-                if place.reloads > RELOADS:
-                    raise self._others(place, "would write", told)
-                await self._load(place)
+            told = await replica.weights()
+            if told != self.published.label or not replica.settled:
+                replica.reloads += replica.settled and told != FIRST_WEIGHTS
+                if replica.reloads > RELOADS:
+                    raise self._others(replica, "would write", told)
+                await self._load(replica)
                 self.reloaded += 1
-                self._say(f"{place.url} came back with the weights {told!r} and was given {self.published.label!r}")
-            place.suspect = False
+                self._say(f"{replica.url} came back with the weights {told!r} and was given {self.published.label!r}")
+            replica.suspect = False
 
-    def require_ours(self, place: Place, label: str | None) -> None:
+    def require_ours(self, replica: EngineReplica, label: str | None) -> None:
         """Raises LostError for a turn that a server wrote which was started anew, or may have been before it was asked;
         WeightsDifferError for one that was written with others."""
         if label == self.published.label:
             return
-        if label == FIRST_WEIGHTS or not place.member.control.with_answers:
+        if label == FIRST_WEIGHTS or not replica.discovered.control.with_answers:
             raise LostError(f"was started anew: its weights are {label!r}")
-        raise self._others(place, "wrote", label)
+        raise self._others(replica, "wrote", label)
 
-    async def _load(self, place: Place) -> None:
+    async def _load(self, replica: EngineReplica) -> None:
         """Have a server take the weights, and be awake. One that fails in the middle is not `settled`: it may be left
         paused, or half asleep, under the right label."""
-        control = place.member.control
-        place.settled = False
-        place.loads += 1
+        control = replica.discovered.control
+        replica.settled = False
+        replica.loads += 1
         try:
-            if place.asleep:
-                await control.reserve(place.line)
-            await control.load(place.line, self.published)
-            if place.asleep:
-                await control.wake(place.line)
+            if replica.asleep:
+                await control.reserve(replica.client)
+            await control.load(replica.client, self.published)
+            if replica.asleep:
+                await control.wake(replica.client)
         except NotLoadedError as error:
             raise SleuthError(
-                f"{place.url}: {error}; every server must see the folder engine.weights under this very path"
+                f"{replica.url}: {error}; every server must see the folder engine.weights under this very path"
             ) from None
-        place.settled, place.asleep = True, False
+        replica.settled, replica.asleep = True, False
 
-    async def _hear_witness(self, place: Place) -> None:
+    async def _check_weights(self, replica: EngineReplica) -> None:
         """Compare what the server writes with what the learner would."""
-        prompt, temperature, published = self._witness, self._temperature, self.published
-        sampling = Sampling(max_tokens=WITNESS_TOKENS, temperature=temperature, key=(published.version, 0, 0))
-        written, label = await place.write(prompt, sampling, limit=WITNESS_TOKENS, ends=self._ends)
-        self.require_ours(place, label)
-        require_same(
+        prompt, temperature, published = self._check_prompt, self._temperature, self.published
+        sampling = Sampling(max_tokens=CHECK_TOKENS, temperature=temperature, key=(published.version, 0, 0))
+        written, label = await replica.write(prompt, sampling, limit=CHECK_TOKENS, ends=self._ends)
+        self.require_ours(replica, label)
+        require_same_weights(
             self._model,
             prompt,
             written.tokens or (),
             written.logprobs or (),
             temperature=temperature,
-            who=place.url,
+            who=replica.url,
             label=published.label,
         )
 
-    def _others(self, place: Place, what: str, label: str | None) -> WeightsDifferError:
+    def _others(self, replica: EngineReplica, what: str, label: str | None) -> WeightsDifferError:
         return WeightsDifferError(
-            f"{place.url}: {what} with the weights {label!r}, and the run is at {self.published.label!r}; somebody "
+            f"{replica.url}: {what} with the weights {label!r}, and the run is at {self.published.label!r}; somebody "
             "else gave it others, or it lost ours: see that the pool serves this run alone, and start the run again"
         )

@@ -11,7 +11,7 @@ from typing import Any
 from sleuth.dialects import Dialect
 from sleuth.dialects.refine import refines
 from sleuth.engines.local.engine import LocalEngine
-from sleuth.evaluation.eval_session import Examination
+from sleuth.evaluation.eval_session import EvalSession
 from sleuth.render import Renderer
 from sleuth.retrieval.index_card import read_card
 from sleuth.serve.chat.message_parsing import question_of, refining_of
@@ -41,21 +41,19 @@ class Agent:
         return self.context * LONGEST_TOKEN
 
 
-def agent_of(examination: Examination, name: str, index: Path | None) -> Agent:
+def agent_of(session: EvalSession, name: str, index: Path | None) -> Agent:
     """The agent of an examination: what is served is asked as it is measured. `index` is the one that it searches."""
-    setting = examination.setting
-    facts = {"dialect": setting.dialect.name, "context": examination.context, "protocol": examination.protocol().hash}
+    setting = session.setting
+    facts = {"dialect": setting.dialect.name, "context": session.context, "protocol": session.protocol().hash}
     if index is not None:
         facts["passages"] = read_card(index).count
     return Agent(
         name=name,
-        engine=LocalEngine(
-            examination.weights, examination.tokenizer, slots=examination.slots, context=examination.context
-        ),
-        renderer=Renderer(examination.tokenizer),
+        engine=LocalEngine(session.weights, session.tokenizer, slots=session.slots, context=session.context),
+        renderer=Renderer(session.tokenizer),
         asked=partial(refining_of, ask_with=setting.ask_with) if refines(setting.dialect) else question_of,
         env=setting.env,
         dialect=setting.dialect,
-        context=examination.context,
+        context=session.context,
         facts=facts,
     )

@@ -31,7 +31,7 @@ from sleuth.serve.chat.wire import (
 )
 from sleuth.serve.http.body_limit import BodyLimit
 from sleuth.serve.http.counters import CONTENT_TYPE, CountAnswers, Counters
-from sleuth.serve.http.engine_thread import EngineRoom, Event
+from sleuth.serve.http.engine_thread import EngineThread, Event
 from sleuth.serve.http.event_stream import ClientLeft, EventStream, unless_left
 from sleuth.serve.http.json_values import problem_line
 from sleuth.serve.http.known_host import KnownHost
@@ -65,10 +65,10 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def chat_app(agent: Agent, limits: Limits, *, seats: int, hosts: Collection[str] | None) -> FastAPI:
-    """The application: at most `seats` conversations with `agent` at once. `hosts` are the names it answers to; None is
-    any. Every problem is one line, in the shape of OpenAI's API."""
-    room = EngineRoom(seats, limits)
+def chat_app(agent: Agent, limits: Limits, *, conversations: int, hosts: Collection[str] | None) -> FastAPI:
+    """The application: at most `conversations` conversations with `agent` at once. `hosts` are the names it answers to;
+    None is any. Every problem is one line, in the shape of OpenAI's API."""
+    room = EngineThread(conversations, limits)
 
     @asynccontextmanager
     async def engine_runs(app: FastAPI) -> AsyncIterator[None]:
@@ -93,7 +93,7 @@ def chat_app(agent: Agent, limits: Limits, *, seats: int, hosts: Collection[str]
     app.add_middleware(BodyLimit, limits=limits, refusal=refusal)
     if hosts is not None:
         app.add_middleware(KnownHost, names=hosts)
-    app.add_middleware(RequestLimit, most=seats + limits.waiting + OTHER_REQUESTS)
+    app.add_middleware(RequestLimit, most=conversations + limits.waiting + OTHER_REQUESTS)
     app.add_middleware(CountAnswers, counters=counters)  # outermost: what is turned away counts too
     return app
 
@@ -101,7 +101,7 @@ def chat_app(agent: Agent, limits: Limits, *, seats: int, hosts: Collection[str]
 class _Desk:
     """Where requests become conversations, and conversations answers."""
 
-    def __init__(self, agent: Agent, room: EngineRoom, limits: Limits) -> None:
+    def __init__(self, agent: Agent, room: EngineThread, limits: Limits) -> None:
         self._agent = agent
         self._room = room
         self._limits = limits
@@ -207,7 +207,7 @@ def _describe_tokens(app: FastAPI, count: int) -> None:
     request["properties"]["prompt"] |= prompt_shape(count - 1)
 
 
-def _add_watching(app: FastAPI, agent: Agent, room: EngineRoom, counters: Counters) -> None:
+def _add_watching(app: FastAPI, agent: Agent, room: EngineThread, counters: Counters) -> None:
     model = {
         "id": agent.name,
         "object": "model",
@@ -230,8 +230,8 @@ def _add_watching(app: FastAPI, agent: Agent, room: EngineRoom, counters: Counte
         state = Health(
             status="ready" if room.is_open else "failed",
             model=agent.name,
-            conversations=room.seats.taken,
-            waiting=room.seats.waiting,
+            conversations=room.admission.taken,
+            waiting=room.admission.waiting,
         )
         return JSONResponse(state.model_dump(), 200 if room.is_open else 503)
 
@@ -241,10 +241,10 @@ def _add_watching(app: FastAPI, agent: Agent, room: EngineRoom, counters: Counte
     async def metrics() -> Response:
         gauges = {
             "sleuth_ready": float(room.is_open),
-            "sleuth_conversations": room.seats.taken,
-            "sleuth_conversations_waiting": room.seats.waiting,
+            "sleuth_conversations": room.admission.taken,
+            "sleuth_conversations_waiting": room.admission.waiting,
         }
-        text = counters.text(totals={"sleuth_conversations_total": room.seats.given}, gauges=gauges)
+        text = counters.text(totals={"sleuth_conversations_total": room.admission.given}, gauges=gauges)
         return Response(text, media_type=CONTENT_TYPE)
 
 

@@ -10,7 +10,7 @@ from sleuth.rewards.citation.claims import tagged
 from sleuth.rewards.supplied import passages_with
 from sleuth.rollout import Ended, PromptTooLong, play
 from sleuth.serve.chat.agent import Agent
-from sleuth.serve.chat.stream_parser import Said, Spoken
+from sleuth.serve.chat.stream_parser import Said, StreamParser
 from sleuth.serve.http.refused import TOO_LONG, Refused
 from sleuth.types import Action, Chunk, Passage, Segment, Task, Trajectory
 
@@ -68,7 +68,7 @@ async def conversation(
     """Play one episode and tell it. The last event is `Over`; before the model would write more than `max_tokens`, it
     comes as `length`. Raises `Refused`, before any event, for a message that the agent can do nothing with, or that
     leaves no room to answer."""
-    spoken, segments, written = Spoken(agent.dialect), list[Segment](), 0
+    parser, segments, written = StreamParser(agent.dialect), list[Segment](), 0
     task = agent.asked(message)
     env = agent.env(task)
     parts = play(env, agent.engine, agent.renderer, context=agent.context, temperature=temperature, key=key, aloud=True)
@@ -81,17 +81,17 @@ async def conversation(
                             yield _over(task, segments, Ended(actions=(), stop="length"), written)
                             return
                         written += len(part.tokens)
-                        for said in spoken.feed(part.text):
+                        for said in parser.feed(part.text):
                             yield said
                     case Segment(author="policy"):
                         segments.append(part)
-                        for said in spoken.end():
+                        for said in parser.end():
                             yield said
                     case Segment():
                         if task.evidence is not None and not segments:
                             yield Given(passages=task.evidence.snippets)
                         segments.append(part)
-                        spoken.begin(part.text)
+                        parser.begin(part.text)
                     case Action(kind="search"):
                         yield Searched(query=part.text, passages=part.passages)
                     case Action(kind="answer"):

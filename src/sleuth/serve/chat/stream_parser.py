@@ -23,7 +23,7 @@ class Said:
     text: str
 
 
-class Spoken:
+class StreamParser:
     """Follows the turns of one conversation by the tags of `dialect`, which are left out.
 
     Between the tags of a search is a query, between those of an answer a draft; all else is thought. Thoughts of

@@ -1,4 +1,4 @@
-"""`sleuth serve --speak`: our engine behind the endpoints of another server."""
+"""`sleuth serve --kind`: our engine behind the endpoints of another server."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from starlette.routing import Route
 
 from sleuth.render import encode
 from sleuth.serve.emulator.bodies import body_of, field
-from sleuth.serve.emulator.engine import Writer
-from sleuth.serve.emulator.engine_emulator import Speaker
+from sleuth.serve.emulator.engine import EmulatedEngine
+from sleuth.serve.emulator.engine_emulator import EngineEmulator
 from sleuth.serve.emulator.faults import Faults, Restarting, Trouble
-from sleuth.serve.emulator.sglang import SpeaksSglang
-from sleuth.serve.emulator.vllm import SpeaksVllm
+from sleuth.serve.emulator.sglang import SglangEmulator
+from sleuth.serve.emulator.vllm import VllmEmulator
 from sleuth.serve.http.body_limit import BodyLimit
 from sleuth.serve.http.event_stream import ClientLeft
 from sleuth.serve.http.known_host import KnownHost
@@ -26,20 +26,20 @@ from sleuth.serve.http.limits import Limits
 from sleuth.serve.http.refused import Refused, refusal
 from sleuth.serve.http.request_limit import RequestLimit
 
-SPEAKERS: dict[str, type[Speaker]] = {"vllm": SpeaksVllm, "sglang": SpeaksSglang}
+EMULATORS: dict[str, type[EngineEmulator]] = {"vllm": VllmEmulator, "sglang": SglangEmulator}
 OTHER_REQUESTS = 64  # at once, beyond completions: questions about the server, and bodies that still arrive
 LEFT = 499
 
 
-def speaking_limits(*, seconds: float = 600.0, waiting: int = 1024) -> Limits:
+def emulator_limits(*, seconds: float = 600.0, waiting: int = 1024) -> Limits:
     """A body holds a prompt of some hundred thousand tokens; a trainer's requests all come at once."""
     return Limits(body_bytes=4 * 2**20, seconds=seconds, waiting=waiting)
 
 
-def speaking_app(
-    speak: str,
+def emulator_app(
+    kind: str,
     name: str,
-    writer: Writer,
+    engine: EmulatedEngine,
     limits: Limits,
     *,
     hosts: Collection[str] | None,
@@ -50,37 +50,43 @@ def speaking_app(
     default. `POST /faults` changes what goes wrong; `{"forget": 2.0}` is a restart of two seconds that forgets the
     weights."""
     trouble = Trouble(faults or Faults())
-    writer.stale = trouble.faults.stale
-    speaker = SPEAKERS[speak](name, writer, trouble, raw=raw)
+    engine.stale = trouble.faults.stale
+    emulator = EMULATORS[kind](name, engine, trouble, raw=raw)
 
     @asynccontextmanager
     async def engine_runs(app: Starlette) -> AsyncIterator[None]:
-        writer.room.start()
+        engine.room.start()
         yield
-        await writer.room.stop()
+        await engine.room.stop()
 
     async def models(request: Request) -> Response:
-        card = {"id": name, "object": "model", "owned_by": speaker.owner, "root": name, "max_model_len": writer.context}
+        card = {
+            "id": name,
+            "object": "model",
+            "owned_by": emulator.owner,
+            "root": name,
+            "max_model_len": engine.context,
+        }
         return JSONResponse({"object": "list", "data": [card]})
 
     async def tokenize(request: Request) -> Response:
         asked = await body_of(request, ("model", "prompt", "add_special_tokens"))
-        tokens = encode(writer.tokenizer, field(asked, "prompt", str, ""))
-        return JSONResponse({"tokens": tokens, "count": len(tokens), "max_model_len": writer.context})
+        tokens = encode(engine.tokenizer, field(asked, "prompt", str, ""))
+        return JSONResponse({"tokens": tokens, "count": len(tokens), "max_model_len": engine.context})
 
     async def change_faults(request: Request) -> Response:
         asked: dict[str, Any] = await request.json()
         if (seconds := field(asked, "forget", float, None)) is not None:
             trouble.restart(seconds)
-            await writer.forget()
+            await engine.forget()
             del asked["forget"]
         trouble.faults = trouble.faults.changed(asked)
-        writer.stale = trouble.faults.stale
+        engine.stale = trouble.faults.stale
         return JSONResponse({"asked": trouble.asked})
 
     app = Starlette(
         routes=[
-            *speaker.routes(),
+            *emulator.routes(),
             Route("/v1/models", models),
             Route("/tokenize", tokenize, methods=["POST"]),
             Route("/faults", change_faults, methods=["POST"]),

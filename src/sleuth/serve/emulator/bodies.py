@@ -8,7 +8,7 @@ from typing import Any
 
 from starlette.requests import Request
 
-from sleuth.serve.emulator.engine import Writer
+from sleuth.serve.emulator.engine import EmulatedEngine
 from sleuth.serve.http.refused import TOO_LONG, Refused
 from sleuth.types import Sampling
 
@@ -55,14 +55,14 @@ def field(table: Mapping[str, Any], name: str, kind: type, default: Any) -> Any:
     return value
 
 
-def sampling_of(table: Mapping[str, Any], writer: Writer, *, tokens: str, seed: str, at: int) -> Sampling:
+def sampling_of(table: Mapping[str, Any], engine: EmulatedEngine, *, tokens: str, seed: str, at: int) -> Sampling:
     """How to draw. `tokens` and `seed` are what the server calls those fields; a request without a seed, the `at`-th,
     has draws of its own."""
     for name, neutral in WHOLE_SUPPORT.items():
         if table.get(name) not in neutral:
             raise Refused(400, f"{name} = {table[name]}: our engine draws from the whole vocabulary", param=name)
-    if sorted(table.get("stop_token_ids") or writer.ends) != sorted(writer.ends):
-        line = f"stop_token_ids: our engine ends a text with {sorted(writer.ends)} alone"
+    if sorted(table.get("stop_token_ids") or engine.ends) != sorted(engine.ends):
+        line = f"stop_token_ids: our engine ends a text with {sorted(engine.ends)} alone"
         raise Refused(400, line, param="stop_token_ids")
     stops = table.get("stop") or ()
     drawn = field(table, seed, int, None)
@@ -74,24 +74,24 @@ def sampling_of(table: Mapping[str, Any], writer: Writer, *, tokens: str, seed: 
     )
 
 
-def prompt_of(table: Mapping[str, Any], name: str, writer: Writer) -> list[int]:
+def prompt_of(table: Mapping[str, Any], name: str, engine: EmulatedEngine) -> list[int]:
     """The token ids to go on with. Raises `Refused` where they are none, or leave no room to write."""
     prompt = table.get(name)
     if not isinstance(prompt, list) or not prompt or not all(type(token) is int for token in prompt):
         raise Refused(400, f"{name}: expected a list of token ids", param=name)
-    if not 0 <= min(prompt) <= max(prompt) < len(writer.tokenizer):
-        raise Refused(400, f"{name}: there are tokens 0 to {len(writer.tokenizer) - 1}", param=name)
-    if len(prompt) >= writer.context:
-        line = f"{name}: it has {len(prompt)} tokens and the context holds {writer.context}"
+    if not 0 <= min(prompt) <= max(prompt) < len(engine.tokenizer):
+        raise Refused(400, f"{name}: there are tokens 0 to {len(engine.tokenizer) - 1}", param=name)
+    if len(prompt) >= engine.context:
+        line = f"{name}: it has {len(prompt)} tokens and the context holds {engine.context}"
         raise Refused(400, line, param=name, code=TOO_LONG)
     return prompt
 
 
-def text_of(writer: Writer, text: str, stop: str, stops: Collection[str], *, kept: bool) -> str:
+def text_of(engine: EmulatedEngine, text: str, stop: str, stops: Collection[str], *, kept: bool) -> str:
     """The text of a completion as these servers tell it: with the end token's text and the stop string, or without
     both."""
     if kept:
-        return text + str(writer.tokenizer.eos_token) if stop == "eos" else text
+        return text + str(engine.tokenizer.eos_token) if stop == "eos" else text
     if stop != "stop":
         return text
     return min((text.removesuffix(string) for string in stops), key=len)

@@ -15,7 +15,7 @@ from sleuth.engines.local.engine import LocalEngine
 from sleuth.engines.remote.control import FIRST_WEIGHTS
 from sleuth.engines.remote.published import load_published
 from sleuth.engines.stops import end_tokens
-from sleuth.serve.http.engine_thread import EngineRoom
+from sleuth.serve.http.engine_thread import EngineThread
 from sleuth.serve.http.limits import Limits
 from sleuth.serve.http.refused import Refused
 from sleuth.types import Completion, Sampling, SleuthError
@@ -30,7 +30,7 @@ class Aborted(Exception):  # noqa: N818
     """Somebody asked for this completion to end."""
 
 
-class Writer:
+class EmulatedEngine:
     """Continues tokens with a model that can be changed. `label` is what its weights are called.
 
     While it is paused, or a part of its memory is `asleep`, completions wait. `stale` weights are taken by their name
@@ -47,7 +47,7 @@ class Writer:
         self.paused = False
         self.asleep: frozenset[str] = frozenset()
         self.ends = end_tokens(model.generation_config, tokenizer)
-        self.room = EngineRoom(
+        self.room = EngineThread(
             slots + limits.waiting, limits
         )  # the engine admits by key: all who wait are let in to it
         self._model = model

@@ -88,7 +88,7 @@ class Trouble:
     def after(self, number: int, answer: Response) -> Response:
         """The answer to completion `number`, or only the beginning of it."""
         cut = self.faults.cut_every and number % self.faults.cut_every == 0
-        return Cut(answer) if cut else answer
+        return TruncatedResponse(answer) if cut else answer
 
 
 class Restarting:
@@ -104,7 +104,7 @@ class Restarting:
         await self._app(scope, receive, send)
 
 
-class Cut(Response):
+class TruncatedResponse(Response):
     """The head and the first half of an answer; then the connection ends."""
 
     def __init__(self, whole: Response) -> None:

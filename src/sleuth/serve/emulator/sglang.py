@@ -28,7 +28,7 @@ from starlette.routing import Route
 
 from sleuth.serve.emulator.bodies import body_of, field, prompt_of, require_known, sampling_of, text_of
 from sleuth.serve.emulator.engine import KV_CACHE, WEIGHTS, Aborted
-from sleuth.serve.emulator.engine_emulator import Speaker
+from sleuth.serve.emulator.engine_emulator import EngineEmulator
 from sleuth.serve.http.event_stream import unless_left
 from sleuth.serve.http.refused import Refused
 from sleuth.types import SleuthError
@@ -45,14 +45,14 @@ SAMPLING_PARAMS = (
 UPDATE = ("model_path", "load_format", "weight_version", "abort_all_requests", "flush_cache")
 
 
-class SpeaksSglang(Speaker):
+class SglangEmulator(EngineEmulator):
     """The endpoints that training needs."""
 
     owner = "sglang"
     raw_by_default = False
 
     def routes(self) -> list[Route]:
-        """See `Speaker`."""
+        """See `EngineEmulator`."""
         get, post = ["GET"], ["POST"]
         return [
             Route("/health", self.health, methods=get),
@@ -78,7 +78,7 @@ class SpeaksSglang(Speaker):
                 "model_path": self.name,
                 "tokenizer_path": self.name,
                 "is_generation": True,
-                "weight_version": self.writer.label,
+                "weight_version": self.engine.label,
             }
         )
 
@@ -86,25 +86,25 @@ class SpeaksSglang(Speaker):
         return JSONResponse({"version": VERSION, "internal_states": []})
 
     async def _weight_version(self, request: Request) -> Response:
-        return JSONResponse({"weight_version": self.writer.label})
+        return JSONResponse({"weight_version": self.engine.label})
 
     async def _generate(self, request: Request) -> Response:
         asked = await body_of(request, GENERATE)
         params = field(asked, "sampling_params", dict, {})
         require_known(params, SAMPLING_PARAMS)
-        prompt = prompt_of(asked, "input_ids", self.writer)
+        prompt = prompt_of(asked, "input_ids", self.engine)
         at = next(self.numbers)
-        sampling = sampling_of(params, self.writer, tokens="max_new_tokens", seed="sampling_seed", at=at)
+        sampling = sampling_of(params, self.engine, tokens="max_new_tokens", seed="sampling_seed", at=at)
         name = field(asked, "rid", str, secrets.token_hex(8))
         kept = field(params, "no_stop_trim", bool, False)
 
         async def answer() -> Response:
             counted = await self.trouble.before()
             try:
-                written, label = await self.writer.write(name, prompt, sampling)
+                written, label = await self.engine.write(name, prompt, sampling)
             except Aborted:
                 reason = {"type": "abort", "message": "aborted"}
-                told = {"id": name, "finish_reason": reason, "weight_version": self.writer.label}
+                told = {"id": name, "finish_reason": reason, "weight_version": self.engine.label}
                 return JSONResponse({"text": "", "output_ids": [], "meta_info": told | {"output_token_logprobs": []}})
             logprobs = await self.logprobs(prompt, written, sampling)
             told = {
@@ -117,7 +117,7 @@ class SpeaksSglang(Speaker):
             if field(asked, "return_logprob", bool, False):
                 pairs = zip(logprobs, written.tokens, strict=True)
                 told["output_token_logprobs"] = [[logprob, token, None] for logprob, token in pairs]
-            text = text_of(self.writer, written.text, written.stop, sampling.stops, kept=kept)
+            text = text_of(self.engine, written.text, written.stop, sampling.stops, kept=kept)
             whole = {"text": text, "output_ids": written.tokens, "meta_info": told}
             return self.trouble.after(counted, JSONResponse(whole))
 
@@ -128,10 +128,10 @@ class SpeaksSglang(Speaker):
     async def _update(self, request: Request) -> Response:
         asked = await body_of(request, UPDATE)
         if field(asked, "abort_all_requests", bool, False):
-            self.writer.abort()
+            self.engine.abort()
         folder = field(asked, "model_path", str, "")
         try:
-            await self.writer.load(Path(folder), field(asked, "weight_version", str, None))
+            await self.engine.load(Path(folder), field(asked, "weight_version", str, None))
         except SleuthError as error:
             return JSONResponse({"success": False, "message": str(error), "num_paused_requests": 0}, 400)
         self.name = folder
@@ -139,38 +139,38 @@ class SpeaksSglang(Speaker):
 
     async def _rename(self, request: Request) -> Response:
         asked = await body_of(request, ("new_version", "abort_all_requests"))
-        self.writer.label = field(asked, "new_version", str, self.writer.label)
-        return JSONResponse({"success": True, "message": "", "new_version": self.writer.label})
+        self.engine.label = field(asked, "new_version", str, self.engine.label)
+        return JSONResponse({"success": True, "message": "", "new_version": self.engine.label})
 
     async def _pause(self, request: Request) -> Response:
         asked = await body_of(request, ("mode",))
         if asked.get("mode", "abort") != "abort":
             raise Refused(400, f"mode = {asked['mode']}: our engine cannot freeze what is under way; abort alone")
-        await self.writer.pause()
+        await self.engine.pause()
         return JSONResponse({"message": "Generation paused successfully.", "status": "ok"})
 
     async def _continue(self, request: Request) -> Response:
-        self.writer.resume()
+        self.engine.resume()
         return JSONResponse({"message": "Generation continued successfully.", "status": "ok"})
 
     async def _abort(self, request: Request) -> Response:
         asked = await body_of(request, ("rid", "abort_all"))
-        self.writer.abort(None if asked.get("abort_all") else [field(asked, "rid", str, "")])
+        self.engine.abort(None if asked.get("abort_all") else [field(asked, "rid", str, "")])
         return Response()
 
     async def _flush(self, request: Request) -> Response:
-        done = await self.writer.flush()
+        done = await self.engine.flush()
         return Response("Cache flushed.\n" if done else "Requests are under way.\n", 200 if done else 400)
 
     async def _release(self, request: Request) -> Response:
         parts = _parts(await body_of(request, ("tags",)))
-        if self.writer.running:
+        if self.engine.running:
             raise Refused(400, "requests are under way: only an idle server can release its memory")
-        await self.writer.sleep(*parts)
+        await self.engine.sleep(*parts)
         return Response()
 
     async def _resume(self, request: Request) -> Response:
-        self.writer.wake(*_parts(await body_of(request, ("tags",))))
+        self.engine.wake(*_parts(await body_of(request, ("tags",))))
         return Response()
 
 

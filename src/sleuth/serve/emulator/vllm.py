@@ -32,7 +32,7 @@ from sleuth.engines.remote.completions import TOKEN_ID
 from sleuth.render import decode
 from sleuth.serve.emulator.bodies import body_of, field, prompt_of, sampling_of, text_of
 from sleuth.serve.emulator.engine import KV_CACHE, WEIGHTS, Aborted
-from sleuth.serve.emulator.engine_emulator import Speaker
+from sleuth.serve.emulator.engine_emulator import EngineEmulator
 from sleuth.serve.http.event_stream import unless_left
 from sleuth.serve.http.refused import Refused
 from sleuth.types import SleuthError
@@ -48,14 +48,14 @@ COMPLETION = (
 )  # fmt: skip
 
 
-class SpeaksVllm(Speaker):
+class VllmEmulator(EngineEmulator):
     """The endpoints that training needs."""
 
     owner = "vllm"
     raw_by_default = True
 
     def routes(self) -> list[Route]:
-        """See `Speaker`."""
+        """See `EngineEmulator`."""
         return [
             Route("/health", self.health),
             Route("/version", self._version),
@@ -81,19 +81,19 @@ class SpeaksVllm(Speaker):
         if asked.get("model", self.name) != self.name:
             raise Refused(404, f"The model `{asked['model']}` does not exist.", param="model")
         number = next(self.numbers)
-        prompt = prompt_of(asked, "prompt", self.writer)
-        sampling = sampling_of(asked, self.writer, tokens="max_tokens", seed="seed", at=number)
+        prompt = prompt_of(asked, "prompt", self.engine)
+        sampling = sampling_of(asked, self.engine, tokens="max_tokens", seed="seed", at=number)
         name = field(asked, "request_id", str, secrets.token_hex(8))
 
         async def answer() -> Response:
             counted = await self.trouble.before()
             try:
-                written, _ = await self.writer.write(name, prompt, sampling)
+                written, _ = await self.engine.write(name, prompt, sampling)
             except Aborted:
                 written = None
             logprobs = await self.logprobs(prompt, written, sampling) if written else ()
             kept = field(asked, "include_stop_str_in_output", bool, False)
-            text = text_of(self.writer, written.text, written.stop, sampling.stops, kept=kept) if written else ""
+            text = text_of(self.engine, written.text, written.stop, sampling.stops, kept=kept) if written else ""
             reason = "abort" if written is None else "length" if written.stop == "length" else "stop"
             tokens = written.tokens if written else ()
             by_id = field(asked, "return_tokens_as_token_ids", bool, False)
@@ -111,7 +111,7 @@ class SpeaksVllm(Speaker):
         return await unless_left(request, answer())
 
     def _told(self, tokens: Sequence[int], logprobs: Sequence[float], *, by_id: bool) -> dict[str, object]:
-        words = [f"{TOKEN_ID}{token}" if by_id else decode(self.writer.tokenizer, [token]) for token in tokens]
+        words = [f"{TOKEN_ID}{token}" if by_id else decode(self.engine.tokenizer, [token]) for token in tokens]
         return {"tokens": words, "token_logprobs": logprobs}
 
     # -- for who trains ----------------------------------------------------------------------------------------------
@@ -120,19 +120,19 @@ class SpeaksVllm(Speaker):
         mode = request.query_params.get("mode", "abort")
         if mode not in ("abort", "wait"):
             raise Refused(400, f"mode = {mode}: our engine cannot freeze what is under way; abort or wait")
-        await self.writer.pause(wait=mode == "wait")
+        await self.engine.pause(wait=mode == "wait")
         return JSONResponse({"status": "paused"})
 
     async def _resume(self, request: Request) -> Response:
-        self.writer.resume()
+        self.engine.resume()
         return JSONResponse({"status": "resumed"})
 
     async def _is_paused(self, request: Request) -> Response:
-        return JSONResponse({"is_paused": self.writer.paused})
+        return JSONResponse({"is_paused": self.engine.paused})
 
     async def _abort(self, request: Request) -> Response:
         asked = await body_of(request, ("request_ids",))
-        return JSONResponse({"status": "aborted", "aborted": self.writer.abort(asked.get("request_ids") or None)})
+        return JSONResponse({"status": "aborted", "aborted": self.engine.abort(asked.get("request_ids") or None)})
 
     async def _reload(self, request: Request) -> Response:
         asked = await body_of(request, ("method", "args", "kwargs", "timeout"))
@@ -140,33 +140,33 @@ class SpeaksVllm(Speaker):
         if asked.get("method") != "reload_weights" or list(kwargs) != ["weights_path"] or asked.get("args"):
             raise Refused(400, "our engine knows reload_weights with kwargs.weights_path alone", param="method")
         try:
-            await self.writer.load(Path(str(kwargs["weights_path"])), None)
+            await self.engine.load(Path(str(kwargs["weights_path"])), None)
         except SleuthError as error:
             raise Refused(500, str(error)) from None
         return JSONResponse({"results": [None]})
 
     async def _reset(self, request: Request) -> Response:
-        await self.writer.flush()
+        await self.engine.flush()
         return Response()
 
     async def _rename(self, request: Request) -> Response:
         asked = await body_of(request, ("new_version",))
-        self.writer.label = field(asked, "new_version", str, self.writer.label)
-        return JSONResponse({"success": True, "new_version": self.writer.label})
+        self.engine.label = field(asked, "new_version", str, self.engine.label)
+        return JSONResponse({"success": True, "new_version": self.engine.label})
 
     async def _weight_info(self, request: Request) -> Response:
-        return JSONResponse({"weight_version": self.writer.label})
+        return JSONResponse({"weight_version": self.engine.label})
 
     async def _sleep(self, request: Request) -> Response:
         level = request.query_params.get("level", "1")
         if level not in ("1", "2"):
             raise Refused(400, f"level = {level}: expected 1 or 2")
-        await self.writer.sleep(WEIGHTS, KV_CACHE, keeps_weights=level == "1")
+        await self.engine.sleep(WEIGHTS, KV_CACHE, keeps_weights=level == "1")
         return Response()
 
     async def _wake_up(self, request: Request) -> Response:
-        self.writer.wake(*(request.query_params.getlist("tags") or (WEIGHTS, KV_CACHE)))
+        self.engine.wake(*(request.query_params.getlist("tags") or (WEIGHTS, KV_CACHE)))
         return Response()
 
     async def _is_sleeping(self, request: Request) -> Response:
-        return JSONResponse({"is_sleeping": bool(self.writer.asleep)})
+        return JSONResponse({"is_sleeping": bool(self.engine.asleep)})

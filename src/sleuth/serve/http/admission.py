@@ -10,7 +10,7 @@ from sleuth.serve.http.refused import Refused
 SOON = {"retry-after": "1"}
 
 
-class Seats:
+class Admission:
     """`count` seats, given in the order of asking, in one event loop. `taken` and `waiting` count people,
     `given` all that ever had one."""
 

@@ -44,8 +44,8 @@ async def read_whole(scope: Scope, receive: Receive, limits: Limits) -> bytes:
     """
     loop = asyncio.get_running_loop()
     try:
-        async with asyncio.timeout(None) as patience:
-            waits = loop.call_soon(lambda: patience.reschedule(loop.time() + limits.upload_seconds))
+        async with asyncio.timeout(None) as timeout:
+            waits = loop.call_soon(lambda: timeout.reschedule(loop.time() + limits.upload_seconds))
             try:
                 body = await _read(scope, receive, limits.body_bytes)
             finally:

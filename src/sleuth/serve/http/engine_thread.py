@@ -14,18 +14,18 @@ from contextlib import aclosing
 from threading import Thread
 from typing import TypeVar
 
-from sleuth.serve.http.admission import Seats
+from sleuth.serve.http.admission import Admission
 from sleuth.serve.http.limits import Limits
 from sleuth.serve.http.refused import Refused
 
 Event = TypeVar("Event")
 
 
-class EngineRoom:
-    """Plays at most as many conversations at once as there are `seats`. Open from `start` to `stop`."""
+class EngineThread:
+    """Plays at most as many conversations at once as `conversations` says. Open from `start` to `stop`."""
 
-    def __init__(self, seats: int, limits: Limits) -> None:
-        self.seats = Seats(seats, limits)
+    def __init__(self, conversations: int, limits: Limits) -> None:
+        self.admission = Admission(conversations, limits)
         self._limits = limits
         self._loop = asyncio.new_event_loop()
         self._thread = Thread(target=self._loop.run_forever, name="engine", daemon=True)
@@ -55,9 +55,9 @@ class EngineRoom:
         """What `events` yields in the engine's thread, here. Closing this ends the conversation there, and its slot is
         free. Its seat is given back when it has ended there, however slowly it is read here.
 
-        Raises `Refused`: as `Seats.take` and `events` do, 503 where the engine failed, 504 where it took too long.
+        Raises `Refused`: as `Admission.take` and `events` do, 503 where the engine failed, 504 where it took too long.
         """
-        await self.seats.take()
+        await self.admission.take()
         here = asyncio.get_running_loop()
         inbox: asyncio.Queue[Event | asyncio.Task[None]] = asyncio.Queue()
         tasks: list[asyncio.Task[None]] = []  # one, once it has begun
@@ -68,7 +68,7 @@ class EngineRoom:
                     here.call_soon_threadsafe(inbox.put_nowait, event)
 
         def ended(task: asyncio.Task[None]) -> None:
-            self.seats.give_back()
+            self.admission.give_back()
             inbox.put_nowait(task)
 
         def begin() -> None:

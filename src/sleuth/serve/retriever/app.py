@@ -26,7 +26,7 @@ from sleuth.retrieval.open_index import Index
 from sleuth.serve.http.body_limit import BodyLimit
 from sleuth.serve.http.counters import CONTENT_TYPE, CountAnswers, Counters
 from sleuth.serve.http.limits import Limits
-from sleuth.serve.retriever.fast_path import Answer, Front
+from sleuth.serve.retriever.fast_path import Answer, FastPathApp
 from sleuth.serve.retriever.opening import Opening
 from sleuth.serve.retriever.wire import (
     BATCH_SEARCH_BODY,
@@ -59,7 +59,7 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
 
 def retriever_app(opening: Opening, limits: Limits) -> FastAPI:
     """The application; `opening` should have been started. Every problem is one line under `detail`."""
-    app = Front(
+    app = FastPathApp(
         title="sleuth retriever",
         version=__version__,
         description="Passages for queries, in the dialects of Search-R1, SkyRL and ReSearch.",
@@ -69,7 +69,7 @@ def retriever_app(opening: Opening, limits: Limits) -> FastAPI:
     counters = Counters(PATHS)
     desk = _Desk(opening, limits)
     _tell_problems(app)
-    app.stand_before(_add_dialects(app, desk), limits, counters)
+    app.serve_fast(_add_dialects(app, desk), limits, counters)
     _add_watching(app, opening, desk, counters)
     app.add_middleware(BodyLimit, limits=limits, refusal=_refusal)
     app.add_middleware(CountAnswers, counters=counters)  # outermost: what is turned away counts too

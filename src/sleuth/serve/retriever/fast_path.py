@@ -23,10 +23,10 @@ Answer = Callable[[bytes], Awaitable[object]]
 """From a body to what is sent back as JSON. May raise BodyError and HTTPException."""
 
 
-class Front(FastAPI):
+class FastPathApp(FastAPI):
     """A FastAPI application some of whose POST paths (`straight`) are answered before it sees them."""
 
-    def stand_before(self, straight: Mapping[str, Answer], limits: Limits, counters: Counters) -> None:
+    def serve_fast(self, straight: Mapping[str, Answer], limits: Limits, counters: Counters) -> None:
         """Answer `straight` from now on. What is turned away counts too."""
         self._straight = dict(straight)
         self._limits = limits

@@ -34,11 +34,11 @@ class Worth:
 
     def paid(self, recipe: CreditRecipe) -> Credit:
         """More than the margin is paid, no more is charged."""
-        value = recipe.pays if self.gained > recipe.margin else -recipe.charges
+        value = recipe.bonus if self.gained > recipe.margin else -recipe.penalty
         return Credit(segment=self.segment, value=value, begin=self.begin, end=self.end)
 
 
-def credited(
+def assign_credit(
     groups: Sequence[Group],
     recipe: CreditRecipe,
     model: PreTrainedModel,

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.pooled_ahead`: sampling one step ahead, beside a run that waits for each step's episodes.
+"""`python -m benchmarks.pooled_prefetch`: sampling one step ahead, beside a run that waits for each step's episodes.
 
 The server sleeps before each turn, as a card would be at work, and writes few turns at once: most of its time costs no
 core. In the run that waits, a step is the sum of its halves: seconds in which episodes are played, and seconds in which
@@ -23,18 +23,18 @@ HALVES = ("seconds_rollout", "seconds_update")
 
 def main() -> None:
     """Print one JSON object."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.pooled_ahead", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.pooled_prefetch", description=__doc__)
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--block", type=int, default=20, help="steps of a run before it is the other's turn (20)")
     parser.add_argument("--samples", type=int, default=16, help="episodes of a question (16)")
-    parser.add_argument("--speak", choices=("vllm", "sglang"), default="sglang")
+    parser.add_argument("--emulate", choices=("vllm", "sglang"), default="sglang")
     parser.add_argument("--latency", type=float, default=0.2, help="seconds that each turn is late (0.2)")
     parser.add_argument("--at-once", type=int, default=32, help="turns under way (32)")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="sleuth-bench-") as name:
         folder = Path(name)
         recipe = write_recipe(folder, options.steps)
-        arguments = ("--speak", options.speak, "--context", str(CONTEXT), "--fault", f"latency={options.latency}")
+        arguments = ("--emulate", options.emulate, "--context", str(CONTEXT), "--fault", f"latency={options.latency}")
         with served("serve", str(BASE), *arguments) as (url, _):
             for last in range(options.block, options.steps + 1, options.block):
                 for ahead in (0, 1):
@@ -59,7 +59,7 @@ def compared(waits: Path, ahead: Path, count: int) -> dict[str, object]:
         "least": round(min(ratios), 3),
         "largest": round(max(ratios), 3),
         "off_policy_fraction": rows(ahead)[-1]["off_policy_fraction"],
-        "em": {place.name: exact_match(place) for place in (waits, ahead)},
+        "em": {replica.name: exact_match(replica) for replica in (waits, ahead)},
     }
 
 
