@@ -67,7 +67,7 @@ def run_recipe(recipe: Recipe, folder: RunFolder, ranks: Ranks = ALONE) -> Path:
     """Run every stage; the last checkpoint (or the recipe's model, if nothing trained). Stages that train do so on all
     `ranks`; what only asks is left to the first."""
     require_ranks(recipe, ranks)
-    ranks.agreed(lambda: _begin(recipe, folder))
+    ranks.broadcast(lambda: _begin(recipe, folder))
     model, first_step = recipe.model, 0
     trained: StageContext | None = None  # the last stage that trained
     for index, stage in enumerate(recipe.stage):
@@ -83,22 +83,22 @@ def run_recipe(recipe: Recipe, folder: RunFolder, ranks: Ranks = ALONE) -> Path:
                 case OnlineDpoRecipe():
                     model = str(run_online_dpo(stage, run))
                 case EvaluateRecipe():
-                    ranks.agreed(partial(run_evaluate, stage, run))
+                    ranks.broadcast(partial(run_evaluate, stage, run))
                 case WinRateRecipe():
-                    ranks.agreed(partial(run_win_rate, stage, run))
+                    ranks.broadcast(partial(run_win_rate, stage, run))
                 case ProbeRecipe():
-                    ranks.agreed(partial(run_probe, stage, run))
+                    ranks.broadcast(partial(run_probe, stage, run))
                 case ReasonRecipe():
-                    ranks.agreed(partial(run_reason, stage, run))
+                    ranks.broadcast(partial(run_reason, stage, run))
         if isinstance(stage, TrainingRecipe):
             first_step += stage.steps
             trained = run
             if not ranks.alone:
-                peaks = ranks.gathered([peak_memory()])
+                peaks = ranks.all_gather([peak_memory()])
                 folder.backlog.write("what ranks held", partial(folder.manifest.set_rank_memory, stage.name, peaks))
         elif trained is not None:
-            ranks.agreed(partial(trained.write_card, Path(model)))
-    ranks.agreed(folder.require_written)
+            ranks.broadcast(partial(trained.write_card, Path(model)))
+    ranks.broadcast(folder.require_written)
     return Path(model)
 
 

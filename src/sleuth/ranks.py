@@ -33,15 +33,15 @@ class Ranks:
         """Which of `count` items are this rank's: a stretch, as long as that of any other or one longer."""
         return slice(count * self.rank // self.world, count * (self.rank + 1) // self.world)
 
-    def agreed(self, work: Callable[[], Item]) -> Item:
+    def broadcast(self, work: Callable[[], Item]) -> Item:
         """`work`, done by the first rank alone: what it returned, or raised, on every rank."""
         return work()
 
-    def gathered(self, mine: Sequence[Item]) -> list[Item]:
+    def all_gather(self, mine: Sequence[Item]) -> list[Item]:
         """The items of all ranks, in the order of the ranks, on every rank."""
         return list(mine)
 
-    def total(self, mine: Mapping[str, float]) -> dict[str, float]:
+    def all_reduce(self, mine: Mapping[str, float]) -> dict[str, float]:
         """The sums over the ranks, by name; every rank has the same names."""
         return dict(mine)
 

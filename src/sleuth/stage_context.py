@@ -99,14 +99,14 @@ class StageContext:
     def token_budget(self, saved: Saved | None) -> TokenBudget:
         """Tokens of a micro-batch: the recipe's, or as few as it came to before."""
         shortages, before = self.folder.shortages, saved.state["budget"] if saved else self.stage.tokens_per_micro_batch
-        tokens = self.ranks.agreed(lambda: shortages.fitting(self.stage.name, before))
+        tokens = self.ranks.broadcast(lambda: shortages.fitting(self.stage.name, before))
         if tokens < before:
             self.folder.say(f"a rank has run out of memory: from here on an update takes {tokens} tokens at once")
         return TokenBudget(tokens, self.folder.say, self.ranks, partial(shortages.note, self.stage.name))
 
     def saved(self) -> Saved | None:
         """This stage's last checkpoint that it can go on from, if it has saved one."""
-        own = self.ranks.agreed(self.checkpoints)
+        own = self.ranks.broadcast(self.checkpoints)
         if not own:
             return None
         state = load_state(own[-1], mapped=not self.ranks.alone)
@@ -146,7 +146,7 @@ class StageContext:
             prune_checkpoints(self.folder.checkpoints, checkpoint, self._retention(best=self.best()))
             return checkpoint
 
-        return self.ranks.agreed(write)
+        return self.ranks.broadcast(write)
 
     def checkpoints(self) -> list[Path]:
         """Those of this stage that it can go on from, oldest first."""

@@ -10,7 +10,7 @@ from small_models import assert_same_tensors, written_tensors
 
 from sleuth.convert import weight_files
 from sleuth.convert.layouts import whole_of
-from sleuth.convert.pieces import Whole
+from sleuth.convert.tensor_parts import Whole
 from sleuth.convert.weight_files import DTYPE_NAMES, parse_size, write_weights
 from sleuth.types import SleuthError
 

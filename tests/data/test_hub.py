@@ -11,7 +11,7 @@ from typing import Any
 import huggingface_hub
 import pytest
 
-from sleuth.data.hub import HubPlace, files_below, local_file
+from sleuth.data.hub import HubLocation, files_below, local_file
 from sleuth.data.questions import load_questions
 from sleuth.data.suites import load_suite
 from sleuth.types import SleuthError
@@ -57,11 +57,11 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FolderHub:
 
 
 def test_a_path_on_the_hub_is_read_whether_or_not_its_slashes_were_folded() -> None:
-    whole = HubPlace(repository="owner/sets", revision="v2", path="nq/test.jsonl")
-    assert HubPlace.read(Path("hf://owner/sets@v2/nq/test.jsonl")) == whole
-    assert HubPlace.read(Path(str(Path("hf://owner/sets@v2/nq/test.jsonl")))) == whole
+    whole = HubLocation(repository="owner/sets", revision="v2", path="nq/test.jsonl")
+    assert HubLocation.read(Path("hf://owner/sets@v2/nq/test.jsonl")) == whole
+    assert HubLocation.read(Path(str(Path("hf://owner/sets@v2/nq/test.jsonl")))) == whole
     assert str(whole) == "hf://owner/sets@v2/nq/test.jsonl"
-    assert HubPlace.read(Path("sets/nq/test.jsonl")) is None
+    assert HubLocation.read(Path("sets/nq/test.jsonl")) is None
 
 
 def test_questions_are_read_from_the_hub_at_the_commit_whose_size_was_said(
@@ -89,7 +89,7 @@ def test_a_suite_on_the_hub_fetches_the_splits_it_asks_and_no_other_file(hub: Fo
     suite = load_suite(Path("hf://owner/sets"))
     assert [(one.name, one.split) for one in suite.sets] == [("nq", "test"), ("hotpotqa", "dev")]
     assert {file for file, _, _ in hub.asked} == {"nq/test.jsonl", "hotpotqa/dev.jsonl"}
-    assert files_below(HubPlace(repository="owner/sets", revision=None, path="nq")) == ["test.jsonl"]
+    assert files_below(HubLocation(repository="owner/sets", revision=None, path="nq")) == ["test.jsonl"]
 
 
 @pytest.mark.parametrize("path", ["hf://owner", "hf://owner/sets"])

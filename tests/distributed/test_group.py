@@ -29,10 +29,10 @@ def told(ranks: Ranks) -> dict[str, Any]:
     """What each method gives on this rank."""
     asked: list[int] = []
     return {
-        "agreed": ranks.agreed(lambda: asked.append(ranks.rank) or {"by": ranks.rank}),
+        "agreed": ranks.broadcast(lambda: asked.append(ranks.rank) or {"by": ranks.rank}),
         "asked": asked,
-        "gathered": ranks.gathered([ranks.rank] * ranks.rank),
-        "total": ranks.total({"b": 0.5, "a": float(ranks.rank)}),
+        "gathered": ranks.all_gather([ranks.rank] * ranks.rank),
+        "total": ranks.all_reduce({"b": 0.5, "a": float(ranks.rank)}),
     }
 
 
@@ -43,7 +43,7 @@ def raised(ranks: Ranks, sendable: bool) -> str:
         raise SleuthError("no such file") if sendable else UnsendableError()
 
     with pytest.raises((SleuthError, UnsendableError)) as error:
-        ranks.agreed(fail)
+        ranks.broadcast(fail)
     return str(error.value)
 
 
@@ -71,7 +71,7 @@ def test_what_the_first_raises_all_raise() -> None:
 def notes_of(ranks: Ranks) -> list[str]:
     """What is noted at an error of the first rank."""
     try:
-        ranks.agreed(wrong)
+        ranks.broadcast(wrong)
     except SleuthError as error:
         return getattr(error, "__notes__", [])
     return ["nothing was raised"]

@@ -20,7 +20,7 @@ from verb import sleuth
 
 from benchmarks.ranks_killed import ranks_of
 from sleuth.distributed import ray_ranks
-from sleuth.distributed.ray_ranks import RanksEndedError, RayPlace
+from sleuth.distributed.ray_ranks import RanksEndedError, RayCluster
 from sleuth.distributed.ray_worker import Printed, Wrong, endings, heard
 from sleuth.recipe import load_recipe
 from sleuth.runs.lock import RunLock
@@ -120,11 +120,11 @@ def test_where_nobody_answers_a_line_says_so() -> None:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[RayPlace]:
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[RayCluster]:
     """What Ray is asked for; the work is done by one process, here."""
-    places: list[RayPlace] = []
+    places: list[RayCluster] = []
 
-    def run_here(work: Callable[[], None], place: RayPlace) -> None:
+    def run_here(work: Callable[[], None], place: RayCluster) -> None:
         places.append(place)
         work()
 
@@ -134,7 +134,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[RayPlace]:
 
 
 def test_ray_is_asked_for_what_the_command_and_the_recipe_say(
-    recipes: dict[str, Path], tmp_path: Path, asked: list[RayPlace]
+    recipes: dict[str, Path], tmp_path: Path, asked: list[RayCluster]
 ) -> None:
     for device, restarts in (("auto", ()), ("cpu", ("--restarts", "0"))):
         arguments = ("--set", f"device={device}", "--run", tmp_path / device, "--ray", "head:6379", "--ranks", "2")
@@ -148,7 +148,7 @@ def test_ray_is_asked_for_what_the_command_and_the_recipe_say(
 
 
 def test_a_run_is_rolled_back_once_and_not_by_each_start(
-    recipes: dict[str, Path], tmp_path: Path, asked: list[RayPlace], monkeypatch: pytest.MonkeyPatch
+    recipes: dict[str, Path], tmp_path: Path, asked: list[RayCluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     train = ("train", recipes["grpo"], "--run", tmp_path, "--set", "stage.0.stop_after=2")
     assert sleuth(*train).exit_code == 0
@@ -161,9 +161,9 @@ def test_a_run_is_rolled_back_once_and_not_by_each_start(
 
 
 def test_ranks_that_ended_for_good_are_a_line_and_a_failed_run(
-    recipes: dict[str, Path], tmp_path: Path, asked: list[RayPlace], monkeypatch: pytest.MonkeyPatch
+    recipes: dict[str, Path], tmp_path: Path, asked: list[RayCluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def end(work: Callable[[], None], place: RayPlace) -> None:
+    def end(work: Callable[[], None], place: RayCluster) -> None:
         raise RanksEndedError("the ranks ended")
 
     monkeypatch.setattr(ray_ranks, "run_on_ray", end)

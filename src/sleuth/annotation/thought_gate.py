@@ -10,7 +10,7 @@ from typing import Any
 
 from sleuth.evaluation.thought_arms import GENERIC
 from sleuth.evaluation.thought_figures import Scorer, places_of, suffix_nlls
-from sleuth.factories import Place
+from sleuth.factories import ThoughtPosition
 from sleuth.metrics.intervals import Measured, paired_bootstrap
 from sleuth.types import Document
 
@@ -52,7 +52,7 @@ def thought_gates(
     looked_at = {source: of_source[source][:MOST] for source in sorted(of_source)}
     total, done, gates = sum(map(len, looked_at.values())), 0, []
     for source, chosen in looked_at.items():
-        places: list[Place] = []
+        places: list[ThoughtPosition] = []
         nlls: dict[str, list[float]] = {}
         for document in chosen:
             own = places_of(scorer, document, SUFFIX_TOKENS)
@@ -65,14 +65,14 @@ def thought_gates(
     return gates
 
 
-def _conditions(places: Sequence[Place]) -> dict[str, list[str | None]]:
+def _conditions(places: Sequence[ThoughtPosition]) -> dict[str, list[str | None]]:
     generic: Mapping[str, list[str | None]] = {
         f"generic_{number}": [sentence for _ in places] for number, sentence in enumerate(GENERIC)
     }
     return {"true": [place.thought for place in places], "blank": ["" for _ in places], **generic}
 
 
-def _gate(source: str, places: Sequence[Place], nlls: Mapping[str, Sequence[float]]) -> SourceGate:
+def _gate(source: str, places: Sequence[ThoughtPosition], nlls: Mapping[str, Sequence[float]]) -> SourceGate:
     clusters = [place.document for place in places]
     true = nlls.get("true", [])
     generic = [fmean(values) for values in zip(*(nlls[name] for name in nlls if "generic" in name), strict=True)]

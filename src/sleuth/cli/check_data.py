@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 def is_data(what: Path) -> bool:
     """Whether this is a file of questions, or a folder of test sets; both may lie on the hub."""
-    from sleuth.data.hub import HubPlace
+    from sleuth.data.hub import HubLocation
     from sleuth.data.rows import ENDINGS
     from sleuth.data.suites import sets_in
 
-    return HubPlace.read(what) is not None or what.name.endswith(ENDINGS) or (what.is_dir() and bool(sets_in(what)))
+    return HubLocation.read(what) is not None or what.name.endswith(ENDINGS) or (what.is_dir() and bool(sets_in(what)))
 
 
 def check_data(what: Path, against: Path | None, as_json: bool) -> None:

@@ -98,10 +98,10 @@ def _corpus_here(corpus: Path, folder: Path) -> Path:
     """The corpus as a file of this machine. That of the hub is kept beside the index: an index that was killed is gone
     on with from there, and one that is adopted reads its passages there."""
     from sleuth.cli.watching import watched
-    from sleuth.data.hub import HubPlace, downloaded
+    from sleuth.data.hub import HubLocation, downloaded
     from sleuth.data.rows import ENDINGS
 
-    place = HubPlace.read(corpus)
+    place = HubLocation.read(corpus)
     if place is None:
         return corpus
     if place.path and not place.path.endswith(ENDINGS):

@@ -84,7 +84,7 @@ def _train(recipe: Recipe, seed: int, ranks: Ranks, places: Sequence[Path]) -> N
     seeded = recipe.model_copy(update={"seed": seed})
     with open_on(ranks, places[0], seeded) as folder:
         folder.say(f"arm {recipe.name}, seed {seed}")
-        ranks.agreed(lambda: reuse_checkpoints(folder, places[1:]))
+        ranks.broadcast(lambda: reuse_checkpoints(folder, places[1:]))
         run_recipe(seeded, folder, ranks)
 
 

@@ -67,7 +67,7 @@ def train(
         open_on(ranks, place, resolved, accepted_reward=accepted_reward, changed=back) as folder,
     ):
         if back:
-            ranks.agreed(lambda: folder.say(stage_to_roll_back(resolved, folder).roll_back()))
+            ranks.broadcast(lambda: folder.say(stage_to_roll_back(resolved, folder).roll_back()))
         last = run_recipe(resolved, folder, ranks)
         if repository and ranks.first:
             push(last, repository)

@@ -35,7 +35,7 @@ def train_on_ray(
     All that can be known to be wrong is told before Ray is asked for anything. What ended the ranks later is a line,
     and exit status 1.
     """
-    from sleuth.distributed.ray_ranks import RanksEndedError, RayPlace, require_ray, run_on_ray
+    from sleuth.distributed.ray_ranks import RanksEndedError, RayCluster, require_ray, run_on_ray
     from sleuth.pipeline import require_inputs, require_ranks, stage_to_roll_back
     from sleuth.ranks import Ranks
     from sleuth.runs.run_folder import LAUNCHER, RunFolder
@@ -53,7 +53,7 @@ def train_on_ray(
     if back:  # once, and not again where ranks are started again
         with RunFolder.open(run, recipe, accepted_reward=accepted_reward, changed=True) as folder:
             folder.say(stage_to_roll_back(recipe, folder).roll_back())
-    place = RayPlace(
+    place = RayCluster(
         address=address,
         ranks=world,
         restarts=RESTARTS if restarts is None else restarts,

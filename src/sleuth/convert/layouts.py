@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from sleuth.convert.inert import DTensor, Replicate, Shard, ShardedTensor, fields_of
-from sleuth.convert.pieces import Piece, Whole
+from sleuth.convert.tensor_parts import TensorPart, Whole
 from sleuth.types import SleuthError
 
 
@@ -40,7 +40,7 @@ def _assembled(entries: Sequence[Any], shape: tuple[int, ...]) -> Whole:
     return Whole(shape=stated, dtype=dtype, pieces=tuple(distinct.values()))
 
 
-def _pieces(entries: Sequence[Any], shape: tuple[int, ...]) -> tuple[tuple[int, ...], list[Piece]]:
+def _pieces(entries: Sequence[Any], shape: tuple[int, ...]) -> tuple[tuple[int, ...], list[TensorPart]]:
     """The shape that the ranks state, and every rank's piece."""
     kinds = {type(entry) for entry in entries}
     if len(kinds) == 1 and kinds <= {DTensor, ShardedTensor}:
@@ -51,26 +51,26 @@ def _pieces(entries: Sequence[Any], shape: tuple[int, ...]) -> tuple[tuple[int, 
         raise TypeError("values of several kinds")
     tensors = [entry.detach() for entry in entries]
     if len(tensors) == 1 or all(tuple(tensor.shape) == shape for tensor in tensors):
-        return tuple(tensors[0].shape), [Piece(offset=(0,) * tensors[0].ndim, tensor=tensors[0])]
+        return tuple(tensors[0].shape), [TensorPart(offset=(0,) * tensors[0].ndim, tensor=tensors[0])]
     return _row_shards(tensors)
 
 
-def _row_shards(tensors: Sequence[torch.Tensor]) -> tuple[tuple[int, ...], list[Piece]]:
+def _row_shards(tensors: Sequence[torch.Tensor]) -> tuple[tuple[int, ...], list[TensorPart]]:
     [row] = {tuple(tensor.shape[1:]) for tensor in tensors}
     pieces, top = [], 0
     for tensor in tensors:
-        pieces.append(Piece(offset=(top, *[0] * len(row)), tensor=tensor))
+        pieces.append(TensorPart(offset=(top, *[0] * len(row)), tensor=tensor))
         top += tensor.shape[0]
     return (top, *row), pieces
 
 
-def _sharded_pieces(entry: ShardedTensor) -> Iterator[Piece]:
+def _sharded_pieces(entry: ShardedTensor) -> Iterator[TensorPart]:
     for shard in entry.state[0]:
         fields = shard.fields
-        yield Piece(offset=tuple(fields["metadata"].fields["shard_offsets"]), tensor=fields["tensor"].detach())
+        yield TensorPart(offset=tuple(fields["metadata"].fields["shard_offsets"]), tensor=fields["tensor"].detach())
 
 
-def _mesh_pieces(entry: DTensor) -> Iterator[Piece]:
+def _mesh_pieces(entry: DTensor) -> Iterator[TensorPart]:
     fields = fields_of(entry.state)
     spec = fields["_spec"].fields
     mesh = spec["mesh"].fields
@@ -90,7 +90,7 @@ def _mesh_pieces(entry: DTensor) -> Iterator[Piece]:
     local = fields["_local_tensor"].detach()
     if list(local.shape) != size:
         raise ValueError(f"{tuple(local.shape)} where its placement gives {tuple(size)}")
-    yield Piece(offset=tuple(offset), tensor=local)
+    yield TensorPart(offset=tuple(offset), tensor=local)
 
 
 def _mesh_shape(mesh: dict[str, Any]) -> tuple[int, ...]:

@@ -12,8 +12,8 @@ import torch
 from sleuth.convert.blueprint import Blueprint, read_blueprint
 from sleuth.convert.companions import config_folder, copy_companions, dtype_name
 from sleuth.convert.layouts import whole_of
-from sleuth.convert.pieces import Whole
 from sleuth.convert.shards import Shards, open_shards
+from sleuth.convert.tensor_parts import Whole
 from sleuth.convert.weight_files import DTYPE_NAMES, stored_bytes, stored_dtype, write_weights
 from sleuth.runs.atomic import replacing_folder
 from sleuth.runs.disk import SLACK, require_free, telling_full_disks

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from sleuth.convert.pieces import Whole
+from sleuth.convert.tensor_parts import Whole
 from sleuth.types import SleuthError
 
 ROWS_BYTES = 2**24

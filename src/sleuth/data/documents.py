@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from sleuth.data.augmented import taken_apart
-from sleuth.data.hub import HubPlace, files_below, local_file
+from sleuth.data.hub import HubLocation, files_below, local_file
 from sleuth.data.rows import ENDINGS, Row, checked_text, rows_and_faults, text_of, texts_of
 from sleuth.recipe.text import Part
 from sleuth.types import Document, SleuthError, Thought
@@ -77,7 +77,7 @@ def files_in(path: Path) -> list[Path]:
     """The files of a folder, here or on the hub, that can be read; or the file itself."""
     if path.name.endswith(TEXT_ENDINGS):
         return [path]
-    place = HubPlace.read(path)
+    place = HubLocation.read(path)
     if place is not None:
         found = [path / file for file in sorted(files_below(place)) if file.endswith(TEXT_ENDINGS)]
     elif path.is_dir():

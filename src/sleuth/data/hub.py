@@ -25,7 +25,7 @@ def _to_stderr(line: str) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HubPlace:
+class HubLocation:
     """`hf://RUC-NLPIR/FlashRAG_datasets@main/nq/test.jsonl`: a data set, a revision of it, and a path in it."""
 
     repository: str
@@ -50,7 +50,7 @@ class HubPlace:
 def local_file(path: Path, say: Say = _to_stderr) -> Path:
     """`path` itself or, of a file on the hub, its copy in the hub's cache. What has to be downloaded for that is said
     first, with its size."""
-    place = HubPlace.read(path)
+    place = HubLocation.read(path)
     if place is None:
         return path
     if not place.path:
@@ -66,7 +66,7 @@ def local_file(path: Path, say: Say = _to_stderr) -> Path:
         return Path(hf_hub_download(place.repository, place.path, repo_type="dataset", revision=found.commit_hash))
 
 
-def downloaded(place: HubPlace, folder: Path, watch: Watch, say: Say = _to_stderr) -> Path:
+def downloaded(place: HubLocation, folder: Path, watch: Watch, say: Say = _to_stderr) -> Path:
     """A large file of the hub in `folder`, where an earlier call may have left a part of it. Its size is said first."""
     if not place.path:
         raise SleuthError(f"{place}: names no file; should be hf://OWNER/NAME/FILE")
@@ -75,7 +75,7 @@ def downloaded(place: HubPlace, folder: Path, watch: Watch, say: Say = _to_stder
     return download(file, folder, watch)
 
 
-def _remote_file(place: HubPlace) -> RemoteFile:
+def _remote_file(place: HubLocation) -> RemoteFile:
     """The file as the hub has it now: of the very commit that its size was told of."""
     with _hub_errors(place):
         from huggingface_hub import get_hf_file_metadata, hf_hub_url
@@ -96,7 +96,7 @@ def _remote_file(place: HubPlace) -> RemoteFile:
         )
 
 
-def files_below(place: HubPlace) -> list[str]:
+def files_below(place: HubLocation) -> list[str]:
     """The paths of a data set's files below `place`, relative to it."""
     with _hub_errors(place):
         from huggingface_hub import HfApi
@@ -107,7 +107,7 @@ def files_below(place: HubPlace) -> list[str]:
 
 
 @contextmanager
-def _hub_errors(place: HubPlace) -> Iterator[None]:
+def _hub_errors(place: HubLocation) -> Iterator[None]:
     """What the hub or the way to it refuses, as one line."""
     try:
         yield

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sleuth.data.hub import HubPlace, files_below
+from sleuth.data.hub import HubLocation, files_below
 from sleuth.data.questions import load_questions, questions_hash, select_tasks
 from sleuth.data.rows import ENDINGS
 from sleuth.recipe.data import EvalQuestionsRecipe
@@ -93,7 +93,7 @@ def eval_tasks(data: EvalQuestionsRecipe) -> list[Task]:
 
 def sets_in(folder: Path) -> dict[str, str]:
     """The sets of a folder, by name, each with the file of the split to ask: `{"nq": "nq/test.jsonl"}`."""
-    place = HubPlace.read(folder)
+    place = HubLocation.read(folder)
     if folder.name.endswith(ENDINGS):
         files = []
     elif place is not None:

@@ -42,7 +42,7 @@ class Processes(Ranks):
 
     talk: Any = None  # a gloo group of all ranks
 
-    def agreed(self, work: Callable[[], Item]) -> Item:
+    def broadcast(self, work: Callable[[], Item]) -> Item:
         """`work`, done by the first rank alone: what it returned, or raised, on every rank."""
         told: list[Any] = [None, None]
         raised: BaseException | None = None
@@ -59,13 +59,13 @@ class Processes(Ranks):
             raise told[1]
         return told[0]
 
-    def gathered(self, mine: Sequence[Item]) -> list[Item]:
+    def all_gather(self, mine: Sequence[Item]) -> list[Item]:
         """The items of all ranks, in the order of the ranks, on every rank."""
         of_ranks: list[Any] = [None] * self.world
         dist.all_gather_object(of_ranks, list(mine), group=self.talk)
         return [item for of_rank in of_ranks for item in of_rank]
 
-    def total(self, mine: Mapping[str, float]) -> dict[str, float]:
+    def all_reduce(self, mine: Mapping[str, float]) -> dict[str, float]:
         """The sums over the ranks, by name, added in fp64; every rank has the same names."""
         names = sorted(mine)
         sums = torch.tensor([float(mine[name]) for name in names], dtype=torch.float64)

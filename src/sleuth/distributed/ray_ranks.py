@@ -51,7 +51,7 @@ class RanksEndedError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RayPlace:
+class RayCluster:
     """Where ranks run: `local`, `auto` (the cluster of this machine) or HOST:PORT; how many; how often they may be
     started again; whether each needs a GPU (None: where the cluster has any); a folder that all machines see, for what
     Ray Train notes, which is removed behind the run."""
@@ -63,7 +63,7 @@ class RayPlace:
     notes: Path
 
 
-def run_on_ray(work: Callable[[], None], place: RayPlace) -> None:
+def run_on_ray(work: Callable[[], None], place: RayCluster) -> None:
     """Do `work` on every rank, until it is done on all. It is a function of a module that the machines have, or a
     `partial` of one.
 
@@ -103,7 +103,7 @@ def require_ray(address: str) -> Any:
     return ray
 
 
-def _connect(ray: Any, place: RayPlace) -> None:
+def _connect(ray: Any, place: RayCluster) -> None:
     cores = max(place.ranks, os.cpu_count() or 1)  # each rank asks for one, and a small machine has fewer
     own = {"num_cpus": cores, "include_dashboard": False, "object_store_memory": STORE_BYTES}
     try:
@@ -128,7 +128,7 @@ def _require_reached(address: str) -> None:
         raise SleuthError(f"--ray {address}: nobody answers there ({error.strerror or error})") from None
 
 
-def _trainer(ray: Any, work: Callable[[], None], place: RayPlace, messages: Any) -> Any:
+def _trainer(ray: Any, work: Callable[[], None], place: RayCluster, messages: Any) -> Any:
     from ray.train import FailureConfig, RunConfig, ScalingConfig, UserCallback
     from ray.train.torch import TorchConfig, TorchTrainer
 
@@ -157,7 +157,7 @@ def _trainer(ray: Any, work: Callable[[], None], place: RayPlace, messages: Any)
     )
 
 
-def _gpus(ray: Any, place: RayPlace) -> bool:
+def _gpus(ray: Any, place: RayCluster) -> bool:
     """Whether each rank asks for a GPU. Says it where there are too few of what is asked for: Ray waits for more."""
     there = ray.cluster_resources()
     gpus = there.get("GPU", 0) > 0 if place.gpus is None else place.gpus

@@ -125,7 +125,7 @@ class Shards(MasterWeights):
             for name, weight in self.tensors.items()
         )
         self.restore()
-        return self.ranks.total({"changed": changed})["changed"] / sum(map(torch.numel, self.tensors.values()))
+        return self.ranks.all_reduce({"changed": changed})["changed"] / sum(map(torch.numel, self.tensors.values()))
 
     @property
     def state_bytes(self) -> int:

@@ -12,7 +12,7 @@ from statistics import fmean
 
 from transformers import PreTrainedModel
 
-from sleuth.factories import Place, context_of, interleaved, places_in, thought_tokens
+from sleuth.factories import ThoughtPosition, context_of, interleaved, places_in, thought_tokens
 from sleuth.learn.batch import Row
 from sleuth.learn.row_logprobs import row_logprobs
 from sleuth.metrics.intervals import Measured, bootstrap_mean, paired_bootstrap
@@ -58,7 +58,7 @@ def thought_figures(
     return figures
 
 
-def conditions_of(places: Sequence[Place]) -> dict[str, list[str | None]]:
+def conditions_of(places: Sequence[ThoughtPosition]) -> dict[str, list[str | None]]:
     """What stands at each place, by condition. A corrupted thought is the next one of another document of its kind;
     where there is none, of another document."""
     return {
@@ -70,7 +70,7 @@ def conditions_of(places: Sequence[Place]) -> dict[str, list[str | None]]:
 
 
 def suffix_nlls(
-    scorer: Scorer, places: Sequence[Place], conditions: Mapping[str, Sequence[str | None]]
+    scorer: Scorer, places: Sequence[ThoughtPosition], conditions: Mapping[str, Sequence[str | None]]
 ) -> dict[str, list[float]]:
     """By condition and place, the mean negative log-probability of a token behind it. What conditions share before the
     thought is computed once."""
@@ -116,24 +116,24 @@ def _written(scorer: Scorer, documents: Sequence[Document], row_tokens: int) -> 
     return found
 
 
-def places_of(scorer: Scorer, document: Document, suffix_tokens: int) -> list[Place]:
+def places_of(scorer: Scorer, document: Document, suffix_tokens: int) -> list[ThoughtPosition]:
     """The places of a document as far as the model can read it."""
     context = context_of(scorer.model)
     return list(places_in(document, scorer.renderer, suffix_tokens=suffix_tokens, context=context))
 
 
-def _another(places: Sequence[Place], at: int) -> str | None:
+def _another(places: Sequence[ThoughtPosition], at: int) -> str | None:
     own = places[at]
     others = [*places[at + 1 :], *places[:at]]
     foreign = [place for place in others if place.document != own.document and place.thought != own.thought]
     return next((place.thought for place in (*_alike(own, foreign), *foreign)), "")
 
 
-def _alike(own: Place, others: Iterable[Place]) -> list[Place]:
+def _alike(own: ThoughtPosition, others: Iterable[ThoughtPosition]) -> list[ThoughtPosition]:
     return [place for place in others if place.kind == own.kind]
 
 
-def _row(place: Place, thought: str | None, renderer: Renderer) -> Row:
+def _row(place: ThoughtPosition, thought: str | None, renderer: Renderer) -> Row:
     """The place with a thought in it, of which the tokens behind are read."""
     between = () if thought is None else thought_tokens(thought, renderer)
     read = (False,) * (len(place.before) + len(between)) + (True,) * len(place.behind)

@@ -45,7 +45,7 @@ from sleuth.factories.text import Excerpts, chunks_of, excerpts_of
 from sleuth.factories.thinking import Spot, ThoughtSetting, played_tasks, spots_of, thought_setting
 from sleuth.factories.thoughts import (
     THINK,
-    Place,
+    ThoughtPosition,
     has_tags,
     interleaved,
     places_in,
@@ -63,11 +63,11 @@ __all__ = [
     "JudgePool",
     "OpenJudge",
     "Outline",
-    "Place",
     "RefineSetting",
     "SearchSetting",
     "Setting",
     "Spot",
+    "ThoughtPosition",
     "ThoughtSetting",
     "TrainingEngine",
     "adapters_of",

@@ -15,10 +15,10 @@ from sleuth.types import Document, Piece, SleuthError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class ThoughtPosition:
     """Where a thought stands in a document: the tokens `before` it and those `behind`, without any other thought.
 
-    `Place(document="d4", source="wiki", kind="", before=(5, 9), thought=" so it rains", behind=(7,))`.
+    `ThoughtPosition(document="d4", source="wiki", kind="", before=(5, 9), thought=" so it rains", behind=(7,))`.
     """
 
     document: str
@@ -65,7 +65,7 @@ def interleaved(document: Document, renderer: Renderer, most: int) -> list[Piece
     return pieces
 
 
-def places_in(document: Document, renderer: Renderer, *, suffix_tokens: int, context: int) -> Iterator[Place]:
+def places_in(document: Document, renderer: Renderer, *, suffix_tokens: int, context: int) -> Iterator[ThoughtPosition]:
     """Every place of the document that has text on both sides, in order; of what is before it, as much as the context
     of a model leaves room for."""
     for thought in document.thoughts:
@@ -73,7 +73,7 @@ def places_in(document: Document, renderer: Renderer, *, suffix_tokens: int, con
         room = context - len(behind) - len(thought_tokens(thought.text, renderer))
         before = plain_tokens(renderer, document.text[: thought.at])[-max(room, 1) :]
         if before and behind and room > 0:
-            yield Place(
+            yield ThoughtPosition(
                 document=document.id,
                 source=document.source,
                 kind=document.kind,

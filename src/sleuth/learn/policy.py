@@ -265,7 +265,7 @@ class Policy:
         sums = Counter[str]()
         for part in packs:
             sums.update(self._backward(part.to(self.model.device), objective, temperature, budget))
-        total = self.masters.ranks.total(sums)
+        total = self.masters.ranks.all_reduce(sums)
         self._require_finite("loss", total["loss"])
         return total
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sleuth.data.documents import PARTS, PLAIN, TEXT_ENDINGS, documents_and_faults, is_text, part_of, text_digest
-from sleuth.data.hub import HubPlace, local_file
+from sleuth.data.hub import HubLocation, local_file
 from sleuth.data.rows import ENDINGS, rows_and_faults
 from sleuth.data.suites import sets_in
 from sleuth.metrics.data_check import Findings, findings
@@ -54,7 +54,7 @@ def holds_text(what: Path) -> bool:
     if what.name.endswith(ENDINGS):
         rows = (row for _, row in rows_and_faults(local_file(what)) if not isinstance(row, SleuthError))
         return is_text(next(rows, {}))
-    if HubPlace.read(what) is not None:
+    if HubLocation.read(what) is not None:
         return not sets_in(what)
     if not what.is_dir() or sets_in(what) or any((what / name).exists() for name in NO_TEXTS):
         return False

@@ -20,7 +20,9 @@ def open_on(
 ) -> RunFolder:
     """As `RunFolder.open`, by the first rank; the others join it when it is open."""
     opened: list[RunFolder] = []
-    ranks.agreed(lambda: opened.append(RunFolder.open(path, recipe, accepted_reward=accepted_reward, changed=changed)))
+    ranks.broadcast(
+        lambda: opened.append(RunFolder.open(path, recipe, accepted_reward=accepted_reward, changed=changed))
+    )
     return opened[0] if opened else JoinedFolder(path, recipe, accepted_reward=accepted_reward)
 
 

@@ -25,7 +25,7 @@ async def play_together(
         return await rollout.groups(tasks, make_env, samples=samples, first_prompt=first_prompt, reward=reward)
     mine = ranks.share(len(tasks))
     groups = await rollout.groups(tasks[mine], make_env, samples=samples, first_prompt=first_prompt + mine.start)
-    return await score_together(ranks.gathered(groups), reward, ranks)
+    return await score_together(ranks.all_gather(groups), reward, ranks)
 
 
 async def score_together(groups: Sequence[Group], reward: Reward | None, ranks: Ranks) -> list[Group]:
@@ -36,7 +36,7 @@ async def score_together(groups: Sequence[Group], reward: Reward | None, ranks: 
             found = await scored(groups, reward)
         except Exception as error:  # it is raised below, on every rank: none may wait for scores that never come
             found = error
-    return ranks.agreed(lambda: _given(found))
+    return ranks.broadcast(lambda: _given(found))
 
 
 def _given(found: list[Group] | Exception) -> list[Group]:

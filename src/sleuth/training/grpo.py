@@ -113,8 +113,8 @@ class GRPOTrainer:
         self.played: list[Group] = []  # in the last step, and where they are kept
         self.rollouts = run.folder.rollouts
         questions = questions_hash(self.order.items)
-        self.judges = self.ranks.agreed(lambda: require_accurate(judges_in(stage.reward), judge_pool, run.folder))
-        self.reward_spec = self.ranks.agreed(lambda: reward_spec_of(stage.reward, judge_pool.identity))
+        self.judges = self.ranks.broadcast(lambda: require_accurate(judges_in(stage.reward), judge_pool, run.folder))
+        self.reward_spec = self.ranks.broadcast(lambda: reward_spec_of(stage.reward, judge_pool.identity))
         self.protocol = self._protocol(questions)
         if saved:
             run.require_same_reward(saved, self.reward_spec)
@@ -137,7 +137,7 @@ class GRPOTrainer:
         lines = [f"another protocol: {sentence}" for sentence in changed]
         lines += scorer_warnings(self.stage.reward, self.setting)
         if self._is_attacked:
-            lines.append(self.ranks.agreed(lambda: self._attack(self.order.items).line()))
+            lines.append(self.ranks.broadcast(lambda: self._attack(self.order.items).line()))
         if not self.stage.probe_prompts:
             return lines
         tasks = self.order.peek(self.stage.probe_prompts)
@@ -196,7 +196,7 @@ class GRPOTrainer:
         """What known tricks would have been paid on the questions of this step, where it is their turn."""
         if not self._is_attacked or step % self.stage.red_team_every:
             return {}
-        return self.ranks.agreed(lambda: self._attack([group.task for group in self.played]).figures())
+        return self.ranks.broadcast(lambda: self._attack([group.task for group in self.played]).figures())
 
     def _attack(self, tasks: Sequence[Task]) -> Attack:
         assert self.reward is not None

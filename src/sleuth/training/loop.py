@@ -59,14 +59,14 @@ def train(stage: TrainingRecipe, run: StageContext, trainer: Trainer, saved: Sav
     """
     begin, end = saved.steps if saved else 0, stage.last_step
     folder, ranks = run.folder, run.ranks
-    rows = ranks.agreed(lambda: _rows_until(run, begin))
+    rows = ranks.broadcast(lambda: _rows_until(run, begin))
     checkpoint, owed = saved.checkpoint if saved else None, False
     with ProgressBar(stage.name, end, begin, silent=not ranks.first) as bar, folder.saying(bar.say):
-        ranks.agreed(lambda: _preflight(stage, run, trainer))
+        ranks.broadcast(lambda: _preflight(stage, run, trainer))
         for line in trainer.opening() if begin == 0 else ():
             folder.say(line)
         for step in range(begin + 1, end + 1):
-            figures = _agreed_figures(trainer.step(step), run)
+            figures = _broadcast_figures(trainer.step(step), run)
             raised = {
                 name: sentence
                 for name, sentence in diagnose([*rows, figures]).items()
@@ -90,7 +90,7 @@ def train(stage: TrainingRecipe, run: StageContext, trainer: Trainer, saved: Sav
                 raise SleuthError(_paused(run, step, actions, checkpoint))
     if checkpoint is None or owed:
         raise SleuthError(folder.full_disk())
-    ranks.agreed(folder.require_written)
+    ranks.broadcast(folder.require_written)
     return checkpoint
 
 
@@ -106,9 +106,9 @@ def _rows_until(run: StageContext, begin: int) -> list[Figures]:
     return [row for row in run.folder.metrics.rows() if row["stage"] == run.stage.name]
 
 
-def _agreed_figures(mine: Figures, run: StageContext) -> Figures:
+def _broadcast_figures(mine: Figures, run: StageContext) -> Figures:
     """Those of the first rank, which asked the judges and whose time is told: all ranks watch the same row."""
-    return run.ranks.agreed(lambda: mine)
+    return run.ranks.broadcast(lambda: mine)
 
 
 def _preflight(stage: TrainingRecipe, run: StageContext, trainer: Trainer) -> None:
@@ -127,7 +127,7 @@ def _preflight(stage: TrainingRecipe, run: StageContext, trainer: Trainer) -> No
 def _saved(trainer: Trainer, run: StageContext, step: int, last: Path | None) -> Path | None:
     """The checkpoint of this step; None, and a line, where the disk has no room for it or for what came before it."""
     try:
-        if run.ranks.agreed(run.folder.backlog.flush):
+        if run.ranks.broadcast(run.folder.backlog.flush):
             return trainer.save(step)
     except OSError as error:
         if not is_full(error):

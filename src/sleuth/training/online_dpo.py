@@ -73,7 +73,7 @@ class DPOTrainer:
             preference_reward_of(stage.reward, judge_pool) if self.ranks.first else None
         )  # who alone asks judges
         self.reward_spec = preference_spec_of(stage.reward)
-        self.judges = self.ranks.agreed(
+        self.judges = self.ranks.broadcast(
             lambda: require_accurate(preference_judges_in(stage.reward), judge_pool, run.folder)
         )
         window = stage.data.prefix_tokens + stage.data.suffix_tokens
@@ -163,7 +163,7 @@ class DPOTrainer:
         own = await continuations(
             tasks[mine], self.engine, sampling, samples=stage.samples_per_prompt, first_prompt=first + mine.start
         )
-        pools = self.ranks.gathered(pools_of(tasks[mine], own, self.rewrites))
+        pools = self.ranks.all_gather(pools_of(tasks[mine], own, self.rewrites))
         groups = await score_together(pools, self.reward, self.ranks)
         return groups, [choose(group, key) for group in groups]
 

@@ -65,7 +65,7 @@ class TextTrainer(SFTTrainer):
         figures = self.learn(text_batch(pieces, self.renderer, self.stage.source_weight), started)
         if saves_at(self.stage, step) and isinstance(self.stage.data, WorldTextRecipe):
             data, budget = self.stage.data, self.stage.tokens_per_micro_batch
-            found = self.run.ranks.agreed(lambda: held_out(self.model, self.renderer, data, budget))
+            found = self.run.ranks.broadcast(lambda: held_out(self.model, self.renderer, data, budget))
             figures |= {f"{HELD_OUT}{kind}": share for kind, share in found.items()}
         if saves_at(self.stage, step) and self.thoughts is not None:
             measured = self._measured("after")
@@ -76,7 +76,7 @@ class TextTrainer(SFTTrainer):
         """By the first rank, which writes it down."""
         thoughts = self.thoughts
         assert thoughts is not None
-        return self.run.ranks.agreed(lambda: thoughts.measure(self.model, self.renderer, self.budget, when))
+        return self.run.ranks.broadcast(lambda: thoughts.measure(self.model, self.renderer, self.budget, when))
 
     def remarks(self, step: int, figures: dict[str, Any]) -> list[str]:
         """What is held of rows that are never trained."""

@@ -43,7 +43,7 @@ def run_warm_start(stage: WarmStartRecipe, run: StageContext) -> Path:
 def _beginner(stage: WarmStartRecipe, run: StageContext, saved: Saved | None) -> WarmStartTrainer | None:
     """None where the policy searches by itself."""
     lesson = Lesson(stage, run)
-    rows, lesson.said = run.ranks.agreed(lambda: (lesson.rows(), lesson.said))  # the first rank plays them
+    rows, lesson.said = run.ranks.broadcast(lambda: (lesson.rows(), lesson.said))  # the first rank plays them
     return WarmStartTrainer(lesson, rows, saved) if rows else None
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from sleuth.engines.local.cache import FIRST_CAPACITY, SlotCache
-from sleuth.engines.local.slots import Place
+from sleuth.engines.local.slots import SlotPlacement
 
 STATM = Path("/proc/self/statm")
 
@@ -58,15 +58,15 @@ def test_room_takes_no_memory_before_it_is_written():
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
 def test_slots_are_given_what_they_reuse_one_after_another(kind):
     cache = SlotCache(slots=4, context=100)
-    cache.copy([Place(slot=1, source=0, reused=0)])  # nothing was written yet, in any layer
+    cache.copy([SlotPlacement(slot=1, source=0, reused=0)])  # nothing was written yet, in any layer
     put(cache, [0, 0, 0, 3], [0, 1, 2, 0], fill=lambda *shape: torch.randn(shape, dtype=kind))
     before = [tensor.clone() for tensor in cache.layers[0]]
     cache.copy(
         [
-            Place(slot=1, source=0, reused=3),
-            Place(slot=2, source=1, reused=2),  # of what has just come
-            Place(slot=3, source=3, reused=1),  # stays
-            Place(slot=0, source=3, reused=1),  # written over, once it has been given on
+            SlotPlacement(slot=1, source=0, reused=3),
+            SlotPlacement(slot=2, source=1, reused=2),  # of what has just come
+            SlotPlacement(slot=3, source=3, reused=1),  # stays
+            SlotPlacement(slot=0, source=3, reused=1),  # written over, once it has been given on
         ]
     )
     for tensor, old in zip(cache.layers[0], before, strict=True):

@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from sleuth.engines.local.slots import Place, Run, SlotTable
+from sleuth.engines.local.slots import Run, SlotPlacement, SlotTable
 
 
 def fill(table: SlotTable, slot: int, tokens: list[int]) -> None:
     """A request that has read `tokens` in `slot`, and ended."""
-    table.occupy(Place(slot=slot, source=slot, reused=0), tokens)
+    table.occupy(SlotPlacement(slot=slot, source=slot, reused=0), tokens)
     table.read[slot] = len(tokens)
     table.release(slot)
 
@@ -20,7 +20,7 @@ def table_with(*sequences: list[int], context: int = 64) -> SlotTable:
     return table
 
 
-def placed(table: SlotTable, tokens: list[int]) -> Place:
+def placed(table: SlotTable, tokens: list[int]) -> SlotPlacement:
     place = table.place(tokens)
     assert place is not None
     return place
@@ -49,7 +49,7 @@ def test_the_last_token_of_a_prompt_is_always_read():
 
 def test_a_sibling_waits_for_a_prompt_that_is_about_to_be_read():
     table, prompt = SlotTable(4, 64), list(range(20))
-    assert table.occupy(Place(slot=0, source=0, reused=0), prompt)
+    assert table.occupy(SlotPlacement(slot=0, source=0, reused=0), prompt)
     sibling = placed(table, prompt)
     assert (sibling.source, sibling.reused) == (0, 19)
     assert not table.occupy(sibling, prompt), "what it reuses is not there yet"
@@ -62,13 +62,13 @@ def test_a_sibling_waits_for_a_prompt_that_is_about_to_be_read():
 
 def test_a_few_tokens_are_not_worth_a_wait():
     table = SlotTable(4, 64)
-    table.occupy(Place(slot=0, source=0, reused=0), list(range(20)))
+    table.occupy(SlotPlacement(slot=0, source=0, reused=0), list(range(20)))
     assert placed(table, [0, 1, 2, 3, 4, 40, 41]).reused == 0
 
 
 def test_who_waits_for_a_slot_that_is_given_up_makes_do_with_what_was_read():
     table, prompt = SlotTable(4, 64), list(range(20))
-    table.occupy(Place(slot=0, source=0, reused=0), prompt)
+    table.occupy(SlotPlacement(slot=0, source=0, reused=0), prompt)
     sibling = placed(table, prompt)
     table.occupy(sibling, prompt)
     table.read[0] = 7
@@ -80,7 +80,7 @@ def test_who_waits_for_a_slot_that_is_given_up_makes_do_with_what_was_read():
 def test_who_writes_never_waits_for_who_reads():
     table = SlotTable(4, 64)
     for slot, tokens in enumerate([[1, 2, 3, 4, 5], [6], [7, 8, 9]]):
-        table.occupy(Place(slot=slot, source=slot, reused=0), tokens)
+        table.occupy(SlotPlacement(slot=slot, source=slot, reused=0), tokens)
     writing, runs = table.unread(6)
     assert writing.tolist() == [1]
     assert runs == [Run(slot=0, start=0, stop=5), Run(slot=2, start=0, stop=1)]
@@ -95,7 +95,7 @@ def test_a_token_is_appended_behind_what_is_known():
 
 def test_nothing_is_placed_where_every_slot_is_busy():
     table = SlotTable(1, 64)
-    table.occupy(Place(slot=0, source=0, reused=0), [1])
+    table.occupy(SlotPlacement(slot=0, source=0, reused=0), [1])
     assert table.place([2]) is None
 
 

@@ -58,7 +58,7 @@ OPEN = "!document.getElementById('card').hidden"
 
 def test_the_page_asks_nobody_else_and_carries_nothing_inline() -> None:
     for name, _ in ASSETS.values():
-        text = files("sleuth.serve").joinpath("assets", name).read_text(encoding="utf-8")
+        text = files("sleuth.serve.chat").joinpath("assets", name).read_text(encoding="utf-8")
         assert "http://" not in text
         assert "https://" not in text
         assert "innerHTML" not in text

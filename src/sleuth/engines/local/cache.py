@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numba import prange
 
-from sleuth.engines.local.slots import Place
+from sleuth.engines.local.slots import SlotPlacement
 from sleuth.learn.compiled import compiled, compiled_in_parallel, is_compiled_for
 
 FIRST_CAPACITY = 64
@@ -49,7 +49,7 @@ class SlotCache:
                 tensor.flatten(0, 2).index_copy_(0, places, new.flatten(0, 1))
         return self.layers[layer]
 
-    def copy(self, places: Sequence[Place]) -> None:
+    def copy(self, places: Sequence[SlotPlacement]) -> None:
         """Give each slot what it reuses of its source, one after another."""
         told = [(place.source, place.slot, place.reused) for place in places if place.source != place.slot]
         if not told:

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from sleuth.engines.local.attention import SLOT_ATTENTION, Batch
 from sleuth.engines.local.cache import SlotCache
 from sleuth.engines.local.decode_state import DecodeState
-from sleuth.engines.local.slots import Place, SlotTable
+from sleuth.engines.local.slots import SlotPlacement, SlotTable
 from sleuth.engines.local.weights import DecodeWeights
 from sleuth.engines.request import Request, StreamRequest, room_for
 from sleuth.engines.sampling import sample
@@ -184,7 +184,7 @@ class LocalEngine:
             self.tokens_prefilled += length
         self._waiting = [request for request in self._waiting if request.slot is None]
 
-    def _bring(self, places: Sequence[Place]) -> None:
+    def _bring(self, places: Sequence[SlotPlacement]) -> None:
         """What requests reuse comes to their slots."""
         self._cache.copy(places)
         reused = sum(place.reused for place in places)

@@ -21,7 +21,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class SlotPlacement:
     """Where a request goes: `slot`, whose first `reused` tokens come from slot `source`, once they are read there."""
 
     slot: int
@@ -42,11 +42,11 @@ class SlotTable:
         self.read = np.zeros(slots, dtype=np.int64)  # of these, in the cache
         self.busy = np.zeros(slots, dtype=bool)
         self._waits = np.zeros(slots, dtype=bool)  # busy, and its place is awaited
-        self._awaited: list[Place] = []
+        self._awaited: list[SlotPlacement] = []
         self._last_used = np.zeros(slots, dtype=np.int64)
         self._clock = 0
 
-    def place(self, tokens: Sequence[int]) -> Place | None:
+    def place(self, tokens: Sequence[int]) -> SlotPlacement | None:
         """A slot for a request that continues `tokens`; None if every slot is busy.
 
         What a running request is about to read is worth waiting for. A slot is reused in place if the request continues
@@ -67,9 +67,9 @@ class SlotTable:
         if awaited.max() >= reused + WORTH_WAITING:
             source = int(np.argmax(2 * awaited + ~self._waits))
             reused = int(awaited[source])
-        return Place(slot=slot, source=source, reused=reused)
+        return SlotPlacement(slot=slot, source=source, reused=reused)
 
-    def occupy(self, place: Place, tokens: Sequence[int]) -> bool:
+    def occupy(self, place: SlotPlacement, tokens: Sequence[int]) -> bool:
         """A request that continues `tokens` goes to `place`. Whether what it reuses is there; else it waits for
         that."""
         slot = place.slot
@@ -84,7 +84,7 @@ class SlotTable:
             self._awaited.append(place)
         return there
 
-    def arrived(self) -> Iterator[Place]:
+    def arrived(self) -> Iterator[SlotPlacement]:
         """The places that wait no longer, in the order in which they were taken."""
         for place in list(self._awaited):
             if self.read[place.source] >= place.reused:

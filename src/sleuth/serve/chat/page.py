@@ -30,7 +30,7 @@ HEADERS = {
 def add_page(app: FastAPI) -> None:
     """The page at `/`, with its style and scripts."""
     for path, (name, kind) in ASSETS.items():
-        content = files("sleuth.serve").joinpath("assets", name).read_bytes()
+        content = files("sleuth.serve.chat").joinpath("assets", name).read_bytes()
         app.add_route(path, _shown(content, kind), methods=["GET"], include_in_schema=False)
 
 

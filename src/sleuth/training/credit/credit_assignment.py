@@ -69,7 +69,7 @@ def assign_credit(
         read = _of_searches(gains(model, renderer, setting.dialect, told, removed="search", **reading))
     else:
         read = _of_citations(citation_gains(model, renderer, setting, mine, **reading))
-    found = ranks.gathered(read)
+    found = ranks.all_gather(read)
     credits = {id(episode): _credits(of_episode, recipe) for episode, of_episode in zip(episodes, found, strict=True)}
 
     def with_credits(episode: Episode, score: Score) -> Score:

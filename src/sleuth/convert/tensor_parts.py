@@ -10,8 +10,8 @@ import torch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
-    """A box of a larger tensor: `Piece(offset=(21, 0), tensor=rows_21_to_41)`."""
+class TensorPart:
+    """A box of a larger tensor: `TensorPart(offset=(21, 0), tensor=rows_21_to_41)`."""
 
     offset: tuple[int, ...]
     tensor: torch.Tensor
@@ -20,7 +20,7 @@ class Piece:
         """Where it starts and ends in the whole, along one dimension."""
         return self.offset[dim], self.offset[dim] + self.tensor.shape[dim]
 
-    def overlaps(self, other: Piece) -> bool:
+    def overlaps(self, other: TensorPart) -> bool:
         """Whether both hold some element."""
         spans = [(self.span(dim), other.span(dim)) for dim in range(len(self.offset))]
         return all(ours[0] < theirs[1] and theirs[0] < ours[1] for ours, theirs in spans)
@@ -32,7 +32,7 @@ class Whole:
 
     shape: tuple[int, ...]
     dtype: torch.dtype
-    pieces: tuple[Piece, ...]
+    pieces: tuple[TensorPart, ...]
 
     @property
     def count(self) -> int:

@@ -3,12 +3,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sleuth.convert.pieces import Piece, Whole
+from sleuth.convert.tensor_parts import TensorPart, Whole
 
 
 def whole(*offsets: tuple[int, int]) -> Whole:
     """4 x 4 in boxes of 2 x 2."""
-    pieces = tuple(Piece(offset=offset, tensor=torch.ones(2, 2)) for offset in offsets)
+    pieces = tuple(TensorPart(offset=offset, tensor=torch.ones(2, 2)) for offset in offsets)
     return Whole(shape=(4, 4), dtype=torch.float32, pieces=pieces)
 
 
@@ -31,7 +31,7 @@ def test_pieces_that_do_not_fill_it_are_not(offsets: tuple) -> None:
 
 
 def test_boxes_that_touch_do_not_overlap() -> None:
-    first, beside, across = (Piece(offset=offset, tensor=torch.ones(2, 2)) for offset in ((0, 0), (0, 2), (1, 1)))
+    first, beside, across = (TensorPart(offset=offset, tensor=torch.ones(2, 2)) for offset in ((0, 0), (0, 2), (1, 1)))
     assert not first.overlaps(beside)
     assert first.overlaps(across)
     assert beside.overlaps(across)
