@@ -408,7 +408,7 @@ def test_a_server_that_took_new_weights_is_asked_at_once_however_long_it_was_awa
         with away(engine._replicas[0]) as replica:
             for version in range(2, 6):
                 engine.publish(version)
-            assert replica.replica.open
+            assert replica.health.open
         engine.publish(6)
         before = pair[0].fault()
         asked(engine, sampled(words, groups=2))

@@ -1,4 +1,4 @@
-"""A line to one server: what can become of a request, told apart by whether it may be made again."""
+"""Requests to one server: what can become of a request, told apart by whether it may be made again."""
 
 from __future__ import annotations
 

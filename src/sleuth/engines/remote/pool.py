@@ -213,7 +213,7 @@ class PoolEngine:
         return figures
 
     def _connect(self) -> None:
-        """Lines of this event loop."""
+        """Clients of this event loop."""
         if self._loop is not asyncio.get_running_loop():
             self._loop = asyncio.get_running_loop()
             for replica in self._replicas:

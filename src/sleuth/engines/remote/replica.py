@@ -13,7 +13,7 @@ from sleuth.types import Sampling, SleuthError
 
 
 class EngineReplica:
-    """The lines to a server, its `semaphore`, and what is known of the process behind it.
+    """The client of a server, its `semaphore`, and what is known of the process behind it.
 
     While it writes for us and nothing has failed, it is the process that it was. `suspect`: it may be another one, with
     other weights, until it was asked. `settled`: the last weights went to it whole, and it was told to go on; else it
@@ -31,7 +31,7 @@ class EngineReplica:
         self.reloads = 0
 
     def connect(self, *, requests_at_once: int, seconds: float) -> None:
-        """Lines of this event loop: none outlives the loop that it was made in."""
+        """Clients of this event loop: none outlives the loop that it was made in."""
         self.client = HttpClient(self.url, seconds=seconds)
         self.semaphore = asyncio.Semaphore(requests_at_once)
         self.admitting = asyncio.Lock()
