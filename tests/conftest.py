@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from sleuth.retrieval.bm25 import build_index
+from sleuth.threads import prepare_waiting
 from sleuth.world.write_world import write_world
 
+prepare_waiting()  # nothing above loads torch
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 

@@ -21,7 +21,7 @@ LEVELS = (
     {"rollout", "evaluation"},
     {"envs", "rewards", "engines"},
     {"judges", "retrieval", "learn", "data", "render", "runs", "world", "distributed"},
-    {"recipe", "dialects", "prompts", "ranks"},
+    {"recipe", "dialects", "prompts", "ranks", "threads"},
     {"types"},
 )
 LIGHT = ("types", "recipe", "dialects", "prompts", "report", "retrieval", "judges", "data", "evaluation")
