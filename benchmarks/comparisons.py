@@ -52,7 +52,8 @@ CONTINUOUS = (
 class Comparison:
     """One row of the table. `job` is measured with `given` for both sides and with `ours` and `peer` for each; the peer
     takes the setting of `grid` that is best at `tuned_by`, and so does ours where it has an `own_grid`. With
-    `same_gradients`, those are compared before time is."""
+    `same_gradients`, those are compared before time is. With `busy`, another process keeps a core busy whenever either
+    side runs."""
 
     name: str
     job: str
@@ -63,11 +64,12 @@ class Comparison:
     own_grid: tuple[Setting, ...] = ()
     given: Setting = field(default_factory=dict)
     same_gradients: bool = False
+    busy: bool = False
 
 
 def all_comparisons() -> list[Comparison]:
     """Every row, in the order of the table."""
-    return [*_updates(), *_memory(), *_sampling(), _step()]
+    return [*_updates(), *_memory(), *_sampling(), _step(), *_busy()]
 
 
 def _updates() -> Iterator[Comparison]:
@@ -153,3 +155,12 @@ def _step() -> Comparison:
         grid=ROWS[:-1],
         tuned_by="step",
     )
+
+
+def _busy() -> Iterator[Comparison]:
+    """Beside a process that keeps a core busy. The peer is tuned there, with its own number of threads and with one."""
+    update = _update("search", "trl", tuple({"setting": rows} for rows in (1, 4, 8)))
+    step = replace(_step(), grid=tuple({"setting": rows} for rows in (1, 4, 8)))
+    for quiet in (update, _sample("ragged", "generate", _generate(64, 256)), step):
+        grid = tuple({**setting, **threads} for setting in quiet.grid for threads in ({}, {"threads": 1}))
+        yield replace(quiet, name=f"busy/{quiet.name}", grid=grid, busy=True)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from benchmarks.comparisons import METRICS, Comparison, Setting
-from benchmarks.fresh import JobFailedError, run_fresh
+from benchmarks.fresh import JobFailedError, busy_neighbour, run_fresh
 
 TOLERANCE = 1e-5
 """Relative error of our gradient against a peer's, in fp32; beyond it there is nothing to compare in speed."""
@@ -39,7 +40,7 @@ class Contest:
     """One run of the benchmarks: the folder of materials, the rounds, and what was measured on the way.
 
     `grids`: by measurement, the value at each setting. `gradients`: relative errors by row. `reports`: what our side
-    told in each round, by row.
+    told in each round, by row. `quiet`: what ours reached without the neighbour, by row with one.
     """
 
     folder: Path
@@ -48,6 +49,7 @@ class Contest:
     grids: dict[str, dict[str, float | str]] = field(default_factory=dict)
     gradients: dict[str, float] = field(default_factory=dict)
     reports: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    quiet: dict[str, list[float]] = field(default_factory=dict)
 
     def row(self, comparison: Comparison) -> TableRow:
         """The comparison's row; one that cannot be measured says why."""
@@ -68,6 +70,11 @@ class Contest:
         if comparison.job == "memory":
             seconds = (statistics.median(side["seconds"] for side in sides) for sides in zip(*results, strict=True))
             note += "; {:.3g} s against {:.3g}".format(*seconds)
+        if comparison.busy:
+            quiet = statistics.median(self.quiet[comparison.name])
+            busy = statistics.median(mine[key] for mine, _ in results)
+            kept = _ratio(busy, quiet, METRICS[comparison.job].more_is_better)
+            note += f"; ours keeps {kept:.2f} of its quiet rate ({quiet:.4g})"
         return table_row(comparison, [(mine[key], theirs[key]) for mine, theirs in results], note=note)
 
     def _tune(self, comparison: Comparison, side: Setting, grid: Sequence[Setting]) -> Setting:
@@ -88,13 +95,13 @@ class Contest:
         """A side at every setting of the grid, or why it could not be measured there. Once a side and shape: a KL
         term, which changes nothing about what is best, is left out."""
         given = {key: value for key, value in comparison.given.items() if key != "beta"}
-        name = " ".join([job, *map(str, given.values()), side["side"]])
+        name = " ".join([*(["busy"] if comparison.busy else []), job, *map(str, given.values()), side["side"]])
         if name not in self.grids:
             self.grids[name] = {}
             for setting in grid:
                 self.say(f"{name}: trying {_name(setting)}")
                 try:
-                    found = self._run(job, given, side, setting)[METRICS[job].key]
+                    found = self._run(job, given, side, setting, busy=comparison.busy)[METRICS[job].key]
                 except JobFailedError as error:
                     found = str(error).splitlines()[-1]
                 self.grids[name][_name(setting)] = found
@@ -116,14 +123,19 @@ class Contest:
         sides = {"ours": ours, "peer": peer}
         results = {}
         for side in ("ours", "peer") if turn % 2 == 0 else ("peer", "ours"):
-            results[side] = self._run(comparison.job, comparison.given, sides[side])
+            results[side] = self._run(comparison.job, comparison.given, sides[side], busy=comparison.busy)
             self.say(f"{comparison.name}: round {turn + 1}, {side} {results[side][key]:.4g}")
         self.reports.setdefault(comparison.name, []).append(results["ours"])
+        if comparison.busy:
+            alone = self._run(comparison.job, comparison.given, ours)[key]
+            self.quiet.setdefault(comparison.name, []).append(alone)
+            self.say(f"{comparison.name}: round {turn + 1}, ours without the neighbour {alone:.4g}")
         return results["ours"], results["peer"]
 
-    def _run(self, job: str, *arguments: Mapping[str, Any]) -> dict[str, Any]:
+    def _run(self, job: str, *arguments: Mapping[str, Any], busy: bool = False) -> dict[str, Any]:
         merged = {key: value for part in arguments for key, value in part.items()}
-        return run_fresh(job, folder=str(self.folder), **merged)
+        with busy_neighbour() if busy else nullcontext():
+            return run_fresh(job, folder=str(self.folder), **merged)
 
 
 def table_row(comparison: Comparison, pairs: list[tuple[float, float]], note: str = "") -> TableRow:

@@ -6,7 +6,11 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+
+from sleuth.threads import waiting_variables
 
 QUIET = {
     "HF_HUB_OFFLINE": "1",
@@ -18,14 +22,30 @@ QUIET = {
 }
 
 
+@contextmanager
+def busy_neighbour() -> Iterator[None]:
+    """Another process keeps a core busy meanwhile."""
+    process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
 class JobFailedError(Exception):
     """A measurement ended with an error; the message is the end of what it wrote."""
 
 
-def run_fresh(job: str, **arguments: Any) -> dict[str, Any]:
-    """What `jobs.JOBS[job]` returns when a new interpreter runs it. Both sides get the same environment."""
+def run_fresh(job: str, *, threads: int | None = None, **arguments: Any) -> dict[str, Any]:
+    """What `jobs.JOBS[job]` returns when a new interpreter runs it, with `threads` threads where that is given.
+
+    Both sides get the same environment, but that ours bounds how long its threads spin, as its command line does."""
+    environment = os.environ | QUIET | ({"OMP_NUM_THREADS": str(threads)} if threads else {})
+    if arguments.get("side") == "ours":
+        environment |= waiting_variables()
     command = [sys.executable, "-m", "benchmarks.jobs", job, json.dumps(arguments, default=str)]
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | QUIET, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     if done.returncode:
         raise JobFailedError(f"{job} {arguments}\n{done.stderr[-2000:]}")
     return json.loads(done.stdout.splitlines()[-1])

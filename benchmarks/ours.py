@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from benchmarks.sides import LEARNING_RATE, MAX_GRAD_NORM, Terms, open_policy
+from sleuth.factories.models import fit_threads
 from sleuth.learn.batch import Row, collate
 from sleuth.learn.objective import PolicyLoss
 from sleuth.learn.optim import Optimisation
@@ -27,7 +28,9 @@ class Ours:
             AutoModelForCausalLM.from_pretrained(terms.model).eval().requires_grad_(False) if terms.beta else None
         )
         optimisation = Optimisation(steps=100, learning_rate=LEARNING_RATE, max_grad_norm=MAX_GRAD_NORM)
-        self.policy = Policy(open_policy(terms), optimisation, reference, gradient_checkpointing=terms.recompute)
+        model = open_policy(terms)
+        fit_threads(model)
+        self.policy = Policy(model, optimisation, reference, gradient_checkpointing=terms.recompute)
         self.loss = PolicyLoss(beta=terms.beta)
         self.budget = terms.setting
         self.last: Update | None = None

@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from benchmarks.workloads import Request
 from sleuth.engines.local.engine import LocalEngine
+from sleuth.factories.models import fit_threads
 from sleuth.types import Sampling
 
 SLOTS = 256
@@ -109,7 +110,9 @@ def open_engine(model: Path) -> LocalEngine:
     """Our engine on a model folder, with a tokenizer that ends no text."""
     tokenizer = AutoTokenizer.from_pretrained(model)
     tokenizer.eos_token = None
-    return LocalEngine(AutoModelForCausalLM.from_pretrained(model), tokenizer, slots=SLOTS, context=CONTEXT)
+    loaded = AutoModelForCausalLM.from_pretrained(model)
+    fit_threads(loaded)
+    return LocalEngine(loaded, tokenizer, slots=SLOTS, context=CONTEXT)
 
 
 def sampling_config(tokens: int | None = None, **more: Any) -> GenerationConfig:

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from sleuth.pipeline import run_recipe
 from sleuth.recipe import load_recipe
 from sleuth.retrieval.bm25 import build_index
 from sleuth.runs.run_folder import RunFolder
+from sleuth.threads import prepare_waiting
 from sleuth.world.write_world import write_world
 
+prepare_waiting()  # nothing above loads torch
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
@@ -68,6 +69,7 @@ def recipe_file(world: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def run() -> Callable[..., Path]:
     """Runs a recipe, with overrides, in a folder; the last checkpoint."""
+    from sleuth.pipeline import run_recipe  # loads torch, which reads the environment once
 
     def run_it(recipe: Path, folder: Path, *overrides: str) -> Path:
         resolved = load_recipe(recipe, overrides)

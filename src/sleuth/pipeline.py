@@ -48,9 +48,11 @@ from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.recipe.supervised import SupervisedRecipe
 from sleuth.recipe.warm_start import WarmStartRecipe
 from sleuth.render import Renderer, encode
+from sleuth.runs.manifest import versions
 from sleuth.runs.memory import peak_memory
 from sleuth.runs.run_folder import RunFolder
 from sleuth.stage_context import StageContext
+from sleuth.threads import PROCESS
 from sleuth.training.grpo import run_grpo
 from sleuth.training.online_dpo import run_online_dpo
 from sleuth.training.sft import run_supervised
@@ -63,11 +65,14 @@ LONG_QUESTIONS = 100
 """Of so many questions, those of the most bytes, the tokens are counted before a run: of all it would take minutes."""
 
 
-def run_recipe(recipe: Recipe, folder: RunFolder, ranks: Ranks = ALONE) -> Path:
+def run_recipe(recipe: Recipe, folder: RunFolder, ranks: Ranks = ALONE, *, exact: bool = False) -> Path:
     """Run every stage; the last checkpoint (or the recipe's model, if nothing trained). Stages that train do so on all
-    `ranks`; what only asks is left to the first."""
+    `ranks`; what only asks is left to the first. With `exact`, a run is not continued with other library versions or
+    another number of threads: SleuthError."""
     require_ranks(recipe, ranks)
-    ranks.broadcast(lambda: _begin(recipe, folder))
+    ranks.broadcast(lambda: _begin(recipe, folder, exact=exact))
+    if not ranks.first:
+        PROCESS.begin(folder.manifest.threads, folder.say)
     model, first_step = recipe.model, 0
     trained: StageContext | None = None  # the last stage that trained
     for index, stage in enumerate(recipe.stage):
@@ -130,12 +135,39 @@ def require_ranks(recipe: Recipe, ranks: Ranks) -> None:
             )
 
 
-def _begin(recipe: Recipe, folder: RunFolder) -> None:
+def _begin(recipe: Recipe, folder: RunFolder, *, exact: bool) -> None:
     """All that can be known to be wrong before the first step, and what the data says of the evaluations."""
+    PROCESS.begin(folder.manifest.threads, folder.say)
+    if exact:
+        _require_versions(folder)
     overlaps = list(_overlaps(recipe, require_inputs(recipe)))
     folder.manifest.set_overlap(overlaps)
     for overlap in overlaps:
         folder.say("{shared} of the {of} questions of {test} are also trained on, in stage {train}".format(**overlap))
+    _keep_threads(folder, exact=exact)
+
+
+def _require_versions(folder: RunFolder) -> None:
+    """Raises SleuthError where the run began with other versions."""
+    begun, now = folder.manifest.read()["versions"], versions()
+    changed = [f"{name} {begun.get(name)} and is {now.get(name)} now" for name in begun if begun[name] != now.get(name)]
+    if changed:
+        raise SleuthError(f"{folder.path}: --exact: the run began with {', '.join(changed)}; install what it had")
+
+
+def _keep_threads(folder: RunFolder, *, exact: bool) -> None:
+    """Record the number of threads of a run that begins; say where a continued one has another, or, with `exact`, raise
+    SleuthError."""
+    recorded, chosen = folder.manifest.threads, PROCESS.chosen
+    if chosen is None or chosen.number == recorded:
+        return
+    if recorded is None:
+        folder.manifest.set_threads(chosen.number)
+        return
+    change = f"the run began with {recorded} threads and continues with {chosen.number}"
+    if exact:
+        raise SleuthError(f"{folder.path}: --exact: {change}; set OMP_NUM_THREADS={recorded} or leave it unset")
+    folder.say(f"{change}: the last bits of its results can differ")
 
 
 def require_accepted(recipe: Recipe, reward: str) -> None:
@@ -235,6 +267,7 @@ def _base(recipe: Recipe) -> tuple[PreTrainedTokenizerFast | None, int, UpdateRe
     ones, and their tokenizer, do not exist yet."""
     first = recipe.stage[0]
     if isinstance(first, SupervisedRecipe) and first.init is not None:
+        PROCESS.fit(first.init.layer_weights)
         return None, first.init.context, None
     model, tokenizer = load_model(recipe.model, dtype=recipe.dtype, device="cpu")
     return tokenizer, context_of(model), UpdateResolution(model)

@@ -26,6 +26,7 @@ from sleuth.cli.statuses import FAILED, INTERRUPTED, WRONG_INPUT
 from sleuth.cli.sweep import sweep
 from sleuth.cli.train import train
 from sleuth.cli.world import world
+from sleuth.threads import prepare_waiting
 from sleuth.types import RetrievalFailed, SleuthError
 
 
@@ -34,6 +35,7 @@ class Verbs(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         try:
+            prepare_waiting()
             return super().invoke(ctx)
         except SleuthError as error:
             raise _ending(f"error: {error}", WRONG_INPUT) from None

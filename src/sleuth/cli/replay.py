@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from sleuth.threads import PROCESS
 from sleuth.types import SleuthError
 
 
@@ -34,6 +35,7 @@ def replay(
     from sleuth.training.replay import replay as replayed
 
     folder = RunFolder.look(run)
+    PROCESS.begin(folder.manifest.threads)
     changed = load_recipe(run / "recipe.toml", overrides or ())
     for stage in trained_stages(folder.recipe, folder):
         recipe = changed.stage[stage.index]

@@ -26,6 +26,9 @@ def train(
     repository: Annotated[
         str | None, typer.Option("--push", metavar="OWNER/NAME", help="Upload the last checkpoint to the hub.")
     ] = None,
+    exact: Annotated[
+        bool, typer.Option("--exact", help="Continue only with the same number of threads and library versions.")
+    ] = False,
     ray: Annotated[
         str | None,
         typer.Option(metavar="ADDRESS", help="Let Ray start the ranks: `local`, `auto` or a cluster's HOST:PORT."),
@@ -59,7 +62,9 @@ def train(
     if ray or world or restarts is not None:
         from sleuth.cli.train_on_ray import train_on_ray
 
-        again = partial(train, recipe, overrides, place, accepted_reward=accepted_reward, repository=repository)
+        again = partial(
+            train, recipe, overrides, place, accepted_reward=accepted_reward, exact=exact, repository=repository
+        )
         train_on_ray(again, resolved, place, ray, world, restarts, back=back, accepted_reward=accepted_reward)
         return
     with (
@@ -68,7 +73,7 @@ def train(
     ):
         if back:
             ranks.broadcast(lambda: folder.say(stage_to_roll_back(resolved, folder).roll_back()))
-        last = run_recipe(resolved, folder, ranks)
+        last = run_recipe(resolved, folder, ranks, exact=exact)
         if repository and ranks.first:
             push(last, repository)
             folder.say(f"{last} is at {repository} on the hub, in a private repository if it is new")

@@ -23,6 +23,7 @@ from sleuth.engines.stops import end_tokens
 from sleuth.learn.induction import begin_with_induction
 from sleuth.recipe.training import InitRecipe
 from sleuth.render import load_tokenizer
+from sleuth.threads import PROCESS
 from sleuth.types import SleuthError
 
 transformers.utils.logging.disable_progress_bar()  # a run shows one bar, and it is ours
@@ -53,7 +54,16 @@ def load_model(path: str, *, dtype: str | None, device: str) -> tuple[PreTrained
         cast(torch.nn.Module, model).to(place)
     except torch.OutOfMemoryError:
         raise SleuthError(f"{path}: the weights in {model.dtype} do not fit on this machine's GPU") from None
+    if place == "cpu":
+        fit_threads(model)
     return model, tokenizer
+
+
+def fit_threads(model: PreTrainedModel) -> None:
+    """Sets the number of threads of this process by the size of its first model."""
+    layers = (model.get_input_embeddings(), model.get_output_embeddings())
+    embeddings = {id(layer.weight) for layer in layers if layer is not None}
+    PROCESS.fit(sum(weight.numel() for weight in model.parameters() if id(weight) not in embeddings))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +124,7 @@ def random_model(init: InitRecipe, tokenizer: PreTrainedTokenizerFast, seed: int
     if init.induction:
         bars = tokenizer(" |", add_special_tokens=False)["input_ids"]
         begin_with_induction(model, init.std, seed, tags=list(tokenizer.get_added_vocab().values()), bars=bars)
+    fit_threads(model)
     return model
 
 

@@ -39,6 +39,12 @@ class InitRecipe(StrictModel):
     """Begin with heads that look up what followed a word before (arXiv:2209.11895), and behind which tag it stands, so
     that reading by name takes hundreds of steps and not many thousands."""
 
+    @property
+    def layer_weights(self) -> int:
+        """How many weights its blocks have, norms left out."""
+        attention = 2 * self.width * self.head_dim * (self.heads + self.kv_heads)
+        return self.layers * (attention + 3 * self.width * self.mlp)
+
     @model_validator(mode="after")
     def _heads_fit(self) -> Self:
         if self.heads % self.kv_heads:

@@ -52,6 +52,15 @@ class Manifest:
         manifest["hashes"].update(hashes)
         self._write(manifest)
 
+    @property
+    def threads(self) -> int | None:
+        """The number of threads that the run began with; None before its first model, and on runs older than this."""
+        return self.read().get("threads")
+
+    def set_threads(self, number: int) -> None:
+        """Keep the number of threads, on which the last bits of results can depend."""
+        self._write(self.read() | {"threads": number})
+
     def set_overlap(self, overlaps: Sequence[Mapping[str, Any]]) -> None:
         """Keep how many questions of which evaluation are also trained on, and in which stage."""
         manifest = self.read()
