@@ -23,7 +23,7 @@ NAMES = """
     Courier courier Line LineError Abilities abilities find_abilities Drafts drafts Writers CompiledWriters
     attend_stretch Limb limb limbs limb_loss takes_limbs Cut Pull pull pulls pulled pulled_logprobs dealing deal
     emphasis Reach reach told_apart TOLD_APART Seats seats Front Spoken Speaker speaker speaking_app Examination
-    examination examination_of ExaminationRecipe asked_setting Wishes wishes taken_over take_over retelling retold
+    examination examination_of ExaminationRecipe asked_setting Wishes taken_over take_over retelling retold
     misfits_of also_forced signal_fraction mismatch_kl patience Patience PATIENCE pays charges EndlessOrder
     ArmsRecipe load_arms
 """

@@ -81,7 +81,7 @@ def test_counts_tell_trained_and_dense_tokens():
 
 
 @pytest.mark.parametrize(
-    ("normalise", "of_stories"),
+    ("normalise", "of_episodes"),
     [("token", [6 / 9, 3 / 9]), ("sequence", [1 / 2, 1 / 2]), ("constant", [6 / 20, 3 / 20])],
 )
 def test_rows_of_one_story_count_as_one_row(normalise: Normaliser, of_episodes: list[float]):

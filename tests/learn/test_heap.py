@@ -28,9 +28,9 @@ QUIET = {name: value for name, value in os.environ.items() if not name.startswit
 pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc is told")
 
 
-def use(*overrides: str, **told: str) -> tuple[str, int]:
+def use(*wishes: str, **told: str) -> tuple[str, int]:
     """Whether malloc was told, and the pages that twenty uses of 100 MB, one after the other, took from the system."""
-    command = [sys.executable, "-c", USE, *overrides]
+    command = [sys.executable, "-c", USE, *wishes]
     done = subprocess.run(command, env=QUIET | told, capture_output=True, text=True, check=True, timeout=120)
     kept, pages = done.stdout.split()
     return kept, int(pages)
@@ -56,8 +56,8 @@ def test_who_told_malloc_otherwise_is_not_contradicted():
         ["return_freed_memory", "keep_freed_memory"],
     ],
 )
-def test_one_who_wants_memory_returned_is_enough(overrides):
+def test_one_who_wants_memory_returned_is_enough(wishes):
     """A policy that saves memory, beside an engine that would keep it."""
-    told, pages = use(*overrides)
+    told, pages = use(*wishes)
     assert told == "True"
     assert pages > 15 * PAGES

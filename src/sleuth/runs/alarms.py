@@ -153,7 +153,8 @@ def hollow_thoughts(rows: Rows) -> str | None:
 
 
 def mismatch(rows: Rows) -> str | None:
-    """The sampler is not the policy that is trained. With `max_policy_lag` it should not be: those steps tell nothing."""
+    """The sampler is not the policy that is trained. With `max_policy_lag` it should not be: those steps tell
+    nothing."""
     one_policy = [row for row in rows[-RECENT:] if not row.get("off_policy_fraction")]
     values = [abs(row["sampler_learner_kl"]) for row in one_policy if row.get("sampler_learner_kl") is not None]
     if not values or max(values) < MISMATCH:
