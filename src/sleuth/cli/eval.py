@@ -76,6 +76,9 @@ def evaluate(
         return evaluate_win_rate(model, win_rate, against, out, as_json)
     _require_one(typed, questions, suite, rows)
     _require_servers(engine, served_as, dtype, index, retriever or [])
+    if suite is not None and ask_with == "prompt":
+        raise SleuthError("--ask-with prompt is for --questions: the sets of a suite bring questions alone")
+    _require_there([model, *([refiner] if refiner else [])], questions, suite, index)
 
     from sleuth.evaluation.eval_session import open_eval_session
 
@@ -99,7 +102,7 @@ def evaluate(
     if refiner is not None:
         open_session = partial(_refined, open_session, refiner, dtype)
     if suite is not None:
-        return _ask_suite(open_session, model, suite, per_set, ask_with, out=out, as_json=as_json)
+        return _ask_suite(open_session, model, suite, per_set, out=out, as_json=as_json)
     assert questions is not None
     answered, session = _ask_questions(open_session, model, questions, limit, ask_with, out=out, as_json=as_json)
     if rows is not None:
@@ -125,7 +128,6 @@ def _ask_suite(
     model: str,
     suite: Path,
     per_set: int | None,
-    ask_with: AskWith | None,
     *,
     out: Path | None,
     as_json: bool,
@@ -133,8 +135,6 @@ def _ask_suite(
     from sleuth.data.suites import load_suite
     from sleuth.evaluation.evaluate import ask_suite
 
-    if ask_with == "prompt":
-        raise SleuthError("--ask-with prompt is for --questions: the sets of a suite bring questions alone")
     asked = load_suite(suite, per_set)
     session = _opened(open_session, asked.tasks, asked.notes, out)
     _tell(ask_suite(session, asked, name=Path(model).name, model=model, file=out), out, as_json)
@@ -203,6 +203,17 @@ def _require_servers(
         raise SleuthError(f"--served-as {served_as} is for a server; give its URL too: --engine URL")
     if index is not None and retrievers:
         raise SleuthError("--index and --retriever are both given: passages come from one of them")
+
+
+def _require_there(models: Sequence[str], questions: Path | None, suite: Path | None, index: Path | None) -> None:
+    from sleuth.model_path import require_model
+    from sleuth.plan.inputs import require_file, require_index, require_suite
+
+    for model in models:
+        require_model(model)
+    for place, require in ((questions, require_file), (suite, require_suite), (index, require_index)):
+        if place is not None:
+            require(place)
 
 
 def _tell(contents: dict[str, Any], out: Path | None, as_json: bool) -> None:

@@ -18,18 +18,23 @@ from sleuth.types import SleuthError
 def evaluate_win_rate(model: str, recipe: Path, against: str | None, out: Path | None, as_json: bool) -> None:
     """Print the figures of the first `win_rate` stage of a recipe for `model` against another one: `against`, or the
     stage's own, or the model that the recipe begins with."""
-    from sleuth.evaluation.named_model import load_named
-    from sleuth.evaluation.win_rate import compare_writers
-    from sleuth.factories import JudgePool, require_pools
+    from sleuth.model_path import require_model
     from sleuth.recipe import WinRateRecipe
-    from sleuth.runs.eval_file import write_eval
 
     resolved, stage = read_stage(recipe, WinRateRecipe, "compare as")
     other = against or stage.against or resolved.model
     if not other:
         raise SleuthError(f"{recipe}: begins with random weights; name the other model: --against MODEL")
+    for name in (model, other):
+        require_model(name)
     if out is not None:
         require_file(out)
+
+    from sleuth.evaluation.named_model import load_named
+    from sleuth.evaluation.win_rate import compare_writers
+    from sleuth.factories import JudgePool, require_pools
+    from sleuth.runs.eval_file import write_eval
+
     ours, theirs = (load_named(name, resolved) for name in (model, other))
     require_pools(stage, ours.tokenizer, min(ours.holds, theirs.holds))
     with tempfile.TemporaryDirectory() as folder, JudgePool(Path(folder) / "verdicts.sqlite") as judge_pool:

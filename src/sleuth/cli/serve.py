@@ -74,6 +74,7 @@ def serve(
     (AGENT if emulate is None else BARE).require(typed)
     _require_passages(index, url or [])
     listening = listen(host, port)
+    _require_there(model, index)
     if emulate is not None:
         return serve_as(
             emulate,
@@ -140,6 +141,15 @@ def _serve_agent(
     typer.echo(f"{agent.name}: {agent.dialect.name} dialect, {agent.context} tokens of context, at {here}")
     typer.echo(f"A page to talk to it: {here}/    OpenAI's API: {here}/v1")
     run(server_of(app), listening)
+
+
+def _require_there(model: str, index: Path | None) -> None:
+    from sleuth.model_path import require_model
+    from sleuth.plan.inputs import require_index
+
+    require_model(model)
+    if index is not None:
+        require_index(index)
 
 
 def _require_passages(index: Path | None, urls: list[str]) -> None:

@@ -5,7 +5,6 @@ from sleuth.factories.engines import TrainingEngine, engine_of
 from sleuth.factories.environments import (
     SearchSetting,
     dialect_in,
-    dialect_of,
     retriever_of,
     search_setting,
     setting_of,
@@ -80,7 +79,6 @@ __all__ = [
     "context_of",
     "continuation_judges_in",
     "dialect_in",
-    "dialect_of",
     "engine_of",
     "eval_reward_of",
     "excerpts_of",
