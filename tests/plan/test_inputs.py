@@ -10,7 +10,7 @@ import pytest
 from sleuth.plan.inputs import missing_inputs, require_named
 from sleuth.recipe import GrpoRecipe, load_recipe
 from sleuth.recipe.parts import load_judge
-from sleuth.recipe.sweep import load_arms
+from sleuth.recipe.sweep import load_sweep
 from sleuth.types import SleuthError
 
 RECIPE = """
@@ -132,12 +132,12 @@ def test_what_several_arms_lack_is_told_of_the_first(recipe: Path, tmp_path: Pat
     (tmp_path / "arms.toml").write_text(arms)
     (tmp_path / "texts").rmdir()
     (tmp_path / "q.jsonl").unlink()
-    load_arms("arms.toml")
+    load_sweep("arms.toml")
     with pytest.raises(SleuthError) as caught:
-        load_arms("arms.toml", (), missing_inputs, only=["one"])
+        load_sweep("arms.toml", (), missing_inputs, only=["one"])
     assert caught.value.args == ('arms.toml: arm "one": stage.0.data.texts = "texts": no such file or folder',)
     with pytest.raises(SleuthError) as caught:
-        load_arms("arms.toml", (), missing_inputs)
+        load_sweep("arms.toml", (), missing_inputs)
     assert caught.value.args == (
         'arms.toml: arm "one": stage.0.data.texts = "texts": no such file or folder',
         'arms.toml: arm "two": stage.0.data.questions = "q.jsonl": no such file',

@@ -59,8 +59,11 @@ def test_an_unknown_key_is_told_with_its_full_name_and_the_nearest(demo: Path, o
             "stage.1.engine.patience is now {}unavailable_timeout",
         ),
         ("stage.1.engine={ urls = ['http://a'], ahead = 1 }", "stage.1.engine.ahead is now {}max_policy_lag"),
-        ("stage.1.credit={ kind = 'search_gain', pays = 1.0 }", "stage.1.credit.pays is now {}bonus"),
-        ("stage.1.credit={ kind = 'search_gain', charges = 1.0 }", "stage.1.credit.charges is now {}penalty"),
+        ("stage.1.credit={ kind = 'search_gain', pays = 1.0, penalty = 0.2 }", "stage.1.credit.pays is now {}bonus"),
+        (
+            "stage.1.credit={ kind = 'search_gain', charges = 1.0, bonus = 0.2 }",
+            "stage.1.credit.charges is now {}penalty",
+        ),
         ("stage.1.loss.old=learner", "stage.1.loss.old is now {}old_logprobs"),
         ("stage.0.also_forced=true", "stage.0.also_forced is now {}forced_search_arm"),
     ],
@@ -255,7 +258,7 @@ def test_all_problems_are_told_at_once_whatever_their_kind_and_place(demo: Path)
 def test_a_wrong_value_is_not_told_as_a_wrong_combination_too(demo: Path) -> None:
     for changes in (
         ("stage.1.steps=none", "stage.1.stop_after=50"),
-        ("stage.1.kind=gpro", "stage.0.also_forced=true"),
+        ("stage.1.kind=gpro", "stage.0.forced_search_arm=true"),
         ("stage.1.env.retriever=none", "stage.1.env.urls=[]"),
     ):
         assert len(problems(demo, *changes)) == 1, changes

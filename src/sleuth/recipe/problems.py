@@ -12,6 +12,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from sleuth.recipe.draft import Draft, Key, dotted
+from sleuth.recipe.renamed import new_name
 from sleuth.recipe.strict import NO_KIND, VALUES_ONLY, StrictModel
 from sleuth.recipe.toml_writer import emit_value
 from sleuth.types import SleuthError
@@ -54,7 +55,8 @@ def _wrong_values(error: ValidationError, table: Mapping[str, Any], model: type[
         key = _key_of(problem, table)
         if _is_unknown_key(problem):
             valid = _valid_keys(problem, key, table, model)
-            meant.update((*key[:-1], name) for name in _nearest(key, valid))
+            today = new_name(key)
+            meant.update((*key[:-1], name) for name in ([today] if today else _nearest(key, valid)))
         if problem["type"] != "missing" or key not in meant:
             wrong.setdefault(key, _sentence(problem, key, table, model))
     return wrong
@@ -191,6 +193,8 @@ def _is_unknown_key(problem: ErrorDetails) -> bool:
 
 
 def _unknown(key: Key, valid: Sequence[str]) -> str:
+    if (today := new_name(key)) is not None:
+        return f"{dotted(key)} is now {dotted((*key[:-1], today))}"
     near = _nearest(key, valid)
     hint = f"the nearest is {dotted((*key[:-1], near[0]))}" if near else f"valid keys are {', '.join(valid)}"
     return f"{dotted(key)} is no key here; {hint}"
