@@ -21,7 +21,7 @@ LEVELS = (
     {"rollout", "evaluation"},
     {"envs", "rewards", "engines"},
     {"judges", "retrieval", "learn", "data", "render", "runs", "world", "distributed"},
-    {"recipe", "dialects", "prompts", "ranks", "threads"},
+    {"recipe", "dialects", "prompts", "ranks", "threads", "model_path"},
     {"types"},
 )
 LIGHT = ("types", "recipe", "dialects", "prompts", "report", "retrieval", "judges", "data", "evaluation")
@@ -74,7 +74,12 @@ def test_types_imports_nothing_of_ours() -> None:
 
 def test_light_rooms_never_load_torch() -> None:
     files = [file for room in LIGHT for file in sorted((PACKAGE / room).glob("[!_]*.py"))]
-    modules = ["sleuth.types", *(f"sleuth.{file.parent.name}.{file.stem}" for file in files)]
+    modules = [
+        "sleuth.types",
+        "sleuth.model_path",
+        "sleuth.plan.inputs",
+        *(f"sleuth.{file.parent.name}.{file.stem}" for file in files),
+    ]
     script = f"""
 import importlib, sys
 for module in {modules}:

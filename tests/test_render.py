@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
@@ -220,13 +218,3 @@ def test_the_end_of_text_in_a_prompt_that_is_only_a_question_is_letters():
     [segment] = Renderer(TOKENIZER).render_all(prompt("", TOKENIZER.eos_token, ""))
     assert (segment.author, segment.text) == ("env", TOKENIZER.eos_token)
     assert TOKENIZER.eos_token_id not in segment.tokens
-
-
-def test_a_name_in_a_folder_of_this_place_is_not_looked_for_on_the_hub(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "runs").mkdir()
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sleuth.render.AutoTokenizer", None)  # asks nobody
-    with pytest.raises(SleuthError, match="runs/mine: not in the folder runs of this place, and so not looked for"):
-        load_tokenizer("runs/mine")

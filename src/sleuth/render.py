@@ -15,6 +15,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from sleuth.model_path import require_model
 from sleuth.runs.checkpoints import latest_checkpoint
 from sleuth.types import Author, Piece, Segment, SleuthError
 
@@ -207,11 +208,7 @@ def check_writable(tokenizer: PreTrainedTokenizerFast, strings: Iterable[str]) -
 
 def load_tokenizer(path: str) -> PreTrainedTokenizerFast:
     """The tokenizer of a model folder or hub id; never runs code that comes with it."""
-    if not Path(path).exists():
-        if path.startswith(("/", ".", "~")) or path.count("/") != 1:
-            raise SleuthError(f"{path}: no such folder, and a hub id would read OWNER/NAME")
-        if (owner := Path(path).parent).is_dir():  # asking the hub for a run's name takes a minute, and tells nothing
-            raise SleuthError(f"{path}: not in the folder {owner} of this place, and so not looked for on the hub")
+    require_model(path)
     if Path(path).is_dir() and not any((Path(path) / name).exists() for name in TOKENIZER_FILES):
         _require_no_run(Path(path))
         raise SleuthError(f"{path}: no tokenizer there: {TOKENIZER_FILES[0]} is expected beside the weights")

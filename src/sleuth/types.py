@@ -20,8 +20,11 @@ spent."""
 
 
 class SleuthError(Exception):
-    """The user's input was wrong, or the outside world was. The message is one line: what, where, and what would be
-    right."""
+    """The user's input was wrong, or the outside world was. Its argument is one line: what, where, and what would be
+    right. Where several things are wrong at once, each is an argument."""
+
+    def __str__(self) -> str:
+        return "; ".join(map(str, self.args))
 
 
 class PassingError(SleuthError):

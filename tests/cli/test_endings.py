@@ -33,12 +33,13 @@ def ending(error: BaseException) -> tuple[int, str]:
     [
         (SleuthError("q.jsonl:3: no `question`"), 2, "error: q.jsonl:3: no `question`\n"),
         (SleuthError("two\nlines"), 2, "error: two lines\n"),
+        (SleuthError("one thing", "another"), 2, "error: one thing\nerror: another\n"),
         (RetrievalFailed("the index does not answer"), 1, "error: the index does not answer\n"),
         (OSError(errno.ENOSPC, "No space left on device", "runs/a"), 1, "error: runs/a: No space left on device\n"),
         (KeyboardInterrupt(), 130, "interrupted\n"),
     ],
 )
-def test_each_ending_has_its_status_and_one_line(error: BaseException, status: int, line: str) -> None:
+def test_each_ending_has_its_status_and_a_line_a_problem(error: BaseException, status: int, line: str) -> None:
     assert ending(error) == (status, line)
 
 
@@ -49,22 +50,108 @@ def test_a_bug_of_ours_is_not_dressed_up_as_a_mistake_of_the_user() -> None:
     assert isinstance(CliRunner().invoke(app, ["divide"]).exception, ZeroDivisionError)
 
 
-def test_help_and_the_light_verbs_never_import_torch(tmp_path: Path) -> None:
-    script = """
+HEAVY = ("torch", "transformers", "numba", "numpy", "pyarrow", "tantivy", "httpx", "huggingface_hub", "fastapi", "rich")
+
+
+def told(folder: Path, script: str) -> str:
+    """What a script prints that runs verbs in a process of its own."""
+    head = f"""
 import sys
 from typer.testing import CliRunner
 from sleuth.cli.app import VERBS, app
-for verb in VERBS:
-    assert CliRunner().invoke(app, [verb, "--help"]).exit_code == 0
-print([name for name in ("torch", "transformers", "numpy", "pyarrow", "tantivy") if name in sys.modules])
-for line in ("world w --people 200", "index w/corpus.jsonl w/index", "search w/index Mills", "report w"):
-    CliRunner().invoke(app, line.split())
-print([name for name in ("torch", "transformers") if name in sys.modules])
+HEAVY = {HEAVY}
+def run(*arguments):
+    return CliRunner().invoke(app, arguments)
+def loaded(*names):
+    return [name for name in names if name in sys.modules]
 """
-    command = [sys.executable, "-c", script]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True)
-    assert done.stdout == "[]\n[]\n"
+    command = [sys.executable, "-c", head + script]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=True)
+    return done.stdout
+
+
+def test_help_of_no_verb_imports_anything_heavy(tmp_path: Path) -> None:
+    script = """
+for verb in ("", *VERBS, "prompts import", "annotate rubrics", "annotate thoughts"):
+    assert run(*verb.split(), "--help").exit_code == 0
+print(loaded(*HEAVY, "sleuth.recipe"))
+"""
+    assert told(tmp_path, script) == "[]\n"
+
+
+def test_a_verb_imports_no_other_verb(tmp_path: Path) -> None:
+    script = """
+run("world", "--help")
+print(loaded(*(place.partition(":")[0] for place in VERBS.values())))
+"""
+    assert told(tmp_path, script) == "['sleuth.cli.world']\n"
+
+
+def test_light_verbs_never_import_torch(tmp_path: Path) -> None:
+    script = """
+for line in ("world w --people 200", "index w/corpus.jsonl w/index", "search w/index Mills", "report w"):
+    run(*line.split())
+print(loaded("torch", "transformers"))
+"""
+    assert told(tmp_path, script) == "[]\n"
     assert (tmp_path / "w" / "index").is_dir()
+
+
+RECIPE = """
+name = "r"
+model = "here"
+[[stage]]
+kind = "evaluate"
+name = "base"
+context = 64
+data = { questions = "nope.jsonl" }
+env = { kind = "search", dialect = "sleuth", prompt = "plain", index = "nope" }
+"""
+
+
+def test_a_cheap_mistake_is_told_before_anything_heavy_is_imported(tmp_path: Path) -> None:
+    (tmp_path / "r.toml").write_text(RECIPE)
+    (tmp_path / "here").mkdir()
+    (tmp_path / "q.jsonl").touch()
+    (tmp_path / "arms.toml").write_text('name = "a"\n[[arm]]\nname = "b"\nstages = ["r.toml:base"]\n')
+    (tmp_path / "judge.toml").write_text('[judge]\nkind = "nli"\nmodel = "absent"\n')
+    mistakes = {
+        "train nope.toml": "nope.toml: no such recipe",
+        "train r.toml --set stage.0.nme=x": "stage.0.nme is no key here",
+        "train r.toml": 'stage.0.data.questions = "nope.jsonl": no such file',
+        "plan r.toml": 'stage.0.env.index = "nope": no index here',
+        "check r.toml": 'stage.0.env.index = "nope": no index here',
+        "check nope.toml": "nope.toml: no such recipe",
+        "check arms.toml": "table is missing",
+        "arms arms.toml": "table is missing",
+        "replay nope 3": "nope: holds no run",
+        "rescore nope --reward r.toml": "model is no key here",
+        "check judge judge.toml": 'judge.model = "absent": no such folder here',
+        "eval absent --questions q.jsonl": "absent: no such folder here",
+        "eval here --questions nope.jsonl": "nope.jsonl: no such file",
+        "eval here --suite nope": "nope: no such folder",
+        "eval here --questions q.jsonl --index nope": "nope: no index here",
+        "eval here --reasoning r.toml": 'no stage of kind = "reason"',
+        "eval here --win-rate nope.toml": "nope.toml: no such recipe",
+        "probe here --questions nope.jsonl": "nope.jsonl: no such file",
+        "probe here --thoughts nope.toml": "nope.toml: no such recipe",
+        "serve absent": "absent: no such folder here",
+        "serve here --index nope": "nope: no index here",
+        "merge nope out": "nope: no such file or folder",
+        "index nope.jsonl i --kind dense --encoder e": "nope.jsonl: no such file",
+        "search nope words": "nope: no index here",
+        "retriever nope": "nope: no index here",
+        "annotate rubrics nope.jsonl --teacher t.toml --out o.jsonl": "nope.jsonl: no such file",
+        "annotate thoughts nope.txt --teacher t --model here --out o.parquet": "nope.txt: no such file or folder",
+    }
+    script = f"""
+for line, message in {mistakes}.items():
+    result = run(*line.split())
+    if result.exit_code != 2 or message not in result.stderr or loaded("torch", "transformers", "numba"):
+        print(line, result.exit_code, result.stderr, result.exception)
+        break
+"""
+    assert told(tmp_path, script) == ""
 
 
 def test_quick_work_shows_no_progress(capsys: pytest.CaptureFixture[str]) -> None:

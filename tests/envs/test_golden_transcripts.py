@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 from chat_tokenizers import EMPTY_THOUGHT, KEEPS, STRIPS, chat_tokenizer
 
-from sleuth.build import dialect_of
-from sleuth.dialects import DIALECTS
+from sleuth.dialects import DIALECTS, dialect_of
 from sleuth.engines.scripted import ScriptedEngine
 from sleuth.envs.chat_template import ChatTemplate
 from sleuth.envs.frames import frame_of

@@ -122,6 +122,7 @@ def test_the_label_that_means_entailment_is_read_and_never_guessed(folder: Path,
     assert entailment_label({0: "entailment", 1: "not_entailment"}, "m") == 0
     with pytest.raises(SleuthError, match=r"its labels are LABEL_0, LABEL_1, and not exactly one of them is"):
         NliJudge(str(saved(tmp_path, {0: "LABEL_0", 1: "LABEL_1"})))
+    (tmp_path / "nothing").mkdir()
     with pytest.raises(SleuthError, match="no cross-encoder could be loaded from this folder or hub id"):
         NliJudge(str(tmp_path / "nothing"))
 

@@ -6,7 +6,6 @@ from sleuth.build.engines import TrainingEngine, engine_of
 from sleuth.build.environments import (
     SearchSetting,
     dialect_in,
-    dialect_of,
     retriever_of,
     search_setting,
     setting_of,
@@ -80,7 +79,6 @@ __all__ = [
     "context_of",
     "continuation_judges_in",
     "dialect_in",
-    "dialect_of",
     "engine_of",
     "examiner_of",
     "excerpts_of",

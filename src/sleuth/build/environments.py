@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 from sleuth.build.refining import refine_setting
 from sleuth.build.setting import Setting, asked_with, changes_of_card, template_of
 from sleuth.build.thinking import thought_setting
-from sleuth.dialects import DIALECTS, Dialect
+from sleuth.dialects import DIALECTS, Dialect, dialect_of, require_speakable
 from sleuth.dialects.refine import REFINERS
 from sleuth.envs.search import SearchEnv
 from sleuth.prompts.library import read_prompt, require_askable
@@ -94,15 +94,7 @@ def _setting(
     """`prompt` is its text; None reads the one that `env` names."""
     prompt = read_prompt(env.prompt) if prompt is None else prompt
     require_askable(prompt, env.prompt_role, prompt_name)
-    if dialect.frame != "text" and env.prompt_role == "raw":
-        raise SleuthError(
-            f'prompt_role = "raw": the dialect {dialect.name!r} speaks in messages of the model\'s chat template; '
-            'set prompt_role = "user" or "system"'
-        )
-    if dialect.frame != "text" and env.forced_search:
-        raise SleuthError(
-            f"forced_search = true: the dialect {dialect.name!r} has no search that could be opened for it"
-        )
+    require_speakable(dialect, env.prompt_role, forced_search=env.forced_search)
     unanswered = next((task for task in tasks if not task.golden_answers), None)
     if unanswered is not None:
         raise SleuthError(
@@ -122,13 +114,6 @@ def _setting(
         corpus_sha256=corpus,
         forced_search=env.forced_search,
     )
-
-
-def dialect_of(name: str) -> Dialect:
-    """A dialect by its name."""
-    if name not in DIALECTS:
-        raise SleuthError(f"dialect = {name!r}: there is no such dialect; there are {', '.join(DIALECTS)}")
-    return DIALECTS[name]
 
 
 def dialect_in(env: TrainedEnvRecipe) -> Dialect:

@@ -39,13 +39,19 @@ def rubrics(
     With a judge, criteria that do not tell the row's own answer from spoiled ones go to a file of their own, beside the
     other. Begun again, it goes on where it ended.
     """
+    from sleuth.plan.inputs import missing_inputs, require_file
+    from sleuth.recipe.parts import load_judge, load_teacher
+
+    require_file(data)
+    judging = load_judge(judge, missing_inputs) if judge is not None else None
+    writing = load_teacher(teacher, missing_inputs)
+
     from sleuth.build import judge_of, rubric_writer_of
     from sleuth.cli.watching import watched
-    from sleuth.recipe.parts import load_judge, load_teacher
     from sleuth.stages.annotate_rubrics import annotate_rubrics
 
-    tries = judge_of(load_judge(judge)).judge if judge is not None else None
-    writer = rubric_writer_of(load_teacher(teacher))
+    tries = judge_of(judging).judge if judging is not None else None
+    writer = rubric_writer_of(writing)
     with watched("rubrics") as progress:
         found = annotate_rubrics(data, out, writer, tries, limit=limit, progress=progress)
     if as_json:
@@ -88,16 +94,23 @@ def thoughts(
     Thoughts of a source stay where they make the text behind them likelier, to the model that is to be taught, than an
     empty thought and than sentences that fit any text. A card is written beside the rows.
     """
-    from sleuth.build import load_model, thought_writer_of
-    from sleuth.cli.watching import watched
+    from sleuth.model_path import require_model
+    from sleuth.plan.inputs import missing_inputs, require_texts
     from sleuth.recipe.parts import load_teacher
     from sleuth.recipe.text import text_recipe
+
+    asked = text_recipe(texts, tokens=tokens, part=part, limit=limit)
+    require_texts(texts)
+    require_model(model)
+    writing = load_teacher(teacher, missing_inputs)
+
+    from sleuth.build import load_model, thought_writer_of
+    from sleuth.cli.watching import watched
     from sleuth.render import Renderer
     from sleuth.stages.annotate_thoughts import annotate_thoughts
     from sleuth.stages.thought_figures import Scorer
 
-    asked = text_recipe(texts, tokens=tokens, part=part, limit=limit)
-    writer = thought_writer_of(load_teacher(teacher))
+    writer = thought_writer_of(writing)
     loaded, tokenizer = load_model(model, dtype=None, device="auto")
     scorer = Scorer(model=loaded, renderer=Renderer(tokenizer), budget=GATE_TOKENS)
     found = annotate_thoughts(asked, out, writer, scorer, gated=gate, watch=watched)

@@ -2,86 +2,108 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from importlib import import_module
 from typing import Any
 
 import typer
 from typer.core import TyperGroup
+from typer.main import get_group
 
-from sleuth.cli.annotate import annotate
-from sleuth.cli.arms import arms
-from sleuth.cli.check import check
-from sleuth.cli.compare import compare
-from sleuth.cli.eval import evaluate
-from sleuth.cli.index import index
-from sleuth.cli.merge import merge
-from sleuth.cli.plan import plan
-from sleuth.cli.probe import probe
-from sleuth.cli.prompts import prompts
-from sleuth.cli.replay import replay
-from sleuth.cli.report import report
-from sleuth.cli.rescore import rescore
-from sleuth.cli.retriever import retriever
-from sleuth.cli.search import search
-from sleuth.cli.serve import serve
 from sleuth.cli.statuses import FAILED, INTERRUPTED, WRONG_INPUT
-from sleuth.cli.train import train
-from sleuth.cli.world import world
 from sleuth.threads import prepare_waiting
 from sleuth.types import RetrievalFailed, SleuthError
 
+SETTINGS: dict[str, Any] = {
+    "no_args_is_help": True,
+    "add_completion": False,
+    "pretty_exceptions_enable": False,
+    "rich_markup_mode": None,
+}
+VERBS = {
+    "train": "sleuth.cli.train:train",
+    "arms": "sleuth.cli.arms:arms",
+    "eval": "sleuth.cli.eval:evaluate",
+    "compare": "sleuth.cli.compare:compare",
+    "probe": "sleuth.cli.probe:probe",
+    "index": "sleuth.cli.index:index",
+    "search": "sleuth.cli.search:search",
+    "retriever": "sleuth.cli.retriever:retriever",
+    "serve": "sleuth.cli.serve:serve",
+    "report": "sleuth.cli.report:report",
+    "world": "sleuth.cli.world:world",
+    "plan": "sleuth.cli.plan:plan",
+    "check": "sleuth.cli.check:check",
+    "merge": "sleuth.cli.merge:merge",
+    "replay": "sleuth.cli.replay:replay",
+    "rescore": "sleuth.cli.rescore:rescore",
+    "prompts": "sleuth.cli.prompts:prompts",
+    "annotate": "sleuth.cli.annotate:annotate",
+}
+"""Each is a function, or a `typer.Typer` of several."""
+
+
+class Commands(Mapping[str, Any]):
+    """The verbs by name. A verb's module is imported when the verb is looked up."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Any] = {}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(VERBS)
+
+    def __len__(self) -> int:
+        return len(VERBS)
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._known:
+            module, _, verb = VERBS[name].partition(":")
+            found = getattr(import_module(module), verb)
+            parent = typer.Typer(**SETTINGS)
+            if isinstance(found, typer.Typer):
+                parent.add_typer(found, name=name)
+            else:
+                parent.command(name)(found)
+            self._known[name] = get_group(parent).commands[name]
+        return self._known[name]
+
 
 class Verbs(TyperGroup):
-    """Turns what a verb raises into one line and an exit status. A traceback means a bug of ours."""
+    """Turns what a verb raises into a line a problem and an exit status. A traceback means a bug of ours."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
             prepare_waiting()
             return super().invoke(ctx)
         except SleuthError as error:
-            raise _ending(f"error: {error}", WRONG_INPUT) from None
+            raise _ending(WRONG_INPUT, *(f"error: {problem}" for problem in error.args)) from None
         except RetrievalFailed as error:
-            raise _ending(f"error: {error}", FAILED) from None
+            raise _ending(FAILED, f"error: {error}") from None
         except BrokenPipeError:  # the reader of our output has seen enough; typer ends quietly
             raise
         except OSError as error:  # a full disk, a folder that may not be written
-            raise _ending(f"error: {error.filename or 'system'}: {error.strerror or error}", FAILED) from None
+            raise _ending(FAILED, f"error: {error.filename or 'system'}: {error.strerror or error}") from None
         except KeyboardInterrupt:
-            raise _ending("interrupted", INTERRUPTED) from None
+            raise _ending(INTERRUPTED, "interrupted") from None
 
 
-def _ending(line: str, status: int) -> typer.Exit:
-    typer.echo(line.replace("\n", " "), err=True)
+class LazyVerbs(Verbs):
+    """The verbs of `VERBS`, each imported when it is named."""
+
+    def __init__(self, **attrs: Any) -> None:
+        super().__init__(**attrs)
+        self.commands: Any = Commands()
+
+
+def _ending(status: int, *lines: str) -> typer.Exit:
+    for line in lines:
+        typer.echo(line.replace("\n", " "), err=True)
     return typer.Exit(status)
 
 
-app = typer.Typer(
-    cls=Verbs,
-    help="Train small language models to search, think and cite.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-VERBS = {
-    "train": train,
-    "arms": arms,
-    "eval": evaluate,
-    "compare": compare,
-    "probe": probe,
-    "index": index,
-    "search": search,
-    "retriever": retriever,
-    "serve": serve,
-    "report": report,
-    "world": world,
-    "plan": plan,
-    "check": check,
-    "merge": merge,
-    "replay": replay,
-    "rescore": rescore,
-}
-for name, verb in VERBS.items():
-    app.command(name)(verb)
-app.add_typer(prompts, name="prompts")
-app.add_typer(annotate, name="annotate")
+app = typer.Typer(cls=LazyVerbs, context_settings={"help_option_names": ["-h", "--help"]}, **SETTINGS)
+
+
+@app.callback()
+def _sleuth() -> None:
+    """Train small language models to search, think and cite."""

@@ -47,12 +47,10 @@ def arms(
 
     Each arm is a run folder, which `sleuth train` would come to as well. What several begin with is trained once.
     """
-    from sleuth.cli.check_arms import require_inputs_of_arms
-    from sleuth.cli.launched import on_ranks
+    from sleuth.plan.inputs import missing_inputs
     from sleuth.recipe.arms import load_arms
-    from sleuth.report.arm_table import arm_folder, arm_table
 
-    told, runs = load_arms(recipe, overrides or ())
+    told, runs = load_arms(recipe, overrides or (), missing_inputs)
     root = run or Path("runs") / told.name
     for name in only or ():
         if name not in runs:
@@ -61,6 +59,11 @@ def arms(
         if seed not in told.seeds:
             raise SleuthError(f"--seed {seed}: the seeds of {recipe} are {', '.join(map(str, told.seeds))}")
     chosen = {name: runs[name] for name in only or runs}
+
+    from sleuth.cli.check_arms import require_inputs_of_arms
+    from sleuth.cli.launched import on_ranks
+    from sleuth.report.arm_table import arm_folder, arm_table
+
     require_inputs_of_arms(recipe, chosen)
     with on_ranks() as ranks:
         for seed, (name, one) in product(seeds or told.seeds, chosen.items()):

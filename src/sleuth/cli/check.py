@@ -71,6 +71,8 @@ def check(
         check_judge(other, as_json)
     elif other is not None:
         _compare(what, other, as_json)
+    elif what.suffix == ".toml" and against is None:  # before data, which takes more to tell
+        _check_recipe(what, as_json, weights=weights)
     elif _holds_text(what):
         check_text(what, against, as_json)
     elif is_data(what):
@@ -79,10 +81,6 @@ def check(
         raise SleuthError(
             f"--against {against} is for questions and texts; {what} is no file of them and no folder of such files"
         )
-    elif what.suffix == ".toml" and _has_arms(what):
-        check_arms(what, as_json)
-    elif what.suffix == ".toml":
-        check_recipe(what, as_json, weights=weights)
     elif what.is_dir():
         raise SleuthError(f"{what}: a checkpoint is compared with another: sleuth check {what} OTHER")
     else:
@@ -98,10 +96,13 @@ def _holds_text(what: Path) -> bool:
     return holds_text(what)
 
 
-def _has_arms(what: Path) -> bool:
+def _check_recipe(what: Path, as_json: bool, *, weights: bool) -> None:
     from sleuth.recipe.arms import has_arms
 
-    return has_arms(what)
+    if has_arms(what):
+        check_arms(what, as_json)
+    else:
+        check_recipe(what, as_json, weights=weights)
 
 
 def _compare(a: Path, b: Path, as_json: bool) -> None:

@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
 def check_arms(path: Path, as_json: bool) -> None:
     """Raises SleuthError where something is missing or does not fit."""
+    from sleuth.plan.inputs import missing_inputs
     from sleuth.recipe.arms import load_arms, own_steps
 
-    recipe, runs = load_arms(path)
+    recipe, runs = load_arms(path, look=missing_inputs)
     require_inputs_of_arms(path, runs)
     steps, seeds = sum(own_steps(runs).values()), len(recipe.seeds)
     if as_json:

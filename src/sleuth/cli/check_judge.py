@@ -15,12 +15,15 @@ if TYPE_CHECKING:
 
 def check_judge(file: Path, as_json: bool) -> None:
     """Examine the judge of a file on questions with known answers and print its card; exit status 1 where it fails."""
+    from sleuth.plan.inputs import missing_inputs
+    from sleuth.recipe.parts import load_judge
+
+    recipe = load_judge(file, missing_inputs)
+
     from sleuth.build import judge_of
     from sleuth.cli.watching import watched
-    from sleuth.recipe.parts import load_judge
     from sleuth.stages.judge_exam import take_exam
 
-    recipe = load_judge(file)
     opened = judge_of(recipe)
     with watched("exam") as progress:
         card = take_exam(opened, pairs=True, progress=progress)

@@ -14,11 +14,14 @@ from sleuth.types import SleuthError
 
 def check_recipe(path: Path, as_json: bool, *, weights: bool) -> None:
     """Raises SleuthError where something is missing or does not fit; for a pool, after every server was told of."""
-    from sleuth.pipeline import require_inputs
+    from sleuth.plan.inputs import missing_inputs
     from sleuth.recipe import TrainingRecipe, load_recipe
+
+    recipe = load_recipe(path, look=missing_inputs)
+
+    from sleuth.pipeline import require_inputs
     from sleuth.stages.pool_check import hand_out, pool_findings, pooled_stages, unhealthy
 
-    recipe = load_recipe(path)
     require_inputs(recipe)
     steps = sum(stage.last_step for stage in recipe.stage if isinstance(stage, TrainingRecipe))
     found: dict[str, Any] = {"ok": True, "stages": len(recipe.stage), "steps": steps}

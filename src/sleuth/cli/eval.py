@@ -76,6 +76,7 @@ def evaluate(
         return evaluate_win_rate(model, win_rate, against, out, as_json)
     _require_one(typed, questions, suite, rows)
     _require_servers(engine, served_as, dtype, index, retriever or [])
+    _require_there([model, *([refiner] if refiner else [])], questions, suite, index)
 
     from sleuth.stages.examination import examination_of
 
@@ -201,6 +202,17 @@ def _require_servers(
         raise SleuthError(f"--served-as {served_as} is for a server; give its URL too: --engine URL")
     if index is not None and retrievers:
         raise SleuthError("--index and --retriever are both given: passages come from one of them")
+
+
+def _require_there(models: Sequence[str], questions: Path | None, suite: Path | None, index: Path | None) -> None:
+    from sleuth.model_path import require_model
+    from sleuth.plan.inputs import require_file, require_index, require_suite
+
+    for model in models:
+        require_model(model)
+    for place, require in ((questions, require_file), (suite, require_suite), (index, require_index)):
+        if place is not None:
+            require(place)
 
 
 def _tell(contents: dict[str, Any], out: Path | None, as_json: bool) -> None:

@@ -14,14 +14,18 @@ from sleuth.cli.recipe_stage import read_stage
 
 def evaluate_reasoning(model: str, recipe: Path, out: Path | None, as_json: bool) -> None:
     """Print the figures of the first `reason` stage of a recipe for `model`, set by set and their means."""
+    from sleuth.model_path import require_model
     from sleuth.recipe import ReasonRecipe
+
+    resolved, stage = read_stage(recipe, ReasonRecipe, "ask as")
+    require_model(model)
+    if out is not None:
+        require_file(out)
+
     from sleuth.stages.eval_file import write_eval
     from sleuth.stages.named_model import load_named
     from sleuth.stages.reason import reasoned, require_problems
 
-    resolved, stage = read_stage(recipe, ReasonRecipe, "ask as")
-    if out is not None:
-        require_file(out)
     solver = load_named(model, resolved)
     require_problems(stage, solver.tokenizer, solver.holds)
     found = reasoned(stage, solver, seed=resolved.seed)

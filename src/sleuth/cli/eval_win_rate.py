@@ -18,18 +18,23 @@ from sleuth.types import SleuthError
 def evaluate_win_rate(model: str, recipe: Path, against: str | None, out: Path | None, as_json: bool) -> None:
     """Print the figures of the first `win_rate` stage of a recipe for `model` against another one: `against`, or the
     stage's own, or the model that the recipe begins with."""
-    from sleuth.build import Bench, require_pools
+    from sleuth.model_path import require_model
     from sleuth.recipe import WinRateRecipe
-    from sleuth.stages.eval_file import write_eval
-    from sleuth.stages.named_model import load_named
-    from sleuth.stages.win_rate import compare_writers
 
     resolved, stage = read_stage(recipe, WinRateRecipe, "compare as")
     other = against or stage.against or resolved.model
     if not other:
         raise SleuthError(f"{recipe}: begins with random weights; name the other model: --against MODEL")
+    for name in (model, other):
+        require_model(name)
     if out is not None:
         require_file(out)
+
+    from sleuth.build import Bench, require_pools
+    from sleuth.stages.eval_file import write_eval
+    from sleuth.stages.named_model import load_named
+    from sleuth.stages.win_rate import compare_writers
+
     ours, theirs = (load_named(name, resolved) for name in (model, other))
     require_pools(stage, ours.tokenizer, min(ours.holds, theirs.holds))
     with tempfile.TemporaryDirectory() as folder, Bench(Path(folder) / "verdicts.sqlite") as bench:

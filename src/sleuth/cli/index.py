@@ -65,6 +65,11 @@ def index(
     if kind != "bm25" and encoder is None:
         raise SleuthError(f"--kind {kind}: name the encoder too: --encoder MODEL, a folder or a hub id")
 
+    if kind != "bm25":  # before the encoder is loaded
+        from sleuth.plan.inputs import require_file
+
+        for file in (corpus, *([faiss] if faiss else [])):
+            require_file(file)
     corpus = _corpus_here(corpus, folder)
 
     def build(progress: Progress) -> IndexCard:

@@ -9,6 +9,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from sleuth.types import SleuthError
+
 
 def merge(
     shards: Annotated[Path, typer.Argument(metavar="SHARDS", help="A verl FSDP actor folder, or a .pt state dict.")],
@@ -27,6 +29,9 @@ def merge(
 
     Names and shapes are checked against the model's config.json before anything is written.
     """
+    if not shards.exists():
+        raise SleuthError(f"{shards}: no such file or folder")
+
     import torch
 
     from sleuth.cli.watching import watched

@@ -37,14 +37,17 @@ def plan(
 
     The first steps of every stage are made in a temporary folder, in a process of their own; the rest is reckoned.
     """
+    from sleuth.plan.inputs import missing_inputs
+    from sleuth.recipe import load_recipe
+
+    resolved = load_recipe(recipe, overrides or (), missing_inputs)
+
     from sleuth.cli.watching import watched
     from sleuth.pipeline import require_inputs, require_ranks
     from sleuth.plan.plan import plan_of
     from sleuth.plan.probe import run_probe, shortened
     from sleuth.ranks import Ranks
-    from sleuth.recipe import load_recipe
 
-    resolved = load_recipe(recipe, overrides or ())
     require_ranks(resolved, Ranks(world=world))
     place = run or Path("runs") / resolved.name
     questions = {index: len(tasks) for index, tasks in require_inputs(resolved).items()}

@@ -63,6 +63,15 @@ def probe(
         return probe_thoughts(model, thoughts, limit, out, as_json)
     if questions is None:
         raise SleuthError("name --questions FILE, with --index DIR unless it refines, or --thoughts RECIPE")
+    from sleuth.model_path import require_model
+    from sleuth.plan.inputs import require_file as require_questions
+    from sleuth.plan.inputs import require_index
+
+    require_model(model)
+    require_questions(questions)
+    if index is not None:
+        require_index(index)
+
     from sleuth.build import RefineSetting, SearchSetting
     from sleuth.data.questions import load_questions
     from sleuth.stages.eval_file import write_eval

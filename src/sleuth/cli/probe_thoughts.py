@@ -19,18 +19,22 @@ ARMS = ("sampled", "blank", "generic", "swapped", "within", "teacher")
 def probe_thoughts(model: str, recipe: Path, limit: int | None, out: Path | None, as_json: bool) -> None:
     """Print the figures of the first `probe` stage of a recipe for `model`, and leave the certificate in its folder.
     `limit` takes fewer places than the recipe does."""
-    from sleuth.build import Bench
+    from sleuth.model_path import require_model
     from sleuth.recipe import ProbeRecipe
+
+    resolved, stage = read_stage(recipe, ProbeRecipe, "probe as")
+    require_model(model)
+    if limit is not None:
+        stage = stage.model_copy(update={"data": stage.data.model_copy(update={"limit": limit})})
+    if out is not None:
+        require_file(out)
+
+    from sleuth.build import Bench
     from sleuth.stages.certificate import write_certificate
     from sleuth.stages.eval_file import write_eval
     from sleuth.stages.named_model import load_named
     from sleuth.stages.thought_probe import probed, require_places
 
-    resolved, stage = read_stage(recipe, ProbeRecipe, "probe as")
-    if limit is not None:
-        stage = stage.model_copy(update={"data": stage.data.model_copy(update={"limit": limit})})
-    if out is not None:
-        require_file(out)
     thinker = load_named(model, resolved)
     require_places(stage, thinker.tokenizer, thinker.holds)
     with tempfile.TemporaryDirectory() as folder, Bench(Path(folder) / "verdicts.sqlite") as bench:

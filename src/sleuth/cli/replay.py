@@ -27,16 +27,18 @@ def replay(
 
     The weights before it are rebuilt from the nearest checkpoint and the rollouts since. Nothing is written.
     """
-    from sleuth.cli.watching import watched
-    from sleuth.pipeline import trained_stages
     from sleuth.recipe import load_recipe
-    from sleuth.recipe.grpo import GrpoRecipe
     from sleuth.runs.run_folder import RunFolder
-    from sleuth.stages.replay import replay as replayed
 
     folder = RunFolder.look(run)
     PROCESS.begin(folder.manifest.threads)
     changed = load_recipe(run / "recipe.toml", overrides or ())
+
+    from sleuth.cli.watching import watched
+    from sleuth.pipeline import trained_stages
+    from sleuth.recipe.grpo import GrpoRecipe
+    from sleuth.stages.replay import replay as replayed
+
     for stage in trained_stages(folder.recipe, folder):
         recipe = changed.stage[stage.index]
         if isinstance(recipe, GrpoRecipe) and stage.first_step < step <= stage.first_step + recipe.steps:

@@ -27,15 +27,18 @@ def rescore(
     Nothing is generated. Verdicts of a judge come from those that the run kept; what is not there is asked for, unless
     only weights are others: then no call is made.
     """
+    from sleuth.plan.inputs import missing_inputs
+    from sleuth.recipe.parts import load_rewards
+    from sleuth.runs.run_folder import RunFolder
+
+    rewards = load_rewards(reward, missing_inputs)
+    folder = RunFolder.look(run)
+
     from sleuth.cli.watching import watched
     from sleuth.pipeline import trained_stages
     from sleuth.recipe.grpo import GrpoRecipe
-    from sleuth.recipe.parts import load_rewards
-    from sleuth.runs.run_folder import RunFolder
     from sleuth.stages.rescoring import rescore as rescored
 
-    rewards = load_rewards(reward)
-    folder = RunFolder.look(run)
     stages = [one for one in trained_stages(folder.recipe, folder) if isinstance(one.stage, GrpoRecipe)]
     if not stages:
         raise SleuthError(f"{run}: no stage of it plays episodes, so there are no rollouts to score")

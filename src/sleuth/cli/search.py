@@ -29,10 +29,15 @@ def search(
 
     With --questions FILE: how often a gold passage is among the first N, the question being the query.
     """
-    from sleuth.retrieval.open_index import open_index
-
     if (query is None) == (questions is None):
         raise SleuthError(f'give a query or --questions, one of the two: sleuth search {folder} "some words"')
+    if questions is not None:
+        from sleuth.plan.inputs import require_file
+
+        require_file(questions)
+
+    from sleuth.retrieval.open_index import open_index
+
     index = open_index(folder)
     if query is not None:
         [passages] = asyncio.run(index.search([query], k))

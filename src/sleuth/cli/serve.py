@@ -71,6 +71,7 @@ def serve(
     """
     (AGENT if speak is None else BARE).require(typed)
     _require_passages(index, url or [])
+    _require_there(model, index)
     listening = listen(host, port)
     if speak is not None:
         return serve_as(
@@ -138,6 +139,15 @@ def _serve_agent(
     typer.echo(f"{agent.name}: {agent.dialect.name} dialect, {agent.context} tokens of context, at {here}")
     typer.echo(f"A page to talk to it: {here}/    OpenAI's API: {here}/v1")
     run(server_of(app), listening)
+
+
+def _require_there(model: str, index: Path | None) -> None:
+    from sleuth.model_path import require_model
+    from sleuth.plan.inputs import require_index
+
+    require_model(model)
+    if index is not None:
+        require_index(index)
 
 
 def _require_passages(index: Path | None, urls: list[str]) -> None:

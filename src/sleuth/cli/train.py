@@ -42,15 +42,19 @@ def train(
     ] = None,
 ) -> None:
     """Train a recipe; continues a run folder that holds the same recipe. Under torchrun all processes train it."""
-    from sleuth.cli.launched import on_ranks
-    from sleuth.pipeline import require_accepted, require_inputs, run_recipe, stage_to_roll_back
+    from sleuth.plan.inputs import missing_inputs
     from sleuth.recipe import load_recipe
-    from sleuth.runs.joined_folder import open_on
-    from sleuth.runs.push import push, require_push
     from sleuth.runs.run_folder import RunFolder
 
-    resolved = load_recipe(recipe, overrides or ())
+    resolved = load_recipe(recipe, overrides or (), missing_inputs)
     place = run or Path("runs") / resolved.name
+    RunFolder.require_same(place, resolved, accepted_reward=accepted_reward, changed=back)
+
+    from sleuth.cli.launched import on_ranks
+    from sleuth.pipeline import require_accepted, require_inputs, run_recipe, stage_to_roll_back
+    from sleuth.runs.joined_folder import open_on
+    from sleuth.runs.push import push, require_push
+
     if accepted_reward:
         require_accepted(resolved, accepted_reward)
     if back:  # all that could be wrong, before the folder is touched

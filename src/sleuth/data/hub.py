@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-from sleuth.data.download import RemoteFile, Watch, download
 from sleuth.types import SleuthError
+
+if TYPE_CHECKING:
+    from sleuth.data.download import RemoteFile, Watch
 
 SCHEME = "hf:"
 """How such a path begins. A `Path` folds the two slashes behind it into one; both ways of writing are read."""
@@ -70,6 +72,8 @@ def downloaded(place: HubPlace, folder: Path, watch: Watch, say: Say = _to_stder
     """A large file of the hub in `folder`, where an earlier call may have left a part of it. Its size is said first."""
     if not place.path:
         raise SleuthError(f"{place}: names no file; should be hf://OWNER/NAME/FILE")
+    from sleuth.data.download import download
+
     file = _remote_file(place)
     say(f"{place}: {_megabytes(file.size)}, into {folder}")
     return download(file, folder, watch)
@@ -80,6 +84,8 @@ def _remote_file(place: HubPlace) -> RemoteFile:
     with _hub_errors(place):
         from huggingface_hub import get_hf_file_metadata, hf_hub_url
         from huggingface_hub.utils import build_hf_headers
+
+        from sleuth.data.download import RemoteFile
 
         where = {"repo_type": "dataset", "filename": place.path}
         headers = build_hf_headers()

@@ -7,7 +7,29 @@ from sleuth.dialects.search_r1 import SEARCH_R1
 from sleuth.dialects.sleuth import SLEUTH
 from sleuth.dialects.slime import SLIME
 from sleuth.dialects.verl import VERL
+from sleuth.types import SleuthError
 
 DIALECTS: dict[str, Dialect] = {dialect.name: dialect for dialect in (SLEUTH, SEARCH_R1, SLIME, VERL, RESEARCH, CHAT)}
 
-__all__ = ["DIALECTS", "Dialect", "Frame", "Tags", "Tool"]
+
+def dialect_of(name: str) -> Dialect:
+    """A dialect by its name."""
+    if name not in DIALECTS:
+        raise SleuthError(f"dialect = {name!r}: there is no such dialect; there are {', '.join(DIALECTS)}")
+    return DIALECTS[name]
+
+
+def require_speakable(dialect: Dialect, prompt_role: str, *, forced_search: bool) -> None:
+    """Raises SleuthError where a dialect cannot be spoken behind a prompt in this role, or its search not be opened."""
+    if dialect.frame != "text" and prompt_role == "raw":
+        raise SleuthError(
+            f'prompt_role = "raw": the dialect {dialect.name!r} speaks in messages of the model\'s chat template; '
+            'set prompt_role = "user" or "system"'
+        )
+    if dialect.frame != "text" and forced_search:
+        raise SleuthError(
+            f"forced_search = true: the dialect {dialect.name!r} has no search that could be opened for it"
+        )
+
+
+__all__ = ["DIALECTS", "Dialect", "Frame", "Tags", "Tool", "dialect_of", "require_speakable"]

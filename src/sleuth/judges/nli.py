@@ -10,6 +10,7 @@ from typing import Any
 
 from sleuth.judges.criteria import as_support
 from sleuth.judges.forms import sound
+from sleuth.model_path import require_model
 from sleuth.types import Case, SleuthError, Verdict
 
 OVERLAP = 32
@@ -101,6 +102,7 @@ def entailment_label(labels: Mapping[int, str], model: str) -> int:
 
 
 def _load(model: str) -> tuple[Any, Any]:
+    require_model(model)
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
     from transformers.utils import logging
 

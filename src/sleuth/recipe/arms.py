@@ -6,19 +6,19 @@ An arm names its stages, each by the recipe that has it: `"careless.toml:pretrai
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import Field, NonNegativeInt, ValidationError, model_validator
+from pydantic import Field, NonNegativeInt
 
 from sleuth.recipe.draft import Draft
 from sleuth.recipe.load import load_recipe, read_draft
-from sleuth.recipe.problems import describe
+from sleuth.recipe.problems import Look, read_table
 from sleuth.recipe.recipe import Recipe, StageRecipe
-from sleuth.recipe.strict import Name, Row, StrictModel
+from sleuth.recipe.strict import Name, Row, StrictModel, combination
 from sleuth.recipe.training import TrainingRecipe
 from sleuth.types import SleuthError
 
@@ -59,30 +59,39 @@ class ArmsRecipe(StrictModel):
     table: ArmTableRecipe
     arm: Annotated[Row[ArmRecipe], Field(min_length=1)]
 
-    @model_validator(mode="after")
-    def _names_are_there_once(self) -> Self:
+    @combination
+    def _names_are_there_once(self) -> Iterator[str]:
         names = [arm.name for arm in self.arm]
         for index, name in enumerate(names):
             if name in names[:index]:
-                raise ValueError(f'arm.{index}.name = "{name}" is the name of arm.{names.index(name)} too')
+                yield f'arm.{index}.name = "{name}" is the name of arm.{names.index(name)} too'
         if self.table.against not in (None, *names):
-            raise ValueError(f'table.against = "{self.table.against}" is no arm; there are {", ".join(names)}')
-        return self
+            yield f'table.against = "{self.table.against}" is no arm; there are {", ".join(names)}'
 
 
-def load_arms(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> tuple[ArmsRecipe, dict[str, Recipe]]:
+def load_arms(
+    path: str | os.PathLike[str], overrides: Sequence[str] = (), look: Look | None = None
+) -> tuple[ArmsRecipe, dict[str, Recipe]]:
     """Read and check a file of arms and the recipes that it names: the file, and every arm as the run that it is by
     itself, with the first seed. Of `overrides`, `STAGE.key=value` changes the stages of that name, any other one the
-    file. Raises a one-line `SleuthError`."""
+    file. With `look`, what the arms name is looked for too. Raises a `SleuthError` with a line for each problem; one
+    that several arms have is told of the first."""
     of_stages = {text: name for text in overrides if (name := _stage_of(text)) is not None}
     draft, _ = read_draft(path, [text for text in overrides if text not in of_stages])
     if "arm" not in draft.table:
         raise SleuthError(f"{path}: has no [[arm]]; a recipe without arms is for `sleuth train`")
-    try:
-        recipe = ArmsRecipe.model_validate(draft.table)
-    except ValidationError as error:
-        raise SleuthError(describe(error, draft, ArmsRecipe)) from None
-    runs = {arm.name: _run(recipe, arm, Path(path), of_stages) for arm in recipe.arm}
+    recipe = read_table(draft, ArmsRecipe)
+    runs: dict[str, Recipe] = {}
+    problems: dict[str, str] = {}
+    for arm in recipe.arm:
+        where = f'{path}: arm "{arm.name}"'
+        try:
+            runs[arm.name] = read_table(_draft(recipe, arm, where, Path(path), of_stages), Recipe, look)
+        except SleuthError as error:  # told with what is wrong with the others
+            for line in error.args:
+                problems.setdefault(line.removeprefix(where), line)
+    if problems:
+        raise SleuthError(*problems.values())
     names = {stage.name for run in runs.values() for stage in run.stage}
     for text, name in of_stages.items():
         if name not in names:
@@ -115,8 +124,8 @@ def begun_alike(one: Recipe, other: Recipe) -> int:
     return max((at for at, stage in enumerate(same, start=1) if isinstance(stage, TrainingRecipe)), default=0)
 
 
-def _run(recipe: ArmsRecipe, arm: ArmRecipe, path: Path, overrides: dict[str, str]) -> Recipe:
-    where = f'{path}: arm "{arm.name}"'
+def _draft(recipe: ArmsRecipe, arm: ArmRecipe, where: str, path: Path, overrides: dict[str, str]) -> Draft:
+    """The recipe of an arm, unchecked."""
     stages = [_stage(name, path, where, overrides) for name in arm.stages]
     if recipe.table.evaluation not in (stage.name for stage in stages):
         named = ", ".join(stage.name for stage in stages)
@@ -131,10 +140,7 @@ def _run(recipe: ArmsRecipe, arm: ArmRecipe, path: Path, overrides: dict[str, st
         "stage": stages,
         "resolved_from": {"files": [str(path)], "set": [*overrides]},
     }
-    try:
-        return Recipe.model_validate(draft.table)
-    except ValidationError as error:
-        raise SleuthError(describe(error, draft)) from None
+    return draft
 
 
 def _stage(name: str, path: Path, where: str, overrides: dict[str, str]) -> StageRecipe:
@@ -151,7 +157,7 @@ def _stage(name: str, path: Path, where: str, overrides: dict[str, str]) -> Stag
     try:
         return load(changes).stage[at]
     except SleuthError as error:  # in the words of whoever changed it
-        raise SleuthError(str(error).replace(f"stage.{at}.", f"{wanted}.")) from None
+        raise SleuthError(*(line.replace(f"stage.{at}.", f"{wanted}.") for line in error.args)) from None
 
 
 def _stage_of(text: str) -> str | None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from collections.abc import Iterator
+from typing import Literal
 
-from pydantic import NonNegativeFloat, model_validator
+from pydantic import NonNegativeFloat
 
-from sleuth.recipe.strict import StrictModel
+from sleuth.recipe.strict import StrictModel, combination
 
 
 class CreditRecipe(StrictModel):
@@ -24,8 +25,7 @@ class CreditRecipe(StrictModel):
     charges: NonNegativeFloat = 0.0
     """What is taken where it did not."""
 
-    @model_validator(mode="after")
-    def _does_something(self) -> Self:
+    @combination
+    def _does_something(self) -> Iterator[str]:
         if not self.pays and not self.charges:
-            raise ValueError("pays and charges are both 0: nothing would be credited; set one, such as charges = 0.2")
-        return self
+            yield "pays and charges are both 0: nothing would be credited; set one, such as charges = 0.2"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from collections.abc import Iterator
+from typing import Annotated, Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt
 
-from sleuth.recipe.strict import FilePath, Row, StrictModel
+from sleuth.recipe.strict import FilePath, Row, StrictModel, combination
 
 TextKind = Literal[
     "reading",
@@ -74,15 +75,14 @@ class ExaminationRecipe(StrictModel):
     per_set: PositiveInt | None = None
     """Ask only so many questions of each set, chosen by a hash of their ids: the same ones for ever."""
 
-    @model_validator(mode="after")
-    def _one_source(self) -> Self:
+    @combination
+    def _one_source(self) -> Iterator[str]:
         if self.questions is None and self.suite is None:
-            raise ValueError("questions is missing: name a file of them, or a suite of test sets")
+            yield "questions is missing: name a file of them, or a suite of test sets"
         if self.questions is not None and self.suite is not None:
-            raise ValueError("suite stands beside questions; leave one of the two out")
+            yield "suite stands beside questions; leave one of the two out"
         file_only = {"kinds": self.kinds, "limit": self.limit, "ask_with": self.ask_with == "prompt"}
         for key in (name for name, given in file_only.items() if given and self.suite is not None):
-            raise ValueError(f"{key} is for a file of questions; of a suite, per_set chooses")
+            yield f"{key} is for a file of questions; of a suite, per_set chooses"
         if self.per_set is not None and self.suite is None:
-            raise ValueError(f"per_set = {self.per_set} is for a suite; of a file, limit takes the first so many")
-        return self
+            yield f"per_set = {self.per_set} is for a suite; of a file, limit takes the first so many"

@@ -27,11 +27,13 @@ def leaves(table: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tu
 
 
 class Draft:
-    """Layers of a recipe laid over each other, value by value. The last writer of a key is named in errors about it."""
+    """Layers of a recipe laid over each other, value by value. The last writer of a key is named in errors about it.
+    `problems` are values that lead nowhere, a line each."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         self.table: dict[str, Any] = {}
+        self.problems: list[str] = []
         self._writers: dict[Key, str] = {}
 
     def lay(self, table: Mapping[str, Any], writer: str) -> None:
@@ -41,6 +43,12 @@ class Draft:
 
     def set(self, key: Sequence[str], value: Any, writer: str) -> None:
         """Write one value. A number steps into a list and may be negative; a table that is not there yet is made."""
+        try:
+            self._write(key, value, writer)
+        except SleuthError as error:  # told with whatever else is wrong
+            self.problems.append(str(error))
+
+    def _write(self, key: Sequence[str], value: Any, writer: str) -> None:
         place: Any = self.table
         way: Key = ()
         for part in key[:-1]:

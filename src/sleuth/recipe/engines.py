@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Self
+from collections.abc import Iterator
+from typing import Annotated
 
-from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt
 
-from sleuth.recipe.strict import FilePath, Row, StrictModel
+from sleuth.recipe.strict import FilePath, Row, StrictModel, combination
 
 
 class PoolRecipe(StrictModel):
@@ -29,15 +30,12 @@ class PoolRecipe(StrictModel):
     """How many updates the weights that write may lack: with 1, the episodes of a step are played while the step before
     is learned from."""
 
-    @model_validator(mode="after")
-    def _can_be_asked(self) -> Self:
+    @combination
+    def _can_be_asked(self) -> Iterator[str]:
         for url in self.urls:
             if not url.startswith(("http://", "https://")):
-                raise ValueError(f"urls holds {url!r}: expected http://HOST:PORT")
+                yield f"urls holds {url!r}: expected http://HOST:PORT"
         if len(set(self.urls)) < len(self.urls):
-            raise ValueError("urls names a server twice")
+            yield "urls names a server twice"
         if self.ahead and self.sleeps:
-            raise ValueError(
-                "sleeps = true and ahead = 1: servers that sleep while the learner computes cannot write then"
-            )
-        return self
+            yield ("sleeps = true and ahead = 1: servers that sleep while the learner computes cannot write then")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from collections.abc import Iterator
+from typing import Annotated, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
-from sleuth.recipe.strict import FilePath, Row, StrictModel
+from sleuth.recipe.strict import FilePath, Row, StrictModel, combination
 
 Role = Literal["raw", "user", "system"]
 
@@ -52,32 +53,27 @@ class SearchEnvRecipe(StrictModel):
     forced_search: bool = False
     """The environment opens the first search itself, so that the policy begins inside a query."""
 
-    @model_validator(mode="after")
-    def _can_search(self) -> Self:
+    @combination
+    def _can_search(self) -> Iterator[str]:
         if self.retriever == "remote" and not self.urls:
-            raise ValueError(
-                'urls is missing: retriever = "remote" asks them; such as urls = ["http://127.0.0.1:8000"]'
-            )
-        if self.urls and self.index is not None:
-            raise ValueError("urls and index are both given: passages come from one of them")
-        if self.urls and self.retriever == "index":
-            raise ValueError('urls needs retriever = "remote" (or a control arm)')
-        if self.index is None and not self.urls and self.retriever != "empty":
-            raise ValueError(
+            yield ('urls is missing: retriever = "remote" asks them; such as urls = ["http://127.0.0.1:8000"]')
+        elif self.urls and self.index is not None:
+            yield "urls and index are both given: passages come from one of them"
+        elif self.urls and self.retriever == "index":
+            yield 'urls needs retriever = "remote" (or a control arm)'
+        elif self.index is None and not self.urls and self.retriever != "empty":
+            yield (
                 f"index is missing: retriever = {self.retriever!r} reads one; name the folder that `sleuth index` made"
             )
         for url in self.urls:
             if not url.startswith(("http://", "https://")):
-                raise ValueError(f"urls holds {url!r}: expected http://HOST:PORT")
+                yield f"urls holds {url!r}: expected http://HOST:PORT"
         if self.forced_search and self.searches == 0:
-            raise ValueError("forced_search = true needs searches of 1 or more")
+            yield "forced_search = true needs searches of 1 or more"
         if self.passage_tokens is not None and self.results_tokens is not None:
-            raise ValueError(
-                "results_tokens beside passage_tokens: results are cut together or each by itself, not both"
-            )
+            yield ("results_tokens beside passage_tokens: results are cut together or each by itself, not both")
         if self.template_flags and self.prompt_role == "raw":
-            raise ValueError('template_flags are for a chat template: set prompt_role = "user" or "system"')
-        return self
+            yield 'template_flags are for a chat template: set prompt_role = "user" or "system"'
 
 
 class RefineEnvRecipe(StrictModel):
@@ -98,11 +94,10 @@ class RefineEnvRecipe(StrictModel):
     turn_tokens: PositiveInt | None = None
     """Tokens that may be written; absent: 1024."""
 
-    @model_validator(mode="after")
-    def _flags_have_a_template(self) -> Self:
+    @combination
+    def _flags_have_a_template(self) -> Iterator[str]:
         if self.template_flags and self.prompt_role == "raw":
-            raise ValueError('template_flags are for a chat template: set prompt_role = "user" or "system"')
-        return self
+            yield 'template_flags are for a chat template: set prompt_role = "user" or "system"'
 
 
 class ThoughtEnvRecipe(StrictModel):
@@ -119,11 +114,10 @@ class ThoughtEnvRecipe(StrictModel):
     stops: Row[str] = ()
     """What is written behind the thought ends behind one of these too, such as "."; absent: only at its length."""
 
-    @model_validator(mode="after")
-    def _stops_end_something(self) -> Self:
+    @combination
+    def _stops_end_something(self) -> Iterator[str]:
         if self.stops and not self.suffix_tokens:
-            raise ValueError("stops end what is written behind a thought, and suffix_tokens = 0 has nothing written")
-        return self
+            yield "stops end what is written behind a thought, and suffix_tokens = 0 has nothing written"
 
 
 EnvRecipe = Annotated[SearchEnvRecipe | RefineEnvRecipe, Field(discriminator="kind")]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, NonNegativeInt, PositiveInt, Tag, model_validator
+from pydantic import Discriminator, Field, NonNegativeInt, PositiveInt, Tag
 
 from sleuth.recipe.credit import CreditRecipe
 from sleuth.recipe.data import QuestionsRecipe
@@ -13,7 +14,7 @@ from sleuth.recipe.engines import PoolRecipe
 from sleuth.recipe.envs import RefineEnvRecipe, ThoughtEnvRecipe, TrainedEnvRecipe
 from sleuth.recipe.loss import LossRecipe, SamplingRecipe
 from sleuth.recipe.rewards import GainRecipe, RewardTable, SuffixRecipe
-from sleuth.recipe.strict import NO_KIND, Name, Row
+from sleuth.recipe.strict import NO_KIND, Name, Row, combination
 from sleuth.recipe.text import PlacesRecipe, TextRecipe
 from sleuth.recipe.training import TrainingRecipe
 
@@ -72,89 +73,79 @@ class GrpoRecipe(TrainingRecipe):
     """What a search or a citation is paid by itself; absent: nothing."""
     loss: LossRecipe = LossRecipe()
 
-    @model_validator(mode="after")
-    def _group_fits(self) -> Self:
+    @combination
+    def _group_fits(self) -> Iterator[str]:
         if self.min_siblings > self.samples_per_prompt:
-            raise ValueError(
+            yield (
                 f"min_siblings = {self.min_siblings} is more than samples_per_prompt = {self.samples_per_prompt}, "
                 "so every group would be dropped"
             )
         key = "thought_tokens" if isinstance(self.env, ThoughtEnvRecipe) else "turn_tokens"
         tokens = getattr(self.env, key)
         if tokens is not None and tokens >= self.context:
-            raise ValueError(f"env.{key} = {tokens} leaves no room for a prompt in context = {self.context}")
-        return self
+            yield f"env.{key} = {tokens} leaves no room for a prompt in context = {self.context}"
 
-    @model_validator(mode="after")
-    def _texts_are_thought_about(self) -> Self:
+    @combination
+    def _texts_are_thought_about(self) -> Iterator[str]:
         thinks = isinstance(self.env, ThoughtEnvRecipe)
         if thinks and isinstance(self.data, QuestionsRecipe):
-            raise ValueError('data.kind is missing: an env that thinks reads texts; set kind = "places" or "text"')
+            yield 'data.kind is missing: an env that thinks reads texts; set kind = "places" or "text"'
         if not thinks and not isinstance(self.data, QuestionsRecipe):
-            raise ValueError(
-                f'data.kind = "{self.data.kind}" is for env.kind = "thought"; "{self.env.kind}" asks questions'
-            )
-        return self
+            yield (f'data.kind = "{self.data.kind}" is for env.kind = "thought"; "{self.env.kind}" asks questions')
 
-    @model_validator(mode="after")
-    def _gains_are_known_late(self) -> Self:
+    @combination
+    def _gains_are_known_late(self) -> Iterator[str]:
         gains = [reward for reward in self.reward if isinstance(reward, GainRecipe)]
         if len(gains) > 1:
-            raise ValueError('reward has kind = "gain" twice; leave one of them out')
+            yield 'reward has kind = "gain" twice; leave one of them out'
         if gains and self.replace_no_signal:
-            raise ValueError(
+            yield (
                 f"replace_no_signal = {self.replace_no_signal} needs scores while episodes are played, and gains are "
                 "told behind them all; leave it out"
             )
-        return self
 
-    @model_validator(mode="after")
-    def _servers_have_whole_weights(self) -> Self:
+    @combination
+    def _servers_have_whole_weights(self) -> Iterator[str]:
         if self.engine is not None and self.lora is not None:
-            raise ValueError("lora is trained with the engine in this process; leave [stage.engine] out, or lora")
-        return self
+            yield "lora is trained with the engine in this process; leave [stage.engine] out, or lora"
 
-    @model_validator(mode="after")
-    def _what_is_old_is_corrected(self) -> Self:
+    @combination
+    def _what_is_old_is_corrected(self) -> Iterator[str]:
         loss = self.loss
         if self.engine is not None and self.engine.ahead and loss.old == "learner" and loss.tis_cap is None:
-            raise ValueError(
+            yield (
                 'engine.ahead = 1 trains on what older weights wrote, and loss.old = "learner" takes it for its own: '
                 'set loss.old = "sampler", or loss.tis_cap'
             )
-        return self
 
-    @model_validator(mode="after")
-    def _credit_has_something_to_pay(self) -> Self:
+    @combination
+    def _credit_has_something_to_pay(self) -> Iterator[str]:
         if self.credit is None:
-            return self
+            return
         kinds = {"search": "search_gain", "refine": "citation_gain"}
         if (kind := kinds.get(self.env.kind)) is None:
-            raise ValueError("credit pays searches or citations, and an env that thinks makes none; leave it out")
-        if kind != self.credit.kind:
-            raise ValueError(
+            yield "credit pays searches or citations, and an env that thinks makes none; leave it out"
+        elif kind != self.credit.kind:
+            yield (
                 f'credit.kind = "{self.credit.kind}" has nothing to pay where env.kind = "{self.env.kind}"; '
                 f'set "{kind}"'
             )
-        return self
 
-    @model_validator(mode="after")
-    def _rewards_read_what_is_written(self) -> Self:
-        for index, reward in enumerate(self.reward if isinstance(self.env, RefineEnvRecipe) else ()):
-            if reward.kind not in REFINER_REWARDS:
-                raise ValueError(
+    @combination
+    def _rewards_read_what_is_written(self) -> Iterator[str]:
+        for index, reward in enumerate(self.reward):
+            if isinstance(self.env, RefineEnvRecipe) and reward.kind not in REFINER_REWARDS:
+                yield (
                     f'reward.{index}.kind = "{reward.kind}" reads the answer of a search; an env that refines is paid '
                     f"by {' or '.join(json.dumps(kind) for kind in REFINER_REWARDS)}"
                 )
-        for index, reward in enumerate(self.reward):
-            if (reward.kind in THOUGHT_REWARDS) != isinstance(self.env, ThoughtEnvRecipe):
-                raise ValueError(
+            elif (reward.kind in THOUGHT_REWARDS) != isinstance(self.env, ThoughtEnvRecipe):
+                yield (
                     f'reward.{index}.kind = "{reward.kind}": an env that thinks is paid by '
                     f"{' or '.join(json.dumps(kind) for kind in THOUGHT_REWARDS)}, and no other is"
                 )
-            if isinstance(reward, SuffixRecipe) and not getattr(self.env, "suffix_tokens", 0):
-                raise ValueError(
+            elif isinstance(reward, SuffixRecipe) and not getattr(self.env, "suffix_tokens", 0):
+                yield (
                     f'reward.{index}.kind = "suffix" judges what is written behind a thought: set env.suffix_tokens, '
                     "such as 128"
                 )
-        return self

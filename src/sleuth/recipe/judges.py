@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt
 
-from sleuth.recipe.strict import FilePath, Row, StrictModel
+from sleuth.recipe.strict import FilePath, Row, StrictModel, combination
 
 OURS = ("model", "messages", "temperature", "max_tokens", "response_format", "n", "stream")
 """What `request` may not hold: it is set elsewhere, or a verdict could not be read with it."""
@@ -32,15 +33,14 @@ class ServedModelRecipe(StrictModel):
     key_variable: str | None = None
     """The environment variable that holds the servers' key, where they want one."""
 
-    @model_validator(mode="after")
-    def _can_be_asked(self) -> Self:
+    @combination
+    def _can_be_asked(self) -> Iterator[str]:
         for url in self.urls:
             if not url.startswith(("http://", "https://")):
-                raise ValueError(f"urls holds {url!r}: expected http://HOST:PORT")
+                yield f"urls holds {url!r}: expected http://HOST:PORT"
         for name in OURS:
             if name in self.request:
-                raise ValueError(f"request.{name} is not for setting here: leave it out")
-        return self
+                yield f"request.{name} is not for setting here: leave it out"
 
 
 class _JudgeRecipe(StrictModel):

@@ -22,36 +22,38 @@ from typing import Any
 from pydantic import ValidationError
 
 from sleuth.recipe.draft import Draft, leaves
-from sleuth.recipe.problems import describe
+from sleuth.recipe.problems import Look, read_table
 from sleuth.recipe.recipe import Recipe, ResolvedFrom
 from sleuth.recipe.toml_writer import emit_value
 from sleuth.types import SleuthError
 
 
-def load_recipe(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Recipe:
-    """Read, resolve and check a recipe; `overrides` are `key=value` texts. Raises a one-line `SleuthError`."""
+def load_recipe(path: str | os.PathLike[str], overrides: Sequence[str] = (), look: Look | None = None) -> Recipe:
+    """Read, resolve and check a recipe; `overrides` are `key=value` texts. With `look`, what it names is looked for.
+    Raises a `SleuthError` with a line for each problem."""
     draft, history = read_draft(path, overrides)
     if "resolved_from" in draft.table:
         raise SleuthError(f"{draft.writer_of(('resolved_from',))}: resolved_from is not for setting; leave it out")
     if "arm" in draft.table:
         raise SleuthError(f"{path}: has arms, which are several runs: train them with `sleuth arms {path}`")
     draft.table["resolved_from"] = history
-    try:
-        return Recipe.model_validate(draft.table)
-    except ValidationError as error:
-        raise SleuthError(describe(error, draft)) from None
+    return read_table(draft, Recipe, look)
 
 
 def read_draft(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> tuple[Draft, dict[str, list[str]]]:
     """The tables of a file, its parents' and the overrides laid over each other, unchecked; and from which files and
-    overrides they came. Raises a one-line `SleuthError`."""
+    overrides they came. Raises a one-line `SleuthError` where a file cannot be read."""
     draft = Draft(str(path))
     files: list[str] = []
     changes: list[str] = []
     for file, table in _family(Path(path)):
         _lay_file(draft, file, table, files, changes)
     for text in overrides:
-        key, value = _parse_override(text)
+        try:
+            key, value = _parse_override(text)
+        except SleuthError as error:  # told with whatever else is wrong
+            draft.problems.append(str(error))
+            continue
         draft.set(key.split("."), value, f"--set {text}")
         changes.append(f"{key}={emit_value(value)}")
     return draft, {"files": files, "set": changes}

@@ -3,31 +3,26 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
-from sleuth.recipe.strict import StrictModel
+from sleuth.recipe.strict import StrictModel, combination
 
-_NARROWED_SUPPORT = ("top_p", "top_k", "min_p")
+_FULL_SUPPORT = (
+    "is no key: sampling for RL needs full support, because a token that cannot be sampled has no true "
+    "log-probability, and the gradient would be of another policy than the one that sampled"
+)
 
 
 class SamplingRecipe(StrictModel):
     """How the policy is sampled for training. The support is always the whole vocabulary."""
 
+    refused = dict.fromkeys(("top_p", "top_k", "min_p"), _FULL_SUPPORT)
+
     temperature: PositiveFloat = 1.0
     """Divides the logits; log-probabilities are taken at the same temperature."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _full_support(cls, table: Any) -> Any:
-        for key in _NARROWED_SUPPORT:
-            if isinstance(table, dict) and key in table:
-                raise ValueError(
-                    f"{key} is no key: sampling for RL needs full support, because a token that cannot be sampled has "
-                    "no true log-probability, and the gradient would be of another policy than the one that sampled"
-                )
-        return table
 
 
 NAMED_LOSSES: dict[str, dict[str, Any]] = {
@@ -89,35 +84,34 @@ class LossRecipe(StrictModel):
     @classmethod
     def _named(cls, table: Any) -> Any:
         named = NAMED_LOSSES.get(str(table.get("setting")), {}) if isinstance(table, dict) else {}
-        for key, value in named.items():
-            if table.get(key, value) != value:
-                raise ValueError(
-                    f'{key} = {json.dumps(table[key])} is not setting = "{table["setting"]}", where it is '
-                    f"{json.dumps(value)}; leave one of the two out"
-                )
         return named | table if named else table
 
-    @model_validator(mode="after")
-    def _old_fits(self) -> Self:
+    @combination
+    def _is_as_named(self) -> Iterator[str]:
+        for key, value in NAMED_LOSSES.get(self.setting or "", {}).items():
+            if getattr(self, key) != value:
+                yield (
+                    f'{key} = {json.dumps(getattr(self, key))} is not setting = "{self.setting}", where it is '
+                    f"{json.dumps(value)}; leave one of the two out"
+                )
+
+    @combination
+    def _old_fits(self) -> Iterator[str]:
         if self.advantage == "best" and self.old != "learner":
-            raise ValueError('old = "sampler" has no part in advantage = "best", which imitates; set old = "learner"')
+            yield 'old = "sampler" has no part in advantage = "best", which imitates; set old = "learner"'
         if self.old == "sampler" and self.tis_cap is not None:
-            raise ValueError('tis_cap says what old = "sampler" says already; leave one of the two out')
+            yield 'tis_cap says what old = "sampler" says already; leave one of the two out'
         if self.old == "learner":
             for key, value in (("ratio", "sequence"), ("policy_loss", "cispo")):
                 if getattr(self, key) == value:
-                    raise ValueError(
+                    yield (
                         f'{key} = "{value}" has no effect with old = "learner", where every ratio is 1; '
                         'it needs old = "sampler"'
                     )
-        return self
 
-    @model_validator(mode="after")
-    def _constant_fits(self) -> Self:
+    @combination
+    def _constant_fits(self) -> Iterator[str]:
         if self.normalise == "constant" and self.constant is None:
-            raise ValueError('constant is missing: normalise = "constant" divides by it')
+            yield 'constant is missing: normalise = "constant" divides by it'
         if self.normalise != "constant" and self.constant is not None:
-            raise ValueError(
-                f'constant = {self.constant} has no effect with normalise = "{self.normalise}"; leave it out'
-            )
-        return self
+            yield (f'constant = {self.constant} has no effect with normalise = "{self.normalise}"; leave it out')

@@ -5,15 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, TypeVar
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from sleuth.recipe.draft import Draft
 from sleuth.recipe.judges import JudgeRecipe, JudgeTable, TeacherRecipe
 from sleuth.recipe.load import read_toml
-from sleuth.recipe.problems import describe
+from sleuth.recipe.problems import Look, read_table
 from sleuth.recipe.rewards import RewardRecipe, RewardTable
 from sleuth.recipe.strict import Row, StrictModel
-from sleuth.types import SleuthError
 
 Part = TypeVar("Part", bound=StrictModel)
 
@@ -36,25 +35,22 @@ class TeacherFile(StrictModel):
     teacher: TeacherRecipe
 
 
-def load_judge(path: Path) -> JudgeRecipe:
-    """The `[judge]` of a file, as a reward's `judge` may be. Raises a one-line `SleuthError`."""
-    return _load(path, JudgeFile).judge
+def load_judge(path: Path, look: Look | None = None) -> JudgeRecipe:
+    """The `[judge]` of a file, as a reward's `judge` may be. Raises a `SleuthError` with a line for each problem."""
+    return _load(path, JudgeFile, look).judge
 
 
-def load_rewards(path: Path) -> tuple[RewardRecipe, ...]:
-    """The `[[reward]]` tables of a file, as a stage's may be. Raises a one-line `SleuthError`."""
-    return _load(path, RewardFile).reward
+def load_rewards(path: Path, look: Look | None = None) -> tuple[RewardRecipe, ...]:
+    """The `[[reward]]` tables of a file, as a stage's may be. Raises a `SleuthError` with a line for each problem."""
+    return _load(path, RewardFile, look).reward
 
 
-def load_teacher(path: Path) -> TeacherRecipe:
-    """The `[teacher]` of a file. Raises a one-line `SleuthError`."""
-    return _load(path, TeacherFile).teacher
+def load_teacher(path: Path, look: Look | None = None) -> TeacherRecipe:
+    """The `[teacher]` of a file. Raises a `SleuthError` with a line for each problem."""
+    return _load(path, TeacherFile, look).teacher
 
 
-def _load(path: Path, model: type[Part]) -> Part:
+def _load(path: Path, model: type[Part], look: Look | None) -> Part:
     draft = Draft(str(path))
     draft.lay(read_toml(path), str(path))
-    try:
-        return model.model_validate(draft.table)
-    except ValidationError as error:
-        raise SleuthError(describe(error, draft, model)) from None
+    return read_table(draft, model, look)

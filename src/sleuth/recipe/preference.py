@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from collections.abc import Iterator
+from typing import Annotated, Literal
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from sleuth.recipe.judges import ContinuationJudgeTable, HttpJudgeRecipe
 from sleuth.recipe.loss import SamplingRecipe
-from sleuth.recipe.strict import FilePath, Name, Row, StrictModel
+from sleuth.recipe.strict import FilePath, Name, Row, StrictModel, combination
 from sleuth.recipe.text import TextRecipe
 from sleuth.recipe.training import TrainingRecipe
 
@@ -95,14 +96,13 @@ class OnlineDpoRecipe(TrainingRecipe):
     """What candidates are judged by; the scores are summed. Absent: mechanics mode."""
     loss: PreferenceLossRecipe = PreferenceLossRecipe()
 
-    @model_validator(mode="after")
-    def _something_to_prefer(self) -> Self:
+    @combination
+    def _something_to_prefer(self) -> Iterator[str]:
         if self.loss.kind != "original_nll" and self.samples_per_prompt == 0 and self.rewrites is None:
-            raise ValueError(
+            yield (
                 "samples_per_prompt = 0 leaves a pool of the original alone, and nothing to prefer: set it to 1 or "
                 'more, name rewrites, or set loss.kind = "original_nll"'
             )
-        return self
 
     @property
     def mechanics(self) -> bool:

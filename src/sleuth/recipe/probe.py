@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from collections.abc import Iterator
+from typing import Annotated, Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt
 
 from sleuth.recipe.envs import ThoughtEnvRecipe
 from sleuth.recipe.judges import ContinuationJudgeTable
-from sleuth.recipe.strict import Name, StrictModel
+from sleuth.recipe.strict import Name, StrictModel, combination
 from sleuth.recipe.text import PlacesRecipe, TextRecipe
 
 
@@ -31,8 +32,7 @@ class ProbeRecipe(StrictModel):
     judge: ContinuationJudgeTable | None = None
     """Who decides whether a written suffix comes to the true one; absent: none is written."""
 
-    @model_validator(mode="after")
-    def _written_for_somebody(self) -> Self:
+    @combination
+    def _written_for_somebody(self) -> Iterator[str]:
         if (self.judge is not None) != bool(self.env.suffix_tokens):
-            raise ValueError("judge reads suffixes that are written: give it and env.suffix_tokens, or neither")
-        return self
+            yield "judge reads suffixes that are written: give it and env.suffix_tokens, or neither"

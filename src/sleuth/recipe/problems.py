@@ -1,42 +1,155 @@
-"""Pydantic's complaints about a draft, as one line that a person can act on."""
+"""A draft becomes its model, or a list of all that is wrong with it: a line a problem, which a person can act on."""
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, get_args
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar, get_args
 
-from pydantic import BaseModel, ValidationError
+from pydantic import TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from sleuth.recipe.draft import Draft, Key, dotted
-from sleuth.recipe.recipe import Recipe
-from sleuth.recipe.strict import NO_KIND
+from sleuth.recipe.strict import NO_KIND, VALUES_ONLY, StrictModel
 from sleuth.recipe.toml_writer import emit_value
+from sleuth.types import SleuthError
+
+Model = TypeVar("Model", bound=StrictModel)
+Look = Callable[[StrictModel], Iterable[str]]
+"""Looks for what a table names: yields a message for each thing that is not there, which begins with its key."""
 
 _MAPPING_KEY = "[key]"  # pydantic's mark for a complaint about a key of a free table, not about its value
 _LONGEST_VALUE = 60  # characters of a wrong value that an error repeats
+_WRONG = object()  # in place of a value that cannot be read
 
 
-def describe(error: ValidationError, draft: Draft, model: type[BaseModel] = Recipe) -> str:
-    """`demo.toml: stage.0.stpes is no key here; the nearest is stage.0.steps (and 1 more problem)`.
+def read_table(draft: Draft, model: type[Model], look: Look | None = None) -> Model:
+    """The draft as its model; with `look`, what its tables name is looked for too.
 
-    An unknown key comes first, because a misspelt key also reads as a missing one. `model` is what the draft was to be.
+    Raises SleuthError with a line for each problem, such as `demo.toml: stage.0.stpes is no key here; the nearest is
+    stage.0.steps`. A wrong value hides no problem but those of combinations that it is part of.
     """
-    problems = sorted(filter(_is_real, error.errors()), key=lambda problem: not _is_unknown_key(problem))
-    key = _key_of(problems[0], draft.table)
-    line = f"{draft.writer_of(key)}: {_sentence(problems[0], key, draft.table, model)}"
-    others = len(problems) - 1
-    more = f" (and {others} more problem{'s' * (others > 1)})" if others else ""
-    return " ".join((line + more).splitlines())
+    table: StrictModel
+    wrong: dict[Key, str] = {}
+    try:
+        table = model.model_validate(draft.table, context=VALUES_ONLY)
+    except ValidationError as error:
+        wrong = _wrong_values(error, draft.table, model)
+        table = _as_far_as_right(model, draft.table, wrong)
+    found = [*wrong.items(), *_problems_in(table, look, complete=not wrong)]
+    lines = [" ".join(f"{draft.writer_of(key)}: {sentence}".splitlines()) for key, sentence in found]
+    if draft.problems or lines:
+        raise SleuthError(*draft.problems, *lines)
+    assert isinstance(table, model)
+    return table
 
 
-def _sentence(problem: ErrorDetails, key: Key, table: Mapping[str, Any], model: type[BaseModel]) -> str:
+def _wrong_values(error: ValidationError, table: Mapping[str, Any], model: type[StrictModel]) -> dict[Key, str]:
+    """What is wrong, by key; unknown keys first. A key that is missing because it is misspelt is told once."""
+    wrong: dict[Key, str] = {}
+    meant: set[Key] = set()
+    for problem in sorted(filter(_is_real, error.errors()), key=lambda problem: not _is_unknown_key(problem)):
+        key = _key_of(problem, table)
+        if _is_unknown_key(problem):
+            valid = _valid_keys(problem, key, table, model)
+            meant.update((*key[:-1], name) for name in _nearest(key, valid))
+        if problem["type"] != "missing" or key not in meant:
+            wrong.setdefault(key, _sentence(problem, key, table, model))
+    return wrong
+
+
+def _problems_in(table: StrictModel, look: Look | None, *, complete: bool) -> Iterator[tuple[Key, str]]:
+    """What does not go together in a table and all tables in it, then what `look` does not find; by key."""
+    for key, part in _tables_in(table):
+        for check in part.combinations():
+            try:
+                yield from (_told(key, message) for message in check(part))
+            except AttributeError:  # it is about a value that is wrong
+                if complete:
+                    raise
+    if look is not None:
+        yield from looked_for(table, look)
+
+
+def looked_for(table: StrictModel, look: Look, key: Key = ()) -> Iterator[tuple[Key, str]]:
+    """What `look` does not find of what is named in a table at `key`, and in all tables in it: keys and sentences."""
+    for at, part in _tables_in(table, key):
+        yield from (_told(at, message) for message in look(part))
+
+
+def _tables_in(table: StrictModel, key: Key = ()) -> Iterator[tuple[Key, StrictModel]]:
+    yield key, table
+    for name, value in vars(table).items():
+        entries = enumerate(value) if isinstance(value, tuple) else [(None, value)]
+        for at, entry in entries:
+            if isinstance(entry, StrictModel):
+                yield from _tables_in(entry, (*key, name) if at is None else (*key, name, at))
+
+
+def _told(key: Key, message: str) -> tuple[Key, str]:
+    """The whole key that a table's own message is about, and the message with it."""
+    about = (*key, *_key_before(message))
+    return about, f"{dotted(about)} {message.partition(' ')[2]}"
+
+
+def _key_before(message: str) -> Key:
+    """The key that a message begins with."""
+    return tuple(int(part) if part.isdigit() else part for part in message.partition(" ")[0].split("."))
+
+
+# -- what is right of a table ------------------------------------------------------------------------------------------
+
+
+def _as_far_as_right(
+    model: type[StrictModel], table: Mapping[str, Any], wrong: Collection[Key], key: Key = ()
+) -> StrictModel:
+    """`table` as its model. What of it is wrong or missing is no attribute of it."""
+    if _is_right(key, wrong):
+        return model.model_validate(table, context=VALUES_ONLY)
+    values = {
+        name: _as_far(field, table[name], wrong, (*key, name))
+        for name, field in model.model_fields.items()
+        if name in table and (*key, name) not in wrong
+    }
+    built = model.model_construct(**values)
+    for name in model.model_fields:
+        if (*key, name) in wrong or values.get(name) is _WRONG:
+            vars(built).pop(name, None)
+    return built
+
+
+def _as_far(field: FieldInfo, value: Any, wrong: Collection[Key], key: Key) -> Any:
+    """The value of a field, tables in it as far as they are right."""
+    if _is_right(key, wrong):
+        return TypeAdapter(field.rebuild_annotation()).validate_python(value, context=VALUES_ONLY)
+    models = _models_in(field.annotation)
+    if isinstance(value, list):
+        entries = [_entry(models, entry, wrong, (*key, at)) for at, entry in enumerate(value)]
+        return _WRONG if any(entry is _WRONG for entry in entries) else tuple(entries)
+    return _entry(models, value, wrong, key)
+
+
+def _entry(models: Sequence[type[StrictModel]], table: Any, wrong: Collection[Key], key: Key) -> Any:
+    if not models or not isinstance(table, Mapping) or key in wrong or (*key, "kind") in wrong:
+        return _WRONG
+    return _as_far_as_right(_chosen(models, table), table, wrong, key)
+
+
+def _is_right(key: Key, wrong: Collection[Key]) -> bool:
+    return not any(at[: len(key)] == key for at in wrong)
+
+
+# -- sentences ---------------------------------------------------------------------------------------------------------
+
+
+def _sentence(problem: ErrorDetails, key: Key, table: Mapping[str, Any], model: type[StrictModel]) -> str:
     name, context = dotted(key), problem.get("ctx", {})
     match problem["type"]:
         case "extra_forbidden":
-            return _unknown(key, _valid_keys(key, table, model))
+            refused = _model_at(key, table, model).refused.get(str(key[-1]))
+            return f"{name} {refused}" if refused else _unknown(key, _valid_keys(problem, key, table, model))
         case "missing":
             return f"{name} is missing"
         case "union_tag_not_found":
@@ -51,10 +164,10 @@ def _sentence(problem: ErrorDetails, key: Key, table: Mapping[str, Any], model: 
         case "string_pattern_mismatch":
             return f"{name} = {_shown(problem['input'])}: should be letters, digits, dots, dashes and underscores"
         case "literal_error":
-            expected = re.findall(r"'([^']*)'", context["expected"])
             if _is_unknown_key(problem):
-                return _unknown(key, expected)
-            return f"{name} = {_shown(problem['input'])}: should be {' or '.join(map(emit_value, expected))}"
+                return _unknown(key, _valid_keys(problem, key, table, model))
+            expected = " or ".join(map(emit_value, _expected(problem)))
+            return f"{name} = {_shown(problem['input'])}: should be {expected}"
         case "model_type" | "model_attributes_type" | "dict_type":
             return f"{name} = {_shown(problem['input'])}: should be a table"
         case "tuple_type" if isinstance(problem["input"], Mapping):
@@ -78,9 +191,14 @@ def _is_unknown_key(problem: ErrorDetails) -> bool:
 
 
 def _unknown(key: Key, valid: Sequence[str]) -> str:
-    close = difflib.get_close_matches(str(key[-1]), valid, n=1, cutoff=0.5)
-    hint = f"the nearest is {dotted((*key[:-1], close[0]))}" if close else f"valid keys are {', '.join(valid)}"
+    near = _nearest(key, valid)
+    hint = f"the nearest is {dotted((*key[:-1], near[0]))}" if near else f"valid keys are {', '.join(valid)}"
     return f"{dotted(key)} is no key here; {hint}"
+
+
+def _nearest(key: Key, valid: Sequence[str]) -> list[str]:
+    """The valid key that was meant; none where none is near."""
+    return difflib.get_close_matches(str(key[-1]), valid, n=1, cutoff=0.5)
 
 
 def _shown(value: Any) -> str:
@@ -101,8 +219,7 @@ def _key_of(problem: ErrorDetails, table: Mapping[str, Any]) -> Key:
     if problem["type"].startswith("union_tag"):
         return (*key, "kind")
     if problem["type"] == "value_error":  # our own checks; their messages begin with the key that they are about
-        first = str(problem.get("ctx", {})["error"]).partition(" ")[0]
-        return (*key, *(int(part) if part.isdigit() else part for part in first.split(".")))
+        return (*key, *_key_before(str(problem.get("ctx", {})["error"])))
     return key
 
 
@@ -112,24 +229,35 @@ def _inside(place: Any, part: str | int) -> Any:
     return place[part] if isinstance(place, list) and isinstance(part, int) and part < len(place) else None
 
 
-def _valid_keys(key: Key, table: Mapping[str, Any], model: type[BaseModel]) -> list[str]:
-    """The keys of the model that a key was written into."""
+def _valid_keys(problem: ErrorDetails, key: Key, table: Mapping[str, Any], model: type[StrictModel]) -> list[str]:
+    """The keys that could stand where an unknown one does."""
+    if problem["type"] == "literal_error":  # in a free table
+        return _expected(problem)
+    return list(_model_at(key, table, model).model_fields)
+
+
+def _expected(problem: ErrorDetails) -> list[str]:
+    return re.findall(r"'([^']*)'", problem.get("ctx", {})["expected"])
+
+
+def _model_at(key: Key, table: Mapping[str, Any], model: type[StrictModel]) -> type[StrictModel]:
+    """The model of the table that a key was written into."""
     models = [model]
     place: Any = table
     for part in key[:-1]:
         if isinstance(part, str):
             models = _models_in(_chosen(models, place).model_fields[part].annotation)
         place = place[part]
-    return list(_chosen(models, place).model_fields)
+    return _chosen(models, place)
 
 
-def _models_in(annotation: Any) -> list[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+def _models_in(annotation: Any) -> list[type[StrictModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, StrictModel):
         return [annotation]
     return [model for inner in get_args(annotation) for model in _models_in(inner)]
 
 
-def _chosen(models: Sequence[type[BaseModel]], table: Mapping[str, Any]) -> type[BaseModel]:
+def _chosen(models: Sequence[type[StrictModel]], table: Mapping[str, Any]) -> type[StrictModel]:
     """The model that a table's `kind` chooses; the only one, where there is no choice."""
     if len(models) == 1:
         return models[0]

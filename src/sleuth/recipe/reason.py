@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from collections.abc import Iterator
+from typing import Annotated, Literal
 
-from pydantic import Field, NonNegativeFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeFloat, PositiveInt
 
-from sleuth.recipe.strict import FilePath, Name, Row, StrictModel
+from sleuth.recipe.strict import FilePath, Name, Row, StrictModel, combination
 
 
 class ProblemsRecipe(StrictModel):
@@ -37,12 +38,11 @@ class ReasonRecipe(StrictModel):
     slots: PositiveInt = 64
     """Answers the in-process engine writes at once; changes memory and speed."""
 
-    @model_validator(mode="after")
-    def _samples_differ(self) -> Self:
+    @combination
+    def _samples_differ(self) -> Iterator[str]:
         layouts = [one.layout for one in self.sets]
         twice = next((layout for layout in layouts if layouts.count(layout) > 1), None)
         if twice is not None:
-            raise ValueError(f'sets has layout = "{twice}" twice; each set is a file of its own')
+            yield f'sets has layout = "{twice}" twice; each set is a file of its own'
         if self.temperature == 0 and self.samples > 1:
-            raise ValueError(f"samples = {self.samples} of temperature = 0 are all the same; set samples = 1")
-        return self
+            yield f"samples = {self.samples} of temperature = 0 are all the same; set samples = 1"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Annotated, Literal, Self
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Literal
 
-from pydantic import Field, NonNegativeInt, model_validator
+from pydantic import Field, NonNegativeInt
 
 from sleuth.recipe.data import AnsweredRowsRecipe
 from sleuth.recipe.envs import EnvRecipe, RefineEnvRecipe, ThoughtEnvRecipe
@@ -15,7 +15,7 @@ from sleuth.recipe.preference import OnlineDpoRecipe, WinRateRecipe
 from sleuth.recipe.probe import ProbeRecipe
 from sleuth.recipe.reason import ReasonRecipe
 from sleuth.recipe.rewards import RewardRecipe
-from sleuth.recipe.strict import Name, Row, StrictModel
+from sleuth.recipe.strict import Name, Row, StrictModel, combination
 from sleuth.recipe.supervised import SupervisedRecipe
 from sleuth.recipe.warm_start import WarmStartRecipe
 
@@ -118,88 +118,86 @@ class Recipe(StrictModel):
             raise ValueError(f'stage.{index}.kind = "warm_start" prepares a grpo stage, and none stands behind it')
         return stage
 
-    @model_validator(mode="after")
-    def _answers_are_asked_for(self) -> Self:
+    @combination
+    def _answers_are_asked_for(self) -> Iterator[str]:
         for index, stage in enumerate(self.stage):
-            if isinstance(stage, SupervisedRecipe) and isinstance(stage.data, AnsweredRowsRecipe):
-                self.answered_in(index)
-        return self
-
-    @model_validator(mode="after")
-    def _warm_starts_have_their_stage(self) -> Self:
-        for index, stage in enumerate(self.stage):
-            if not isinstance(stage, WarmStartRecipe) or (env := self.warmed(index).env).kind == "search":
+            if not isinstance(stage, SupervisedRecipe) or not isinstance(stage.data, AnsweredRowsRecipe):
                 continue
-            doing = "refines" if isinstance(env, RefineEnvRecipe) else "thinks"
-            raise ValueError(f'stage.{index}.kind = "warm_start" teaches to search, and the stage behind it {doing}')
-        return self
+            try:
+                self.answered_in(index)
+            except ValueError as error:
+                yield str(error)
 
-    @model_validator(mode="after")
-    def _weights_fit(self) -> Self:
+    @combination
+    def _warm_starts_have_their_stage(self) -> Iterator[str]:
+        for index, stage in enumerate(self.stage):
+            if not isinstance(stage, WarmStartRecipe):
+                continue
+            try:
+                env = self.warmed(index).env
+            except ValueError as error:
+                yield str(error)
+                continue
+            if env.kind != "search":
+                doing = "refines" if isinstance(env, RefineEnvRecipe) else "thinks"
+                yield f'stage.{index}.kind = "warm_start" teaches to search, and the stage behind it {doing}'
+
+    @combination
+    def _weights_fit(self) -> Iterator[str]:
         inits = [isinstance(stage, SupervisedRecipe) and stage.init is not None for stage in self.stage]
         if not self.model and not inits[0]:
-            raise ValueError(
-                "model is missing: name a folder or a hub id, or give the first stage an [stage.init] block"
-            )
+            yield ("model is missing: name a folder or a hub id, or give the first stage an [stage.init] block")
         if any(inits[1:]):
             index = inits.index(True, 1)
-            raise ValueError(
-                f"stage.{index}.init would throw away what the stages before it learned; only the first may"
-            )
-        return self
+            yield (f"stage.{index}.init would throw away what the stages before it learned; only the first may")
 
-    @model_validator(mode="after")
-    def _masters_are_of_use(self) -> Self:
+    @combination
+    def _masters_are_of_use(self) -> Iterator[str]:
         for index, stage in enumerate(self.stage):
             if self.dtype == "float32" and not getattr(stage, "master_weights", True):
-                raise ValueError(
+                yield (
                     f'stage.{index}.master_weights = false has no effect with dtype = "float32", in which the weights '
                     "are their own masters; leave it out"
                 )
-        return self
 
-    @model_validator(mode="after")
-    def _offloading_is_of_use(self) -> Self:
+    @combination
+    def _offloading_is_of_use(self) -> Iterator[str]:
         for index, stage in enumerate(self.stage):
             if self.device == "cpu" and getattr(stage, "cpu_offload", False):
-                raise ValueError(
+                yield (
                     f'stage.{index}.cpu_offload = true has no effect with device = "cpu", where all lies in the memory '
                     "of processors; leave it out"
                 )
-        return self
 
-    @model_validator(mode="after")
-    def _names_differ(self) -> Self:
+    @combination
+    def _names_differ(self) -> Iterator[str]:
         seen: dict[str, int] = {}
         for index, stage in enumerate(self.stage):
             if stage.name in seen:
-                raise ValueError(
+                yield (
                     f'stage.{index}.name = "{stage.name}" is the name of stage.{seen[stage.name]} too; choose another'
                 )
             seen[stage.name] = index
         for index, stage in enumerate(self.stage):
             if isinstance(stage, EvaluateRecipe) and stage.also_forced and (name := f"{stage.name}_forced") in seen:
-                raise ValueError(
-                    f"stage.{seen[name]}.name = {name!r} is where stage.{index}.also_forced writes; rename it"
-                )
-        return self
+                yield (f"stage.{seen[name]}.name = {name!r} is where stage.{index}.also_forced writes; rename it")
 
-    @model_validator(mode="after")
-    def _evaluations_know_their_env(self) -> Self:
+    @combination
+    def _evaluations_know_their_env(self) -> Iterator[str]:
         if self._asking():
-            return self
+            return
         for index, stage in enumerate(self.stage):
             for key in ("env", "context") if isinstance(stage, EvaluateRecipe) else ():
                 if getattr(stage, key) is None:
-                    raise ValueError(f"stage.{index}.{key} is missing, and there is no grpo stage to take it from")
-        return self
+                    yield f"stage.{index}.{key} is missing, and there is no grpo stage to take it from"
 
-    @model_validator(mode="after")
-    def _forced_searches_are_allowed(self) -> Self:
+    @combination
+    def _forced_searches_are_allowed(self) -> Iterator[str]:
         for index, stage in enumerate(self.stage):
             if not isinstance(stage, EvaluateRecipe) or not stage.also_forced:
                 continue
+            if not self._asking() and None in (stage.env, stage.context):
+                continue  # it asks in no env at all
             env = self.played_in(index)[0]
             if isinstance(env, RefineEnvRecipe) or env.searches == 0:
-                raise ValueError(f"stage.{index}.also_forced = true needs an env with searches of 1 or more")
-        return self
+                yield f"stage.{index}.also_forced = true needs an env with searches of 1 or more"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
 
 from sleuth.recipe.judges import ContinuationJudgeTable, JudgeTable, LexicalJudgeRecipe
-from sleuth.recipe.strict import StrictModel
+from sleuth.recipe.strict import StrictModel, combination
 
 
 class _PartRecipe(StrictModel):
@@ -38,11 +39,10 @@ class JudgedPartRecipe(_PartRecipe):
     watch: WatchRecipe | None = None
     """Who watches the judge; absent: nobody."""
 
-    @model_validator(mode="after")
-    def _another_watches(self) -> Self:
+    @combination
+    def _another_watches(self) -> Iterator[str]:
         if self.watch is not None and self.watch.judge == self.judge:
-            raise ValueError("watch.judge is the judge that pays; name another one")
-        return self
+            yield "watch.judge is the judge that pays; name another one"
 
 
 class AnswerRewardRecipe(_PartRecipe):
@@ -131,15 +131,12 @@ class CitationRecipe(JudgedPartRecipe):
         named = NAMED_SUMS.get(str(table.get("sum", "recommended")), {}) if isinstance(table, dict) else {}
         return named | table if named else table
 
-    @model_validator(mode="after")
-    def _sum_fits(self) -> Self:
+    @combination
+    def _sum_fits(self) -> Iterator[str]:
         if self.sum == "recommended" and not self.format_gate:
-            raise ValueError('format_gate = false: sum = "recommended" is nothing without its gate; take "convex"')
+            yield 'format_gate = false: sum = "recommended" is nothing without its gate; take "convex"'
         if self.sum != "recommended" and self.padding_penalty:
-            raise ValueError(
-                f'padding_penalty = {self.padding_penalty} has no part in sum = "{self.sum}"; leave it out'
-            )
-        return self
+            yield (f'padding_penalty = {self.padding_penalty} has no part in sum = "{self.sum}"; leave it out')
 
 
 class RubricRecipe(JudgedPartRecipe):
@@ -162,19 +159,18 @@ class RubricRecipe(JudgedPartRecipe):
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """The probability with which a criterion is left out of a group's scores (arXiv:2608.11669)."""
 
-    @model_validator(mode="after")
-    def _judge_can(self) -> Self:
+    @combination
+    def _judge_can(self) -> Iterator[str]:
         if not self.own and self.static == "none":
-            raise ValueError('static is missing: own = false leaves no criterion; take static = "refiner"')
+            yield 'static is missing: own = false leaves no criterion; take static = "refiner"'
         for judge in (self.judge, *([self.watch.judge] if self.watch else [])):
             if self.static != "none" and judge.kind != "http":
-                raise ValueError(
+                yield (
                     f'static = "{self.static}" needs judges of kind "http": kind = "{judge.kind}" only tells whether '
                     "an answer makes a statement"
                 )
         if self.calls == "per_answer" and self.judge.kind != "http":
-            raise ValueError(f'calls = "per_answer" has no effect on kind = "{self.judge.kind}", which makes none')
-        return self
+            yield f'calls = "per_answer" has no effect on kind = "{self.judge.kind}", which makes none'
 
 
 class SuffixRecipe(_PartRecipe):
@@ -201,13 +197,12 @@ class GainRecipe(_PartRecipe):
     """The least that a gain is paid. With 0 a thought that harms is paid what an empty one is, so that thinking of
     nothing is no way out while most thoughts are still wrong; absent: only `clip` bounds it."""
 
-    @model_validator(mode="after")
-    def _decay_moves(self) -> Self:
+    @combination
+    def _decay_moves(self) -> Iterator[str]:
         if self.scorer == "frozen" and self.decay is not None:
-            raise ValueError(f'decay = {self.decay} has no effect with scorer = "frozen"; leave it out')
+            yield f'decay = {self.decay} has no effect with scorer = "frozen"; leave it out'
         if self.floor is not None and self.clip is not None and self.floor <= -self.clip:
-            raise ValueError(f"floor = {self.floor:g} has no effect with clip = {self.clip:g}; leave it out")
-        return self
+            yield f"floor = {self.floor:g} has no effect with clip = {self.clip:g}; leave it out"
 
 
 RewardRecipe = (

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from collections.abc import Iterator
+from typing import Annotated, Literal
 
-from pydantic import Field, NonNegativeFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeFloat, PositiveInt
 
 from sleuth.recipe.data import AnsweredRowsRecipe, WorldTextRecipe
 from sleuth.recipe.envs import RefineEnvRecipe
-from sleuth.recipe.strict import Name, Row
+from sleuth.recipe.strict import Name, Row, combination
 from sleuth.recipe.text import HeldOutThoughtsRecipe, TextRecipe, ThoughtTextRecipe
 from sleuth.recipe.training import InitRecipe, TrainingRecipe
 
@@ -35,17 +36,16 @@ class SupervisedRecipe(TrainingRecipe):
     init: InitRecipe | None = None
     """Start from random weights of this shape instead of the recipe's model."""
 
-    @model_validator(mode="after")
-    def _text_fits(self) -> Self:
+    @combination
+    def _text_fits(self) -> Iterator[str]:
         if self.env is not None and not isinstance(self.data, AnsweredRowsRecipe):
-            raise ValueError(f'env asks for the answers of data.kind = "rows"; "{self.data.kind}" is taught as it is')
+            yield f'env asks for the answers of data.kind = "rows"; "{self.data.kind}" is taught as it is'
         if self.lora is not None and (self.init is not None or self.tokens):
-            raise ValueError(
+            yield (
                 "lora trains beside frozen weights: those of init and the embeddings of tokens would stay random; "
                 "leave lora out here, and set it in a later stage"
             )
         if self.init is not None and not isinstance(self.data, WorldTextRecipe):
-            raise ValueError('init has a tokenizer made for data.kind = "world_text" alone; name a model instead')
+            yield 'init has a tokenizer made for data.kind = "world_text" alone; name a model instead'
         if self.source_weight == 0 and isinstance(self.data, TextRecipe):
-            raise ValueError('source_weight = 0 leaves nothing to learn of data.kind = "text", which is all source')
-        return self
+            yield 'source_weight = 0 leaves nothing to learn of data.kind = "text", which is all source'

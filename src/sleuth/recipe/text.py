@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal, Self, get_args
+from typing import Annotated, Literal, get_args
 
-from pydantic import Field, PositiveInt, ValidationError, model_validator
+from pydantic import Field, PositiveInt, ValidationError
 
-from sleuth.recipe.strict import FilePath, StrictModel
+from sleuth.recipe.strict import FilePath, StrictModel, combination
 from sleuth.types import SleuthError
 
 Part = Literal["sft", "rl", "held_out"]
@@ -39,14 +40,11 @@ class TextRecipe(DocumentsRecipe):
     windows: PositiveInt = 1
     """How many prefixes with their suffixes to take of a document at most, one behind the other."""
 
-    @model_validator(mode="after")
-    def _long_enough(self) -> Self:
+    @combination
+    def _long_enough(self) -> Iterator[str]:
         window = self.prefix_tokens + self.suffix_tokens
         if self.least_tokens is not None and self.least_tokens < window:
-            raise ValueError(
-                f"least_tokens = {self.least_tokens} is less than prefix_tokens + suffix_tokens = {window}"
-            )
-        return self
+            yield (f"least_tokens = {self.least_tokens} is less than prefix_tokens + suffix_tokens = {window}")
 
 
 def text_recipe(texts: Path, *, tokens: int, part: str | None, limit: int) -> TextRecipe:

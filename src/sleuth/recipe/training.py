@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from sleuth.recipe.alarms import AlarmsRecipe
-from sleuth.recipe.strict import Name, Row, StrictModel
+from sleuth.recipe.strict import Name, Row, StrictModel, combination
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
@@ -45,20 +46,19 @@ class InitRecipe(StrictModel):
         attention = 2 * self.width * self.head_dim * (self.heads + self.kv_heads)
         return self.layers * (attention + 3 * self.width * self.mlp)
 
-    @model_validator(mode="after")
-    def _heads_fit(self) -> Self:
+    @combination
+    def _heads_fit(self) -> Iterator[str]:
         if self.heads % self.kv_heads:
-            raise ValueError(f"heads = {self.heads} is no multiple of kv_heads = {self.kv_heads}")
+            yield f"heads = {self.heads} is no multiple of kv_heads = {self.kv_heads}"
         if self.head_dim % 2:
-            raise ValueError(f"head_dim = {self.head_dim} must be even, for rotary positions")
+            yield f"head_dim = {self.head_dim} must be even, for rotary positions"
         if self.induction and not (self.tie and self.layers >= 3 and self.heads >= 3 and self.heads == self.kv_heads):
-            raise ValueError("induction = true needs tie = true, layers >= 3, heads >= 3 and kv_heads = heads")
+            yield "induction = true needs tie = true, layers >= 3, heads >= 3 and kv_heads = heads"
         if self.induction and not 40 <= self.head_dim <= self.width:
-            raise ValueError(
+            yield (
                 f"induction = true needs a head_dim of 40 up to width = {self.width}, found {self.head_dim}; a smaller "
                 "head cannot tell the latest tag from earlier ones"
             )
-        return self
 
 
 class LoraRecipe(StrictModel):
@@ -134,10 +134,9 @@ class TrainingRecipe(StrictModel):
         """The step it ends with: its horizon, unless `stop_after` comes first."""
         return min(self.steps, self.stop_after or self.steps)
 
-    @model_validator(mode="after")
-    def _steps_fit(self) -> Self:
+    @combination
+    def _steps_fit(self) -> Iterator[str]:
         for key in ("stop_after", "warmup_steps"):
             value = getattr(self, key)
             if value is not None and value > self.steps:
-                raise ValueError(f"{key} = {value} is beyond steps = {self.steps}")
-        return self
+                yield f"{key} = {value} is beyond steps = {self.steps}"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from collections.abc import Iterator
+from typing import Annotated, Literal
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, PositiveInt
 
 from sleuth.recipe.envs import Role
-from sleuth.recipe.strict import Name, StrictModel
+from sleuth.recipe.strict import Name, StrictModel, combination
 from sleuth.recipe.training import TrainingRecipe
 
 
@@ -23,14 +24,13 @@ class HintRecipe(StrictModel):
     forced_search: bool = False
     """The first search is opened for the policy; it is taught to open it."""
 
-    @model_validator(mode="after")
-    def _hints(self) -> Self:
+    @combination
+    def _hints(self) -> Iterator[str]:
         if self.prompt is None and self.dialect is None and not self.forced_search:
-            raise ValueError(
+            yield (
                 "prompt is missing: name one that hints, or a dialect that is known already, "
                 "or set forced_search = true"
             )
-        return self
 
 
 class WarmStartRecipe(TrainingRecipe):

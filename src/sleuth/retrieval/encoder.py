@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from sleuth.model_path import require_model
 from sleuth.retrieval.index_card import EncoderCard
 from sleuth.types import Passage, SleuthError
 
@@ -71,11 +72,18 @@ class Encoder:
         return np.ascontiguousarray(vectors, dtype=np.float32)
 
 
+def require_encoder(model: str) -> None:
+    """Raises SleuthError unless `model` is there; a name without an owner is one of sentence-transformers'."""
+    bare = "/" not in model and not Path(model).exists()
+    require_model(f"sentence-transformers/{model}" if bare else model)
+
+
 def _sound(text: str) -> str:
     return text.encode(errors="replace").decode()  # half of a surrogate pair is no text to a tokenizer
 
 
 def _load(model: str, pooling: str | None) -> Any:
+    require_encoder(model)
     try:
         from sentence_transformers import SentenceTransformer  # pyright: ignore[reportMissingImports]
         from sentence_transformers.sentence_transformer.modules import Pooling  # pyright: ignore[reportMissingImports]

@@ -76,9 +76,17 @@ class RunFolder:
     @classmethod
     def require(cls, path: Path, recipe: Recipe, *, accepted_reward: str | None = None, changed: bool = False) -> None:
         """Raises SleuthError where `open` would, and makes nothing."""
-        _check_place(path)
+        cls.require_same(path, recipe, accepted_reward=accepted_reward, changed=changed)
         if (path / "lock").exists():
             RunLock(path).release()
+
+    @classmethod
+    def require_same(
+        cls, path: Path, recipe: Recipe, *, accepted_reward: str | None = None, changed: bool = False
+    ) -> None:
+        """Raises SleuthError where the folder holds another recipe or other things. Only reads, so that several
+        processes may ask at once."""
+        _check_place(path)
         _check_recipe(path, recipe, free=_free(accepted_reward, changed))
 
     @classmethod

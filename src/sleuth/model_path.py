@@ -1,0 +1,49 @@
+"""Whether a model is where its name says: a folder of this machine, or a repository of the hub, which is asked once."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+from sleuth.types import SleuthError
+
+HUB_SECONDS = 5.0
+"""How long the hub may take to answer."""
+
+
+def require_model(path: str) -> None:
+    """Raises SleuthError unless `path` is a folder, or the id of a model that was downloaded before or is on the hub.
+
+    The disk is looked at first. The hub is asked only for what reads OWNER/NAME where no folder OWNER is here, and only
+    once, because transformers would ask it for most of a minute.
+    """
+    if Path(path).exists():
+        return
+    absent = f"{path}: no such folder" + ("" if path.startswith(("/", "~")) else f" here (from {Path.cwd()})")
+    if path.startswith(("/", ".", "~")) or path.count("/") != 1:
+        raise SleuthError(f"{absent}, and a hub id would read OWNER/NAME")
+    if (owner := Path(path).parent).is_dir():
+        raise SleuthError(f"{absent}: there is a folder {owner}, and so it is not looked for on the hub")
+    if (problem := _problem_on_hub(path)) is not None:
+        raise SleuthError(f"{absent}, and {problem}")
+
+
+@cache
+def _problem_on_hub(model: str) -> str | None:
+    from huggingface_hub import HfApi, try_to_load_from_cache
+    from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
+
+    try:
+        if isinstance(try_to_load_from_cache(model, "config.json"), str):
+            return None
+        HfApi().model_info(model, timeout=HUB_SECONDS)
+    except HFValidationError:
+        return "no hub id either, which would read OWNER/NAME"
+    except GatedRepoError:  # it is there; whether it may be read shows when it is
+        return None
+    except RepositoryNotFoundError:
+        return "the hub has no model of that name, or none that you may read"
+    except Exception as error:  # of whichever HTTP client the hub's package has
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        return f"the hub could not be reached: {reason}"
+    return None

@@ -1,0 +1,138 @@
+"""What a recipe names and its run will read, looked for without torch, so that a wrong path is told at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from sleuth.data.hub import HubPlace
+from sleuth.dialects import dialect_of, require_speakable
+from sleuth.model_path import require_model
+from sleuth.prompts.library import read_prompt, require_askable
+from sleuth.recipe import (
+    ExaminationRecipe,
+    OnlineDpoRecipe,
+    QuestionsRecipe,
+    Recipe,
+    RefineEnvRecipe,
+    SearchEnvRecipe,
+    SupervisedRecipe,
+    WinRateRecipe,
+)
+from sleuth.recipe.draft import Key
+from sleuth.recipe.judges import NliJudgeRecipe, ServedModelRecipe
+from sleuth.recipe.problems import looked_for
+from sleuth.recipe.reason import ProblemsRecipe
+from sleuth.recipe.strict import StrictModel
+from sleuth.recipe.text import DocumentsRecipe
+from sleuth.recipe.toml_writer import emit_value
+from sleuth.recipe.warm_start import HintRecipe
+from sleuth.retrieval.index_card import read_card
+from sleuth.types import SleuthError
+
+
+def missing_inputs(table: StrictModel) -> Iterator[str]:
+    """A message for each thing that a table names and that is not there, such as `questions = "nope.jsonl": no such
+    file`. Keys that the table lacks, because their values are wrong, are passed over."""
+    for key, require in _named_in(table):
+        value = getattr(table, key, None)
+        if not value:
+            continue
+        try:
+            require(value)
+        except SleuthError as error:
+            reason = str(error).removeprefix(f"{value}: ").removeprefix(f"{key} = {value!r}: ")
+            yield f"{key} = {emit_value(str(value))}: {reason}"
+
+
+def require_named(table: StrictModel, where: str, key: Key = ()) -> None:
+    """Raises SleuthError with a line for each thing that a table, or one in it, names and that is not there. `where`
+    names its file, `key` its place there."""
+    problems = [f"{where}: {sentence}" for _, sentence in looked_for(table, missing_inputs, key)]
+    if problems:
+        raise SleuthError(*problems)
+
+
+def _named_in(table: StrictModel) -> Iterator[tuple[str, Callable[[Any], object]]]:
+    """Keys of a table, each with what raises SleuthError where its value is not there."""
+    match table:
+        case QuestionsRecipe():
+            yield "questions", require_file
+        case ExaminationRecipe():
+            yield "questions", require_file
+            yield "suite", require_suite
+        case DocumentsRecipe():
+            yield "texts", require_texts
+        case ProblemsRecipe():
+            yield "problems", require_file
+        case OnlineDpoRecipe():
+            yield "rewrites", require_file
+        case SearchEnvRecipe():
+            yield "dialect", partial(_require_dialect, env=table)
+            yield "prompt", partial(_require_prompt, env=table)
+            yield "hint", read_prompt
+            if getattr(table, "retriever", "empty") != "empty":
+                yield "index", require_index
+        case RefineEnvRecipe():
+            yield "prompt", partial(_require_prompt, env=table)
+        case HintRecipe():
+            yield "dialect", dialect_of
+            yield "prompt", read_prompt
+        case ServedModelRecipe():
+            yield "key_variable", _require_variable
+        case NliJudgeRecipe():
+            yield "model", require_model
+        case WinRateRecipe():
+            yield "against", require_model
+        case Recipe():
+            first = next(iter(getattr(table, "stage", ())), None)
+            if not (isinstance(first, SupervisedRecipe) and getattr(first, "init", None)):
+                yield "model", require_model
+
+
+def require_file(path: Path) -> None:
+    """Raises SleuthError where no file is there; whether the hub has one shows when it is downloaded."""
+    if HubPlace.read(path) is None and not path.is_file():
+        raise SleuthError(f"{path}: no such file")
+
+
+def require_texts(path: Path) -> None:
+    """Likewise, of a file or a folder."""
+    if HubPlace.read(path) is None and not path.exists():
+        raise SleuthError(f"{path}: no such file or folder")
+
+
+def require_suite(suite: Path) -> None:
+    """Likewise, of a folder or the name of a suite."""
+    from sleuth.data.suites import SUITES
+
+    if str(suite) not in SUITES and HubPlace.read(suite) is None and not suite.is_dir():
+        raise SleuthError(f"{suite}: no such folder, and no suite of that name; there is {', '.join(SUITES)}")
+
+
+def require_index(folder: Path) -> None:
+    """Raises SleuthError where no index is there, or its encoder is not."""
+    card = read_card(folder)
+    if card.encoder is not None:
+        from sleuth.retrieval.encoder import require_encoder
+
+        require_encoder(card.encoder.model)
+
+
+def _require_dialect(name: str, env: SearchEnvRecipe) -> None:
+    role, forced = getattr(env, "prompt_role", None), getattr(env, "forced_search", False)
+    require_speakable(dialect_of(name), role or "user", forced_search=forced)
+
+
+def _require_prompt(name: str, env: SearchEnvRecipe | RefineEnvRecipe) -> None:
+    text = read_prompt(name)
+    if (role := getattr(env, "prompt_role", None)) is not None:
+        require_askable(text, role, Path(name).stem)
+
+
+def _require_variable(name: str) -> None:
+    if not os.environ.get(name):
+        raise SleuthError(f"key_variable = {name!r}: there is no such variable in the environment")
