@@ -189,4 +189,4 @@ def test_check_reads_what_arms_will_need_and_counts_shared_steps_once(arms_file:
     stages.write_text(stages.read_text().replace("text_test.jsonl", "nothing.jsonl"))
     refused = CliRunner().invoke(app, ["check", str(arms_file)])
     assert refused.exit_code == 2
-    assert refused.stderr.startswith(f'error: {arms_file}: arm "shown": stage.1 (thoughts): ')
+    assert refused.stderr.startswith(f'error: {arms_file}: arm "shown": stage.1.data.texts = ')

@@ -139,6 +139,7 @@ def test_a_recipe_that_has_all_it_needs_is_ok_with_the_steps_it_will_take(folder
 
 def test_a_recipe_that_cannot_run_is_told_why(folder: Path) -> None:
     (folder / "prompt.txt").write_text("Question:\n")
-    assert "stage.0 (base): " in complaint(folder / "recipe.toml")
+    assert "stage.1.env.prompt = " in complaint(folder / "recipe.toml")
+    (folder / "prompt.txt").write_text("Question: {question}\n")
     (folder / "recipe.toml").write_text(RECIPE.format(folder=folder).replace("steps = 1200", "stpes = 1200"))
     assert "stage.1.stpes is no key here" in complaint(folder / "recipe.toml")

@@ -129,7 +129,7 @@ def test_a_cheap_mistake_is_told_before_anything_heavy_is_imported(tmp_path: Pat
         "check judge judge.toml": 'judge.model = "absent": no such folder here',
         "eval absent --questions q.jsonl": "absent: no such folder here",
         "eval here --questions nope.jsonl": "nope.jsonl: no such file",
-        "eval here --suite nope": "nope: no such folder",
+        "eval here --suite nope": "nope: holds no test sets",
         "eval here --questions q.jsonl --index nope": "nope: no index here",
         "eval here --reasoning r.toml": 'no stage of kind = "reason"',
         "eval here --win-rate nope.toml": "nope.toml: no such recipe",

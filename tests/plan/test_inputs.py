@@ -45,9 +45,10 @@ judge = "ending"
 def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A recipe with all that it names in the working directory."""
     monkeypatch.chdir(tmp_path)
-    for folder in ("model", "sets", "index", "texts"):
-        (tmp_path / folder).mkdir()
-    (tmp_path / "q.jsonl").touch()
+    for folder in ("model", "sets/nq", "index", "texts"):
+        (tmp_path / folder).mkdir(parents=True)
+    for file in ("q.jsonl", "sets/nq/test.jsonl"):
+        (tmp_path / file).touch()
     card = {"kind": "bm25", "count": 1, "corpus_sha256": "a", "layout": 1, "library": "tantivy"}
     (tmp_path / "index" / "card.json").write_text(json.dumps(card))
     (tmp_path / "recipe.toml").write_text(RECIPE)
@@ -65,15 +66,16 @@ def test_a_recipe_whose_inputs_are_all_there_is_read(recipe: Path) -> None:
 
 
 def test_everything_that_is_missing_is_told_at_once_beside_what_is_wrong(recipe: Path, tmp_path: Path) -> None:
-    for place in ("model", "sets", "texts"):
-        (tmp_path / place).rmdir()
-    (tmp_path / "index" / "card.json").unlink()
-    (tmp_path / "q.jsonl").unlink()
+    for folder in ("model", "texts"):
+        (tmp_path / folder).rmdir()
+    for file in ("index/card.json", "q.jsonl", "sets/nq/test.jsonl"):
+        (tmp_path / file).unlink()
     assert problems(recipe, "stage.1.context=0", "stage.1.stop_after=3") == [
         "--set stage.1.context=0: stage.1.context = 0: should be greater than 0",
         "--set stage.1.stop_after=3: stage.1.stop_after = 3 is beyond steps = 2",
         f'model = "model": no such folder here (from {tmp_path}), and a hub id would read OWNER/NAME',
-        'stage.0.data.suite = "sets": no such folder, and no suite of that name; there is seven',
+        'stage.0.data.suite = "sets": holds no test sets; should be a folder with a folder for each, such as '
+        "nq/test.jsonl, or a suite by name: seven",
         'stage.1.data.questions = "q.jsonl": no such file',
         'stage.1.env.index = "index": no index here; make one with `sleuth index CORPUS index`',
         'stage.2.data.texts = "texts": no such file or folder',
@@ -105,9 +107,8 @@ def test_a_word_that_names_nothing_is_told_with_its_key(recipe: Path, override: 
     ],
 )
 def test_what_lies_on_the_hub_or_is_not_read_is_not_looked_for(recipe: Path, tmp_path: Path, override: str) -> None:
-    (tmp_path / "sets").rmdir()
-    (tmp_path / "index" / "card.json").unlink()
-    (tmp_path / "q.jsonl").unlink()
+    for file in ("index/card.json", "q.jsonl", "sets/nq/test.jsonl"):
+        (tmp_path / file).unlink()
     key = override.partition("=")[0].replace("retriever", "index")
     told = problems(recipe, override)
     assert told
@@ -131,6 +132,10 @@ def test_what_several_arms_lack_is_told_of_the_first(recipe: Path, tmp_path: Pat
     (tmp_path / "arms.toml").write_text(arms)
     (tmp_path / "texts").rmdir()
     (tmp_path / "q.jsonl").unlink()
+    load_arms("arms.toml")
+    with pytest.raises(SleuthError) as caught:
+        load_arms("arms.toml", (), missing_inputs, only=["one"])
+    assert caught.value.args == ('arms.toml: arm "one": stage.0.data.texts = "texts": no such file or folder',)
     with pytest.raises(SleuthError) as caught:
         load_arms("arms.toml", (), missing_inputs)
     assert caught.value.args == (

@@ -50,7 +50,7 @@ def arms(
     from sleuth.plan.inputs import missing_inputs
     from sleuth.recipe.arms import load_arms
 
-    told, runs = load_arms(recipe, overrides or (), missing_inputs)
+    told, runs = load_arms(recipe, overrides or (), missing_inputs, only or ())
     root = run or Path("runs") / told.name
     for name in only or ():
         if name not in runs:

@@ -76,6 +76,8 @@ def evaluate(
         return evaluate_win_rate(model, win_rate, against, out, as_json)
     _require_one(typed, questions, suite, rows)
     _require_servers(engine, served_as, dtype, index, retriever or [])
+    if suite is not None and ask_with == "prompt":
+        raise SleuthError("--ask-with prompt is for --questions: the sets of a suite bring questions alone")
     _require_there([model, *([refiner] if refiner else [])], questions, suite, index)
 
     from sleuth.stages.examination import examination_of
@@ -100,7 +102,7 @@ def evaluate(
     if refiner is not None:
         examine = partial(_refined, examine, refiner, dtype)
     if suite is not None:
-        return _ask_suite(examine, model, suite, per_set, ask_with, out=out, as_json=as_json)
+        return _ask_suite(examine, model, suite, per_set, out=out, as_json=as_json)
     assert questions is not None
     answered, examination = _ask_questions(examine, model, questions, limit, ask_with, out=out, as_json=as_json)
     if rows is not None:
@@ -124,7 +126,6 @@ def _ask_suite(
     model: str,
     suite: Path,
     per_set: int | None,
-    ask_with: AskWith | None,
     *,
     out: Path | None,
     as_json: bool,
@@ -132,8 +133,6 @@ def _ask_suite(
     from sleuth.data.suites import load_suite
     from sleuth.stages.evaluate import ask_suite
 
-    if ask_with == "prompt":
-        raise SleuthError("--ask-with prompt is for --questions: the sets of a suite bring questions alone")
     asked = load_suite(suite, per_set)
     examination = _examined(examine, asked.tasks, asked.notes, out)
     _tell(ask_suite(examination, asked, name=Path(model).name, model=model, file=out), out, as_json)

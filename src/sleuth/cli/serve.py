@@ -71,8 +71,8 @@ def serve(
     """
     (AGENT if speak is None else BARE).require(typed)
     _require_passages(index, url or [])
-    _require_there(model, index)
     listening = listen(host, port)
+    _require_there(model, index)
     if speak is not None:
         return serve_as(
             speak,

@@ -73,17 +73,23 @@ def load_suite(suite: Path, per_set: int | None = None) -> Suite:
     SleuthError for a folder without sets and for a malformed row.
     """
     folder = SUITES.get(str(suite), suite)
-    splits = sets_in(folder)
+    splits = require_sets(suite)
+    known = [name for name in SEVEN if name in splits]
+    chosen = known or sorted(splits)
+    sets = tuple(_question_set(name, folder / splits[name], per_set) for name in chosen)
+    return Suite(place=str(suite), per_set=per_set, sets=sets, notes=tuple(_notes(suite, known, splits)))
+
+
+def require_sets(suite: Path) -> dict[str, str]:
+    """The sets of a suite, by name, each with its file. Raises SleuthError where there are none."""
+    splits = sets_in(SUITES.get(str(suite), suite))
     if not splits:
         names = ", ".join(SUITES)
         raise SleuthError(
             f"{suite}: holds no test sets; should be a folder with a folder for each, such as nq/test.jsonl, "
             f"or a suite by name: {names}"
         )
-    known = [name for name in SEVEN if name in splits]
-    chosen = known or sorted(splits)
-    sets = tuple(_question_set(name, folder / splits[name], per_set) for name in chosen)
-    return Suite(place=str(suite), per_set=per_set, sets=sets, notes=tuple(_notes(suite, known, splits)))
+    return splits
 
 
 def examined_tasks(data: ExaminationRecipe) -> list[Task]:

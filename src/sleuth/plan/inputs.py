@@ -106,11 +106,11 @@ def require_texts(path: Path) -> None:
 
 
 def require_suite(suite: Path) -> None:
-    """Likewise, of a folder or the name of a suite."""
-    from sleuth.data.suites import SUITES
+    """Likewise, of test sets in a folder, or of a suite by name."""
+    from sleuth.data.suites import SUITES, require_sets
 
-    if str(suite) not in SUITES and HubPlace.read(suite) is None and not suite.is_dir():
-        raise SleuthError(f"{suite}: no such folder, and no suite of that name; there is {', '.join(SUITES)}")
+    if HubPlace.read(SUITES.get(str(suite), suite)) is None:
+        require_sets(suite)
 
 
 def require_index(folder: Path) -> None:

@@ -70,12 +70,12 @@ class ArmsRecipe(StrictModel):
 
 
 def load_arms(
-    path: str | os.PathLike[str], overrides: Sequence[str] = (), look: Look | None = None
+    path: str | os.PathLike[str], overrides: Sequence[str] = (), look: Look | None = None, only: Sequence[str] = ()
 ) -> tuple[ArmsRecipe, dict[str, Recipe]]:
     """Read and check a file of arms and the recipes that it names: the file, and every arm as the run that it is by
     itself, with the first seed. Of `overrides`, `STAGE.key=value` changes the stages of that name, any other one the
-    file. With `look`, what the arms name is looked for too. Raises a `SleuthError` with a line for each problem; one
-    that several arms have is told of the first."""
+    file. With `look`, what the arms name is looked for too, or what those of `only` name. Raises a `SleuthError` with a
+    line for each problem; one that several arms have is told of the first."""
     of_stages = {text: name for text in overrides if (name := _stage_of(text)) is not None}
     draft, _ = read_draft(path, [text for text in overrides if text not in of_stages])
     if "arm" not in draft.table:
@@ -85,8 +85,9 @@ def load_arms(
     problems: dict[str, str] = {}
     for arm in recipe.arm:
         where = f'{path}: arm "{arm.name}"'
+        looked = look if arm.name in (only or [arm.name]) else None
         try:
-            runs[arm.name] = read_table(_draft(recipe, arm, where, Path(path), of_stages), Recipe, look)
+            runs[arm.name] = read_table(_draft(recipe, arm, where, Path(path), of_stages), Recipe, looked)
         except SleuthError as error:  # told with what is wrong with the others
             for line in error.args:
                 problems.setdefault(line.removeprefix(where), line)
