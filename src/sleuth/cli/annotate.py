@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sleuth.cli.heavy import import_heavy
+
 if TYPE_CHECKING:
     from sleuth.stages.annotate_rubrics import Annotated as Found
     from sleuth.stages.annotate_thoughts import Thoughtful
@@ -46,6 +48,7 @@ def rubrics(
     judging = load_judge(judge, missing_inputs) if judge is not None else None
     writing = load_teacher(teacher, missing_inputs)
 
+    import_heavy()
     from sleuth.build import judge_of, rubric_writer_of
     from sleuth.cli.watching import watched
     from sleuth.stages.annotate_rubrics import annotate_rubrics
@@ -104,6 +107,7 @@ def thoughts(
     require_model(model)
     writing = load_teacher(teacher, missing_inputs)
 
+    import_heavy()
     from sleuth.build import load_model, thought_writer_of
     from sleuth.cli.watching import watched
     from sleuth.render import Renderer

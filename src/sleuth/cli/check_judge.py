@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from sleuth.cli.heavy import import_heavy
+
 if TYPE_CHECKING:
     from sleuth.evaluation.exam_card import ExamCard
     from sleuth.evaluation.intervals import Measured
@@ -20,6 +22,7 @@ def check_judge(file: Path, as_json: bool) -> None:
 
     recipe = load_judge(file, missing_inputs)
 
+    import_heavy()
     from sleuth.build import judge_of
     from sleuth.cli.watching import watched
     from sleuth.stages.judge_exam import take_exam

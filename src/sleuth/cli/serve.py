@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from sleuth.cli.heavy import import_heavy
 from sleuth.cli.listening import address_of, listen, run, server_of
 from sleuth.cli.modes import Mode
 from sleuth.cli.options import ContextTokens, Dialect, ForcedSearch, Index, Precision, Prompt, PromptRole
@@ -89,6 +90,7 @@ def serve(
             logprobs=logprobs,
         )
 
+    import_heavy()
     from sleuth.stages.examination import examination_of
 
     examination, notes = examination_of(
