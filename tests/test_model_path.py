@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import huggingface_hub
 import pytest
-from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
+from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError
 
 from sleuth import model_path
 from sleuth.judges.nli import NliJudge
@@ -31,7 +31,7 @@ class Hub:
 
 
 def refusal(kind: type[Exception]) -> Exception:
-    response = httpx.Response(401, request=httpx.Request("GET", "http://hub/api/models/a/b"))
+    response = httpx.Response(503, request=httpx.Request("GET", "http://hub/api/models/a/b"))
     return kind("no", response=response)
 
 
@@ -87,6 +87,7 @@ def test_a_name_in_a_folder_of_this_place_is_not_looked_for_on_the_hub(
     [
         (ConnectionError("Name or service not known"), "the hub could not be reached: Name or service not known"),
         (refusal(RepositoryNotFoundError), "the hub has no model of that name, or none that you may read"),
+        (refusal(HfHubHTTPError), "the hub answers 503 Service Unavailable"),
     ],
 )
 def test_a_hub_id_that_leads_nowhere_is_asked_for_once_and_both_facts_are_told(
@@ -106,10 +107,19 @@ def test_what_the_hub_has_is_left_to_whoever_loads_it(
     require_model("owner/name")
 
 
-def test_what_was_downloaded_before_needs_no_hub(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = hub(monkeypatch, ConnectionError(), cached="/cache/config.json").asked
+def test_what_was_downloaded_before_is_read_without_a_hub_that_does_not_answer(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    hub(monkeypatch, None, cached="/cache/config.json")
     require_model("owner/name")
-    assert asked == []
+    assert not huggingface_hub.constants.HF_HUB_OFFLINE
+    model_path._problem_on_hub.cache_clear()
+    asked = hub(monkeypatch, ConnectionError(), cached="/cache/config.json").asked
+    for _ in range(2):
+        require_model("owner/name")
+    assert huggingface_hub.constants.HF_HUB_OFFLINE
+    assert len(asked) == 1
 
 
 def test_every_loader_asks_before_transformers_would(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,10 +12,11 @@ HUB_SECONDS = 5.0
 
 
 def require_model(path: str) -> None:
-    """Raises SleuthError unless `path` is a folder, or the id of a model that was downloaded before or is on the hub.
+    """Raises SleuthError unless `path` is a folder, or the id of a model that is on the hub or was downloaded before.
 
     The disk is looked at first. The hub is asked only for what reads OWNER/NAME where no folder OWNER is here, and only
-    once, because transformers would ask it for most of a minute.
+    once: transformers would ask again and again, for most of a minute a file. Where it does not answer, this process
+    asks it nothing more.
     """
     if Path(path).exists():
         return
@@ -30,20 +31,23 @@ def require_model(path: str) -> None:
 
 @cache
 def _problem_on_hub(model: str) -> str | None:
-    from huggingface_hub import HfApi, try_to_load_from_cache
-    from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
+    from huggingface_hub import HfApi, constants, try_to_load_from_cache
+    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, HFValidationError, RepositoryNotFoundError
 
     try:
-        if isinstance(try_to_load_from_cache(model, "config.json"), str):
-            return None
         HfApi().model_info(model, timeout=HUB_SECONDS)
+        return None
     except HFValidationError:
         return "no hub id either, which would read OWNER/NAME"
     except GatedRepoError:  # it is there; whether it may be read shows when it is
         return None
     except RepositoryNotFoundError:
-        return "the hub has no model of that name, or none that you may read"
+        problem = "the hub has no model of that name, or none that you may read"
+    except HfHubHTTPError as error:
+        problem = f"the hub answers {error.response.status_code} {error.response.reason_phrase}"
     except Exception as error:  # of whichever HTTP client the hub's package has
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
-        return f"the hub could not be reached: {reason}"
+        problem = f"the hub could not be reached: {' '.join(str(error).split())[:200] or type(error).__name__}"
+    if not isinstance(try_to_load_from_cache(model, "config.json"), str):
+        return problem
+    constants.HF_HUB_OFFLINE = True  # what was downloaded is read without asking for each file again
     return None

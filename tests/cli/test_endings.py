@@ -79,6 +79,17 @@ print(loaded(*HEAVY, "sleuth.recipe"))
     assert told(tmp_path, script) == "[]\n"
 
 
+def test_heavy_imports_do_not_wait_for_the_garbage_collector(tmp_path: Path) -> None:
+    script = """
+import gc
+from sleuth.cli.heavy import import_heavy
+before = gc.get_stats()[2]["collections"]
+import_heavy()
+print(loaded("torch"), gc.isenabled(), gc.get_stats()[2]["collections"] - before, gc.get_freeze_count() > 100_000)
+"""
+    assert told(tmp_path, script) == "['torch'] True 0 True\n"
+
+
 def test_a_verb_imports_no_other_verb(tmp_path: Path) -> None:
     script = """
 run("world", "--help")

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sleuth.cli.heavy import import_heavy
+
 if TYPE_CHECKING:
     from sleuth.annotation.rubrics import Annotated as Found
     from sleuth.annotation.thoughts import Thoughtful
@@ -46,6 +48,7 @@ def rubrics(
     judging = load_judge(judge, missing_inputs) if judge is not None else None
     writing = load_teacher(teacher, missing_inputs)
 
+    import_heavy()
     from sleuth.annotation.rubrics import annotate_rubrics
     from sleuth.cli.watching import watched
     from sleuth.factories import judge_of, rubric_writer_of
@@ -104,6 +107,7 @@ def thoughts(
     require_model(model)
     writing = load_teacher(teacher, missing_inputs)
 
+    import_heavy()
     from sleuth.annotation.thoughts import annotate_thoughts
     from sleuth.cli.watching import watched
     from sleuth.evaluation.thought_figures import Scorer

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from sleuth.cli.heavy import import_heavy
+
 if TYPE_CHECKING:
     from sleuth.metrics.exam_card import ExamCard
     from sleuth.metrics.intervals import Measured
@@ -20,6 +22,7 @@ def check_judge(file: Path, as_json: bool) -> None:
 
     recipe = load_judge(file, missing_inputs)
 
+    import_heavy()
     from sleuth.cli.watching import watched
     from sleuth.evaluation.judge_exam import take_exam
     from sleuth.factories import judge_of

@@ -9,6 +9,7 @@ from typing import Any
 
 import typer
 
+from sleuth.cli.heavy import import_heavy
 from sleuth.types import SleuthError
 
 
@@ -19,6 +20,7 @@ def check_recipe(path: Path, as_json: bool, *, weights: bool) -> None:
 
     recipe = load_recipe(path, look=missing_inputs)
 
+    import_heavy()
     from sleuth.pipeline import require_inputs
     from sleuth.training.server_pool_check import hand_out, pool_findings, pooled_stages, unhealthy
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from sleuth.cli.heavy import import_heavy
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ def check_sweep(path: Path, as_json: bool) -> None:
 
 def require_inputs_of_sweep(path: Path, runs: Mapping[str, Recipe]) -> None:
     """Read all that the arms will need. Raises SleuthError, which names the arm."""
+    import_heavy()
     from sleuth.pipeline import require_inputs
 
     for name, run in runs.items():

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import typer
 
+from sleuth.cli.heavy import import_heavy
 from sleuth.cli.listening import address_of, run, server_of
 from sleuth.types import SleuthError
 
@@ -27,6 +28,7 @@ def emulate(
     logprobs: str | None,
 ) -> None:
     """Serve until told to stop."""
+    import_heavy()
     from sleuth.factories import context_of, load_model
     from sleuth.serve.emulator.app import emulator_app, emulator_limits
     from sleuth.serve.emulator.engine import EmulatedEngine

@@ -15,6 +15,7 @@ from sleuth.cli import eval_options as options
 from sleuth.cli.eval_reasoning import evaluate_reasoning
 from sleuth.cli.eval_win_rate import evaluate_win_rate
 from sleuth.cli.figures import measured_in, print_figures, print_sets
+from sleuth.cli.heavy import import_heavy
 from sleuth.cli.options import (
     ContextTokens,
     Dialect,
@@ -80,6 +81,7 @@ def evaluate(
         raise SleuthError("--ask-with prompt is for --questions: the sets of a suite bring questions alone")
     _require_there([model, *([refiner] if refiner else [])], questions, suite, index)
 
+    import_heavy()
     from sleuth.evaluation.eval_session import open_eval_session
 
     open_session = partial(

@@ -8,6 +8,7 @@ from pathlib import Path
 import typer
 
 from sleuth.cli.figures import measured_in, print_figures
+from sleuth.cli.heavy import import_heavy
 from sleuth.cli.out_file import require_file
 from sleuth.cli.recipe_stage import read_stage
 
@@ -22,6 +23,7 @@ def evaluate_reasoning(model: str, recipe: Path, out: Path | None, as_json: bool
     if out is not None:
         require_file(out)
 
+    import_heavy()
     from sleuth.evaluation.named_model import load_named
     from sleuth.evaluation.reasoning import reasoned, require_problems
     from sleuth.runs.eval_file import write_eval

@@ -10,6 +10,7 @@ from typing import Any
 import typer
 
 from sleuth.cli.figures import measured_in, print_figures
+from sleuth.cli.heavy import import_heavy
 from sleuth.cli.out_file import require_file
 from sleuth.cli.recipe_stage import read_stage
 from sleuth.types import SleuthError
@@ -30,6 +31,7 @@ def evaluate_win_rate(model: str, recipe: Path, against: str | None, out: Path |
     if out is not None:
         require_file(out)
 
+    import_heavy()
     from sleuth.evaluation.named_model import load_named
     from sleuth.evaluation.win_rate import compare_writers
     from sleuth.factories import JudgePool, require_pools

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sleuth.cli.heavy import import_heavy
+
 if TYPE_CHECKING:
     from sleuth.plan.plan import Plan
 
@@ -42,6 +44,7 @@ def plan(
 
     resolved = load_recipe(recipe, overrides or (), missing_inputs)
 
+    import_heavy()
     from sleuth.cli.watching import watched
     from sleuth.pipeline import require_inputs, require_ranks
     from sleuth.plan.plan import plan_of

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sleuth.cli.figures import cell
+from sleuth.cli.heavy import import_heavy
 from sleuth.cli.modes import Mode
 from sleuth.cli.options import FiguresAsJson, Prompt, Questions
 from sleuth.cli.out_file import require_file
@@ -72,6 +73,7 @@ def probe(
     if index is not None:
         require_index(index)
 
+    import_heavy()
     from sleuth.data.questions import load_questions
     from sleuth.evaluation.eval_session import open_eval_session
     from sleuth.evaluation.probe import MARGIN

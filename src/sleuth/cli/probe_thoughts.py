@@ -10,6 +10,7 @@ from typing import Any
 import typer
 
 from sleuth.cli.figures import cell, measured_in
+from sleuth.cli.heavy import import_heavy
 from sleuth.cli.out_file import require_file
 from sleuth.cli.recipe_stage import read_stage
 
@@ -29,6 +30,7 @@ def probe_thoughts(model: str, recipe: Path, limit: int | None, out: Path | None
     if out is not None:
         require_file(out)
 
+    import_heavy()
     from sleuth.evaluation.certificate import write_certificate
     from sleuth.evaluation.named_model import load_named
     from sleuth.evaluation.thought_probe import probed, require_places

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from sleuth.cli.heavy import import_heavy
 from sleuth.threads import PROCESS
 from sleuth.types import SleuthError
 
@@ -34,6 +35,7 @@ def replay(
     PROCESS.begin(folder.manifest.threads)
     changed = load_recipe(run / "recipe.toml", overrides or ())
 
+    import_heavy()
     from sleuth.cli.watching import watched
     from sleuth.pipeline import trained_stages
     from sleuth.recipe.grpo import GrpoRecipe

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sleuth.cli.heavy import import_heavy
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ def rescore(
     rewards = load_rewards(reward, missing_inputs)
     folder = RunFolder.look(run)
 
+    import_heavy()
     from sleuth.cli.watching import watched
     from sleuth.pipeline import trained_stages
     from sleuth.recipe.grpo import GrpoRecipe

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from sleuth.cli.emulate import emulate as serve_as
+from sleuth.cli.heavy import import_heavy
 from sleuth.cli.listening import address_of, listen, run, server_of
 from sleuth.cli.modes import Mode
 from sleuth.cli.options import ContextTokens, Dialect, ForcedSearch, Index, Precision, Prompt, PromptRole
@@ -91,6 +92,7 @@ def serve(
             logprobs=logprobs,
         )
 
+    import_heavy()
     from sleuth.evaluation.eval_session import open_eval_session
 
     session, notes = open_eval_session(

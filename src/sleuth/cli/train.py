@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from sleuth.cli.heavy import import_heavy
+
 
 def train(
     recipe: Annotated[Path, typer.Argument(help="The recipe, a TOML file.", show_default=False)],
@@ -50,6 +52,7 @@ def train(
     place = run or Path("runs") / resolved.name
     RunFolder.require_same(place, resolved, accepted_reward=accepted_reward, changed=back)
 
+    import_heavy()
     from sleuth.cli.launched import on_ranks
     from sleuth.pipeline import require_accepted, require_inputs, run_recipe, stage_to_roll_back
     from sleuth.runs.joined_folder import open_on
