@@ -11,6 +11,7 @@ from sleuth.cli.annotate import annotate
 from sleuth.cli.arms import arms
 from sleuth.cli.check import check
 from sleuth.cli.compare import compare
+from sleuth.cli.demo import demo
 from sleuth.cli.eval import evaluate
 from sleuth.cli.index import index
 from sleuth.cli.merge import merge
@@ -62,6 +63,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 VERBS = {
+    "demo": demo,
     "train": train,
     "arms": arms,
     "eval": evaluate,
