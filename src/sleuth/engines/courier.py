@@ -77,7 +77,9 @@ class Courier:
             place.asleep = True
             await place.member.control.sleep(place.line)
         except RefusedError as error:
-            raise SleuthError(f"{place.url}: cannot sleep ({error}); start it so that it can (docs/pools.md)") from None
+            raise SleuthError(
+                f"{place.url}: cannot sleep ({error}); start it so that it can (docs/how-to/pool.md)"
+            ) from None
         except NotTakenError:  # who comes back later is awake
             place.asleep, place.suspect = False, True
         except LineError:
