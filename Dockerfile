@@ -1,4 +1,4 @@
-# Sleuth on a CUDA GPU: docker build -t sleuth . && docker run --gpus all -v "$PWD:/work" sleuth train recipe.toml
+# Sleuth on a CUDA GPU: docker build -t sleuth . && docker run --gpus all -v "$PWD:/data" sleuth train recipe.toml
 # Any image with torch 2.11 or newer serves as the base.
 ARG BASE=pytorch/pytorch:2.13.0-cuda13.0-cudnn9-runtime
 FROM ${BASE}
@@ -16,8 +16,8 @@ COPY recipes recipes
 ENV PIP_BREAK_SYSTEM_PACKAGES=1
 RUN pip install --no-cache-dir -c constraints.txt ".[dense,hub,lora,trackers]"
 
-RUN useradd --create-home sleuth && mkdir /work && chown sleuth /work
+RUN useradd --create-home sleuth && mkdir /data && chown sleuth /data
 USER sleuth
-WORKDIR /work
+WORKDIR /data
 ENTRYPOINT ["sleuth"]
 CMD ["--help"]

@@ -28,6 +28,8 @@ ROOT = Path(__file__).parents[1]
 COMMAND: Any = get_command(app)
 FILES = (Recipe, ArmsRecipe, JudgeFile, RewardFile, TeacherFile)
 """What a block of TOML may be, or be a part of."""
+DIARY = ROOT / "docs" / "lab.md"
+"""Its sentences name what there was on the day."""
 NEEDS = ("card", "cluster", "hub", "network", "server")
 """Why no test runs a block."""
 _FENCE = re.compile(r"(?:^<!-- (needs|run): (\w+) -->\n)?^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -88,7 +90,7 @@ def problems(file: Path) -> list[str]:
         elif any(line.startswith("sleuth ") for line in block.text.splitlines()):
             told.append("holds a command and is not fenced as sh")
         found += [f"{block.where}: {problem}" for problem in told]
-    text = file.read_text(encoding="utf-8")
+    text = file.read_text(encoding="utf-8") if file != DIARY else ""
     prose = _FENCE.sub(lambda fence: "\n" * fence[0].count("\n"), text)
     for span in _SPAN.finditer(prose):
         line = prose.count("\n", 0, span.start()) + 1
@@ -244,7 +246,8 @@ def _problems_under(table: Mapping[str, Any], model: type[BaseModel]) -> list[st
             continue
         tables = [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, dict)]
         if inner := models_in(field.annotation):
-            found += [f"{key}.{problem}" for one in tables for problem in _table_problems(one, inner)]
+            below = [problem for one in tables for problem in _table_problems(one, inner)]
+            found += [f"{key}.{problem}".replace(".: ", ": ") for problem in below]
     return found or _complaints(table, model)
 
 

@@ -11,7 +11,9 @@ from pathlib import Path
 
 SLEUTH = [sys.executable, "-m", "sleuth"]
 SHORT = ["0.data.limit=4", "1.stop_after=2", "1.prompts_per_step=2", "1.samples_per_prompt=4", "2.data.limit=4"]
-PAGES = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
+NAMING = [*ROOT.glob("docs/**/*.md"), *ROOT.glob("recipes/**/*.toml")]
+"""What names checkpoints by the step with which a run of full length ends."""
 
 
 def main(arguments: list[str]) -> int:
@@ -22,9 +24,9 @@ def main(arguments: list[str]) -> int:
         arguments = [*arguments, *(f"--set=stage.{key}" for key in SHORT)]
     done = subprocess.run([*SLEUTH, *arguments], check=False).returncode
     for folder in Path("runs").glob("*/checkpoints") if verb in ("train", "demo") else ():
-        last = max(path.name for path in folder.glob("step-*") if not path.is_symlink())
-        for name in set(re.findall(r"step-\d{6}", "".join(page.read_text() for page in PAGES.rglob("*.md")))):
-            if not (folder / name).exists():
+        last = max((path.name for path in folder.glob("step-*") if not path.is_symlink()), default=None)
+        for name in set(re.findall(r"step-\d{6}", "".join(file.read_text() for file in NAMING))):
+            if last and not (folder / name).exists():
                 (folder / name).symlink_to(last)
     return done
 
