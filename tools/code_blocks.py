@@ -1,4 +1,4 @@
-"""What README.md and docs/ say in code, held to the code: commands, recipe keys, files and modules that do not exist.
+"""What README.md, CONTRIBUTING.md and docs/ say in code and is not so: commands, recipe keys, files and modules.
 
 A block of commands is fenced as `sh`. One that a test cannot run says why in a comment above it, `<!-- needs: hub -->`
 (or card, cluster, network, server), and one that takes minutes says `<!-- run: slow -->`.
@@ -56,8 +56,8 @@ class Block:
 
 
 def pages() -> list[Path]:
-    """README.md and every page of the site that is written by hand."""
-    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    """README.md, CONTRIBUTING.md and every page of the site that is written by hand."""
+    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def blocks(file: Path) -> list[Block]:
@@ -97,7 +97,7 @@ def problems(file: Path) -> list[str]:
         found += [
             f"{file.relative_to(ROOT)}:{line}: {problem}" for problem in _span_problems(" ".join(span[1].split()))
         ]
-    return found
+    return found + [f"{file.relative_to(ROOT)}:{problem}" for problem in _table_key_problems(prose)]
 
 
 # -- commands ----------------------------------------------------------------------------------------------------------
@@ -269,6 +269,29 @@ def _complaints(table: Mapping[str, Any], model: type[BaseModel]) -> list[str]:
 def kind_of(model: type[BaseModel]) -> str | None:
     field = model.model_fields.get("kind")
     return next(iter(get_args(field.annotation)), None) if field is not None else None
+
+
+def _table_key_problems(text: str) -> Iterator[str]:
+    """Of tables with a column named "key" or "ours": what stands there as code and is no key of any recipe. A column
+    "ours" may also name what stands on the left of it, in any row of the page."""
+    known, column = {key for model in _all_models(FILES) for key in model.model_fields}, None
+    theirs = set(re.findall(r"\w+", " ".join(re.findall(r"^\|([^|]*)\|", text, re.MULTILINE))))
+    for number, line in enumerate(text.splitlines(), start=1):
+        cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)]
+        if len(cells) < 3:
+            column = None
+        elif column is None:
+            column = next((at for at, cell in enumerate(cells) if cell.startswith("key") or cell == "ours"), 0)
+        elif column:
+            for code in _SPAN.findall(cells[column]):
+                key = re.fullmatch(r"(?:\w+\.)*([a-z]\w*)(?: = .*)?", code)
+                if key is not None and key[1] not in known | (theirs if column > 1 else set()):
+                    yield f"{number}: {code} is no key of any recipe"
+
+
+def _all_models(models: Sequence[type[BaseModel]]) -> set[type[BaseModel]]:
+    inner = {one for model in models for field in model.model_fields.values() for one in models_in(field.annotation)}
+    return {*models} | (_all_models([*inner]) if inner else set())
 
 
 def models_in(annotation: Any) -> list[type[BaseModel]]:

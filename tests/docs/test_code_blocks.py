@@ -90,6 +90,14 @@ def test_code_in_a_sentence_and_a_wrong_mark_are_found(
     assert told(f"{text}\n", tmp_path, monkeypatch) == [problem]
 
 
+def test_a_table_of_keys_names_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = "| TRL | ours |\n|---|---|\n| `epsilon` | `clip_low`, not `epsilon` |\n| `steps` | `loss.stpes = 3` |\n"
+    keys = "| key | default |\n|---|---|\n| `margin` | 1 |\n| `mragin` | 2 |\n"
+    other = "| figure | meaning |\n|---|---|\n| `mragin` | |\n"
+    found = told(f"{ours}\n{keys}\n{other}", tmp_path, monkeypatch)
+    assert found == ["loss.stpes = 3 is no key of any recipe", "mragin is no key of any recipe"]
+
+
 def test_what_is_right_is_not_complained_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (
         "`sleuth eval MODEL --suite FOLDER [--per-set 200]`, `sleuth.types.Task`, `make demo`, `recipes/demo.toml`.\n\n"
