@@ -5,15 +5,13 @@ PYTHON ?= python3
 BIN := .venv/bin
 CORE := .venv/core-installed
 DEV := .venv/dev-installed
+DOCS := .venv/docs-installed
 BENCH := .venv-bench/installed
 
-.PHONY: demo twins test test-slow lint base reader bench
+.PHONY: demo twins test test-slow lint docs base reader bench
 
 demo: $(CORE)  ## a tiny model learns to search: world, index, training, report
-	$(BIN)/sleuth world runs/world
-	$(BIN)/sleuth index runs/world/corpus.jsonl runs/world/index
-	$(BIN)/sleuth train recipes/demo.toml --run runs/demo
-	$(BIN)/sleuth report runs/demo
+	$(BIN)/sleuth demo
 
 twins: $(CORE)  ## published recipes in small: one of search, one of refining and one of thinking to the end, two begin
 	$(BIN)/sleuth world runs/world
@@ -60,6 +58,9 @@ lint: $(DEV)  ## format, style, types, the order of imports; prints the size of 
 	$(BIN)/pytest tests/test_imports.py
 	$(BIN)/python tools/size.py
 
+docs: $(DOCS)  ## the site, in site/index.html; a broken link, an unknown recipe key or option ends it
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
+
 $(CORE): pyproject.toml constraints.txt
 	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'Sleuth needs Python 3.11 or newer: make PYTHON=...')"
 	$(PYTHON) -m venv .venv
@@ -69,6 +70,10 @@ $(CORE): pyproject.toml constraints.txt
 
 $(DEV): $(CORE)
 	$(BIN)/pip install -c constraints.txt -e ".[dev]"
+	touch $@
+
+$(DOCS): $(CORE)
+	$(BIN)/pip install -c constraints.txt -e ".[docs]"
 	touch $@
 
 $(BENCH): pyproject.toml constraints.txt benchmarks/requirements.txt

@@ -5,13 +5,15 @@ a few steps in it, on the tiny base model that the repository carries."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sleuth.recipe import load_recipe
 from sleuth.retrieval.bm25 import build_index
+from sleuth.runs.metrics import meaning_of
 from sleuth.runs.run_folder import RunFolder
 from sleuth.threads import prepare_waiting
 from sleuth.world.write_world import write_world
@@ -77,3 +79,16 @@ def run() -> Callable[..., Path]:
             return run_recipe(resolved, place)
 
     return run_it
+
+
+@pytest.fixture(autouse=True)
+def every_figure_is_in_the_glossary(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever run a test makes, a figure that it writes and that docs/reference/metrics cannot explain fails it."""
+    write = RunFolder.write_metrics
+
+    def checked(self: RunFolder, stage: str, step: int, figures: Mapping[str, Any]) -> None:
+        unknown = [name for name in figures if meaning_of(name) is None]
+        assert not unknown, f"sleuth.runs.metrics.GLOSSARY has no {unknown}"
+        write(self, stage, step, figures)
+
+    monkeypatch.setattr(RunFolder, "write_metrics", checked)

@@ -21,6 +21,7 @@ SETTINGS: dict[str, Any] = {
     "rich_markup_mode": None,
 }
 VERBS = {
+    "demo": "sleuth.cli.demo:demo",
     "train": "sleuth.cli.train:train",
     "sweep": "sleuth.cli.sweep:sweep",
     "eval": "sleuth.cli.eval:evaluate",

@@ -12,11 +12,11 @@ def import_heavy() -> None:
     400,000 objects come into being, and no garbage: to look through them again and again takes a second or two of a
     start, and to leave them out for good saves 0.1 s at each full collection.
     """
-    if "sleuth.build" in sys.modules:  # somebody else's process, such as that of a test
+    if "sleuth.factories" in sys.modules:  # somebody else's process, such as that of a test
         return
     gc.disable()
     try:
-        import sleuth.build  # noqa: F401
+        import sleuth.factories  # noqa: F401
     finally:
         gc.freeze()
         gc.enable()

@@ -70,7 +70,7 @@ def serve(
     GET / is the page; POST /v1/chat/completions asks the agent with its searches, POST /v1/completions the bare model;
     GET /v1/models, /health, /metrics, /openapi.json.
 
-    With --emulate, the bare model behind the endpoints that training needs of vLLM or SGLang (docs/pools.md).
+    With --emulate, the bare model behind the endpoints that training needs of vLLM or SGLang (docs/how-to/pool.md).
     """
     (AGENT if emulate is None else BARE).require(typed)
     _require_passages(index, url or [])

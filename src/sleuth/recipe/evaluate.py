@@ -23,6 +23,7 @@ class EvaluateRecipe(StrictModel):
     context: PositiveInt | None = None
     """Longest episode in tokens; absent: that of the nearest `grpo` stage."""
     data: EvalQuestionsRecipe
+    """The questions to ask."""
     forced_search_arm: bool = False
     """Ask once more with the first action replaced by an opening search tag, for `eval/NAME_forced.json`: what a
     trained model gains over that is more than the habit of searching."""

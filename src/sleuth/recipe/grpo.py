@@ -64,14 +64,19 @@ class GrpoRecipe(TrainingRecipe):
     max_missing_fraction: Annotated[float, Field(ge=0, le=1)] = 0.5
     """Above this share of missing scores in a step the run stops and says why."""
     data: PlayedDataRecipe
+    """The questions to play, or the texts to think about."""
     env: TrainedEnvRecipe
+    """The environment that the policy talks to."""
     engine: PoolRecipe | None = None
     """Servers that write the episodes; absent: the engine in this process does."""
     sampling: SamplingRecipe = SamplingRecipe()
+    """How the policy is sampled."""
     reward: Annotated[Row[RewardTable], Field(min_length=1)]
+    """The rewards; an episode's score is their weighted sum."""
     credit: CreditRecipe | None = None
     """What a search or a citation is paid by itself; absent: nothing."""
     loss: LossRecipe = LossRecipe()
+    """How scores become a gradient."""
 
     @combination
     def _group_fits(self) -> Iterator[str]:

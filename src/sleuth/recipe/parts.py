@@ -21,18 +21,21 @@ class JudgeFile(StrictModel):
     """A file that says who judges."""
 
     judge: JudgeTable
+    """The judge."""
 
 
 class RewardFile(StrictModel):
     """A file that says what is paid for."""
 
     reward: Annotated[Row[RewardTable], Field(min_length=1)]
+    """The rewards; the score is their weighted sum."""
 
 
 class TeacherFile(StrictModel):
     """A file that says who writes data."""
 
     teacher: TeacherRecipe
+    """The model that writes data."""
 
 
 def load_judge(path: Path, look: Look | None = None) -> JudgeRecipe:

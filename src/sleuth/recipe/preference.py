@@ -91,10 +91,13 @@ class OnlineDpoRecipe(TrainingRecipe):
     max_missing_fraction: Annotated[float, Field(ge=0, le=1)] = 0.5
     """Above this share of pools without enough verdicts in a step the run stops and says why."""
     data: TextRecipe
+    """The texts whose suffixes are compared."""
     sampling: SamplingRecipe = SamplingRecipe()
+    """How continuations are sampled."""
     reward: Annotated[Row[PreferenceTable], Field(min_length=1)] = (MechanicsRecipe(kind="mechanics"),)
     """What candidates are judged by; the scores are summed. Absent: mechanics mode."""
     loss: PreferenceLossRecipe = PreferenceLossRecipe()
+    """The loss on the best and the worst of a pool."""
 
     @combination
     def _something_to_prefer(self) -> Iterator[str]:
@@ -117,6 +120,7 @@ class WinRateRecipe(ComparisonRecipe):
     name: Name
     """The file's name, such as "against_base"."""
     data: TextRecipe
+    """The held-out texts to continue."""
     against: str | None = None
     """The other model, a folder or a hub id; absent: the one that the recipe begins with."""
     temperature: NonNegativeFloat = 0.0

@@ -21,6 +21,7 @@ class ProbeRecipe(StrictModel):
     name: Name
     """The file's name, such as "thoughts"."""
     data: Annotated[TextRecipe | PlacesRecipe, Field(discriminator="kind")]
+    """The held-out texts, and where to think in them."""
     env: ThoughtEnvRecipe
     """Its budgets. With suffix_tokens each arm's suffixes are written too, for the judge."""
     samples: PositiveInt = 4

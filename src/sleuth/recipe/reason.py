@@ -29,6 +29,7 @@ class ReasonRecipe(StrictModel):
     name: Name
     """The file's name, such as "reasoning"."""
     sets: Annotated[Row[ProblemsRecipe], Field(min_length=1)]
+    """The sets of problems, a file each."""
     samples: PositiveInt = 8
     """Answers to each problem: the k of Mean@k and Pass@k."""
     temperature: NonNegativeFloat = 0.6

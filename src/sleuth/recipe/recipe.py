@@ -65,7 +65,9 @@ class Recipe(StrictModel):
     trackers: Row[Literal["tensorboard", "wandb", "trackio"]] = ()
     """Where the figures of `metrics.jsonl` go too; needs `pip install "sleuth[trackers]"`."""
     stage: Annotated[Row[StageRecipe], Field(min_length=1)]
+    """The stages, in the order in which they run."""
     resolved_from: ResolvedFrom = ResolvedFrom()
+    """Written by `sleuth` into resolved copies; not for setting."""
 
     def played_in(self, index: int) -> tuple[EnvRecipe, int]:
         """The environment and the context of a stage that plays episodes. An evaluation without its own takes those of

@@ -26,6 +26,7 @@ class SupervisedRecipe(TrainingRecipe):
     """How much a token of source text (passages, documents) counts in the loss, where a token of a teacher (answers,
     thoughts) counts 1; 0 teaches the teacher's alone."""
     data: Annotated[WorldTextRecipe | AnsweredRowsRecipe | TextRecipe | ThoughtTextRecipe, Field(discriminator="kind")]
+    """The rows of text to imitate."""
     held_out: HeldOutThoughtsRecipe | None = None
     """Thoughts on which the stage measures, before its first step and at each save, what it has learned of them and
     what they do for the text behind them; absent: nothing."""

@@ -57,7 +57,9 @@ class SweepRecipe(StrictModel):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """As in a recipe."""
     table: ArmTableRecipe
+    """Which figures are compared."""
     arm: Annotated[Row[ArmRecipe], Field(min_length=1)]
+    """The runs, one for each line of the table."""
 
     @combination
     def _names_are_there_once(self) -> Iterator[str]:

@@ -128,6 +128,7 @@ class TrainingRecipe(StrictModel):
     milestone_every: PositiveInt | None = None
     """Steps between checkpoints whose weights are kept for good."""
     alarms: AlarmsRecipe = AlarmsRecipe()
+    """What the run does when something goes wrong."""
 
     @property
     def last_step(self) -> int:

@@ -42,6 +42,7 @@ class WarmStartRecipe(TrainingRecipe):
     name: Name = "warm_start"
     """What the stage is called in the run folder."""
     hint: HintRecipe
+    """What helps the policy while it plays; the rows that are taught leave it out."""
     below: Annotated[float, Field(gt=0, le=1)] = 0.05
     """Only where a smaller share of the policy's own episodes searches."""
     taught: Literal["right", "answered"] = "right"

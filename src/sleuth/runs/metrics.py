@@ -6,12 +6,153 @@ import json
 import math
 import os
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 from sleuth.recipe.renamed import renamed_figures
 from sleuth.runs.atomic import write_text
 from sleuth.types import SleuthError
+
+GLOSSARY: dict[str, dict[str, str]] = {
+    "Every row": {
+        "stage": "Name of the stage.",
+        "step": "Optimiser step of the stage, counted from 1.",
+        "alarms": "Names of the alarms that this step raised; absent where it raised none.",
+        "not_finite": "Why no update was made: the loss or the gradient was NaN or infinite.",
+    },
+    "The update": {
+        "loss": "Loss of the step; null where nothing was trained.",
+        "entropy": "Entropy of the policy, in nats a token; without an update, estimated from the sampled tokens.",
+        "clip_fraction": "Share of trained tokens whose ratio was outside the bounds; null where every ratio is 1.",
+        "kl": "KL divergence to the stage's first weights, in nats a token; null without one in the loss.",
+        "mismatch_kl": "KL divergence between sampler and learner on the sampled tokens, in nats a token.",
+        "masked_fraction": "Share of trained tokens that `sequence_mask` left out.",
+        "off_policy_fraction": "Share of sampled tokens that were written by older weights than the step's.",
+        "old_logprobs": 'Where the ratio starts: "sampler" or "learner".',
+        "gradient_norm": "Global norm of the gradient before clipping.",
+        "learning_rate": "Learning rate of this step.",
+        "changed_weights_fraction": "Share of the stored weights that the step changed.",
+        "tokens_trained": "Tokens with a weight in the loss.",
+        "tokens_computed": "Tokens of the learner's forward pass, each shared prefix once.",
+        "tokens_dense": "Tokens of the same rows without sharing.",
+        "seconds_rollout": "Seconds in which the step waited for its episodes.",
+        "seconds_update": "Seconds of the update, from scored episodes to published weights.",
+    },
+    "Episodes": {
+        "reward_mean": "Mean score of the scored episodes; in `online_dpo`, of the policy's own continuations.",
+        "reward_max": "Best score of the step.",
+        "em": "Share of answers that match a golden answer exactly, read strictly, whatever is paid.",
+        "searched": "Share of episodes with at least one search.",
+        "searches_mean": "Searches in an episode.",
+        "response_tokens_mean": "Tokens that the policy wrote in an episode.",
+        "signal_fraction": "Share of groups whose scores differ; in `online_dpo`, of pools that give a pair.",
+        "missing_fraction": "Share of episodes without a score, because a retriever or a judge failed.",
+        "dropped_groups": "Groups with fewer scores than `min_siblings`.",
+        "replaced_groups": "Groups without signal that `replace_no_signal` replaced.",
+    },
+    "Parts of the score (means over the episodes that have them)": {
+        "score_*": "What the named published scorer gives the answer.",
+        "sub_match": "The answer contains a golden one.",
+        "token_f1": "F1 of the words that the answer shares with a golden one.",
+        "format": "Every turn is one closed thought and one action.",
+        "evidence_in_results": "A golden answer stands in a passage that was shown.",
+        "answer_from_evidence": "The given answer stands in a passage that was shown.",
+        "claims": "Claims with a citation in an answer.",
+        "citation_recall": "Share of claims that their citations support together.",
+        "citation_precision": "Share of citations that support their claim and are needed for it.",
+        "citation_precision_concatenated": "The same, by all citations of a claim at once.",
+        "citation_f1": "Harmonic mean of citation recall and citation precision.",
+        "valid_ids": "Share of cited ids that exist.",
+        "invented_ids": "Share of cited ids that do not exist, in answers with claims.",
+        "padding": "Share of an answer's words that are in no cited claim.",
+        "abstained": "Share of answers that say that the evidence does not tell.",
+        "right_abstention": "The same, of questions that the evidence does not answer.",
+        "grounded": "A golden answer stands in a supported claim, or the abstention is right.",
+        "well_formed": "The transcript has the form that the environment asks for.",
+        "claim_precision": "Share of citations that are right, by the data's own table of claims and snippets.",
+        "claim_recall": "Share of the claims asked for that the answer makes with a right citation, by that table.",
+        "claim_f1": "Harmonic mean of the two.",
+        "off_query": "Share of claims that a cited snippet states and that were not asked for.",
+        "rubric": "Score of the criteria, by the reward's `aggregation`.",
+        "rubric_wanted": "Mean fulfilment of the wanted criteria.",
+        "rubric_unwanted": "Mean fulfilment of the criteria that describe faults.",
+        "citation_discipline": "Fulfilment of the published refiners' criterion of that name.",
+        "off_query_padding": "Likewise.",
+        "wrong_entity_confabulation": "Likewise.",
+        "suffix": "The continuation behind a thought says what the text says, by the judge.",
+        "right": "The continuation behind a thought names the right ending, where the data knows it.",
+    },
+    "Credit": {
+        "search_gain": "How much likelier a search made the words that it found, in nats.",
+        "idle_searches": "Share of searches that gained no more than the margin.",
+        "citation_gain": "How much likelier a snippet made the claim that cites it, in nats.",
+        "idle_citations": "Share of citations that gained no more than the margin.",
+    },
+    "Thoughts": {
+        "gain": "How much likelier a thought made the true suffix than an empty one, in nats a token.",
+        "swapped_gain": "The same for a thought of another text.",
+        "blank_nll": "Nats a token of the suffix behind an empty thought: the most that can be gained.",
+        "thought_tokens_mean": "Tokens of a thought.",
+        "closed": "Share of thoughts that the policy closed itself.",
+        "empty_thoughts": "Share of thoughts without a letter or a digit.",
+        "thought_artefacts": "Share of thoughts that contain a tag, an end-of-text token or half a character.",
+        "copied": "Share of a thought's runs of eight words that stand in the text before it.",
+        "repeated": "Share of a thought's runs of three words that occur again in it.",
+    },
+    "Judges": {
+        "judge_asked": "Questions put to the judges in this step.",
+        "judge_cached": "Questions that had been answered before.",
+        "judge_missing": "Questions without a verdict.",
+        "judge_invalid": "Questions whose answer was no verdict, twice.",
+        "watch_agreement": "1 less the mean difference between the judge that pays and the one that watches.",
+        "watch_verdicts": "Verdicts that were compared for it.",
+        "watch_asked": "Questions put to the judge that watches.",
+        "honest_paid": "What the reward pays honest answers, beside the known tricks.",
+        "tricks_won": "Names of the tricks that are paid no less.",
+    },
+    "Pools of `online_dpo`": {
+        "judged_by": "What candidates are judged by.",
+        "ties": "Share of pools in which all candidates are equally good.",
+        "dropped": "Share of pools with too few verdicts.",
+        "chosen_over_original": "How often the best candidate is better than the original; a tie counts half.",
+        "rollouts_over_original": "How often one of the policy's own is.",
+        "chosen_by_*": "Share of pools whose best candidate was written by the policy, the source or the teacher.",
+        "wins": "Share of the other candidates that one is better than.",
+        "unjudged": "Share of comparisons without a verdict.",
+        "quality": "Mean verdict of the judge of quality.",
+        "factuality": "Mean verdict of the judge of factuality.",
+        "safety": "Mean verdict of the judge of safety.",
+        "repetition": "Share of runs of three words that are distinct.",
+        "copying": "Share of runs of eight words that do not stand in the prefix.",
+        "whole_characters": "Share of characters that are not broken.",
+        "known_names": "Share of names and numbers that occur in the prefix.",
+        "common_words": "Share of long words that occur in the prefix.",
+        "margin": "DPO's implicit reward of the best over the worst: beta times the difference of their gains.",
+        "accuracy": "Share of pairs whose margin is above 0.",
+        "chosen_gain": "How much likelier the best is than under the reference, in nats.",
+        "rejected_gain": "The same for the worst.",
+    },
+    "Supervised stages": {
+        "held_out_*": "A figure of rows that are never trained, where the stage saves: by kind of world text the share "
+        "of tokens predicted right, and with `held_out` the figures of thoughts.",
+    },
+    "Pools of servers": {
+        "turns_redrawn": "Turns that were asked for again at another server.",
+        "servers_reloaded": "Servers that had lost the weights and were given them again.",
+        "seconds_publish": "Seconds to write the weights and load them on every server.",
+    },
+}
+"""What each figure of a row means, by the part of a run that it belongs to. `*` stands for the rest of a name."""
+
+
+def meaning_of(figure: str) -> str | None:
+    """What the glossary says of a figure: `meaning_of("score_search_r1")`; None where it has nothing."""
+    for meanings in GLOSSARY.values():
+        for name, meaning in meanings.items():
+            if fnmatchcase(figure, name):
+                return meaning
+    return None
 
 
 class MetricsFile:

@@ -78,7 +78,7 @@ class WeightSync:
             await replica.discovered.control.sleep(replica.client)
         except RefusedError as error:
             raise SleuthError(
-                f"{replica.url}: cannot sleep ({error}); start it so that it can (docs/pools.md)"
+                f"{replica.url}: cannot sleep ({error}); start it so that it can (docs/how-to/pool.md)"
             ) from None
         except NotTakenError:  # who comes back later is awake
             replica.asleep, replica.suspect = False, True

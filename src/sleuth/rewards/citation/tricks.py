@@ -1,8 +1,8 @@
 """Answers that are worse than an honest one and that a citation reward may pay as well: what a policy would find.
 
 Each trick is made of a task and of its honest answer, a row's own; it is what stands between the answer tags, or None
-where the trick cannot be played. All are known from published refiners' scores (see docs/refiner.md); that a judge is
-spoken to is one of the oldest tricks of all.
+where the trick cannot be played. All are known from published refiners' scores (see docs/tutorials/refiner.md); that a
+judge is spoken to is one of the oldest tricks of all.
 """
 
 from __future__ import annotations

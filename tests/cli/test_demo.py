@@ -1,0 +1,91 @@
+"""`sleuth demo` in a folder that holds nothing, from the checkout and from the wheel."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from pathlib import Path
+
+import pytest
+from verb import sleuth
+
+ROOT = Path(__file__).parents[2]
+SMALL = [
+    f"--set={key}"
+    for key in (
+        "stage.0.data.limit=4",
+        "stage.1.steps=2",
+        "stage.1.warmup_steps=0",
+        "stage.1.prompts_per_step=2",
+        "stage.1.samples_per_prompt=4",
+        "stage.1.probe_prompts=0",
+        "stage.2.data.limit=4",
+    )
+]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("hatchling", reason="`make test` installs what builds a wheel")
+    folder = tmp_path_factory.mktemp("wheel")
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    return next(folder.glob("*.whl"))
+
+
+def test_the_demo_runs_in_an_empty_folder_and_says_what_comes_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = sleuth("demo", "--run", "runs/mine", *SMALL)
+    assert result.exit_code == 0, result.stderr
+    assert (tmp_path / "runs/mine/report.html").stat().st_size > 10_000
+    for evaluation in ("base", "base_forced", "trained"):
+        assert json.loads((tmp_path / f"runs/mine/eval/{evaluation}.json").read_text())["em"]["n"] == 4
+    last = "runs/mine/checkpoints/step-000002"
+    assert f"sleuth serve {last} --index runs/world/index" in result.stdout
+    ask = f"sleuth eval {last} --questions runs/world/qa_test.jsonl --index runs/world/index"
+    assert ask in result.stdout
+    assert sleuth(*ask.split()[1:], "--limit", 2).exit_code == 0
+
+
+def test_the_wheel_brings_what_the_demo_needs_and_every_file_of_the_package(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        held = {name: archive.read(name) for name in archive.namelist()}
+    files = [file for file in (ROOT / "src/sleuth").rglob("*") if file.is_file() and "__pycache__" not in file.parts]
+    ours = {str(file.relative_to(ROOT / "src")): file for file in files}
+    for file in (ROOT / "recipes/demo.toml", *(ROOT / "models/tiny-base").iterdir()):
+        ours[f"sleuth/shipped/{file.relative_to(ROOT)}"] = file
+    assert {name for name in held if name.startswith("sleuth/")} == ours.keys()
+    assert [name for name, file in ours.items() if held[name] != file.read_bytes()] == []
+
+
+@pytest.mark.slow
+def test_the_wheel_in_an_environment_of_its_own_trains_the_same_weights(wheel: Path, tmp_path: Path) -> None:
+    fresh, empty = tmp_path / "venv", tmp_path / "empty"
+    empty.mkdir()
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", fresh], check=True)
+    install = [sys.executable, "-m", "pip", "--python", fresh, "install", "--no-deps", "--no-index", wheel]
+    subprocess.run(install, check=True, capture_output=True)
+    site = next(fresh.glob("lib/python*/site-packages"))
+    (site / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")  # torch and the like; ours comes before it
+    clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+    def run(*command: str | Path) -> str:
+        done = subprocess.run(command, cwd=empty, env=clean, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    where = "import sleuth; print(sleuth.__file__)"
+    assert run(fresh / "bin/python", "-c", where).startswith(str(site))
+    run(fresh / "bin/sleuth", "demo", "--run", "runs/first", *SMALL)  # compiles what later processes load
+    run(fresh / "bin/sleuth", "demo", *SMALL)
+    assert (empty / "runs/demo/report.html").exists()
+    (empty / "models").symlink_to(ROOT / "models")
+    run(fresh / "bin/sleuth", "train", ROOT / "recipes/demo.toml", "--run", "runs/again", *SMALL)
+    weights = [empty / f"runs/{name}/checkpoints/step-000002/model.safetensors" for name in ("demo", "again")]
+    assert weights[0].read_bytes() == weights[1].read_bytes()

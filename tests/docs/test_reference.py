@@ -1,0 +1,55 @@
+"""The pages of reference that the code writes are complete: no recipe key and no figure is without its meaning."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+from sleuth.recipe import Recipe
+from sleuth.recipe.parts import JudgeFile, RewardFile, TeacherFile
+from sleuth.recipe.sweep import ArmsRecipe
+from sleuth.runs.metrics import GLOSSARY, meaning_of
+from tools.code_blocks import models_in
+
+SOURCE = Path(__file__).parents[2] / "src" / "sleuth"
+
+
+def tables(*models: type[BaseModel]) -> set[type[BaseModel]]:
+    found = set(models)
+    for model in models:
+        inner = {one for field in model.model_fields.values() for one in models_in(field.annotation)}
+        found |= tables(*(inner - found))
+    return found
+
+
+MODELS = sorted(tables(Recipe, ArmsRecipe, JudgeFile, RewardFile, TeacherFile), key=lambda model: model.__name__)
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
+def test_every_table_and_key_of_a_recipe_says_what_it_means(model: type[BaseModel]) -> None:
+    assert model.__doc__
+    silent = [key for key, field in model.model_fields.items() if not field.description and key != "kind"]
+    assert silent == []
+
+
+def test_every_figure_of_the_glossary_is_one_that_the_code_writes() -> None:
+    files = [file for file in SOURCE.rglob("*.py") if file != SOURCE / "runs" / "metrics.py"]
+    written = set(re.findall(r"\w+", "\n".join(file.read_text(encoding="utf-8") for file in files)))
+    computed = {f"judge_{name}" for name in ("asked", "cached", "missing", "invalid")}  # by the names of a tally
+    computed |= {"citation_discipline", "off_query_padding", "wrong_entity_confabulation"}  # by criteria's titles
+    named = {name for figures in GLOSSARY.values() for name in figures if "*" not in name}
+    assert named - written - computed == set()
+
+
+def test_no_figure_is_explained_twice() -> None:
+    names = [name for figures in GLOSSARY.values() for name in figures]
+    assert len(names) == len(set(names))
+
+
+def test_a_figure_whose_name_is_put_together_has_a_meaning() -> None:
+    assert meaning_of("score_search_r1") == meaning_of("score_slime")
+    assert meaning_of("held_out_reading") is not None
+    assert meaning_of("nothing_of_the_kind") is None

@@ -1,0 +1,89 @@
+"""The files that people look for in a repository agree with what is there."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import sleuth
+
+ROOT = Path(__file__).parents[1]
+WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
+
+
+def commands(workflow: Path) -> list[str]:
+    jobs: dict[str, Any] = yaml.safe_load(workflow.read_text())["jobs"]
+    return [step["run"] for job in jobs.values() for step in job["steps"] if "run" in step]
+
+
+def test_workflows_make_targets_that_there_are() -> None:
+    targets = set(re.findall(r"^([a-z][\w-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    made = {name for file in WORKFLOWS for run in commands(file) for name in re.findall(r"\bmake ([\w-]+)", run)}
+    assert made <= targets
+    assert {"lint", "test", "demo", "docs"} <= made
+
+
+def test_checks_run_on_every_python_that_is_promised_and_on_two_systems() -> None:
+    matrix = yaml.safe_load((ROOT / ".github/workflows/checks.yml").read_text())["jobs"]["test"]["strategy"]["matrix"]
+    assert matrix == {"os": ["ubuntu-latest", "macos-latest"], "python": ["3.11", "3.12", "3.13"]}
+    assert 'requires-python = ">=3.11"' in (ROOT / "pyproject.toml").read_text()
+
+
+def test_a_release_is_built_checked_and_tried_before_it_is_published() -> None:
+    jobs = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text())["jobs"]
+    said = "\n".join(step.get("run", "") for step in jobs["build"]["steps"])
+    for expected in ("python -m build", "twine check --strict", 'sleuth" --help', 'sleuth" demo'):
+        assert expected in said
+    assert jobs["publish"]["needs"] == "build"
+    assert jobs["publish"]["permissions"] == {"id-token": "write"}
+    assert not any("secrets." in file.read_text() for file in WORKFLOWS)
+
+
+@pytest.mark.parametrize("form", sorted((ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml")), ids=lambda form: form.stem)
+def test_an_issue_form_has_what_a_form_needs(form: Path) -> None:
+    read = yaml.safe_load(form.read_text())
+    assert read.keys() >= {"name", "description", "body"}
+    assert len({part["id"] for part in read["body"]}) == len(read["body"])
+
+
+def test_the_citation_names_this_version_and_licence() -> None:
+    read = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert read["version"] == sleuth.__version__
+    assert read["license"] == "Apache-2.0"
+    assert {"cff-version", "message", "title", "authors"} <= read.keys()
+
+
+def test_the_changelog_has_this_version_and_room_for_the_next() -> None:
+    versions = re.findall(r"^## \[(.+?)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert versions[:2] == ["Unreleased", sleuth.__version__]
+
+
+def test_the_image_copies_only_what_is_there_and_not_ignored() -> None:
+    lines = (ROOT / ".dockerignore").read_text().splitlines()
+    assert lines[0] == "*"
+    kept = [line.removeprefix("!") for line in lines if line.startswith("!")]
+    dockerfile = (ROOT / "Dockerfile").read_text()
+    for sources in re.findall(r"^COPY (.+) \S+$", dockerfile, re.MULTILINE):
+        for source in sources.split():
+            assert (ROOT / source).exists()
+            assert source in kept
+    forced = re.findall(r'^"(.+)" = "sleuth/shipped', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert all(any(fnmatch.fnmatch(file, f"{kept_one}*") for kept_one in kept) for file in forced)
+    assert dockerfile.index("USER sleuth") < dockerfile.index("ENTRYPOINT")
+    [extras] = re.findall(r'"\.\[(.+)\]"', dockerfile)
+    known = re.findall(r"^(\w+) = \[", (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert set(extras.split(",")) <= set(known)
+
+
+def test_the_notebook_is_one_without_results() -> None:
+    notebook = json.loads((ROOT / "examples/demo.ipynb").read_text())
+    assert notebook["nbformat"] == 4
+    cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert cells
+    assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in cells)

@@ -1,0 +1,224 @@
+"""The pages of the site that are written by the code itself, and the check of those that are written by hand: a hook of
+mkdocs. `python -m mkdocs build` from the root of the checkout, so that the package of tools is found.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import logging
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from pydantic import BaseModel
+
+from sleuth.recipe import Recipe
+from sleuth.recipe.parts import JudgeFile, RewardFile, TeacherFile
+from sleuth.recipe.sweep import ArmsRecipe
+from sleuth.recipe.training import TrainingRecipe
+from sleuth.runs.metrics import GLOSSARY
+from tools.code_blocks import COMMAND, ROOT, kind_of, models_in, pages, problems
+
+log = logging.getLogger("mkdocs.hooks.site_pages")  # a warning of mkdocs ends a strict build
+OTHER_FILES: dict[str, type[BaseModel]] = {
+    "A file of runs to compare": ArmsRecipe,
+    "A file that names a judge": JudgeFile,
+    "A file that names rewards": RewardFile,
+    "A file that names a teacher": TeacherFile,
+}
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the written pages, and complain of what the others say in code and is not so."""
+    written = {"cli": cli_page, "recipe": recipe_page, "recipes": recipes_page, "metrics": metrics_page}
+    for name, write in written.items():
+        files.append(File.generated(config, f"reference/{name}.md", content=write()))
+    for page in pages():
+        for problem in problems(page):
+            log.warning(problem)
+    return files
+
+
+# -- command line ------------------------------------------------------------------------------------------------------
+
+
+def cli_page() -> str:
+    """Every verb with its arguments and options, from the command line's own tree."""
+    lines = ["# Command line", "", "Every verb, from the program itself. `sleuth VERB --help` prints the same.", ""]
+    for name, command in COMMAND.commands.items():
+        lines += _command(f"sleuth {name}", command)
+    return "\n".join(lines)
+
+
+def _command(name: str, command: Any) -> Iterator[str]:
+    inner = getattr(command, "commands", {})
+    context = command.make_context(name, [], resilient_parsing=True)
+    yield f"## `{name}` {{#{name.replace(' ', '-')}}}\n"
+    yield f"{_escaped(inspect.cleandoc(command.help or ''))}\n"
+    if not inner or command.invoke_without_command:
+        yield f"```text\n{command.get_usage(context).removeprefix('Usage: ')}\n```\n"
+    rows = [_option(parameter, context) for parameter in command.params]
+    if rows:
+        yield "| argument or option | meaning |\n|---|---|"
+        yield "".join(f"| `{_cell(spelled)}` | {_cell(_escaped(meaning))} |\n" for spelled, meaning in rows)
+    for verb, below in inner.items():
+        yield from _command(f"{name} {verb}", below)
+
+
+def _option(parameter: Any, context: Any) -> tuple[str, str]:
+    spelled, meaning = parameter.get_help_record(context)
+    if parameter.param_type_name == "argument":
+        spelled = parameter.metavar or parameter.name.upper()
+    return spelled, meaning
+
+
+# -- recipes -----------------------------------------------------------------------------------------------------------
+
+
+def recipe_page() -> str:
+    """Every key of a recipe, from the models that read it: what it may be, its default, its meaning."""
+    tables = tables_of(Recipe)
+    lines = [
+        "# Recipe keys",
+        "",
+        "Every key that a recipe may have, from the models that read it. An unknown key is an error that names the",
+        "nearest valid one. Tables without a default may be left out where their row says so.",
+        "",
+        *_table("The recipe", "recipe", Recipe, tables),
+        "## Stages {#stages}",
+        "",
+        "Each `[[stage]]` has a `kind`. Stages that train share the keys of the first table.",
+        "",
+        *_table("Every stage that trains", "stage", TrainingRecipe, tables),
+    ]
+    for model, way in tables.items():
+        if model is not Recipe:
+            lines += _table(_heading(way, model), _anchor(way, model), model, tables)
+    for title, model in OTHER_FILES.items():
+        lines += [f"## {title} {{#{model.__name__.lower()}}}", "", inspect.getdoc(model) or "", ""]
+        lines += _rows(model, model.__name__.lower(), tables_of(model) | tables)
+        for inner, way in tables_of(model).items():
+            if inner not in tables and inner is not model:
+                lines += _table(_heading(way, inner), _anchor(way, inner), inner, tables_of(model) | tables)
+    return "\n".join(lines)
+
+
+def tables_of(model: type[BaseModel], way: str = "") -> dict[type[BaseModel], str]:
+    """Every table that a file may hold, with the way to it where it is met first: `stage.env`."""
+    found = {model: way}
+    for key, field in model.model_fields.items():
+        for inner in models_in(field.annotation):
+            found |= {
+                table: at for table, at in tables_of(inner, f"{way}.{key}".strip(".")).items() if table not in found
+            }
+    return dict(sorted(found.items(), key=lambda item: item[1].count(".")))
+
+
+def _heading(way: str, model: type[BaseModel]) -> str:
+    kind = kind_of(model)
+    written = f"[[{way}]]" if way in ("stage", "stage.reward", "arm", "reward") else f"[{way}]"
+    return f'`{written}` `kind = "{kind}"`' if kind else f"`{written}`"
+
+
+def _anchor(way: str, model: type[BaseModel]) -> str:
+    """`stage.env.search`."""
+    return ".".join(filter(None, (way or model.__name__.lower(), kind_of(model))))
+
+
+def _table(heading: str, anchor: str, model: type[BaseModel], tables: Mapping[type[BaseModel], str]) -> list[str]:
+    about = _escaped(re.sub(r"\n\n.*", "", inspect.getdoc(model) or "", flags=re.DOTALL))
+    return [f"### {heading} {{#{anchor}}}", "", about, "", *_rows(model, anchor, tables)]
+
+
+def _rows(model: type[BaseModel], anchor: str, tables: Mapping[type[BaseModel], str]) -> list[str]:
+    shared = issubclass(model, TrainingRecipe) and model is not TrainingRecipe
+    rows = ['<div class="keys" markdown>', "", "| key | value | default | meaning |", "|---|---|---|---|"]
+    head = len(rows)
+    schema = model.model_json_schema()
+    known = {inner.__name__: inner for inner in tables}
+    for key, field in model.model_fields.items():
+        if key == "kind" or (shared and key not in model.__annotations__):
+            continue
+        value = _value(schema["properties"][key], known, tables)
+        default = "required" if field.is_required() else _default(field.get_default(call_default_factory=True))
+        rows.append(
+            f"| [`{key}`](#{anchor}.{key}){{#{anchor}.{key}}} | {value} | {default} "
+            f"| {_cell(_escaped(' '.join((field.description or '').split())))} |"
+        )
+    if len(rows) == head:
+        return [f'No keys but `kind = "{kind_of(model)}"`.', ""]
+    more = ["", "and the keys of [every stage that trains](#stage)."] if shared else []
+    return [*rows, "", "</div>", *more, ""]
+
+
+def _value(schema: Mapping[str, Any], known: Mapping[str, type[BaseModel]], tables: Mapping[Any, str]) -> str:
+    """`integer, at least 1`, from the JSON schema of a key."""
+    if name := schema.get("$ref", "").rpartition("/")[2]:
+        model = known[name]
+        return f"[{_heading(tables[model], model) if kind_of(model) else 'table'}](#{_anchor(tables[model], model)})"
+    for union in ("anyOf", "oneOf"):
+        if union in schema:
+            return " or ".join(_value(one, known, tables) for one in schema[union] if one.get("type") != "null")
+    if "const" in schema or "enum" in schema:
+        return " or ".join(f"`{json.dumps(value)}`" for value in schema.get("enum", [schema.get("const")]))
+    kind = schema.get("type")
+    if kind == "array":
+        items = schema.get("items")
+        return f"list of {_value(items, known, tables)}" if items else f"list of {len(schema['prefixItems'])} numbers"
+    if kind == "object":
+        return "table"
+    words = {"string": "path" if schema.get("format") == "path" else "text", "boolean": "`true` or `false`"}
+    bounds = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at most", "exclusiveMaximum": "below"}
+    limits = [f"{said} {schema[bound]:g}" for bound, said in bounds.items() if bound in schema]
+    return ", ".join([words.get(str(kind), str(kind or "any")), *limits])
+
+
+def _default(value: Any) -> str:
+    if value is None or isinstance(value, BaseModel) or value in ("", (), {}):
+        return ""
+    if isinstance(value, tuple):
+        value = [one.model_dump(exclude_defaults=True) if isinstance(one, BaseModel) else one for one in value]
+    return f"`{_cell(json.dumps(value))}`"
+
+
+def recipes_page() -> str:
+    """The recipes of the checkout, whole."""
+    lines = ["# Recipes that ship", "", "Each with its source in its first lines. The tiny ones run on two cores.", ""]
+    for folder, title in (("recipes", "Real models"), ("recipes/tiny", "Tiny models")):
+        lines += [f"## {title}", ""]
+        for file in sorted((ROOT / folder).glob("*.toml")):
+            text = file.read_text(encoding="utf-8").rstrip()
+            lines += [f"### `{folder}/{file.name}` {{#{file.stem.replace('.', '')}}}", "", "```toml", text, "```", ""]
+    return "\n".join(lines)
+
+
+# -- metrics -----------------------------------------------------------------------------------------------------------
+
+
+def metrics_page() -> str:
+    """Every figure of `metrics.jsonl`, from the glossary beside the code that writes it."""
+    lines = [
+        "# Metrics",
+        "",
+        "A run writes one JSON object a step to `metrics.jsonl`; a figure that is not known is null or absent. Each",
+        "figure of a row means:",
+        "",
+    ]
+    for title, figures in GLOSSARY.items():
+        lines += [f"## {title}", "", "| figure | meaning |", "|---|---|"]
+        lines += [f"| `{name}` | {_cell(_escaped(meaning))} |" for name, meaning in figures.items()]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _escaped(text: str) -> str:
+    """Text as markdown shows it: angle brackets outside of code are no tags, and stars are stars."""
+    parts = text.split("`")
+    return "`".join(re.sub(r"([<*_\[\]])", r"\\\1", part) if at % 2 == 0 else part for at, part in enumerate(parts))
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", r"\|")
