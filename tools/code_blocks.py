@@ -21,12 +21,12 @@ from typer.main import get_command
 from sleuth.cli.app import app
 from sleuth.recipe import Recipe, load_recipe
 from sleuth.recipe.parts import JudgeFile, RewardFile, TeacherFile
-from sleuth.recipe.sweep import ArmsRecipe, has_arms, load_arms
+from sleuth.recipe.sweep import SweepRecipe, is_sweep, load_sweep
 from sleuth.types import SleuthError
 
 ROOT = Path(__file__).parents[1]
 COMMAND: Any = get_command(app)
-FILES = (Recipe, ArmsRecipe, JudgeFile, RewardFile, TeacherFile)
+FILES = (Recipe, SweepRecipe, JudgeFile, RewardFile, TeacherFile)
 """What a block of TOML may be, or be a part of."""
 DIARY = ROOT / "docs" / "lab.md"
 """Its sentences name what there was on the day."""
@@ -147,7 +147,7 @@ def _override_problems(recipe: Path, overrides: Sequence[str]) -> Iterator[str]:
     """Of `--set`: laid over the recipe where it is one of ours; of a reader's own recipe, whether any could have it."""
     if (ROOT / recipe).is_file():
         try:
-            (load_arms if has_arms(ROOT / recipe) else load_recipe)(ROOT / recipe, overrides)
+            (load_sweep if is_sweep(ROOT / recipe) else load_recipe)(ROOT / recipe, overrides)
         except SleuthError as error:
             yield str(error)
         return

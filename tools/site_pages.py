@@ -17,14 +17,14 @@ from pydantic import BaseModel
 
 from sleuth.recipe import Recipe
 from sleuth.recipe.parts import JudgeFile, RewardFile, TeacherFile
-from sleuth.recipe.sweep import ArmsRecipe
+from sleuth.recipe.sweep import SweepRecipe
 from sleuth.recipe.training import TrainingRecipe
 from sleuth.runs.metrics import GLOSSARY
 from tools.code_blocks import COMMAND, ROOT, kind_of, models_in, pages, problems
 
 log = logging.getLogger("mkdocs.hooks.site_pages")  # a warning of mkdocs ends a strict build
 OTHER_FILES: dict[str, type[BaseModel]] = {
-    "A file of runs to compare": ArmsRecipe,
+    "A file of runs to compare": SweepRecipe,
     "A file that names a judge": JudgeFile,
     "A file that names rewards": RewardFile,
     "A file that names a teacher": TeacherFile,

@@ -134,7 +134,7 @@ def test_a_cheap_mistake_is_told_before_anything_heavy_is_imported(tmp_path: Pat
         "check r.toml": 'stage.0.env.index = "nope": no index here',
         "check nope.toml": "nope.toml: no such recipe",
         "check arms.toml": "table is missing",
-        "arms arms.toml": "table is missing",
+        "sweep arms.toml": "table is missing",
         "replay nope 3": "nope: holds no run",
         "rescore nope --reward r.toml": "model is no key here",
         "check judge judge.toml": 'judge.model = "absent": no such folder here',

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from sleuth.recipe import Recipe
 from sleuth.recipe.parts import JudgeFile, RewardFile, TeacherFile
-from sleuth.recipe.sweep import ArmsRecipe
+from sleuth.recipe.sweep import SweepRecipe
 from sleuth.runs.metrics import GLOSSARY, meaning_of
 from tools.code_blocks import models_in
 
@@ -25,7 +25,7 @@ def tables(*models: type[BaseModel]) -> set[type[BaseModel]]:
     return found
 
 
-MODELS = sorted(tables(Recipe, ArmsRecipe, JudgeFile, RewardFile, TeacherFile), key=lambda model: model.__name__)
+MODELS = sorted(tables(Recipe, SweepRecipe, JudgeFile, RewardFile, TeacherFile), key=lambda model: model.__name__)
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
