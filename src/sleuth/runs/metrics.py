@@ -46,7 +46,7 @@ GLOSSARY: dict[str, dict[str, str]] = {
         "searched": "Share of episodes with at least one search.",
         "searches_mean": "Searches in an episode.",
         "response_tokens_mean": "Tokens that the policy wrote in an episode.",
-        "nonzero_advantage_fraction": "Share of groups whose scores differ; in `online_dpo`, of pools that give a pair.",
+        "nonzero_advantage_fraction": "Share of groups whose scores differ; of pools with a pair in `online_dpo`.",
         "missing_fraction": "Share of episodes without a score, because a retriever or a judge failed.",
         "dropped_groups": "Groups with fewer scores than `min_siblings`.",
         "replaced_groups": "Groups without signal that `replace_no_signal` replaced.",
