@@ -23,7 +23,7 @@ from sleuth.learn.limbs import Limb, limbs
 from sleuth.learn.logprobs import head_of, hidden_states
 from sleuth.learn.prefix_tree import Pack
 from sleuth.learn.targets import PassFigures, Targets, TokenLoss
-from sleuth.learn.vocabulary import pulled_logprobs
+from sleuth.learn.vocabulary import embedding_in_place, pulled_logprobs
 
 
 def add_gradients(
@@ -39,9 +39,10 @@ def add_gradients(
     """Adds the gradients of `token_loss`, with the activations of no more than `budget` tokens at once (see `limbs`),
     on a CPU. `collect` is called behind each backward pass."""
     descent = _Descent(model, pack, loss, reference, temperature, collect)
-    for limb in limbs(pack.tree.ends, budget):
-        descent.enter(limb)
-    descent.leave_all()
+    with embedding_in_place(model):
+        for limb in limbs(pack.tree.ends, budget):
+            descent.enter(limb)
+        descent.leave_all()
     place = descent.targets.place
     return PassFigures(
         loss=descent.total,
@@ -130,6 +131,7 @@ class _Descent:
             self.targets.tokens[first:last],
             self.temperature,
             lambda stretch, values: self.pull(slice(first + stretch.start, first + stretch.stop), values),
+            in_place=True,
         )
         self.logprobs[first:last], self.entropy[first:last] = logprobs, entropy
         self.total += share.detach()
