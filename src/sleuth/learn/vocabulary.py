@@ -19,8 +19,8 @@ from transformers import PreTrainedModel
 from sleuth.learn.compiled import LOG2_E, can_be_read, compiled, compiled_in_parallel, greatest, power_of_two
 from sleuth.learn.products import multiply, replaced_forwards
 
-LOGITS_AT_ONCE = 2**19
-"""A chunk has so many logits (2 MB in fp32): they stay in the processor's cache."""
+LOGITS_AT_ONCE = 2**21
+"""A chunk has so many logits (8 MB in fp32): they stay in the processor's last cache."""
 
 LEAST_ROWS = 128
 """But it has so many rows at least: the weights are read once a chunk, and their gradient is written."""
