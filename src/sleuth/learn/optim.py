@@ -139,7 +139,7 @@ class Optimiser:
                 moments = state["exp_avg"], state["exp_avg_sq"]
                 for own, gradient, mean, square in _chunks(weight, weight.grad.contiguous(), *moments):
                     before = own.to(self._stored[weight], copy=True)
-                    torch._fused_adamw_(
+                    torch.ops.aten._fused_adamw_(
                         [own], [gradient], [mean], [square], [], [step],
                         lr=group["lr"], beta1=group["betas"][0], beta2=group["betas"][1], eps=group["eps"],
                         weight_decay=group["weight_decay"], amsgrad=False, maximize=False,
@@ -170,7 +170,8 @@ def _is_hidden_matrix(role: ParameterRole, weight: Tensor) -> bool:
 
 def _own(tensor: Tensor) -> Tensor:
     """Without gradient; of a tensor in shards (DTensor), this rank's part."""
-    return (tensor.to_local() if hasattr(tensor, "to_local") else tensor).detach()
+    to_local = getattr(tensor, "to_local", None)
+    return (tensor if to_local is None else to_local()).detach()
 
 
 def _chunks(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:

@@ -60,10 +60,12 @@ def embedding_in_place(model: PreTrainedModel) -> AbstractContextManager[None]:
     """While it lasts, the gradient of the model's embedding is added to its `.grad` token by token: autograd makes an
     array of the whole vocabulary for each backward pass. Embeddings with options of their own are left to torch."""
     layer = model.get_input_embeddings()
-    plain = type(layer) is nn.Embedding and not (layer.max_norm or layer.scale_grad_by_freq or layer.sparse)
-    if plain and layer.weight.is_leaf and layer.weight.requires_grad and "forward" not in layer.__dict__:
-        return replaced_forwards([(layer, partial(_embedded, layer))])
-    return nullcontext()
+    if type(layer) is not nn.Embedding or "forward" in layer.__dict__:
+        return nullcontext()
+    options = layer.max_norm or layer.scale_grad_by_freq or layer.sparse
+    if options or not (layer.weight.is_leaf and layer.weight.requires_grad):
+        return nullcontext()
+    return replaced_forwards([(layer, partial(_embedded, layer))])
 
 
 def _embedded(layer: nn.Embedding, tokens: Tensor) -> Tensor:
@@ -79,7 +81,7 @@ class _Embedded(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, ...]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, ...]:  # type: ignore[override]
         [tokens], [of_output] = ctx.saved_tensors, gradients
         learned = tokens.flatten(), of_output.flatten(0, -2)
         if ctx.padding is not None:  # learns nothing
@@ -150,7 +152,7 @@ class _PulledLogprobs(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         found = [None if gradient is None else gradient.mul_(gradients[0]) for gradient in ctx.saved_tensors]
         return (*found, None, None, None, None)
 
