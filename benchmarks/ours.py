@@ -43,9 +43,10 @@ class Ours:
         """The gradient of one update; the weights stay as they are."""
         kept: dict[str, Tensor] = {}
 
-        def keep() -> None:
+        def keep() -> int:
             gradients = {name: weight.grad for name, weight in self.policy.masters.tensors.items()}
             kept.update({name: gradient.clone() for name, gradient in gradients.items() if gradient is not None})
+            return 0
 
         self.policy.max_grad_norm = math.inf
         self.policy.optimiser.step = keep

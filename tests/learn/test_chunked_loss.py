@@ -10,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from padded import group_rows, in_float64, padded_logprobs, whole
 from tiny_models import FAMILIES, VOCABULARY
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from sleuth.learn.batch import Row, collate
 from sleuth.learn.chunked_loss import add_gradients
@@ -180,3 +182,24 @@ def test_a_branch_that_nobody_is_trained_on_is_not_computed(make_model):
     told = add_gradients(model, whole(collate([read, written])), SHARE, budget=3)
     assert seen == [1, 2, 6, 7]
     assert told.computed == 4
+
+
+def test_the_only_array_as_large_as_the_vocabularys_weight_is_its_gradient():
+    """Of 152,000 words it is the largest array of a small model; autograd would hold up to four of them."""
+    config = Qwen3Config(
+        vocab_size=3_001, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=1, head_dim=16, tie_word_embeddings=True,
+    )  # fmt: skip
+    model, made = Qwen3ForCausalLM(config).eval(), list[int]()
+    weight = model.lm_head.weight
+
+    class Made(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            result = func(*args, **(kwargs or {}))
+            if isinstance(result, torch.Tensor) and result.numel() >= weight.numel():
+                made.append(result.untyped_storage().data_ptr())
+            return result
+
+    with Made():
+        add_gradients(model, whole(collate(searchers())), SHARE, budget=50)
+    assert {*made} - {weight.untyped_storage().data_ptr()} == {weight.grad.untyped_storage().data_ptr()}

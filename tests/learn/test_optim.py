@@ -4,8 +4,10 @@ import copy
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from sleuth.learn import optim
 from sleuth.learn.optim import Optimisation, Optimiser, parameter_roles, scheduled_learning_rate
 
 
@@ -102,3 +104,63 @@ def test_three_and_three_steps_equal_six(make_model, name):
     run(stopped, second, range(3, 6))
     for key, weight in stopped.named_parameters():
         assert torch.equal(weight, straight.get_parameter(key)), key
+
+
+@pytest.mark.parametrize("chunk", [7, 2**18])
+def test_adamw_in_chunks_makes_the_steps_of_torchs(make_model, monkeypatch, chunk):
+    monkeypatch.setattr(optim, "CHUNK", chunk)
+    ours, theirs = make_model("llama"), make_model("llama")
+    optimiser = optimiser_for(ours, betas=(0.8, 0.95))
+    plain = torch.optim.AdamW(theirs.parameters(), lr=1e-2, betas=(0.8, 0.95), weight_decay=0.0)
+    for seed in range(3):
+        give_gradients(ours, seed)
+        give_gradients(theirs, seed)
+        optimiser.step()
+        plain.step()
+    for key, weight in ours.named_parameters():
+        torch.testing.assert_close(weight, theirs.get_parameter(key), rtol=1e-5, atol=1e-6, msg=key)
+    state, expected = optimiser.parts["adamw"].state, plain.state
+    mine, other = (state[ours.lm_head.weight], expected[theirs.lm_head.weight])
+    assert mine.keys() == other.keys()
+    for key, value in mine.items():
+        torch.testing.assert_close(value, other[key], rtol=1e-5, atol=1e-6, msg=key)
+
+
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+@pytest.mark.parametrize("stored", [torch.float32, torch.bfloat16])
+def test_a_step_counts_the_elements_that_changed_as_they_are_stored(make_model, monkeypatch, name, stored):
+    monkeypatch.setattr(optim, "CHUNK", 50)
+    model = make_model("llama").to(stored)
+    masters = {key: weight.detach().float().clone().requires_grad_() for key, weight in model.named_parameters()}
+    optimiser = Optimiser(model, masters, Optimisation(steps=9, learning_rate=1e-4, name=name))
+    generator = torch.Generator().manual_seed(0)
+    for master in masters.values():
+        master.grad = torch.randn(master.shape, generator=generator)
+        master.grad[torch.rand(master.shape, generator=generator) < 0.5] = 0
+    changed = optimiser.step()
+    seen = sum(int((masters[key].to(stored) != weight).sum()) for key, weight in model.named_parameters())
+    assert changed == seen
+    assert 0 < seen < sum(weight.numel() for weight in model.parameters())
+
+
+def test_a_step_makes_no_array_as_large_as_a_weight(make_model, monkeypatch):
+    monkeypatch.setattr(optim, "CHUNK", 64)
+    model = make_model("llama")
+    optimiser = optimiser_for(model)
+    give_gradients(model, 0)
+    optimiser.step()  # the first makes the moments
+    known = {tensor.untyped_storage().data_ptr() for state in optimiser.parts["adamw"].state.values()
+             for tensor in state.values()}  # fmt: skip
+    known |= {tensor.untyped_storage().data_ptr() for weight in model.parameters() for tensor in (weight, weight.grad)}
+    made: list[int] = []
+
+    class Made(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            result = func(*args, **(kwargs or {}))
+            if isinstance(result, torch.Tensor) and result.untyped_storage().data_ptr() not in known:
+                made.append(result.numel())
+            return result
+
+    with Made():
+        optimiser.step()
+    assert max(made) == 64 < model.lm_head.weight.numel()

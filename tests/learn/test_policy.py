@@ -254,7 +254,7 @@ def test_a_loss_that_is_not_finite_stops_before_any_weight_changes(make_model, m
 
 def test_a_gradient_that_is_not_finite_stops_before_any_weight_changes(make_model, make_rows):
     model = make_model()
-    model.get_input_embeddings().weight.register_hook(lambda gradient: gradient * float("inf"))
+    model.base_model.norm.weight.register_hook(lambda gradient: gradient * float("inf"))
     with pytest.raises(SleuthError, match="gradient norm of update 1 is"):
         Policy(model, SETTINGS).update(collate(make_rows(3)), PolicyLoss(), budget=WHOLE)
     assert not any(parameter.isnan().any() for parameter in model.parameters())

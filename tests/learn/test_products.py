@@ -81,9 +81,11 @@ def test_small_products_are_left_to_torch(monkeypatch):
     assert type(linear(inputs, weight).grad_fn).__name__ != "_LinearBackward"
 
 
+@pytest.mark.parametrize("columns", [2, 2**12])
 @pytest.mark.parametrize("least", [1, 2**27])
-def test_space_may_be_written_over(least, monkeypatch):
+def test_space_may_be_written_over(least, columns, monkeypatch):
     monkeypatch.setattr(products, "LEAST_WORK", least)
+    monkeypatch.setattr(products, "COLUMNS", columns)
     inputs, weight, bias = torch.randn(5, 4), torch.randn(3, 4), torch.randn(3)
     output = multiply(inputs, weight, bias, space=torch.empty(9, 3))
     torch.testing.assert_close(output, F.linear(inputs, weight, bias))

@@ -6,7 +6,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sleuth.learn import vocabulary
-from sleuth.learn.vocabulary import chosen_logprobs, logprobs_with_grad
+from sleuth.learn.vocabulary import chosen_logprobs, embedding_in_place, logprobs_with_grad
 
 
 def drawn(rows: int = 23, words: int = 40, bias: bool = False, dtype: torch.dtype = torch.float64):
@@ -117,3 +117,83 @@ def test_no_row_gives_no_value_and_a_gradient_of_zero():
     logprobs, _ = chosen_logprobs(head, hidden, targets, 1.0)
     logprobs.sum().backward()
     assert not head.weight.grad.any()
+
+
+@pytest.mark.parametrize("words", [5, 2_048, 5_000])
+@pytest.mark.parametrize("least", [0, 2**30], ids=["shared", "alone"])
+def test_the_compiled_loops_of_fp32_give_what_fp64_gives(monkeypatch, words, least):
+    monkeypatch.setattr(vocabulary, "LEAST_SHARED", least)
+    head, hidden, targets = drawn(words=words)
+    fp32 = nn.Linear(16, words, bias=False)
+    fp32.weight.data = head.weight.detach().float() * 20  # sharp distributions and flat ones
+    head.weight.data *= 20
+    inputs = hidden.detach().float().requires_grad_()
+    expected, entropy = chosen_logprobs(head, hidden, targets, 1.0)
+    ours, our_entropy = chosen_logprobs(fp32, inputs, targets, 1.0)
+    torch.testing.assert_close(ours.double(), expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(our_entropy.double(), entropy, rtol=1e-4, atol=1e-5)
+    expected.sum().backward()
+    ours.sum().backward()
+    for mine, theirs in ((inputs.grad, hidden.grad), (fp32.weight.grad, head.weight.grad)):
+        assert (mine.double() - theirs).norm() <= 1e-6 * theirs.norm()
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_one_logit_that_is_not_finite_shows_in_the_values_of_its_row(value):
+    head, hidden, targets = drawn(words=300, dtype=torch.float32)
+    with torch.no_grad():
+        head.weight[257] = value  # nobody's target
+        targets = targets.where(targets != 257, 0)
+        logprobs, entropy = chosen_logprobs(head, hidden.abs(), targets, 1.0)
+    assert logprobs.isnan().all()
+    assert entropy.isnan().all()
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_in_place_the_gradient_of_the_head_is_added_to_what_is_there(bias):
+    found = []
+    for in_place in (False, True):
+        head, hidden, targets = drawn(bias=bias)
+        for weight in head.parameters():
+            weight.grad = torch.ones_like(weight)
+        there = head.weight.grad
+        share, *_ = logprobs_with_grad(
+            head, hidden, targets, 0.7, lambda part, values: (values.sum(), torch.ones_like(values)), in_place=in_place
+        )
+        share.backward()
+        assert head.weight.grad is there
+        found.append([hidden.grad, *(weight.grad for weight in head.parameters())])
+    for plain, in_place in zip(*found, strict=True):
+        torch.testing.assert_close(in_place, plain, rtol=0, atol=1e-12)
+
+
+def test_a_frozen_head_gets_no_gradient_and_hands_its_own_on():
+    head, hidden, targets = drawn()
+    head.requires_grad_(False)
+    share, *_ = logprobs_with_grad(
+        head, hidden, targets, 1.0, lambda part, values: (values.sum(), torch.ones_like(values)), in_place=True
+    )
+    share.backward()
+    assert head.weight.grad is None
+    again = hidden.detach().requires_grad_()
+    logprobs = head(again).log_softmax(dim=-1)[torch.arange(len(targets)), targets]
+    logprobs.sum().backward()
+    torch.testing.assert_close(hidden.grad, again.grad, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("padding", [None, 3])
+def test_in_place_an_embedding_learns_what_it_learns_by_autograd(make_model, padding):
+    model = make_model()
+    layer = model.get_input_embeddings()
+    layer.padding_idx = padding
+    tokens, arrived = torch.tensor([[3, 5, 5, 7]]), torch.randn(1, 4, layer.embedding_dim)
+    layer(tokens).backward(arrived)
+    layer(tokens).backward(arrived)
+    expected, layer.weight.grad = layer.weight.grad, None
+    with embedding_in_place(model):
+        layer(tokens).backward(arrived)
+        there = layer.weight.grad
+        layer(tokens).backward(arrived)
+    assert layer.weight.grad is there
+    torch.testing.assert_close(there, expected)
+    assert "forward" not in layer.__dict__

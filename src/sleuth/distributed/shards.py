@@ -25,7 +25,7 @@ from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
 from sleuth.learn.logprobs import token_logprobs, token_loss
-from sleuth.learn.masters import BITS_OF, HALF, MasterWeights
+from sleuth.learn.masters import HALF, MasterWeights
 from sleuth.learn.prefix_tree import Pack
 from sleuth.learn.targets import PassFigures, TokenLoss
 from sleuth.ranks import Ranks
@@ -112,20 +112,9 @@ class Shards(MasterWeights):
         norm = torch.nn.utils.clip_grad_norm_(self.tensors.values(), longest)
         return cast(DTensor, norm).full_tensor().item()
 
-    def snapshot(self) -> dict[str, Tensor]:
-        """This rank's parts, in the dtype that is computed in."""
-        return {name: _own(weight).to(self.dtype, copy=True) for name, weight in self.tensors.items()}
-
-    @torch.no_grad()
-    def publish(self, before: Mapping[str, Tensor]) -> float:
-        """Gather the whole model again; the share of its elements whose bits changed since `before`."""
-        bits = BITS_OF[self.dtype.itemsize]
-        changed = sum(
-            int((_own(weight).to(self.dtype).view(bits) != before[name].view(bits)).sum())
-            for name, weight in self.tensors.items()
-        )
+    def publish(self) -> None:
+        """Gather the whole model again."""
         self.restore()
-        return self.ranks.all_reduce({"changed": changed})["changed"] / sum(map(torch.numel, self.tensors.values()))
 
     @property
     def state_bytes(self) -> int:

@@ -1,10 +1,10 @@
-"""The loss of a pack and its gradients, limb by limb: forward down the tree, backward as soon as nothing is left to
-grow out of a limb.
+"""The loss of a pack and its gradients, chunk by chunk: forward down the tree, backward as soon as nothing is left to
+grow out of a chunk.
 
 A trunk is computed once, and its activations stay while its branches are computed, each forward and backward by
 itself. A branch reads keys, values and the last hidden state of what it grows out of as leaves; the gradients that
 gathered there are where the trunk's own backward pass begins. So values and gradients are those of the whole tree, each
-token is computed once, and in memory is no more than one path of limbs.
+token is computed once, and in memory is no more than one path of subtree_chunks.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sleuth.learn.logprobs import head_of, hidden_states
 from sleuth.learn.prefix_tree import Pack
 from sleuth.learn.subtree_chunks import SubtreeChunk, subtree_chunks
 from sleuth.learn.targets import PassFigures, Targets, TokenLoss
-from sleuth.learn.vocabulary import logprobs_with_grad
+from sleuth.learn.vocabulary import embedding_in_place, logprobs_with_grad
 
 
 def add_gradients(
@@ -39,9 +39,10 @@ def add_gradients(
     """Adds the gradients of `token_loss`, with the activations of no more than `budget` tokens at once (see
     `subtree_chunks`), on a CPU. `collect` is called behind each backward pass."""
     descent = _Descent(model, pack, loss, reference, temperature, collect)
-    for chunk in subtree_chunks(pack.tree.ends, budget):
-        descent.enter(chunk)
-    descent.leave_all()
+    with embedding_in_place(model):
+        for chunk in subtree_chunks(pack.tree.ends, budget):
+            descent.enter(chunk)
+        descent.leave_all()
     place = descent.targets.place
     return PassFigures(
         loss=descent.total,
@@ -53,7 +54,7 @@ def add_gradients(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Trunk:
-    """A limb that others grow out of: what they read of it, and its own part of the loss, if it has any."""
+    """A chunk that others grow out of: what they read of it, and its own part of the loss, if it has any."""
 
     chunk: SubtreeChunk
     boundary: ActivationBoundary
@@ -105,7 +106,7 @@ class _Descent:
             self.collect()
 
     def _forward(self, chunk: SubtreeChunk, boundary: ActivationBoundary | None) -> Tensor | None:
-        """The limb's part of the loss; None where it has no targets."""
+        """The chunk's part of the loss; None where it has no targets."""
         first, last = torch.searchsorted(self.targets.numbers, torch.tensor([chunk.first, chunk.stop])).tolist()
         before = self.targets.before[first:last] - chunk.first  # -1 or less: the last token above
         wanted = before[before >= 0]
@@ -132,6 +133,7 @@ class _Descent:
             self.targets.tokens[first:last],
             self.temperature,
             lambda stretch, values: self.logprob_grad(slice(first + stretch.start, first + stretch.stop), values),
+            in_place=True,
         )
         self.logprobs[first:last], self.entropy[first:last] = logprobs, entropy
         self.total += share.detach()

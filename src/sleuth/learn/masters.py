@@ -16,8 +16,6 @@ from sleuth.learn.targets import PassFigures, TokenLoss
 from sleuth.ranks import ALONE, Ranks
 
 HALF = (torch.bfloat16, torch.float16)
-BITS_OF = {2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""Bytes of an element -> the integer type that shows its bits."""
 
 
 class MasterWeights:
@@ -97,21 +95,12 @@ class MasterWeights:
         """Scale the gradients down to a global 2-norm of at most `longest`; what it was before."""
         return torch.nn.utils.clip_grad_norm_(self.tensors.values(), longest).item()
 
-    def snapshot(self) -> dict[str, Tensor]:
-        """Copies of the weights that a step will change in place, for `publish` to compare with."""
-        return {name: weight.detach().clone() for name, weight in self._stored.items() if self.tensors[name] is weight}
-
     @torch.no_grad()
-    def publish(self, before: Mapping[str, Tensor]) -> float:
-        """Copy the masters down, and tell the share of stored elements whose bits this changed since `before`."""
-        changed = 0
+    def publish(self) -> None:
+        """Copy the masters down, in the dtype the model stores."""
         for name, weight in self._stored.items():
-            new = self.tensors[name].detach().to(weight.dtype)
-            bits = BITS_OF[weight.element_size()]
-            changed += (new.view(bits) != before.get(name, weight).view(bits)).sum()
             if self.tensors[name] is not weight:
-                weight.copy_(new)
-        return float(changed) / sum(weight.numel() for weight in self._stored.values())
+                weight.copy_(self.tensors[name])
 
     @property
     def state_bytes(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
@@ -13,6 +13,11 @@ from transformers import PreTrainedModel
 
 OptimiserName = Literal["adamw", "muon"]
 ParameterRole = Literal["matrix", "head", "embedding", "vector"]
+
+CHUNK = 2**18
+"""Elements that AdamW steps at a time on a CPU: weights, gradients and moments of so many stay in the cache."""
+BITS_OF = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""Bytes of an element -> the integer type that shows its bits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +69,8 @@ def parameter_roles(model: PreTrainedModel) -> dict[str, ParameterRole]:
 class Optimiser:
     """One or two torch optimisers stepped together, with the learning rate of the schedule.
 
-    `weights` maps parameter names of `model` to the fp32 tensors that are stepped (`MasterWeights.tensors`).
+    `weights` maps parameter names of `model` to the fp32 tensors that are stepped (`MasterWeights.tensors`); of one
+    that is sharded over ranks, this rank's part is stepped and counted.
 
     Muon (arXiv:2502.16982) steps the 2-D hidden matrices; its update is scaled to the size of AdamW's, so that one
     learning rate and one weight decay serve both.
@@ -73,6 +79,7 @@ class Optimiser:
     def __init__(self, model: PreTrainedModel, weights: Mapping[str, Tensor], settings: Optimisation) -> None:
         self.settings = settings
         self.steps = 0
+        self._stored = {weights[name]: weight.dtype for name, weight in model.named_parameters() if name in weights}
         roles = parameter_roles(model)
         by_muon = {
             name for name in weights if settings.name == "muon" and _is_hidden_matrix(roles[name], weights[name])
@@ -104,13 +111,47 @@ class Optimiser:
             for name, part in self.parts.items()
         }
 
-    def step(self) -> None:
-        """Step every weight that has a gradient."""
-        for part in self.parts.values():
+    @torch.no_grad()
+    def step(self) -> int:
+        """Steps every weight that has a gradient. Returns how many elements changed, in the dtype the model stores."""
+        changed = 0
+        for name, part in self.parts.items():
             for group in part.param_groups:
                 group["lr"] = self.learning_rate
-            part.step()
+            changed += self._step_adamw(part) if name == "adamw" else self._step_whole(part)
         self.steps += 1
+        return changed
+
+    def _step_adamw(self, part: torch.optim.Optimizer) -> int:
+        """AdamW in chunks, by torch's fused kernel: no temporary array is as large as a weight, which may be the
+        vocabulary's. The state is laid out as `torch.optim.AdamW` lays it out."""
+        changed = 0
+        for group in part.param_groups:
+            for weight in group["params"]:
+                if weight.grad is None:
+                    continue
+                state = part.state[weight]
+                if not state:
+                    state["step"] = torch.tensor(0.0)
+                    state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(weight), torch.zeros_like(weight)
+                state["step"] += 1
+                step = state["step"].to(weight.device)
+                moments = state["exp_avg"], state["exp_avg_sq"]
+                for own, gradient, mean, square in _chunks(weight, weight.grad.contiguous(), *moments):
+                    before = own.to(self._stored[weight], copy=True)
+                    torch.ops.aten._fused_adamw_(
+                        [own], [gradient], [mean], [square], [], [step],
+                        lr=group["lr"], beta1=group["betas"][0], beta2=group["betas"][1], eps=group["eps"],
+                        weight_decay=group["weight_decay"], amsgrad=False, maximize=False,
+                    )  # fmt: skip
+                    changed += _count_changed(before, own)
+        return int(changed)
+
+    def _step_whole(self, part: torch.optim.Optimizer) -> int:
+        weights = [weight for group in part.param_groups for weight in group["params"]]
+        before = [_own(weight).to(self._stored[weight], copy=True) for weight in weights]
+        part.step()
+        return int(sum(_count_changed(old, _own(weight)) for old, weight in zip(before, weights, strict=True)))
 
     def state_dict(self) -> dict[str, Any]:
         """Steps made and the moments; tensors are the live ones."""
@@ -125,3 +166,22 @@ class Optimiser:
 
 def _is_hidden_matrix(role: ParameterRole, weight: Tensor) -> bool:
     return role == "matrix" and weight.dim() == 2
+
+
+def _own(tensor: Tensor) -> Tensor:
+    """Without gradient; of a tensor in shards (DTensor), this rank's part."""
+    to_local = getattr(tensor, "to_local", None)
+    return (tensor if to_local is None else to_local()).detach()
+
+
+def _chunks(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Tensors of one shape, chunk by chunk: views, each of one dimension. All of them at once on other devices."""
+    lines = [_own(tensor).view(-1) for tensor in tensors]
+    size = CHUNK if lines[0].device.type == "cpu" else max(1, lines[0].numel())
+    return zip(*(line.split(size) for line in lines), strict=True)
+
+
+def _count_changed(before: Tensor, after: Tensor) -> Tensor:
+    """How many elements of `after` have other bits than `before`, in the dtype of `before`."""
+    bits = BITS_OF[before.element_size()]
+    return (before.view(bits) != after.to(before.dtype).view(bits)).count_nonzero()

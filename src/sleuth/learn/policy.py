@@ -235,16 +235,16 @@ class Policy:
             self.masters.discard_gradients()
             raise
         learning_rate = self.optimiser.learning_rate
-        before = self.masters.snapshot()
-        self.optimiser.step()
+        changed = self.masters.ranks.all_reduce({"changed": self.optimiser.step()})["changed"]
         self.masters.discard_gradients()
+        self.masters.publish()
         total_weight = float(batch.weights.sum())
         loss, computed = sums.pop("loss"), sums.pop("tokens_computed")
         return kind(
             loss=loss,
             gradient_norm=norm,
             learning_rate=learning_rate,
-            changed_weights_fraction=self.masters.publish(before),
+            changed_weights_fraction=changed / sum(map(torch.numel, self.masters.tensors.values())),
             tokens_trained=batch.tokens_trained,
             tokens_computed=int(computed),
             tokens_dense=batch.tokens_dense,
