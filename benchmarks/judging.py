@@ -17,8 +17,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from sleuth.data.refiner import snippets_of
 from sleuth.data.rows import read_rows
-from sleuth.data.tool_output import snippets_of
 from sleuth.judges.lexical import support
 from sleuth.metrics.intervals import share
 from sleuth.rewards.citation.claims import BRACKETS

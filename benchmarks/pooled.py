@@ -26,7 +26,7 @@ from benchmarks.served import served
 from benchmarks.shapes import SMALL
 from benchmarks.workloads import WORKLOADS, Request, miniature
 from sleuth.engines.local.engine import LocalEngine
-from sleuth.engines.remote.discovery import discover_server
+from sleuth.engines.remote.capabilities import discover_server
 from sleuth.engines.remote.pool import PoolEngine, PoolLimits
 from sleuth.engines.stops import end_tokens
 from sleuth.factories import load_model

@@ -25,9 +25,9 @@ from unittest.mock import patch
 from benchmarks.served import served
 from benchmarks.tiny_run import BASE, CONTEXT, episodes, exact_match, rows, train, write_recipe
 from sleuth.engines.local.engine import LocalEngine
-from sleuth.engines.remote.discovery import discover_server
+from sleuth.engines.remote.capabilities import discover_server
 from sleuth.engines.remote.pool import PoolEngine, PoolLimits
-from sleuth.engines.remote.weight_check import learner_logprobs
+from sleuth.engines.remote.weight_sync import learner_logprobs
 from sleuth.engines.sampling import seed_of
 from sleuth.engines.stops import end_tokens
 from sleuth.factories import load_model

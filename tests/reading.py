@@ -10,9 +10,8 @@ from sleuth.factories import load_model
 from sleuth.render import Renderer, encode
 from sleuth.retrieval.bm25 import Bm25
 from sleuth.types import Passage, Piece, Sampling
-from sleuth.world.encyclopaedia import Article
 from sleuth.world.facts import make_world
-from sleuth.world.library import Library
+from sleuth.world.library import Article, Library
 from sleuth.world.names import split_of
 from sleuth.world.questions import Hop, one_hops
 from sleuth.world.thoughts import DIALECT, goal, results

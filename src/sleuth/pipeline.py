@@ -12,7 +12,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerFast
 
-from sleuth.data.overlap import question_overlap
+from sleuth.data.questions import question_overlap
 from sleuth.data.suites import eval_tasks
 from sleuth.evaluation.evaluate import run_evaluate
 from sleuth.evaluation.reasoning import require_problems, run_reason
@@ -43,10 +43,9 @@ from sleuth.recipe import (
     WinRateRecipe,
 )
 from sleuth.recipe.envs import ThoughtEnvRecipe
-from sleuth.recipe.evaluate import EvaluateRecipe
+from sleuth.recipe.evaluation import EvaluateRecipe
 from sleuth.recipe.grpo import GrpoRecipe
-from sleuth.recipe.supervised import SupervisedRecipe
-from sleuth.recipe.warm_start import WarmStartRecipe
+from sleuth.recipe.supervised import SupervisedRecipe, WarmStartRecipe
 from sleuth.render import Renderer, encode
 from sleuth.runs.manifest import versions
 from sleuth.runs.memory import peak_memory

@@ -36,9 +36,8 @@ from sleuth.runs.checkpoints import (
 )
 from sleuth.runs.disk import bytes_in, free_bytes
 from sleuth.runs.model_card import model_card, read_results
-from sleuth.runs.protocol import ProtocolCard
+from sleuth.runs.protocol import ProtocolCard, RewardSpec
 from sleuth.runs.protocol_differences import reward_differences
-from sleuth.runs.reward_spec import RewardSpec
 from sleuth.runs.run_folder import RunFolder
 from sleuth.types import SleuthError
 

@@ -13,7 +13,7 @@ from sleuth.cli.app import app
 from sleuth.metrics.intervals import paired_bootstrap
 from sleuth.pipeline import run_recipe
 from sleuth.recipe.sweep import load_sweep
-from sleuth.runs.checkpoint_reuse import reuse_checkpoints
+from sleuth.runs.checkpoints import reuse_checkpoints
 from sleuth.runs.run_folder import RunFolder
 
 BASE = Path(__file__).parents[2] / "models" / "tiny-base"

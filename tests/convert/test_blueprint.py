@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from small_models import FAMILIES, make_model, weights_of
 
-from sleuth.convert.blueprint import Blueprint, read_blueprint
+from sleuth.convert.shards import Blueprint, read_blueprint
 from sleuth.types import SleuthError
 
 SOURCE = Path("w.pt")

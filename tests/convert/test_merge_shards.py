@@ -208,7 +208,7 @@ import resource, sys
 from pathlib import Path
 import torch, transformers
 from sleuth.convert import merge_shards
-from sleuth.convert.blueprint import read_blueprint
+from sleuth.convert.shards import read_blueprint
 
 def resident(name):
     line = next(line for line in open("/proc/self/status") if line.startswith(name))

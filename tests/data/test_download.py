@@ -19,8 +19,8 @@ from typer.testing import CliRunner, Result
 
 from sleuth.cli.app import app
 from sleuth.cli.watching import watched
-from sleuth.data import download as downloads
-from sleuth.data.download import RemoteFile, download
+from sleuth.data import hub as downloads
+from sleuth.data.hub import RemoteFile, download
 from sleuth.types import SleuthError
 
 NOISE = random.Random(0).randbytes(600_000).hex()  # which no compression makes small

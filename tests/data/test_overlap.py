@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from sleuth.data.overlap import question_overlap
+from sleuth.data.questions import question_overlap
 from sleuth.types import Task
 
 

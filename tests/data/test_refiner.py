@@ -11,7 +11,7 @@ import pyarrow.parquet
 import pytest
 
 from sleuth.data.questions import load_questions, questions_hash, task_from_row
-from sleuth.data.tool_output import snippets_of, tool_output_of
+from sleuth.data.refiner import snippets_of, tool_output_of
 from sleuth.types import Passage, Rubric, SleuthError, Stated, Task
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sleuth.plan.memory import rank_memory
+from sleuth.plan.plan import rank_memory
 from sleuth.plan.probe import read_probe
 from sleuth.recipe import load_recipe
 from sleuth.runs.manifest import Manifest

@@ -23,8 +23,7 @@ from sleuth.distributed import ray_ranks
 from sleuth.distributed.ray_ranks import RanksEndedError, RayCluster
 from sleuth.distributed.ray_worker import Printed, Wrong, endings, heard
 from sleuth.recipe import load_recipe
-from sleuth.runs.lock import RunLock
-from sleuth.runs.run_folder import LAUNCHER, RunFolder
+from sleuth.runs.run_folder import LAUNCHER, RunFolder, RunLock
 from sleuth.types import PassingError, SleuthError
 
 RAY = ("--ray", "local", "--ranks", "2")

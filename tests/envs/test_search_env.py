@@ -13,7 +13,7 @@ from sleuth.envs.search import SearchEnv
 from sleuth.prompts.library import read_prompt
 from sleuth.types import Passage, Reply, RetrievalFailed, Task
 from sleuth.world import thoughts
-from sleuth.world.encyclopaedia import Article
+from sleuth.world.library import Article
 
 TASK = Task(id="q", question="Where was Ada born?", golden_answers=("Tarn",))
 PROMPT = "Answer it.\nQuestion: {question}\n"

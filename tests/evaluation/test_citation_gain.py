@@ -18,7 +18,7 @@ from sleuth.evaluation.citation_gain import citation_gains
 from sleuth.evaluation.probe import probe
 from sleuth.factories import RefineSetting, load_model, refine_setting
 from sleuth.recipe import RefineEnvRecipe
-from sleuth.recipe.credit import CreditRecipe
+from sleuth.recipe.grpo import CreditRecipe
 from sleuth.render import Renderer
 from sleuth.rewards.citation.claims import tag_spans
 from sleuth.rollout import Rollout

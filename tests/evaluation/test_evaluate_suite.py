@@ -9,8 +9,8 @@ import pytest
 
 from sleuth.metrics.paired import mean_difference, paired_records, records_of
 from sleuth.recipe import load_recipe
+from sleuth.report.page import verdict
 from sleuth.report.run_files import read_run
-from sleuth.report.verdict import verdict
 from sleuth.types import SleuthError
 
 ROOT = Path(__file__).parents[2]

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from sleuth.judges.ending import EndingJudge, ends_right
-from sleuth.judges.pairwise import BothOrders, OneOrder
+from sleuth.judges.tournament import BothOrders, OneOrder
 from sleuth.types import Pair
 
 

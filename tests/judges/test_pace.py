@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack
 
-from sleuth.judges.pace import FIRST, Pace
+from sleuth.judges.pool import FIRST, Pace
 
 
 def after(pace: Pace, calls: int, failed: int = 0) -> int:

@@ -13,8 +13,7 @@ from chat_server import MODEL, ChatServer, part, says
 
 from sleuth.judges.cache import CachedSheetJudge, VerdictCache
 from sleuth.judges.forms import NotAVerdictError
-from sleuth.judges.http import HttpJudge
-from sleuth.judges.sheets import sheet_question
+from sleuth.judges.http import HttpJudge, sheet_question
 from sleuth.types import Sheet, Verdict
 
 SHEET = Sheet(

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import torch
 
-from sleuth.learn.activation_boundary import ActivationBoundary
+from sleuth.learn.attention import ActivationBoundary
 
 
 def test_two_backward_passes_over_a_cut_give_the_gradient_of_one():

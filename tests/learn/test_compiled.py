@@ -66,7 +66,7 @@ def test_the_greatest_is_found_wherever_it_stands(count):
 @pytest.mark.parametrize("threads", ["1", "2"])
 def test_torch_keeps_its_number_of_threads_when_those_of_the_loops_begin(threads):
     code = (
-        "import torch; from sleuth.learn.gating import swish_product; before = torch.get_num_threads();"
+        "import torch; from sleuth.learn.compiled_layers import swish_product; before = torch.get_num_threads();"
         "swish_product(torch.ones(2**16), torch.ones(2**16)); print(before, torch.get_num_threads())"
     )
     environment = os.environ | {"OMP_NUM_THREADS": threads}

@@ -52,7 +52,7 @@ def gradients(model, loss):
 def test_only_tokens_that_predict_go_through_the_last_layer_and_no_gradient_changes(
     make_model, tokens_seen, monkeypatch, family, bush, recompute
 ):
-    monkeypatch.setattr("sleuth.learn.blocks.BUSH", bush)
+    monkeypatch.setattr("sleuth.learn.attention.BUSH", bush)
     model, batch = in_float64(make_model(family)), collate(read_much_write_little())
     seen, expected = tokens_seen(model), padded_logprobs(model, batch)
     logprob_grad = torch.randn(expected.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
@@ -98,7 +98,7 @@ def test_where_nearly_all_tokens_are_wanted_all_are_computed():
 @pytest.mark.parametrize("bush", [0, 5, 128])
 @pytest.mark.parametrize("seed", range(4))
 def test_wanted_tokens_see_their_path_as_before_and_the_others_pull_on_nothing(monkeypatch, bush, seed):
-    monkeypatch.setattr("sleuth.learn.blocks.BUSH", bush)
+    monkeypatch.setattr("sleuth.learn.attention.BUSH", bush)
     tree, tensors = drawn(2, seed=seed)
     draw = torch.Generator().manual_seed(seed)
     wanted = (torch.rand(len(tree), generator=draw) < 0.2).nonzero()[:, 0]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from sleuth.learn.batch import Row
-from sleuth.learn.row_logprobs import row_logprobs
+from sleuth.learn.logprobs import row_logprobs
 
 
 @torch.no_grad()

@@ -10,7 +10,7 @@ import torch
 
 from sleuth.learn.token_budget import LEAST_BUDGET, TokenBudget
 from sleuth.ranks import Ranks
-from sleuth.runs.shortages import Shortages
+from sleuth.runs.disk import Shortages
 from sleuth.types import PassingError, SleuthError
 
 

@@ -39,7 +39,7 @@ def under_a_dense_mask(tree, query, key, value, scale: float):
 @pytest.mark.parametrize("kv_heads", [1, 2, 4])
 @pytest.mark.parametrize("bush", [0, 5, 128])
 def test_every_token_sees_its_own_path_and_nothing_else(monkeypatch, kv_heads, bush):
-    monkeypatch.setattr("sleuth.learn.blocks.BUSH", bush)
+    monkeypatch.setattr("sleuth.learn.attention.BUSH", bush)
     tree, tensors = drawn(kv_heads)
     ours = BlockAttention.apply(*tensors, Branches(tree, torch.float64).blocks, 0.3)
     plain = under_a_dense_mask(tree, *tensors, 0.3)
@@ -53,7 +53,7 @@ def test_every_token_sees_its_own_path_and_nothing_else(monkeypatch, kv_heads, b
 
 @pytest.mark.parametrize("bush", [0, 5, 128])
 def test_every_token_is_in_exactly_one_block_that_sees_itself(monkeypatch, bush):
-    monkeypatch.setattr("sleuth.learn.blocks.BUSH", bush)
+    monkeypatch.setattr("sleuth.learn.attention.BUSH", bush)
     tree, _ = drawn(1, seed=4)
     seen = torch.zeros(len(tree), dtype=torch.int64)
     for block in Branches(tree, torch.float32).blocks:

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sleuth.plan.memory import rank_memory
-from sleuth.plan.plan import plan_of
+from sleuth.plan.plan import plan_of, rank_memory
 from sleuth.plan.probe import Asked, Cost, Probe, run_probe, shortened
 from sleuth.recipe import CitationRecipe, GrpoRecipe, Recipe, load_recipe
 from sleuth.recipe.judges import HttpJudgeRecipe

@@ -12,10 +12,8 @@ from synthetic_run import evaluation_file, record, write_run
 
 from sleuth.dialects import DIALECTS
 from sleuth.report.arms import read_arms
-from sleuth.report.comparison import Comparison, compare
-from sleuth.report.matching import match
-from sleuth.runs.protocol import ProtocolCard, text_sha256
-from sleuth.runs.reward_spec import RewardPart, RewardSpec
+from sleuth.report.comparison import Comparison, compare, match
+from sleuth.runs.protocol import ProtocolCard, RewardPart, RewardSpec, text_sha256
 from sleuth.types import SleuthError
 
 CARD = ProtocolCard(

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from sleuth.report.comparison_page import matched_charts, overlaid
 from sleuth.report.curves import BOTTOM, LEFT, PANELS, RIGHT, TOP
-from sleuth.report.matched_curves import matched_charts, overlaid
 
 EM = next(panel for panel in PANELS if panel.keys == ("em",))
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sleuth.report.figures import figure_rows, outcome_table
-from sleuth.report.verdict import overlap, verdict
+from sleuth.report.page import overlap, verdict
 
 
 def evaluation(ems: Sequence[float | None], **more: Any) -> dict[str, Any]:

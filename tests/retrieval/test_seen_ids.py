@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from sleuth.retrieval import seen_ids
-from sleuth.retrieval.seen_ids import SeenIds
+from sleuth.retrieval import corpus
+from sleuth.retrieval.corpus import SeenIds
 
 
 @pytest.mark.parametrize("first", [0, 1])
@@ -17,7 +17,7 @@ def test_ids_that_count_up_take_no_memory(first: int) -> None:
 
 
 def test_every_id_is_new_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(seen_ids, "PENDING", 16)
+    monkeypatch.setattr(corpus, "PENDING", 16)
     ids = [
         *map(str, range(40)),
         "007",

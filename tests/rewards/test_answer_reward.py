@@ -11,8 +11,7 @@ from sleuth.dialects import DIALECTS
 from sleuth.rewards.answer import AnswerReward
 from sleuth.rewards.match import exact_match, normalise
 from sleuth.rewards.scorers import SCORERS
-from sleuth.rewards.scorers.strict import extract
-from sleuth.rewards.scorers.transcript import transcript_from_text
+from sleuth.rewards.scorers.scorer import extract, transcript_from_text
 from sleuth.types import Author, Episode, Group, Segment, Task, Trajectory
 
 DIALECT = DIALECTS["sleuth"]

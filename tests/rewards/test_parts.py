@@ -10,7 +10,7 @@ from episodes import episode_of, looked_up, results, score_of
 from sleuth.dialects import DIALECTS
 from sleuth.factories import EPISODE_REWARDS, JudgePool, answer_scorer_of, reward_of, reward_spec_of
 from sleuth.recipe.rewards import AnswerRewardRecipe, FormatRecipe, SearchedRecipe, TokenF1Recipe
-from sleuth.rewards.episode import EpisodeReward
+from sleuth.rewards.answer import EpisodeReward
 from sleuth.rewards.supplied import passages_with, stands_in, stands_in_results
 from sleuth.types import Action, Episode, Passage
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sleuth.recipe.alarms import AlarmsRecipe
+from sleuth.recipe.training import AlarmsRecipe
 from sleuth.runs.alarms import DISEASES, QUIET, RECENT, diagnose
 
 HEALTHY = {

@@ -8,8 +8,7 @@ import pytest
 
 from sleuth.dialects import DIALECTS, Dialect, Tags
 from sleuth.dialects.chat import CHAT
-from sleuth.runs.protocol import HISTORY, ProtocolCard
-from sleuth.runs.reward_spec import RewardPart, RewardSpec
+from sleuth.runs.protocol import HISTORY, ProtocolCard, RewardPart, RewardSpec
 from sleuth.types import SleuthError
 
 

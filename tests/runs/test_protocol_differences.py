@@ -9,9 +9,8 @@ import pytest
 from pydantic import BaseModel, create_model
 
 from sleuth.dialects import DIALECTS, Dialect, Tags, Tool
-from sleuth.runs.protocol import ProtocolCard, text_sha256
+from sleuth.runs.protocol import ProtocolCard, RewardPart, RewardSpec, text_sha256
 from sleuth.runs.protocol_differences import WORDINGS, differences, visible
-from sleuth.runs.reward_spec import RewardPart, RewardSpec
 
 ANSWER = RewardPart(kind="answer", scorer="strict", scorer_version=1, weight=1.0)
 CITATION = RewardPart(kind="citation", scorer="lexical", scorer_version=3, weight=0.5)

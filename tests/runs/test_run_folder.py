@@ -117,7 +117,7 @@ def test_two_writers_of_one_run_are_one_too_many(tmp_path: Path, recipes: Recipe
 def test_the_lock_of_a_killed_process_is_taken_over_and_a_living_one_is_named(tmp_path: Path, recipes: Recipes) -> None:
     (tmp_path / "run").mkdir()
     program = (
-        "import pathlib, time\nfrom sleuth.runs.lock import RunLock\n"
+        "import pathlib, time\nfrom sleuth.runs.run_folder import RunLock\n"
         f"lock = RunLock(pathlib.Path({str(tmp_path / 'run')!r}))\nprint('held', flush=True)\ntime.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as other:

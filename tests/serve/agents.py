@@ -21,9 +21,8 @@ from sleuth.envs.refine import RefineEnv
 from sleuth.envs.search import SearchEnv
 from sleuth.recipe.data import AskWith
 from sleuth.render import IncrementalDecoder, Renderer
-from sleuth.serve.chat.agent import Agent
+from sleuth.serve.chat.agent import Agent, question_of, refining_of
 from sleuth.serve.chat.app import chat_app
-from sleuth.serve.chat.message_parsing import question_of, refining_of
 from sleuth.serve.http.known_host import LOOPBACK
 from sleuth.serve.http.limits import conversation_limits
 from sleuth.types import Chunk, Passage, RetrievalFailed, Sampling, Task

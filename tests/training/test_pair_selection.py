@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sleuth.rewards.preference.candidate import candidate
+from sleuth.rewards.preference import candidate
 from sleuth.training.pair_selection import Choice, choose, pair_of, pool_figures, signs_of, suffix_row
 from sleuth.types import Author, Continuation, Group, Score, Segment, Task
 

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from sleuth.data.tool_output import snippets_of
+from sleuth.data.refiner import snippets_of
 from sleuth.recipe.data import TextKind
 from sleuth.rewards.citation.claims import tagged
 from sleuth.types import Piece

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from sleuth.data.questions import task_from_row
-from sleuth.data.tool_output import snippets_of
+from sleuth.data.refiner import snippets_of
 from sleuth.dialects.refine import REFINERS
 from sleuth.envs.refine import RefineEnv
 from sleuth.prompts.library import read_prompt

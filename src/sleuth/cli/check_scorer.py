@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from sleuth.data.scorer_cases import ScorerCase
-    from sleuth.rewards.scorers.comparison import Scores
+    from sleuth.rewards.scorers.scorer import Scores
 
 SHOWN = 8
 """Cases that are shown."""
@@ -26,7 +26,7 @@ def check_scorer(file: Path, as_json: bool) -> None:
     from sleuth.cli.watching import watched
     from sleuth.data.scorer_cases import load_scorer_cases
     from sleuth.rewards.scorers import SCORERS
-    from sleuth.rewards.scorers.transcript import transcript_from_text
+    from sleuth.rewards.scorers.scorer import transcript_from_text
 
     cases = load_scorer_cases(file)
     scores: list[Scores] = []
@@ -45,7 +45,7 @@ def check_scorer(file: Path, as_json: bool) -> None:
 def _print_tables(cases: Sequence[ScorerCase], scores: Sequence[Scores]) -> None:
     from rich.console import Console
 
-    from sleuth.rewards.scorers.comparison import telling
+    from sleuth.rewards.scorers.scorer import telling
 
     console = Console(highlight=False)
     console.print(_scorers_table(scores))
@@ -88,7 +88,7 @@ def _changes_table(scores: Sequence[Scores]) -> Table:
     from rich import box
     from rich.table import Table
 
-    from sleuth.rewards.scorers.comparison import changes
+    from sleuth.rewards.scorers.scorer import changes
 
     changed, names = changes(scores), list(scores[0])
     table = Table("", box=box.SIMPLE_HEAD, pad_edge=False)

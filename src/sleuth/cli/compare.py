@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
     from sleuth.metrics.arms import Difference
     from sleuth.metrics.intervals import Measured
-    from sleuth.report.comparison import Comparison
-    from sleuth.report.matching import Pair
+    from sleuth.report.comparison import Comparison, Pair
 
 WIDE = 100
 """Columns that two arms and their difference need."""

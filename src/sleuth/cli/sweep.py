@@ -81,7 +81,7 @@ def sweep(
 def _train(recipe: Recipe, seed: int, ranks: Ranks, places: Sequence[Path]) -> None:
     """An arm in the first of the `places`; it may take over what the others have trained."""
     from sleuth.pipeline import run_recipe
-    from sleuth.runs.checkpoint_reuse import reuse_checkpoints
+    from sleuth.runs.checkpoints import reuse_checkpoints
     from sleuth.runs.joined_folder import open_on
 
     seeded = recipe.model_copy(update={"seed": seed})

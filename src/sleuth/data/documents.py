@@ -4,7 +4,7 @@ A row holds `text` and may hold `id`, `url`, `source` (or `data_source`), `type`
 known to follow from its beginning, `cut` (the number of characters before the ending) and `golden_answers` (what a
 right ending names). `thoughts` are `{"at": characters before it, "text": "..."}`; the rows that `sleuth annotate
 thoughts` writes hold `raw_text` in the place of `text`, and the `origin` of their document. Published sets have no
-`thoughts`, but `augmented_text` with thoughts in it (`sleuth.data.augmented`). A file of plain text is one document.
+`thoughts`, but `augmented_text` with thoughts in it (`sleuth.data.splicing`). A file of plain text is one document.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from sleuth.data.augmented import taken_apart
 from sleuth.data.hub import HubLocation, files_below, local_file
 from sleuth.data.rows import ENDINGS, Row, checked_text, rows_and_faults, text_of, texts_of
+from sleuth.data.splicing import taken_apart
 from sleuth.recipe.text import Part
 from sleuth.types import Document, SleuthError, Thought
 

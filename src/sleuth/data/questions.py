@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+import unicodedata
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -108,3 +109,17 @@ def select_tasks(data: QuestionsRecipe | EvalQuestionsRecipe) -> list[Task]:
     if not tasks:
         raise SleuthError(f"{data.questions}: holds no question of the kinds {', '.join(data.kinds)}")
     return tasks[: data.limit]
+
+
+def question_overlap(train: Sequence[Task], test: Sequence[Task]) -> list[Task]:
+    """The test tasks whose question is trained on in the same words, in their order."""
+    trained = {folded(task.question) for task in train}
+    return [task for task in test if folded(task.question) in trained]
+
+
+def folded(question: str) -> str:
+    """Compatible Unicode forms as one (NFKC), lower case, and every run of punctuation and white space as one space:
+    `Who wrote “Well-Known”?` is `who wrote well known`. Symbols stay, so that `2+2` is not `2=2`."""
+    lower = unicodedata.normalize("NFKC", question).lower()
+    words = (" " if unicodedata.category(character).startswith("P") else character for character in lower)
+    return " ".join("".join(words).split())

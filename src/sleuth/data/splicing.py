@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from sleuth.dialects import DIALECTS
 from sleuth.types import SleuthError, Thought
 
 BREAK = re.compile(r"(?<=[.!?;:])[\"'\u201d\u2019)\]]*(?=\s)|(?<=\S)(?=\s*\n)")
@@ -72,3 +73,27 @@ def _with(text: str, insertions: Sequence[tuple[int, str]]) -> str:
         parts += [text[read:at], inserted]
         read = at
     return "".join([*parts, text[read:]])
+
+
+# A teacher wrote that copy, so it need not be the text: of the companion set of the published 0.6B model 66 rows of
+# 8,704 are others. Where a copy differs in white space alone, its own spelling is the text, for that is what its
+# thoughts stand in.
+
+THINK = DIALECTS["sleuth"].think
+"""The tags of a thought: those of the tokenizers that have any."""
+
+
+def taken_apart(augmented: str, raw: str) -> tuple[str, tuple[Thought, ...]] | None:
+    """The text and its thoughts; None where the copy without its thoughts is not the `raw` text, or a tag stands alone.
+    Empty thoughts are left out.
+
+    `taken_apart("Rain falls.<think>so wet</think> Go.", "Rain falls. Go.")` is
+    `("Rain falls. Go.", (Thought(at=11, text="so wet"),))`.
+    """
+    try:
+        text, thoughts = unspliced(augmented, (THINK.open, THINK.close))
+    except SleuthError:
+        return None
+    if text.split() != raw.split():
+        return None
+    return text, tuple(thought for thought in thoughts if thought.text.strip())

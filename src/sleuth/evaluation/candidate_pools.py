@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from sleuth.rewards.preference.candidate import candidate
+from sleuth.rewards.preference import candidate
 from sleuth.types import Engine, Episode, Group, Sampling, Segment, Task
 
 

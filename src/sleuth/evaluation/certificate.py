@@ -10,7 +10,7 @@ from sleuth import __version__
 from sleuth.data.questions import questions_hash
 from sleuth.factories import Spot
 from sleuth.metrics.intervals import Measured
-from sleuth.recipe.probe import ProbeRecipe
+from sleuth.recipe.evaluation import ProbeRecipe
 from sleuth.runs.eval_file import write_eval
 
 CERTIFICATE = "thoughts.json"

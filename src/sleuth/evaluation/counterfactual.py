@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from transformers import PreTrainedModel
 
 from sleuth.learn.batch import Row
-from sleuth.learn.row_logprobs import row_logprobs
+from sleuth.learn.logprobs import row_logprobs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from functools import cached_property
 
-from sleuth.data.tool_output import snippets_of, tool_output_of
+from sleuth.data.refiner import snippets_of, tool_output_of
 from sleuth.engines.local.engine import LocalEngine
 from sleuth.evaluation.eval_session import EvalSession, open_eval_session
 from sleuth.factories import RefineSetting, SearchSetting

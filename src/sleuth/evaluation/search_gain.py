@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from sleuth.dialects import Dialect
 from sleuth.envs.frames import TextFrame
-from sleuth.envs.results import result_pieces
+from sleuth.envs.search import result_pieces
 from sleuth.evaluation.counterfactual import Telling, read_twice
 from sleuth.learn.batch import Row
 from sleuth.render import Renderer

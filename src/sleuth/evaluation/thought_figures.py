@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from sleuth.factories import ThoughtPosition, context_of, interleaved, places_in, thought_tokens
 from sleuth.learn.batch import Row
-from sleuth.learn.row_logprobs import row_logprobs
+from sleuth.learn.logprobs import row_logprobs
 from sleuth.metrics.intervals import Measured, bootstrap_mean, paired_bootstrap
 from sleuth.render import Renderer
 from sleuth.types import Document

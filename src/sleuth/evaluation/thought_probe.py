@@ -32,13 +32,13 @@ from sleuth.factories import (
     thought_setting,
     thought_tokens,
 )
-from sleuth.learn.row_logprobs import row_logprobs
+from sleuth.learn.logprobs import row_logprobs
 from sleuth.metrics.intervals import Measured, bootstrap_mean, bootstrap_ratio, share
-from sleuth.metrics.power import clusters_for_difference
+from sleuth.metrics.significance import clusters_for_difference
+from sleuth.recipe.evaluation import ProbeRecipe
 from sleuth.recipe.judges import EndingJudgeRecipe, HttpJudgeRecipe
-from sleuth.recipe.probe import ProbeRecipe
 from sleuth.render import Renderer
-from sleuth.rewards.thoughts.suffix import Asks, is_yes
+from sleuth.rewards.thoughts import Asks, is_yes
 from sleuth.rollout import Rollout
 from sleuth.runs.eval_file import read_eval, write_eval
 from sleuth.stage_context import StageContext

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +14,10 @@ from sleuth.evaluation.candidate_pools import continuations
 from sleuth.evaluation.named_model import NamedModel, load_named
 from sleuth.factories import JudgePool, excerpts_of, pair_judge_of, shown_to
 from sleuth.judges.ending import ends_right
-from sleuth.metrics.intervals import paired_bootstrap, share
-from sleuth.metrics.win_rate import win_rate
+from sleuth.metrics.intervals import Measured, paired_bootstrap, share
+from sleuth.metrics.significance import mcnemar
 from sleuth.recipe.preference import WinRateRecipe
-from sleuth.rewards.preference.candidate import written
-from sleuth.rewards.preference.pairwise import BETTER
+from sleuth.rewards.preference import BETTER, written
 from sleuth.runs.eval_file import read_eval, write_eval
 from sleuth.runs.progress import ProgressBar
 from sleuth.stage_context import StageContext
@@ -143,3 +144,46 @@ def _record(task: Task, ours: Segment, theirs: Segment, verdict: Verdict) -> dic
         "score": verdict.score,
         "reason": verdict.reason,
     }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WinRate:
+    """Of n tasks: `wins`, `ties` and `losses` of the first side, and those without a verdict. `rate` is the share of
+    wins with ties as halves; `p` is that of the sign test, which leaves ties out.
+
+    `WinRate(rate=Measured(value=0.7, ...), wins=6, ties=2, losses=2, missing=1, p=0.289)`.
+    """
+
+    rate: Measured
+    wins: int
+    ties: int
+    losses: int
+    missing: int
+    p: float
+
+    def as_json(self) -> dict[str, Any]:
+        """The record as an object."""
+        return asdict(self)
+
+
+def win_rate(verdicts: Sequence[Verdict], tasks: Sequence[Hashable] | None = None) -> WinRate:
+    """How often the first of each pair is better. `tasks` says which pairs are about the same task: their scores are
+    averaged first, and a task counts once, a win where its mean is above one half. Without it each pair is its own.
+
+    A missing or invalid verdict is left out and never a loss; a task is missing where none of its pairs has one.
+    """
+    named = range(len(verdicts)) if tasks is None else tasks
+    scores: dict[Hashable, list[float]] = {task: [] for task in named}
+    for task, verdict in zip(named, verdicts, strict=True):
+        if verdict.score is not None:
+            scores[task].append(verdict.score)
+    means = [sum(known) / len(known) for known in scores.values() if known]
+    sides = Counter((mean > 0.5) - (mean < 0.5) for mean in means)
+    return WinRate(
+        rate=share(means),
+        wins=sides[1],
+        ties=sides[0],
+        losses=sides[-1],
+        missing=len(scores) - len(means),
+        p=mcnemar(sides[1], sides[-1]),
+    )

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from sleuth.engines.local.engine import LocalEngine
-from sleuth.engines.remote.discovery import discover_servers
+from sleuth.engines.remote.capabilities import discover_servers
 from sleuth.engines.remote.pool import PoolEngine, PoolLimits
 from sleuth.engines.stops import end_tokens
 from sleuth.recipe.grpo import GrpoRecipe

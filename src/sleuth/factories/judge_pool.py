@@ -18,8 +18,7 @@ from sleuth.judges.cache import (
     VerdictCache,
 )
 from sleuth.judges.pool import ATTEMPTS
-from sleuth.judges.silent import SilentJudge
-from sleuth.judges.watched import Watch, WatchedJudge, WatchedSheetJudge, agreement
+from sleuth.judges.watched import SilentJudge, Watch, WatchedJudge, WatchedSheetJudge, agreement
 from sleuth.recipe.judges import HttpJudgeRecipe, JudgeRecipe, LexicalJudgeRecipe
 from sleuth.recipe.rewards import WatchRecipe
 

@@ -11,8 +11,8 @@ from sleuth.judges import LexicalJudge
 from sleuth.judges.asking import Asker
 from sleuth.judges.cache import NamedJudge, NamedPairJudge, NamedSheetJudge
 from sleuth.judges.http import HttpJudge
-from sleuth.judges.ledger import Ledger
 from sleuth.judges.nli import NliJudge
+from sleuth.judges.pool import Ledger
 from sleuth.judges.rubric_writer import RubricWriter
 from sleuth.judges.served import wait_until_served
 from sleuth.judges.thought_writer import ThoughtWriter

@@ -13,7 +13,7 @@ from sleuth.factories.rewards import require_endings
 from sleuth.factories.text import excerpts_of
 from sleuth.judges.cache import NamedPairJudge
 from sleuth.judges.ending import EndingJudge
-from sleuth.judges.pairwise import BothOrders, OneOrder
+from sleuth.judges.tournament import BothOrders, OneOrder
 from sleuth.recipe.judges import ContinuationJudge, EndingJudgeRecipe, HttpJudgeRecipe, JudgeRecipe
 from sleuth.recipe.preference import (
     ComparisonRecipe,
@@ -24,11 +24,9 @@ from sleuth.recipe.preference import (
     PreferenceRecipe,
     WinRateRecipe,
 )
-from sleuth.rewards.preference.mechanics import MechanicsReward
-from sleuth.rewards.preference.pairwise import PairwiseReward
-from sleuth.rewards.preference.pointwise import PointwiseReward
+from sleuth.rewards.preference import MechanicsReward, PairwiseReward, PointwiseReward
 from sleuth.rewards.total import TotalReward
-from sleuth.runs.reward_spec import RewardPart, RewardSpec
+from sleuth.runs.protocol import RewardPart, RewardSpec
 from sleuth.types import PairJudge, Reward, SleuthError, Task
 
 ORDERS = {"both": BothOrders, "one": OneOrder}

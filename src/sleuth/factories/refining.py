@@ -14,8 +14,7 @@ from sleuth.factories.setting import Setting, asked_with, template_of
 from sleuth.judges import LexicalJudge
 from sleuth.prompts.library import read_prompt, require_askable
 from sleuth.recipe.envs import RefineEnvRecipe
-from sleuth.runs.protocol import ProtocolCard
-from sleuth.runs.reward_spec import RewardSpec
+from sleuth.runs.protocol import ProtocolCard, RewardSpec
 from sleuth.types import Env, SleuthError, Task
 
 EVAL_JUDGE = LexicalJudge()

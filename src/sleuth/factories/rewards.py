@@ -24,24 +24,24 @@ from sleuth.recipe.rewards import (
     RubricRecipe,
     SuffixRecipe,
 )
-from sleuth.rewards.answer import AnswerReward
-from sleuth.rewards.answer_from_evidence import answer_from_evidence
+from sleuth.rewards.answer import (
+    AnswerReward,
+    EpisodeReward,
+    answer_from_evidence,
+    evidence_in_results,
+    searched,
+    sub_match,
+    token_f1,
+)
+from sleuth.rewards.citation.measure import RewardSum
 from sleuth.rewards.citation.reward import CitationReward
-from sleuth.rewards.citation.sums import RewardSum
-from sleuth.rewards.episode import EpisodeReward
-from sleuth.rewards.evidence_in_results import evidence_in_results
 from sleuth.rewards.format import well_formed
-from sleuth.rewards.rubric.reward import Criteria, RubricReward
-from sleuth.rewards.rubric.static import STATIC
+from sleuth.rewards.rubric import STATIC, Criteria, RubricReward
 from sleuth.rewards.scorers import SCORERS, scorer_of
-from sleuth.rewards.scorers.rehearsal import worth_of_right
-from sleuth.rewards.scorers.strict import STRICT
-from sleuth.rewards.searched import searched
-from sleuth.rewards.sub_match import sub_match
-from sleuth.rewards.thoughts.suffix import Asks, SuffixReward, comes_to_the_truth, ends_as_known
-from sleuth.rewards.token_f1 import token_f1
+from sleuth.rewards.scorers.scorer import STRICT, worth_of_right
+from sleuth.rewards.thoughts import Asks, SuffixReward, comes_to_the_truth, ends_as_known
 from sleuth.rewards.total import TotalReward
-from sleuth.runs.reward_spec import RewardPart, RewardSpec
+from sleuth.runs.protocol import RewardPart, RewardSpec
 from sleuth.types import Episode, Judge, Reward, SleuthError, Task
 
 EPISODE_REWARDS: dict[str, tuple[int, Callable[[Episode, Dialect], float]]] = {

@@ -16,8 +16,7 @@ from sleuth.prompts.published import QUESTION, place_of
 from sleuth.recipe.data import AskWith
 from sleuth.recipe.envs import EnvRecipe, Role
 from sleuth.render import check_writable
-from sleuth.runs.protocol import ProtocolCard, text_sha256
-from sleuth.runs.reward_spec import RewardSpec
+from sleuth.runs.protocol import ProtocolCard, RewardSpec, text_sha256
 from sleuth.types import Env, Piece, Task
 
 

@@ -6,8 +6,8 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from sleuth.data.augmented import THINK
 from sleuth.data.documents import part_of, read_documents, text_digest
+from sleuth.data.splicing import THINK
 from sleuth.factories.text import plain_tokens
 from sleuth.recipe.text import DocumentsRecipe
 from sleuth.render import Renderer

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from sleuth.judges.forms import NotAVerdictError
-from sleuth.judges.ledger import Ledger
-from sleuth.judges.pool import Pool, RefusedError, Reply
+from sleuth.judges.pool import Ledger, Pool, RefusedError, Reply
 
 Answer = TypeVar("Answer", covariant=True)
 SHOWN = 200  # characters of an answer that could not be read, in the reason

@@ -10,11 +10,10 @@ import math
 import sqlite3
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Generic, Protocol, Self, TypeVar
 
-from sleuth.judges.tally import Tally
 from sleuth.types import Case, Judge, Pair, PairJudge, Sheet, SheetJudge, SleuthError, Verdict
 
 Item = TypeVar("Item", Case, Sheet, Pair)
@@ -222,3 +221,27 @@ class _Remembered(Generic[Item]):
 def _is_given(verdict: Verdict) -> bool:
     """Whether the judge answered, be it with what is no verdict."""
     return verdict.score is not None or verdict.invalid
+
+
+@dataclass(slots=True, kw_only=True)
+class Tally:
+    """Questions that were `asked` of the judge, or `cached`, because it had been asked already, a moment ago or in
+    another run; and of the verdicts on both, `missing` and `invalid` ones. A sheet is one question."""
+
+    asked: int = 0
+    cached: int = 0
+    missing: int = 0
+    invalid: int = 0
+
+    def enter(self, verdict: Verdict) -> Verdict:
+        """Count how a verdict turned out."""
+        self.missing += verdict.score is None and not verdict.invalid
+        self.invalid += verdict.invalid
+        return verdict
+
+    def take(self) -> dict[str, int]:
+        """What was counted since this was last called."""
+        counts = asdict(self)
+        for field in fields(self):
+            setattr(self, field.name, 0)
+        return counts

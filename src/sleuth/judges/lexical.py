@@ -7,9 +7,9 @@ or a dropped "not" never passes. It does not know who did what to whom: "Ada hir
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
-from sleuth.judges.criteria import as_support
 from sleuth.judges.sentences import Item, Sentence, capitals_in, sentences_of
 from sleuth.types import Case, Verdict
 
@@ -116,3 +116,14 @@ class _Links:
 
 def _count(sentence: Sentence, items: Iterable[Item]) -> int:
     return sum(map(sentence.holds, items))
+
+
+TAG = re.compile(r"</?\w[^<>]*>")
+
+
+def as_support(case: Case) -> Case:
+    """A criterion read as a statement: it is fulfilled as far as the answer, without its tags, states it. Only of use
+    for criteria that are statements, such as "Ada Voss was born in Tarn."; a case without one stays as it is."""
+    if not case.criterion:
+        return case
+    return Case(claim=case.criterion, evidence=TAG.sub(" ", case.claim))

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from sleuth.judges.criteria import as_support
 from sleuth.judges.forms import sound
+from sleuth.judges.lexical import as_support
 from sleuth.model_path import require_model
 from sleuth.types import Case, SleuthError, Verdict
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from sleuth.judges.cache import NamedJudge, NamedSheetJudge
-from sleuth.types import Case, Judge, Sheet, Verdict
+from sleuth.types import Case, Judge, Pair, Sheet, Verdict
 
 
 class Watch:
@@ -75,3 +75,25 @@ class WatchedSheetJudge:
 def agreement(apart: Sequence[float]) -> float | None:
     """1 where two judges said the same of every case, 0 where the opposite of each; None where nothing is compared."""
     return 1 - fmean(apart) if apart else None
+
+
+NOT_ASKED = Verdict(score=None, reason="no verdict was kept, and nobody is asked")
+
+
+class SilentJudge:
+    """Stands for the judge of an `identity` where no call may be made."""
+
+    def __init__(self, identity: str) -> None:
+        self.identity = identity
+
+    async def judge(self, cases: Sequence[Case]) -> list[Verdict]:
+        """Nothing of any case."""
+        return [NOT_ASKED] * len(cases)
+
+    async def rate(self, sheets: Sequence[Sheet]) -> list[list[Verdict]]:
+        """Nothing of any sheet."""
+        return [[NOT_ASKED] * len(sheet.criteria) for sheet in sheets]
+
+    async def compare(self, pairs: Sequence[Pair]) -> list[Verdict]:
+        """Nothing of any pair."""
+        return [NOT_ASKED] * len(pairs)

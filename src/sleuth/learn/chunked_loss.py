@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from sleuth.learn.activation_boundary import ActivationBoundary
-from sleuth.learn.attention import Branches
+from sleuth.learn.attention import ActivationBoundary, Branches
 from sleuth.learn.last_layer import where_wanted
 from sleuth.learn.logprobs import head_of, hidden_states
 from sleuth.learn.prefix_tree import Pack

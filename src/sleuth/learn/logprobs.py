@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import cast
 
@@ -11,10 +11,11 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from sleuth.learn.attention import TREE_ATTENTION, Branches
+from sleuth.learn.batch import Row, collate
+from sleuth.learn.compiled_layers import swift_forwards
 from sleuth.learn.last_layer import sparing_last_layer, where_wanted
-from sleuth.learn.prefix_tree import Pack, PrefixTree
+from sleuth.learn.prefix_tree import Pack, PrefixTree, pack
 from sleuth.learn.products import replaced_forwards, swift_products
-from sleuth.learn.swift_layers import swift_forwards
 from sleuth.learn.targets import Targets, TokenLoss
 from sleuth.learn.vocabulary import chosen_logprobs, logprobs_with_grad
 
@@ -97,3 +98,21 @@ def tree_attention(model: PreTrainedModel) -> Iterator[None]:
             yield
     finally:
         model.config._attn_implementation = before
+
+
+@torch.no_grad()
+def row_logprobs(
+    model: PreTrainedModel, rows: Sequence[Row], *, budget: int, temperature: float = 1.0
+) -> list[list[float]]:
+    """The natural-log probability of each trained token of each row given those before it; 0.0 where none is trained.
+
+    In passes over at most `budget` distinct tokens: what rows share at their beginning is computed once. No gradient.
+    """
+    if not any(any(row.trained[1:]) for row in rows):
+        return [[0.0] * len(row.tokens) for row in rows]
+    found: dict[int, list[float]] = {}
+    for part in pack(collate(rows), budget):
+        values, _ = token_logprobs(model, part.to(model.device), temperature=temperature)
+        for row, logprobs in zip(part.members, values.tolist(), strict=True):
+            found[row] = logprobs[: len(rows[row].tokens)]
+    return [found[row] for row in range(len(rows))]

@@ -36,7 +36,7 @@ def citation_figures(records: Sequence[Record]) -> dict[str, Measured]:
     - `citation_recall`, `citation_precision`, `citation_f1`, `citation_precision_concatenated`, `valid_ids`: as in
       `sleuth.rewards.citation.measure`; a right abstention has none of them;
     - `invented_ids`: the share of an answer's ids that do not exist, over the answers that cite any;
-    - `claim_precision`, `claim_recall`, `claim_f1`, `off_query`: as in `sleuth.rewards.citation.table`, by the data's
+    - `claim_precision`, `claim_recall`, `claim_f1`, `off_query`: as in `sleuth.rewards.citation.measure`, by the data's
       own table of what its snippets state, over the questions that these answer;
     - `grounded`: answers in which a supported claim holds a golden answer, or that rightly abstain;
     - `right_abstention`: of the questions without an answer, those that the policy abstained from;

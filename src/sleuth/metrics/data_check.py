@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sleuth.data.hub import local_file
-from sleuth.data.overlap import folded
-from sleuth.data.questions import COLUMNS, task_from_row
+from sleuth.data.questions import COLUMNS, folded, task_from_row
 from sleuth.data.rows import rows_and_faults
 from sleuth.data.suites import sets_in
 from sleuth.rewards.citation.claims import bracketed, tagged

@@ -10,8 +10,7 @@ from statistics import fmean
 from typing import Any
 
 from sleuth import __version__
-from sleuth.data.refiner import row_of
-from sleuth.data.tool_output import snippets_of, tool_output_of
+from sleuth.data.refiner import row_of, snippets_of, tool_output_of
 from sleuth.dialects import Dialect
 from sleuth.metrics.intervals import share
 from sleuth.rewards.supplied import stands_in

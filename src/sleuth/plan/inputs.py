@@ -23,13 +23,13 @@ from sleuth.recipe import (
     WinRateRecipe,
 )
 from sleuth.recipe.draft import Key
+from sleuth.recipe.evaluation import ProblemsRecipe
 from sleuth.recipe.judges import NliJudgeRecipe, ServedModelRecipe
 from sleuth.recipe.problems import looked_for
-from sleuth.recipe.reason import ProblemsRecipe
 from sleuth.recipe.strict import StrictModel
+from sleuth.recipe.supervised import HintRecipe
 from sleuth.recipe.text import DocumentsRecipe
 from sleuth.recipe.toml_writer import emit_value
-from sleuth.recipe.warm_start import HintRecipe
 from sleuth.retrieval.index_card import read_card
 from sleuth.types import SleuthError
 

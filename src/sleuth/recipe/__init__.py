@@ -2,20 +2,17 @@
 
 from sleuth.recipe.data import AnsweredRowsRecipe, EvalQuestionsRecipe, QuestionsRecipe, WorldTextRecipe
 from sleuth.recipe.envs import RefineEnvRecipe, SearchEnvRecipe, ThoughtEnvRecipe
-from sleuth.recipe.evaluate import EvaluateRecipe
+from sleuth.recipe.evaluation import EvaluateRecipe, ProbeRecipe, ReasonRecipe
 from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.recipe.load import load_recipe
 from sleuth.recipe.loss import LossRecipe, SamplingRecipe
 from sleuth.recipe.preference import OnlineDpoRecipe, WinRateRecipe
-from sleuth.recipe.probe import ProbeRecipe
-from sleuth.recipe.reason import ReasonRecipe
 from sleuth.recipe.recipe import Recipe, ResolvedFrom, StageRecipe
 from sleuth.recipe.rewards import AnswerRewardRecipe, CitationRecipe, GainRecipe, RubricRecipe, SuffixRecipe
-from sleuth.recipe.supervised import SupervisedRecipe
+from sleuth.recipe.supervised import HintRecipe, SupervisedRecipe, WarmStartRecipe
 from sleuth.recipe.text import DocumentsRecipe, HeldOutThoughtsRecipe, PlacesRecipe, TextRecipe, ThoughtTextRecipe
 from sleuth.recipe.toml_writer import dump_toml
 from sleuth.recipe.training import InitRecipe, TrainingRecipe
-from sleuth.recipe.warm_start import HintRecipe, WarmStartRecipe
 
 __all__ = [
     "AnswerRewardRecipe",

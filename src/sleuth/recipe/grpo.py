@@ -6,17 +6,70 @@ import json
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, NonNegativeInt, PositiveInt, Tag
+from pydantic import Discriminator, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Tag
 
-from sleuth.recipe.credit import CreditRecipe
 from sleuth.recipe.data import QuestionsRecipe
-from sleuth.recipe.engines import PoolRecipe
 from sleuth.recipe.envs import RefineEnvRecipe, ThoughtEnvRecipe, TrainedEnvRecipe
 from sleuth.recipe.loss import LossRecipe, SamplingRecipe
 from sleuth.recipe.rewards import GainRecipe, RewardTable, SuffixRecipe
-from sleuth.recipe.strict import NO_KIND, Name, Row, combination
+from sleuth.recipe.strict import NO_KIND, FilePath, Name, Row, StrictModel, combination
 from sleuth.recipe.text import PlacesRecipe, TextRecipe
 from sleuth.recipe.training import TrainingRecipe
+
+
+class CreditRecipe(StrictModel):
+    """Searches, or citations, are paid or charged by what they made likelier, in nats, as the policy sees it; added to
+    the advantage of the tokens that asked, or that cite."""
+
+    kind: Literal["search_gain", "citation_gain"]
+    """`search_gain`, of right episodes: the words that a search found, wherever the policy wrote them later, with what
+    it found and without it. `citation_gain`: a claim (and the thought before it), with the snippet that it cites and
+    without it; of several the one that gains most."""
+    margin: NonNegativeFloat = 1.0
+    """Nats: what gained more mattered."""
+    bonus: NonNegativeFloat = 0.0
+    """What is added where it mattered."""
+    penalty: NonNegativeFloat = 0.0
+    """What is taken where it did not."""
+
+    @combination
+    def _does_something(self) -> Iterator[str]:
+        if not self.bonus and not self.penalty:
+            yield "bonus and penalty are both 0: nothing would be credited; set one, such as penalty = 0.2"
+
+
+class PoolRecipe(StrictModel):
+    """Servers of vLLM or SGLang that write with the learner's weights, which they read from a folder."""
+
+    urls: Annotated[Row[str], Field(min_length=1)]
+    """Where they are, such as `["http://10.0.0.2:30000", "http://10.0.0.3:30000"]`."""
+    weights: FilePath | None = None
+    """The folder through which weights go out: this process and every server see it under this very path. Absent:
+    `weights` in the run's folder, which is enough on one machine."""
+    requests_at_once: PositiveInt = 64
+    """Turns under way at each server."""
+    seconds: PositiveFloat = 300.0
+    """How long a turn may take before it is asked for elsewhere."""
+    unavailable_timeout: PositiveFloat = 600.0
+    """How long the run waits while no server answers."""
+    sleeps: bool = False
+    """The servers give their memory back while the learner computes: for one card that both share."""
+    max_policy_lag: Annotated[int, Field(ge=0, le=1)] = 0
+    """How many updates the weights that write may lack: with 1, the episodes of a step are played while the step before
+    is learned from."""
+
+    @combination
+    def _can_be_asked(self) -> Iterator[str]:
+        for url in self.urls:
+            if not url.startswith(("http://", "https://")):
+                yield f"urls holds {url!r}: expected http://HOST:PORT"
+        if len(set(self.urls)) < len(self.urls):
+            yield "urls names a server twice"
+        if self.max_policy_lag and self.sleeps:
+            yield (
+                "sleeps = true and max_policy_lag = 1: servers that sleep while the learner computes cannot write then"
+            )
+
 
 REFINER_REWARDS = ("citation", "rubric", "format")
 """What can be paid for where nothing is searched and no answer is short."""

@@ -9,15 +9,12 @@ from pydantic import Field, NonNegativeInt
 
 from sleuth.recipe.data import AnsweredRowsRecipe
 from sleuth.recipe.envs import EnvRecipe, RefineEnvRecipe, ThoughtEnvRecipe
-from sleuth.recipe.evaluate import EvaluateRecipe
+from sleuth.recipe.evaluation import EvaluateRecipe, ProbeRecipe, ReasonRecipe
 from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.recipe.preference import OnlineDpoRecipe, WinRateRecipe
-from sleuth.recipe.probe import ProbeRecipe
-from sleuth.recipe.reason import ReasonRecipe
 from sleuth.recipe.rewards import RewardRecipe
 from sleuth.recipe.strict import Name, Row, StrictModel, combination
-from sleuth.recipe.supervised import SupervisedRecipe
-from sleuth.recipe.warm_start import WarmStartRecipe
+from sleuth.recipe.supervised import SupervisedRecipe, WarmStartRecipe
 
 StageRecipe = Annotated[
     SupervisedRecipe

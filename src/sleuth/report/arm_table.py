@@ -11,7 +11,7 @@ from typing import Any
 from sleuth.metrics.arms import Difference, difference, level
 from sleuth.metrics.intervals import UNMEASURED, Measured
 from sleuth.metrics.paired import FIGURES, MEANS, Evaluation, Record, by_question, question_value
-from sleuth.metrics.power import clusters_for_difference
+from sleuth.metrics.significance import clusters_for_difference
 from sleuth.recipe.sweep import ArmTableRecipe, SweepRecipe
 from sleuth.report.figures import measured_of
 from sleuth.report.run_files import read_object

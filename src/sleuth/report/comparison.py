@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
@@ -10,10 +10,12 @@ from typing import Any
 from sleuth.metrics.arms import Difference, difference, level
 from sleuth.metrics.failures import Mode, mode_counts, transitions
 from sleuth.metrics.intervals import Measured
-from sleuth.metrics.paired import FIGURES, MEANS, question_means, side_of_zero
-from sleuth.report.arms import Arm
-from sleuth.report.comparison_notes import notes, protocol_sentences, recipe_differences
-from sleuth.report.matching import Matched, Pair, match
+from sleuth.metrics.paired import FIGURES, MEANS, Record, by_question, paired_records, question_means, side_of_zero
+from sleuth.report.arms import Arm, Asked
+from sleuth.report.summary import flat
+from sleuth.runs.protocol import HISTORY, ProtocolCard
+from sleuth.runs.protocol_differences import differences
+from sleuth.types import SleuthError
 
 Table = Mapping[Mode, Mapping[Mode, int]]
 
@@ -119,3 +121,146 @@ def _arrow(pair: Pair) -> str:
 def _without_zeros(table: Table) -> dict[str, dict[str, int]]:
     rows = {before: {after: count for after, count in row.items() if count} for before, row in table.items()}
     return {before: row for before, row in rows.items() if row}
+
+
+SAME_PROTOCOL = "All were asked under the same protocol."
+NO_PART = ("name", "seed", "resolved_from", "trackers")
+"""Keys of a recipe that tell two runs of the same kind apart."""
+
+
+def notes(arms: Sequence[Arm], matched: Matched) -> list[str]:
+    """Which questions are compared and what the intervals speak of; then, how arms were asked otherwise."""
+    return [*_questions(matched), _intervals(arms), *_asking(arms), *_unlike_members(arms)]
+
+
+def protocol_sentences(arms: Sequence[Arm]) -> list[str]:
+    """How each arm's protocol differs from the first one's, in sentences; and what its checkpoint was trained for,
+    where both checkpoints carry that. One sentence where nothing differs."""
+    untold = [arm.name for arm in arms if arm.first.asked is None]
+    if untold:
+        return [f"{' and '.join(untold)}: the file does not tell under which protocol it was asked."]
+    first, *others = arms
+    found = [f"{sentence}." for other in others for sentence in _apart(first, other)]
+    return found or [SAME_PROTOCOL]
+
+
+def recipe_differences(arms: Sequence[Arm]) -> dict[str, dict[str, str]]:
+    """`found[key][arm]`: what the first runs of the arms were told otherwise, by the key of the recipe. Empty where an
+    arm has no run, or where all have the same one."""
+    recipes = {arm.name: _told(arm.first) for arm in arms}
+    if not all(recipes.values()) or len({arm.first.run.folder for arm in arms if arm.first.run}) < 2:
+        return {}
+    keys = dict.fromkeys(key for told in recipes.values() for key in told)
+    values = {key: {name: told.get(key, "absent") for name, told in recipes.items()} for key in keys}
+    return {key: of_arms for key, of_arms in values.items() if len(set(of_arms.values())) > 1}
+
+
+def _questions(matched: Matched) -> Iterator[str]:
+    yield f"{_count(len(matched.questions), 'question')} that all were asked, paired by id."
+    for name, count in matched.left_out.items():
+        if count:
+            yield f"Left out: {_count(count, 'question')} of {name} that not all were asked."
+    if matched.reworded:
+        count = _count(matched.reworded, "id")
+        yield f"Left out: {count} that all have, asked in other words or with other golden answers."
+
+
+def _intervals(arms: Sequence[Arm]) -> str:
+    several = [f"{arm.name} {len(arm.members)}" for arm in arms if len(arm.members) > 1]
+    if not several:
+        return "Intervals are over questions: they speak of these runs, not of what another seed would give."
+    single = [arm.name for arm in arms if len(arm.members) == 1]
+    alone = f"; {' and '.join(single)} is one run, whose luck they cannot tell" if single else ""
+    return f"Intervals are over runs and questions ({', '.join(several)} runs){alone}."
+
+
+def _asking(arms: Sequence[Arm]) -> Iterator[str]:
+    heat = {arm.name: arm.first.evaluation.get("temperature") for arm in arms}
+    if len(set(heat.values())) > 1:
+        yield "Temperatures differ: " + ", ".join(f"{name} {told}" for name, told in heat.items()) + "."
+    samples = {arm.name: max(map(len, by_question(arm.first.evaluation["records"]).values())) for arm in arms}
+    if len(set(samples.values())) > 1:
+        told = ", ".join(f"{name} {count}" for name, count in samples.items())
+        yield f"Samples a question differ: {told}; a question counts by their mean."
+
+
+def _unlike_members(arms: Sequence[Arm]) -> Iterator[str]:
+    """Runs of one arm should differ by their seed alone."""
+    for arm in arms:
+        recipes = [_told(member) for member in arm.members]
+        keys = dict.fromkeys(key for told in recipes for key in told if all(recipes))
+        unlike = [key for key in keys if len({told.get(key) for told in recipes}) > 1]
+        if unlike:
+            yield f"Careful: the runs of {arm.name} differ by more than their seed: {', '.join(unlike)}."
+        cards = [member.asked for member in arm.members]
+        if any(cards[0] and card and card.hash != cards[0].hash for card in cards):
+            yield f"Careful: the runs of {arm.name} were not asked under one protocol."
+
+
+def _apart(one: Arm, other: Arm) -> list[str]:
+    ours, theirs = one.first, other.first
+    if ours.asked is None or theirs.asked is None:
+        return []
+    a, b = ours.asked, theirs.asked.model_copy(update=_history(ours.asked))
+    if ours.trained and theirs.trained:
+        a, b = a.model_copy(update=_history(ours.trained)), b.model_copy(update=_history(theirs.trained))
+    return differences(a, b, names=(one.name, other.name))
+
+
+def _history(card: ProtocolCard) -> dict[str, Any]:
+    """Where a checkpoint comes from, which the protocol of an evaluation does not tell."""
+    return {field: getattr(card, field) for field in HISTORY}
+
+
+def _told(member: Asked) -> dict[str, str]:
+    """A run's recipe by its keys, without what tells runs of a kind apart."""
+    if member.run is None:
+        return {}
+    return {key: value for key, value in flat(member.run.recipe) if key.split(".")[0] not in NO_PART}
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+Pair = tuple[str, str]
+"""The names of two arms; a difference is the second minus the first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matched:
+    """`questions` are the ids that every run of every arm was asked, in the order of the first; in `answers[arm][run]`
+    are the records of each. `left_out[arm]` counts questions that it was asked and some other run was not; `reworded`
+    those whose id stands for other words or other golden answers somewhere."""
+
+    questions: tuple[str, ...]
+    answers: Mapping[str, Sequence[Mapping[str, Sequence[Record]]]]
+    left_out: Mapping[str, int]
+    reworded: int
+
+    def records(self, arm: str) -> list[Record]:
+        """All answers of an arm, run by run."""
+        return [record for run in self.answers[arm] for name in self.questions for record in run[name]]
+
+    def paired(self, arms: Sequence[str]) -> list[tuple[Record, ...]]:
+        """The answers of these arms' first runs beside each other, question by question."""
+        firsts = (self.answers[arm][0] for arm in arms)
+        return paired_records(*([record for name in self.questions for record in run[name]] for run in firsts))
+
+
+def match(arms: Sequence[Arm]) -> Matched:
+    """Find them by id; `SleuthError` where there are none."""
+    answers = {arm.name: [by_question(member.evaluation["records"]) for member in arm.members] for arm in arms}
+    runs = [run for of_arm in answers.values() for run in of_arm]
+    common = [name for name in runs[0] if all(name in run for run in runs)]
+    same = tuple(name for name in common if len({_meaning(run[name][0]) for run in runs}) == 1)
+    if not same:
+        names = " and ".join(arm.name for arm in arms)
+        why = f"all {len(common)} ids that they share stand for different questions" if common else "they share no id"
+        raise SleuthError(f"{names} have no question in common ({why}): ask them the same file of questions")
+    left_out = {name: len(set().union(*of_arm) - set(common)) for name, of_arm in answers.items()}
+    return Matched(questions=same, answers=answers, left_out=left_out, reworded=len(common) - len(same))
+
+
+def _meaning(record: Record) -> tuple[str, frozenset[str]]:
+    return record["question"], frozenset(record["golden_answers"])

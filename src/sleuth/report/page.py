@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -12,16 +12,15 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from sleuth.metrics.paired import paired_records, records_of
+from sleuth.metrics.intervals import Measured
+from sleuth.metrics.paired import Evaluation, mean_difference, paired_records, records_of, side_of_zero
 from sleuth.report.axes import number, signed
 from sleuth.report.curves import HEIGHT, WIDTH, charts_of, smoothing, stages_of
-from sleuth.report.figures import arms_of, figure_rows, outcome_table
-from sleuth.report.questions_shown import questions_shown
-from sleuth.report.rollouts_shown import questions_played, rollouts_shown
+from sleuth.report.figures import arms_of, figure_rows, measured_of, outcome_table
+from sleuth.report.rollouts_shown import questions_played, questions_shown, rollouts_shown
 from sleuth.report.run_files import BASE, TRAINED, RunFiles, read_run
 from sleuth.report.summary import flat, run_facts, run_name, stage_lines
 from sleuth.report.transcripts import TextPool, read_tokenizer
-from sleuth.report.verdict import overlap, verdict
 from sleuth.runs.atomic import write_text
 
 SCRIPTS = ("elements.js", "transcript.js", "rollouts.js", "questions.js", "curves.js", "start.js")
@@ -107,3 +106,45 @@ def _environment() -> Environment:
 
 def _asset(name: str) -> str:
     return files("sleuth.report").joinpath("templates", name).read_text(encoding="utf-8")
+
+
+def verdict(evaluations: Mapping[str, Evaluation]) -> str:
+    """The run in one sentence, from the evaluation files alone."""
+    base, trained = (measured_of(evaluations.get(name, {}).get("em")) for name in (BASE, TRAINED))
+    if base is None and trained is None and (certified := _certified(evaluations)):
+        return certified
+    if base is None or trained is None:
+        lacking = [f"eval/{name}.json" for name, one in ((BASE, base), (TRAINED, trained)) if one is None]
+        return f"Not measured yet: no exact match in {' and '.join(lacking)}."
+    side = side_of_zero(mean_difference("em", *(records_of(evaluations, name) for name in (TRAINED, BASE))))
+    greedy = evaluations[TRAINED].get("temperature") == 0
+    move = {1: "rose", 0: "did not clearly move:", -1: "fell"}[side]
+    sets = len(evaluations[TRAINED].get("sets", ()))
+    over = f", as the mean over {sets} sets," if sets else ""
+    return (
+        f"{'Greedy exact match' if greedy else 'Exact match'} on {trained.n} questions{over} {move} "
+        f"from {interval(base)} to {interval(trained)}."
+    )
+
+
+def _certified(evaluations: Mapping[str, Evaluation]) -> str:
+    """What the probes of a model's thoughts came to, in the order of their certificates' names; empty without one."""
+    told = {name: one["certificate"]["claim"] for name, one in evaluations.items() if "certificate" in one}
+    return " ".join(f"{name}: {claim}." for name, claim in told.items())
+
+
+def overlap(evaluations: Mapping[str, Evaluation], played: Set[str]) -> str:
+    """Whether the evaluated questions are among those that the stored rollouts played; empty if that is unknown."""
+    asked = {record["question"] for name in (BASE, TRAINED) for record in records_of(evaluations, name)}
+    if not asked or not played:
+        return ""
+    if seen := len(asked & played):
+        return (
+            f"Careful: {seen} of these {len(asked)} questions are also among the {len(played)} in the stored rollouts."
+        )
+    return f"None of these {len(asked)} questions is among the {len(played)} in the stored rollouts."
+
+
+def interval(measured: Measured) -> str:
+    """`0.81 [0.78, 0.84]`."""
+    return f"{measured.value:.2f} [{measured.low:.2f}, {measured.high:.2f}]"

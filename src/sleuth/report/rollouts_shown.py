@@ -13,6 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tokenizers import Tokenizer
 
+from sleuth.metrics.failures import MODES, failure_mode
+from sleuth.metrics.paired import Record
 from sleuth.report.transcripts import TextPool, action_view, segment_view
 from sleuth.runs.rollouts import SCHEMA
 from sleuth.types import SleuthError
@@ -103,4 +105,43 @@ def _sibling_view(row: Mapping[str, Any], pool: TextPool, tokenizer: Tokenizer |
         "version": max((s["policy_version"] for s in row["segments"] if s["policy_version"] is not None), default=None),
         "segments": [segment_view(segment, pool, tokenizer) for segment in row["segments"]],
         "actions": [action_view(action, row["gold_passages"] or (), pool) for action in row["actions"] or ()],
+    }
+
+
+MOST_QUESTIONS = 600
+MOST_QUESTION_BYTES = 2_500_000  # before repeated texts are stored once
+
+
+def questions_shown(names: Sequence[str], answered: Sequence[Sequence[Record]], pool: TextPool) -> dict[str, Any]:
+    """`{"names", "modes", "of", "rows"}`: questions with the answer of each side (`answered[question][side]`), evenly
+    thinned where they are too many."""
+    size = len(json.dumps(answered))
+    fitting = len(answered) * MOST_QUESTION_BYTES // size
+    shown = evenly(answered, min(MOST_QUESTIONS, max(2, fitting)))
+    rows = [_row_view(sides, pool) for sides in shown]
+    return {"names": list(names), "modes": MODES, "of": len(answered), "rows": rows}
+
+
+def _row_view(sides: Sequence[Record], pool: TextPool) -> dict[str, Any]:
+    first = sides[0]
+    return {
+        "id": first["id"],
+        "question": first["question"],
+        "kind": first.get("kind", ""),
+        "answers": first["golden_answers"],
+        "sides": [_side_view(record, pool) for record in sides],
+    }
+
+
+def _side_view(record: Record, pool: TextPool) -> dict[str, Any]:
+    gold = record.get("gold_passages", ())
+    return {
+        "em": record.get("em"),
+        "mode": failure_mode(record),
+        "note": record.get("note", ""),
+        "answer": record.get("answer"),
+        "searches": record.get("searches"),
+        "stop": record.get("stop", ""),
+        "segments": [segment_view(segment, pool, None) for segment in record.get("segments", ())],
+        "actions": [action_view(action, gold, pool) for action in record.get("actions", ())],
     }

@@ -19,9 +19,16 @@ from typing import Literal
 
 from sleuth.retrieval.encoder import Encoder
 from sleuth.retrieval.index_card import HOW_TO_MAKE, EncoderCard, IndexCard, checked_card
-from sleuth.retrieval.passage_file import PassageFile, PassageFileWriter, find_rows
 from sleuth.retrieval.shared_answers import SharedAnswers
-from sleuth.retrieval.vectors import FlatWriter, load_faiss, open_vectors, quantise
+from sleuth.retrieval.vectors import (
+    FlatWriter,
+    PassageFile,
+    PassageFileWriter,
+    find_rows,
+    load_faiss,
+    open_vectors,
+    quantise,
+)
 from sleuth.retrieval.writing import Progress, write_index
 from sleuth.types import Passage, SleuthError
 

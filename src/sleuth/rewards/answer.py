@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Literal, get_args
 
 from sleuth.dialects import Dialect
-from sleuth.rewards.episode import FAILED
+from sleuth.rewards import match
 from sleuth.rewards.match import exact_match
 from sleuth.rewards.match import normalise as normalise  # where it has always been found
 from sleuth.rewards.scorers import Scorer
-from sleuth.rewards.scorers.strict import STRICT, Extracted, extract
-from sleuth.rewards.scorers.transcript import transcript_of
+from sleuth.rewards.scorers.scorer import STRICT, Extracted, extract, transcript_of
+from sleuth.rewards.supplied import stands_in_results
 from sleuth.types import Episode, Group, Score
 
 Outcome = Literal["correct", "wrong", "no_answer", "malformed"]
@@ -72,3 +73,54 @@ class AnswerReward:
         if value is None:
             return Score(value=None, parts=parts, note=f"the scorer {self.scorer.name} cannot read the episode")
         return Score(value=value, parts=parts | {f"score_{self.scorer.name}": value}, note=outcome)
+
+
+FAILED = Score(value=None, note="retriever failed")
+"""Of an episode that ended through no fault of the policy."""
+
+
+class EpisodeReward:
+    """`measure(episode, dialect)`, a number between 0 and 1, as the part `name`; missing where the retriever failed."""
+
+    def __init__(self, name: str, measure: Callable[[Episode, Dialect], float], dialect: Dialect) -> None:
+        self.name = name
+        self.measure = measure
+        self.dialect = dialect
+
+    async def __call__(self, group: Group) -> list[Score]:
+        return [self._score(episode) for episode in group.episodes]
+
+    def _score(self, episode: Episode) -> Score:
+        if episode.trajectory.stop == "failed":
+            return FAILED
+        value = self.measure(episode, self.dialect)
+        return Score(value=value, parts={self.name: value})
+
+
+def answer_from_evidence(episode: Episode, dialect: Dialect) -> float:
+    """1 where the given answer, right or wrong, stands in a passage that the policy was shown."""
+    answer, _ = given_answer(episode, dialect)
+    return float(answer is not None and stands_in_results(answer, episode.trajectory))
+
+
+def evidence_in_results(episode: Episode, dialect: Dialect) -> float:
+    """1 where a golden answer stands in a passage that the policy was shown, whatever it made of it."""
+    return float(any(stands_in_results(golden, episode.trajectory) for golden in episode.task.golden_answers))
+
+
+def searched(episode: Episode, dialect: Dialect) -> float:
+    """1 where the environment answered at least one search."""
+    return float(episode.trajectory.searches > 0)
+
+
+def sub_match(episode: Episode, dialect: Dialect) -> float:
+    """1 where `match.sub_match` finds a golden answer in the one that the policy gave. A policy that is paid for
+    nothing else learns to list everything."""
+    answer, _ = given_answer(episode, dialect)
+    return float(answer is not None and match.sub_match(answer, episode.task.golden_answers))
+
+
+def token_f1(episode: Episode, dialect: Dialect) -> float:
+    """`match.token_f1` of the answer that the policy gave; 0 where it gave none."""
+    answer, _ = given_answer(episode, dialect)
+    return 0.0 if answer is None else match.token_f1(answer, episode.task.golden_answers)

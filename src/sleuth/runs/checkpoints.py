@@ -8,21 +8,27 @@ torch is imported where it is used: a report lists checkpoints without it.
 
 from __future__ import annotations
 
+import os
 import pickle
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sleuth.recipe import Recipe, TrainingRecipe, load_recipe
+from sleuth.recipe.sweep import begun_alike
 from sleuth.runs.atomic import PARTIAL, replacing_folder
 from sleuth.runs.disk import SLACK, require_free, telling_full_disks
+from sleuth.runs.metrics import MetricsFile
 from sleuth.runs.protocol import ProtocolCard
+from sleuth.runs.run_folder import RunFolder
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
 
 STATE = Path("state") / "state.pt"
 CARD = "README.md"
@@ -185,3 +191,50 @@ def _check_plain(value: Any, where: str) -> None:
             _check_plain(inner, f"{where}[{index}]")
     elif type(value) not in (type(None), bool, int, float, str, bytes) and not isinstance(value, torch.Tensor):
         raise TypeError(f"{where} is a {type(value).__name__}: a checkpoint's state is tensors and plain values only")
+
+
+def reuse_checkpoints(run: RunFolder, others: Iterable[Path]) -> None:
+    """Where `run` has trained nothing yet: the checkpoints at the ends of the stages that it shares with one of the run
+    folders `others`, and the rows of their figures, from the one that shares most. Draws are keyed by seed and stage,
+    so that these are the bytes which the run would have come to. Files are linked where the disk allows it."""
+    if checkpoints_in(run.checkpoints):
+        return
+    done = [(other, ends) for other in others if other != run.path and (ends := _shared_ends(run.recipe, other))]
+    if not done:
+        return
+    other, ends = max(done, key=lambda pair: len(pair[1]))
+    rows = MetricsFile(other / "metrics.jsonl").rows()
+    for stage, _ in ends:
+        run.metrics.rewind(stage, 0)  # of a process that was killed here
+        for row in (row for row in rows if row["stage"] == stage):
+            figures = {name: value for name, value in row.items() if name not in ("stage", "step")}
+            run.metrics.append(stage, row["step"], figures)
+    for _, end in ends:
+        with replacing_folder(run.checkpoints / end.name) as partial:
+            shutil.copytree(end, partial, copy_function=_linked, dirs_exist_ok=True)
+    run.say(f"{' and '.join(stage for stage, _ in ends)}: as in {other}, and taken over from there")
+
+
+def _shared_ends(recipe: Recipe, other: Path) -> list[tuple[str, Path]]:
+    """The stages that `other` has trained to their ends as `recipe` says too, with the checkpoints they ended with."""
+    if not (other / "recipe.toml").is_file():
+        return []
+    shared = begun_alike(recipe, load_recipe(other / "recipe.toml"))
+    ends, first_step = [], 0
+    for stage in recipe.stage[:shared]:
+        if not isinstance(stage, TrainingRecipe):
+            continue
+        end = other / "checkpoints" / step_name(first_step + stage.last_step)
+        if not resumable(end):
+            break
+        ends.append((stage.name, end))
+        first_step += stage.steps
+    return ends
+
+
+def _linked(source: str, target: str) -> None:
+    """No file of a checkpoint is written a second time: one that changes is replaced."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)

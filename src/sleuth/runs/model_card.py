@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,6 @@ from sleuth.dialects.refine import refines
 from sleuth.prompts.published import QUESTION
 from sleuth.recipe import GrpoRecipe, OnlineDpoRecipe, Recipe, StageRecipe, ThoughtEnvRecipe
 from sleuth.recipe.toml_writer import emit_value
-from sleuth.runs.base_card import Inherited, inherited_from
 from sleuth.runs.protocol import ProtocolCard
 
 Results = Mapping[str, Mapping[str, Mapping[str, Any]]]
@@ -224,3 +225,45 @@ def _flat(table: Mapping[str, Any], above: str) -> Iterator[tuple[str, Any]]:
 
 def _number(value: float | None) -> str:
     return "missing" if value is None else f"{value:.3f}"
+
+
+_FENCED = re.compile(r"^```bibtex\n.*?^```$", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inherited:
+    """`licence` is a Hugging Face licence name, None where the base says none; `citations` are BibTeX blocks."""
+
+    licence: str | None = None
+    citations: tuple[str, ...] = ()
+
+
+def inherited_from(model: str) -> Inherited:
+    """Read off the card of a folder or of a hub id that was downloaded before; nothing is downloaded."""
+    card = _card_of(model)
+    if card is None:
+        return Inherited()
+    from huggingface_hub import ModelCard
+
+    text = card.read_text(encoding="utf-8", errors="replace")
+    try:
+        data = ModelCard(text, ignore_metadata_errors=True).data
+    except ValueError:  # its front matter is no YAML mapping
+        return Inherited(citations=tuple(_FENCED.findall(text)))
+    name = getattr(data, "license", None)
+    licence = getattr(data, "license_name", None) if name == "other" else name
+    return Inherited(licence=licence, citations=tuple(_FENCED.findall(text)))
+
+
+def _card_of(model: str) -> Path | None:
+    if Path(model).is_dir():
+        path = Path(model) / "README.md"
+        return path if path.is_file() else None
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        found = try_to_load_from_cache(model, "README.md")
+    except HFValidationError:  # neither a folder nor a hub id
+        return None
+    return Path(found) if isinstance(found, str) else None

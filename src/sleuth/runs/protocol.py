@@ -12,8 +12,41 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from sleuth.dialects import Dialect
 from sleuth.recipe.data import AskWith
 from sleuth.runs.atomic import write_text
-from sleuth.runs.reward_spec import RewardSpec
 from sleuth.types import SleuthError
+
+
+class RewardPart(BaseModel):
+    """One reward of the sum: its kind and weight, and which version of which scorer read the episodes."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, use_attribute_docstrings=True)
+
+    kind: str
+    """As in `[[stage.reward]]`."""
+    scorer: str
+    """Who decides."""
+    scorer_version: int
+    """Raised whenever the same episode could score differently."""
+    weight: float
+    """What the score is multiplied by."""
+    shuffle: bool = False
+    """A control arm, where scores say nothing about their episodes."""
+
+
+class RewardSpec(BaseModel):
+    """All that decides what an episode is worth."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, use_attribute_docstrings=True)
+
+    aggregation: Literal["sum"] = "sum"
+    """How the parts become one score."""
+    parts: tuple[RewardPart, ...]
+    """In the order of the recipe."""
+
+    @property
+    def hash(self) -> str:
+        """The first 12 digits of a sha256: two rewards with the same one pay the same."""
+        return hashlib.sha256(json.dumps(self.model_dump(mode="json"), sort_keys=True).encode()).hexdigest()[:12]
+
 
 FILE = "protocol.json"
 HISTORY = {"sleuth_version", "reward", "questions_sha256"}

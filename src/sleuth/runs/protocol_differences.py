@@ -13,8 +13,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from sleuth.dialects import Tags
-from sleuth.runs.protocol import ProtocolCard
-from sleuth.runs.reward_spec import RewardPart, RewardSpec
+from sleuth.runs.protocol import ProtocolCard, RewardPart, RewardSpec
 
 LONGEST = 60
 """Longer texts are shown from a little before the first character in which they differ."""

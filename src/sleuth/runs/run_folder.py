@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import re
 import sys
 import time
@@ -14,13 +16,12 @@ from typing import Any, Self
 from sleuth.recipe import Recipe, dump_toml, load_recipe
 from sleuth.runs.atomic import PARTIAL, write_text
 from sleuth.runs.backlog import Backlog
-from sleuth.runs.lock import RunLock
+from sleuth.runs.disk import Shortages
 from sleuth.runs.manifest import Manifest, identity
 from sleuth.runs.memory import peak_memory
 from sleuth.runs.metrics import MetricsFile
-from sleuth.runs.shortages import Shortages
 from sleuth.runs.trackers import Trackers, open_trackers
-from sleuth.types import SleuthError
+from sleuth.types import PassingError, SleuthError
 
 REWARD_KEY = r"stage\.\d+\.reward\."
 STAGE_KEY = r"stage\.\d+\.(?!kind$|name$)"
@@ -196,3 +197,26 @@ def _check_recipe(path: Path, recipe: Recipe, *, free: str | None) -> None:
 
 def _shown(value: object) -> str:
     return "absent" if value is None else repr(value)
+
+
+class RunLock:
+    """Held from construction to `release`. The kernel frees it when its process dies, so that it is never stale."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = open(folder / "lock", "a+", encoding="utf-8")  # noqa: SIM115 - held for the run's whole life
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._file.seek(0)
+            owner = self._file.read().strip() or "just started"
+            self._file.close()
+            raise PassingError(
+                f"{folder}: a process ({owner}) is writing this run; let it end, or choose another folder with --run"
+            ) from None
+        self._file.truncate(0)
+        self._file.write(f"pid {os.getpid()}\n")
+        self._file.flush()
+
+    def release(self) -> None:
+        """Let another process write the run."""
+        self._file.close()

@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Literal
 
 from sleuth.learn.batch import Row
-from sleuth.rewards.preference.candidate import author_of, written
+from sleuth.rewards.preference import author_of, written
 from sleuth.types import Episode, Group
 
 ENOUGH = 0.5

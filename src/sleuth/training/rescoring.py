@@ -12,7 +12,7 @@ from typing import Any
 from sleuth.factories import JudgePool, dialect_in, require_gradable, reward_of, reward_spec_of
 from sleuth.learn.advantages import has_signal
 from sleuth.metrics.intervals import Measured, bootstrap_mean, share
-from sleuth.metrics.rank_agreement import kendall_tau_b
+from sleuth.metrics.significance import kendall_tau_b
 from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.recipe.rewards import JudgedPartRecipe, RewardRecipe
 from sleuth.render import load_tokenizer

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from sleuth.engines.remote.discovery import discover_server
+from sleuth.engines.remote.capabilities import discover_server
 from sleuth.factories import engine_of, load_model, load_outline
 from sleuth.recipe import GrpoRecipe, Recipe
 from sleuth.types import SleuthError

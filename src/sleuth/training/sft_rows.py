@@ -23,7 +23,7 @@ from sleuth.factories import (
 )
 from sleuth.recipe import AnsweredRowsRecipe, SupervisedRecipe, TextRecipe, ThoughtTextRecipe, WorldTextRecipe
 from sleuth.render import Renderer, check_writable
-from sleuth.rewards.scorers.strict import STRICT
+from sleuth.rewards.scorers.scorer import STRICT
 from sleuth.runs.protocol import ProtocolCard
 from sleuth.stage_context import StageContext
 from sleuth.training.infinite_sampler import InfiniteSampler

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from sleuth.factories import ThoughtSetting
 from sleuth.learn.token_budget import TokenBudget
 from sleuth.recipe.grpo import GrpoRecipe
-from sleuth.rewards.thoughts.signs import thought_signs
+from sleuth.rewards.thoughts import thought_signs
 from sleuth.training.credit.thought_gain import GainScorer, gain_in
 from sleuth.types import Group
 

@@ -15,7 +15,7 @@ from sleuth.evaluation.eval_session import EvalSession
 from sleuth.factories import Setting, answer_scorer_of, played_tasks, reward_spec_of, setting_of
 from sleuth.learn.batch import Row, collate
 from sleuth.recipe.envs import EnvRecipe, SearchEnvRecipe, TrainedEnvRecipe
-from sleuth.recipe.warm_start import HintRecipe, WarmStartRecipe
+from sleuth.recipe.supervised import HintRecipe, WarmStartRecipe
 from sleuth.render import Renderer
 from sleuth.stage_context import Saved, StageContext
 from sleuth.training.hint_removal import without_hints

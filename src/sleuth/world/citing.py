@@ -10,9 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from sleuth.dialects.refine import ANSWER_ONLY, REFINERS
 from sleuth.types import Piece
-from sleuth.world.encyclopaedia import Article
 from sleuth.world.facts import World
-from sleuth.world.library import Library
+from sleuth.world.library import Article, Library
 from sleuth.world.names import Split
 from sleuth.world.questions import Facts, Hop, Question
 from sleuth.world.thoughts import Row, goal

@@ -11,10 +11,9 @@ from collections.abc import Sequence
 
 from sleuth.types import Piece
 from sleuth.world import names
-from sleuth.world.encyclopaedia import articles
 from sleuth.world.facts import World
+from sleuth.world.library import Shelf, articles
 from sleuth.world.questions import Hop, Question
-from sleuth.world.shelf import Shelf
 from sleuth.world.thoughts import DIALECT, PROMPT, Row, goal, results
 from sleuth.world.tokens import END
 

@@ -26,13 +26,12 @@ from sleuth.recipe.data import TextKind
 from sleuth.types import Piece
 from sleuth.world import names
 from sleuth.world.citing import STRANGERS, citing_row, namesakes_row, placing_row
-from sleuth.world.encyclopaedia import articles
 from sleuth.world.facts import World, draw_world, firm_names, person_names, work_names
 from sleuth.world.habits import Careless
+from sleuth.world.library import Shelf, articles
 from sleuth.world.names import Split, split_of, words_for
 from sleuth.world.questions import Facts, Question, ask, one_hops, two_hops
 from sleuth.world.refining import refining_row
-from sleuth.world.shelf import Shelf
 from sleuth.world.thoughts import DIALECT, PROMPT, Row, goal, read_aloud, results
 
 

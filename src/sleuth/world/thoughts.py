@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from sleuth.dialects import DIALECTS
 from sleuth.types import Piece
-from sleuth.world.encyclopaedia import Article
+from sleuth.world.library import Article
 from sleuth.world.questions import Hop
 from sleuth.world.wording import RELATIONS
 

@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sleuth.world import names
-from sleuth.world.encyclopaedia import Article
 from sleuth.world.facts import World
-from sleuth.world.library import Library
+from sleuth.world.library import Article, Library
 from sleuth.world.names import Split, split_of
 from sleuth.world.questions import Hop, Question
 from sleuth.world.wording import CLAIMS, RELATIONS, STALE, UNANSWERED

@@ -16,10 +16,9 @@ from sleuth.runs.atomic import replacing_file
 from sleuth.types import SleuthError
 from sleuth.world.careless import CarelessText, CarelessTexts
 from sleuth.world.chained import INFERENCES, ChainedText, ChainedTexts, entropies
-from sleuth.world.encyclopaedia import count_articles
 from sleuth.world.facts import World, make_world
 from sleuth.world.hasty import HastyTexts
-from sleuth.world.library import REPORT_EVERY, Library
+from sleuth.world.library import REPORT_EVERY, Library, count_articles
 from sleuth.world.names import Split, split_of
 from sleuth.world.questions import Question, ask, one_hops, two_hops
 from sleuth.world.tool_outputs import ToolOutputs

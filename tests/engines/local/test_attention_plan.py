@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sleuth.engines.local import attention_plan
-from sleuth.engines.local.attention_plan import Trunk, find_trunks, find_windows
+from sleuth.engines.local import decode_attention
+from sleuth.engines.local.decode_attention import Trunk, find_trunks, find_windows
 
 
 def table_of(rows: list[list[int]], width: int) -> tuple[np.ndarray, np.ndarray]:
@@ -45,7 +45,7 @@ def test_trunks_and_windows_read_every_key_of_every_row_once(draw, call):
         tokens[slot, : len(row)] = row
     lengths = np.array([len(row) for row in rows])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(attention_plan, "CALL", call)
+        patch.setattr(decode_attention, "CALL", call)
         levels, begins = find_trunks(tokens, slots, lengths)
         windows = list(find_windows(slots, begins, lengths))
     read = [0] * len(rows)

@@ -8,10 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sleuth.engines.local import attention_plan
-from sleuth.engines.local.attention_plan import find_trunks
+from sleuth.engines.local import decode_attention
 from sleuth.engines.local.compiled_decode_attention import CompiledDecodeAttention
-from sleuth.engines.local.decode_attention import DecodeAttention
+from sleuth.engines.local.decode_attention import DecodeAttention, find_trunks
 
 CPU = torch.device("cpu")
 SLOTS, CAPACITY = 10, 160
@@ -77,7 +76,7 @@ def test_rows_attend_to_all_that_they_wrote_or_share_as_softmax_says(draw, call,
     lengths = np.array([len(row) for row in rows])
     before = torch.get_num_threads()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(attention_plan, "CALL", call)
+        patch.setattr(decode_attention, "CALL", call)
         levels, begins = find_trunks(tokens, slots, lengths)
         torch.set_num_threads(threads)
         try:

@@ -17,12 +17,11 @@ from model_server import free_url
 from transformers import PreTrainedModel
 
 from sleuth.engines.local.engine import LocalEngine
-from sleuth.engines.remote.discovery import discover_server
+from sleuth.engines.remote.capabilities import discover_server
 from sleuth.engines.remote.http_client import HttpClient, LostError, NotTakenError
 from sleuth.engines.remote.pool import PoolEngine, PoolLimits
 from sleuth.engines.remote.replica import EngineReplica
-from sleuth.engines.remote.weight_check import learner_logprobs
-from sleuth.engines.remote.weight_sync import WeightsDifferError
+from sleuth.engines.remote.weight_sync import WeightsDifferError, learner_logprobs
 from sleuth.types import Completion, Sampling, SleuthError
 
 CONTEXT = 256
@@ -296,7 +295,7 @@ def test_a_server_that_loses_its_weights_again_and_again_ends_the_run(
         async def in_vain(self: object, line: object, published: object) -> None:
             """Another run gives it its own at once."""
 
-        monkeypatch.setattr("sleuth.engines.remote.vllm_control.VllmControl.load", in_vain)
+        monkeypatch.setattr("sleuth.engines.remote.control.VllmControl.load", in_vain)
         with pytest.raises(WeightsDifferError, match=r"would write with the weights 'theirs', .* is at '000001-"):
             asked(engine, sampled(words, groups=1, siblings=1))
 

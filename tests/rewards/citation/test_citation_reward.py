@@ -10,9 +10,9 @@ from refined import BORN, refined, score_of, scored, value_of
 from sleuth.dialects import DIALECTS
 from sleuth.dialects.refine import REFINERS
 from sleuth.judges import LexicalJudge
-from sleuth.rewards.citation.abstention import abstains
+from sleuth.rewards.citation.evidence import abstains
+from sleuth.rewards.citation.measure import RewardSum
 from sleuth.rewards.citation.reward import CitationReward
-from sleuth.rewards.citation.sums import RewardSum
 from sleuth.types import Action, Episode, Group, Passage, Segment, Task, Trajectory
 
 ABSTAINS = "The tool output does not answer this."

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from sleuth.rewards.citation.sums import Graded, RewardSum
+from sleuth.rewards.citation.measure import Graded, RewardSum
 
 GOOD = Graded(content=1.0, citation=0.5, padding=0.0, well_formed=True, valid=True, finished=True)
 PUBLISHED = {"format_gate": False, "padding_penalty": 0.0}

@@ -6,7 +6,7 @@ import pytest
 from refined import refined, scored
 
 from sleuth.rewards.citation.claims import tagged
-from sleuth.rewards.citation.table import Tabled, compare
+from sleuth.rewards.citation.measure import Tabled, compare
 from sleuth.types import Stated
 
 TABLE = (

@@ -10,8 +10,8 @@ from refined import refined, scored
 
 from sleuth.dialects.refine import REFINERS
 from sleuth.judges import LexicalJudge
+from sleuth.rewards.citation.measure import RewardSum
 from sleuth.rewards.citation.reward import CitationReward, Formula
-from sleuth.rewards.citation.sums import RewardSum
 from sleuth.rewards.citation.tricks import TRICKS, honest_of
 from sleuth.types import Task
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from test_pairwise_reward import pool
 
-from sleuth.rewards.preference import mechanics
-from sleuth.rewards.preference.mechanics import RULES, MechanicsReward
+from sleuth.rewards import preference as mechanics
+from sleuth.rewards.preference import RULES, MechanicsReward
 
 REAL_TEXT = Path(__file__).parents[4] / "shared" / "data" / "midtrain_text.jsonl.gz"
 

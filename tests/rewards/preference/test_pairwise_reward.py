@@ -8,9 +8,8 @@ from itertools import combinations
 
 import pytest
 
-from sleuth.judges.pairwise import BothOrders
-from sleuth.rewards.preference.candidate import candidate
-from sleuth.rewards.preference.pairwise import BETTER, PairwiseReward
+from sleuth.judges.tournament import BothOrders
+from sleuth.rewards.preference import BETTER, PairwiseReward, candidate
 from sleuth.types import Continuation, Group, Pair, Score, Segment, Task, Verdict
 
 PREFIX = Segment(author="source", tokens=(1, 2), text="Ada was born in")

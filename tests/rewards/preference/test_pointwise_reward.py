@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from test_pairwise_reward import TASK, pool
 
-from sleuth.rewards.preference.pointwise import CRITERIA, PointwiseReward
+from sleuth.rewards.preference import CRITERIA, PointwiseReward
 from sleuth.rewards.total import TotalReward
 from sleuth.types import Case, Verdict
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sleuth.rewards.rubric.aggregation import (
+from sleuth.rewards.rubric import (
     AGGREGATIONS,
     Graded,
     absolute_weights,

@@ -11,8 +11,7 @@ import pytest
 from sleuth.dialects import DIALECTS
 from sleuth.dialects.refine import REFINERS
 from sleuth.judges import LexicalJudge
-from sleuth.rewards.rubric.reward import Criteria, RubricReward
-from sleuth.rewards.rubric.static import REFINER, STATIC
+from sleuth.rewards.rubric import REFINER, STATIC, Criteria, RubricReward
 from sleuth.types import (
     Action,
     Case,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sleuth.rewards.scorers.comparison import changes, telling
+from sleuth.rewards.scorers.scorer import changes, telling
 
 CASES = [
     {"a": 1.0, "b": 1.0, "c": None},

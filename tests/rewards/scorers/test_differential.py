@@ -13,7 +13,7 @@ import pytest
 from transcripts import MENTIONS, RETRY, chat
 
 from sleuth.rewards.scorers import SCORERS
-from sleuth.rewards.scorers.transcript import transcript_from_text
+from sleuth.rewards.scorers.scorer import transcript_from_text
 
 CASES = 6_000
 PUNCTUATION = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"

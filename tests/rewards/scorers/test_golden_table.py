@@ -6,7 +6,7 @@ import pytest
 from transcripts import PROMPT, RETRY, answered, chat, searched
 
 from sleuth.rewards.scorers import SCORERS
-from sleuth.rewards.scorers.transcript import transcript_from_text
+from sleuth.rewards.scorers.scorer import transcript_from_text
 
 RIGHT = searched("Paris lies on the Seine.") + answered("Paris")
 SCORER_NAMES = ("search_r1", "search_r1_format", "slime", "verl", "skyrl", "strict")

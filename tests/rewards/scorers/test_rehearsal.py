@@ -7,7 +7,7 @@ from transcripts import MENTIONS, PROMPT
 
 from sleuth.dialects import DIALECTS
 from sleuth.rewards.scorers import SCORERS
-from sleuth.rewards.scorers.rehearsal import worth_of_right
+from sleuth.rewards.scorers.scorer import worth_of_right
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from transcripts import searched
 
 from sleuth.rewards.scorers import SCORERS
-from sleuth.rewards.scorers.transcript import END, transcript_from_text, transcript_of
+from sleuth.rewards.scorers.scorer import END, transcript_from_text, transcript_of
 from sleuth.types import Author, Segment, Trajectory
 
 END_TOKEN = 9

@@ -9,8 +9,7 @@ import pytest
 
 from sleuth.dialects import Tags
 from sleuth.judges.ending import EndingJudge
-from sleuth.rewards.thoughts.signs import thought_signs
-from sleuth.rewards.thoughts.suffix import SuffixReward, comes_to_the_truth, ends_as_known
+from sleuth.rewards.thoughts import SuffixReward, comes_to_the_truth, ends_as_known, thought_signs
 from sleuth.types import Author, Case, Episode, Group, Segment, Task, Trajectory, Verdict
 
 TASK = Task(

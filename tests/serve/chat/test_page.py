@@ -11,7 +11,7 @@ import pytest
 from agents import ADA, LAKE, Shelf, agent, app_of, diligent, listening, refiner
 from browser import CHROMIUM, Browser
 
-from sleuth.serve.chat.page import ASSETS
+from sleuth.serve.chat.app import ASSETS
 from sleuth.types import Passage, Sampling
 
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")

@@ -7,8 +7,7 @@ import pytest
 from starlette.exceptions import HTTPException
 from starlette.types import Message
 
-from sleuth.serve.http.body_limit import read_whole
-from sleuth.serve.http.limits import Limits
+from sleuth.serve.http.limits import Limits, read_whole
 
 SCOPE = {"type": "http", "headers": [(b"content-length", b"4")]}
 

@@ -18,11 +18,9 @@ from torch import Tensor
 from torch.nn.attention.bias import causal_lower_right
 from transformers import AttentionInterface
 
-from sleuth.engines.local.attention_plan import find_trunks
 from sleuth.engines.local.cache import SlotCache
 from sleuth.engines.local.compiled_decode_attention import CompiledDecodeAttention
-from sleuth.engines.local.decode_attention import DecodeAttention
-from sleuth.engines.local.lse_attention import attend_with_lse, has_kernel, merge
+from sleuth.engines.local.decode_attention import DecodeAttention, attend_with_lse, find_trunks, has_kernel, merge
 from sleuth.engines.local.slots import Run
 from sleuth.learn.compiled import is_compiled_for
 from sleuth.types import SleuthError

@@ -13,7 +13,7 @@ import numpy as np
 from numba import prange
 from torch import Tensor
 
-from sleuth.engines.local.attention_plan import Trunk
+from sleuth.engines.local.decode_attention import Trunk
 from sleuth.learn.compiled import LOG2_E, compiled, compiled_in_parallel, greatest, power_of_two
 
 TILE = 64

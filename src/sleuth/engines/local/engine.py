@@ -16,16 +16,15 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from sleuth.engines.local.attention import SLOT_ATTENTION, Batch
 from sleuth.engines.local.cache import SlotCache
-from sleuth.engines.local.decode_state import DecodeState
-from sleuth.engines.local.slots import SlotPlacement, SlotTable
+from sleuth.engines.local.slots import DecodeState, SlotPlacement, SlotTable
 from sleuth.engines.local.weights import DecodeWeights
 from sleuth.engines.request import Request, StreamRequest, room_for
 from sleuth.engines.sampling import sample
 from sleuth.engines.stops import StopTokens, end_tokens
+from sleuth.learn.compiled_layers import swift_forwards
 from sleuth.learn.heap import keep_freed_memory
 from sleuth.learn.last_layer import sparing_last_layer, where_wanted
 from sleuth.learn.products import replaced_forwards
-from sleuth.learn.swift_layers import swift_forwards
 from sleuth.types import Chunk, Completion, Sampling, SleuthError
 
 FORWARD_TOKENS = 512

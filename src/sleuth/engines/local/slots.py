@@ -7,6 +7,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from sleuth.engines.sampling import uniforms
+from sleuth.types import Sampling
+
 WORTH_WAITING = 8
 """Tokens that a running request is about to read and another could then copy: from so many on, it waits."""
 
@@ -136,3 +139,29 @@ class SlotTable:
         """The length of the longest common prefix of `prompt` (n) with each slot."""
         differs = self.tokens[:, : len(prompt)] != prompt
         return np.where(differs.any(axis=1), differs.argmax(axis=1), len(prompt))
+
+
+class DecodeState:
+    """By slot and position: index t speaks of token t.
+
+    `draws` are the random numbers (slots, context), `logprobs` those of the tokens written. A look at the text is due
+    where a slot writes a token that it has in `watched` (slots, V), or reaches `full` (slots) tokens.
+    """
+
+    def __init__(self, *, slots: int, context: int, vocabulary: int) -> None:
+        self.temperatures = np.ones(slots)
+        self.draws = np.zeros((slots, context))
+        self.logprobs = np.zeros((slots, context), dtype=np.float32)  # as they are stored
+        self.full = np.zeros(slots, dtype=np.int64)
+        self.watched = np.zeros((slots, vocabulary), dtype=bool)
+
+    def begin(self, slot: int, sampling: Sampling, *, length: int, limit: int, watched: np.ndarray | bool) -> None:
+        """`slot` will write at most `limit` tokens after the first `length`."""
+        self.temperatures[slot] = sampling.temperature
+        self.draws[slot, length : length + limit] = uniforms(sampling.key, limit)
+        self.full[slot] = length + limit
+        self.watched[slot] = watched
+
+    def due(self, slots: np.ndarray, lengths: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+        """Which of `slots` (B) need a look at their text, now that they have `lengths` (B) and wrote `tokens` (B)."""
+        return self.watched[slots, tokens] | (lengths >= self.full[slots])

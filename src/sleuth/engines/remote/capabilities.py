@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import asyncio
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from transformers import PreTrainedTokenizerFast
 
 from sleuth.engines.remote.completions import CompletionsWire
-from sleuth.engines.remote.control import Control
+from sleuth.engines.remote.control import Control, SglangControl, VllmControl
 from sleuth.engines.remote.http_client import HttpClient, HttpClientError
-from sleuth.engines.remote.server import TRIED, Server
+from sleuth.engines.remote.server import PROBE_SECONDS, TRIED, Server, find_server
 from sleuth.engines.remote.sglang import SglangWire
-from sleuth.engines.remote.sglang_control import SglangControl
-from sleuth.engines.remote.vllm_control import VllmControl
 from sleuth.engines.remote.wire import UNUSABLE, Written
 from sleuth.render import encode
 from sleuth.types import Sampling, SleuthError
@@ -153,3 +152,42 @@ def _same_tokens(greedy: Written, cool: Written) -> Sequence[tuple[float, float]
             break
         pairs.append((before, after))
     return pairs
+
+
+def discover_server(url: str, *, tokenizer: PreTrainedTokenizerFast, ends: Collection[int]) -> DiscoveredServer:
+    """The server at `url` with what it can do. Raises SleuthError where there is none that can be used."""
+    try:
+        server, _ = find_server(url, None, served_as=None, tokenizer=tokenizer, ends=ends)
+    except SleuthError as error:  # of `sleuth eval`, and in its words
+        raise SleuthError(f"engine.urls: {str(error).removeprefix('--engine ')}") from None
+
+    async def probe_capabilities() -> DiscoveredServer:
+        client = HttpClient(server.url, seconds=PROBE_SECONDS)
+        try:
+            return DiscoveredServer(
+                server=server, capabilities=await find_capabilities(server, client, tokenizer, ends)
+            )
+        finally:
+            await client.aclose()
+
+    return asyncio.run(probe_capabilities())
+
+
+def discover_servers(
+    urls: Sequence[str],
+    *,
+    tokenizer: PreTrainedTokenizerFast,
+    ends: Collection[int],
+    context: int,
+    temperature: float,
+    say: Callable[[str], None],
+) -> list[DiscoveredServer]:
+    """All servers of a pool, each said as it was found. Raises SleuthError for the first that training cannot use."""
+    servers = []
+    for url in urls:
+        discovered = discover_server(url, tokenizer=tokenizer, ends=ends)
+        say(f"pool: {discovered}")
+        for problem in discovered.problems(context=context, temperature=temperature):
+            raise SleuthError(f"engine.urls: {discovered.server.url}: {problem}")
+        servers.append(discovered)
+    return servers

@@ -9,8 +9,8 @@ from typing import Any, Self
 
 from transformers import PreTrainedTokenizerFast
 
+from sleuth.engines.remote.completions import completion_of, completion_of_text
 from sleuth.engines.remote.http_client import HttpClient, HttpClientError, NotTakenError, TooSlowError
-from sleuth.engines.remote.response_parsing import completion_of, completion_of_text
 from sleuth.engines.remote.server import Server
 from sleuth.engines.remote.wire import UNUSABLE, Written
 from sleuth.engines.request import room_for

@@ -11,9 +11,9 @@ from pathlib import Path
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from sleuth.engines.remote.capabilities import DiscoveredServer
+from sleuth.engines.remote.completions import completion_of
 from sleuth.engines.remote.http_client import HttpClientError, NotTakenError, RefusedError
 from sleuth.engines.remote.replica import EngineReplica
-from sleuth.engines.remote.response_parsing import completion_of
 from sleuth.engines.remote.weight_sync import WeightSync
 from sleuth.engines.remote.wire import Aborted, Written
 from sleuth.engines.request import room_for

@@ -6,14 +6,19 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sleuth.dialects import Dialect
-from sleuth.rewards.answer import given_answer
-from sleuth.rewards.citation.abstention import abstains
+from sleuth.rewards.answer import FAILED, given_answer
 from sleuth.rewards.citation.claims import CitedAnswer
-from sleuth.rewards.citation.evidence import citable, read_answer
-from sleuth.rewards.citation.measure import Citations, EvidenceTexts, cases_of, measure
-from sleuth.rewards.citation.sums import Graded, RewardSum, brevity_of
-from sleuth.rewards.citation.table import compare
-from sleuth.rewards.episode import FAILED
+from sleuth.rewards.citation.evidence import abstains, citable, read_answer
+from sleuth.rewards.citation.measure import (
+    Citations,
+    EvidenceTexts,
+    Graded,
+    RewardSum,
+    brevity_of,
+    cases_of,
+    compare,
+    measure,
+)
 from sleuth.rewards.format import well_formed
 from sleuth.rewards.supplied import stands_in
 from sleuth.types import Case, Episode, Group, Judge, Score, Verdict

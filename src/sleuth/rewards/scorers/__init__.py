@@ -1,13 +1,9 @@
 """How answers are read and paid for, ours and as published systems do it: one small file a family."""
 
 from sleuth.rewards.scorers.research import RESEARCH
-from sleuth.rewards.scorers.scorer import Scorer, View
-from sleuth.rewards.scorers.search_r1 import SEARCH_R1, SLIME
-from sleuth.rewards.scorers.search_r1_format import SEARCH_R1_FORMAT
-from sleuth.rewards.scorers.skyrl import SKYRL
-from sleuth.rewards.scorers.strict import STRICT
+from sleuth.rewards.scorers.scorer import STRICT, Scorer, View
+from sleuth.rewards.scorers.search_r1 import SEARCH_R1, SEARCH_R1_FORMAT, SKYRL, SLIME, VERL
 from sleuth.rewards.scorers.tinker import TINKER
-from sleuth.rewards.scorers.verl import VERL
 from sleuth.types import SleuthError
 
 SCORERS: dict[str, Scorer] = {

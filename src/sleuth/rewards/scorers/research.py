@@ -13,8 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sleuth.rewards.match import normalise, token_f1
-from sleuth.rewards.scorers.scorer import EVERYTHING_AND_END, Scorer
-from sleuth.rewards.scorers.transcript import ENDS
+from sleuth.rewards.scorers.scorer import ENDS, EVERYTHING_AND_END, Scorer
 
 MARKERS = ("<|im_start|>assistant\n", "Assistant:")
 SOUND_FORMAT = 0.1

@@ -6,6 +6,7 @@ import itertools
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Collection
 from contextlib import aclosing, asynccontextmanager
+from importlib.resources import files
 from typing import Any
 
 from fastapi import Depends, FastAPI, Request, Response
@@ -18,7 +19,6 @@ from sleuth.serve.chat.agent import Agent
 from sleuth.serve.chat.answers import chat_stream, new_head, server_sent, whole_answer
 from sleuth.serve.chat.completions import Continuation
 from sleuth.serve.chat.conversation import conversation
-from sleuth.serve.chat.page import PAGE_PATHS, add_page
 from sleuth.serve.chat.wire import (
     ChatCompletion,
     ChatRequest,
@@ -29,15 +29,45 @@ from sleuth.serve.chat.wire import (
     TextCompletion,
     prompt_shape,
 )
-from sleuth.serve.http.body_limit import BodyLimit
 from sleuth.serve.http.counters import CONTENT_TYPE, CountAnswers, Counters
 from sleuth.serve.http.engine_thread import EngineThread, Event
 from sleuth.serve.http.event_stream import ClientLeft, EventStream, unless_left
-from sleuth.serve.http.json_values import problem_line
 from sleuth.serve.http.known_host import KnownHost
-from sleuth.serve.http.limits import Limits
-from sleuth.serve.http.refused import TOO_LONG, Refused, refusal
-from sleuth.serve.http.request_limit import RequestLimit
+from sleuth.serve.http.limits import BodyLimit, Limits, RequestLimit
+from sleuth.serve.http.refused import TOO_LONG, Refused, problem_line, refusal
+
+ASSETS = {
+    "/": ("page.html", "text/html"),
+    "/page.css": ("page.css", "text/css"),
+    "/asking.js": ("asking.js", "text/javascript"),
+    "/page.js": ("page.js", "text/javascript"),
+}
+PAGE_PATHS = tuple(ASSETS)
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-cache",
+}
+
+
+def add_page(app: FastAPI) -> None:
+    """The page at `/`, with its style and scripts."""
+    for path, (name, kind) in ASSETS.items():
+        content = files("sleuth.serve.chat").joinpath("assets", name).read_bytes()
+        app.add_route(path, _shown(content, kind), methods=["GET"], include_in_schema=False)
+
+
+def _shown(content: bytes, kind: str):
+    async def show(request: Request) -> Response:
+        return Response(content, media_type=kind, headers=HEADERS)
+
+    return show
+
 
 PATHS = (
     "/v1/chat/completions",

@@ -22,7 +22,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from sleuth.serve.http.json_values import sound, whole
+from sleuth.serve.http.refused import sound, whole
 
 MOST_MESSAGES = 256
 MOST_STOPS = 4

@@ -14,17 +14,14 @@ from starlette.routing import Route
 
 from sleuth.render import encode
 from sleuth.serve.emulator.bodies import body_of, field
-from sleuth.serve.emulator.engine import EmulatedEngine
-from sleuth.serve.emulator.engine_emulator import EngineEmulator
+from sleuth.serve.emulator.engine import EmulatedEngine, EngineEmulator
 from sleuth.serve.emulator.faults import Faults, Restarting, Trouble
 from sleuth.serve.emulator.sglang import SglangEmulator
 from sleuth.serve.emulator.vllm import VllmEmulator
-from sleuth.serve.http.body_limit import BodyLimit
 from sleuth.serve.http.event_stream import ClientLeft
 from sleuth.serve.http.known_host import KnownHost
-from sleuth.serve.http.limits import Limits
+from sleuth.serve.http.limits import BodyLimit, Limits, RequestLimit
 from sleuth.serve.http.refused import Refused, refusal
-from sleuth.serve.http.request_limit import RequestLimit
 
 EMULATORS: dict[str, type[EngineEmulator]] = {"vllm": VllmEmulator, "sglang": SglangEmulator}
 OTHER_REQUESTS = 64  # at once, beyond completions: questions about the server, and bodies that still arrive

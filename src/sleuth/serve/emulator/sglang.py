@@ -27,8 +27,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from sleuth.serve.emulator.bodies import body_of, field, prompt_of, require_known, sampling_of, text_of
-from sleuth.serve.emulator.engine import KV_CACHE, WEIGHTS, Aborted
-from sleuth.serve.emulator.engine_emulator import EngineEmulator
+from sleuth.serve.emulator.engine import KV_CACHE, WEIGHTS, Aborted, EngineEmulator
 from sleuth.serve.http.event_stream import unless_left
 from sleuth.serve.http.refused import Refused
 from sleuth.types import SleuthError

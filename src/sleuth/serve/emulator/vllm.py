@@ -31,8 +31,7 @@ from starlette.routing import Route
 from sleuth.engines.remote.completions import TOKEN_ID
 from sleuth.render import decode
 from sleuth.serve.emulator.bodies import body_of, field, prompt_of, sampling_of, text_of
-from sleuth.serve.emulator.engine import KV_CACHE, WEIGHTS, Aborted
-from sleuth.serve.emulator.engine_emulator import EngineEmulator
+from sleuth.serve.emulator.engine import KV_CACHE, WEIGHTS, Aborted, EngineEmulator
 from sleuth.serve.http.event_stream import unless_left
 from sleuth.serve.http.refused import Refused
 from sleuth.types import SleuthError

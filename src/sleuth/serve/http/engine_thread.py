@@ -14,8 +14,7 @@ from contextlib import aclosing
 from threading import Thread
 from typing import TypeVar
 
-from sleuth.serve.http.admission import Admission
-from sleuth.serve.http.limits import Limits
+from sleuth.serve.http.limits import Admission, Limits
 from sleuth.serve.http.refused import Refused
 
 Event = TypeVar("Event")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from starlette.responses import JSONResponse, Response
@@ -45,3 +45,20 @@ class Refused(Exception):  # noqa: N818
 def refusal(status: int, line: str, headers: Mapping[str, str] | None = None) -> Response:
     """The answer to a request that was turned away by its status alone."""
     return Refused(status, line, headers=headers).response()
+
+
+def sound(value: object) -> object:
+    """JSON may spell half of a surrogate pair; what people and policies wrote is read all the same."""
+    return value.encode(errors="replace").decode() if isinstance(value, str) else value
+
+
+def whole(value: object) -> object:
+    """JSON has one kind of number: 3.0 is 3."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def problem_line(problem: Mapping[str, Any], unnamed: Collection[str | int]) -> str:
+    """`queries.3: Input should be a valid string`, of one of pydantic's errors. Where a body has several shapes, their
+    names are `unnamed`: a client does not know them."""
+    where = ".".join(str(part) for part in problem["loc"] if part not in unnamed)
+    return f"{where}: {problem['msg']}" if where else "body: expected a JSON object"

@@ -19,7 +19,7 @@ from pydantic import (
 )
 
 from sleuth.retrieval.corpus import contents_of
-from sleuth.serve.http.json_values import problem_line, sound, whole
+from sleuth.serve.http.refused import problem_line, sound, whole
 from sleuth.types import Passage
 
 TOP_K = 3  # where a request of `/retrieve` names none

@@ -13,7 +13,7 @@ from sleuth.evaluation.citation_gain import CitationGain, citation_gains
 from sleuth.evaluation.search_gain import Gain, gains
 from sleuth.factories import Setting
 from sleuth.ranks import ALONE, Ranks
-from sleuth.recipe.credit import CreditRecipe
+from sleuth.recipe.grpo import CreditRecipe
 from sleuth.render import Renderer
 from sleuth.types import Credit, Episode, Group, Score
 

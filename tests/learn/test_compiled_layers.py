@@ -8,13 +8,13 @@ from tiny_models import SHAPE
 from torch import nn
 from transformers import GemmaConfig, GemmaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-from sleuth.learn import swift_layers
+from sleuth.learn import compiled_layers
 from sleuth.learn.adapters import Adapters, add_adapters
 from sleuth.learn.batch import collate
+from sleuth.learn.compiled_layers import swift_forwards
 from sleuth.learn.logprobs import token_logprobs
 from sleuth.learn.prefix_tree import pack
 from sleuth.learn.products import replaced_forwards
-from sleuth.learn.swift_layers import swift_forwards
 
 IDS = torch.tensor([[3, 1, 4, 1, 5, 9, 2, 6]])
 COUNTS = {"qwen3": 2 * (2 + 2 + 1) + 1, "qwen2": 2 * (2 + 1) + 1, "llama": 2 * (2 + 1) + 1}
@@ -35,13 +35,13 @@ def looped(monkeypatch):
     calls = {"rms_norm": 0, "swish_product": 0}
 
     def counted(name):
-        function = getattr(swift_layers, name)
+        function = getattr(compiled_layers, name)
 
         def call(*arguments):
             calls[name] += 1
             return function(*arguments)
 
-        monkeypatch.setattr(swift_layers, name, call)
+        monkeypatch.setattr(compiled_layers, name, call)
 
     for name in calls:
         counted(name)
@@ -91,7 +91,7 @@ def test_a_gate_of_another_function_is_left_alone():
 
 
 def test_a_norm_that_someone_derived_is_left_alone():
-    class OtherNorm(swift_layers.Qwen3RMSNorm):
+    class OtherNorm(compiled_layers.Qwen3RMSNorm):
         pass
 
     assert swift_forwards(nn.ModuleList([OtherNorm(4)])) == []
@@ -101,7 +101,7 @@ def test_weights_of_other_kinds_are_left_to_their_own_forward(looped):
     class Sharded(torch.Tensor):
         pass
 
-    norm = swift_layers.Qwen3RMSNorm(4)
+    norm = compiled_layers.Qwen3RMSNorm(4)
     [(_, forward)] = swift_forwards(norm)
     inputs = torch.randn(3, 4)
     expected = norm(inputs)

@@ -1,1 +1,0 @@
-"""Answers of problems that ask for reasoning: found in what was written, and compared."""

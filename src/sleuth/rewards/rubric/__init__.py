@@ -1,1 +1,0 @@
-"""What an answer is worth by criteria that are written down."""
