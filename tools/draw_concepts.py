@@ -217,27 +217,33 @@ def _levels(parents: Sequence[int]) -> list[int]:
 def token() -> str:
     """The way of a sampled token from the engine to the loss, and back as new weights."""
     steps = [
-        ("engine", "samples a token", ["id, log-probability,", "weight version"], "policy"),
-        ("rollout", "appends segments", ["author = policy;", "env and template beside"], "env"),
-        ("rewards", "score the group", ["a value, or missing;", "credit for single turns"], "env"),
-        ("advantages", "compare siblings", ["(score - mean) / std;", "one for each trajectory"], "template"),
-        ("loss", "gathers per row", ["ratio, clip, weight;", "zero outside the policy"], "policy"),
-        ("policy", "runs the model", ["log-probability of each", "node, index t speaks of t"], "policy"),
-        ("prefix tree", "packs the batch", ["distinct tokens once,", "within a token budget"], "template"),
-        ("batch", "lays out rows", ["tokens, mask, advantage,", "weight in the loss: (B, T)"], "template"),
+        ("engine", "samples a token", ["id, log-probability,", "version of the weights"], "engines/local/", "policy"),
+        ("rollout", "appends segments", ["author = policy; env and", "template have their own"], "rollout.py", "env"),
+        ("rewards", "score the group", ["a value, or missing;", "credit for single turns"], "rewards/", "env"),
+        ("advantages", "compare siblings", ["(score - mean) / std,", "one each"], "learn/advantages.py", "template"),
+        ("loss", "gathers rows", ["ratio, clip, weight; zero", "outside the policy"], "learn/objective.py", "policy"),
+        ("policy", "runs the model", ["log-probability of each", "distinct token"], "learn/policy.py", "policy"),
+        (
+            "prefix tree",
+            "packs the batch",
+            ["distinct tokens once,", "within a budget"],
+            "learn/prefix_tree.py",
+            "template",
+        ),
+        ("batch", "lays out rows", ["tokens, mask, advantage,", "weight: (B, T)"], "learn/batch.py", "template"),
     ]
     picture = Picture(
-        860, 300, "The way of a sampled token: engine, rollout, rewards, advantages, batch, tree, policy, loss"
+        860, 332, "The way of a sampled token: engine, rollout, rewards, advantages, batch, tree, policy, loss"
     )
-    wide, deep, gap = 184, 92, 32
-    for at, (name, does, more, colour) in enumerate(steps):
+    wide, deep, gap = 184, 112, 32
+    for at, (name, does, more, file, colour) in enumerate(steps):
         column, line = at % 4, at // 4
         x, y = 14 + column * (wide + gap), 18 + line * (deep + 64)
         picture.box(x, y, wide, deep, colour)
         picture.text(x + 12, y + 24, name, "strong")
         picture.text(x + 12, y + 44, does)
-        for row, words in enumerate(more):
-            picture.text(x + 12, y + 64 + 16 * row, words, "soft small")
+        for row, words in enumerate((*more, file)):
+            picture.text(x + 12, y + 64 + 17 * row, words, f"soft small{' code' * (row == len(more))}")
         middle = y + deep / 2
         if line == 0 and column < 3:
             picture.line((x + wide, middle), (x + wide + gap - 2, middle), arrow=True)

@@ -180,13 +180,21 @@ def _value(schema: Mapping[str, Any], known: Mapping[str, type[BaseModel]], tabl
         return f"[{_heading(tables[model], model) if kind_of(model) else 'table'}](#{_anchor(tables[model], model)})"
     for union in ("anyOf", "oneOf"):
         if union in schema:
+            models = [known.get(one.get("$ref", "").rpartition("/")[2]) for one in schema[union]]
+            kinds = [f"[`{kind_of(model)}`](#{_anchor(tables[model], model)})" for model in models if model]
+            if len(kinds) == len(schema[union]) and all(kind_of(model) for model in models if model):
+                return f"table of kind {', '.join(kinds[:-1])} or {kinds[-1]}"
             return " or ".join(_value(one, known, tables) for one in schema[union] if one.get("type") != "null")
     if "const" in schema or "enum" in schema:
         return " or ".join(f"`{json.dumps(value)}`" for value in schema.get("enum", [schema.get("const")]))
     kind = schema.get("type")
     if kind == "array":
         items = schema.get("items")
-        return f"list of {_value(items, known, tables)}" if items else f"list of {len(schema['prefixItems'])} numbers"
+        return (
+            f"list of {_value(items, known, tables).replace('table of', 'tables of', 1)}"
+            if items
+            else f"list of {len(schema['prefixItems'])} numbers"
+        )
     if kind == "object":
         return "table"
     words = {"string": "path" if schema.get("format") == "path" else "text", "boolean": "`true` or `false`"}

@@ -47,6 +47,12 @@ def test_the_tree_has_every_token_of_the_rows_once() -> None:
     assert f"their prefix tree: {len(prefixes)} tokens, each computed once" in PICTURES["prefix_tree"]()
 
 
+def test_the_files_that_a_picture_names_exist() -> None:
+    names = re.findall(r">([a-z_/]+(?:\.py|/))<", PICTURES["token"]())
+    assert len(names) == 8
+    assert [name for name in names if not (ROOT / "src" / "sleuth" / name).exists()] == []
+
+
 def demo_run(folder: Path) -> Path:
     """A run folder of three steps, with one episode that searches once and two that search twice."""
     rows = [{"stage": "grpo", "step": step, "reward_mean": step / 4} for step in (1, 2, 3)]
