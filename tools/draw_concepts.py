@@ -14,11 +14,13 @@ from sleuth.learn.batch import Row, collate
 from sleuth.learn.prefix_tree import prefix_tree
 
 FOLDER = Path(__file__).parents[1] / "docs" / "concepts"
+LIGHT = """svg { --ink: #1c2430; --soft: #5b6675; --line: #8592a3; --page: #ffffff; --template: #e3e7ec; --env: #fbe3c0;
+  --policy: #cfe2ff; --good: #2e8b57; --bad: #c4473a; }"""
+DARK = """svg { --ink: #e6eaf0; --soft: #a7b1bf; --line: #768396; --page: #1e2129; --template: #3a414c; --env: #5d4620;
+  --policy: #234a7d; --good: #58bf86; --bad: #e87a6d; }"""
+EITHER = f"{LIGHT}\n@media (prefers-color-scheme: dark) {{ {DARK} }}"
+"""Light or dark, as the reader's browser asks."""
 STYLE = """
-svg { --ink: #1c2430; --soft: #5b6675; --line: #8592a3; --page: #ffffff; --template: #e3e7ec; --env: #fbe3c0;
-  --policy: #cfe2ff; --good: #2e8b57; --bad: #c4473a; }
-@media (prefers-color-scheme: dark) { svg { --ink: #e6eaf0; --soft: #a7b1bf; --line: #768396; --page: #1e2129;
-  --template: #3a414c; --env: #5d4620; --policy: #234a7d; --good: #58bf86; --bad: #e87a6d; } }
 text { fill: var(--ink); font: 14px system-ui, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; }
 .code { font: 13px ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", monospace; }
 .soft { fill: var(--soft); }
@@ -34,11 +36,11 @@ text { fill: var(--ink); font: 14px system-ui, "Segoe UI", Roboto, "DejaVu Sans"
 class Picture:
     """Shapes laid over each other, in the order in which they are added. Lengths are pixels, y goes down."""
 
-    def __init__(self, width: int, height: int, title: str) -> None:
+    def __init__(self, width: int, height: int, title: str, colours: str = EITHER) -> None:
         self.parts = [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img">',
             f"<title>{escape(title)}</title>",
-            f"<style>{STYLE}</style>",
+            f"<style>\n{colours}{STYLE}</style>",
             '<defs><marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" '
             'orient="auto-start-reverse"><path class="head" d="M0 0L8 4L0 8z"/></marker></defs>',
         ]
@@ -53,6 +55,17 @@ class Picture:
         self.parts.append(
             f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="4" fill="var(--{colour})" '
             f'stroke="var(--line)"{dash}/>'
+        )
+
+    def band(self, x: float, y: float, width: float, height: float, colour: str) -> None:
+        """A filled rectangle without a border."""
+        self.parts.append(f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" fill="var(--{colour})"/>')
+
+    def curve(self, points: Sequence[tuple[float, float]], colour: str, thick: float) -> None:
+        """A line through many points."""
+        path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
+        self.parts.append(
+            f'<path d="{path}" fill="none" stroke="var(--{colour})" stroke-width="{thick:g}" stroke-linejoin="round"/>'
         )
 
     def line(self, *points: tuple[float, float], arrow: bool = False, dashed: bool = False) -> None:
@@ -204,27 +217,33 @@ def _levels(parents: Sequence[int]) -> list[int]:
 def token() -> str:
     """The way of a sampled token from the engine to the loss, and back as new weights."""
     steps = [
-        ("engine", "samples a token", ["id, log-probability,", "weight version"], "policy"),
-        ("rollout", "appends segments", ["author = policy;", "env and template beside"], "env"),
-        ("rewards", "score the group", ["a value, or missing;", "credit for single turns"], "env"),
-        ("advantages", "compare siblings", ["(score - mean) / std;", "one for each trajectory"], "template"),
-        ("loss", "gathers per row", ["ratio, clip, weight;", "zero outside the policy"], "policy"),
-        ("policy", "runs the model", ["log-probability of each", "node, index t speaks of t"], "policy"),
-        ("prefix tree", "packs the batch", ["distinct tokens once,", "within a token budget"], "template"),
-        ("batch", "lays out rows", ["tokens, mask, advantage,", "weight in the loss: (B, T)"], "template"),
+        ("engine", "samples a token", ["id, log-probability,", "version of the weights"], "engines/local/", "policy"),
+        ("rollout", "appends segments", ["author = policy; env and", "template have their own"], "rollout.py", "env"),
+        ("rewards", "score the group", ["a value, or missing;", "credit for single turns"], "rewards/", "env"),
+        ("advantages", "compare siblings", ["(score - mean) / std,", "one each"], "learn/advantages.py", "template"),
+        ("loss", "gathers rows", ["ratio, clip, weight; zero", "outside the policy"], "learn/objective.py", "policy"),
+        ("policy", "runs the model", ["log-probability of each", "distinct token"], "learn/policy.py", "policy"),
+        (
+            "prefix tree",
+            "packs the batch",
+            ["distinct tokens once,", "within a budget"],
+            "learn/prefix_tree.py",
+            "template",
+        ),
+        ("batch", "lays out rows", ["tokens, mask, advantage,", "weight: (B, T)"], "learn/batch.py", "template"),
     ]
     picture = Picture(
-        860, 300, "The way of a sampled token: engine, rollout, rewards, advantages, batch, tree, policy, loss"
+        860, 332, "The way of a sampled token: engine, rollout, rewards, advantages, batch, tree, policy, loss"
     )
-    wide, deep, gap = 184, 92, 32
-    for at, (name, does, more, colour) in enumerate(steps):
+    wide, deep, gap = 184, 112, 32
+    for at, (name, does, more, file, colour) in enumerate(steps):
         column, line = at % 4, at // 4
         x, y = 14 + column * (wide + gap), 18 + line * (deep + 64)
         picture.box(x, y, wide, deep, colour)
         picture.text(x + 12, y + 24, name, "strong")
         picture.text(x + 12, y + 44, does)
-        for row, words in enumerate(more):
-            picture.text(x + 12, y + 64 + 16 * row, words, "soft small")
+        for row, words in enumerate((*more, file)):
+            picture.text(x + 12, y + 64 + 17 * row, words, f"soft small{' code' * (row == len(more))}")
         middle = y + deep / 2
         if line == 0 and column < 3:
             picture.line((x + wide, middle), (x + wide + gap - 2, middle), arrow=True)

@@ -1,5 +1,6 @@
-"""The pages of the site that are written by the code itself, and the check of those that are written by hand: a hook of
-mkdocs. `python -m mkdocs build` from the root of the checkout, so that the package of tools is found.
+"""A hook of mkdocs: generates the reference pages from the code, and checks the pages that are written by hand.
+
+Run `python -m mkdocs build` in the root of the checkout, so that the package `tools` is found.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ OTHER_FILES: dict[str, type[BaseModel]] = {
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the written pages, and complain of what the others say in code and is not so."""
+    """Adds the generated pages, and warns of code in the other pages that does not match the package."""
     written = {"cli": cli_page, "recipe": recipe_page, "recipes": recipes_page, "metrics": metrics_page}
     for name, write in written.items():
         files.append(File.generated(config, f"reference/{name}.md", content=write()))
@@ -46,11 +47,29 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def cli_page() -> str:
-    """Every verb with its arguments and options, from the command line's own tree."""
-    lines = ["# Command line", "", "Every verb, from the program itself. `sleuth VERB --help` prints the same.", ""]
+    """Every command with its arguments and options, from the command line's own tree; a table of all of them first."""
+    lines = [
+        "# Command line",
+        "",
+        "`sleuth COMMAND --help` prints the same as this page, which is generated from the code.",
+    ]
+    lines += ["", "| command | what it does |", "|---|---|"]
+    for name, command in COMMAND.commands.items():
+        lines += _summaries(f"sleuth {name}", command)
+    lines.append("")
     for name, command in COMMAND.commands.items():
         lines += _command(f"sleuth {name}", command)
     return "\n".join(lines)
+
+
+def _summaries(name: str, command: Any) -> Iterator[str]:
+    """A row for a command, or for each command below it."""
+    inner = getattr(command, "commands", {})
+    if not inner or command.invoke_without_command:
+        about = " ".join(inspect.cleandoc(command.help or "").partition("\n\n")[0].split())
+        yield f"| [`{name}`](#{name.replace(' ', '-')}) | {_cell(_escaped(about))} |"
+    for verb, below in inner.items():
+        yield from _summaries(f"{name} {verb}", below)
 
 
 def _command(name: str, command: Any) -> Iterator[str]:
@@ -84,13 +103,13 @@ def recipe_page() -> str:
     lines = [
         "# Recipe keys",
         "",
-        "Every key that a recipe may have, from the models that read it. An unknown key is an error that names the",
-        "nearest valid one. Tables without a default may be left out where their row says so.",
+        "Every key that a recipe may have, generated from the classes that validate it. An unknown key is an error",
+        "that names the nearest valid one. A key without a default may be left out, unless it is marked as required.",
         "",
         *_table("The recipe", "recipe", Recipe, tables),
         "## Stages {#stages}",
         "",
-        "Each `[[stage]]` has a `kind`. Stages that train share the keys of the first table.",
+        "Each `[[stage]]` has a `kind`. All stages that train have the keys of the first table.",
         "",
         *_table("Every stage that trains", "stage", TrainingRecipe, tables),
     ]
@@ -107,7 +126,7 @@ def recipe_page() -> str:
 
 
 def tables_of(model: type[BaseModel], way: str = "") -> dict[type[BaseModel], str]:
-    """Every table that a file may hold, with the way to it where it is met first: `stage.env`."""
+    """Every table that a file may hold, with the first path to it: `stage.env`."""
     found = {model: way}
     for key, field in model.model_fields.items():
         for inner in models_in(field.annotation):
@@ -149,8 +168,8 @@ def _rows(model: type[BaseModel], anchor: str, tables: Mapping[type[BaseModel], 
             f"| {_cell(_escaped(' '.join((field.description or '').split())))} |"
         )
     if len(rows) == head:
-        return [f'No keys but `kind = "{kind_of(model)}"`.', ""]
-    more = ["", "and the keys of [every stage that trains](#stage)."] if shared else []
+        return [f'Its only key is `kind = "{kind_of(model)}"`.', ""]
+    more = ["", "It also has the keys of [every stage that trains](#stage)."] if shared else []
     return [*rows, "", "</div>", *more, ""]
 
 
@@ -161,13 +180,21 @@ def _value(schema: Mapping[str, Any], known: Mapping[str, type[BaseModel]], tabl
         return f"[{_heading(tables[model], model) if kind_of(model) else 'table'}](#{_anchor(tables[model], model)})"
     for union in ("anyOf", "oneOf"):
         if union in schema:
+            models = [known.get(one.get("$ref", "").rpartition("/")[2]) for one in schema[union]]
+            kinds = [f"[`{kind_of(model)}`](#{_anchor(tables[model], model)})" for model in models if model]
+            if len(kinds) == len(schema[union]) and all(kind_of(model) for model in models if model):
+                return f"table of kind {', '.join(kinds[:-1])} or {kinds[-1]}"
             return " or ".join(_value(one, known, tables) for one in schema[union] if one.get("type") != "null")
     if "const" in schema or "enum" in schema:
         return " or ".join(f"`{json.dumps(value)}`" for value in schema.get("enum", [schema.get("const")]))
     kind = schema.get("type")
     if kind == "array":
         items = schema.get("items")
-        return f"list of {_value(items, known, tables)}" if items else f"list of {len(schema['prefixItems'])} numbers"
+        return (
+            f"list of {_value(items, known, tables).replace('table of', 'tables of', 1)}"
+            if items
+            else f"list of {len(schema['prefixItems'])} numbers"
+        )
     if kind == "object":
         return "table"
     words = {"string": "path" if schema.get("format") == "path" else "text", "boolean": "`true` or `false`"}
@@ -186,7 +213,12 @@ def _default(value: Any) -> str:
 
 def recipes_page() -> str:
     """The recipes of the checkout, whole."""
-    lines = ["# Recipes that ship", "", "Each with its source in its first lines. The tiny ones run on two cores.", ""]
+    lines = [
+        "# Recipes that ship",
+        "",
+        "The first lines of each recipe name its source and where it departs from it. The tiny ones run on two cores.",
+        "",
+    ]
     for folder, title in (("recipes", "Real models"), ("recipes/tiny", "Tiny models")):
         lines += [f"## {title}", ""]
         for file in sorted((ROOT / folder).glob("*.toml")):
@@ -203,8 +235,7 @@ def metrics_page() -> str:
     lines = [
         "# Metrics",
         "",
-        "A run writes one JSON object a step to `metrics.jsonl`; a figure that is not known is null or absent. Each",
-        "figure of a row means:",
+        "A run writes one JSON object a step to `metrics.jsonl`; a figure that was not measured is null or absent.",
         "",
     ]
     for title, figures in GLOSSARY.items():
@@ -215,7 +246,7 @@ def metrics_page() -> str:
 
 
 def _escaped(text: str) -> str:
-    """Text as markdown shows it: angle brackets outside of code are no tags, and stars are stars."""
+    """Text with markdown's special characters escaped outside of code."""
     parts = text.split("`")
     return "`".join(re.sub(r"([<*_\[\]])", r"\\\1", part) if at % 2 == 0 else part for at, part in enumerate(parts))
 
