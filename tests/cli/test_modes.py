@@ -18,7 +18,13 @@ WRITTEN = "slots dtype"
 SERVED = "port host name slots waiting max-seconds context dtype"
 MODES = {
     ("eval", "--questions", "no.jsonl"): f"{ASKED} {WRITTEN} ask-with limit rows out json",
-    ("eval", "--questions", "no.jsonl", "--rows", "new.jsonl"): f"{ASKED} {WRITTEN} ask-with limit accept out json",
+    (
+        "eval",
+        "--questions",
+        "no.jsonl",
+        "--rows",
+        "new.jsonl",
+    ): f"{ASKED} {WRITTEN} ask-with limit min-citation-f1 out json",
     ("eval", "--suite", "no"): f"{ASKED} {WRITTEN} ask-with per-set out json",
     ("eval", "--win-rate", "no.toml"): "against out json",
     ("eval", "--reasoning", "no.toml"): "out json",
@@ -30,7 +36,14 @@ MODES = {
 """By what is asked for: the options that have a part in it."""
 BOTH = {"--questions", "--suite"}
 """Which of them is one too many, nobody knows; tests/cli/test_eval_suite.py."""
-VALUES = {"ask-with": "question", "prompt-role": "raw", "dtype": "float32", "logprobs": "raw", "speak": "vllm"}
+VALUES = {
+    "ask-with": "question",
+    "prompt-role": "raw",
+    "dtype": "float32",
+    "logprobs": "raw",
+    "emulate": "vllm",
+    "min-citation-f1": "0.5",
+}
 
 
 def cases() -> Iterator[Any]:
@@ -43,7 +56,7 @@ def cases() -> Iterator[Any]:
             name = option.opts[0].removeprefix("--")
             if name == "help" or {option.opts[0], asked[0]} == BOTH:
                 continue
-            value = [] if option.is_flag else [VALUES.get(name, "0.5" if name == "accept" else "3")]
+            value = [] if option.is_flag else [VALUES.get(name, "3")]
             for spelled in (option.opts[0], *option.secondary_opts):
                 yield pytest.param(mode, [spelled, *value], name in used.split(), id=" ".join((*mode, spelled)))
 

@@ -78,7 +78,7 @@ def arms_file(world: Path, tmp_path: Path) -> Path:
 
 
 def sleuth(*arguments: object) -> Result:
-    return CliRunner().invoke(app, ["arms", *map(str, arguments)])
+    return CliRunner().invoke(app, ["sweep", *map(str, arguments)])
 
 
 def weights(run: Path, step: int) -> bytes:

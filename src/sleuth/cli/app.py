@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import Any
@@ -69,8 +71,30 @@ class Commands(Mapping[str, Any]):
         return self._known[name]
 
 
+UsageError: Any = typer.BadParameter.__bases__[0]
+"""Of the click that typer uses: its own copy, or, in older versions, the one that is installed."""
+NoArgsIsHelpError: Any = next((one for one in UsageError.__subclasses__() if one.__name__ == "NoArgsIsHelpError"), ())
+
+
 class Verbs(TyperGroup):
-    """Turns what a verb raises into a line a problem and an exit status. A traceback means a bug of ours."""
+    """Turns what a verb raises into one line per problem and an exit status. A traceback means a bug of ours."""
+
+    def main(self, *arguments: Any, standalone_mode: bool = True, **more: Any) -> Any:
+        """Runs the command line. A command line that cannot be parsed is one line too, without click's usage box."""
+        if not standalone_mode:
+            return super().main(*arguments, standalone_mode=False, **more)
+        try:
+            status = super().main(*arguments, standalone_mode=False, **more)
+        except NoArgsIsHelpError as error:
+            typer.echo(error.format_message(), err=True)
+            status = WRONG_INPUT
+        except UsageError as error:
+            typer.echo(_usage_line(error), err=True)
+            status = WRONG_INPUT
+        except typer.Abort:
+            typer.echo("interrupted", err=True)
+            status = INTERRUPTED
+        sys.exit(status)
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -94,6 +118,18 @@ class LazyVerbs(Verbs):
     def __init__(self, **attrs: Any) -> None:
         super().__init__(**attrs)
         self.commands: Any = Commands()
+
+
+def _usage_line(error: Any) -> str:
+    """`error: sleuth eval: --limit: should be a valid integer; see sleuth eval -h`."""
+    message = " ".join(error.format_message().split()).rstrip(".")
+    message = (
+        re.sub("^Invalid value for '([^']*)'", r"\1", message).replace(": Input ", ": ").replace("Value error, ", "")
+    )
+    if error.ctx is None:
+        return f"error: {message}"
+    command = error.ctx.command_path
+    return f"error: {command}: {message[:1].lower()}{message[1:]}; see {command} {error.ctx.help_option_names[0]}"
 
 
 def _ending(status: int, *lines: str) -> typer.Exit:
