@@ -206,7 +206,7 @@ def require_inputs(recipe: Recipe) -> dict[int, list[Task]]:
 
     Nothing is computed, so the number of threads is chosen again, and printed, where computing begins.
     """
-    PROCESS.begin(None, say=lambda line: None)
+    PROCESS.begin(None)
     return _read_inputs(recipe)
 
 
