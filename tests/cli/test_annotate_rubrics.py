@@ -134,7 +134,7 @@ def test_criteria_that_tell_too_little_go_to_a_file_of_their_own(
 
     server.answer = lambda body: teach(body) if part(body, "criterion") or "Ulm" in str(body) else vague(body)
     result = annotated(data, server)
-    assert "1 rows more with criteria; 2 left out, whose criteria tell too little" in result.stdout
+    assert "1 rows more with criteria; 2 left out, whose criteria distinguish too little" in result.stdout
     assert [task.id for task in load_questions(tmp_path / "out.jsonl")] == ["q3"]
     assert {task.id for task in load_questions(tmp_path / "out.left_out.jsonl")} == {"q1", "q2"}
     annotated(data, server)

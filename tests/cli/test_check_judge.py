@@ -93,4 +93,4 @@ def test_a_judge_that_cannot_be_asked_is_one_line(server: ChatServer, tmp_path: 
     server.models = (200, {"data": [{"id": "judge-70b"}]})
     assert "it serves judge-70b" in check(server, tmp_path).stderr
     nothing = CliRunner().invoke(app, ["check", "judge"])
-    assert (nothing.exit_code, "sleuth check judge JUDGE.toml" in nothing.stderr) == (2, True)
+    assert (nothing.exit_code, "missing argument 'JUDGE.toml'" in nothing.stderr) == (2, True)

@@ -71,8 +71,7 @@ def test_a_malformed_case_is_one_line_with_its_place_and_nothing_is_scored(
 
 
 def test_what_is_no_file_of_cases_is_one_line(cases: Path) -> None:
-    assert "give a file of them: sleuth check scorer CASES.jsonl" in sleuth("check", "scorer").stderr
+    assert "missing argument 'CASES.jsonl'" in sleuth("check", "scorer").stderr
     assert "nowhere.jsonl: no such file" in sleuth("check", "scorer", cases.parent / "nowhere.jsonl").stderr
     cases.write_text("")
     assert "no cases in this file" in sleuth("check", "scorer", cases).stderr
-    assert "is no checkpoint" in sleuth("check", "scorer", cases.parent).stderr  # two folders are two checkpoints

@@ -79,7 +79,7 @@ def test_json_is_one_object_and_nothing_else(files: list[Path], tmp_path: Path) 
 def test_mistakes_end_with_status_2_and_one_line(files: list[Path], tmp_path: Path) -> None:
     for arguments, message in [
         ((tmp_path / "none", files[0]), "no such run, checkpoint or evaluation file"),
-        ((*files[:2], "--out", tmp_path / "page.txt"), "name it FILE.html"),
+        ((*files[:2], "--out", tmp_path / "page.txt"), "should be FILE.html"),
     ]:
         result = sleuth("compare", *arguments)
         assert (result.exit_code, result.stdout) == (2, "")

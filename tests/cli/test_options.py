@@ -1,120 +1,104 @@
-"""In every mode of a verb an option either has a part or is told to have none."""
+"""No option is silently ignored: one that does not apply is refused by its name."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 import pytest
-import typer.main
 from verb import sleuth
 
-from sleuth.cli.app import app
-from sleuth.cli.modes import Mode
-from sleuth.types import SleuthError
-
-ASKED = "index retriever refiner dialect prompt prompt-role context samples forced-search scorer engine served-as"
-WRITTEN = "slots dtype"
-SERVED = "port host name slots waiting max-seconds context dtype"
-MODES = {
-    ("eval", "--questions", "no.jsonl"): f"{ASKED} {WRITTEN} ask-with limit rows out json",
-    (
-        "eval",
-        "--questions",
-        "no.jsonl",
-        "--rows",
-        "new.jsonl",
-    ): f"{ASKED} {WRITTEN} ask-with limit min-citation-f1 out json",
-    ("eval", "--suite", "no"): f"{ASKED} {WRITTEN} ask-with per-set out json",
-    ("eval", "--win-rate", "no.toml"): "against out json",
-    ("eval", "--reasoning", "no.toml"): "out json",
-    ("probe", "--questions", "no.jsonl"): "index limit dialect prompt out json",
-    ("probe", "--thoughts", "no.toml"): "limit out json",
-    ("serve", "--dialect", "sleuth"): f"{SERVED} index url prompt prompt-role forced-search",
-    ("serve", "--emulate", "vllm"): f"{SERVED} fault logprobs",
-}
-"""By what is asked for: the options that have a part in it."""
-BOTH = {"--questions", "--suite"}
-"""Which of them is one too many, nobody knows; tests/cli/test_eval_suite.py."""
-VALUES = {
-    "ask-with": "question",
-    "prompt-role": "raw",
-    "dtype": "float32",
-    "logprobs": "raw",
-    "emulate": "vllm",
-    "min-citation-f1": "0.5",
-}
+AGENT = [
+    ("--index", "i"),
+    ("--url", "http://127.0.0.1:9"),
+    ("--dialect", "sleuth"),
+    ("--prompt", "plain"),
+    ("--prompt-role", "raw"),
+    ("--forced-search",),
+    ("--no-forced-search",),
+]
+EMULATOR = [("--fault", "stale"), ("--logprobs", "raw")]
+BOTH = [("--name", "n"), ("--slots", "3"), ("--waiting", "3"), ("--max-seconds", "3"), ("--context", "64")]
+BOTH += [("--dtype", "float32"), ("--host", "127.0.0.1"), ("--port", "0")]
+ENCODER = ("--encoder", "e")
+DENSE = [ENCODER, ("--query-prefix", "q"), ("--passage-prefix", "p"), ("--pooling", "cls"), ("--vectors", "flat")]
 
 
-def cases() -> Iterator[Any]:
-    """Every option beside every mode, flags also as their contrary."""
-    verbs = typer.main.get_command(app).commands  # type: ignore[attr-defined]
-    for mode, used in MODES.items():
-        verb, *asked = mode
-        options = [one for one in verbs[verb].params if one.param_type_name == "option" and one.opts[0] not in asked]
-        for option in options:
-            name = option.opts[0].removeprefix("--")
-            if name == "help" or {option.opts[0], asked[0]} == BOTH:
-                continue
-            value = [] if option.is_flag else [VALUES.get(name, "3")]
-            for spelled in (option.opts[0], *option.secondary_opts):
-                yield pytest.param(mode, [spelled, *value], name in used.split(), id=" ".join((*mode, spelled)))
+def refusal(*arguments: object) -> str:
+    """The only line of a command that ends with status 2."""
+    done = sleuth(*arguments)
+    assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.output
+    return done.stderr.removeprefix("error: ").rstrip("\n")
 
 
-@pytest.mark.parametrize(("mode", "given", "has_part"), list(cases()))
-def test_an_option_has_a_part_or_is_refused_by_its_name(
-    mode: tuple[str, ...], given: list[str], has_part: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    refused = []
-    require = Mode.require
-
-    def watched(self: Mode, typed: typer.Context) -> None:
-        try:
-            require(self, typed)
-        except SleuthError as error:
-            refused.append(f"error: {error}\n")
-            raise
-
-    monkeypatch.setattr(Mode, "require", watched)
-    verb, *asked = mode
-    done = sleuth(verb, "no-such/model/here", *asked, *given)
-    assert done.exit_code == 2, done.output  # there are no such files, and no such model
-    assert done.stderr.count("\n") == 1
-    assert refused == ([] if has_part else [done.stderr])
-    if not has_part:
-        assert done.stderr.split()[1] in (given[0], *asked)  # what asks for another mode may stay, and its rival go
+@pytest.mark.parametrize("option", AGENT, ids=" ".join)
+def test_an_emulated_server_has_no_options_of_an_agent(option: tuple[str, ...]) -> None:
+    refused = refusal("serve", "no/such/model", "--port", 0, "--emulate", "vllm", *option)
+    assert refused == f"{option[0]} is for an agent; --emulate serves the bare model, without an environment"
 
 
-def test_what_an_option_would_be_right_for_is_told_with_its_value() -> None:
-    def told(*arguments: object) -> str:
-        return sleuth(*arguments).stderr
+@pytest.mark.parametrize("option", EMULATOR, ids=" ".join)
+def test_an_agent_has_no_options_of_an_emulated_server(option: tuple[str, ...]) -> None:
+    refused = refusal("serve", "no/such/model", "--port", 0, *option)
+    assert refused == f"{option[0]} is for --emulate vllm or --emulate sglang"
+    assert "no such folder" in refusal("serve", "no/such/model", "--port", 0, "--emulate", "vllm", *option)
 
-    recipe = "which asks problems as the reason stage of its recipe says; leave it out\n"
-    assert told("eval", "m", "--reasoning", "r.toml", "--samples", 5) == (
-        f"error: --samples has no part in --reasoning, {recipe}"
+
+@pytest.mark.parametrize("option", BOTH, ids=" ".join)
+@pytest.mark.parametrize("emulate", [(), ("--emulate", "vllm")], ids=["agent", "emulator"])
+def test_other_options_of_serve_are_for_both(emulate: tuple[str, ...], option: tuple[str, ...]) -> None:
+    assert "no such folder" in refusal("serve", "no/such/model", "--port", 0, *emulate, *option)
+
+
+@pytest.mark.parametrize("option", [*DENSE, ("--faiss", "f")], ids=" ".join)
+def test_a_bm25_index_has_no_options_of_vectors(option: tuple[str, ...]) -> None:
+    refused = refusal("index", "c.jsonl", "i", *option)
+    assert refused == f"{option[0]} is for vectors, and a bm25 index has none; add --kind dense"
+
+
+@pytest.mark.parametrize("kind", ["dense", "hybrid"])
+def test_an_index_of_vectors_takes_all_of_theirs(kind: str) -> None:
+    options = [word for option in DENSE for word in option]
+    assert refusal("index", "c.jsonl", "i", "--kind", kind, *options) == "c.jsonl: no such file"
+
+
+def test_vectors_of_faiss_are_not_encoded_and_not_hybrid() -> None:
+    faiss = ("--faiss", "f", *ENCODER)
+    assert refusal("index", "c.jsonl", "i", "--kind", "dense", *faiss, "--vectors", "flat") == (
+        "--vectors is for encoding a corpus, and --faiss opens vectors that exist"
     )
-    assert told("eval", "m", "--reasoning", "r.toml", "--no-forced-search") == (
-        f"error: --no-forced-search has no part in --reasoning, {recipe}"
-    )
-    assert told("eval", "m", "--win-rate", "r.toml", "--limit", 3) == (
-        "error: --limit has no part in --win-rate, which continues texts as the win_rate stage of its recipe says; "
-        "leave it out\n"
-    )
-    assert told("eval", "m", "--questions", "q.jsonl", "--min-citation-f1", 0.5) == (
-        "error: --min-citation-f1 0.5 is for --rows FILE.jsonl, where what is accepted is kept; give that too\n"
-    )
-    assert told("eval", "m", "--suite", "s", "--rows", "r.jsonl") == (
-        "error: --rows is for --questions: a suite is there to be measured with, not to be learned from\n"
-    )
-    assert told("serve", "m", "--emulate", "vllm", "--no-forced-search") == (
-        "error: --no-forced-search is for an agent; --emulate serves the bare model, without an environment\n"
-    )
-    assert told("serve", "m", "--logprobs", "raw") == "error: --logprobs is for --emulate vllm or --emulate sglang\n"
-    assert told("probe", "m", "--thoughts", "r.toml", "--prompt", "plain") == (
-        "error: --prompt is for looking things up, and --thoughts for thoughts; leave one of them out\n"
+    assert refusal("index", "c.jsonl", "i", "--kind", "hybrid", *faiss) == (
+        "--faiss is for --kind dense; leave it out to encode the corpus for a hybrid index"
     )
 
 
-def test_what_is_typed_as_the_default_is_typed_too() -> None:
-    assert sleuth("eval", "m", "--reasoning", "r.toml", "--samples", 1).exit_code == 2
-    assert "--samples" in sleuth("eval", "m", "--reasoning", "r.toml", "--samples", 1).stderr
+def test_options_of_eval_that_need_another_are_refused_with_it() -> None:
+    asked = ("eval", "m", "--questions", "q.jsonl")
+    assert refusal(*asked, "--min-citation-f1", 0.8) == (
+        "--min-citation-f1 0.8 is for --rows FILE.jsonl, where accepted answers are kept; give that too"
+    )
+    assert refusal(*asked, "--served-as", "n") == "--served-as n is for a server; give its URL too: --engine URL"
+    assert refusal(*asked, "--engine", "http://h:1", "--dtype", "float32") == (
+        "--dtype float32 is for a model in this process; the server at http://h:1 has its own"
+    )
+    assert refusal(*asked, "--rows", "r.parquet") == "--rows r.parquet: should be a .jsonl file"
+    assert refusal(*asked, "--engine", "h:1") == "--engine h:1: should be http://HOST:PORT"
+    assert refusal(*asked, "--retriever", "h:1") == "--retriever h:1: should be http://HOST:PORT"
+    assert refusal(*asked, "--retriever", "http://h:1", "--index", "i") == (
+        "--index and --retriever are both given: passages come from one of them"
+    )
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("eval m --suite sets", "eval has no --suite any more; use sleuth eval-suite MODEL FOLDER"),
+        ("eval m --win-rate r.toml", "eval has no --win-rate any more; use sleuth win-rate MODEL RECIPE"),
+        ("eval m --win-rate=r.toml", "eval has no --win-rate any more; use sleuth win-rate MODEL RECIPE"),
+        (
+            "eval m --questions q.jsonl --against b",
+            "eval has no --against any more; use sleuth win-rate MODEL RECIPE",
+        ),
+        ("eval m --reasoning r.toml", "eval has no --reasoning any more; use sleuth reasoning MODEL RECIPE"),
+        ("probe m --thoughts r.toml", "probe has no --thoughts any more; use sleuth probe-thoughts MODEL RECIPE"),
+    ],
+)
+def test_an_option_that_became_a_command_is_refused_with_the_command(old: str, new: str) -> None:
+    assert refusal(*old.split()) == f"sleuth {new}"

@@ -24,7 +24,7 @@ START = "import sys; sys.argv[0] = 'sleuth'; from sleuth.cli import main; main()
     ("arguments", "line"),
     [
         ((BASE, "--index", "x", "--url", "http://127.0.0.1:9"), "passages come from one of them"),
-        ((BASE, "--url", "127.0.0.1:9"), "--url 127.0.0.1:9: expected http://HOST:PORT"),
+        ((BASE, "--url", "127.0.0.1:9"), "--url 127.0.0.1:9: should be http://HOST:PORT"),
         ((BASE, "--url", "http://127.0.0.1:9"), "http://127.0.0.1:9 does not answer"),
         (("no/such/model/here",), "no such folder"),
         ((BASE, "--index", "no-index"), "no index here"),

@@ -162,7 +162,7 @@ def test_a_run_that_began_otherwise_gives_nothing(arms_file: Path, tmp_path: Pat
 
 def test_arms_and_seeds_that_there_are_not_are_refused_before_anything_is_made(arms_file: Path, tmp_path: Path) -> None:
     for arguments, said in (
-        (("--arm", "pay"), "error: --arm pay: there are shown, paid\n"),
+        (("--arm", "pay"), "error: --arm pay: no such arm; there are shown, paid\n"),
         (("--seed", 7), f"error: --seed 7: the seeds of {arms_file} are 5, 6\n"),
         (("--set", "gain.context=20"), f'error: {arms_file}: arm "paid": stage.1 (gain): '),
     ):
@@ -181,12 +181,12 @@ def test_a_figure_that_nothing_has_is_told_with_those_there_are(arms_file: Path,
 
 
 def test_check_reads_what_arms_will_need_and_counts_shared_steps_once(arms_file: Path, tmp_path: Path) -> None:
-    checked = CliRunner().invoke(app, ["check", str(arms_file)])
-    assert checked.stdout == "ok: 2 arms with 2 seeds, 8 steps; what arms begin with is counted once\n"
-    told = CliRunner().invoke(app, ["check", str(arms_file), "--json"])
+    checked = CliRunner().invoke(app, ["check", "sweep", str(arms_file)])
+    assert checked.stdout == "ok: 2 arms with 2 seeds, 8 steps; shared steps are counted once\n"
+    told = CliRunner().invoke(app, ["check", "sweep", str(arms_file), "--json"])
     assert json.loads(told.stdout) == {"ok": True, "arms": 2, "seeds": 2, "steps": 8}
     stages = tmp_path / "stages.toml"
     stages.write_text(stages.read_text().replace("text_test.jsonl", "nothing.jsonl"))
-    refused = CliRunner().invoke(app, ["check", str(arms_file)])
+    refused = CliRunner().invoke(app, ["check", "sweep", str(arms_file)])
     assert refused.exit_code == 2
     assert refused.stderr.startswith(f'error: {arms_file}: arm "shown": stage.1.data.texts = ')
