@@ -127,7 +127,7 @@ class Verbs(TyperGroup):
         except typer.Abort:
             typer.echo("interrupted", err=True)
             status = INTERRUPTED
-        sys.exit(status)
+        sys.exit(status or 0)  # None where the verb returned
 
     def invoke(self, ctx: Any) -> Any:
         try:

@@ -102,6 +102,11 @@ def load_sweep(
     return recipe, runs
 
 
+def is_sweep(path: str | os.PathLike[str]) -> bool:
+    """Whether a TOML file has arms and is not a recipe. Raises a one-line `SleuthError` where it cannot be read."""
+    return "arm" in read_draft(path)[0].table
+
+
 def own_steps(runs: Mapping[str, Recipe]) -> dict[str, int]:
     """By arm, the optimiser steps that none before it has made for it."""
     earlier: list[Recipe] = []
