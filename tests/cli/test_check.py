@@ -77,7 +77,7 @@ def test_the_differences_of_two_protocols_are_printed_one_per_line(folder: Path)
     ]
 
 
-def test_the_same_protocols_are_said_to_be_the_same(folder: Path) -> None:
+def test_equal_protocols_are_reported_as_equal(folder: Path) -> None:
     result = sleuth("check", "protocols", folder / "a", folder / "same")
     assert (result.exit_code, result.stdout) == (0, "the protocols are the same\n")
 
@@ -135,13 +135,13 @@ def test_a_file_without_its_kind_is_refused_with_the_command_to_use(given: list[
     assert complaint(*given) == f"error: sleuth check {given[0]}: say what it is; use {right}\n"
 
 
-def test_a_recipe_that_does_not_exist_and_a_sweep_are_no_recipes(folder: Path) -> None:
+def test_a_missing_file_and_a_sweep_are_not_recipes(folder: Path) -> None:
     assert "nowhere.toml: no such recipe" in complaint("recipe", folder / "nowhere.toml")
     (folder / "sweep.toml").write_text('name = "s"\n[[arm]]\nname = "a"\nstages = ["recipe.toml:grpo"]\n')
     assert "has arms, which are several runs" in complaint("recipe", folder / "sweep.toml")
 
 
-def test_a_recipe_that_has_all_it_needs_is_ok_with_the_steps_it_will_take(folder: Path) -> None:
+def test_a_complete_recipe_is_ok_with_its_number_of_steps(folder: Path) -> None:
     result = sleuth("check", "recipe", folder / "recipe.toml")
     assert (result.exit_code, result.stdout) == (0, "ok: 2 stages, 1,100 steps\n")
 

@@ -74,7 +74,9 @@ def test_an_honest_judge_passes_and_its_card_says_what_it_cost(server: ChatServe
         (in_love_with_the_first, "this judge favours the answer that stands first"),
     ],
 )
-def test_a_judge_that_fails_is_called_what_it_is(server: ChatServer, tmp_path: Path, answer: Answer, said: str) -> None:
+def test_a_judge_that_fails_is_reported_with_its_fault(
+    server: ChatServer, tmp_path: Path, answer: Answer, said: str
+) -> None:
     server.answer = answer
     result = check(server, tmp_path)
     assert result.exit_code == 1

@@ -58,7 +58,7 @@ def test_a_healthy_pool_is_described_and_may_take_the_weights(tmp_path: Path, se
     assert server.engine.label.startswith("000000-")
 
 
-def test_a_server_that_is_not_there_is_told_beside_the_others(tmp_path: Path, server: EmulatedServer) -> None:
+def test_an_unreachable_server_is_reported_beside_the_others(tmp_path: Path, server: EmulatedServer) -> None:
     result = check(tmp_path, "--json", urls=["http://127.0.0.1:9", server.url])
     assert result.exit_code == 2
     assert result.stderr == "error: stage.0 (grpo): 1 of 2 servers of the pool cannot be used\n"
@@ -86,14 +86,14 @@ def test_servers_that_hang_cost_the_time_of_one(tmp_path: Path, monkeypatch: pyt
         (["http://a", "http://a"], "urls names a server twice"),
     ],
 )
-def test_urls_that_are_none_are_one_line(tmp_path: Path, urls: list[str], problem: str) -> None:
+def test_malformed_urls_are_one_line(tmp_path: Path, urls: list[str], problem: str) -> None:
     result = check(tmp_path, urls=urls)
     assert result.exit_code == 2
     assert problem in result.stderr
     assert result.stderr.count(os.linesep) == 1
 
 
-def test_weights_go_to_pools_alone(tmp_path: Path) -> None:
+def test_weights_are_refused_without_a_pool(tmp_path: Path) -> None:
     (tmp_path / "questions.jsonl").write_text('{"id": "1", "question": "Where?", "golden_answers": ["Tarn"]}\n')
     recipe = RECIPE.format(base=BASE, folder=tmp_path, urls="").replace("engine = { urls =  }\n", "")
     (tmp_path / "recipe.toml").write_text(recipe)

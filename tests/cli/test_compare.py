@@ -88,7 +88,7 @@ def test_mistakes_end_with_status_2_and_one_line(files: list[Path], tmp_path: Pa
         assert result.stderr.count("\n") == 1
 
 
-def test_one_model_under_two_dialects_is_one_table_that_says_so(tmp_path: Path) -> None:
+def test_one_model_under_two_dialects_is_one_table_with_a_note(tmp_path: Path) -> None:
     rows = [{"id": str(i), "question": "Where was Ada born?", "golden_answers": ["Tarn"]} for i in range(3)]
     (tmp_path / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     files = []

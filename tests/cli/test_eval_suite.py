@@ -104,7 +104,7 @@ def test_a_wrong_command_line_is_one_line(arguments: list[object], message: str)
     assert result.stderr.count("\n") == 1
 
 
-def test_a_row_can_be_asked_with_the_message_that_it_brings(sets: Path) -> None:
+def test_a_row_can_be_asked_with_its_own_message(sets: Path) -> None:
     message = [{"role": "user", "content": "Where, in one word, was 0 born?"}]
     row = json.loads((sets / "nq" / "test.jsonl").read_text().splitlines()[0])
     (sets.parent / "q.jsonl").write_text(json.dumps(row | {"prompt": message}) + "\n")
@@ -118,7 +118,7 @@ def test_a_row_can_be_asked_with_the_message_that_it_brings(sets: Path) -> None:
         assert record["question"] == row["question"]
 
 
-def test_an_ordinary_evaluation_holds_what_it_always_held(sets: Path) -> None:
+def test_the_keys_of_an_evaluation_file_are_frozen(sets: Path) -> None:
     shutil.copy(sets / "nq" / "test.jsonl", sets.parent / "q.jsonl")
     out = sets.parent / "out.json"
     arguments = ["eval", BASE, "--questions", sets.parent / "q.jsonl", "--context", 100, "--out", out]

@@ -21,7 +21,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_world_says_what_it_wrote_and_what_comes_next(tmp_path: Path) -> None:
+def test_world_prints_what_it_wrote_and_the_next_command(tmp_path: Path) -> None:
     result = sleuth("world", tmp_path / "w", "--people", 200)
     assert f"{tmp_path / 'w' / 'qa_test.jsonl'}: 100 rows" in result.stdout
     assert f"Next: sleuth index {tmp_path / 'w' / 'corpus.jsonl'} {tmp_path / 'w' / 'index'}" in result.stdout

@@ -42,7 +42,7 @@ def index(
     ] = None,
     vectors: Annotated[
         Literal["flat", "ivf-sq8"] | None,
-        typer.Option(help="dense: exact, 4 bytes per number, or approximate, 1 byte. [default: flat]"),
+        typer.Option(help="dense, hybrid: exact, 4 bytes per number, or approximate, 1 byte. [default: flat]"),
     ] = None,
     faiss: Annotated[
         Path | None, typer.Option(metavar="FILE", help="dense: use this faiss index of CORPUS instead of encoding it.")

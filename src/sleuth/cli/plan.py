@@ -57,9 +57,7 @@ def plan(
     questions = {index: len(tasks) for index, tasks in require_inputs(resolved).items()}
     probe = None
     if steps:
-        disk = next(
-            path for path in place.absolute().parents if path.exists()
-        )  # the disk of the run folder, because its speed matters
+        disk = next(path for path in place.absolute().parents if path.exists())  # that of the run: its speed matters
         with TemporaryDirectory(prefix="sleuth-plan-", dir=disk) as folder, progress_bar("probe") as progress:
             probe = run_probe(shortened(resolved, steps), TRAIN, Path(folder), progress)
     predicted = plan_of(resolved, questions, probe, world=world)
