@@ -105,6 +105,22 @@ def test_a_process_decides_once_and_says_so_in_a_line(monkeypatch: pytest.Monkey
     assert said[1] == "computing with 2 threads: as when the run began"
 
 
+def test_without_a_run_the_decision_is_printed_once_and_when_it_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, no_number: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(threads, "free_cores", lambda: 1)
+    monkeypatch.setattr(Watch, "start", lambda self: None)
+    process, before = ProcessThreads(), torch.get_num_threads()
+    try:
+        process.fit(LARGE)
+        assert capsys.readouterr().err == ""
+        process.announce()
+        process.announce()
+    finally:
+        torch.set_num_threads(before)
+    assert capsys.readouterr().err.startswith("computing with 1 thread: 1 of ")
+
+
 def test_what_others_use_leaves_out_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
     before = MachineTime(total=100.0, used=50.0, own=10.0)

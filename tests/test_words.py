@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, get_args
 
 import typer
-from click import Command, Group
 from pydantic import BaseModel
 
 from sleuth.cli.app import app
@@ -60,9 +59,10 @@ def models_in(annotation: Any) -> list[type[BaseModel]]:
     return [model for inner in get_args(annotation) for model in models_in(inner)]
 
 
-def commands(command: Command, name: str) -> Iterator[tuple[str, Command]]:
+def commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """A command and, of a group, every command in it."""
     yield name, command
-    for verb, inner in command.commands.items() if isinstance(command, Group) else ():
+    for verb, inner in getattr(command, "commands", {}).items():
         yield from commands(inner, f"{name} {verb}")
 
 

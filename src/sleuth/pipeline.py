@@ -139,7 +139,7 @@ def _begin(recipe: Recipe, folder: RunFolder, *, exact: bool) -> None:
     PROCESS.begin(folder.manifest.threads, folder.say)
     if exact:
         _require_versions(folder)
-    overlaps = list(_overlaps(recipe, require_inputs(recipe)))
+    overlaps = list(_overlaps(recipe, _read_inputs(recipe)))
     folder.manifest.set_overlap(overlaps)
     for overlap in overlaps:
         folder.say("{shared} of the {of} questions of {test} are also trained on, in stage {train}".format(**overlap))
@@ -201,7 +201,15 @@ def trained_stages(recipe: Recipe, folder: RunFolder) -> Iterator[StageContext]:
 
 def require_inputs(recipe: Recipe) -> dict[int, list[Task]]:
     """Read all that the stages will need, so that what is missing or does not fit stops the run before its first step,
-    not in its third hour; the questions by stage. Raises a one-line `SleuthError` that names the stage."""
+    not in its third hour; the questions by stage. Raises a one-line `SleuthError` that names the stage.
+
+    Nothing is computed, so the number of threads is chosen again, and printed, where computing begins.
+    """
+    PROCESS.begin(None)
+    return _read_inputs(recipe)
+
+
+def _read_inputs(recipe: Recipe) -> dict[int, list[Task]]:
     tokenizer, positions, resolution = _base(recipe)
     questions: dict[int, list[Task]] = {}
     for index, stage in enumerate(recipe.stage):

@@ -126,16 +126,17 @@ class ProcessThreads:
     def __init__(self) -> None:
         self.chosen: ThreadCount | None = None
         self._recorded: int | None = None
-        self._say: Callable[[str], None] = to_stderr
+        self._say: Callable[[str], None] | None = None
+        self._announced: ThreadCount | None = None
         self._watch: Watch | None = None
 
-    def begin(self, recorded: int | None, say: Callable[[str], None] = to_stderr) -> None:
+    def begin(self, recorded: int | None, say: Callable[[str], None] | None = None) -> None:
         """A run begins, continues or is replayed, with the number of threads that it has `recorded`; `say` gets the
-        line about the decision."""
+        line about the decision at once, without it `announce` prints the line."""
         self.chosen, self._recorded, self._say = None, recorded, say
 
     def fit(self, weights: int) -> ThreadCount:
-        """Decides, applies the number to torch and says it in one line; later calls return the first decision.
+        """Decides and applies the number to torch; later calls return the first decision.
 
         `weights` are the model's, embeddings left out.
         """
@@ -144,13 +145,21 @@ class ProcessThreads:
         if self.chosen is None:
             self.chosen = choose_threads(weights, recorded=self._recorded)
             torch.set_num_threads(self.chosen.number)
-            self._say(str(self.chosen))
+            if self._say is not None:
+                self._say(str(self.chosen))
+                self._announced = self.chosen
             if self._watch is None and "OMP_WAIT_POLICY" not in os.environ:
                 self._watch = Watch()
                 self._watch.start()
             if self._watch is not None:
                 self._watch.number = self.chosen.number
         return self.chosen
+
+    def announce(self) -> None:
+        """Prints the decision on stderr, once; for a command that computes without a run, after its last check."""
+        if self.chosen is not None and self.chosen is not self._announced:
+            to_stderr(str(self.chosen))
+            self._announced = self.chosen
 
 
 class Watch(threading.Thread):

@@ -79,7 +79,7 @@ def teachers(server: ChatServer) -> int:
     return sum(not part(body, "criterion") for body in server.asked)
 
 
-def test_rows_come_back_with_criteria_that_tell_their_answer_from_spoiled_ones(
+def test_rows_get_criteria_that_distinguish_their_answer_from_spoiled_ones(
     data: Path, server: ChatServer, tmp_path: Path
 ) -> None:
     result = annotated(data, server, "--json")
@@ -99,7 +99,7 @@ def test_rows_come_back_with_criteria_that_tell_their_answer_from_spoiled_ones(
     assert tasks["q2"].kind == "one_hop"
 
 
-def test_begun_again_it_asks_for_nothing_that_is_there_and_a_half_written_line_is_written_anew(
+def test_a_second_run_asks_only_for_missing_rows_and_rewrites_a_half_written_line(
     data: Path, server: ChatServer, tmp_path: Path
 ) -> None:
     annotated(data, server, "--limit", "2")
@@ -115,7 +115,7 @@ def test_begun_again_it_asks_for_nothing_that_is_there_and_a_half_written_line_i
     assert teachers(server) == 4
 
 
-def test_rows_without_an_id_are_known_again_by_their_place(data: Path, server: ChatServer) -> None:
+def test_rows_without_an_id_are_recognised_by_their_position(data: Path, server: ChatServer) -> None:
     rows = [json.loads(line) for line in data.read_text().splitlines()]
     data.write_text("".join(json.dumps({key: row[key] for key in row if key != "id"}) + "\n" for row in rows))
     server.answer = lambda body: (400, {"detail": "?"}) if "Velde" in part(body, "evidence") else teach(body)
@@ -126,7 +126,7 @@ def test_rows_without_an_id_are_known_again_by_their_place(data: Path, server: C
     assert teachers(server) == asked + 1
 
 
-def test_criteria_that_tell_too_little_go_to_a_file_of_their_own(
+def test_criteria_that_distinguish_too_little_go_to_a_separate_file(
     data: Path, server: ChatServer, tmp_path: Path
 ) -> None:
     def vague(body: dict[str, Any]) -> tuple[int, object]:
@@ -134,7 +134,7 @@ def test_criteria_that_tell_too_little_go_to_a_file_of_their_own(
 
     server.answer = lambda body: teach(body) if part(body, "criterion") or "Ulm" in str(body) else vague(body)
     result = annotated(data, server)
-    assert "1 rows more with criteria; 2 left out, whose criteria tell too little" in result.stdout
+    assert "1 rows more with criteria; 2 left out, whose criteria distinguish too little" in result.stdout
     assert [task.id for task in load_questions(tmp_path / "out.jsonl")] == ["q3"]
     assert {task.id for task in load_questions(tmp_path / "out.left_out.jsonl")} == {"q1", "q2"}
     annotated(data, server)
@@ -156,7 +156,7 @@ def test_criteria_that_tell_too_little_go_to_a_file_of_their_own(
         ({"rubrics": []}, "the keys should be positive_rubrics and negative_rubrics"),
     ],
 )
-def test_what_a_teacher_says_twice_wrongly_is_no_criterion_and_is_asked_for_again(
+def test_a_row_with_two_malformed_answers_has_no_criteria_and_is_asked_again(
     data: Path, server: ChatServer, tmp_path: Path, answer: dict[str, Any], wrong: str
 ) -> None:
     server.answer = lambda body: says(json.dumps(answer))
@@ -170,7 +170,7 @@ def test_what_a_teacher_says_twice_wrongly_is_no_criterion_and_is_asked_for_agai
     assert annotated(data, server, "--limit", "1", judged=False).exit_code == 0
 
 
-def test_a_judge_that_has_no_verdict_leaves_the_row_for_another_time(data: Path, server: ChatServer) -> None:
+def test_a_row_without_a_verdict_is_left_for_the_next_run(data: Path, server: ChatServer) -> None:
     server.answer = lambda body: (400, {"detail": "?"}) if part(body, "criterion") else teach(body)
     result = annotated(data, server)
     assert result.exit_code == 1
@@ -179,7 +179,7 @@ def test_a_judge_that_has_no_verdict_leaves_the_row_for_another_time(data: Path,
     assert "3 rows more with criteria" in annotated(data, server).stdout
 
 
-def test_what_cannot_be_done_is_one_line(data: Path, server: ChatServer) -> None:
+def test_wrong_inputs_are_one_line(data: Path, server: ChatServer) -> None:
     for options, said in (
         (("--out", str(data.with_suffix(".csv"))), ["should end in .jsonl"]),
         (("--teacher", str(data.with_name("judge.toml"))), ["judge is no key here", "teacher is missing"]),

@@ -101,7 +101,7 @@ def test_a_source_whose_thoughts_do_not_help_is_left_out_and_the_answers_stay(
     assert "Nothing was left out for it." in (tmp_path / "out.md").read_text()
 
 
-def test_begun_again_it_asks_for_what_is_missing_alone(texts: Path, server: ChatServer, tmp_path: Path) -> None:
+def test_a_second_run_asks_only_for_missing_texts(texts: Path, server: ChatServer, tmp_path: Path) -> None:
     annotated(texts, server, "--limit", 5, "--no-gate")
     assert len(server.asked) == 5
     answers = tmp_path / "out.answers.jsonl"
@@ -111,7 +111,7 @@ def test_begun_again_it_asks_for_what_is_missing_alone(texts: Path, server: Chat
     assert len(answers.read_text().splitlines()) == COUNT
 
 
-def test_texts_that_the_teacher_fails_on_are_told_and_asked_again(texts: Path, server: ChatServer) -> None:
+def test_texts_that_the_teacher_fails_on_are_reported_and_asked_again(texts: Path, server: ChatServer) -> None:
     def unwell(body: dict[str, Any]) -> tuple[int, object]:
         return thinking((99, "so")) if zlib.crc32(part(body, "text").encode()) % 3 == 0 else helpful(body)
 

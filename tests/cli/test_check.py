@@ -1,4 +1,4 @@
-"""`sleuth check`: two checkpoints, or a recipe before its run."""
+"""`sleuth check recipe` and `sleuth check protocols`."""
 
 from __future__ import annotations
 
@@ -7,11 +7,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-import typer
-from typer.testing import CliRunner, Result
+from verb import sleuth
 
-from sleuth.cli.app import Verbs
-from sleuth.cli.check import check
 from sleuth.dialects import DIALECTS
 from sleuth.runs.protocol import ProtocolCard, text_sha256
 
@@ -47,15 +44,8 @@ reward = [{{ kind = "answer" }}]
 """
 
 
-def sleuth_check(*arguments: object) -> Result:
-    app = typer.Typer(cls=Verbs, pretty_exceptions_enable=False)
-    app.command("check")(check)
-    app.command("other")(lambda: None)
-    return CliRunner().invoke(app, ["check", *map(str, arguments)])
-
-
 def complaint(*arguments: object) -> str:
-    result = sleuth_check(*arguments)
+    result = sleuth("check", *arguments)
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.startswith("error: ")
     assert result.stderr.count("\n") == 1
@@ -76,8 +66,8 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_two_checkpoints_are_told_apart_line_by_line(folder: Path) -> None:
-    result = sleuth_check(folder / "a", folder / "b")
+def test_the_differences_of_two_protocols_are_printed_one_per_line(folder: Path) -> None:
+    result = sleuth("check", "protocols", folder / "a", folder / "b")
     assert result.exit_code == 0
     assert result.stdout.splitlines() == [
         f"A is {folder / 'a'}",
@@ -87,59 +77,78 @@ def test_two_checkpoints_are_told_apart_line_by_line(folder: Path) -> None:
     ]
 
 
-def test_the_same_protocols_are_said_to_be_the_same(folder: Path) -> None:
-    result = sleuth_check(folder / "a", folder / "same")
+def test_equal_protocols_are_reported_as_equal(folder: Path) -> None:
+    result = sleuth("check", "protocols", folder / "a", folder / "same")
     assert (result.exit_code, result.stdout) == (0, "the protocols are the same\n")
 
 
 def test_json_is_one_object_and_nothing_else(folder: Path) -> None:
-    assert json.loads(sleuth_check(folder / "a", folder / "same", "--json").stdout) == {"same": True, "differences": []}
-    result = sleuth_check(folder / "a", folder / "b", "--json")
+    assert json.loads(sleuth("check", "protocols", folder / "a", folder / "same", "--json").stdout) == {
+        "same": True,
+        "differences": [],
+    }
+    result = sleuth("check", "protocols", folder / "a", folder / "b", "--json")
     assert result.exit_code == 0
     found = json.loads(result.stdout)
     assert (found["same"], len(found["differences"])) == (False, 2)
-    assert json.loads(sleuth_check(folder / "recipe.toml", "--json").stdout) == {"ok": True, "stages": 2, "steps": 1100}
+    assert json.loads(sleuth("check", "recipe", folder / "recipe.toml", "--json").stdout) == {
+        "ok": True,
+        "stages": 2,
+        "steps": 1100,
+    }
 
 
-def test_what_is_no_checkpoint_is_told_what_one_is(folder: Path) -> None:
+def test_a_folder_without_a_protocol_is_refused_with_an_example_of_one(folder: Path) -> None:
     for wrong in ("model", "q.jsonl", "nowhere"):
         for pair in ((folder / "a", folder / wrong), (folder / wrong, folder / "a")):
-            said = complaint(*pair)
-            assert f"{folder / wrong}: is no checkpoint with a protocol: there is no protocol.json" in said
+            said = complaint("protocols", *pair)
+            assert f"{folder / wrong}: not a checkpoint with a protocol: it has no protocol.json" in said
             assert "RUN/checkpoints/step-000100" in said
 
 
-def test_a_run_instead_of_a_checkpoint_is_told_its_last_one(folder: Path) -> None:
+def test_a_run_instead_of_a_checkpoint_is_refused_with_its_last_one(folder: Path) -> None:
     last = folder / "run" / "checkpoints" / "step-000020"
     last.mkdir(parents=True)
     last.with_name("step-000010").mkdir()
-    assert complaint(folder / "run", folder / "a").endswith(f"this run's last one is {last}\n")
+    assert complaint("protocols", folder / "run", folder / "a").endswith(f"this run's last one is {last}\n")
 
 
-def test_a_card_that_is_not_whole_is_told(folder: Path) -> None:
+def test_a_broken_protocol_file_is_named(folder: Path) -> None:
     (folder / "a" / "protocol.json").write_text("{")
-    assert "protocol.json: " in complaint(folder / "a", folder / "b")
+    assert "protocol.json: " in complaint("protocols", folder / "a", folder / "b")
 
 
 def test_one_checkpoint_alone_asks_for_another(folder: Path) -> None:
-    assert f"sleuth check {folder / 'a'} OTHER" in complaint(folder / "a")
+    assert "missing argument 'B'" in complaint("protocols", folder / "a")
 
 
-def test_what_is_neither_recipe_nor_checkpoint_is_told_what_would_be_right(folder: Path) -> None:
-    (folder / "notes.md").write_text("mine")
-    expected = "is no recipe (.toml), no questions (.jsonl, .jsonl.gz, .parquet) and no texts (these, or .txt); give"
-    assert expected in complaint(folder / "notes.md")
-    assert "nowhere.toml: no such recipe" in complaint(folder / "nowhere.toml")
+@pytest.mark.parametrize(
+    ("given", "right"),
+    [
+        (["r.toml"], "sleuth check recipe r.toml (of several runs: sleuth check sweep r.toml)"),
+        (["r.toml", "--json"], "sleuth check recipe r.toml (of several runs: sleuth check sweep r.toml)"),
+        (["a", "b"], "sleuth check protocols a b"),
+        (["q.jsonl"], "sleuth check data q.jsonl (of texts without questions: sleuth check texts q.jsonl)"),
+    ],
+)
+def test_a_file_without_its_kind_is_refused_with_the_command_to_use(given: list[str], right: str) -> None:
+    assert complaint(*given) == f"error: sleuth check {given[0]}: say what it is; use {right}\n"
 
 
-def test_a_recipe_that_has_all_it_needs_is_ok_with_the_steps_it_will_take(folder: Path) -> None:
-    result = sleuth_check(folder / "recipe.toml")
+def test_a_missing_file_and_a_sweep_are_not_recipes(folder: Path) -> None:
+    assert "nowhere.toml: no such recipe" in complaint("recipe", folder / "nowhere.toml")
+    (folder / "sweep.toml").write_text('name = "s"\n[[arm]]\nname = "a"\nstages = ["recipe.toml:grpo"]\n')
+    assert "has arms, which are several runs" in complaint("recipe", folder / "sweep.toml")
+
+
+def test_a_complete_recipe_is_ok_with_its_number_of_steps(folder: Path) -> None:
+    result = sleuth("check", "recipe", folder / "recipe.toml")
     assert (result.exit_code, result.stdout) == (0, "ok: 2 stages, 1,100 steps\n")
 
 
-def test_a_recipe_that_cannot_run_is_told_why(folder: Path) -> None:
+def test_a_recipe_that_cannot_run_is_refused_with_the_key(folder: Path) -> None:
     (folder / "prompt.txt").write_text("Question:\n")
-    assert "stage.1.env.prompt = " in complaint(folder / "recipe.toml")
+    assert "stage.1.env.prompt = " in complaint("recipe", folder / "recipe.toml")
     (folder / "prompt.txt").write_text("Question: {question}\n")
     (folder / "recipe.toml").write_text(RECIPE.format(folder=folder).replace("steps = 1200", "stpes = 1200"))
-    assert "stage.1.stpes is no key here" in complaint(folder / "recipe.toml")
+    assert "stage.1.stpes is no key here" in complaint("recipe", folder / "recipe.toml")

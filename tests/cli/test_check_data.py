@@ -1,4 +1,4 @@
-"""`sleuth check DATA`: what a person and what a program is told."""
+"""`sleuth check data`: what it prints, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def good(tmp_path: Path) -> Path:
     return path
 
 
-def test_sound_data_is_told_by_its_counts(good: Path) -> None:
-    result = sleuth("check", good)
+def test_sound_data_is_counted(good: Path) -> None:
+    result = sleuth("check", "data", good)
     assert result.exit_code == 0
     assert result.stdout.splitlines() == [
         f"{good}: 3 rows, 3 questions",
@@ -34,7 +34,7 @@ def test_sound_data_is_told_by_its_counts(good: Path) -> None:
 
 def test_malformed_data_ends_with_status_2_after_all_that_was_found(good: Path) -> None:
     good.write_text(good.read_text() + "{}\n" * 7)
-    result = sleuth("check", good)
+    result = sleuth("check", "data", good)
     assert result.exit_code == 2
     assert "malformed rows: 7" in result.stdout
     assert f"  {good}:4: no `id`; the row has no keys" in result.stdout
@@ -44,10 +44,10 @@ def test_malformed_data_ends_with_status_2_after_all_that_was_found(good: Path) 
 
 
 def test_json_is_one_object_also_of_malformed_data(good: Path) -> None:
-    found = json.loads(sleuth("check", good, "--against", good, "--json").stdout)
+    found = json.loads(sleuth("check", "data", good, "--against", good, "--json").stdout)
     assert (found["ok"], found["rows"], found["sources"], found["overlap"]["count"]) == (True, 3, {"nq": 3}, 3)
     good.write_text(good.read_text() + "{}\n")
-    result = sleuth("check", good, "--json")
+    result = sleuth("check", "data", good, "--json")
     assert result.exit_code == 2
     assert result.stdout.count("\n") == 1
     found = json.loads(result.stdout)
@@ -57,23 +57,27 @@ def test_json_is_one_object_also_of_malformed_data(good: Path) -> None:
 def test_a_folder_of_sets_is_data_too(good: Path) -> None:
     (good.parent / "sets" / "nq").mkdir(parents=True)
     good.rename(good.parent / "sets" / "nq" / "test.jsonl")
-    result = sleuth("check", good.parent / "sets")
+    result = sleuth("check", "data", good.parent / "sets")
     assert (result.exit_code, result.stdout.splitlines()[1]) == (0, "          3  nq")
 
 
-def test_what_cannot_be_checked_is_one_line(good: Path) -> None:
+def test_a_file_that_cannot_be_checked_is_one_line(good: Path) -> None:
     (good.parent / "empty.jsonl").write_text("")
     for what, message in {
         "none.jsonl": "none.jsonl: no such file",
         "empty.jsonl": "empty.jsonl: no questions in it",
     }.items():
-        result = sleuth("check", good.parent / what)
+        result = sleuth("check", "data", good.parent / what)
         assert result.exit_code == 2
         assert result.stderr == f"error: {good.parent / message}\n"
-    assert "--against" in sleuth("check", good.parent, "--against", good).stderr
+    (good.parent / "notes.md").write_text("mine")
+    for what in (good.parent, good.parent / "notes.md"):
+        refused = sleuth("check", "data", what)
+        assert refused.exit_code == 2
+        assert refused.stderr.startswith(f"error: {what}: not a file of questions (.jsonl, .jsonl.gz, .parquet)")
 
 
-def test_rows_to_refine_are_told_with_what_their_own_answers_cite(tmp_path: Path) -> None:
+def test_citations_of_rows_to_refine_are_checked(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     rows = [
         {
@@ -86,13 +90,13 @@ def test_rows_to_refine_are_told_with_what_their_own_answers_cite(tmp_path: Path
         {"id": "3", "question": "c?", "tool_output": "nothing found"},
     ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    result = sleuth("check", path)
+    result = sleuth("check", "data", path)
     assert result.exit_code == 2
-    told = result.stdout.splitlines()
-    assert "tool outputs to refine: 2" in told
-    assert told[told.index("answers that cite what their tool output does not have: 1") + 1] == (
+    lines = result.stdout.splitlines()
+    assert "tool outputs to refine: 2" in lines
+    assert lines[lines.index("answers that cite what their tool output does not have: 1") + 1] == (
         f"  {path}:2: the answer cites 3"
     )
     assert f"  {path}:3: `tool_output` holds no snippet" in result.stdout
-    found = json.loads(sleuth("check", path, "--json").stdout)
+    found = json.loads(sleuth("check", "data", path, "--json").stdout)
     assert (found["tool_outputs"], found["unknown_citations"]["count"]) == (2, 1)

@@ -74,7 +74,9 @@ def test_an_honest_judge_passes_and_its_card_says_what_it_cost(server: ChatServe
         (in_love_with_the_first, "this judge favours the answer that stands first"),
     ],
 )
-def test_a_judge_that_fails_is_called_what_it_is(server: ChatServer, tmp_path: Path, answer: Answer, said: str) -> None:
+def test_a_judge_that_fails_is_reported_with_its_fault(
+    server: ChatServer, tmp_path: Path, answer: Answer, said: str
+) -> None:
     server.answer = answer
     result = check(server, tmp_path)
     assert result.exit_code == 1
@@ -93,4 +95,4 @@ def test_a_judge_that_cannot_be_asked_is_one_line(server: ChatServer, tmp_path: 
     server.models = (200, {"data": [{"id": "judge-70b"}]})
     assert "it serves judge-70b" in check(server, tmp_path).stderr
     nothing = CliRunner().invoke(app, ["check", "judge"])
-    assert (nothing.exit_code, "sleuth check judge JUDGE.toml" in nothing.stderr) == (2, True)
+    assert (nothing.exit_code, "missing argument 'JUDGE.toml'" in nothing.stderr) == (2, True)

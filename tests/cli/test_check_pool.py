@@ -1,4 +1,4 @@
-"""`sleuth check RECIPE` with a pool: each server is told of, whatever the others are like."""
+"""`sleuth check recipe` with a pool: each server is described, whatever the others are like."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def server() -> Iterator[EmulatedServer]:
 def check(folder: Path, *options: str, urls: list[str]) -> Result:
     (folder / "questions.jsonl").write_text('{"id": "1", "question": "Where?", "golden_answers": ["Tarn"]}\n')
     (folder / "recipe.toml").write_text(RECIPE.format(base=BASE, folder=folder, urls=json.dumps(urls)))
-    return sleuth("check", folder / "recipe.toml", *options)
+    return sleuth("check", "recipe", folder / "recipe.toml", *options)
 
 
 def test_a_healthy_pool_is_described_and_may_take_the_weights(tmp_path: Path, server: EmulatedServer) -> None:
@@ -54,11 +54,11 @@ def test_a_healthy_pool_is_described_and_may_take_the_weights(tmp_path: Path, se
     first, of_server, of_weights = result.stdout.splitlines()
     assert first == "ok: 1 stage, 3 steps"
     assert of_server.startswith(f"ok: stage.0 (grpo): {server.url}: vLLM 0.32.0, token ids in and out, log-prob")
-    assert "all took the model's weights, and write with them" in of_weights
+    assert "all took the model's weights, and generate with them" in of_weights
     assert server.engine.label.startswith("000000-")
 
 
-def test_a_server_that_is_not_there_is_told_beside_the_others(tmp_path: Path, server: EmulatedServer) -> None:
+def test_an_unreachable_server_is_reported_beside_the_others(tmp_path: Path, server: EmulatedServer) -> None:
     result = check(tmp_path, "--json", urls=["http://127.0.0.1:9", server.url])
     assert result.exit_code == 2
     assert result.stderr == "error: stage.0 (grpo): 1 of 2 servers of the pool cannot be used\n"
@@ -86,16 +86,16 @@ def test_servers_that_hang_cost_the_time_of_one(tmp_path: Path, monkeypatch: pyt
         (["http://a", "http://a"], "urls names a server twice"),
     ],
 )
-def test_urls_that_are_none_are_one_line(tmp_path: Path, urls: list[str], problem: str) -> None:
+def test_malformed_urls_are_one_line(tmp_path: Path, urls: list[str], problem: str) -> None:
     result = check(tmp_path, urls=urls)
     assert result.exit_code == 2
     assert problem in result.stderr
     assert result.stderr.count(os.linesep) == 1
 
 
-def test_weights_go_to_pools_alone(tmp_path: Path) -> None:
+def test_weights_are_refused_without_a_pool(tmp_path: Path) -> None:
     (tmp_path / "questions.jsonl").write_text('{"id": "1", "question": "Where?", "golden_answers": ["Tarn"]}\n')
     recipe = RECIPE.format(base=BASE, folder=tmp_path, urls="").replace("engine = { urls =  }\n", "")
     (tmp_path / "recipe.toml").write_text(recipe)
-    result = sleuth("check", tmp_path / "recipe.toml", "--weights")
-    assert (result.exit_code, "--weights is for a recipe in which servers write" in result.stderr) == (2, True)
+    result = sleuth("check", "recipe", tmp_path / "recipe.toml", "--weights")
+    assert (result.exit_code, "--weights is for a recipe in which servers generate" in result.stderr) == (2, True)

@@ -46,7 +46,7 @@ def test_the_table_counts_the_cases_that_change_and_shows_one_of_each_kind(cases
     assert row == ["1", "1", "1", "1", "0", "0", "1", "3"]  # its number; against itself nothing is said
 
 
-def test_cases_on_which_all_agree_are_said_to_be_agreed_on(cases: Path) -> None:
+def test_cases_on_which_all_scorers_agree_are_reported(cases: Path) -> None:
     cases.write_text(json.dumps(CASES[0] | {"response": "Answer: Rome", "golden_answers": ["Paris"], "prompt": ""}))
     assert "all scorers agree on all 1 cases" in sleuth("check", "scorer", cases).stdout
 
@@ -70,9 +70,8 @@ def test_a_malformed_case_is_one_line_with_its_place_and_nothing_is_scored(
         assert said in result.stderr
 
 
-def test_what_is_no_file_of_cases_is_one_line(cases: Path) -> None:
-    assert "give a file of them: sleuth check scorer CASES.jsonl" in sleuth("check", "scorer").stderr
+def test_a_file_without_cases_is_one_line(cases: Path) -> None:
+    assert "missing argument 'CASES.jsonl'" in sleuth("check", "scorer").stderr
     assert "nowhere.jsonl: no such file" in sleuth("check", "scorer", cases.parent / "nowhere.jsonl").stderr
     cases.write_text("")
     assert "no cases in this file" in sleuth("check", "scorer", cases).stderr
-    assert "is no checkpoint" in sleuth("check", "scorer", cases.parent).stderr  # two folders are two checkpoints

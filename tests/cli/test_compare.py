@@ -79,7 +79,7 @@ def test_json_is_one_object_and_nothing_else(files: list[Path], tmp_path: Path) 
 def test_mistakes_end_with_status_2_and_one_line(files: list[Path], tmp_path: Path) -> None:
     for arguments, message in [
         ((tmp_path / "none", files[0]), "no such run, checkpoint or evaluation file"),
-        ((*files[:2], "--out", tmp_path / "page.txt"), "name it FILE.html"),
+        ((*files[:2], "--out", tmp_path / "page.txt"), "should be FILE.html"),
     ]:
         result = sleuth("compare", *arguments)
         assert (result.exit_code, result.stdout) == (2, "")
@@ -88,7 +88,7 @@ def test_mistakes_end_with_status_2_and_one_line(files: list[Path], tmp_path: Pa
         assert result.stderr.count("\n") == 1
 
 
-def test_one_model_under_two_dialects_is_one_table_that_says_so(tmp_path: Path) -> None:
+def test_one_model_under_two_dialects_is_one_table_with_a_note(tmp_path: Path) -> None:
     rows = [{"id": str(i), "question": "Where was Ada born?", "golden_answers": ["Tarn"]} for i in range(3)]
     (tmp_path / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     files = []

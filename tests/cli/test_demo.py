@@ -37,7 +37,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return next(folder.glob("*.whl"))
 
 
-def test_the_demo_runs_in_an_empty_folder_and_says_what_comes_next(
+def test_the_demo_runs_in_an_empty_folder_and_prints_the_next_commands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -53,7 +53,7 @@ def test_the_demo_runs_in_an_empty_folder_and_says_what_comes_next(
     assert sleuth(*ask.split()[1:], "--limit", 2).exit_code == 0
 
 
-def test_the_wheel_brings_what_the_demo_needs_and_every_file_of_the_package(wheel: Path) -> None:
+def test_the_wheel_contains_what_the_demo_needs_and_every_file_of_the_package(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         held = {name: archive.read(name) for name in archive.namelist()}
     files = [file for file in (ROOT / "src/sleuth").rglob("*") if file.is_file() and "__pycache__" not in file.parts]

@@ -11,7 +11,7 @@ import typer
 from typer.testing import CliRunner
 
 from sleuth.cli.app import Verbs
-from sleuth.cli.watching import watched
+from sleuth.cli.progress import progress_bar
 from sleuth.types import RetrievalFailed, SleuthError
 
 
@@ -39,11 +39,11 @@ def ending(error: BaseException) -> tuple[int, str]:
         (KeyboardInterrupt(), 130, "interrupted\n"),
     ],
 )
-def test_each_ending_has_its_status_and_a_line_a_problem(error: BaseException, status: int, line: str) -> None:
+def test_each_failure_has_its_status_and_one_line_per_problem(error: BaseException, status: int, line: str) -> None:
     assert ending(error) == (status, line)
 
 
-def test_a_bug_of_ours_is_not_dressed_up_as_a_mistake_of_the_user() -> None:
+def test_a_bug_of_ours_keeps_its_traceback() -> None:
     app = typer.Typer(cls=Verbs)
     app.command("divide")(lambda: 1 / 0)
     app.command("other")(lambda: None)
@@ -53,7 +53,7 @@ def test_a_bug_of_ours_is_not_dressed_up_as_a_mistake_of_the_user() -> None:
 HEAVY = ("torch", "transformers", "numba", "numpy", "pyarrow", "tantivy", "httpx", "huggingface_hub", "fastapi", "rich")
 
 
-def told(folder: Path, script: str) -> str:
+def output_of(folder: Path, script: str) -> str:
     """What a script prints that runs verbs in a process of its own."""
     head = f"""
 import sys
@@ -72,14 +72,14 @@ def loaded(*names):
 
 def test_help_of_no_verb_imports_anything_heavy(tmp_path: Path) -> None:
     script = """
-for verb in ("", *VERBS, "prompts import", "annotate rubrics", "annotate thoughts"):
+for verb in ("", *VERBS, "prompts import", "annotate rubrics", "annotate thoughts", "check recipe", "check data"):
     assert run(*verb.split(), "--help").exit_code == 0
 print(loaded(*HEAVY, "sleuth.recipe"))
 """
-    assert told(tmp_path, script) == "[]\n"
+    assert output_of(tmp_path, script) == "[]\n"
 
 
-def test_heavy_imports_do_not_wait_for_the_garbage_collector(tmp_path: Path) -> None:
+def test_heavy_imports_run_without_the_garbage_collector(tmp_path: Path) -> None:
     script = """
 import gc
 from sleuth.cli.heavy import import_heavy
@@ -87,7 +87,7 @@ before = gc.get_stats()[2]["collections"]
 import_heavy()
 print(loaded("torch"), gc.isenabled(), gc.get_stats()[2]["collections"] - before, gc.get_freeze_count() > 100_000)
 """
-    assert told(tmp_path, script) == "['torch'] True 0 True\n"
+    assert output_of(tmp_path, script) == "['torch'] True 0 True\n"
 
 
 def test_a_verb_imports_no_other_verb(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_a_verb_imports_no_other_verb(tmp_path: Path) -> None:
 run("world", "--help")
 print(loaded(*(place.partition(":")[0] for place in VERBS.values())))
 """
-    assert told(tmp_path, script) == "['sleuth.cli.world']\n"
+    assert output_of(tmp_path, script) == "['sleuth.cli.world']\n"
 
 
 def test_light_verbs_never_import_torch(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ for line in ("world w --people 200", "index w/corpus.jsonl w/index", "search w/i
     run(*line.split())
 print(loaded("torch", "transformers"))
 """
-    assert told(tmp_path, script) == "[]\n"
+    assert output_of(tmp_path, script) == "[]\n"
     assert (tmp_path / "w" / "index").is_dir()
 
 
@@ -120,7 +120,7 @@ env = { kind = "search", dialect = "sleuth", prompt = "plain", index = "nope" }
 """
 
 
-def test_a_cheap_mistake_is_told_before_anything_heavy_is_imported(tmp_path: Path) -> None:
+def test_a_wrong_input_is_reported_before_anything_heavy_is_imported(tmp_path: Path) -> None:
     (tmp_path / "r.toml").write_text(RECIPE)
     (tmp_path / "here").mkdir()
     (tmp_path / "q.jsonl").touch()
@@ -131,21 +131,21 @@ def test_a_cheap_mistake_is_told_before_anything_heavy_is_imported(tmp_path: Pat
         "train r.toml --set stage.0.nme=x": "stage.0.nme is no key here",
         "train r.toml": 'stage.0.data.questions = "nope.jsonl": no such file',
         "plan r.toml": 'stage.0.env.index = "nope": no index here',
-        "check r.toml": 'stage.0.env.index = "nope": no index here',
-        "check nope.toml": "nope.toml: no such recipe",
-        "check arms.toml": "table is missing",
+        "check recipe r.toml": 'stage.0.env.index = "nope": no index here',
+        "check recipe nope.toml": "nope.toml: no such recipe",
+        "check sweep arms.toml": "table is missing",
         "sweep arms.toml": "table is missing",
         "replay nope 3": "nope: holds no run",
         "rescore nope --reward r.toml": "model is no key here",
         "check judge judge.toml": 'judge.model = "absent": no such folder here',
         "eval absent --questions q.jsonl": "absent: no such folder here",
         "eval here --questions nope.jsonl": "nope.jsonl: no such file",
-        "eval here --suite nope": "nope: holds no test sets",
+        "eval-suite here nope": "nope: holds no test sets",
         "eval here --questions q.jsonl --index nope": "nope: no index here",
-        "eval here --reasoning r.toml": 'no stage of kind = "reason"',
-        "eval here --win-rate nope.toml": "nope.toml: no such recipe",
+        "reasoning here r.toml": 'no stage of kind = "reason"',
+        "win-rate here nope.toml": "nope.toml: no such recipe",
         "probe here --questions nope.jsonl": "nope.jsonl: no such file",
-        "probe here --thoughts nope.toml": "nope.toml: no such recipe",
+        "probe-thoughts here nope.toml": "nope.toml: no such recipe",
         "serve absent": "absent: no such folder here",
         "serve here --index nope": "nope: no index here",
         "merge nope out": "nope: no such file or folder",
@@ -162,11 +162,11 @@ for line, message in {mistakes}.items():
         print(line, result.exit_code, result.stderr, result.exception)
         break
 """
-    assert told(tmp_path, script) == ""
+    assert output_of(tmp_path, script) == ""
 
 
 def test_quick_work_shows_no_progress(capsys: pytest.CaptureFixture[str]) -> None:
-    with watched("quick") as progress:
+    with progress_bar("quick") as progress:
         progress(1, 2)
         progress(2, 2)
     assert capsys.readouterr().err == ""
@@ -175,7 +175,7 @@ def test_quick_work_shows_no_progress(capsys: pytest.CaptureFixture[str]) -> Non
 def test_slow_work_shows_plain_lines_on_stderr_where_there_is_no_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with watched("slow") as progress:
+    with progress_bar("slow") as progress:
         later = time.monotonic() + 5
         monkeypatch.setattr("time.monotonic", lambda: later)
         progress(1, 2)

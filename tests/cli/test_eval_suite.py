@@ -1,4 +1,4 @@
-"""`sleuth eval --suite`: the table by set, its files, and what may not be combined."""
+"""`sleuth eval-suite`: the table by set, its files, and wrong command lines."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
+from verb import sleuth
 
 from sleuth.cli.app import app
 from sleuth.data.suites import load_suite
@@ -27,7 +28,7 @@ def sets(tmp_path: Path) -> Path:
 
 
 def ask(sets: Path, *more: object) -> Result:
-    fixed = ["eval", BASE, "--suite", sets, "--context", 100]
+    fixed = ["eval-suite", BASE, sets, "--context", 100]
     return CliRunner().invoke(app, list(map(str, [*fixed, *more])))
 
 
@@ -81,25 +82,29 @@ def test_the_order_of_a_file_does_not_change_a_subset_nor_what_is_drawn(sets: Pa
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--suite", "sets", "--questions", "q.jsonl"], "give --questions FILE or --suite FOLDER, one of the two"),
-        ([], "give --questions FILE or --suite FOLDER, one of the two"),
-        (["--suite", "sets", "--limit", "9"], "--limit 9 is for --questions; of a suite, --per-set 9 asks so many"),
+        (["eval-suite", BASE, "nowhere"], "nowhere: holds no test sets"),
+        (["eval-suite", BASE], "sleuth eval-suite: missing argument 'FOLDER'"),
+        (["eval-suite", BASE, "sets", "--limit", 9], "sleuth eval-suite: no such option: --limit"),
+        (["eval-suite", BASE, "sets", "--rows", "r.jsonl"], "sleuth eval-suite: no such option: --rows"),
+        (["eval", BASE], "sleuth eval: missing option '--questions'"),
         (
-            ["--questions", "q.jsonl", "--per-set", "9"],
-            "--per-set 9 is for --suite; of a file, --limit 9 asks the first",
+            ["eval", BASE, "--suite", "sets"],
+            "sleuth eval has no --suite any more; use sleuth eval-suite MODEL FOLDER\n",
         ),
-        (["--suite", "sets", "--ask-with", "prompt"], "--ask-with prompt is for --questions"),
-        (["--suite", "nowhere"], "nowhere: holds no test sets"),
+        (
+            ["eval", BASE, "--questions", "q.jsonl", "--per-set", 9],
+            "sleuth eval has no --per-set any more; use sleuth eval-suite MODEL FOLDER\n",
+        ),
     ],
 )
-def test_what_cannot_be_combined_is_one_line(arguments: list[str], message: str) -> None:
-    result = CliRunner().invoke(app, ["eval", str(BASE), *arguments])
+def test_a_wrong_command_line_is_one_line(arguments: list[object], message: str) -> None:
+    result = sleuth(*arguments)
     assert result.exit_code == 2
     assert result.stderr.startswith(f"error: {message}")
     assert result.stderr.count("\n") == 1
 
 
-def test_a_row_can_be_asked_with_the_message_that_it_brings(sets: Path) -> None:
+def test_a_row_can_be_asked_with_its_own_message(sets: Path) -> None:
     message = [{"role": "user", "content": "Where, in one word, was 0 born?"}]
     row = json.loads((sets / "nq" / "test.jsonl").read_text().splitlines()[0])
     (sets.parent / "q.jsonl").write_text(json.dumps(row | {"prompt": message}) + "\n")
@@ -113,7 +118,7 @@ def test_a_row_can_be_asked_with_the_message_that_it_brings(sets: Path) -> None:
         assert record["question"] == row["question"]
 
 
-def test_an_ordinary_evaluation_holds_what_it_always_held(sets: Path) -> None:
+def test_the_keys_of_an_evaluation_file_are_frozen(sets: Path) -> None:
     shutil.copy(sets / "nq" / "test.jsonl", sets.parent / "q.jsonl")
     out = sets.parent / "out.json"
     arguments = ["eval", BASE, "--questions", sets.parent / "q.jsonl", "--context", 100, "--out", out]

@@ -40,7 +40,7 @@ def actor(tmp_path: Path) -> Path:
     return folder
 
 
-def test_merge_says_what_it_wrote_and_what_comes_next(actor: Path, tmp_path: Path) -> None:
+def test_merge_prints_what_it_wrote_and_the_next_command(actor: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert sleuth("merge", actor, out).stdout == (
         f"{out}: 13 tensors, 9,120 parameters, float32, 36.5 kB in 1 file\nNext: sleuth eval {out} --questions FILE\n"
@@ -62,7 +62,7 @@ def test_json_is_one_object_and_nothing_else(actor: Path, tmp_path: Path) -> Non
     assert result.stdout.count("\n") == 1
 
 
-def test_a_config_elsewhere_can_be_named(actor: Path, tmp_path: Path) -> None:
+def test_a_config_in_another_folder_can_be_named(actor: Path, tmp_path: Path) -> None:
     (actor / "huggingface").rename(tmp_path / "base")
     refused = sleuth("merge", actor, tmp_path / "out")
     assert (refused.exit_code, refused.stdout) == (2, "")

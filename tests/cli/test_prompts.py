@@ -65,9 +65,7 @@ def test_json_is_one_object_and_nothing_else(tmp_path: Path) -> None:
         ("mine", TEXT, "mine: no published prompt of that name; there are p1_basic_w_ex"),
     ],
 )
-def test_what_cannot_be_imported_ends_with_status_2_and_one_line(
-    tmp_path: Path, name: str, text: str, complaint: str
-) -> None:
+def test_a_failed_import_ends_with_status_2_and_one_line(tmp_path: Path, name: str, text: str, complaint: str) -> None:
     (tmp_path / "page.txt").write_text(text)
     result = sleuth("prompts", "import", name, tmp_path / "page.txt")
     assert (result.exit_code, result.stdout) == (2, "")

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 from verb import sleuth
 
-from sleuth.cli.app import VERBS
+from sleuth.cli.app import SECTIONS, app
 
 
 @pytest.fixture(scope="module")
@@ -17,7 +21,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_world_says_what_it_wrote_and_what_comes_next(tmp_path: Path) -> None:
+def test_world_prints_what_it_wrote_and_the_next_command(tmp_path: Path) -> None:
     result = sleuth("world", tmp_path / "w", "--people", 200)
     assert f"{tmp_path / 'w' / 'qa_test.jsonl'}: 100 rows" in result.stdout
     assert f"Next: sleuth index {tmp_path / 'w' / 'corpus.jsonl'} {tmp_path / 'w' / 'index'}" in result.stdout
@@ -84,25 +88,6 @@ def test_mistakes_end_with_status_2_and_one_line(folder: Path, tmp_path: Path) -
             ("index", folder / "corpus.jsonl", tmp_path / "i", "--kind", "dense"),
             "name the encoder too: --encoder MODEL",
         ),
-        (
-            ("index", folder / "corpus.jsonl", tmp_path / "i", "--encoder", "e"),
-            "--encoder is for vectors, and a bm25 index has none",
-        ),
-        (
-            ("index", folder / "corpus.jsonl", tmp_path / "i", "--pooling", "cls"),
-            "--pooling is for vectors, and a bm25",
-        ),
-        (
-            ("index", folder / "corpus.jsonl", tmp_path / "i", "--kind", "hybrid", "--encoder", "e", "--faiss", "f"),
-            "--faiss opens an index as dense",
-        ),
-        (
-            (
-                *("index", folder / "corpus.jsonl", tmp_path / "i", "--kind", "dense", "--encoder", "e"),
-                *("--faiss", "f", "--vectors", "flat"),
-            ),
-            "--vectors is for vectors that are made",
-        ),
         (("retriever", tmp_path / "none"), "no index here; make one with `sleuth index"),
         (("retriever", folder / "index", "--host", "192.0.2.1"), "cannot listen there"),
         (("search", tmp_path / "none", "words"), "no index here; make one with `sleuth index"),
@@ -118,16 +103,54 @@ def test_mistakes_end_with_status_2_and_one_line(folder: Path, tmp_path: Path) -
         assert result.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("arguments", [("nonsense",), ("index",), ("world", "w", "--people", "many"), ("search", "-k")])
-def test_an_unusable_command_line_ends_with_status_2_and_no_traceback(arguments: tuple[str, ...]) -> None:
-    result = sleuth(*arguments)
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert "Error: " in result.stderr
-    assert "Traceback" not in result.stderr
+def all_commands(command: Any = None, names: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every verb and every verb of a group, as it is typed."""
+    command = typer.main.get_command(app) if command is None else command
+    yield names, command
+    for verb, inner in getattr(command, "commands", {}).items():
+        yield from all_commands(inner, (*names, verb))
 
 
-def test_every_verb_is_listed_and_explains_itself() -> None:
+COMMANDS = [names for names, _ in all_commands()]
+
+
+@pytest.mark.parametrize("names", COMMANDS, ids=lambda names: " ".join(names) or "sleuth")
+def test_a_wrong_command_line_is_one_line_with_status_2_and_minus_h_is_help(names: tuple[str, ...]) -> None:
+    shown = sleuth(*names, "-h").stdout
+    assert shown.startswith(f"Usage: {' '.join(('sleuth', *names))} ")
+    typed = re.findall(r"^  (--?[\w-]+) +(?:<int|<float|<[^>]*\||INTEGER|FLOAT|\[)", shown, re.MULTILINE)
+    for options in (["--no-such-option"], *([option, "no such value"] for option in typed)):
+        result = sleuth(*names, *options)
+        assert (result.exit_code, result.stdout) == (2, ""), options
+        assert result.stderr.startswith("error: ")
+        assert result.stderr.count("\n") == 1
+        assert options[0] in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (("nonsense",), "sleuth: no such command 'nonsense'; see sleuth -h"),
+        (("index",), "sleuth index: missing argument 'CORPUS'; see sleuth index -h"),
+        (
+            ("eval", "m", "--questions", "q.jsonl", "--min-citation-f1", "3"),
+            "sleuth eval: --min-citation-f1: should be less than or equal to 1; see sleuth eval -h",
+        ),
+        (
+            ("serve", "m", "--emulate", "3"),
+            "sleuth serve: --emulate: '3' is not one of 'vllm', 'sglang'; see sleuth serve -h",
+        ),
+        (("search", "-k"), "Option '-k' requires an argument"),
+    ],
+)
+def test_what_is_wrong_with_a_command_line_is_named(arguments: tuple[str, ...], line: str) -> None:
+    assert sleuth(*arguments).stderr == f"error: {line}\n"
+
+
+def test_every_verb_is_listed_in_its_section_with_a_whole_sentence() -> None:
     listed = sleuth("--help").stdout
-    for verb in VERBS:
-        assert f"\n  {verb} " in listed
-        assert f"Usage: sleuth {verb} " in sleuth(verb, "--help").stdout
+    for section, verbs in SECTIONS.items():
+        lines = listed[listed.index(f"\n{section}:\n") :].split("\n")[2:]
+        assert [line.split()[0] for line in lines[: len(verbs)]] == list(verbs)
+        assert all(line.endswith(".") and not line.endswith("...") for line in lines[: len(verbs)])
+    assert max(map(len, listed.splitlines())) <= 80

@@ -18,9 +18,9 @@ from huggingface_hub import constants
 from typer.testing import CliRunner, Result
 
 from sleuth.cli.app import app
-from sleuth.cli.watching import watched
-from sleuth.data import hub as downloads
-from sleuth.data.hub import RemoteFile, download
+from sleuth.cli.progress import progress_bar
+from sleuth.data import download as downloads
+from sleuth.data.download import RemoteFile, download
 from sleuth.types import SleuthError
 
 NOISE = random.Random(0).randbytes(600_000).hex()  # which no compression makes small
@@ -162,10 +162,10 @@ def test_the_id_of_a_git_blob_is_a_checksum_too(hub: Hub, tmp_path: Path) -> Non
     blob = hashlib.sha1(b"blob %d\0" % len(CORPUS) + CORPUS).hexdigest()
     url = f"{hub.url}/bytes"
     file = RemoteFile(url=url, name="towns", size=len(CORPUS), version=blob, shown=PLACE)
-    assert download(file, tmp_path, watched).read_bytes() == CORPUS
+    assert download(file, tmp_path, progress_bar).read_bytes() == CORPUS
     other = RemoteFile(url=url, name="others", size=len(CORPUS), version=blob[::-1], shown=PLACE)
     with pytest.raises(SleuthError, match="its checksum is another"):
-        download(other, tmp_path, watched)
+        download(other, tmp_path, progress_bar)
 
 
 def test_a_disk_with_too_little_room_is_said_before_anything_comes(

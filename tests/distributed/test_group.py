@@ -11,7 +11,7 @@ import torch.distributed as dist
 import typer
 from processes import on_ranks
 
-from sleuth.cli.launched import on_ranks as on_ranks_of_a_verb
+from sleuth.cli.train import on_ranks as on_ranks_of_a_verb
 from sleuth.distributed.group import OF_FIRST, joined, own_part
 from sleuth.ranks import Ranks
 from sleuth.types import SleuthError
@@ -90,7 +90,7 @@ def test_what_the_first_rank_tells_others_do_not_repeat(
     monkeypatch: pytest.MonkeyPatch, note: str, raised: type[Exception]
 ) -> None:
     monkeypatch.setenv("RANK", "1")
-    monkeypatch.setattr("sleuth.cli.launched.QUIET_SECONDS", 0.0)
+    monkeypatch.setattr("sleuth.cli.train.OTHER_RANK_DELAY", 0.0)
     error = SleuthError("no such file")
     error.add_note(note)
     with pytest.raises(raised), on_ranks_of_a_verb():

@@ -100,7 +100,7 @@ def test_a_table_of_keys_names_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_what_is_right_is_not_complained_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (
-        "`sleuth eval MODEL --suite FOLDER [--per-set 200]`, `sleuth.types.Task`, `make demo`, `recipes/demo.toml`.\n\n"
+        "`sleuth eval-suite MODEL FOLDER [--per-set 200]`, `sleuth.types.Task`, `make demo`, `recipes/demo.toml`.\n\n"
         "```sh\nsleuth train recipes/demo.toml --set stage.1.steps=30 > log.txt &\n```\n\n"
         '```toml\n[[stage]]\nkind = "grpo"\n...\n[stage.env]\nretriever = "remote"\n```\n'
     )

@@ -179,4 +179,4 @@ def test_a_searcher_is_not_probed_without_an_index(tmp_path: Path) -> None:
     questions.write_text('{"id": "q", "question": "Where?", "golden_answers": ["Tarn"]}\n')
     done = CliRunner().invoke(app, ["probe", str(BASE), "--questions", str(questions)])
     assert done.exit_code == 2
-    assert "name what it searches, --index DIR" in done.output
+    assert "name the index to search, --index DIR" in done.output

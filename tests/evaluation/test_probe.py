@@ -77,7 +77,7 @@ def test_gold_passages_are_ahead_where_they_gained_more_than_any_other_of_their_
 def test_a_person_gets_three_tables_and_a_line_on_what_they_mean(world: Path) -> None:
     result = probed(world, "--limit", 4)
     assert result.exit_code == 0
-    for heading in ("4 questions", "what a search was worth, in nats", "what a passage was worth, in nats"):
+    for heading in ("4 questions", "gain of a search, in nats", "gain of a passage, in nats"):
         assert heading in result.stdout
     assert "Idle: words found gained at most 1 nat." in result.stdout
 

@@ -106,7 +106,7 @@ def test_a_csv_that_is_none_is_one_line_with_its_place(
     files: dict[str, Path], recipe: Path, contents: bytes, said: str
 ) -> None:
     files["gpqa_diamond"].write_bytes(contents)
-    done = CliRunner().invoke(app, ["eval", str(BASE), "--reasoning", str(recipe)])
+    done = CliRunner().invoke(app, ["reasoning", str(BASE), str(recipe)])
     assert done.exit_code == 2, done.output
     assert said in done.stderr
     assert done.stderr.count("\n") == 1
@@ -175,7 +175,7 @@ def test_a_stage_writes_a_file_for_each_set_and_one_for_all(run: Run, recipe: Pa
 
 def test_the_verb_prints_every_set(recipe: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.json"
-    done = CliRunner().invoke(app, ["eval", str(BASE), "--reasoning", str(recipe), "--out", str(out)])
+    done = CliRunner().invoke(app, ["reasoning", str(BASE), str(recipe), "--out", str(out)])
     assert done.exit_code == 0, done.output
     for word in ("mean_at_2", "pass_at_2", "guessed_pass", "reasoning@gsm8k"):
         assert word in done.stdout

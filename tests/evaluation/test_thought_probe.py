@@ -221,12 +221,12 @@ def test_the_same_seed_says_the_same(base, texts: Path, tmp_path: Path) -> None:
 def test_the_verb_prints_a_line_an_arm_and_keeps_the_certificate(recipe: Path, tmp_path: Path) -> None:
     own, out = tmp_path / "model", tmp_path / "out.json"
     shutil.copytree(BASE, own)
-    done = CliRunner().invoke(app, ["probe", str(own), "--thoughts", str(recipe), "--out", str(out)])
+    done = CliRunner().invoke(app, ["probe-thoughts", str(own), str(recipe), "--out", str(out)])
     assert done.exit_code == 0, done.output
     for word in ("sampled", "generic", "swapped", "within", "teacher", "No certificate:", "thoughts.json"):
         assert word in done.stdout
     assert json.loads((own / "thoughts.json").read_text()) == json.loads(out.read_text())["certificate"]
-    as_json = CliRunner().invoke(app, ["probe", str(own), "--thoughts", str(recipe), "--limit", "2", "--json"])
+    as_json = CliRunner().invoke(app, ["probe-thoughts", str(own), str(recipe), "--limit", "2", "--json"])
     figures = json.loads(as_json.stdout)
     assert figures["over_blank"]["n"] == 2
     assert "records" not in figures
@@ -235,12 +235,13 @@ def test_the_verb_prints_a_line_an_arm_and_keeps_the_certificate(recipe: Path, t
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "name --questions FILE, with --index DIR unless it refines, or --thoughts RECIPE"),
-        (["--thoughts", "r.toml", "--index", "i"], "--index is for looking things up"),
+        (["probe"], "sleuth probe: missing option '--questions'"),
+        (["probe-thoughts"], "sleuth probe-thoughts: missing argument 'RECIPE'"),
+        (["probe-thoughts", "r.toml", "--index", "i"], "sleuth probe-thoughts: no such option: --index"),
     ],
 )
 def test_what_the_verb_cannot_do_is_one_line(arguments: list[str], said: str) -> None:
-    done = CliRunner().invoke(app, ["probe", str(BASE), *arguments])
+    done = CliRunner().invoke(app, [arguments[0], str(BASE), *arguments[1:]], prog_name="sleuth")
     assert done.exit_code == 2
     assert said in done.output
     assert done.output.count("\n") == 1

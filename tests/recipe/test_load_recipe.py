@@ -96,6 +96,30 @@ def test_a_set_table_changes_one_value_of_the_parent(demo: Path, write: Write, k
     assert grpo(child).steps == 100
 
 
+@pytest.mark.parametrize("key", ["grpo.loss.beta", "stage.1.loss.beta", "stage.-1.loss.beta"])
+def test_a_stage_is_set_by_its_name_or_its_number(demo: Path, write: Write, key: str) -> None:
+    recipe = load_recipe(demo, [f"{key}=0.5"])
+    assert grpo(recipe).loss.beta == 0.5
+    child = write("child.toml", f'extends = "demo.toml"\n[set]\n"{key}" = 0.5\n')
+    assert load_recipe(child).stage == recipe.stage
+
+
+def test_a_stages_name_is_recorded_as_its_number_and_may_have_dots(demo: Path, write: Write) -> None:
+    assert load_recipe(demo, ["grpo.steps=7"]).resolved_from.set == ("stage.1.steps=7",)
+    dotted = write("dotted.toml", demo.read_text().replace('name = "base"', 'name = "grpo.base"'))
+    recipe = load_recipe(dotted, ["grpo.base.data.limit=3", "grpo.steps=7", "grpo.name=last"])
+    assert (recipe.stage[0].data.limit, grpo(recipe).steps, grpo(recipe).name) == (3, 7, "last")
+
+
+def test_a_name_of_no_stage_or_of_several_is_refused_in_one_line(demo: Path, write: Write) -> None:
+    assert message(demo, "grop.steps=7") == "--set grop.steps=7: no stage is named grop; there are base, grpo"
+    *_, training = demo.read_text().partition('[[stage]]\nkind = "grpo"')
+    twice = write("twice.toml", f'{demo.read_text()}\n[[stage]]\nkind = "grpo"{training}')
+    assert "2 stages are named grpo; write stage.1 or stage.2 for it" in message(twice, "grpo.steps=7")
+    child = write("child.toml", 'extends = "demo.toml"\n[set]\n"trained.steps" = 7\n')
+    assert message(child) == f"{child}: [set]: no stage is named trained; there are base, grpo"
+
+
 def test_the_command_line_comes_after_every_file(demo: Path, write: Write) -> None:
     child = write("child.toml", 'extends = "demo.toml"\n[set]\n"stage.1.steps" = 200\n')
     assert grpo(load_recipe(child, ["stage.1.steps=300"])).steps == 300

@@ -241,7 +241,7 @@ def test_all_problems_are_told_at_once_whatever_their_kind_and_place(demo: Path)
         "model=",
     ) == [
         "--set stage.7.steps=1: stage.7: stage has 2 entries, counted from 0",
-        "--set steps: should be KEY=VALUE, such as stage.0.steps=50",
+        "--set steps: should be KEY=VALUE, such as grpo.steps=50",
         f"--set stage.1.sampling={{top_p=0.9, min_p=0.1}}: stage.1.sampling.top_p {NARROWED}",
         f"--set stage.1.sampling={{top_p=0.9, min_p=0.1}}: stage.1.sampling.min_p {NARROWED}",
         "--set nme=x: nme is no key here; the nearest is name",

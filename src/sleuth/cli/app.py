@@ -1,7 +1,9 @@
-"""Which verbs there are, and how each may end."""
+"""Which verbs there are, and the exit status and message of each failure."""
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import Any
@@ -10,9 +12,15 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_group
 
-from sleuth.cli.statuses import FAILED, INTERRUPTED, WRONG_INPUT
 from sleuth.threads import prepare_waiting
 from sleuth.types import RetrievalFailed, SleuthError
+
+FAILED = 1
+"""Exit status of a run that failed."""
+WRONG_INPUT = 2
+"""Exit status where an argument, a file or a recipe is wrong."""
+INTERRUPTED = 130
+"""Exit status after Ctrl-C."""
 
 SETTINGS: dict[str, Any] = {
     "no_args_is_help": True,
@@ -20,28 +28,60 @@ SETTINGS: dict[str, Any] = {
     "pretty_exceptions_enable": False,
     "rich_markup_mode": None,
 }
-VERBS = {
-    "demo": "sleuth.cli.demo:demo",
-    "train": "sleuth.cli.train:train",
-    "sweep": "sleuth.cli.sweep:sweep",
-    "eval": "sleuth.cli.eval:evaluate",
-    "compare": "sleuth.cli.compare:compare",
-    "probe": "sleuth.cli.probe:probe",
-    "index": "sleuth.cli.index:index",
-    "search": "sleuth.cli.search:search",
-    "retriever": "sleuth.cli.retriever:retriever",
-    "serve": "sleuth.cli.serve:serve",
-    "report": "sleuth.cli.report:report",
-    "world": "sleuth.cli.world:world",
-    "plan": "sleuth.cli.plan:plan",
-    "check": "sleuth.cli.check:check",
-    "merge": "sleuth.cli.merge:merge",
-    "replay": "sleuth.cli.replay:replay",
-    "rescore": "sleuth.cli.rescore:rescore",
-    "prompts": "sleuth.cli.prompts:prompts",
-    "annotate": "sleuth.cli.annotate:annotate",
+SECTIONS = {
+    "Train": {
+        "demo": "sleuth.cli.demo:demo",
+        "train": "sleuth.cli.train:train",
+        "sweep": "sleuth.cli.sweep:sweep",
+        "plan": "sleuth.cli.plan:plan",
+        "check": "sleuth.cli.check:check",
+    },
+    "Evaluate": {
+        "eval": "sleuth.cli.eval:evaluate",
+        "eval-suite": "sleuth.cli.eval:evaluate_suite",
+        "win-rate": "sleuth.cli.win_rate:win_rate",
+        "reasoning": "sleuth.cli.reasoning:reasoning",
+        "probe": "sleuth.cli.probe:probe",
+        "probe-thoughts": "sleuth.cli.probe:probe_thoughts",
+    },
+    "Inspect runs": {
+        "report": "sleuth.cli.report:report",
+        "compare": "sleuth.cli.compare:compare",
+        "replay": "sleuth.cli.replay:replay",
+        "rescore": "sleuth.cli.rescore:rescore",
+    },
+    "Search": {
+        "index": "sleuth.cli.index:index",
+        "search": "sleuth.cli.search:search",
+        "retriever": "sleuth.cli.retriever:retriever",
+    },
+    "Use a model": {
+        "serve": "sleuth.cli.serve:serve",
+        "merge": "sleuth.cli.merge:merge",
+    },
+    "Make data": {
+        "world": "sleuth.cli.world:world",
+        "annotate": "sleuth.cli.annotate:annotate",
+        "prompts": "sleuth.cli.prompts:prompts",
+    },
 }
-"""Each is a function, or a `typer.Typer` of several."""
+"""The verbs as `sleuth --help` groups them. Each is a function, or a `typer.Typer` of several."""
+VERBS = {name: place for verbs in SECTIONS.values() for name, place in verbs.items()}
+
+SUITE, WIN_RATE = "sleuth eval-suite MODEL FOLDER", "sleuth win-rate MODEL RECIPE"
+MOVED_OPTIONS = {
+    ("sleuth eval", "--suite"): SUITE,
+    ("sleuth eval", "--per-set"): SUITE,
+    ("sleuth eval", "--win-rate"): WIN_RATE,
+    ("sleuth eval", "--against"): WIN_RATE,
+    ("sleuth eval", "--reasoning"): "sleuth reasoning MODEL RECIPE",
+    ("sleuth probe", "--thoughts"): "sleuth probe-thoughts MODEL RECIPE",
+}
+"""Options that became commands of their own."""
+
+UsageError: Any = typer.BadParameter.__bases__[0]
+"""Of the click that typer uses: its own copy, or, in older versions, the one that is installed."""
+NoArgsIsHelpError: Any = next((one for one in UsageError.__subclasses__() if one.__name__ == "NoArgsIsHelpError"), ())
 
 
 class Commands(Mapping[str, Any]):
@@ -70,33 +110,75 @@ class Commands(Mapping[str, Any]):
 
 
 class Verbs(TyperGroup):
-    """Turns what a verb raises into a line a problem and an exit status. A traceback means a bug of ours."""
+    """Turns what a verb raises into one line per problem and an exit status. A traceback means a bug of ours."""
+
+    def main(self, *arguments: Any, standalone_mode: bool = True, **more: Any) -> Any:
+        """Runs the command line. A command line that cannot be parsed is one line too, without click's usage box."""
+        if not standalone_mode:
+            return super().main(*arguments, standalone_mode=False, **more)
+        try:
+            status = super().main(*arguments, standalone_mode=False, **more)
+        except NoArgsIsHelpError as error:
+            typer.echo(error.format_message(), err=True)
+            status = WRONG_INPUT
+        except UsageError as error:
+            typer.echo(_usage_line(error), err=True)
+            status = WRONG_INPUT
+        except typer.Abort:
+            typer.echo("interrupted", err=True)
+            status = INTERRUPTED
+        sys.exit(status or 0)  # None where the verb returned
 
     def invoke(self, ctx: Any) -> Any:
         try:
             prepare_waiting()
             return super().invoke(ctx)
         except SleuthError as error:
-            raise _ending(WRONG_INPUT, *(f"error: {problem}" for problem in error.args)) from None
+            raise _exit_after(WRONG_INPUT, *(f"error: {problem}" for problem in error.args)) from None
         except RetrievalFailed as error:
-            raise _ending(FAILED, f"error: {error}") from None
-        except BrokenPipeError:  # the reader of our output has seen enough; typer ends quietly
+            raise _exit_after(FAILED, f"error: {error}") from None
+        except BrokenPipeError:  # the reader closed the pipe, as `head` does; typer ends quietly
             raise
         except OSError as error:  # a full disk, a folder that may not be written
-            raise _ending(FAILED, f"error: {error.filename or 'system'}: {error.strerror or error}") from None
+            raise _exit_after(FAILED, f"error: {error.filename or 'system'}: {error.strerror or error}") from None
         except KeyboardInterrupt:
-            raise _ending(INTERRUPTED, "interrupted") from None
+            raise _exit_after(INTERRUPTED, "interrupted") from None
 
 
 class LazyVerbs(Verbs):
-    """The verbs of `VERBS`, each imported when it is named."""
+    """The verbs of `SECTIONS`, each imported when it is named."""
 
     def __init__(self, **attrs: Any) -> None:
         super().__init__(**attrs)
         self.commands: Any = Commands()
 
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Lists the verbs by section, in aligned columns."""
+        width = max(map(len, VERBS))
+        for section, names in SECTIONS.items():
+            verbs = [(name, self.commands[name]) for name in names]
+            limit = formatter.width - width - 4  # two columns of spaces on either side of the name
+            with formatter.section(section):
+                formatter.write_dl([(name.ljust(width), verb.get_short_help_str(limit)) for name, verb in verbs])
 
-def _ending(status: int, *lines: str) -> typer.Exit:
+
+def _usage_line(error: Any) -> str:
+    """`error: sleuth eval: --limit: should be a valid integer; see sleuth eval -h`."""
+    message = " ".join(error.format_message().split()).rstrip(".")
+    if error.ctx is None:
+        return f"error: {message}"
+    command = re.sub("^[^ ]+", "sleuth", error.ctx.command_path)
+    option = getattr(error, "option_name", "")
+    if (command, option) in MOVED_OPTIONS:
+        return f"error: {command} has no {option} any more; use {MOVED_OPTIONS[command, option]}"
+    message = (
+        re.sub("^Invalid value for '([^']*)'", r"\1", message).replace(": Input ", ": ").replace("Value error, ", "")
+    )
+    return f"error: {command}: {message[:1].lower()}{message[1:]}; see {command} {error.ctx.help_option_names[0]}"
+
+
+def _exit_after(status: int, *lines: str) -> typer.Exit:
+    """Prints the lines on stderr; the exception that ends the process with `status`."""
     for line in lines:
         typer.echo(line.replace("\n", " "), err=True)
     return typer.Exit(status)

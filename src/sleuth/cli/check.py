@@ -1,114 +1,212 @@
-"""`sleuth check`: all that can be known before a run."""
+"""`sleuth check`: recipes, sweeps, judges and protocols before a run; data and scorers are in files of their own."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from sleuth.cli.check_data import check_data, is_data
-from sleuth.cli.check_judge import check_judge
-from sleuth.cli.check_recipe import check_recipe
+from sleuth.cli.check_data import check_data, check_texts
 from sleuth.cli.check_scorer import check_scorer
-from sleuth.cli.check_sweep import check_sweep
-from sleuth.cli.check_text import check_text
+from sleuth.cli.heavy import import_heavy
+from sleuth.cli.options import AsJson, RecipeFile
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
+    from sleuth.metrics.exam_card import ExamCard
+    from sleuth.metrics.intervals import Measured
+    from sleuth.recipe import Recipe
     from sleuth.runs.protocol import ProtocolCard
 
-SCORER = "scorer"
-"""The first word that asks for scorers to be tried."""
-JUDGE = "judge"
-"""The first word that asks for a judge to be examined."""
+
+class CheckCommands(TyperGroup):
+    """Asks for the kind of what is checked, where a command line names a file alone."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] not in self.commands and not args[0].startswith("-"):
+            first, *others = args
+            if others and not others[0].startswith("-"):
+                right = f"sleuth check protocols {first} {others[0]}"
+            elif first.endswith(".toml"):
+                right = f"sleuth check recipe {first} (of several runs: sleuth check sweep {first})"
+            else:
+                right = f"sleuth check data {first} (of texts without questions: sleuth check texts {first})"
+            raise SleuthError(f"sleuth check {first}: say what it is; use {right}")
+        return super().resolve_command(ctx, args)
 
 
-def check(
-    what: Annotated[
-        Path,
-        typer.Argument(
-            metavar="WHAT",
-            help="A recipe or arms (.toml), questions or texts, a checkpoint, or the word scorer or judge.",
-            show_default=False,
-        ),
-    ],
-    other: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="[OTHER]",
-            help="A checkpoint to compare with; after scorer, a file of cases; after judge, one that says who judges.",
-            show_default=False,
-        ),
-    ] = None,
-    against: Annotated[
-        Path | None,
-        typer.Option(metavar="DATA", help="Of questions or texts: which of them are here too.", show_default=False),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, or one a case.")] = False,
+check = typer.Typer(cls=CheckCommands, no_args_is_help=True, rich_markup_mode=None)
+
+
+@check.callback()
+def _check() -> None:
+    """Check recipes, data, scorers and judges before a run."""
+
+
+@check.command("recipe")
+def check_recipe(
+    recipe: RecipeFile,
     weights: Annotated[
-        bool, typer.Option("--weights", help="Of a recipe with a pool: give its servers the model's weights too.")
+        bool, typer.Option("--weights", help="Send the model's weights to the servers of its pools too.")
     ] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Check a recipe or questions before a run, tell how two checkpoints' protocols and rewards differ, try every
-    scorer, or examine a judge.
+    """Check that a recipe can run; starts nothing.
 
-    Of a recipe, reads all that its stages will need and starts nothing; where servers write its episodes, asks each
-    what it can do. Questions are a file of them or a folder of test sets: malformed rows, repeated ids and questions,
-    answers that nothing can match; texts likewise, a file of them or a folder of such files. `sleuth check scorer
-    CASES` scores rows of id, prompt, response and golden_answers by every scorer, and tells where the score depends on
-    which is asked. `sleuth check judge JUDGE.toml` asks a judge, the [judge] table of the file, questions with known
-    answers, and tells what it gets wrong and what sways it.
+    Reads all that its stages will need. Where servers generate its episodes, asks each what it can do.
     """
-    if str(what) == SCORER and (other is None or not other.is_dir()):  # two folders are two checkpoints
-        if other is None:
-            raise SleuthError("check scorer: no cases; give a file of them: sleuth check scorer CASES.jsonl")
-        check_scorer(other, as_json)
-    elif str(what) == JUDGE and (other is None or not other.is_dir()):
-        if other is None:
-            raise SleuthError("check judge: no judge; give a file with a [judge] table: sleuth check judge JUDGE.toml")
-        check_judge(other, as_json)
-    elif other is not None:
-        _compare(what, other, as_json)
-    elif what.suffix == ".toml" and against is None:  # before data, which takes more to tell
-        _check_recipe(what, as_json, weights=weights)
-    elif _holds_text(what):
-        check_text(what, against, as_json)
-    elif is_data(what):
-        check_data(what, against, as_json)
-    elif against is not None:
-        raise SleuthError(
-            f"--against {against} is for questions and texts; {what} is no file of them and no folder of such files"
-        )
-    elif what.is_dir():
-        raise SleuthError(f"{what}: a checkpoint is compared with another: sleuth check {what} OTHER")
+    from sleuth.plan.inputs import missing_inputs
+    from sleuth.recipe import TrainingRecipe, load_recipe
+
+    resolved = load_recipe(recipe, look=missing_inputs)
+
+    import_heavy()
+    from sleuth.pipeline import require_inputs
+    from sleuth.training.server_pool_check import hand_out, pool_findings, pooled_stages, unhealthy
+
+    require_inputs(resolved)
+    steps = sum(stage.last_step for stage in resolved.stage if isinstance(stage, TrainingRecipe))
+    found: dict[str, Any] = {"ok": True, "stages": len(resolved.stage), "steps": steps}
+    lines = [f"ok: {_count(len(resolved.stage), 'stage')}, {_count(steps, 'step')}"]
+    problem = None
+    pooled = pooled_stages(resolved) if resolved.model else []
+    if weights and not pooled:
+        raise SleuthError("--weights is for a recipe in which servers generate: a stage with a [stage.engine] table")
+    for index in pooled:
+        name = f"stage.{index} ({resolved.stage[index].name})"
+        findings = pool_findings(resolved, index)
+        found.setdefault("pools", {})[resolved.stage[index].name] = [asdict(finding) for finding in findings]
+        lines += [
+            f"{'ok' if finding.ok else 'problem'}: {name}: {finding.url}: {finding.line} ({finding.seconds:.1f} s)"
+            for finding in findings
+        ]
+        if (wrong := unhealthy(findings)) is not None:
+            problem = problem or f"{name}: {wrong}"
+        elif weights:
+            seconds = hand_out(resolved, index)
+            lines.append(f"ok: {name}: all took the model's weights, and generate with them ({seconds:.1f} s)")
+            found["seconds_weights"] = seconds
+    if problem is not None:
+        found["ok"] = False
+    typer.echo(json.dumps(found) if as_json else "\n".join(lines))
+    if problem is not None:
+        raise SleuthError(problem)
+
+
+@check.command("sweep")
+def check_sweep(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A TOML file with [[arm]] tables.", show_default=False)],
+    as_json: AsJson = False,
+) -> None:
+    """Check that a sweep can run, and count its steps."""
+    from sleuth.plan.inputs import missing_inputs
+    from sleuth.recipe.sweep import load_sweep, own_steps
+
+    recipe, runs = load_sweep(file, look=missing_inputs)
+    require_sweep_inputs(file, runs)
+    steps, seeds = sum(own_steps(runs).values()), len(recipe.seeds)
+    if as_json:
+        typer.echo(json.dumps({"ok": True, "arms": len(runs), "seeds": seeds, "steps": steps * seeds}))
     else:
-        raise SleuthError(
-            f"{what}: is no recipe (.toml), no questions (.jsonl, .jsonl.gz, .parquet) and no texts (these, or .txt); "
-            "give one of them, or two checkpoints: sleuth check A B"
-        )
+        typer.echo(f"ok: {len(runs)} arms with {seeds} seeds, {steps * seeds:,} steps; shared steps are counted once")
 
 
-def _holds_text(what: Path) -> bool:
-    from sleuth.metrics.text_check import holds_text
+def require_sweep_inputs(path: Path, runs: Mapping[str, Recipe]) -> None:
+    """Reads all that the arms will need. Raises SleuthError, which names the arm."""
+    import_heavy()
+    from sleuth.pipeline import require_inputs
 
-    return holds_text(what)
+    for name, run in runs.items():
+        try:
+            require_inputs(run)
+        except SleuthError as error:
+            raise SleuthError(f'{path}: arm "{name}": {error}') from None
 
 
-def _check_recipe(what: Path, as_json: bool, *, weights: bool) -> None:
-    from sleuth.recipe.sweep import is_sweep
+check.command("data")(check_data)
+check.command("texts")(check_texts)
+check.command("scorer")(check_scorer)
 
-    if is_sweep(what):
-        check_sweep(what, as_json)
+
+@check.command("judge")
+def check_judge(
+    file: Annotated[
+        Path, typer.Argument(metavar="JUDGE.toml", help="A file with a [judge] table.", show_default=False)
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Examine a judge on questions with known answers.
+
+    Prints what it gets wrong and what biases it. Exit status 1 where it fails.
+    """
+    from sleuth.plan.inputs import missing_inputs
+    from sleuth.recipe.parts import load_judge
+
+    recipe = load_judge(file, missing_inputs)
+
+    import_heavy()
+    from sleuth.cli.progress import progress_bar
+    from sleuth.evaluation.judge_exam import take_exam
+    from sleuth.factories import judge_of
+
+    opened = judge_of(recipe)
+    with progress_bar("exam") as progress:
+        card = take_exam(opened, pairs=True, progress=progress)
+    below = recipe.least_accuracy is not None and card.accuracy < recipe.least_accuracy
+    if as_json:
+        typer.echo(json.dumps(card.as_json()))
     else:
-        check_recipe(what, as_json, weights=weights)
+        _print_exam(card)
+        if below:
+            typer.echo(f"below least_accuracy = {recipe.least_accuracy}: a recipe with this judge would not be trained")
+    if below or not card.passed:
+        raise typer.Exit(1)
 
 
-def _compare(a: Path, b: Path, as_json: bool) -> None:
+def _print_exam(card: ExamCard) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False)
+    console.print(card.judge, markup=False)
+    marks = Table("judged right", box=box.SIMPLE_HEAD, pad_edge=False)
+    marks.add_column("of cases", justify="right")
+    marks.add_column("of pairs", justify="right")
+    for kind in dict.fromkeys([*card.cases, *card.pairs]):
+        marks.add_row(kind.replace("_", " "), _share(card.cases.get(kind)), _share(card.pairs.get(kind)))
+    console.print(marks)
+    biases = Table("biased by", "effect on a score, 0 is none", box=box.SIMPLE_HEAD, pad_edge=False)
+    effects = {"position": card.position, "length": card.length, "instructions": card.obedience}
+    for name, effect in effects.items():
+        biases.add_row(name, _share(effect))
+    console.print(biases)
+    console.print(f"right about claims, each kind alike: {card.accuracy:.3f}")
+    console.print(f"another verdict when asked again: {_share(card.changed)}")
+    console.print(f"no verdict: {_share(card.silent)}")
+    console.print(f"{card.questions:,} questions, {card.calls:,} calls, {card.seconds:.1f} seconds")
+    for line in card.faults:
+        console.print(f"this judge {line}")
+    if card.weak:
+        console.print(f"this judge is too often wrong about: {', '.join(card.weak)}", markup=False)
+    console.print("passed" if card.passed else "failed: its verdicts should not be paid for", style="bold")
+
+
+@check.command("protocols")
+def check_protocols(
+    a: Annotated[Path, typer.Argument(metavar="A", help="A checkpoint.", show_default=False)],
+    b: Annotated[Path, typer.Argument(metavar="B", help="Another.", show_default=False)],
+    as_json: AsJson = False,
+) -> None:
+    """Compare the protocols and rewards of two checkpoints."""
     from sleuth.runs.protocol_differences import differences
 
-    found = differences(_card(a), _card(b))
+    found = differences(_read_protocol(a), _read_protocol(b))
     if as_json:
         typer.echo(json.dumps({"same": not found, "differences": found}))
     elif found:
@@ -117,7 +215,7 @@ def _compare(a: Path, b: Path, as_json: bool) -> None:
         typer.echo("the protocols are the same")
 
 
-def _card(checkpoint: Path) -> ProtocolCard:
+def _read_protocol(checkpoint: Path) -> ProtocolCard:
     from sleuth.runs.checkpoints import latest_checkpoint
     from sleuth.runs.protocol import FILE, ProtocolCard
 
@@ -126,4 +224,13 @@ def _card(checkpoint: Path) -> ProtocolCard:
         return card
     last = latest_checkpoint(checkpoint / "checkpoints")
     example = f"this run's last one is {last}" if last else "give one that Sleuth saved, RUN/checkpoints/step-000100"
-    raise SleuthError(f"{checkpoint}: is no checkpoint with a protocol: there is no {FILE}; {example}")
+    raise SleuthError(f"{checkpoint}: not a checkpoint with a protocol: it has no {FILE}; {example}")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _share(figure: Measured | None) -> str:
+    """`0.94 (0.80 to 0.98)`; empty where nothing was measured."""
+    return "" if figure is None else figure.told(".2f", unmeasured="")

@@ -1,4 +1,4 @@
-"""`sleuth check DATA`: everything that is wrong with questions, before anything is trained or measured on them."""
+"""`sleuth check data` and `sleuth check texts`: all that is wrong with data, before anything is trained on it."""
 
 from __future__ import annotations
 
@@ -6,72 +6,134 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sleuth.cli.options import AsJson
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
     from sleuth.metrics.data_check import DataReport, Findings
+    from sleuth.metrics.text_check import TextReport
+
+Against = Annotated[
+    Path | None, typer.Option(metavar="DATA", help="Count the rows that are in DATA too.", show_default=False)
+]
 
 
-def is_data(what: Path) -> bool:
-    """Whether this is a file of questions, or a folder of test sets; both may lie on the hub."""
+def check_data(
+    data: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DATA",
+            help="Questions (.jsonl, .jsonl.gz, .parquet), or a folder of test sets; hf://... too.",
+            show_default=False,
+        ),
+    ],
+    against: Against = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check questions: malformed rows, repeats, unusable answers.
+
+    Exit status 2 where a run would refuse the data.
+    """
+    from sleuth.cli.progress import row_counter
     from sleuth.data.hub import HubLocation
     from sleuth.data.rows import ENDINGS
     from sleuth.data.suites import sets_in
-
-    return HubLocation.read(what) is not None or what.name.endswith(ENDINGS) or (what.is_dir() and bool(sets_in(what)))
-
-
-def check_data(what: Path, against: Path | None, as_json: bool) -> None:
-    """Print what was found; raises SleuthError where a run would refuse the data."""
-    from sleuth.cli.watching import counted
     from sleuth.metrics import data_check
 
-    found = data_check.check_data(what, against, counted(f"check {what}"))
-    if as_json:
-        typer.echo(
-            json.dumps(
-                {"data": str(what), "against": against and str(against), "ok": not found.refused} | asdict(found)
-            )
+    is_questions = data.name.endswith(ENDINGS) or HubLocation.read(data) is not None
+    if not is_questions and not (data.is_dir() and sets_in(data)):
+        raise SleuthError(
+            f"{data}: not a file of questions ({', '.join(ENDINGS)}) and not a folder of test sets; texts are checked "
+            f"by `sleuth check texts {data}`"
         )
+    found = data_check.check_data(data, against, row_counter(f"check {data}"))
+    _report(data, against, found, _print_questions, as_json)
+    if not found.rows:
+        raise SleuthError(f"{data}: no questions in it")
+
+
+def check_texts(
+    texts: Annotated[
+        Path,
+        typer.Argument(
+            metavar="TEXTS",
+            help="A file of texts (.txt, .jsonl, .jsonl.gz, .parquet) or a folder of them; hf://... too.",
+            show_default=False,
+        ),
+    ],
+    against: Against = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check texts: malformed rows, repeats, overlap with others.
+
+    Exit status 2 where a run would refuse the texts.
+    """
+    from sleuth.cli.progress import row_counter
+    from sleuth.metrics import text_check
+
+    found = text_check.check_text(texts, against, row_counter(f"check {texts}"))
+    _report(texts, against, found, _print_texts, as_json)
+
+
+def _report(data: Path, against: Path | None, found: DataReport | TextReport, show: Any, as_json: bool) -> None:
+    """Prints what was found, by `show` or as JSON. Raises SleuthError where a run would refuse the data."""
+    if as_json:
+        shown = {"data": str(data), "against": against and str(against), "ok": not found.refused}
+        typer.echo(json.dumps(shown | asdict(found)))
     else:
-        _print(what, against, found)
+        show(data, against, found)
     if found.refused:
         raise SleuthError(
-            f"{what}: of {found.rows:,} rows, malformed: {found.malformed.count:,}, with a repeated id: "
-            f"{found.repeated_ids.count:,}; a run takes none of them until these are mended"
+            f"{data}: of {found.rows:,} rows, malformed: {found.malformed.count:,}, with a repeated id: "
+            f"{found.repeated_ids.count:,}; a run refuses the file until these are corrected"
         )
-    if not found.rows:
-        raise SleuthError(f"{what}: no questions in it")
 
 
-def print_sources(sources: Mapping[str, int]) -> None:
-    """How many rows of each source, where any names one."""
+def _print_questions(data: Path, against: Path | None, found: DataReport) -> None:
+    typer.echo(f"{data}: {found.rows:,} rows, {sum(found.sources.values()):,} questions")
+    _print_sources(found.sources)
+    _print_findings("malformed rows", found.malformed)
+    _print_findings("ids that an earlier row has", found.repeated_ids)
+    _print_findings("questions that an earlier row asks", found.repeated_questions)
+    _print_findings("golden answers that are empty once normalised", found.empty_answers)
+    if found.tool_outputs:
+        typer.echo(f"tool outputs to refine: {found.tool_outputs:,}")
+        _print_findings("answers that cite what their tool output does not have", found.unknown_citations)
+    if found.overlap is not None:
+        _print_findings(f"questions that {against} asks too", found.overlap)
+
+
+def _print_texts(texts: Path, against: Path | None, found: TextReport) -> None:
+    typer.echo(f"{texts}: {found.rows:,} documents, {found.characters:,} characters")
+    _print_sources(found.sources)
+    typer.echo("by part: " + ", ".join(f"{part} {count:,}" for part, count in found.parts.items()))
+    if found.cut:
+        typer.echo(f"with a place where their ending begins: {found.cut:,}")
+    if found.thoughts:
+        typer.echo(f"thoughts: {found.thoughts:,}")
+    _print_findings("malformed rows", found.malformed)
+    _print_findings("ids that an earlier row has", found.repeated_ids)
+    _print_findings("texts that an earlier row has, which a run skips", found.repeated_texts)
+    if found.thoughts or found.altered.count:
+        _print_findings("texts whose copy with thoughts differs from them, so that a run skips it", found.altered)
+    if found.overlap is not None:
+        _print_findings(f"texts that {against} has too", found.overlap)
+
+
+def _print_sources(sources: Mapping[str, int]) -> None:
+    """The number of rows of each source, where any row names one."""
     if len(sources) > 1 or "" not in sources:
         for source, count in sources.items():
             typer.echo(f"  {count:>9,}  {source or '(no source)'}")
 
 
-def _print(what: Path, against: Path | None, found: DataReport) -> None:
-    typer.echo(f"{what}: {found.rows:,} rows, {sum(found.sources.values()):,} questions")
-    print_sources(found.sources)
-    print_findings("malformed rows", found.malformed)
-    print_findings("ids that an earlier row has", found.repeated_ids)
-    print_findings("questions that an earlier row asks", found.repeated_questions)
-    print_findings("golden answers that are empty once normalised", found.empty_answers)
-    if found.tool_outputs:
-        typer.echo(f"tool outputs to refine: {found.tool_outputs:,}")
-        print_findings("answers that cite what their tool output does not have", found.unknown_citations)
-    if found.overlap is not None:
-        print_findings(f"questions that {against} asks too", found.overlap)
-
-
-def print_findings(what: str, found: Findings) -> None:
-    """How often something was found, and the first few of it."""
-    typer.echo(f"{what}: {found.count:,}")
+def _print_findings(title: str, found: Findings) -> None:
+    """How often a problem was found, and its first cases."""
+    typer.echo(f"{title}: {found.count:,}")
     for line in found.first:
         typer.echo(f"  {line}")
     if found.count > len(found.first):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,22 +15,30 @@ if TYPE_CHECKING:
     from sleuth.data.scorer_cases import ScorerCase
     from sleuth.rewards.scorers.scorer import Scores
 
-SHOWN = 8
-"""Cases that are shown."""
+SHOWN_CASES = 8
+"""Cases to show."""
 TAIL = 160
-"""How many of a response's last characters are shown."""
+"""Last characters of a response to show."""
 
 
-def check_scorer(file: Path, as_json: bool) -> None:
-    """Score every case of a file by every scorer, and tell where they disagree."""
-    from sleuth.cli.watching import watched
+def check_scorer(
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="CASES.jsonl", help="Rows of id, prompt, response and golden_answers.", show_default=False
+        ),
+    ],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per case.")] = False,
+) -> None:
+    """Score the same cases by every scorer and show disagreements."""
+    from sleuth.cli.progress import progress_bar
     from sleuth.data.scorer_cases import load_scorer_cases
     from sleuth.rewards.scorers import SCORERS
     from sleuth.rewards.scorers.scorer import transcript_from_text
 
     cases = load_scorer_cases(file)
     scores: list[Scores] = []
-    with watched("score") as progress:
+    with progress_bar("score") as progress:
         for case in cases:
             transcript = transcript_from_text(case.prompt, case.response)
             scores.append({name: scorer.of(transcript, case.golden_answers) for name, scorer in SCORERS.items()})
@@ -55,11 +63,11 @@ def _print_tables(cases: Sequence[ScorerCase], scores: Sequence[Scores]) -> None
     if not places:
         console.print(f"all scorers agree on all {len(cases):,} cases")
         return
-    shown = places[:SHOWN]
+    shown = places[:SHOWN_CASES]
     console.print(f"cases that scorers disagree on, one of each kind ({len(shown)} of {len(places)} kinds)\n")
     for at in shown:
         case = cases[at]
-        verdicts = ", ".join(f"{name} {_shown(value)}" for name, value in scores[at].items())
+        verdicts = ", ".join(f"{name} {_number(value)}" for name, value in scores[at].items())
         start = "..." if len(case.response) > TAIL else ""
         console.print(f"{case.id}: {verdicts}", style="bold", markup=False, soft_wrap=True)
         console.print(f"    golden: {' | '.join(case.golden_answers)}", markup=False, soft_wrap=True)
@@ -67,7 +75,7 @@ def _print_tables(cases: Sequence[ScorerCase], scores: Sequence[Scores]) -> None
 
 
 def _scorers_table(scores: Sequence[Scores]) -> Table:
-    """Who reads what, and what they pay on average."""
+    """What each scorer reads and its mean score."""
     from rich import box
     from rich.table import Table
 
@@ -84,7 +92,7 @@ def _scorers_table(scores: Sequence[Scores]) -> Table:
 
 
 def _changes_table(scores: Sequence[Scores]) -> Table:
-    """How many cases change their score between two scorers, by the numbers of the table above."""
+    """The number of cases whose score differs between two scorers, numbered as in the table above."""
     from rich import box
     from rich.table import Table
 
@@ -100,5 +108,5 @@ def _changes_table(scores: Sequence[Scores]) -> Table:
     return table
 
 
-def _shown(value: float | None) -> str:
+def _number(value: float | None) -> str:
     return "missing" if value is None else f"{value:.3g}"

@@ -1,4 +1,4 @@
-"""`sleuth compare`: runs, checkpoints or evaluation files beside each other."""
+"""`sleuth compare`: paired differences between runs, checkpoints or evaluation files."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sleuth.cli.options import AsJson
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from sleuth.report.comparison import Comparison, Pair
 
 WIDE = 100
-"""Columns that two arms and their difference need."""
+"""Columns of a terminal that two arms and their difference need."""
 LEGEND = """\
 [low, high] is a 95 % interval. p is how likely so large a difference would be if both sides were alike: McNemar's
 exact test for outcomes of 0 and 1, sign flips for others, Student's t over several runs; not corrected for the
@@ -38,21 +39,22 @@ def compare(
     out: Annotated[
         Path | None, typer.Option(metavar="FILE.html", help="Write a page too: curves and questions side by side.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Compare runs, checkpoints or evaluation files on the same questions.
+    """Compare runs, checkpoints or evaluation files.
 
-    Paired differences with 95 % intervals and p-values, over questions and, where an arm has several runs, over runs.
+    Paired differences on the same questions with 95 % intervals and p-values, over questions and, where an arm has
+    several runs, over runs.
     """
-    from sleuth.cli.watching import watched
+    from sleuth.cli.progress import progress_bar
     from sleuth.report.arms import read_arms
-    from sleuth.report.comparison import compare as compared
+    from sleuth.report.comparison import compare as compare_arms
 
     if out is not None and out.suffix != ".html":
-        raise SleuthError(f"--out {out}: a comparison is written as one page; name it FILE.html")
+        raise SleuthError(f"--out {out}: should be FILE.html: a comparison is one page")
     arms = read_arms(places)
-    with watched("compare") as progress:
-        comparison = compared(arms, progress)
+    with progress_bar("compare") as progress:
+        comparison = compare_arms(arms, progress)
     if out is not None:
         from sleuth.report.comparison_page import write_comparison
 
@@ -80,20 +82,20 @@ def _print(comparison: Comparison) -> None:
 
 
 def _tables(comparison: Comparison, *, narrow: bool) -> Iterator[Table]:
-    """Two arms in one table; more of them in one of levels and one for each pair. Then what became of the questions."""
+    """Two arms in one table; more in one of levels and one for each pair. Then the outcomes of the questions."""
     pairs = list(comparison.became)
     if len(pairs) == 1:
-        yield _figures(comparison, comparison.names, pairs[0], narrow)
+        yield _figure_table(comparison, comparison.names, pairs[0], narrow)
     else:
-        yield _figures(comparison, comparison.names, None, narrow)
+        yield _figure_table(comparison, comparison.names, None, narrow)
         for pair in pairs:
-            yield _figures(comparison, [], pair, narrow)
-    yield _modes(comparison)
+            yield _figure_table(comparison, [], pair, narrow)
+    yield _outcomes(comparison)
 
 
-def _figures(comparison: Comparison, names: list[str], pair: Pair | None, narrow: bool) -> Table:
-    """A row a figure: its level in each of `names` and the difference of `pair`; in a narrow terminal, intervals get
-    lines of their own."""
+def _figure_table(comparison: Comparison, names: list[str], pair: Pair | None, narrow: bool) -> Table:
+    """One row per figure: its level in each of `names` and the difference of `pair`; in a narrow terminal, intervals
+    get lines of their own."""
     from rich.markup import escape
 
     from sleuth.report.figures import DECIMALS
@@ -113,7 +115,7 @@ def _figures(comparison: Comparison, names: list[str], pair: Pair | None, narrow
     return table
 
 
-def _modes(comparison: Comparison) -> Table:
+def _outcomes(comparison: Comparison) -> Table:
     from rich.markup import escape
 
     from sleuth.metrics.failures import MODES

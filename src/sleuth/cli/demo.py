@@ -1,4 +1,4 @@
-"""`sleuth demo`: a tiny model learns to search, from files that the package brings."""
+"""`sleuth demo`: trains a tiny model to search, from files that ship with the package."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 WORLD = Path("runs/world")
-"""Where the recipe looks for it."""
+"""Where the recipe reads it."""
 
 
 def demo(
@@ -17,13 +17,13 @@ def demo(
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one value, as in `sleuth train`.")
     ] = None,
 ) -> None:
-    """Teach a tiny model to search, in some ten minutes on two cores and without a network.
+    """Train a tiny model to search, in about ten minutes.
 
-    Writes a generated world to runs/world, indexes it, trains the recipe that ships as recipes/demo.toml, and writes
-    DIR/report.html. The same command goes on after it was stopped.
+    Two cores are enough and no network is needed. Writes a generated world to runs/world, indexes it, trains the
+    recipe that ships as recipes/demo.toml, and writes DIR/report.html. The same command continues after a stop.
     """
+    from sleuth.cli.progress import progress_bar, row_counter
     from sleuth.cli.train import train
-    from sleuth.cli.watching import counted, watched
     from sleuth.recipe import load_recipe
     from sleuth.report import write_report
     from sleuth.retrieval.bm25 import build_index
@@ -32,11 +32,11 @@ def demo(
 
     recipe = shipped("recipes/demo.toml")
     model = load_recipe(recipe).model
-    begun = [] if Path(model).is_dir() else [f"model={shipped(model)}"]
-    with watched("world") as progress:
+    start = [] if Path(model).is_dir() else [f"model={shipped(model)}"]
+    with progress_bar("world") as progress:
         write_world(WORLD, seed=0, people=2000, progress=progress)
-    build_index(WORLD / CORPUS, WORLD / "index", counted("index"))
-    train(recipe, [*begun, *(overrides or ())], run)
+    build_index(WORLD / CORPUS, WORLD / "index", row_counter("index"))
+    train(recipe, [*start, *(overrides or ())], run)
     page, last = write_report(run), latest_checkpoint(run / "checkpoints")
     typer.echo(f"\nThe report:    {page}")
     typer.echo(f"Talk to it:    sleuth serve {last} --index {WORLD / 'index'}")
@@ -45,7 +45,7 @@ def demo(
 
 
 def shipped(name: str) -> Path:
-    """A file or folder of the checkout that the wheel brings too: `shipped("recipes/demo.toml")`."""
+    """The path of a file or folder of the checkout that the wheel contains too: `shipped("recipes/demo.toml")`."""
     package = Path(__file__).parents[1]
     wheel = package / "shipped" / name
     return wheel if wheel.exists() else package.parents[1] / name

@@ -1,4 +1,4 @@
-"""Measured figures as a table."""
+"""Prints measured figures as tables."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ if TYPE_CHECKING:
 
 
 def measured_in(contents: Mapping[str, Any]) -> dict[str, Measured]:
-    """What was measured among the contents of an evaluation file, by name."""
+    """The measured figures of an evaluation file's contents, by name."""
     from sleuth.metrics.intervals import Measured
 
     figures = {name: value for name, value in contents.items() if isinstance(value, dict) and "low" in value}
     return {name: Measured(**figure) for name, figure in figures.items()}
 
 
-def cell(figure: Measured | None) -> str:
-    """A place in a table: `0.458` over `0.44 to 0.47`, and nothing where there is no such figure."""
+def table_cell(figure: Measured | None) -> str:
+    """A cell of a table: `0.458` over `0.44 to 0.47`; empty where there is no such figure."""
     if figure is None:
         return ""
     if figure.value is None:
@@ -27,7 +27,7 @@ def cell(figure: Measured | None) -> str:
 
 
 def print_figures(title: str, figures: Mapping[str, Measured]) -> None:
-    """One line a figure: value, 95 % interval and number of draws, on stdout."""
+    """Prints one line per figure: value, 95 % interval and number of draws."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -36,8 +36,8 @@ def print_figures(title: str, figures: Mapping[str, Measured]) -> None:
     for heading in ("value", "95 % interval", "n"):
         table.add_column(heading, justify="right")
     for name, figure in figures.items():
-        interval = f"{_shown(figure.low)} to {_shown(figure.high)}" if figure.n else ""
-        table.add_row(name, _shown(figure.value), interval, f"{figure.n:,}")
+        interval = f"{_number(figure.low)} to {_number(figure.high)}" if figure.n else ""
+        table.add_row(name, _number(figure.value), interval, f"{figure.n:,}")
     Console().print(table)
 
 
@@ -51,8 +51,8 @@ SET_COLUMNS = {
 
 
 def print_sets(title: str, suite: Mapping[str, Any]) -> None:
-    """A suite's figures by set, each over its 95 % interval, and their simple mean; `suite` is the contents of its
-    evaluation file."""
+    """Prints a suite's figures by set, each over its 95 % interval, and their unweighted mean; `suite` is the contents
+    of its evaluation file."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -61,11 +61,11 @@ def print_sets(title: str, suite: Mapping[str, Any]) -> None:
     for heading in ("n", *SET_COLUMNS.values()):
         table.add_column(heading, justify="right")
     for name, figures in suite["sets"].items():
-        table.add_row(name, f"{figures['questions']:,}", *(_cell(key, figures[key]) for key in SET_COLUMNS))
+        table.add_row(name, f"{figures['questions']:,}", *(_set_cell(key, figures[key]) for key in SET_COLUMNS))
     table.add_section()
     asked = sum(figures["questions"] for figures in suite["sets"].values())
     mean = f"mean of {len(suite['sets'])}"
-    table.add_row(mean, f"{asked:,}", *(_cell(key, suite[key]) for key in SET_COLUMNS))
+    table.add_row(mean, f"{asked:,}", *(_set_cell(key, suite[key]) for key in SET_COLUMNS))
     console = Console()
     console.print(table)
     missing = [name for name, figures in suite["sets"].items() if figures["missing"]["value"]]
@@ -73,13 +73,13 @@ def print_sets(title: str, suite: Mapping[str, Any]) -> None:
         console.print(f"some verdicts are missing in {', '.join(missing)}: they are left out, not counted as wrong")
 
 
-def _cell(key: str, figure: Mapping[str, float | None]) -> str:
-    """`0.458` over `0.44-0.47`; tokens are whole ones."""
+def _set_cell(key: str, figure: Mapping[str, float | None]) -> str:
+    """`0.458` over `0.44-0.47`; tokens are rounded."""
     if figure["value"] is None:
         return "missing"
     places = (0, 0) if key == "response_tokens_mean" else (3, 2)
     return f"{figure['value']:.{places[0]}f}\n{figure['low']:.{places[1]}f}-{figure['high']:.{places[1]}f}"
 
 
-def _shown(value: float | None) -> str:
+def _number(value: float | None) -> str:
     return "missing" if value is None else f"{value:.3f}"

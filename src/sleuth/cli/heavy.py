@@ -1,4 +1,4 @@
-"""The imports that take seconds: torch, transformers' models, numba. A verb makes them after it has read its input."""
+"""The imports that take seconds: torch, transformers, numba. A verb makes them after it has checked its input."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import sys
 
 
 def import_heavy() -> None:
-    """Import all of it, with the garbage collector at rest.
+    """Imports all of it with the garbage collector off.
 
-    400,000 objects come into being, and no garbage: to look through them again and again takes a second or two of a
-    start, and to leave them out for good saves 0.1 s at each full collection.
+    The imports create 400,000 objects and no garbage. Scanning them repeatedly would add one or two seconds, and
+    freezing them saves 0.1 s at each full collection.
     """
-    if "sleuth.factories" in sys.modules:  # somebody else's process, such as that of a test
+    if "sleuth.factories" in sys.modules:  # a process that is not ours alone, such as that of a test
         return
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""`sleuth index`: a corpus made searchable."""
+"""`sleuth index`: builds a search index of a corpus."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from sleuth.cli.modes import Mode
+from sleuth.cli.inputs import require_unset
+from sleuth.cli.options import AsJson
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
@@ -18,50 +19,53 @@ if TYPE_CHECKING:
     from sleuth.retrieval.writing import Progress
 
 
-ENCODING = frozenset({"kind", "encoder", "query_prefix", "passage_prefix", "pooling", "as_json"})
-BM25 = Mode(uses=frozenset({"kind", "as_json"}), why="is for vectors, and a bm25 index has none; add --kind dense")
-ADOPTED = Mode(uses=ENCODING | {"faiss"}, why="is for vectors that are made, and --faiss opens some that are there")
-HYBRID = Mode(
-    uses=ENCODING | {"vectors"}, why="opens an index as dense; leave it out to encode the corpus for a hybrid one"
-)
-
-
 def index(
-    typed: typer.Context,
     corpus: Annotated[
         Path, typer.Argument(metavar="CORPUS", help="Passages: .jsonl, .jsonl.gz or .parquet, or hf://OWNER/NAME/FILE.")
     ],
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The index; one already there is replaced.")],
-    kind: Annotated[Literal["bm25", "dense", "hybrid"], typer.Option(help="How passages are found.")] = "bm25",
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The index; an existing one is replaced.")],
+    kind: Annotated[
+        Literal["bm25", "dense", "hybrid"], typer.Option(help="Words (bm25), vectors (dense), or both.")
+    ] = "bm25",
     encoder: Annotated[
         str | None, typer.Option(metavar="MODEL", help="dense, hybrid: a sentence encoder's folder or hub id.")
     ] = None,
-    query_prefix: Annotated[str | None, typer.Option(help="Put before a query; absent: the encoder's own.")] = None,
-    passage_prefix: Annotated[str | None, typer.Option(help="Put before a passage; absent: the encoder's own.")] = None,
+    query_prefix: Annotated[
+        str | None, typer.Option(help="Text before each query. [default: the encoder's own]")
+    ] = None,
+    passage_prefix: Annotated[
+        str | None, typer.Option(help="Text before each passage. [default: the encoder's own]")
+    ] = None,
     pooling: Annotated[
-        Literal["mean", "cls", "max", "lasttoken"] | None, typer.Option(help="Absent: the encoder's own.")
+        Literal["mean", "cls", "max", "lasttoken"] | None,
+        typer.Option(help="How token vectors are pooled. [default: the encoder's own]"),
     ] = None,
     vectors: Annotated[
-        Literal["flat", "ivf-sq8"], typer.Option(help="Exact, 4 bytes a number; or approximate, 1 byte.")
-    ] = "flat",
-    faiss: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="dense: open this faiss index of CORPUS instead of encoding.")
+        Literal["flat", "ivf-sq8"] | None,
+        typer.Option(help="dense, hybrid: exact, 4 bytes per number, or approximate, 1 byte. [default: flat]"),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    faiss: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="dense: use this faiss index of CORPUS instead of encoding it.")
+    ] = None,
+    as_json: AsJson = False,
 ) -> None:
-    r"""Index a corpus: rows {"id": "17", "contents": "\"Title\"\ntext"}.
+    r"""Build a search index of a corpus.
 
-    The corpus is streamed, whatever its size. The same command goes on where a killed one stopped. One that lies on
-    the hub is downloaded into DIR.corpus first.
+    Rows are {"id": "17", "contents": "\"Title\"\ntext"}. The corpus is streamed, whatever its size. After a kill, the
+    same command continues. A corpus on the hub is downloaded into DIR.corpus first.
     """
-    from sleuth.cli.watching import watched
+    from sleuth.cli.progress import progress_bar
 
     if kind == "bm25":
-        BM25.require(typed)
+        encoding = {"--encoder": encoder, "--query-prefix": query_prefix, "--passage-prefix": passage_prefix}
+        require_unset(
+            encoding | {"--pooling": pooling, "--vectors": vectors, "--faiss": faiss},
+            "is for vectors, and a bm25 index has none; add --kind dense",
+        )
     elif kind == "hybrid":
-        HYBRID.require(typed)
+        require_unset({"--faiss": faiss}, "is for --kind dense; leave it out to encode the corpus for a hybrid index")
     elif faiss is not None:
-        ADOPTED.require(typed)
+        require_unset({"--vectors": vectors}, "is for encoding a corpus, and --faiss opens vectors that exist")
     if kind != "bm25" and encoder is None:
         raise SleuthError(f"--kind {kind}: name the encoder too: --encoder MODEL, a folder or a hub id")
 
@@ -70,7 +74,7 @@ def index(
 
         for file in (corpus, *([faiss] if faiss else [])):
             require_file(file)
-    corpus = _corpus_here(corpus, folder)
+    corpus = _local_corpus(corpus, folder)
 
     def build(progress: Progress) -> IndexCard:
         if kind == "bm25":
@@ -84,9 +88,9 @@ def index(
         card = encoder_card(str(encoder), query_prefix=query_prefix, passage_prefix=passage_prefix, pooling=pooling)
         if faiss is not None:
             return adopt_vectors(corpus, folder, card, faiss, progress)
-        return (build_dense if kind == "dense" else build_hybrid)(corpus, folder, card, vectors, progress)
+        return (build_dense if kind == "dense" else build_hybrid)(corpus, folder, card, vectors or "flat", progress)
 
-    with watched("index") as progress:
+    with progress_bar("index") as progress:
         total = _count_rows(corpus)
         card = build(lambda done: progress(done, max(done, total)))
     if as_json:
@@ -99,10 +103,10 @@ def index(
     typer.echo(f'Next: sleuth search {folder} "some words"')
 
 
-def _corpus_here(corpus: Path, folder: Path) -> Path:
-    """The corpus as a file of this machine. That of the hub is kept beside the index: an index that was killed is gone
-    on with from there, and one that is adopted reads its passages there."""
-    from sleuth.cli.watching import watched
+def _local_corpus(corpus: Path, folder: Path) -> Path:
+    """The corpus as a file of this machine. One of the hub is kept beside the index, because a build that continues
+    and an index made from faiss vectors read its passages there."""
+    from sleuth.cli.progress import progress_bar
     from sleuth.data.hub import HubLocation, downloaded
     from sleuth.data.rows import ENDINGS
 
@@ -111,11 +115,11 @@ def _corpus_here(corpus: Path, folder: Path) -> Path:
         return corpus
     if place.path and not place.path.endswith(ENDINGS):
         raise SleuthError(f"{place}: unknown format; the name should end in {', '.join(ENDINGS)}")
-    return downloaded(place, folder.with_name(f"{folder.name}.corpus"), watched)
+    return downloaded(place, folder.with_name(f"{folder.name}.corpus"), progress_bar)
 
 
 def _count_rows(corpus: Path) -> int:
-    """How many passages to expect: lines counted without reading them. 0 if the file cannot be read."""
+    """The number of passages to expect, from counting lines. 0 if the file cannot be read."""
     import pyarrow.parquet
 
     try:
@@ -123,5 +127,5 @@ def _count_rows(corpus: Path) -> int:
             return pyarrow.parquet.read_metadata(corpus).num_rows
         with gzip.open(corpus) if corpus.suffix == ".gz" else corpus.open("rb") as lines:
             return sum(block.count(b"\n") for block in iter(lambda: lines.read(2**20), b""))
-    except (OSError, EOFError, zlib.error, pyarrow.ArrowException):  # the build will say what is wrong with it
+    except (OSError, EOFError, zlib.error, pyarrow.ArrowException):  # the build reports what is wrong
         return 0

@@ -1,4 +1,4 @@
-"""`sleuth merge`: the shards of another trainer as a Hugging Face folder."""
+"""`sleuth merge`: converts the shards of another trainer into a Hugging Face folder."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from sleuth.cli.options import AsJson
 from sleuth.types import SleuthError
 
 
@@ -17,15 +18,15 @@ def merge(
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The Hugging Face folder; it must be new or empty.")],
     config: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Folder with config.json and tokenizer, where SHARDS carries none."),
+        typer.Option(metavar="DIR", help="Folder with config.json and tokenizer, where SHARDS has none."),
     ] = None,
     dtype: Annotated[
         Literal["float32", "bfloat16", "float16"] | None, typer.Option(help="Cast the weights. [default: as saved]")
     ] = None,
     max_shard_size: Annotated[str, typer.Option(metavar="SIZE", help="Largest file to write: 500MB, 4GB.")] = "2GB",
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Merge FSDP shards, or a bare state dict, into a Hugging Face folder.
+    """Convert FSDP shards to a Hugging Face folder.
 
     Names and shapes are checked against the model's config.json before anything is written.
     """
@@ -34,12 +35,12 @@ def merge(
 
     import torch
 
-    from sleuth.cli.watching import watched
+    from sleuth.cli.progress import progress_bar
     from sleuth.convert import merge_shards
     from sleuth.convert.weight_files import parse_size
     from sleuth.runs.disk import shown
 
-    with watched("merge") as progress:
+    with progress_bar("merge") as progress:
         merged = merge_shards(
             shards,
             out,

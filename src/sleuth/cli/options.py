@@ -1,4 +1,4 @@
-"""Options that several verbs have: how a checkpoint is asked."""
+"""Arguments and options that several verbs have."""
 
 from __future__ import annotations
 
@@ -7,22 +7,64 @@ from typing import Annotated, Literal
 
 import typer
 
-Questions = Annotated[Path | None, typer.Option(help="Questions: .jsonl, .jsonl.gz or .parquet.")]
-Index = Annotated[Path | None, typer.Option(help="The index to search; without one, searches find nothing.")]
-Dialect = Annotated[str | None, typer.Option(help="Search protocol, for a model that carries none, or to try another.")]
-Prompt = Annotated[str | None, typer.Option(help="A prompt by its name, or a file, likewise.")]
+Model = Annotated[
+    str, typer.Argument(metavar="MODEL", help="A checkpoint, a model folder or a hub id.", show_default=False)
+]
+Questions = Annotated[
+    Path, typer.Option(metavar="FILE", help="Questions: .jsonl, .jsonl.gz or .parquet.", show_default=False)
+]
+RecipeFile = Annotated[Path, typer.Argument(metavar="RECIPE", help="The recipe, a TOML file.", show_default=False)]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+# -- how a model is asked ----------------------------------------------------------------------------------------------
+
+Index = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="The index to search; without one, searches find nothing.")
+]
+Retrievers = Annotated[
+    list[str] | None,
+    typer.Option(metavar="URL", help="Search a server such as `sleuth retriever`; repeat it for each replica."),
+]
+Dialect = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="The search protocol. [default: the model's own, or sleuth]"),
+]
+Prompt = Annotated[
+    str | None, typer.Option(metavar="NAME", help="A prompt's name, or a file. [default: the model's own]")
+]
 PromptRole = Annotated[
     Literal["raw", "user", "system"] | None,
-    typer.Option(help="The prompt as it is, or as a message of the chat template, likewise."),
+    typer.Option(help="Give the prompt as it is, or as a chat message. [default: the model's own]"),
 ]
 ForcedSearch = Annotated[
     bool | None, typer.Option(help="Open the first search for the model. [default: as it was trained]")
 ]
 ContextTokens = Annotated[
-    int | None, typer.Option(min=1, help="Longest episode in tokens. [default: what the model was trained with]")
+    int | None, typer.Option(min=1, help="Longest episode in tokens. [default: as the model was trained]")
+]
+Samples = Annotated[int, typer.Option(min=1, help="Samples per question; several are drawn at temperature 1.")]
+Scorer = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Report this score beside strict exact match. [default: the training reward's]"),
+]
+Engine = Annotated[
+    str | None,
+    typer.Option(metavar="URL", help="An SGLang or vLLM server that serves MODEL; its weights are not loaded here."),
+]
+ServedAs = Annotated[
+    str | None, typer.Option(metavar="NAME", help="With --engine: the server's name for MODEL, if it differs.")
+]
+Refiner = Annotated[
+    str | None,
+    typer.Option(metavar="MODEL", help="Let this refiner rewrite the search results before MODEL sees them."),
+]
+Slots = Annotated[
+    int, typer.Option(min=1, help="Turns generated at once, here or on the server; fewer use less memory.")
 ]
 Precision = Annotated[
     Literal["float32", "bfloat16"] | None,
-    typer.Option(help="Precision. [default: float32 on a CPU, what the weights are stored in on a GPU]"),
+    typer.Option(help="Precision of the weights. [default: float32 on a CPU, as stored on a GPU]"),
 ]
-FiguresAsJson = Annotated[bool, typer.Option("--json", help="Print the figures as one JSON object.")]
+Out = Annotated[
+    Path | None, typer.Option(metavar="FILE.json", help="Write the figures and all records to this JSON file.")
+]

@@ -1,4 +1,4 @@
-"""`sleuth plan`: what a run will take, told before it begins."""
+"""`sleuth plan`: predicts what a run will need, before it begins."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sleuth.cli.heavy import import_heavy
+from sleuth.cli.options import AsJson, RecipeFile
 
 if TYPE_CHECKING:
     from sleuth.plan.plan import Plan
@@ -20,24 +21,24 @@ TRAIN = (sys.executable, "-c", "from sleuth.cli.app import app; app()", "train")
 
 
 def plan(
-    recipe: Annotated[Path, typer.Argument(help="The recipe, a TOML file.", show_default=False)],
+    recipe: RecipeFile,
     overrides: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one value, as in `sleuth train`.")
     ] = None,
     run: Annotated[
-        Path | None, typer.Option("--run", help="Where the run would be. [default: runs/NAME]", show_default=False)
+        Path | None, typer.Option("--run", metavar="DIR", help="The run folder to be. [default: runs/NAME]")
     ] = None,
     steps: Annotated[
-        int, typer.Option("--probe", min=0, metavar="STEPS", help="Steps of each stage to try; 0 only counts.")
+        int, typer.Option("--probe", min=0, metavar="STEPS", help="Steps of each stage to run; 0 only counts.")
     ] = 12,
     world: Annotated[
-        int, typer.Option("--ranks", min=1, metavar="N", help="Tell also what each of N ranks would hold.")
+        int, typer.Option("--ranks", min=1, metavar="N", help="Also predict the memory of each of N ranks.")
     ] = 1,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Tell what a recipe will take: steps, episodes, tokens, time, memory, disk.
+    """Predict a recipe's steps, tokens, time, memory and disk.
 
-    The first steps of every stage are made in a temporary folder, in a process of their own; the rest is reckoned.
+    Runs the first steps of every stage in a temporary folder, in a process of their own, and extrapolates.
     """
     from sleuth.plan.inputs import missing_inputs
     from sleuth.recipe import load_recipe
@@ -45,7 +46,7 @@ def plan(
     resolved = load_recipe(recipe, overrides or (), missing_inputs)
 
     import_heavy()
-    from sleuth.cli.watching import watched
+    from sleuth.cli.progress import progress_bar
     from sleuth.pipeline import require_inputs, require_ranks
     from sleuth.plan.plan import plan_of
     from sleuth.plan.probe import run_probe, shortened
@@ -56,18 +57,18 @@ def plan(
     questions = {index: len(tasks) for index, tasks in require_inputs(resolved).items()}
     probe = None
     if steps:
-        disk = next(path for path in place.absolute().parents if path.exists())  # the run's own, whose speed counts
-        with TemporaryDirectory(prefix="sleuth-plan-", dir=disk) as folder, watched("probe") as progress:
+        disk = next(path for path in place.absolute().parents if path.exists())  # that of the run: its speed matters
+        with TemporaryDirectory(prefix="sleuth-plan-", dir=disk) as folder, progress_bar("probe") as progress:
             probe = run_probe(shortened(resolved, steps), TRAIN, Path(folder), progress)
-    told = plan_of(resolved, questions, probe, world=world)
+    predicted = plan_of(resolved, questions, probe, world=world)
     if as_json:
-        typer.echo(json.dumps(told.as_json()))
+        typer.echo(json.dumps(predicted.as_json()))
     else:
-        _print_stages(told)
-        _print_peaks(told, place)
+        _print_stages(predicted)
+        _print_peaks(predicted, place)
 
 
-def _print_stages(told: Plan) -> None:
+def _print_stages(predicted: Plan) -> None:
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -75,32 +76,32 @@ def _print_stages(told: Plan) -> None:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_footer=True)
     table.add_column("stage", "in all")
     for heading in ("steps", "episodes", "tokens", "judge calls"):
-        table.add_column(heading, _count(told.total(heading.replace(" ", "_"))), justify="right")
+        table.add_column(heading, _count(predicted.total(heading.replace(" ", "_"))), justify="right")
     for heading, key in (("time", "seconds"), ("at most", "seconds_at_most")):
-        table.add_column(heading, _duration(told.total(key)), justify="right")
-    for stage in told.stages:
+        table.add_column(heading, _duration(predicted.total(key)), justify="right")
+    for stage in predicted.stages:
         counts = (stage.steps, stage.episodes, stage.tokens, stage.judge_calls)
         table.add_row(stage.name, *map(_count, counts), *map(_duration, (stage.seconds, stage.seconds_at_most)))
     Console().print(table)
 
 
-def _print_peaks(told: Plan, place: Path) -> None:
-    """What of this machine the run will take at its peak."""
+def _print_peaks(predicted: Plan, place: Path) -> None:
+    """Peak memory and disk, beside what this machine has."""
     from sleuth.runs.disk import free_bytes, shown
     from sleuth.runs.memory import host_memory
 
-    if told.peak_memory_bytes is None or told.peak_disk_bytes is None:
+    if predicted.peak_memory_bytes is None or predicted.peak_disk_bytes is None:
         typer.echo("time, tokens, memory and disk are known after a probe: leave out --probe 0")
         return
-    typer.echo(f"memory at its peak  {shown(told.peak_memory_bytes)} of {shown(host_memory())}")
-    if told.peak_gpu_memory_bytes:
-        typer.echo(f"of the GPU          {shown(told.peak_gpu_memory_bytes)}")
-    if told.ranks is not None:
-        typer.echo(f"of {told.ranks.world} ranks, each    {shown(told.ranks.each)}")
-        if told.peak_gpu_memory_bytes:
-            typer.echo(f"each, of its host   {shown(told.ranks.host)}")
-        typer.echo(f"the first, saving   {shown(told.ranks.first)} of its host's memory")
-    typer.echo(f"disk at its peak    {shown(told.peak_disk_bytes)}; {shown(free_bytes(place))} are free there")
+    typer.echo(f"memory at its peak  {shown(predicted.peak_memory_bytes)} of {shown(host_memory())}")
+    if predicted.peak_gpu_memory_bytes:
+        typer.echo(f"of the GPU          {shown(predicted.peak_gpu_memory_bytes)}")
+    if predicted.ranks is not None:
+        typer.echo(f"of {predicted.ranks.world} ranks, each    {shown(predicted.ranks.each)}")
+        if predicted.peak_gpu_memory_bytes:
+            typer.echo(f"each, of its host   {shown(predicted.ranks.host)}")
+        typer.echo(f"the first, saving   {shown(predicted.ranks.first)} of its host's memory")
+    typer.echo(f"disk at its peak    {shown(predicted.peak_disk_bytes)}; {shown(free_bytes(place))} are free there")
 
 
 def _count(number: float | None) -> str:

@@ -1,95 +1,70 @@
-"""`sleuth probe`: whether a model uses what it looks up, or what it thinks."""
+"""`sleuth probe` and `sleuth probe-thoughts`: whether a model uses what it retrieves, and whether its thoughts help."""
 
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sleuth.cli.figures import cell
+from sleuth.cli import options
+from sleuth.cli.figures import measured_in, table_cell
 from sleuth.cli.heavy import import_heavy
-from sleuth.cli.modes import Mode
-from sleuth.cli.options import FiguresAsJson, Prompt, Questions
-from sleuth.cli.out_file import require_file
+from sleuth.cli.inputs import load_stage, prepare_out_file, require_inputs
+from sleuth.threads import PROCESS
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
     from sleuth.metrics.intervals import Measured
 
-QUESTIONS = 200
-ARMS = {"em": "EM", "em_one_hop": "one hop", "em_two_hop": "two hops", "difference": "difference"}
-GAINS = {"gain": "what followed", "found_gain": "words found", "answer_gain": "last turn", "idle": "idle"}
-PASSAGES = GAINS | {"ahead": "ahead"}
-SNIPPETS = {"gain": "gain", "ahead": "ahead"}
-
-
-THINKS = Mode(
-    uses=frozenset({"thoughts", "limit", "out", "as_json"}),
-    why="is for looking things up, and --thoughts for thoughts; leave one of them out",
-)
+ARM_COLUMNS = {"em": "EM", "em_one_hop": "one hop", "em_two_hop": "two hops", "difference": "difference"}
+SEARCH_COLUMNS = {"gain": "what followed", "found_gain": "words found", "answer_gain": "last turn", "idle": "idle"}
+PASSAGE_COLUMNS = SEARCH_COLUMNS | {"ahead": "ahead"}
+SNIPPET_COLUMNS = {"gain": "gain", "ahead": "ahead"}
+THOUGHT_ARMS = ("sampled", "blank", "generic", "swapped", "within", "teacher")
 
 
 def probe(
-    typed: typer.Context,
-    model: Annotated[str, typer.Argument(help="A checkpoint, a model folder or a hub id.", show_default=False)],
-    questions: Questions = None,
-    index: Annotated[Path | None, typer.Option(help="The index to search.")] = None,
-    thoughts: Annotated[
-        Path | None, typer.Option(help="Probe thoughts instead, as the probe stage of this recipe does.")
+    model: options.Model,
+    questions: options.Questions,
+    index: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="The index to search; required unless MODEL refines.")
     ] = None,
-    limit: Annotated[
-        int | None, typer.Option(min=1, help="Only the first so many questions (200 by default) or places.")
-    ] = None,
-    dialect: Annotated[str | None, typer.Option(help="Search protocol, for a model that carries none.")] = None,
-    prompt: Prompt = None,
-    out: Annotated[Path | None, typer.Option(help="Write figures and every single gain to this JSON file.")] = None,
-    as_json: FiguresAsJson = False,
+    limit: Annotated[int, typer.Option(min=1, help="Ask only the first so many questions.")] = 200,
+    dialect: options.Dialect = None,
+    prompt: options.Prompt = None,
+    out: options.Out = None,
+    as_json: options.AsJson = False,
 ) -> None:
-    """Whether a model uses what it looks up, or what it thinks: the same without it, or with another's.
+    """Measure whether a model uses what it retrieves.
 
-    Four arms answer the same questions: as it is; with the answer opened at once; with a search engine that finds
-    nothing; with passages of other questions. Then each search of the first arm, and each passage, is taken away in
-    turn: its gain is how much likelier it made what was written after it, in nats.
-
-    With --thoughts, its own thoughts in texts stand against none, empty phrases, those of other texts, those of other
-    places, and a teacher's; whether they are of use is kept as thoughts.json in the model's folder.
+    Four arms answer the same questions: the model as it is; with the answer opened at once; with a search engine that
+    finds nothing; with passages of other questions. Then each search of the first arm, and each passage, is removed in
+    turn: its gain is how much likelier it made the text after it, in nats. Of a refiner, the gain of each snippet to
+    the claims that cite it.
     """
-    if thoughts is not None:
-        from sleuth.cli.probe_thoughts import probe_thoughts
-
-        THINKS.require(typed)
-        return probe_thoughts(model, thoughts, limit, out, as_json)
-    if questions is None:
-        raise SleuthError("name --questions FILE, with --index DIR unless it refines, or --thoughts RECIPE")
-    from sleuth.model_path import require_model
-    from sleuth.plan.inputs import require_file as require_questions
-    from sleuth.plan.inputs import require_index
-
-    require_model(model)
-    require_questions(questions)
-    if index is not None:
-        require_index(index)
+    require_inputs([model], questions=questions, index=index)
 
     import_heavy()
     from sleuth.data.questions import load_questions
     from sleuth.evaluation.eval_session import open_eval_session
     from sleuth.evaluation.probe import MARGIN
-    from sleuth.evaluation.probe import probe as probed
+    from sleuth.evaluation.probe import probe as probe_session
     from sleuth.factories import RefineSetting, SearchSetting
     from sleuth.runs.eval_file import write_eval
 
-    tasks = load_questions(questions)[: limit or QUESTIONS]
+    tasks = load_questions(questions)[:limit]
     session, notes = open_eval_session(model, tasks, index=index, dialect=dialect, prompt=prompt)
     if index is None and isinstance(session.setting, SearchSetting):
-        raise SleuthError(f"{model} searches: name what it searches, --index DIR")
+        raise SleuthError(f"{model} searches: name the index to search, --index DIR")
     for note in notes:
         typer.echo(f"note: {note}", err=True)
-    if out is not None:
-        require_file(out)
-    found = probed(session, tasks)
+    prepare_out_file(out)
+    PROCESS.announce()
+    found = probe_session(session, tasks)
     contents = {"name": Path(model).name, "model": model, "questions": len(tasks)} | found.as_json()
     if out is not None:
         write_eval(out, contents)
@@ -97,20 +72,65 @@ def probe(
         typer.echo(json.dumps({key: value for key, value in contents.items() if key != "records"}))
         return
     if isinstance(session.setting, RefineSetting):
-        _print("what a snippet was worth to a claim, in nats", SNIPPETS, found.snippets)
-        typer.echo("Ahead: of the claims, those to which a snippet that they cite was worth more than any other.")
+        _print_table("gain of a snippet to a claim, in nats", SNIPPET_COLUMNS, found.snippets)
+        typer.echo("Ahead: share of claims to which a snippet that they cite was worth more than any other.")
         return
-    _print(f"{len(tasks)} questions, exact match", ARMS, found.arms)
-    _print("what a search was worth, in nats", GAINS, found.searches)
-    _print("what a passage was worth, in nats", PASSAGES, found.passages)
+    _print_table(f"{len(tasks)} questions, exact match", ARM_COLUMNS, found.arms)
+    _print_table("gain of a search, in nats", SEARCH_COLUMNS, found.searches)
+    _print_table("gain of a passage, in nats", PASSAGE_COLUMNS, found.passages)
     typer.echo(
-        "Ahead: of the searches behind right answers, those in which the gold passage was worth more than any other. "
+        "Ahead: share of the searches before right answers in which the gold passage was worth more than any other. "
         f"Idle: words found gained at most {MARGIN:g} nat. Intervals are of 95 %, clustered by question."
     )
 
 
-def _print(title: str, columns: Mapping[str, str], rows: Mapping[str, Mapping[str, Measured]]) -> None:
-    """One line a row, each figure over its interval, and how many questions are behind the first."""
+def probe_thoughts(
+    model: options.Model,
+    recipe: options.RecipeFile,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Use only so many places in texts. [default: as the recipe says]")
+    ] = None,
+    out: options.Out = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Measure whether a model's thoughts make true text likelier.
+
+    Its own thoughts are compared with none, empty phrases, those of other texts, those of other places, and a
+    teacher's, as the recipe's first stage of kind = "probe" says. The certificate is written to thoughts.json in the
+    model's folder.
+    """
+    from sleuth.recipe import ProbeRecipe
+
+    resolved, stage = load_stage(recipe, ProbeRecipe)
+    require_inputs([model])
+    if limit is not None:
+        stage = stage.model_copy(update={"data": stage.data.model_copy(update={"limit": limit})})
+    prepare_out_file(out)
+
+    import_heavy()
+    from sleuth.evaluation.certificate import write_certificate
+    from sleuth.evaluation.named_model import load_named
+    from sleuth.evaluation.thought_probe import probed, require_places
+    from sleuth.factories import JudgePool
+    from sleuth.runs.eval_file import write_eval
+
+    thinker = load_named(model, resolved)
+    require_places(stage, thinker.tokenizer, thinker.holds)
+    PROCESS.announce()
+    with tempfile.TemporaryDirectory() as folder, JudgePool(Path(folder) / "verdicts.sqlite") as judge_pool:
+        contents = {"name": Path(model).name, **probed(stage, thinker, judge_pool, seed=resolved.seed)}
+    certificate = write_certificate(model, contents)
+    if out is not None:
+        write_eval(out, contents)
+    figures = {name: value for name, value in contents.items() if name != "records"}
+    if as_json:
+        typer.echo(json.dumps(figures))
+    else:
+        _print_thoughts(figures, certificate)
+
+
+def _print_table(title: str, columns: Mapping[str, str], rows: Mapping[str, Mapping[str, Measured]]) -> None:
+    """One line per row: each figure over its interval, and the number of questions of the first."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -120,7 +140,36 @@ def _print(title: str, columns: Mapping[str, str], rows: Mapping[str, Mapping[st
     for heading in (*columns.values(), "n"):
         table.add_column(heading, justify="right", no_wrap=True)
     for name, figures in rows.items():
-        cells = [cell(figures.get(key)) for key in columns]
+        cells = [table_cell(figures.get(key)) for key in columns]
         table.add_row(name, *cells, f"{next(iter(figures.values())).n:,}")
     typer.echo(title)
     Console().print(table)
+
+
+def _print_thoughts(figures: dict[str, Any], file: Path | None) -> None:
+    """One line per arm: its gain, by how much the model's own thoughts beat it, and the share of suffixes equivalent to
+    the true one; then the certificate, and its `file`."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    measured = measured_in(figures)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for heading in ("arm", "gain", "own over it", "right", "own over it", "n"):
+        table.add_column(heading, justify="left" if heading == "arm" else "right", no_wrap=True)
+    for arm in THOUGHT_ARMS:
+        named = [measured.get(f"{name}_{arm}") for name in ("gain", "over", "right", "right_over")]
+        count = next((one.n for one in named if one), None)
+        if count:
+            table.add_row(arm, *map(table_cell, named), f"{count:,}")
+    typer.echo(f"thoughts of {figures['model']}, in nats a token of the true suffix")
+    Console().print(table)
+    left = measured["blank_nll"].told()
+    typer.echo(f"An empty thought leaves {left} to gain. Intervals are of 95 %, over documents.")
+    needed = {name: count for name, count in figures["documents_needed"].items() if count}
+    counts = ", ".join(f"{name} {count:,}" for name, count in needed.items())
+    typer.echo(f"Documents that would show differences of this size, in four of five cases: {counts or 'not known'}.")
+    certificate = figures["certificate"]
+    typer.echo(f"{'PASS' if certificate['passes'] else 'No certificate'}: {certificate['claim']}.")
+    if file is not None:
+        typer.echo(f"{file}: the certificate")

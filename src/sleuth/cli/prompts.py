@@ -1,4 +1,4 @@
-"""`sleuth prompts`: which prompts a recipe can name, and how a published one is brought in."""
+"""`sleuth prompts`: lists the prompts that a recipe can name, and imports published ones."""
 
 from __future__ import annotations
 
@@ -8,21 +8,23 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sleuth.cli.options import AsJson
+
 if TYPE_CHECKING:
     from sleuth.prompts.library import Listed
 
 prompts = typer.Typer(
     invoke_without_command=True,
-    help="List the prompts that a recipe can name, or import a published one.",
     rich_markup_mode=None,
 )
 
-As_json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-
 
 @prompts.callback()
-def show(context: typer.Context, as_json: As_json = False) -> None:
-    """List the prompts that a recipe can name: ours, and published ones, whose texts a user brings."""
+def show(context: typer.Context, as_json: AsJson = False) -> None:
+    """List or import the prompts that a recipe can name.
+
+    Ours come with Sleuth; of a published one, the user brings the text.
+    """
     from sleuth.prompts.library import listed
 
     if context.invoked_subcommand is not None:
@@ -38,11 +40,17 @@ def show(context: typer.Context, as_json: As_json = False) -> None:
 def import_(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A published prompt, as `sleuth prompts` lists it.")],
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="What holds it: a text, a Python source or a .parquet of rows.")
+        Path,
+        typer.Argument(
+            metavar="FILE", help="The file that contains it: a text, a Python source or a .parquet of rows."
+        ),
     ],
-    as_json: As_json = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Take a published prompt from a file that you have; its sha256 must be the one that is known."""
+    """Import a published prompt from a file that you have.
+
+    Its sha256 must be the known one.
+    """
     from sleuth.prompts.library import import_prompt
     from sleuth.prompts.published import PUBLISHED
 
@@ -74,13 +82,13 @@ def _row(prompt: Listed) -> dict[str, object]:
 
 
 def _print_table(found: list[Listed]) -> None:
-    """The names, where their texts are, and for those that are missing how to get them."""
+    """Prints the names, where their texts are, and how to get the missing ones."""
     for prompt in found:
         row = _row(prompt)
         size = f"{row['bytes']:>5,} bytes" if row["there"] else "not imported"
         first = (prompt.text or "").strip().split("\n")[0]
-        told = f"published, {row['role']}" if prompt.published else first[:60]
-        typer.echo(f"{prompt.name:<18} {size:>12}  {str(row['sha256'])[:12]}  {told}")
+        kind = f"published, {row['role']}" if prompt.published else first[:60]
+        typer.echo(f"{prompt.name:<18} {size:>12}  {str(row['sha256'])[:12]}  {kind}")
     for prompt in found:
         if prompt.published is not None and prompt.text is None:
             alternative = f" (our own words for it: {prompt.published.ours})" if prompt.published.ours else ""

@@ -1,4 +1,4 @@
-"""`sleuth replay`: a recorded step again, and what a change would have made of it."""
+"""`sleuth replay`: computes a recorded step again, as it was and under a change."""
 
 from __future__ import annotations
 
@@ -10,23 +10,27 @@ from typing import Annotated, Literal
 import typer
 
 from sleuth.cli.heavy import import_heavy
+from sleuth.cli.options import AsJson
 from sleuth.threads import PROCESS
 from sleuth.types import SleuthError
 
 
 def replay(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
-    step: Annotated[int, typer.Argument(min=1, help="A step that its metrics hold.")],
+    step: Annotated[int, typer.Argument(min=1, help="A step in its metrics.")],
     overrides: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Another reward or loss: stage.1.loss.clip_high=0.2."),
+        typer.Option("--set", metavar="KEY=VALUE", help="Another reward or loss: grpo.loss.clip_high=0.2."),
     ] = None,
-    layout: Annotated[Literal["tree", "padded"], typer.Option(help="Each token once, or each row by itself.")] = "tree",
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    layout: Annotated[
+        Literal["tree", "padded"], typer.Option(help="Compute shared prefixes once, or each row by itself.")
+    ] = "tree",
+    as_json: AsJson = False,
 ) -> None:
-    """Compute one recorded step again from its rollouts, as it was and under another reward, loss or layout.
+    """Compute a recorded step again under another reward or loss.
 
-    The weights before it are rebuilt from the nearest checkpoint and the rollouts since. Nothing is written.
+    Its rollouts are read, and the weights before it are rebuilt from the nearest checkpoint and the rollouts since.
+    --layout changes how rows are laid out. Nothing is written.
     """
     from sleuth.recipe import load_recipe
     from sleuth.runs.run_folder import RunFolder
@@ -36,19 +40,20 @@ def replay(
     changed = load_recipe(run / "recipe.toml", overrides or ())
 
     import_heavy()
-    from sleuth.cli.watching import watched
+    from sleuth.cli.progress import progress_bar
     from sleuth.pipeline import trained_stages
     from sleuth.recipe.grpo import GrpoRecipe
-    from sleuth.training.replay import replay as replayed
+    from sleuth.training.replay import replay as replay_step
 
     for stage in trained_stages(folder.recipe, folder):
         recipe = changed.stage[stage.index]
         if isinstance(recipe, GrpoRecipe) and stage.first_step < step <= stage.first_step + recipe.steps:
-            with watched("replay") as progress:
-                found = replayed(stage, step, recipe, padded=layout == "padded", progress=progress)
+            with progress_bar("replay") as progress:
+                found = replay_step(stage, step, recipe, padded=layout == "padded", progress=progress)
+            PROCESS.announce()
             break
     else:
-        raise SleuthError(f"{run}: step {step} is of no stage that plays episodes, so there are no rollouts of it")
+        raise SleuthError(f"{run}: step {step} belongs to no GRPO stage, so it has no rollouts")
     if as_json:
         typer.echo(json.dumps(dataclasses.asdict(found)))
         return
@@ -62,4 +67,4 @@ def replay(
 
 
 def _shown(value: float | None) -> str:
-    return "nothing is taught" if value is None else f"{value:.9g}"
+    return "no trained tokens" if value is None else f"{value:.9g}"

@@ -1,4 +1,4 @@
-"""`sleuth report`: a run as one page."""
+"""`sleuth report`: writes a run's report as one HTML page."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import typer
 def report(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, finished or not.")],
 ) -> None:
-    """Write a run's report: one page that opens offline.
+    """Write a run's report: one HTML page that opens offline.
 
-    RUN/report.html shows what was measured, the curves and the episodes. It needs no network and no other file.
+    RUN/report.html shows the figures, the curves and the episodes. It needs no network and no other file.
     """
     from sleuth.report import write_report
 

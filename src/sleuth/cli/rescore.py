@@ -1,4 +1,4 @@
-"""`sleuth rescore`: a run's rollouts under another reward."""
+"""`sleuth rescore`: scores a run's rollouts under another reward."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sleuth.cli.heavy import import_heavy
+from sleuth.cli.options import AsJson
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
@@ -21,12 +22,12 @@ def rescore(
     reward: Annotated[
         Path, typer.Option(metavar="NEW.toml", help="A file of [[reward]] tables, as in a recipe.", show_default=False)
     ],
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Compute the rewards of a run's rollouts again, under another reward, and tell how far the two agree.
+    """Score a run's rollouts again under another reward.
 
-    Nothing is generated. Verdicts of a judge come from those that the run kept; what is not there is asked for, unless
-    only weights are others: then no call is made.
+    Prints how far the two rewards agree. Nothing is generated. A judge's verdicts are taken from the run and only
+    missing ones are asked for; where only weights differ, no call is made.
     """
     from sleuth.plan.inputs import missing_inputs
     from sleuth.recipe.parts import load_rewards
@@ -36,16 +37,16 @@ def rescore(
     folder = RunFolder.look(run)
 
     import_heavy()
-    from sleuth.cli.watching import watched
+    from sleuth.cli.progress import progress_bar
     from sleuth.pipeline import trained_stages
     from sleuth.recipe.grpo import GrpoRecipe
-    from sleuth.training.rescoring import rescore as rescored
+    from sleuth.training.rescoring import rescore as rescore_stage
 
     stages = [one for one in trained_stages(folder.recipe, folder) if isinstance(one.stage, GrpoRecipe)]
     if not stages:
-        raise SleuthError(f"{run}: no stage of it plays episodes, so there are no rollouts to score")
-    with watched("rescore") as progress:
-        found = [rescored(stage, rewards, progress=progress) for stage in stages]
+        raise SleuthError(f"{run}: has no GRPO stage, so there are no rollouts to score")
+    with progress_bar("rescore") as progress:
+        found = [rescore_stage(stage, rewards, progress=progress) for stage in stages]
     if as_json:
         typer.echo(json.dumps({"stages": [one.as_json() for one in found]}))
         return
@@ -64,7 +65,7 @@ def _print(found: Rescored, reward: Path) -> None:
     both = (found.before, found.after)
     table.add_row("mean score", *("none" if one.mean is None else f"{one.mean:.3f}" for one in both))
     table.add_row("without a score", *(f"{one.missing:,}" for one in both))
-    table.add_row("groups that teach", *(_shown(one.signal) for one in both))
+    table.add_row("groups with signal", *(_shown(one.signal) for one in both))
     console.print(table)
     console.print(f"Kendall's tau-b of siblings  {_shown(found.within)}, of {found.within.n:,} questions")
     console.print(f"of all episodes              {'none' if found.overall is None else f'{found.overall:.2f}'}")

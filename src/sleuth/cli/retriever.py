@@ -1,4 +1,4 @@
-"""`sleuth retriever`: an index for trainers elsewhere."""
+"""`sleuth retriever`: serves an index over HTTP."""
 
 from __future__ import annotations
 
@@ -7,19 +7,22 @@ from typing import Annotated
 
 import typer
 
-from sleuth.cli.listening import address_of, listen, run, server_of
+from sleuth.cli.http_server import address_of, listen, run, server_of
 from sleuth.types import SleuthError
 
 
 def retriever(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="An index.")],
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
-    host: Annotated[str, typer.Option(help="0.0.0.0 lets other machines ask.")] = "127.0.0.1",
-    max_seconds: Annotated[float, typer.Option(min=0.001, help="For one answer; a larger index needs more.")] = 60.0,
+    host: Annotated[str, typer.Option(help="0.0.0.0 lets other machines connect.")] = "127.0.0.1",
+    max_seconds: Annotated[
+        float, typer.Option(min=0.001, help="Longest time of an answer; a larger index needs more.")
+    ] = 60.0,
 ) -> None:
-    """Serve an index over HTTP, in the dialects of Search-R1, slime, SkyRL and ReSearch.
+    """Serve an index over HTTP, for Sleuth and other trainers.
 
-    POST /retrieve, POST /batch_search; GET /health, /metrics, /openapi.json.
+    In the dialects of Search-R1, slime, SkyRL and ReSearch: POST /retrieve, POST /batch_search; GET /health, /metrics,
+    /openapi.json.
     """
     from sleuth.serve.http.limits import Limits
     from sleuth.serve.retriever.app import retriever_app

@@ -1,4 +1,4 @@
-"""`sleuth search`: an index looked into by hand, or measured with a file of questions."""
+"""`sleuth search`: searches an index by hand, or measures its recall."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sleuth.cli.figures import print_figures
+from sleuth.cli.options import AsJson
 from sleuth.types import Passage, Retriever, SleuthError
 
 if TYPE_CHECKING:
@@ -20,14 +21,16 @@ if TYPE_CHECKING:
 
 def search(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="An index.")],
-    query: Annotated[str | None, typer.Argument(metavar="QUERY", help="What to look for, in quotes.")] = None,
+    query: Annotated[str | None, typer.Argument(metavar="QUERY", help="The query, in quotes.")] = None,
     k: Annotated[int, typer.Option("-k", metavar="N", min=1, help="How many passages.")] = 3,
-    questions: Annotated[Path | None, typer.Option(metavar="FILE", help="Measure with these instead.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    questions: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Measure recall with these questions instead.")
+    ] = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Look something up in an index.
+    """Search an index, or measure its recall.
 
-    With --questions FILE: how often a gold passage is among the first N, the question being the query.
+    With --questions FILE: how often a gold passage is among the first N results for the question.
     """
     if (query is None) == (questions is None):
         raise SleuthError(f'give a query or --questions, one of the two: sleuth search {folder} "some words"')
@@ -57,25 +60,25 @@ def _print_passages(query: str, passages: Sequence[Passage], as_json: bool) -> N
 
 
 def _recall_by_kind(index: Retriever, questions: Path, k: int) -> dict[str, Measured]:
-    """Recall of all questions, then of each kind where there are several."""
-    from sleuth.cli.watching import watched
+    """Recall of all questions, then of each kind if there are several."""
+    from sleuth.cli.progress import progress_bar
     from sleuth.data.questions import load_questions
     from sleuth.metrics.metrics import recall_at_k
 
     tasks = [task for task in load_questions(questions) if task.gold_passages]
     if not tasks:
-        raise SleuthError(f"{questions}: no question names its `gold_ids`, so there is nothing to find")
+        raise SleuthError(f"{questions}: no question names its `gold_ids`, so recall cannot be measured")
     groups = {"all": tasks}
     kinds = sorted({task.kind for task in tasks})
     if len(kinds) > 1:
         groups |= {kind or "other": [task for task in tasks if task.kind == kind] for kind in kinds}
-    with watched("search") as progress:
-        patient = _Patient(index, lambda answered: progress(answered, len(tasks)))
-        return {name: asyncio.run(recall_at_k(patient, group, k)) for name, group in groups.items()}
+    with progress_bar("search") as progress:
+        cached = _CachedRetriever(index, lambda answered: progress(answered, len(tasks)))
+        return {name: asyncio.run(recall_at_k(cached, group, k)) for name, group in groups.items()}
 
 
-class _Patient:
-    """A retriever that tells how many queries it has answered, and looks for nothing twice."""
+class _CachedRetriever:
+    """A retriever that reports progress and searches for each query once."""
 
     def __init__(self, index: Retriever, progress: Callable[[int], None]) -> None:
         self.index = index

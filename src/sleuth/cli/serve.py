@@ -1,4 +1,4 @@
-"""`sleuth serve`: a checkpoint for people and programs to ask."""
+"""`sleuth serve`: a checkpoint behind HTTP, as an agent that searches or as an emulated vLLM or SGLang server."""
 
 from __future__ import annotations
 
@@ -8,76 +8,84 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from sleuth.cli.emulate import emulate as serve_as
+from sleuth.cli import options
 from sleuth.cli.heavy import import_heavy
-from sleuth.cli.listening import address_of, listen, run, server_of
-from sleuth.cli.modes import Mode
-from sleuth.cli.options import ContextTokens, Dialect, ForcedSearch, Index, Precision, Prompt, PromptRole
+from sleuth.cli.http_server import address_of, listen, run, server_of
+from sleuth.cli.inputs import require_inputs, require_passages, require_unset
+from sleuth.threads import PROCESS
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
     from sleuth.evaluation.eval_session import EvalSession
 
-SERVED = frozenset({"port", "host", "name", "slots", "waiting", "max_seconds", "context", "dtype"})
-AGENT = Mode(
-    uses=SERVED | {"index", "url", "dialect", "prompt", "prompt_role", "forced_search"},
-    why="is for --emulate vllm or --emulate sglang",
-)
-BARE = Mode(
-    uses=SERVED | {"emulate", "fault", "logprobs"},
-    why="is for an agent; --emulate serves the bare model, without an environment",
-)
-
 
 def serve(
-    typed: typer.Context,
-    model: Annotated[
-        str, typer.Argument(metavar="CHECKPOINT", help="A checkpoint, a model folder or a hub id.", show_default=False)
-    ],
-    index: Index = None,
+    model: options.Model,
+    index: options.Index = None,
     url: Annotated[
-        list[str] | None, typer.Option(help="Instead: a server of an index, such as `sleuth retriever`; repeatable.")
+        list[str] | None,
+        typer.Option(metavar="URL", help="Search a server such as `sleuth retriever`; repeat it for each replica."),
     ] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
-    host: Annotated[str, typer.Option(help="0.0.0.0 lets other machines ask.")] = "127.0.0.1",
-    name: Annotated[str | None, typer.Option(help="What clients call the model. [default: its folder]")] = None,
-    slots: Annotated[int, typer.Option(min=1, help="Conversations at once; fewer take less memory.")] = 64,
-    waiting: Annotated[int, typer.Option(min=0, help="How many more may wait; the next is sent away with 429.")] = 256,
-    max_seconds: Annotated[float, typer.Option(min=0.001, help="For one conversation, and to wait for it.")] = 120.0,
-    dialect: Dialect = None,
-    prompt: Prompt = None,
-    prompt_role: PromptRole = None,
-    forced_search: ForcedSearch = None,
-    context: ContextTokens = None,
-    dtype: Precision = None,
+    host: Annotated[str, typer.Option(help="0.0.0.0 lets other machines connect.")] = "127.0.0.1",
+    name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The name of the model for clients. [default: its folder]")
+    ] = None,
+    slots: Annotated[int, typer.Option(min=1, help="Conversations at once; fewer use less memory.")] = 64,
+    waiting: Annotated[
+        int, typer.Option(min=0, help="Conversations that may wait; further ones are refused with 429.")
+    ] = 256,
+    max_seconds: Annotated[
+        float, typer.Option(min=0.001, help="Longest time of a conversation, and of waiting for it.")
+    ] = 120.0,
+    dialect: options.Dialect = None,
+    prompt: options.Prompt = None,
+    prompt_role: options.PromptRole = None,
+    forced_search: options.ForcedSearch = None,
+    context: options.ContextTokens = None,
+    dtype: options.Precision = None,
     emulate: Annotated[
         Literal["vllm", "sglang"] | None,
-        typer.Option(help="Instead: the bare model behind that server's endpoints, to try a pool of them."),
+        typer.Option(help="Serve the bare model behind this server's endpoints instead, to try a pool of them."),
     ] = None,
     fault: Annotated[
         list[str] | None,
         typer.Option(
-            help="With --emulate: latency=0.2, error-every=7, hang-every=9, cut-every=9 or stale; repeatable."
+            metavar="FAULT",
+            help="With --emulate: latency=0.2, error-every=7, hang-every=9, cut-every=9 or stale; repeatable.",
         ),
     ] = None,
     logprobs: Annotated[
         Literal["raw", "scaled"] | None,
-        typer.Option(help="With --emulate: before temperature, or after. [default: what that server does]"),
+        typer.Option(help="With --emulate: before or after temperature. [default: as that server does]"),
     ] = None,
 ) -> None:
-    """Serve a checkpoint over HTTP under the protocol it carries: OpenAI's API, and a page to talk to it.
+    """Serve a checkpoint: OpenAI's API, and a page to talk to it.
 
     GET / is the page; POST /v1/chat/completions asks the agent with its searches, POST /v1/completions the bare model;
-    GET /v1/models, /health, /metrics, /openapi.json.
+    GET /v1/models, /health, /metrics, /openapi.json. The protocol is the checkpoint's own.
 
     With --emulate, the bare model behind the endpoints that training needs of vLLM or SGLang (docs/how-to/pool.md).
     """
-    (AGENT if emulate is None else BARE).require(typed)
-    _require_passages(index, url or [])
+    if emulate is None:
+        require_unset({"--fault": fault or None, "--logprobs": logprobs}, "is for --emulate vllm or --emulate sglang")
+    else:
+        require_unset(
+            {
+                "--index": index,
+                "--url": url or None,
+                "--dialect": dialect,
+                "--prompt": prompt,
+                "--prompt-role": prompt_role,
+                "--forced-search": forced_search,
+            },
+            "is for an agent; --emulate serves the bare model, without an environment",
+        )
+    require_passages(index, "--url", url or [])
     listening = listen(host, port)
-    _require_there(model, index)
+    require_inputs([model], index=index)
     if emulate is not None:
-        return serve_as(
+        _serve_emulated(
             emulate,
             model,
             listening,
@@ -91,6 +99,7 @@ def serve(
             faults=fault or [],
             logprobs=logprobs,
         )
+        return
 
     import_heavy()
     from sleuth.evaluation.eval_session import open_eval_session
@@ -110,14 +119,14 @@ def serve(
     )
     if index is None and not url:
         notes.append("without --index or --url, searches find nothing")
-    called = name or Path(model).resolve().name
-    _serve_agent(session, notes, called, index, listening, host, seconds=max_seconds, waiting=waiting, slots=slots)
+    shown_name = name or Path(model).resolve().name
+    _serve_agent(session, notes, shown_name, index, listening, host, seconds=max_seconds, waiting=waiting, slots=slots)
 
 
 def _serve_agent(
     session: EvalSession,
     notes: list[str],
-    called: str,
+    name: str,
     index: Path | None,
     listening: socket.socket,
     host: str,
@@ -126,7 +135,7 @@ def _serve_agent(
     waiting: int,
     slots: int,
 ) -> None:
-    """Serve until told to stop."""
+    """Serves until the process is stopped."""
     from sleuth.serve.chat.agent import agent_of
     from sleuth.serve.chat.app import chat_app
     from sleuth.serve.http.known_host import known_names
@@ -137,26 +146,56 @@ def _serve_agent(
         notes.append(f"whoever reaches {host}:{listening.getsockname()[1]} can ask: there is no password")
     for note in notes:
         typer.echo(f"note: {note}", err=True)
-    agent = agent_of(session, called, index)
+    agent = agent_of(session, name, index)
     app = chat_app(agent, conversation_limits(seconds=seconds, waiting=waiting), conversations=slots, hosts=names)
-    here = address_of(host, listening)
-    typer.echo(f"{agent.name}: {agent.dialect.name} dialect, {agent.context} tokens of context, at {here}")
-    typer.echo(f"A page to talk to it: {here}/    OpenAI's API: {here}/v1")
+    address = address_of(host, listening)
+    typer.echo(f"{agent.name}: {agent.dialect.name} dialect, {agent.context} tokens of context, at {address}")
+    typer.echo(f"A page to talk to it: {address}/    OpenAI's API: {address}/v1")
+    PROCESS.announce()
     run(server_of(app), listening)
 
 
-def _require_there(model: str, index: Path | None) -> None:
-    from sleuth.model_path import require_model
-    from sleuth.plan.inputs import require_index
+def _serve_emulated(
+    kind: str,
+    model: str,
+    listening: socket.socket,
+    host: str,
+    *,
+    name: str | None,
+    slots: int,
+    waiting: int,
+    seconds: float,
+    context: int | None,
+    dtype: str | None,
+    faults: list[str],
+    logprobs: str | None,
+) -> None:
+    """Serves the bare model behind the endpoints of `kind` until the process is stopped."""
+    import_heavy()
+    from sleuth.factories import context_of, load_model
+    from sleuth.serve.emulator.app import emulator_app, emulator_limits
+    from sleuth.serve.emulator.engine import EmulatedEngine
+    from sleuth.serve.emulator.faults import faults_of
+    from sleuth.serve.http.known_host import known_names
 
-    require_model(model)
-    if index is not None:
-        require_index(index)
-
-
-def _require_passages(index: Path | None, urls: list[str]) -> None:
-    if index is not None and urls:
-        raise SleuthError("--index and --url are both given: passages come from one of them")
-    for address in urls:
-        if not address.startswith(("http://", "https://")):
-            raise SleuthError(f"--url {address}: expected http://HOST:PORT")
+    made_faults = faults_of(faults)
+    loaded, tokenizer = load_model(model, dtype=dtype, device="auto")
+    longest = context_of(loaded)
+    if context is not None and context > longest:
+        raise SleuthError(f"--context {context}: the model holds {longest} tokens; serve with that or fewer")
+    limits = emulator_limits(seconds=seconds, waiting=waiting)
+    engine = EmulatedEngine(loaded.eval(), tokenizer, slots=slots, context=context or longest, limits=limits)
+    hosts = known_names(host)
+    if hosts is None:
+        typer.echo(
+            f"note: whoever reaches {host}:{listening.getsockname()[1]} can ask it, and change its weights: there is "
+            "no password",
+            err=True,
+        )
+    raw = None if logprobs is None else logprobs == "raw"
+    shown_name = name or (str(Path(model).resolve()) if Path(model).exists() else model)
+    app = emulator_app(kind, shown_name, engine, limits, hosts=hosts, faults=made_faults, raw=raw)
+    address = address_of(host, listening)
+    typer.echo(f"{shown_name}: emulates {kind}, {engine.context} tokens of context, {slots} slots, at {address}")
+    PROCESS.announce()
+    run(server_of(app), listening)

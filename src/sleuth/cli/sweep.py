@@ -1,4 +1,4 @@
-"""`sleuth sweep`: several runs that differ by a stage or two, and the table of them."""
+"""`sleuth sweep`: trains several runs that differ by a stage or two, and prints their table."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sleuth.cli.options import AsJson
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
@@ -19,21 +20,23 @@ if TYPE_CHECKING:
     from sleuth.recipe.sweep import SweepRecipe
     from sleuth.report.arm_table import ArmRow
 
-COLUMN = 17
-"""What a figure takes of a line: `-5.10 to -4.34` and the space beside it."""
+COLUMN_WIDTH = 17
+"""Characters of a figure in a line: `-5.10 to -4.34` and the space beside it."""
 LEGEND = (
-    "Intervals are of 95 %, over texts and, where there are several, over seeds; tokens are those that losses saw "
-    "since the base, a mean over seeds."
+    "Intervals are of 95 %, over texts and, where there are several, over seeds; tokens are those that the losses "
+    "trained on since the base, a mean over seeds."
 )
 
 
 def sweep(
-    recipe: Annotated[Path, typer.Argument(help="The arms, a TOML file with [[arm]] tables.", show_default=False)],
+    recipe: Annotated[
+        Path, typer.Argument(metavar="FILE", help="A TOML file with [[arm]] tables.", show_default=False)
+    ],
     overrides: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one value: STAGE.steps=50.")
     ] = None,
     run: Annotated[
-        Path | None, typer.Option(help="Holds a run folder an arm and seed. [default: runs/NAME]", show_default=False)
+        Path | None, typer.Option(metavar="DIR", help="Holds one run folder per arm and seed. [default: runs/NAME]")
     ] = None,
     only: Annotated[
         list[str] | None, typer.Option("--arm", metavar="NAME", help="Train this arm; more than once for several.")
@@ -41,45 +44,46 @@ def sweep(
     seeds: Annotated[
         list[int] | None, typer.Option("--seed", metavar="N", help="Train with this seed; more than once for several.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Train what a table needs, and print the table; what is there already is not trained again.
+    """Train runs that differ by a stage or two, in one table.
 
-    Each arm is a run folder, which `sleuth train` would come to as well. What several begin with is trained once.
+    Each arm is a run folder, the same that `sleuth train` would write. Stages that several arms share are trained once,
+    and finished runs are not trained again.
     """
     from sleuth.plan.inputs import missing_inputs
     from sleuth.recipe.sweep import load_sweep
 
-    told, runs = load_sweep(recipe, overrides or (), missing_inputs, only or ())
-    root = run or Path("runs") / told.name
+    resolved, runs = load_sweep(recipe, overrides or (), missing_inputs, only or ())
+    root = run or Path("runs") / resolved.name
     for name in only or ():
         if name not in runs:
-            raise SleuthError(f"--arm {name}: there are {', '.join(runs)}")
+            raise SleuthError(f"--arm {name}: no such arm; there are {', '.join(runs)}")
     for seed in seeds or ():
-        if seed not in told.seeds:
-            raise SleuthError(f"--seed {seed}: the seeds of {recipe} are {', '.join(map(str, told.seeds))}")
+        if seed not in resolved.seeds:
+            raise SleuthError(f"--seed {seed}: the seeds of {recipe} are {', '.join(map(str, resolved.seeds))}")
     chosen = {name: runs[name] for name in only or runs}
 
-    from sleuth.cli.check_sweep import require_inputs_of_sweep
-    from sleuth.cli.launched import on_ranks
+    from sleuth.cli.check import require_sweep_inputs
+    from sleuth.cli.train import on_ranks
     from sleuth.report.arm_table import arm_folder, arm_table
 
-    require_inputs_of_sweep(recipe, chosen)
+    require_sweep_inputs(recipe, chosen)
     with on_ranks() as ranks:
-        for seed, (name, one) in product(seeds or told.seeds, chosen.items()):
-            _train(one, seed, ranks, [arm_folder(root, seed, arm) for arm in (name, *runs)])
+        for seed, (name, arm) in product(seeds or resolved.seeds, chosen.items()):
+            _train(arm, seed, ranks, [arm_folder(root, seed, other) for other in (name, *runs)])
         if not ranks.first:
             return
-    rows = arm_table(told, root)
+    rows = arm_table(resolved, root)
     if as_json:
-        against = {"evaluation": told.table.evaluation, "against": told.table.against}
+        against = {"evaluation": resolved.table.evaluation, "against": resolved.table.against}
         typer.echo(json.dumps(against | {"arms": {row.name: row.as_json() for row in rows}}))
     else:
-        _print(told, rows)
+        _print(resolved, rows)
 
 
 def _train(recipe: Recipe, seed: int, ranks: Ranks, places: Sequence[Path]) -> None:
-    """An arm in the first of the `places`; it may take over what the others have trained."""
+    """Trains an arm in the first of the `places`; it reuses checkpoints of the other ones."""
     from sleuth.pipeline import run_recipe
     from sleuth.runs.checkpoints import reuse_checkpoints
     from sleuth.runs.joined_folder import open_on
@@ -92,14 +96,14 @@ def _train(recipe: Recipe, seed: int, ranks: Ranks, places: Sequence[Path]) -> N
 
 
 def _print(recipe: SweepRecipe, rows: Sequence[ArmRow]) -> None:
-    """As many tables below each other as the terminal is narrow."""
+    """Prints the columns that fit into the terminal, the others in tables below."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
 
     columns = _columns(recipe, rows)
     console = Console()
-    fitting = max(1, (console.width - max((len(row.name) for row in rows), default=0)) // COLUMN)
+    fitting = max(1, (console.width - max((len(row.name) for row in rows), default=0)) // COLUMN_WIDTH)
     for begin in range(0, len(columns), fitting):
         table = Table("arm", box=box.SIMPLE_HEAD, pad_edge=False)
         some = columns[begin : begin + fitting]
@@ -118,7 +122,7 @@ def _print(recipe: SweepRecipe, rows: Sequence[ArmRow]) -> None:
 
 
 def _columns(recipe: SweepRecipe, rows: Sequence[ArmRow]) -> list[tuple[str, list[str]]]:
-    """Headings with their cells."""
+    """Each heading with the cells below it."""
     first, against = recipe.table.figures[0], recipe.table.against
     columns = [("seeds", [f"{len(row.seeds)}" for row in rows])]
     columns.append(("tokens", [f"{row.tokens_trained:,.0f}" for row in rows]))

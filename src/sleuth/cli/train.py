@@ -1,29 +1,50 @@
-"""`sleuth train`: a recipe's stages, in a run folder."""
+"""`sleuth train`: runs a recipe's stages in a run folder, in this process, under torchrun or on Ray."""
 
 from __future__ import annotations
 
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sleuth.cli.app import FAILED, WRONG_INPUT
 from sleuth.cli.heavy import import_heavy
+from sleuth.cli.options import RecipeFile
+from sleuth.ranks import Ranks
+from sleuth.types import SleuthError
+
+if TYPE_CHECKING:
+    from sleuth.recipe import Recipe
+
+RESTARTS = 3
+RAY_GPUS = {"auto": None, "cpu": False, "cuda": True}
+"""Whether each rank needs a GPU, by the recipe's device."""
+OTHER_RANK_DELAY = 5.0
+"""Seconds. An error of one rank is often one of all: the other ranks wait so long for the first to print it."""
 
 
 def train(
-    recipe: Annotated[Path, typer.Argument(help="The recipe, a TOML file.", show_default=False)],
+    recipe: RecipeFile,
     overrides: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one value: stage.0.steps=50.")
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one value: grpo.steps=50.")
     ] = None,
     run: Annotated[
-        Path | None, typer.Option(help="The run folder; continued if it holds this run. Default: runs/NAME.")
+        Path | None,
+        typer.Option(metavar="DIR", help="The run folder; continued if it holds this run. [default: runs/NAME]"),
     ] = None,
-    back: Annotated[
-        bool, typer.Option("--roll-back", help="Go on from the best checkpoint, with other draws; --set may differ.")
+    roll_back: Annotated[
+        bool,
+        typer.Option(
+            "--roll-back", help="Continue from the best checkpoint, with other random draws; --set may differ."
+        ),
     ] = False,
     accepted_reward: Annotated[
-        str | None, typer.Option("--accept-reward", metavar="HASH", help="Go on under this other reward.")
+        str | None, typer.Option("--accept-reward", metavar="HASH", help="Continue under this other reward.")
     ] = None,
     repository: Annotated[
         str | None, typer.Option("--push", metavar="OWNER/NAME", help="Upload the last checkpoint to the hub.")
@@ -40,45 +61,47 @@ def train(
     ] = None,
     restarts: Annotated[
         int | None,
-        typer.Option(min=0, metavar="N", help="With --ray: how often ranks that ended are started again. Default: 3."),
+        typer.Option(min=0, metavar="N", help="With --ray: how often to restart ranks that ended. [default: 3]"),
     ] = None,
 ) -> None:
-    """Train a recipe; continues a run folder that holds the same recipe. Under torchrun all processes train it."""
+    """Train a recipe, or continue the run folder that holds it.
+
+    Under torchrun all processes train it.
+    """
     from sleuth.plan.inputs import missing_inputs
     from sleuth.recipe import load_recipe
     from sleuth.runs.run_folder import RunFolder
 
     resolved = load_recipe(recipe, overrides or (), missing_inputs)
     place = run or Path("runs") / resolved.name
-    RunFolder.require_same(place, resolved, accepted_reward=accepted_reward, changed=back)
+    RunFolder.require_same(place, resolved, accepted_reward=accepted_reward, changed=roll_back)
 
     import_heavy()
-    from sleuth.cli.launched import on_ranks
     from sleuth.pipeline import require_accepted, require_inputs, run_recipe, stage_to_roll_back
     from sleuth.runs.joined_folder import open_on
     from sleuth.runs.push import push, require_push
 
     if accepted_reward:
         require_accepted(resolved, accepted_reward)
-    if back:  # all that could be wrong, before the folder is touched
+    if roll_back:  # all checks come before the folder is changed
         require_inputs(resolved)
         stage_to_roll_back(resolved, RunFolder.look(place))
     if repository:
         require_inputs(resolved)
         require_push(repository)
     if ray or world or restarts is not None:
-        from sleuth.cli.train_on_ray import train_on_ray
-
-        again = partial(
+        train_once = partial(
             train, recipe, overrides, place, accepted_reward=accepted_reward, exact=exact, repository=repository
         )
-        train_on_ray(again, resolved, place, ray, world, restarts, back=back, accepted_reward=accepted_reward)
+        _train_on_ray(
+            train_once, resolved, place, ray, world, restarts, roll_back=roll_back, accepted_reward=accepted_reward
+        )
         return
     with (
         on_ranks() as ranks,
-        open_on(ranks, place, resolved, accepted_reward=accepted_reward, changed=back) as folder,
+        open_on(ranks, place, resolved, accepted_reward=accepted_reward, changed=roll_back) as folder,
     ):
-        if back:
+        if roll_back:
             ranks.broadcast(lambda: folder.say(stage_to_roll_back(resolved, folder).roll_back()))
         last = run_recipe(resolved, folder, ranks, exact=exact)
         if repository and ranks.first:
@@ -86,3 +109,68 @@ def train(
             folder.say(f"{last} is at {repository} on the hub, in a private repository if it is new")
         if ranks.first:
             typer.echo(f"{last}: the last checkpoint. Look at the run with `sleuth report {place}`.")
+
+
+@contextmanager
+def on_ranks() -> Iterator[Ranks]:
+    """The ranks of a launcher, or a world of one. An error that all ranks share is printed by rank 0 alone; one of
+    another rank names it."""
+    from sleuth.distributed.group import OF_FIRST, joined
+
+    rank = int(os.environ.get("RANK", "0"))
+    try:
+        with joined() as ranks:
+            yield ranks
+    except SleuthError as error:
+        if rank == 0:
+            raise
+        time.sleep(OTHER_RANK_DELAY)
+        if OF_FIRST in getattr(error, "__notes__", ()):
+            raise typer.Exit(WRONG_INPUT) from None
+        raise type(error)(f"rank {rank}: {error}") from None
+
+
+def _train_on_ray(
+    train_once: Callable[[], None],
+    recipe: Recipe,
+    run: Path,
+    address: str | None,
+    world: int | None,
+    restarts: int | None,
+    *,
+    roll_back: bool,
+    accepted_reward: str | None,
+) -> None:
+    """Calls `train_once` on `world` ranks of the Ray at `address`, each of which trains in the folder `run`.
+
+    All checks come before Ray is started. If the ranks end later, that is one line and exit status 1.
+    """
+    from sleuth.distributed.ray_ranks import RanksEndedError, RayCluster, require_ray, run_on_ray
+    from sleuth.pipeline import require_inputs, require_ranks, stage_to_roll_back
+    from sleuth.runs.run_folder import LAUNCHER, RunFolder
+
+    if address is None:
+        raise SleuthError("--ranks and --restarts are for --ray; torchrun has --nproc-per-node and --max-restarts")
+    if world is None:
+        raise SleuthError("--ray: how many processes are to train? say it with --ranks N")
+    if "WORLD_SIZE" in os.environ:
+        raise SleuthError("--ray starts the ranks itself: give the command without torchrun, or unset WORLD_SIZE")
+    require_ranks(recipe, Ranks(world=world))
+    RunFolder.require(run, recipe, accepted_reward=accepted_reward, changed=roll_back)
+    require_inputs(recipe)
+    require_ray(address)
+    if roll_back:  # here, so that restarted ranks do not roll back again
+        with RunFolder.open(run, recipe, accepted_reward=accepted_reward, changed=True) as folder:
+            folder.say(stage_to_roll_back(recipe, folder).roll_back())
+    cluster = RayCluster(
+        address=address,
+        ranks=world,
+        restarts=RESTARTS if restarts is None else restarts,
+        gpus=RAY_GPUS[recipe.device],
+        notes=run / LAUNCHER,
+    )
+    try:
+        run_on_ray(train_once, cluster)
+    except RanksEndedError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(FAILED) from None

@@ -1,4 +1,4 @@
-"""`sleuth world`: the generated world as files."""
+"""`sleuth world`: writes the generated world as files."""
 
 from __future__ import annotations
 
@@ -9,25 +9,27 @@ from typing import Annotated
 
 import typer
 
+from sleuth.cli.options import AsJson
+
 
 def world(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where to; a world already there is replaced.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to write; an existing world is replaced.")],
     seed: Annotated[int, typer.Option(help="The same seed and size give the same bytes.")] = 0,
-    people: Annotated[int, typer.Option(help="How many people live in it: 200 to 200000.")] = 2000,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    people: Annotated[int, typer.Option(help="Number of people in it: 200 to 200000.")] = 2000,
+    as_json: AsJson = False,
 ) -> None:
-    """Generate a small world to search, as files.
+    """Generate a small world to search: corpus, questions, texts.
 
     DIR gets corpus.jsonl, qa_train.jsonl, qa_test.jsonl, refiner_train.jsonl, refiner_test.jsonl (tool outputs to
     refine), text_train.jsonl, text_test.jsonl (texts whose ending follows from their beginning, with the thought that
-    leads there), careless_train.jsonl, careless_test.jsonl (texts of which half end wrong), hasty_train.jsonl (texts of
-    which half bring a right thought) and world.json, which says what they are, and what can be known of the texts'
-    endings.
+    derives it), careless_train.jsonl, careless_test.jsonl (texts of which half end wrong), hasty_train.jsonl (texts of
+    which half contain a right thought) and world.json, which describes them and says how well the endings can be
+    predicted.
     """
-    from sleuth.cli.watching import watched
+    from sleuth.cli.progress import progress_bar
     from sleuth.world.write_world import CORPUS, write_world
 
-    with watched("world") as progress:
+    with progress_bar("world") as progress:
         card = write_world(folder, seed, people, progress)
     if as_json:
         typer.echo(json.dumps({"folder": str(folder), **asdict(card)}))

@@ -68,7 +68,7 @@ def _below(kind: str, card: Mapping[str, Any], bar: float) -> str:
     return (
         f"the judge of the {kind} reward, {card['judge']}, is right about {card['accuracy']:.3f} of an exam's claims "
         f"(of the kind {worst}: {right[worst]:.2f}), and least_accuracy = {bar}: nothing is trained by it; try another "
-        "judge with sleuth check judge"
+        "judge with `sleuth check judge`"
     )
 
 

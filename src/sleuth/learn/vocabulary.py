@@ -150,9 +150,9 @@ class _LogprobsWithGrad(torch.autograd.Function):
         loss = hidden.new_zeros((), dtype=_precision(hidden))
         for part, logits in _logits_in_chunks(hidden, weight, bias, temperature):
             logprobs[part], entropy[part], lse = _softmax_figures(logits, targets[part])
-            share, pulls = logprob_grad(part, logprobs[part])
+            share, gradient = logprob_grad(part, logprobs[part])
             loss += share
-            found.add(part, _pull_back(logits, targets[part], lse, pulls / temperature))
+            found.add(part, _pull_back(logits, targets[part], lse, gradient / temperature))
         ctx.save_for_backward(found.of_hidden, None if in_place else found.of_weight, found.of_bias)
         ctx.mark_non_differentiable(logprobs, entropy)
         return loss, logprobs, entropy

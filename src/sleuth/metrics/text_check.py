@@ -7,15 +7,9 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sleuth.data.documents import PARTS, PLAIN, TEXT_ENDINGS, documents_and_faults, is_text, part_of, text_digest
-from sleuth.data.hub import HubLocation, local_file
-from sleuth.data.rows import ENDINGS, rows_and_faults
-from sleuth.data.suites import sets_in
+from sleuth.data.documents import PARTS, documents_and_faults, part_of, text_digest
 from sleuth.metrics.data_check import Findings, findings
 from sleuth.types import Document, SleuthError
-
-NO_TEXTS = ("config.json", "recipe.toml")
-"""A folder with one of these is a model or a run, and its other files are part of that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,21 +39,6 @@ class TextReport:
     def refused(self) -> int:
         """Rows for which a run would refuse the data."""
         return self.malformed.count + self.repeated_ids.count
-
-
-def holds_text(what: Path) -> bool:
-    """Whether there are texts and no questions, by the first sound row; of a folder, that of its first file."""
-    if what.name.endswith(PLAIN):
-        return True
-    if what.name.endswith(ENDINGS):
-        rows = (row for _, row in rows_and_faults(local_file(what)) if not isinstance(row, SleuthError))
-        return is_text(next(rows, {}))
-    if HubLocation.read(what) is not None:
-        return not sets_in(what)
-    if not what.is_dir() or sets_in(what) or any((what / name).exists() for name in NO_TEXTS):
-        return False
-    first = next((file for file in sorted(what.iterdir()) if file.name.endswith(TEXT_ENDINGS)), None)
-    return first is not None and holds_text(first)
 
 
 def check_text(

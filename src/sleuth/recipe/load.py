@@ -5,9 +5,10 @@ Three layers, each over the one before:
 1. `extends = "parent.toml"` (relative to the file that says so; a parent may extend another). Tables merge key by key,
    any other value replaces the parent's; a child's `[[stage]]` list replaces the parent's list as a whole.
 2. `[set]` in a file changes single values of what the file extends: `"stage.0.steps" = 50`.
-3. `--set stage.0.steps=50` on the command line.
+3. `--set grpo.steps=50` on the command line.
 
-`stage.-1` is the last stage. Paths of data in a recipe are relative to the working directory, not to the file.
+A single value names its stage, `grpo.steps`, or counts it, `stage.1.steps`; `stage.-1` is the last stage. Paths of data
+in a recipe are relative to the working directory, not to the file.
 """
 
 from __future__ import annotations
@@ -52,11 +53,10 @@ def read_draft(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> t
     for text in overrides:
         try:
             key, value = _parse_override(text)
-        except SleuthError as error:  # told with whatever else is wrong
+        except SleuthError as error:  # reported with whatever else is wrong
             draft.problems.append(str(error))
             continue
-        draft.set(key.split("."), value, f"--set {text}")
-        changes.append(f"{key}={emit_value(value)}")
+        _change(draft, key, value, f"--set {text}", changes)
     return draft, {"files": files, "set": changes}
 
 
@@ -79,9 +79,36 @@ def _lay_file(draft: Draft, file: Path, table: dict[str, Any], files: list[str],
         table = renamed_keys(table)
     draft.lay(table, str(file))
     for way, value in leaves(changed):
-        key = ".".join(way)
-        draft.set(key.split("."), value, f"{file}: [set]")
-        changes.append(f"{key}={emit_value(value)}")
+        _change(draft, ".".join(way), value, f"{file}: [set]", changes)
+
+
+def _change(draft: Draft, key: str, value: Any, writer: str, changes: list[str]) -> None:
+    """Sets one value and records the change, with the stage's number in place of its name."""
+    try:
+        key = _numbered(draft, key, writer)
+    except SleuthError as error:  # reported with whatever else is wrong
+        draft.problems.append(str(error))
+        return
+    draft.set(key.split("."), value, writer)
+    changes.append(f"{key}={emit_value(value)}")
+
+
+def _numbered(draft: Draft, key: str, writer: str) -> str:
+    """`stage.1.steps` for `grpo.steps`; any other key as it is. Raises SleuthError where no stage or several have
+    the name."""
+    stages = draft.table.get("stage")
+    first, dot, _ = key.partition(".")
+    if not dot or first in Recipe.model_fields or not isinstance(stages, list):
+        return key
+    tables = [stage if isinstance(stage, dict) else {} for stage in stages]
+    names = [str(table.get("name", table.get("kind"))) for table in tables]  # a stage is named by its kind by default
+    name = max((name for name in names if key.startswith(f"{name}.")), key=len, default=None)
+    if name is None:
+        raise SleuthError(f"{writer}: no stage is named {first}; there are {', '.join(names)}")
+    if names.count(name) > 1:
+        numbers = " or ".join(f"stage.{at}" for at, other in enumerate(names) if other == name)
+        raise SleuthError(f"{writer}: {names.count(name)} stages are named {name}; write {numbers} for it")
+    return f"stage.{names.index(name)}{key.removeprefix(name)}"
 
 
 def _family(path: Path) -> list[tuple[Path, dict[str, Any]]]:
@@ -124,7 +151,7 @@ def _parse_override(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     key, value = key.strip(), value.strip()
     if not equals or not key:
-        raise SleuthError(f"--set {text}: should be KEY=VALUE, such as stage.0.steps=50")
+        raise SleuthError(f"--set {text}: should be KEY=VALUE, such as grpo.steps=50")
     try:
         parsed = tomllib.loads(f"value = {value}")
     except tomllib.TOMLDecodeError:

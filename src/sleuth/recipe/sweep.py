@@ -103,7 +103,7 @@ def load_sweep(
 
 
 def is_sweep(path: str | os.PathLike[str]) -> bool:
-    """Whether a TOML file is one of arms, and no recipe. Raises a one-line `SleuthError` where it cannot be read."""
+    """Whether a TOML file has arms and is not a recipe. Raises a one-line `SleuthError` where it cannot be read."""
     return "arm" in read_draft(path)[0].table
 
 

@@ -105,10 +105,10 @@ def _mechanics(trained: StageRecipe) -> list[str]:
 def _how_to_run(checkpoint: Path, protocol: ProtocolCard | None, trained: StageRecipe) -> list[str]:
     """With Sleuth, which reads `protocol.json`, or with a server of completions, to which one must hold to it."""
     if isinstance(trained, OnlineDpoRecipe):
-        compared = f"sleuth eval {checkpoint} --win-rate RECIPE --against MODEL    # its continuations beside another's"
+        compared = f"sleuth win-rate {checkpoint} RECIPE --against OTHER    # its continuations beside another's"
         return ["```", compared, "```", "", "It continues text: any server of plain completions runs it too."]
     if isinstance(trained, GrpoRecipe) and isinstance(trained.env, ThoughtEnvRecipe):
-        probe = f"sleuth probe {checkpoint} --thoughts RECIPE    # whether its thoughts are of use"
+        probe = f"sleuth probe-thoughts {checkpoint} RECIPE    # whether its thoughts are of use"
         return [
             "```",
             probe,

@@ -1,35 +1,44 @@
-"""`sleuth eval MODEL --win-rate RECIPE`: two models continue the same texts, compared as a recipe compares them."""
+"""`sleuth win-rate`: two models continue the same texts and a judge prefers one, as a recipe's win_rate stage does."""
 
 from __future__ import annotations
 
 import json
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
 from sleuth.cli.figures import measured_in, print_figures
 from sleuth.cli.heavy import import_heavy
-from sleuth.cli.out_file import require_file
-from sleuth.cli.recipe_stage import read_stage
+from sleuth.cli.inputs import load_stage, prepare_out_file, require_inputs
+from sleuth.cli.options import AsJson, Model, Out, RecipeFile
+from sleuth.threads import PROCESS
 from sleuth.types import SleuthError
 
 
-def evaluate_win_rate(model: str, recipe: Path, against: str | None, out: Path | None, as_json: bool) -> None:
-    """Print the figures of the first `win_rate` stage of a recipe for `model` against another one: `against`, or the
-    stage's own, or the model that the recipe begins with."""
-    from sleuth.model_path import require_model
+def win_rate(
+    model: Model,
+    recipe: RecipeFile,
+    against: Annotated[
+        str | None,
+        typer.Option(metavar="OTHER", help="The other model. [default: the stage's own, or the recipe's model]"),
+    ] = None,
+    out: Out = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare the continuations of two models, as a recipe says.
+
+    The texts and the judge are those of the recipe's first stage of kind = "win_rate".
+    """
     from sleuth.recipe import WinRateRecipe
 
-    resolved, stage = read_stage(recipe, WinRateRecipe, "compare as")
+    resolved, stage = load_stage(recipe, WinRateRecipe)
     other = against or stage.against or resolved.model
     if not other:
         raise SleuthError(f"{recipe}: begins with random weights; name the other model: --against MODEL")
-    for name in (model, other):
-        require_model(name)
-    if out is not None:
-        require_file(out)
+    require_inputs([model, other])
+    prepare_out_file(out)
 
     import_heavy()
     from sleuth.evaluation.named_model import load_named
@@ -39,6 +48,7 @@ def evaluate_win_rate(model: str, recipe: Path, against: str | None, out: Path |
 
     ours, theirs = (load_named(name, resolved) for name in (model, other))
     require_pools(stage, ours.tokenizer, min(ours.holds, theirs.holds))
+    PROCESS.announce()
     with tempfile.TemporaryDirectory() as folder, JudgePool(Path(folder) / "verdicts.sqlite") as judge_pool:
         contents = {"name": Path(model).name, **compare_writers(stage, ours, theirs, judge_pool, seed=resolved.seed)}
     if out is not None:

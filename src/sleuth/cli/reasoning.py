@@ -1,4 +1,4 @@
-"""`sleuth eval MODEL --reasoning RECIPE`: problems answered several times each, as a recipe's stage does."""
+"""`sleuth reasoning`: a model answers problems several times each, as the reason stage of a recipe does."""
 
 from __future__ import annotations
 
@@ -9,19 +9,22 @@ import typer
 
 from sleuth.cli.figures import measured_in, print_figures
 from sleuth.cli.heavy import import_heavy
-from sleuth.cli.out_file import require_file
-from sleuth.cli.recipe_stage import read_stage
+from sleuth.cli.inputs import load_stage, prepare_out_file, require_inputs
+from sleuth.cli.options import AsJson, Model, Out, RecipeFile
+from sleuth.threads import PROCESS
 
 
-def evaluate_reasoning(model: str, recipe: Path, out: Path | None, as_json: bool) -> None:
-    """Print the figures of the first `reason` stage of a recipe for `model`, set by set and their means."""
-    from sleuth.model_path import require_model
+def reasoning(model: Model, recipe: RecipeFile, out: Out = None, as_json: AsJson = False) -> None:
+    """Ask a model problems, several answers to each.
+
+    The problems, samples and answers are those of the recipe's first stage of kind = "reason". Prints the figures of
+    each set and their means; --out writes each set beside FILE.json, as FILE@SET.json.
+    """
     from sleuth.recipe import ReasonRecipe
 
-    resolved, stage = read_stage(recipe, ReasonRecipe, "ask as")
-    require_model(model)
-    if out is not None:
-        require_file(out)
+    resolved, stage = load_stage(recipe, ReasonRecipe)
+    require_inputs([model])
+    prepare_out_file(out)
 
     import_heavy()
     from sleuth.evaluation.named_model import load_named
@@ -30,6 +33,7 @@ def evaluate_reasoning(model: str, recipe: Path, out: Path | None, as_json: bool
 
     solver = load_named(model, resolved)
     require_problems(stage, solver.tokenizer, solver.holds)
+    PROCESS.announce()
     found = reasoned(stage, solver, seed=resolved.seed)
     *_, suite = found
     for name, contents in found.items() if out is not None else ():

@@ -1,4 +1,4 @@
-"""An application, served at an address until it is told to stop."""
+"""A web application served at an address until the process is stopped."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Any
 
 from sleuth.types import SleuthError
 
-STOP_SECONDS = 5  # for the requests under way when it is told to stop
+STOP_SECONDS = 5
+"""How long requests under way may take after the process was asked to stop."""
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket there; port 0 takes a free one. Raises SleuthError where that cannot be."""
+    """A bound socket; port 0 takes a free one. Raises SleuthError where the address cannot be used."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         listening = socket.socket(family)
@@ -47,7 +48,7 @@ def server_of(app: Any) -> Any:
 
 
 def run(server: Any, listening: socket.socket) -> None:
-    """Serve until the process is told to stop."""
+    """Serves until the process is stopped."""
     gc.collect()
-    gc.freeze()  # what is loaded by now stays: a look through all of it would halt every request for 50 ms
+    gc.freeze()  # loaded objects stay; scanning them would halt every request for 50 ms
     server.run(sockets=[listening])

@@ -1,4 +1,4 @@
-"""Work that takes a while, made visible."""
+"""Progress of long work, on stderr."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
-BAR_AFTER = 1.0  # seconds; what is done by then needs no bar
+DELAY = 1.0
+"""Seconds of work before anything is shown."""
 
 
 @contextmanager
-def watched(name: str) -> Iterator[Callable[[int, int], None]]:
-    """Yields `progress(done, total)`: a bar on stderr with the time left, or plain lines where there is no terminal."""
+def progress_bar(name: str) -> Iterator[Callable[[int, int], None]]:
+    """Yields `progress(done, total)`: a bar with the time left, or plain lines where there is no terminal."""
     from sleuth.runs.progress import ProgressBar
 
     started, bar = time.monotonic(), None
@@ -20,7 +21,7 @@ def watched(name: str) -> Iterator[Callable[[int, int], None]]:
 
         def progress(done: int, total: int) -> None:
             nonlocal bar
-            if bar is None and time.monotonic() - started > BAR_AFTER:
+            if bar is None and time.monotonic() - started > DELAY:
                 bar = shown.enter_context(ProgressBar(name, total, done))
             if bar is not None:
                 bar.advance(done - bar.done)
@@ -28,11 +29,11 @@ def watched(name: str) -> Iterator[Callable[[int, int], None]]:
         yield progress
 
 
-def counted(name: str) -> Callable[[int], None]:
-    """`progress(done)` for work whose end is not known: a count on stderr, after a second and then now and again."""
+def row_counter(name: str) -> Callable[[int], None]:
+    """`progress(done)` for work of unknown length: prints the number of rows at intervals."""
     from sleuth.runs.progress import PLAIN_LINE_SECONDS
 
-    due = time.monotonic() + BAR_AFTER
+    due = time.monotonic() + DELAY
 
     def progress(done: int) -> None:
         nonlocal due

@@ -24,7 +24,7 @@ START = "import sys; sys.argv[0] = 'sleuth'; from sleuth.cli import main; main()
     ("arguments", "line"),
     [
         ((BASE, "--index", "x", "--url", "http://127.0.0.1:9"), "passages come from one of them"),
-        ((BASE, "--url", "127.0.0.1:9"), "--url 127.0.0.1:9: expected http://HOST:PORT"),
+        ((BASE, "--url", "127.0.0.1:9"), "--url 127.0.0.1:9: should be http://HOST:PORT"),
         ((BASE, "--url", "http://127.0.0.1:9"), "http://127.0.0.1:9 does not answer"),
         (("no/such/model/here",), "no such folder"),
         ((BASE, "--index", "no-index"), "no index here"),
@@ -39,7 +39,7 @@ def test_a_mistake_is_one_line_and_status_2(arguments: tuple[object, ...], line:
     assert result.stderr.count("\n") == 1
 
 
-def test_a_port_that_is_taken_is_told_before_anything_is_loaded() -> None:
+def test_a_taken_port_is_reported_before_anything_is_loaded() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -48,7 +48,7 @@ def test_a_port_that_is_taken_is_told_before_anything_is_loaded() -> None:
     assert "cannot listen there (Address already in use)" in result.stderr
 
 
-def test_a_checkpoint_is_served_until_the_process_is_told_to_stop(tmp_path: Path) -> None:
+def test_a_checkpoint_is_served_until_the_process_is_stopped(tmp_path: Path) -> None:
     (tmp_path / "c.jsonl").write_text('{"id": "1", "contents": "\\"Tarn\\"\\nA town."}\n')
     build_index(tmp_path / "c.jsonl", tmp_path / "index")
     command = [

@@ -78,7 +78,7 @@ def arms_file(world: Path, tmp_path: Path) -> Path:
 
 
 def sleuth(*arguments: object) -> Result:
-    return CliRunner().invoke(app, ["arms", *map(str, arguments)])
+    return CliRunner().invoke(app, ["sweep", *map(str, arguments)])
 
 
 def weights(run: Path, step: int) -> bytes:
@@ -89,9 +89,7 @@ def evaluation(run: Path) -> dict[str, Any]:
     return json.loads((run / "eval" / "thoughts.json").read_text())
 
 
-def test_what_arms_begin_with_is_trained_once_and_each_is_the_run_that_it_would_be_alone(
-    arms_file: Path, tmp_path: Path
-) -> None:
+def test_shared_stages_are_trained_once_and_each_arm_equals_its_run_alone(arms_file: Path, tmp_path: Path) -> None:
     done = sleuth(arms_file, "--run", tmp_path / "runs", "--seed", 5)
     assert done.exit_code == 0, done.output
     shown, paid = (tmp_path / "runs" / "seed-5" / name for name in ("shown", "paid"))
@@ -140,7 +138,7 @@ def test_the_table_has_levels_and_differences_over_texts_and_seeds(arms_file: Pa
     assert both["over"]["value"] == pytest.approx(sum(ours - theirs for ours, theirs in pairs) / 2)
 
 
-def test_taking_over_may_be_cut_short(arms_file: Path, tmp_path: Path) -> None:
+def test_an_interrupted_reuse_of_checkpoints_continues(arms_file: Path, tmp_path: Path) -> None:
     assert sleuth(arms_file, "--run", tmp_path / "runs", "--seed", 5, "--arm", "shown").exit_code == 0
     recipe = load_sweep(arms_file)[1]["paid"]
     donor = tmp_path / "runs" / "seed-5" / "shown"
@@ -152,7 +150,7 @@ def test_taking_over_may_be_cut_short(arms_file: Path, tmp_path: Path) -> None:
         assert folder.metrics.rows() == RunFolder.look(donor).metrics.rows()
 
 
-def test_a_run_that_began_otherwise_gives_nothing(arms_file: Path, tmp_path: Path) -> None:
+def test_nothing_is_reused_from_a_run_with_another_beginning(arms_file: Path, tmp_path: Path) -> None:
     assert sleuth(arms_file, "--run", tmp_path / "runs", "--seed", 5, "--arm", "shown").exit_code == 0
     recipe = load_sweep(arms_file, ["shown.learning_rate=2e-3"])[1]["paid"]
     with RunFolder.open(tmp_path / "paid", recipe) as folder:
@@ -160,9 +158,9 @@ def test_a_run_that_began_otherwise_gives_nothing(arms_file: Path, tmp_path: Pat
         assert not list(folder.checkpoints.iterdir())
 
 
-def test_arms_and_seeds_that_there_are_not_are_refused_before_anything_is_made(arms_file: Path, tmp_path: Path) -> None:
+def test_unknown_arms_and_seeds_are_refused_before_anything_is_written(arms_file: Path, tmp_path: Path) -> None:
     for arguments, said in (
-        (("--arm", "pay"), "error: --arm pay: there are shown, paid\n"),
+        (("--arm", "pay"), "error: --arm pay: no such arm; there are shown, paid\n"),
         (("--seed", 7), f"error: --seed 7: the seeds of {arms_file} are 5, 6\n"),
         (("--set", "gain.context=20"), f'error: {arms_file}: arm "paid": stage.1 (gain): '),
     ):
@@ -172,7 +170,7 @@ def test_arms_and_seeds_that_there_are_not_are_refused_before_anything_is_made(a
         assert not (tmp_path / "runs").exists()
 
 
-def test_a_figure_that_nothing_has_is_told_with_those_there_are(arms_file: Path, tmp_path: Path) -> None:
+def test_an_unknown_figure_is_refused_with_the_known_ones(arms_file: Path, tmp_path: Path) -> None:
     alone = ("--run", tmp_path / "runs", "--seed", 5, "--arm", "shown")
     refused = sleuth(arms_file, *alone, "--set", 'table.figures=["gain"]')
     assert refused.exit_code == 2
@@ -181,12 +179,12 @@ def test_a_figure_that_nothing_has_is_told_with_those_there_are(arms_file: Path,
 
 
 def test_check_reads_what_arms_will_need_and_counts_shared_steps_once(arms_file: Path, tmp_path: Path) -> None:
-    checked = CliRunner().invoke(app, ["check", str(arms_file)])
-    assert checked.stdout == "ok: 2 arms with 2 seeds, 8 steps; what arms begin with is counted once\n"
-    told = CliRunner().invoke(app, ["check", str(arms_file), "--json"])
+    checked = CliRunner().invoke(app, ["check", "sweep", str(arms_file)])
+    assert checked.stdout == "ok: 2 arms with 2 seeds, 8 steps; shared steps are counted once\n"
+    told = CliRunner().invoke(app, ["check", "sweep", str(arms_file), "--json"])
     assert json.loads(told.stdout) == {"ok": True, "arms": 2, "seeds": 2, "steps": 8}
     stages = tmp_path / "stages.toml"
     stages.write_text(stages.read_text().replace("text_test.jsonl", "nothing.jsonl"))
-    refused = CliRunner().invoke(app, ["check", str(arms_file)])
+    refused = CliRunner().invoke(app, ["check", "sweep", str(arms_file)])
     assert refused.exit_code == 2
     assert refused.stderr.startswith(f'error: {arms_file}: arm "shown": stage.1.data.texts = ')

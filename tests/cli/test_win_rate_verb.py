@@ -1,4 +1,4 @@
-"""`sleuth eval MODEL --win-rate RECIPE`: two models beside each other, as a recipe compares them."""
+"""`sleuth win-rate`: the continuations of two models, compared as a recipe says."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def recipe(tmp_path: Path) -> Path:
 
 def test_a_model_ties_with_itself_and_the_file_has_every_pair(recipe: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.json"
-    done = CliRunner().invoke(app, ["eval", BASE, "--win-rate", str(recipe), "--out", str(out), "--json"])
+    done = CliRunner().invoke(app, ["win-rate", BASE, str(recipe), "--out", str(out), "--json"])
     assert done.exit_code == 0, done.output
     figures = json.loads(done.stdout)
     assert figures["win_rate"]["value"] == 0.5
@@ -51,22 +51,7 @@ def test_a_model_ties_with_itself_and_the_file_has_every_pair(recipe: Path, tmp_
 
 
 def test_the_table_names_both_models_and_the_judge(recipe: Path) -> None:
-    done = CliRunner().invoke(app, ["eval", BASE, "--win-rate", str(recipe)])
+    done = CliRunner().invoke(app, ["win-rate", BASE, str(recipe)])
     assert done.exit_code == 0, done.output
     for word in ("win_rate", "right_gain", "ties 6", "judged by ending", "sign test"):
         assert word in done.stdout
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (["--win-rate", "{recipe}", "--questions", "q.jsonl"], "one of the three"),
-        (["--questions", "q.jsonl", "--against", BASE], "--against"),
-        (["--win-rate", "{demo}"], 'no stage of kind = "win_rate"'),
-    ],
-)
-def test_what_does_not_go_together_is_one_line(recipe: Path, options: list[str], said: str) -> None:
-    filled = [option.format(recipe=recipe, demo=ROOT / "recipes" / "demo.toml") for option in options]
-    done = CliRunner().invoke(app, ["eval", BASE, *filled])
-    assert done.exit_code == 2
-    assert said in done.stderr

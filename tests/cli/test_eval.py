@@ -48,7 +48,7 @@ def ask(checkpoint: Path, *more: object) -> tuple[Result, dict]:
     return result, json.loads(out.read_text()) if out.exists() else {}
 
 
-def test_a_checkpoint_is_asked_under_the_protocol_it_carries(checkpoint: Path) -> None:
+def test_a_checkpoint_is_asked_under_its_own_protocol(checkpoint: Path) -> None:
     result, found = ask(checkpoint, "--json")
     assert json.loads(result.stdout)["em"]["n"] == 3
     assert result.stdout.count("\n") == 1
@@ -61,13 +61,13 @@ def test_a_checkpoint_is_asked_under_the_protocol_it_carries(checkpoint: Path) -
     assert max(segment["tokens"] for segment in segments if segment["author"] == "policy") <= 5
 
 
-def test_another_prompt_is_said_and_leaves_the_budgets_as_they_were(checkpoint: Path) -> None:
+def test_another_prompt_is_noted_and_keeps_the_budgets(checkpoint: Path) -> None:
     result, found = ask(checkpoint, "--prompt", checkpoint.parent / "other.txt")
     assert "note: the prompt is not what the checkpoint was trained with" in result.stderr
     assert (found["protocol"]["prompt"], found["protocol"]["dialect"]["turn_tokens"]) == ("other", 5)
 
 
-def test_a_checkpoint_is_asked_with_what_it_was_trained_with_unless_told_otherwise(checkpoint: Path) -> None:
+def test_a_checkpoint_is_asked_with_what_it_was_trained_with_by_default(checkpoint: Path) -> None:
     CARD.model_copy(update={"ask_with": "prompt"}).write(checkpoint)
     message = [{"role": "user", "content": "Say where Ada was born."}]
     row = {"id": "0", "question": "Where was Ada born?", "golden_answers": ["Tarn"], "prompt": message}
@@ -86,7 +86,7 @@ def test_a_checkpoint_is_asked_with_what_it_was_trained_with_unless_told_otherwi
     assert "what is asked with it is not what the checkpoint was trained with" in said
 
 
-def test_another_dialect_is_said(checkpoint: Path) -> None:
+def test_another_dialect_is_noted(checkpoint: Path) -> None:
     result, found = ask(checkpoint, "--prompt", checkpoint.parent / "other.txt", "--dialect", "search_r1", "--limit", 1)
     assert "was trained in the dialect 'sleuth': asked in the dialect 'search_r1'" in result.stderr
     assert found["protocol"]["dialect"]["turn_tokens"] == 500
@@ -99,13 +99,13 @@ def test_the_table_has_every_figure_and_the_outcomes(checkpoint: Path) -> None:
         assert shown in result.stdout
 
 
-def test_a_model_without_a_protocol_is_said(checkpoint: Path) -> None:
+def test_a_model_without_a_protocol_is_noted(checkpoint: Path) -> None:
     (checkpoint / "protocol.json").unlink()
     result, _ = ask(checkpoint, "--prompt", checkpoint.parent / "other.txt", "--limit", 1)
     assert "carries no protocol: asked in the dialect 'sleuth'" in result.stderr
 
 
-def test_the_dialect_of_the_checkpoint_is_used_byte_for_byte_though_ours_has_changed_since(checkpoint: Path) -> None:
+def test_the_dialect_stored_with_a_checkpoint_is_used_even_if_ours_has_changed(checkpoint: Path) -> None:
     nothing_is_an_action = r"(?!)(?P<kind>search|answer)(?P<text>.)"
     theirs = dataclasses.replace(CARD.dialect, name="theirs", action=nothing_is_an_action, hint="\nMORE\n")
     CARD.model_copy(update={"dialect": theirs}).write(checkpoint)
@@ -120,13 +120,13 @@ def test_a_checkpoint_is_asked_in_the_context_it_was_trained_with(checkpoint: Pa
     assert "note:" not in result.stderr
 
 
-def test_another_context_is_said(checkpoint: Path) -> None:
+def test_another_context_is_noted(checkpoint: Path) -> None:
     result, found = ask(checkpoint, "--limit", 1, "--context", 300)
     assert found["protocol"]["context"] == 300
     assert "note: the context of 300 tokens is not the 200 that the checkpoint was trained with" in result.stderr
 
 
-def test_a_model_that_cannot_hold_its_context_is_asked_in_what_it_holds_and_that_is_said(checkpoint: Path) -> None:
+def test_a_context_beyond_the_models_positions_is_shortened_and_noted(checkpoint: Path) -> None:
     CARD.model_copy(update={"context": 5000}).write(checkpoint)
     result, found = ask(checkpoint, "--limit", 1)
     assert found["protocol"]["context"] == 1024
@@ -169,7 +169,7 @@ def test_more_slots_than_memory_holds_are_one_line_that_names_them(checkpoint: P
     "error",
     [torch.OutOfMemoryError("CUDA out of memory."), RuntimeError("DefaultCPUAllocator: can't allocate memory")],
 )
-def test_memory_that_runs_out_while_it_answers_is_one_line_too(
+def test_out_of_memory_while_answering_is_one_line_too(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch, error: RuntimeError
 ) -> None:
     def full(*_: object) -> None:
@@ -181,7 +181,7 @@ def test_memory_that_runs_out_while_it_answers_is_one_line_too(
     assert "--slots 16" in result.stderr.splitlines()[-1]
 
 
-def test_weights_are_computed_in_float32_on_a_cpu_unless_told_otherwise(checkpoint: Path) -> None:
+def test_weights_are_computed_in_float32_on_a_cpu_by_default(checkpoint: Path) -> None:
     stored = json.loads((checkpoint / "config.json").read_text())["dtype"]
     session, _ = open_eval_session(str(checkpoint), [], index=None)
     assert (stored, session.model.dtype) == ("bfloat16", torch.float32)
@@ -189,7 +189,7 @@ def test_weights_are_computed_in_float32_on_a_cpu_unless_told_otherwise(checkpoi
     assert session.model.dtype == torch.bfloat16
 
 
-def test_a_checkpoint_is_scored_by_what_it_was_paid_by_beside_strict_exact_match(checkpoint: Path) -> None:
+def test_a_checkpoint_is_scored_by_its_training_reward_beside_strict_exact_match(checkpoint: Path) -> None:
     CARD.model_copy(update={"scorer": "verl"}).write(checkpoint)
     _, found = ask(checkpoint)
     assert found["score_verl"]["n"] == found["em"]["n"] == 3
@@ -199,7 +199,7 @@ def test_a_checkpoint_is_scored_by_what_it_was_paid_by_beside_strict_exact_match
     assert not {key for key in found if key.startswith("score_")}
 
 
-def test_a_scorer_that_there_is_not_is_told_with_those_that_there_are(checkpoint: Path) -> None:
+def test_an_unknown_scorer_is_refused_with_the_known_ones(checkpoint: Path) -> None:
     result, _ = ask(checkpoint, "--scorer", "verrl")
     assert result.exit_code == 2
     assert "scorer = 'verrl': there is no such scorer; there are strict, search_r1" in result.stderr

@@ -1,0 +1,78 @@
+"""Checks of what a verb was given. None imports torch, so that a mistake is reported at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar, get_args
+
+from sleuth.types import SleuthError
+
+if TYPE_CHECKING:
+    from sleuth.recipe import ProbeRecipe, ReasonRecipe, Recipe, WinRateRecipe
+
+Stage = TypeVar("Stage", bound="ProbeRecipe | ReasonRecipe | WinRateRecipe")
+
+
+def require_inputs(models: Sequence[str], *, questions: Path | None = None, index: Path | None = None) -> None:
+    """Raises SleuthError where a model, the file of questions or the index does not exist."""
+    from sleuth.model_path import require_model
+    from sleuth.plan.inputs import require_file, require_index
+
+    for model in models:
+        require_model(model)
+    if questions is not None:
+        require_file(questions)
+    if index is not None:
+        require_index(index)
+
+
+def require_passages(index: Path | None, option: str, urls: Sequence[str]) -> None:
+    """Raises SleuthError where passages come from an index and from servers, or an address is malformed; `option` is
+    how the servers were given."""
+    if index is not None and urls:
+        raise SleuthError(f"--index and {option} are both given: passages come from one of them")
+    for url in urls:
+        require_url(option, url)
+
+
+def require_url(option: str, url: str) -> None:
+    """Raises SleuthError where the value of `option` is not an HTTP address."""
+    if not url.startswith(("http://", "https://")):
+        raise SleuthError(f"{option} {url}: should be http://HOST:PORT")
+
+
+def require_unset(options: Mapping[str, object], reason: str) -> None:
+    """Raises SleuthError for the first option that has a value: `--fault is for ...`, where `reason` is what follows
+    the option's name."""
+    for option, value in options.items():
+        if value is not None:
+            name = option.replace("--", "--no-", 1) if value is False else option
+            raise SleuthError(f"{name} {reason}")
+
+
+def prepare_out_file(out: Path | None) -> None:
+    """Makes the folder of `--out` before the work. Raises SleuthError where no file can be written."""
+    if out is None:
+        return
+    if out.is_dir():
+        raise SleuthError(f"--out {out}: a folder; name a file, such as {out / 'eval.json'}")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise SleuthError(f"--out {out}: {error.filename} is not a folder; name another place") from None
+
+
+def load_stage(file: Path, kind: type[Stage]) -> tuple[Recipe, Stage]:
+    """A recipe and its first stage of that kind. Raises SleuthError where it has none, or where a file that the stage
+    names does not exist."""
+    from sleuth.plan.inputs import require_named
+    from sleuth.recipe import load_recipe
+
+    recipe = load_recipe(file)
+    at, stage = next(((at, stage) for at, stage in enumerate(recipe.stage) if isinstance(stage, kind)), (0, None))
+    if stage is None:
+        [name] = get_args(kind.model_fields["kind"].annotation)
+        raise SleuthError(f'{file}: has no stage of kind = "{name}"; add one')
+    require_named(stage, str(file), ("stage", at))
+    return recipe, stage

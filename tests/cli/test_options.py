@@ -1,0 +1,104 @@
+"""No option is silently ignored: one that does not apply is refused by its name."""
+
+from __future__ import annotations
+
+import pytest
+from verb import sleuth
+
+AGENT = [
+    ("--index", "i"),
+    ("--url", "http://127.0.0.1:9"),
+    ("--dialect", "sleuth"),
+    ("--prompt", "plain"),
+    ("--prompt-role", "raw"),
+    ("--forced-search",),
+    ("--no-forced-search",),
+]
+EMULATOR = [("--fault", "stale"), ("--logprobs", "raw")]
+BOTH = [("--name", "n"), ("--slots", "3"), ("--waiting", "3"), ("--max-seconds", "3"), ("--context", "64")]
+BOTH += [("--dtype", "float32"), ("--host", "127.0.0.1"), ("--port", "0")]
+ENCODER = ("--encoder", "e")
+DENSE = [ENCODER, ("--query-prefix", "q"), ("--passage-prefix", "p"), ("--pooling", "cls"), ("--vectors", "flat")]
+
+
+def refusal(*arguments: object) -> str:
+    """The only line of a command that ends with status 2."""
+    done = sleuth(*arguments)
+    assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.output
+    return done.stderr.removeprefix("error: ").rstrip("\n")
+
+
+@pytest.mark.parametrize("option", AGENT, ids=" ".join)
+def test_an_emulated_server_has_no_options_of_an_agent(option: tuple[str, ...]) -> None:
+    refused = refusal("serve", "no/such/model", "--port", 0, "--emulate", "vllm", *option)
+    assert refused == f"{option[0]} is for an agent; --emulate serves the bare model, without an environment"
+
+
+@pytest.mark.parametrize("option", EMULATOR, ids=" ".join)
+def test_an_agent_has_no_options_of_an_emulated_server(option: tuple[str, ...]) -> None:
+    refused = refusal("serve", "no/such/model", "--port", 0, *option)
+    assert refused == f"{option[0]} is for --emulate vllm or --emulate sglang"
+    assert "no such folder" in refusal("serve", "no/such/model", "--port", 0, "--emulate", "vllm", *option)
+
+
+@pytest.mark.parametrize("option", BOTH, ids=" ".join)
+@pytest.mark.parametrize("emulate", [(), ("--emulate", "vllm")], ids=["agent", "emulator"])
+def test_other_options_of_serve_are_for_both(emulate: tuple[str, ...], option: tuple[str, ...]) -> None:
+    assert "no such folder" in refusal("serve", "no/such/model", "--port", 0, *emulate, *option)
+
+
+@pytest.mark.parametrize("option", [*DENSE, ("--faiss", "f")], ids=" ".join)
+def test_a_bm25_index_has_no_options_of_vectors(option: tuple[str, ...]) -> None:
+    refused = refusal("index", "c.jsonl", "i", *option)
+    assert refused == f"{option[0]} is for vectors, and a bm25 index has none; add --kind dense"
+
+
+@pytest.mark.parametrize("kind", ["dense", "hybrid"])
+def test_an_index_of_vectors_takes_all_of_theirs(kind: str) -> None:
+    options = [word for option in DENSE for word in option]
+    assert refusal("index", "c.jsonl", "i", "--kind", kind, *options) == "c.jsonl: no such file"
+
+
+def test_vectors_of_faiss_are_not_encoded_and_not_hybrid() -> None:
+    faiss = ("--faiss", "f", *ENCODER)
+    assert refusal("index", "c.jsonl", "i", "--kind", "dense", *faiss, "--vectors", "flat") == (
+        "--vectors is for encoding a corpus, and --faiss opens vectors that exist"
+    )
+    assert refusal("index", "c.jsonl", "i", "--kind", "hybrid", *faiss) == (
+        "--faiss is for --kind dense; leave it out to encode the corpus for a hybrid index"
+    )
+
+
+def test_options_of_eval_that_need_another_are_refused_with_it() -> None:
+    asked = ("eval", "m", "--questions", "q.jsonl")
+    assert refusal(*asked, "--min-citation-f1", 0.8) == (
+        "--min-citation-f1 0.8 is for --rows FILE.jsonl, where accepted answers are kept; give that too"
+    )
+    assert refusal(*asked, "--served-as", "n") == "--served-as n is for a server; give its URL too: --engine URL"
+    assert refusal(*asked, "--engine", "http://h:1", "--dtype", "float32") == (
+        "--dtype float32 is for a model in this process; the server at http://h:1 has its own"
+    )
+    assert refusal(*asked, "--rows", "r.parquet") == "--rows r.parquet: should be a .jsonl file"
+    assert refusal(*asked, "--engine", "h:1") == "--engine h:1: should be http://HOST:PORT"
+    assert refusal(*asked, "--retriever", "h:1") == "--retriever h:1: should be http://HOST:PORT"
+    assert refusal(*asked, "--retriever", "http://h:1", "--index", "i") == (
+        "--index and --retriever are both given: passages come from one of them"
+    )
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("eval m --suite sets", "eval has no --suite any more; use sleuth eval-suite MODEL FOLDER"),
+        ("eval m --win-rate r.toml", "eval has no --win-rate any more; use sleuth win-rate MODEL RECIPE"),
+        ("eval m --win-rate=r.toml", "eval has no --win-rate any more; use sleuth win-rate MODEL RECIPE"),
+        (
+            "eval m --questions q.jsonl --against b",
+            "eval has no --against any more; use sleuth win-rate MODEL RECIPE",
+        ),
+        ("eval m --reasoning r.toml", "eval has no --reasoning any more; use sleuth reasoning MODEL RECIPE"),
+        ("probe m --thoughts r.toml", "probe has no --thoughts any more; use sleuth probe-thoughts MODEL RECIPE"),
+    ],
+)
+def test_an_option_that_became_a_command_is_refused_with_the_command(old: str, new: str) -> None:
+    assert refusal(*old.split()) == f"sleuth {new}"
