@@ -20,7 +20,7 @@ from typer.testing import CliRunner, Result
 from sleuth.cli.app import app
 from sleuth.cli.progress import progress_bar
 from sleuth.data import download as downloads
-from sleuth.data.download import RemoteFile, download
+from sleuth.data.hub import RemoteFile, download
 from sleuth.types import SleuthError
 
 NOISE = random.Random(0).randbytes(600_000).hex()  # which no compression makes small
