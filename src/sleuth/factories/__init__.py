@@ -3,17 +3,18 @@ here."""
 
 from sleuth.factories.engines import TrainingEngine, engine_of
 from sleuth.factories.environments import (
+    RefineSetting,
     SearchSetting,
     dialect_in,
+    refine_setting,
     retriever_of,
     search_setting,
     setting_of,
     setting_of_card,
 )
-from sleuth.factories.judge_pool import JudgePool
-from sleuth.factories.judges import OpenJudge, judge_of, require_there, rubric_writer_of, thought_writer_of
+from sleuth.factories.judges import JudgePool, OpenJudge, judge_of, require_there, rubric_writer_of, thought_writer_of
 from sleuth.factories.learning import adapters_of, holding_on, optimisation_of, policy_loss_of
-from sleuth.factories.models import Outline, context_of, load_model, load_outline, pick_device, random_model
+from sleuth.factories.models import Outline, add_tokens, context_of, load_model, load_outline, pick_device, random_model
 from sleuth.factories.preference import (
     continuation_judges_in,
     pair_judge_of,
@@ -23,7 +24,6 @@ from sleuth.factories.preference import (
     require_pools,
     shown_to,
 )
-from sleuth.factories.refining import RefineSetting, refine_setting
 from sleuth.factories.rewards import (
     EPISODE_REWARDS,
     answer_reward_of,
@@ -41,19 +41,22 @@ from sleuth.factories.rewards import (
 )
 from sleuth.factories.setting import Setting, changes_of_card
 from sleuth.factories.text import Excerpts, chunks_of, excerpts_of
-from sleuth.factories.thinking import Spot, ThoughtSetting, played_tasks, spots_of, thought_setting
 from sleuth.factories.thoughts import (
     THINK,
+    Spot,
     ThoughtPosition,
+    ThoughtSetting,
     has_tags,
     interleaved,
     places_in,
+    played_tasks,
     require_apart,
+    spots_of,
     tag_piece,
     thought_documents,
+    thought_setting,
     thought_tokens,
 )
-from sleuth.factories.vocabulary import add_tokens
 
 __all__ = [
     "EPISODE_REWARDS",

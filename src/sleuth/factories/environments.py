@@ -13,20 +13,24 @@ from transformers import PreTrainedTokenizerFast
 
 from sleuth.dialects import DIALECTS, Dialect, dialect_of, require_speakable
 from sleuth.dialects.refine import REFINERS
+from sleuth.envs.refine import RefineEnv
 from sleuth.envs.search import SearchEnv
-from sleuth.factories.refining import refine_setting
 from sleuth.factories.setting import Setting, asked_with, changes_of_card, template_of
-from sleuth.factories.thinking import thought_setting
+from sleuth.factories.thoughts import thought_setting
+from sleuth.judges import LexicalJudge
 from sleuth.prompts.library import read_prompt, require_askable
 from sleuth.recipe.envs import RefineEnvRecipe, SearchEnvRecipe, ThoughtEnvRecipe, TrainedEnvRecipe
 from sleuth.retrieval.control import EmptyRetriever, ShuffledRetriever
 from sleuth.retrieval.open_index import open_index
 from sleuth.retrieval.remote import Remote, wait_until_ready
 from sleuth.runs.protocol import ProtocolCard
+from sleuth.runs.reward_spec import RewardSpec
 from sleuth.types import Env, Retriever, SleuthError, Task
 
 BUDGETS = ("top_k", "searches", "turns", "turn_tokens", "response_tokens", "passage_tokens", "results_tokens")
 """What a recipe may set otherwise than its dialect."""
+EVAL_JUDGE = LexicalJudge()
+"""Who judges the claims of a refiner that is evaluated."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +50,20 @@ class SearchSetting(Setting):
             closed_book=self.closed_book,
             frame=self.frame(),
         )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RefineSetting(Setting):
+    """What the episodes of a refining stage share. Nothing is searched: the evidence comes with the task."""
+
+    def env(self, task: Task) -> Env:
+        return RefineEnv(task, self.dialect, self.asked_prompt(), frame=self.frame())
+
+    def protocol(
+        self, scorer: str, context: int, reward: RewardSpec | None = None, questions_sha256: str | None = None
+    ) -> ProtocolCard:
+        """Whichever scorer is named: a refiner's answer is judged claim by claim and compared with none."""
+        return Setting.protocol(self, EVAL_JUDGE.identity, context, reward, questions_sha256)
 
 
 def setting_of(env: TrainedEnvRecipe, tokenizer: PreTrainedTokenizerFast | None, tasks: Sequence[Task]) -> Setting:
@@ -113,6 +131,37 @@ def _setting(
         retriever=retriever,
         corpus_sha256=corpus,
         forced_search=env.forced_search,
+    )
+
+
+def refine_setting(
+    env: RefineEnvRecipe,
+    tokenizer: PreTrainedTokenizerFast | None,
+    tasks: Sequence[Task],
+    card: ProtocolCard | None = None,
+) -> RefineSetting:
+    """The mode's dialect with the recipe's budget, and the prompt: byte for byte that of a checkpoint's `card` where
+    `env` names no other. Raises SleuthError for a task that brings no tool output."""
+    bare = next((task for task in tasks if task.evidence is None), None)
+    if bare is not None:
+        raise SleuthError(
+            f"question {bare.id!r} brings no tool output to refine: give rows with reasoning and tool_output, or set "
+            'kind = "search"'
+        )
+    dialect = REFINERS[env.mode]
+    if env.turn_tokens is not None:
+        dialect = dataclasses.replace(dialect, turn_tokens=env.turn_tokens)
+    carried = card is not None and env.prompt == card.prompt
+    prompt = card.prompt_text if card is not None and carried else read_prompt(env.prompt)
+    name = Path(env.prompt).stem
+    require_askable(prompt, env.prompt_role, name)
+    return RefineSetting(
+        dialect=dialect,
+        prompt_name=name,
+        prompt=prompt,
+        ask_with=card.ask_with if card is not None and not tasks else asked_with(tasks),
+        prompt_role=env.prompt_role,
+        template=template_of(env, dialect, tokenizer),
     )
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
 import transformers
 from safetensors import SafetensorError
+from torch import Tensor, nn
 from transformers import (
+    AddedToken,
     AutoConfig,
     AutoModelForCausalLM,
     GenerationConfig,
@@ -51,7 +54,7 @@ def load_model(path: str, *, dtype: str | None, device: str) -> tuple[PreTrained
     if missing := sorted(found["missing_keys"]):  # transformers would go on with random weights
         raise SleuthError(f"{path}: the weights lack {len(missing)} of the model's parameters, such as {missing[0]}")
     try:
-        cast(torch.nn.Module, model).to(place)
+        cast(nn.Module, model).to(place)
     except torch.OutOfMemoryError:
         raise SleuthError(f"{path}: the weights in {model.dtype} do not fit on this machine's GPU") from None
     if place == "cpu":
@@ -131,3 +134,36 @@ def random_model(init: InitRecipe, tokenizer: PreTrainedTokenizerFast, seed: int
 def context_of(model: PreTrainedModel) -> int:
     """The longest sequence that a model says it was made for."""
     return int(model.config.max_position_embeddings)
+
+
+def add_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> list[str]:
+    """Make each text a token of its own, wherever the tokenizer writes it with several; those that were added.
+
+    Their embeddings are drawn from the normal distribution that those of the other words have, the same ones every
+    time (Hewitt, 2021). The mean of what a text was written with will not do: single bytes are hardly ever trained, so
+    that they all lie in one place, and no attention tells their means apart. Rows beyond the tokenizer's words, which
+    some models have, are used first.
+    """
+    added = [text for text in texts if len(tokenizer.encode(text, add_special_tokens=False)) > 1]
+    known = len(tokenizer)
+    tokenizer.add_tokens([AddedToken(text, normalized=False, special=False) for text in added])
+    if len(tokenizer) > cast(nn.Embedding, model.get_input_embeddings()).num_embeddings:
+        model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+    tables = {
+        id(table): table for table in map(_weights, (model.get_input_embeddings(), model.get_output_embeddings()))
+    }
+    with torch.no_grad():
+        for table in tables.values():  # one where they are tied
+            table[known : known + len(added)] = _alike(table[:known], len(added))
+    return added
+
+
+def _weights(module: object) -> Tensor:
+    return cast(nn.Embedding, module).weight
+
+
+def _alike(rows: Tensor, count: int) -> Tensor:
+    """So many draws with the mean and the covariance of the rows."""
+    mean = rows.float().mean(dim=0)
+    draws = torch.randn(count, len(rows), generator=torch.Generator().manual_seed(0)).to(rows.device)
+    return (mean + draws @ (rows.float() - mean) / len(rows) ** 0.5).to(rows.dtype)

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from transformers import PreTrainedTokenizerFast
 
 from sleuth.data.documents import read_documents
-from sleuth.factories.judge_pool import JudgePool
-from sleuth.factories.judges import identity_of, require_there
+from sleuth.factories.judges import JudgePool, identity_of, require_there
 from sleuth.factories.rewards import require_endings
 from sleuth.factories.text import excerpts_of
 from sleuth.judges.cache import NamedPairJudge

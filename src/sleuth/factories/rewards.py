@@ -9,9 +9,8 @@ from transformers import PreTrainedTokenizerFast
 
 from sleuth.dialects import Dialect
 from sleuth.dialects.refine import refines
-from sleuth.factories.judge_pool import JudgePool
-from sleuth.factories.judges import identity_of, require_there
-from sleuth.factories.refining import EVAL_JUDGE
+from sleuth.factories.environments import EVAL_JUDGE
+from sleuth.factories.judges import JudgePool, identity_of, require_there
 from sleuth.factories.setting import Setting
 from sleuth.judges.ending import EndingJudge
 from sleuth.recipe.judges import ContinuationJudge, EndingJudgeRecipe, HttpJudgeRecipe, JudgeRecipe
