@@ -13,7 +13,7 @@ from sleuth.factories.environments import (
     setting_of_card,
 )
 from sleuth.factories.judges import JudgePool, OpenJudge, judge_of, require_there, rubric_writer_of, thought_writer_of
-from sleuth.factories.learning import adapters_of, holding_on, optimisation_of, policy_loss_of
+from sleuth.factories.learning import adapters_of, optimisation_of, policy_loss_of, policy_of
 from sleuth.factories.models import Outline, add_tokens, context_of, load_model, load_outline, pick_device, random_model
 from sleuth.factories.preference import (
     continuation_judges_in,
@@ -39,7 +39,7 @@ from sleuth.factories.rewards import (
     reward_spec_of,
     scorer_warnings,
 )
-from sleuth.factories.setting import Setting, changes_of_card
+from sleuth.factories.setting import LONGEST, Setting, changes_of_card, require_room
 from sleuth.factories.text import Excerpts, chunks_of, excerpts_of
 from sleuth.factories.thoughts import (
     THINK,
@@ -60,6 +60,7 @@ from sleuth.factories.thoughts import (
 
 __all__ = [
     "EPISODE_REWARDS",
+    "LONGEST",
     "THINK",
     "Excerpts",
     "JudgePool",
@@ -86,7 +87,6 @@ __all__ = [
     "eval_reward_of",
     "excerpts_of",
     "has_tags",
-    "holding_on",
     "interleaved",
     "judge_of",
     "judge_of_suffixes",
@@ -99,6 +99,7 @@ __all__ = [
     "places_in",
     "played_tasks",
     "policy_loss_of",
+    "policy_of",
     "preference_judges_in",
     "preference_reward_of",
     "preference_spec_of",
@@ -109,6 +110,7 @@ __all__ = [
     "require_gradable",
     "require_judges",
     "require_pools",
+    "require_room",
     "require_there",
     "retriever_of",
     "reward_of",

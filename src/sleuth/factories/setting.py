@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import heapq
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from transformers import PreTrainedTokenizerFast
 
@@ -15,10 +18,13 @@ from sleuth.envs.frames import Frame, frame_of
 from sleuth.prompts.published import QUESTION, place_of
 from sleuth.recipe.data import AskWith
 from sleuth.recipe.envs import EnvRecipe, Role
-from sleuth.render import check_writable
+from sleuth.render import Renderer, check_writable
 from sleuth.runs.protocol import ProtocolCard, text_sha256
 from sleuth.runs.reward_spec import RewardSpec
-from sleuth.types import Env, Piece, Task
+from sleuth.types import Env, Piece, SleuthError, Task
+
+LONGEST = 100
+"""Tasks, those of the most bytes, whose tokens are counted before a run: counting all would take minutes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +40,10 @@ class Setting(ABC):
     ask_with: AskWith = "question"
     corpus_sha256: str | None = None
     forced_search: bool = False
+
+    longest_answer_is: ClassVar[str] = "turn_tokens = "
+    longest_answer_key: ClassVar[str] = "env.turn_tokens"
+    """How an error message calls `longest_answer`, and the recipe key that sets it."""
 
     @abstractmethod
     def env(self, task: Task) -> Env:
@@ -110,3 +120,29 @@ def changes_of_card(card: ProtocolCard, setting: Setting) -> list[str]:
         "the chat template": (card.template_sha256, template if same_role else card.template_sha256),
     }
     return [f"{what} is not what the checkpoint was trained with" for what, (was, now) in changed.items() if was != now]
+
+
+def require_room(setting: Setting, tokenizer: PreTrainedTokenizerFast, tasks: Sequence[Task], context: int) -> None:
+    """Raises SleuthError if the longest prompt leaves no room for a whole turn in `context` tokens."""
+    renderer = Renderer(tokenizer)
+
+    async def prompt_tokens(task: Task) -> int:
+        opening = await setting.env(task).open()
+        return sum(len(segment.tokens) for segment in renderer.render_all(opening.pieces))
+
+    async def longest_prompt() -> tuple[int, str]:
+        return max([(await prompt_tokens(task), task.id) for task in heapq.nlargest(LONGEST, tasks, key=_prompt_bytes)])
+
+    tokens, question = asyncio.run(longest_prompt())
+    answer = setting.longest_answer
+    if tokens + answer > context:
+        raise SleuthError(
+            f"question {question!r}: its prompt of {tokens} tokens and {setting.longest_answer_is}{answer} do not fit "
+            f"in context = {context}; raise context, lower {setting.longest_answer_key}, or leave the question out"
+        )
+
+
+def _prompt_bytes(task: Task) -> int:
+    """How much of a prompt comes from the task; a message of its own holds the tool output too."""
+    brought = task.evidence is not None and not task.prompt
+    return len(task.asked.encode()) + (len(task.evidence.output.encode()) if brought and task.evidence else 0)

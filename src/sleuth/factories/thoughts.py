@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
+from typing import ClassVar
 
 from transformers import PreTrainedTokenizerFast
 
@@ -151,6 +152,9 @@ class ThoughtSetting(Setting):
     limits: ThoughtLimits
     opening_tag: Piece
     closing_tag: Piece
+
+    longest_answer_is: ClassVar[str] = "the thought and suffix of "
+    longest_answer_key: ClassVar[str] = "env.thought_tokens"
 
     def env(self, task: Task) -> Env:
         return ThoughtEnv(task, self.limits, self.opening_tag, self.closing_tag)

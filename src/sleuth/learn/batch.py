@@ -10,7 +10,10 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from sleuth.learn.losses import Normaliser, token_weights
-from sleuth.types import Credit, Trajectory
+from sleuth.types import Credit, Episode, Group, Score, Trajectory
+
+Advantages = Sequence[Sequence[float | None]]
+"""By group and episode; None where an episode is left out of the loss."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +146,36 @@ def collate(rows: Sequence[Row], *, normalise: Normaliser = "token", constant: i
         weights=token_weights(trained * token_weight, normalise, constant=constant, episode_ids=_episode_ids(rows)),
         sampler_logprobs=_pad(sampler, torch.float32) * trained if len(sampler) == len(rows) else None,
     )
+
+
+def batch_of_groups(
+    groups: Sequence[Group], advantages: Advantages, *, normalise: Normaliser, constant: int | None = None
+) -> Batch:
+    """The trajectories of all episodes that have an advantage. Linked trajectories of one episode share its advantage,
+    and count as one row; the credits of its score apply to the last of them."""
+    rows = [
+        trajectory_row(
+            trajectory, advantage, episode_id, credits=score.credits if trajectory is episode.trajectory else ()
+        )
+        for episode_id, (episode, score, advantage) in enumerate(_in_loss(groups, advantages))
+        for trajectory in episode.trajectories
+    ]
+    return collate(rows, normalise=normalise, constant=constant)
+
+
+def has_gradient(groups: Sequence[Group], advantages: Advantages) -> bool:
+    """Whether any advantage or credit is nonzero."""
+    return any(
+        advantage or any(credit.value for credit in score.credits)
+        for _, score, advantage in _in_loss(groups, advantages)
+    )
+
+
+def _in_loss(groups: Sequence[Group], advantages: Advantages) -> Iterator[tuple[Episode, Score, float]]:
+    for group, of_group in zip(groups, advantages, strict=True):
+        for episode, score, advantage in zip(group.episodes, group.scores, of_group, strict=True):
+            if advantage is not None:
+                yield episode, score, advantage
 
 
 def _episode_ids(rows: Sequence[Row]) -> Tensor | None:

@@ -9,24 +9,21 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from sleuth.learn import losses
 from sleuth.learn.batch import Batch
-from sleuth.learn.dpo import PAIR, dpo_objective
 from sleuth.learn.heap import keep_freed_memory, return_freed_memory
 from sleuth.learn.logprobs import tree_attention
 from sleuth.learn.masters import Holding, MasterWeights
-from sleuth.learn.objective import PolicyLoss, policy_objective
+from sleuth.learn.objective import Objective, PolicyLoss, PreferenceLoss, SupervisedLoss
 from sleuth.learn.optim import Optimisation, Optimiser
 from sleuth.learn.prefix_tree import Pack, pack, packed
 from sleuth.learn.rank_sharding import shard_packs
-from sleuth.learn.targets import PassFigures, TokenLoss
+from sleuth.learn.targets import PassFigures
 from sleuth.types import SleuthError
 
 ONE_ROW = 1
@@ -80,17 +77,6 @@ class NotFiniteError(SleuthError):
     """A loss or a gradient is no number. The weights were left as they were."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Objective:
-    """`share` tells what rows add to the loss, and per-token statistics (R, T) by name, of their log-probabilities and
-    those of the reference model, which is read where it is `measured`. Most are a `sum_over_tokens`; one that is not
-    needs all of a row first."""
-
-    share: TokenLoss
-    sum_over_tokens: bool = True
-    measured: bool = False
-
-
 class Policy:
     """A causal language model that learns. Dropout stays off: the learner must be the policy that was sampled.
 
@@ -139,56 +125,40 @@ class Policy:
         Raises NotFiniteError, with the weights untouched, if loss or gradient is not finite, and SleuthError if the
         loss needs the sampler's log-probabilities and the batch has none.
         """
-        taught, objective = self._policy_objective(batch, loss)
-        return self._step(taught, objective, Update, budget=budget, temperature=loss.temperature)
+        return self._step(self._rows_with_gradient(batch, loss), loss, Update, budget=budget)
 
     def gradient(self, batch: Batch, loss: PolicyLoss, *, budget: int, by_row: bool = False) -> tuple[float, Tensor]:
-        """The loss of `update` and its gradient as one fp32 vector, before any clip; the weights stay as they are.
-        `by_row`: each row in a pass of its own, as in padded batches; nothing is shared."""
-        taught, objective = self._policy_objective(batch, loss)
+        """The loss of `update` and its gradient as one fp32 vector, before any clip; the weights do not change.
+        `by_row`: each row in a pass of its own, as in padded batches; no prefix is shared."""
+        batch = self._rows_with_gradient(batch, loss)
         try:
-            packs = (
-                shard_packs(taught, ONE_ROW, self.masters.ranks) if by_row else self._packs(taught, objective, budget)
-            )
-            sums = self._accumulate(packs, objective, loss.temperature, budget)
+            packs = shard_packs(batch, ONE_ROW, self.masters.ranks) if by_row else self._packs(batch, loss, budget)
+            sums = self._accumulate(packs, loss, budget)
             return sums["loss"], self.masters.gradient()
         finally:
             self.masters.discard_gradients()
 
-    def _policy_objective(self, batch: Batch, loss: PolicyLoss) -> tuple[Batch, Objective]:
-        """The rows that pull, and what each pack of them adds to the loss."""
-        if batch.sampler_logprobs is None and (_needs_sampler(loss)):
+    def supervise(self, batch: Batch, *, budget: int) -> Update:
+        """One step of cross-entropy on the batch's trained tokens; otherwise as `update`."""
+        return self._step(batch, SupervisedLoss(), Update, budget=budget)
+
+    def prefer(self, batch: Batch, *, beta: float, budget: int) -> PreferenceUpdate:
+        """One step of direct preference optimisation on the pairs of `pair_batch`, against the reference model;
+        otherwise as `update`. Both rows of a pair are computed in one pass, whatever their length."""
+        if self.reference is None:
+            raise ValueError("preferences are measured from a reference model, and the policy has none")
+        return self._step(batch, PreferenceLoss(beta=beta), PreferenceUpdate, budget=budget)
+
+    def _rows_with_gradient(self, batch: Batch, loss: PolicyLoss) -> Batch:
+        """The rows that a policy loss computes; raises SleuthError if it needs log-probabilities that are missing."""
+        if batch.sampler_logprobs is None and loss.needs_sampler:
             raise SleuthError(
                 "stage.loss: the engine gave no log-probabilities, which tis_cap, sequence_mask and "
                 "old_logprobs = 'sampler' need; ask the engine for them, or remove these keys"
             )
         if loss.beta and self.reference is None:
             raise ValueError("beta is not zero, but the policy has no reference model")
-
-        share = partial(policy_objective, loss=loss)
-        objective = Objective(share=share, sum_over_tokens=loss.is_sum_over_tokens, measured=self.reference is not None)
-        return batch if loss.beta else batch.with_advantage(), objective
-
-    def supervise(self, batch: Batch, *, budget: int) -> Update:
-        """One step of cross-entropy on the batch's trained tokens; otherwise as `update`."""
-
-        def share(rows: Batch, logprobs: Tensor, _: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
-            return losses.supervised_loss(logprobs, rows.weights), {}
-
-        return self._step(batch, Objective(share=share), Update, budget=budget, temperature=1.0)
-
-    def prefer(self, batch: Batch, *, beta: float, budget: int) -> PreferenceUpdate:
-        """One step of direct preference optimisation on the pairs of `pair_batch`, against the reference model;
-        otherwise as `update`. A pair stays in one pass, whatever its length."""
-        if self.reference is None:
-            raise ValueError("preferences are measured from a reference model, and the policy has none")
-
-        def share(rows: Batch, logprobs: Tensor, reference: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
-            assert reference is not None
-            return dpo_objective(rows, logprobs, reference, beta=beta)
-
-        objective = Objective(share=share, sum_over_tokens=False, measured=True)
-        return self._step(batch, objective, PreferenceUpdate, budget=budget, temperature=1.0, together=PAIR)
+        return batch if loss.beta else batch.with_advantage()
 
     @property
     def state_bytes(self) -> int:
@@ -219,13 +189,11 @@ class Policy:
         kind: type[Made],
         *,
         budget: int,
-        temperature: float,
-        together: int = 1,
     ) -> Made:
-        packs = self._packs(batch, objective, budget, together)
+        packs = self._packs(batch, objective, budget)
         self.masters.set_aside()
         try:
-            sums = self._accumulate(packs, objective, temperature, budget)
+            sums = self._accumulate(packs, objective, budget)
             norm = self._clip_gradients()
         except NotFiniteError:
             self.masters.discard_gradients()
@@ -251,45 +219,46 @@ class Policy:
             **{name: value / total_weight for name, value in sums.items()},
         )
 
-    def _packs(self, batch: Batch, objective: Objective, budget: int, together: int = 1) -> list[Pack]:
-        """This rank's; the whole batch where the budget is kept to limb by limb."""
-        if objective.sum_over_tokens and self.masters.takes_chunks:
+    def _packs(self, batch: Batch, objective: Objective, budget: int) -> list[Pack]:
+        """This rank's packs; the whole batch as one where the budget is kept chunk by chunk."""
+        if objective.is_sum_over_tokens and self.masters.takes_chunks:
             return [packed(batch, range(len(batch.lengths)))]
-        return shard_packs(batch, budget, self.masters.ranks, together=together)
+        return shard_packs(batch, budget, self.masters.ranks, together=objective.rows_together)
 
-    def _accumulate(
-        self, packs: Sequence[Pack], objective: Objective, temperature: float, budget: int
-    ) -> dict[str, float]:
+    def _accumulate(self, packs: Sequence[Pack], objective: Objective, budget: int) -> dict[str, float]:
         """Add the gradients of all packs; over all ranks, the loss, the tokens computed for it, and each statistic's
         weighted sum."""
         sums = Counter[str]()
         for part in packs:
-            sums.update(self._backward(part.to(self.model.device), objective, temperature, budget))
+            sums.update(self._backward(part.to(self.model.device), objective, budget))
         total = self.masters.ranks.all_reduce(sums)
         self._require_finite("loss", total["loss"])
         return total
 
-    def _backward(self, part: Pack, objective: Objective, temperature: float, budget: int) -> dict[str, float]:
+    def _backward(self, part: Pack, objective: Objective, budget: int) -> dict[str, float]:
         """Add the pack's gradients; its share of what `_accumulate` adds up."""
-        # The last layer spares what nobody looks at also where layers run again.
+        temperature = objective.temperature
+        # In the last layer tree attention skips outputs that nothing reads, also when layers are recomputed.
         with tree_attention(self.masters.module), _marked_as_training(self._recomputed):
-            reference = self._reference_logprobs(part, temperature, budget) if objective.measured else None
-            if objective.sum_over_tokens:
-                told = self.masters.add_gradients(
-                    part, objective.share, reference, temperature=temperature, budget=budget
+            reference = None
+            if objective.reads_reference and self.reference is not None:
+                reference = self._reference_logprobs(part, temperature, budget)
+            if objective.is_sum_over_tokens:
+                computed = self.masters.add_gradients(
+                    part, objective, reference, temperature=temperature, budget=budget
                 )
-                _, statistics = objective.share(part.rows, told.logprobs, reference)
+                _, statistics = objective(part.rows, computed.logprobs, reference)
             else:
                 logprobs, entropy = self.masters.logprobs(part, temperature=temperature)
-                share, statistics = objective.share(part.rows, logprobs, reference)
+                share, statistics = objective(part.rows, logprobs, reference)
                 share.backward()
                 self.masters.collect_gradients()
-                told = PassFigures(
+                computed = PassFigures(
                     loss=share.detach(), logprobs=logprobs.detach(), entropy=entropy, computed=len(part.tree)
                 )
-        statistics["entropy"] = told.entropy
+        statistics["entropy"] = computed.entropy
         sums = {name: (values * part.rows.weights).sum().item() for name, values in statistics.items()}
-        return {"loss": told.loss.item(), "tokens_computed": told.computed, **sums}
+        return {"loss": computed.loss.item(), "tokens_computed": computed.computed, **sums}
 
     def _clip_gradients(self) -> float:
         norm = self.masters.clip_gradients(self.max_grad_norm)
@@ -320,10 +289,6 @@ class Policy:
 def frozen_copy(model: PreTrainedModel) -> PreTrainedModel:
     """A reference model: the same weights, which never change."""
     return copy.deepcopy(model).eval().requires_grad_(False)
-
-
-def _needs_sampler(loss: PolicyLoss) -> bool:
-    return loss.old_logprobs == "sampler" or loss.tis_cap is not None or loss.sequence_mask is not None
 
 
 def recomputed_layers(model: PreTrainedModel) -> list[nn.Module]:
