@@ -74,7 +74,7 @@ def test_a_published_sum_pays_some_and_the_line_names_them(tasks: list[Task]) ->
 def test_rows_without_an_honest_answer_cannot_be_attacked(tasks: list[Task]) -> None:
     found = attacked([replace(task, reference="") for task in tasks[:3]])
     assert (found.questions, found.winners, found.honest) == (0, [], None)
-    assert "no question brings an honest answer" in found.line()
+    assert "no question has an honest answer" in found.line()
 
 
 def test_a_missing_score_is_left_out_with_the_honest_one_beside_it(tasks: list[Task]) -> None:
