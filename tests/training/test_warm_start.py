@@ -155,7 +155,7 @@ def test_a_policy_that_searches_is_left_as_it_is(warm_file: Path, tmp_path: Path
     recipe = load_recipe(warm_file, ["stage.1.below=0.01", "stage.2.steps=1"])
     with RunFolder.open(tmp_path / "run", recipe) as place:
         run_recipe(recipe, place)
-    assert "warm_start is left out" in (tmp_path / "run" / "log.txt").read_text()
+    assert "warm_start is skipped" in (tmp_path / "run" / "log.txt").read_text()
     assert "warm_start" not in (tmp_path / "run" / "metrics.jsonl").read_text()
 
 

@@ -26,8 +26,8 @@ from sleuth.factories import (
     Spot,
     ThoughtSetting,
     judge_of_suffixes,
+    require_available,
     require_endings,
-    require_there,
     spots_of,
     thought_setting,
     thought_tokens,
@@ -139,7 +139,7 @@ def require_places(stage: ProbeRecipe, tokenizer: PreTrainedTokenizerFast | None
     """The tasks of a stage. Raises SleuthError where it could not be made; a tokenizer that does not exist yet cuts
     nothing, and then the first document is read."""
     if isinstance(stage.judge, HttpJudgeRecipe):
-        require_there(stage.judge)
+        require_available(stage.judge)
     if tokenizer is None:
         next(read_documents(stage.data.texts), None)
         return []

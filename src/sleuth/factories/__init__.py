@@ -1,5 +1,4 @@
-"""The one place where a recipe's parts become objects. Registries are dictionaries in plain sight; nothing runs
-here."""
+"""Makes objects from the tables of a recipe. Registries are plain dictionaries; nothing runs here."""
 
 from sleuth.factories.engines import TrainingEngine, engine_of
 from sleuth.factories.environments import (
@@ -12,7 +11,14 @@ from sleuth.factories.environments import (
     setting_of,
     setting_of_card,
 )
-from sleuth.factories.judges import JudgePool, OpenJudge, judge_of, require_there, rubric_writer_of, thought_writer_of
+from sleuth.factories.judges import (
+    JudgePool,
+    OpenJudge,
+    judge_of,
+    require_available,
+    rubric_writer_of,
+    thought_writer_of,
+)
 from sleuth.factories.learning import adapters_of, optimisation_of, policy_loss_of, policy_of
 from sleuth.factories.models import Outline, add_tokens, context_of, load_model, load_outline, pick_device, random_model
 from sleuth.factories.preference import (
@@ -106,12 +112,12 @@ __all__ = [
     "random_model",
     "refine_setting",
     "require_apart",
+    "require_available",
     "require_endings",
     "require_gradable",
     "require_judges",
     "require_pools",
     "require_room",
-    "require_there",
     "retriever_of",
     "reward_of",
     "reward_spec_of",

@@ -1,5 +1,4 @@
-"""What the policy talks to, by the kind of its environment; and a search's dialect, prompt, retriever and template as
-one setting."""
+"""The setting of a stage's episodes by the kind of its environment: dialect, prompt, retriever and template."""
 
 from __future__ import annotations
 
@@ -28,9 +27,9 @@ from sleuth.runs.reward_spec import RewardSpec
 from sleuth.types import Env, Retriever, SleuthError, Task
 
 BUDGETS = ("top_k", "searches", "turns", "turn_tokens", "response_tokens", "passage_tokens", "results_tokens")
-"""What a recipe may set otherwise than its dialect."""
+"""The limits of a dialect that a recipe may override."""
 EVAL_JUDGE = LexicalJudge()
-"""Who judges the claims of a refiner that is evaluated."""
+"""The judge of a refiner's claims in evaluations."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +53,7 @@ class SearchSetting(Setting):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RefineSetting(Setting):
-    """What the episodes of a refining stage share. Nothing is searched: the evidence comes with the task."""
+    """What the episodes of a refining stage share. There is no search: the evidence comes with the task."""
 
     def env(self, task: Task) -> Env:
         return RefineEnv(task, self.dialect, self.asked_prompt(), frame=self.frame())
@@ -62,12 +61,12 @@ class RefineSetting(Setting):
     def protocol(
         self, scorer: str, context: int, reward: RewardSpec | None = None, questions_sha256: str | None = None
     ) -> ProtocolCard:
-        """Whichever scorer is named: a refiner's answer is judged claim by claim and compared with none."""
+        """The card names the judge of claims in place of `scorer`: no answer is compared with a golden one."""
         return Setting.protocol(self, EVAL_JUDGE.identity, context, reward, questions_sha256)
 
 
 def setting_of(env: TrainedEnvRecipe, tokenizer: PreTrainedTokenizerFast | None, tasks: Sequence[Task]) -> Setting:
-    """What the episodes in an environment share. Raises SleuthError for tasks that are for another kind of it."""
+    """What the episodes in an environment share. Raises SleuthError for tasks of another kind."""
     if isinstance(env, ThoughtEnvRecipe):
         return thought_setting(env, tokenizer)
     if isinstance(env, RefineEnvRecipe):
@@ -78,10 +77,10 @@ def setting_of(env: TrainedEnvRecipe, tokenizer: PreTrainedTokenizerFast | None,
 def search_setting(
     env: SearchEnvRecipe, tokenizer: PreTrainedTokenizerFast | None, tasks: Sequence[Task]
 ) -> SearchSetting:
-    """The dialect with the recipe's budgets, the prompt and the retriever. The dialect's tags and the chat template are
-    tried on the tokenizer, unless it does not exist yet."""
+    """The dialect with the recipe's limits, the prompt and the retriever. Checks that the tokenizer, if it exists yet,
+    can encode the dialect's tags and the chat template."""
     changed: dict[str, Any] = {key: value for key in BUDGETS if (value := getattr(env, key)) is not None}
-    if env.passage_tokens or env.results_tokens:  # the limit that is named takes the place of the dialect's
+    if env.passage_tokens or env.results_tokens:  # the limit that the recipe names replaces both of the dialect's
         changed |= {"passage_tokens": env.passage_tokens, "results_tokens": env.results_tokens}
     if env.hint is not None:
         changed["hint"] = read_prompt(env.hint)
@@ -92,8 +91,8 @@ def search_setting(
 def setting_of_card(
     card: ProtocolCard, env: SearchEnvRecipe, tokenizer: PreTrainedTokenizerFast, tasks: Sequence[Task]
 ) -> tuple[SearchSetting, list[str]]:
-    """The dialect that a checkpoint carries, its prompt byte for byte unless `env` names another, on the retriever of
-    `env`; and what differs, in words."""
+    """The dialect and prompt of a checkpoint's card, unless `env` names another prompt, with the retriever of `env`;
+    and a sentence for each difference."""
     same = env.prompt == card.prompt
     name, prompt = (card.prompt, card.prompt_text) if same else (Path(env.prompt).stem, None)
     setting = _setting(env, card.dialect, tokenizer, tasks, prompt_name=name, prompt=prompt)
@@ -140,12 +139,12 @@ def refine_setting(
     tasks: Sequence[Task],
     card: ProtocolCard | None = None,
 ) -> RefineSetting:
-    """The mode's dialect with the recipe's budget, and the prompt: byte for byte that of a checkpoint's `card` where
-    `env` names no other. Raises SleuthError for a task that brings no tool output."""
+    """The mode's dialect with the recipe's limits, and the prompt: that of a checkpoint's `card` if `env` names no
+    other. Raises SleuthError for a task without tool output."""
     bare = next((task for task in tasks if task.evidence is None), None)
     if bare is not None:
         raise SleuthError(
-            f"question {bare.id!r} brings no tool output to refine: give rows with reasoning and tool_output, or set "
+            f"question {bare.id!r} has no tool output to refine: give rows with reasoning and tool_output, or set "
             'kind = "search"'
         )
     dialect = REFINERS[env.mode]
@@ -166,7 +165,7 @@ def refine_setting(
 
 
 def dialect_in(env: TrainedEnvRecipe) -> Dialect:
-    """The dialect that is spoken in an environment, without the recipe's own budgets."""
+    """The dialect of an environment, without the recipe's limits."""
     match env:
         case RefineEnvRecipe():
             return REFINERS[env.mode]
@@ -177,7 +176,7 @@ def dialect_in(env: TrainedEnvRecipe) -> Dialect:
 
 
 def retriever_of(env: SearchEnvRecipe, tasks: Sequence[Task]) -> tuple[Retriever, str | None]:
-    """What answers searches, and the hash of the corpus behind it."""
+    """The retriever, and the hash of its corpus."""
     if env.retriever == "empty":
         return EmptyRetriever(), None
     if env.urls:

@@ -1,4 +1,4 @@
-"""Who judges, and who teaches: a recipe's model as an object."""
+"""Judges and teacher models of a recipe; the judges of a stage share a pool with a cache of verdicts."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ from sleuth.types import SleuthError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenJudge:
-    """A judge that can be asked. `sheets` is None for one that judges by one criterion at a time, `pairs` for one that
-    compares nothing, `ledger` for one that makes no calls."""
+    """A judge that can be called. `sheets` is None for one that judges by one criterion at a time, `pairs` for one that
+    compares nothing, `ledger` for one that makes no HTTP calls."""
 
     judge: NamedJudge
     sheets: NamedSheetJudge | None = None
@@ -55,33 +55,32 @@ class OpenJudge:
 
     @property
     def identity(self) -> str:
-        """Changes whenever the same question could get another verdict."""
+        """A name that changes whenever the same question could get another verdict."""
         return self.judge.identity
 
 
 def judge_of(recipe: JudgeRecipe) -> OpenJudge:
-    """The judge of a recipe, which is there. Raises SleuthError where its server does not serve its model, or it cannot
-    be loaded."""
-    require_there(recipe)
-    return unasked(recipe)
+    """The judge of a recipe, after `require_available`. Raises SleuthError if it cannot be used."""
+    require_available(recipe)
+    return open_judge(recipe)
 
 
-def require_there(recipe: JudgeRecipe) -> None:
-    """Wait while the servers of a judge are loading. Raises SleuthError where one does not answer or serves other
-    models; a judge of this machine is there when it is loaded."""
+def require_available(recipe: JudgeRecipe) -> None:
+    """Waits while the servers of a judge are loading. Raises SleuthError if one does not answer or serves other
+    models. Judges without servers need no check."""
     if isinstance(recipe, HttpJudgeRecipe):
         require_served(recipe)
 
 
 def require_served(recipe: ServedModelRecipe) -> None:
-    """Wait while the servers of a model are loading. Raises SleuthError where one does not answer or serves others."""
+    """Waits while the servers of a model are loading. Raises SleuthError if one does not answer or serves others."""
     if recipe.key_variable is not None and not _key(recipe):
         raise SleuthError(f"key_variable = {recipe.key_variable!r}: there is no such variable in the environment")
     wait_until_served(recipe.urls, recipe.model, key=_key(recipe), say=_say)
 
 
-def unasked(recipe: JudgeRecipe) -> OpenJudge:
-    """The judge of a recipe; whether its servers are there shows when they are asked."""
+def open_judge(recipe: JudgeRecipe) -> OpenJudge:
+    """The judge of a recipe. Its servers are not contacted before the first question."""
     if isinstance(recipe, LexicalJudgeRecipe):
         return OpenJudge(judge=LexicalJudge())
     if isinstance(recipe, NliJudgeRecipe):
@@ -100,12 +99,12 @@ def unasked(recipe: JudgeRecipe) -> OpenJudge:
 
 
 def rubric_writer_of(recipe: TeacherRecipe) -> RubricWriter:
-    """The teacher of a recipe, who is there. Raises SleuthError where its server does not serve its model."""
+    """The teacher of a recipe. Raises SleuthError if its server does not answer or serves other models."""
     return RubricWriter(_asker(recipe))
 
 
 def thought_writer_of(recipe: TeacherRecipe) -> ThoughtWriter:
-    """The teacher of a recipe, who is there. Raises SleuthError where its server does not serve its model."""
+    """The teacher of a recipe. Raises SleuthError if its server does not answer or serves other models."""
     return ThoughtWriter(_asker(recipe), (THINK.open, THINK.close))
 
 
@@ -124,8 +123,8 @@ def _asker(recipe: ServedModelRecipe) -> Asker:
 
 
 def identity_of(recipe: JudgeRecipe) -> str:
-    """Who judges, as it travels with a checkpoint. Asks nobody; a cross-encoder is loaded for it."""
-    return unasked(recipe).identity
+    """The identity of a judge that checkpoints carry. Contacts no server; a cross-encoder is loaded for it."""
+    return open_judge(recipe).identity
 
 
 def _key(recipe: ServedModelRecipe) -> str | None:
@@ -137,9 +136,9 @@ def _say(line: str) -> None:
 
 
 class JudgePool:
-    """The judges of a stage: each is opened once, however many rewards ask it, and what a costly one said is kept in
-    the file `verdicts`, unless its recipe names another. With `asks` false nobody is asked for more than is kept, and
-    nobody watches.
+    """The judges of a stage. Each is opened once, however many rewards use it. Verdicts are cached in the file
+    `verdicts`, unless the judge's recipe names another; those of the lexical judge are not. With `asks` false only cached verdicts
+    are returned, and nothing is watched.
 
     Use it as a context manager, or `close` it.
     """
@@ -156,23 +155,23 @@ class JudgePool:
         self._files: dict[Path, VerdictCache] = {}
 
     def open(self, recipe: JudgeRecipe) -> OpenJudge:
-        """The judge itself, who remembers nothing."""
+        """The judge without its cache."""
         key = recipe.model_dump_json()
         if key not in self._opened:
-            self._opened[key] = unasked(recipe)
+            self._opened[key] = open_judge(recipe)
         return self._opened[key]
 
     def identity(self, recipe: JudgeRecipe) -> str:
-        """As `identity_of`, of a judge that is open already."""
+        """As `identity_of`, with a judge that is opened once."""
         return self.open(recipe).identity
 
     def judge(self, recipe: JudgeRecipe, watch: WatchRecipe | None = None) -> NamedJudge:
-        """The judge behind what it said before, watched as `watch` says; one that costs nothing as it is."""
-        judge = self._remembering(recipe, self._cached)
+        """The judge behind its cache, watched by another one if `watch` is given; the lexical judge has no cache."""
+        judge = self._cached_judge(recipe, self._cached)
         return WatchedJudge(judge, self._watch(watch)) if watch is not None and self._asks else judge
 
     def sheet_judge(self, recipe: JudgeRecipe, watch: WatchRecipe | None = None) -> NamedSheetJudge:
-        """As `judge`, of one that takes whole sheets; any other cannot be named for them."""
+        """As `judge`, for whole sheets of criteria; the recipe's checks allow no other judge here."""
         opened = self.open(recipe).sheets
         assert opened is not None
         assert isinstance(recipe, HttpJudgeRecipe)
@@ -184,7 +183,7 @@ class JudgePool:
         return WatchedSheetJudge(judge, self._watch(watch)) if watch is not None and self._asks else judge
 
     def pair_judge(self, recipe: HttpJudgeRecipe) -> NamedPairJudge:
-        """As `judge`, of one that compares two."""
+        """As `judge`, for comparisons of two texts."""
         key = recipe.model_dump_json()
         if key not in self._pairs:
             opened = self.open(recipe)
@@ -194,23 +193,23 @@ class JudgePool:
         return self._pairs[key]
 
     def figures(self) -> dict[str, float | None]:
-        """What became of the questions that were put since this was last called, and how far those who watch agreed;
-        nothing of judges that cost nothing and are not watched."""
+        """How the questions since the last call were answered, and how far watching judges agreed; without the lexical
+        judge, unless it is watched."""
         counts: Counter[str] = Counter()
         for judge in (*self._cached.values(), *self._sheets.values(), *self._pairs.values()):
             counts.update(judge.tally.take())
         figures: dict[str, float | None] = {f"judge_{name}": count for name, count in counts.items()}
         if self._watches:
             apart = [difference for watch in self._watches for difference in watch.take()]
-            asked = sum(judge.tally.take()["asked"] for judge in self._watchers.values())
-            figures |= {"watch_agreement": agreement(apart), "watch_verdicts": len(apart), "watch_asked": asked}
+            calls = sum(judge.tally.take()["asked"] for judge in self._watchers.values())
+            figures |= {"watch_agreement": agreement(apart), "watch_verdicts": len(apart), "watch_asked": calls}
         return figures
 
     def _watch(self, watch: WatchRecipe) -> Watch:
-        self._watches.append(Watch(self._remembering(watch.judge, self._watchers), watch.share))
+        self._watches.append(Watch(self._cached_judge(watch.judge, self._watchers), watch.share))
         return self._watches[-1]
 
-    def _remembering(self, recipe: JudgeRecipe, known: dict[str, CachedJudge]) -> NamedJudge:
+    def _cached_judge(self, recipe: JudgeRecipe, known: dict[str, CachedJudge]) -> NamedJudge:
         opened = self.open(recipe).judge
         if isinstance(recipe, LexicalJudgeRecipe):
             return opened
@@ -221,7 +220,7 @@ class JudgePool:
         return known[key]
 
     def close(self) -> None:
-        """What was said is in the files already."""
+        """Closes the caches, which are written already."""
         for file in self._files.values():
             file.close()
 
@@ -239,7 +238,7 @@ class JudgePool:
 
 
 def _retry_limits(recipe: JudgeRecipe) -> RetryLimits:
-    """With one behind HTTP for as long as one question may take, which is waited for in vain once and no more."""
+    """For a judge behind HTTP as long as one question may take, so that an outage is waited for only once."""
     if not isinstance(recipe, HttpJudgeRecipe):
         return RetryLimits()
     return RetryLimits(again=recipe.again, seconds=ATTEMPTS * recipe.seconds)

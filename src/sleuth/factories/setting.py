@@ -1,4 +1,4 @@
-"""What the episodes of one stage share, whatever the policy does in them: how it speaks, and how it is asked."""
+"""What the episodes of one stage share: the dialect, the prompt, and how prompts are rendered."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ LONGEST = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting(ABC):
-    """All that the episodes of one stage share; each kind of environment adds what it needs. `env` makes the
-    environment of a task; it needs the `template` wherever the prompt is a message."""
+    """What the episodes of one stage share; each kind of environment adds what it needs. `env` makes the environment of
+    a task; if the prompt is a chat message, it needs the `template`."""
 
     dialect: Dialect
     prompt_name: str
@@ -51,26 +51,26 @@ class Setting(ABC):
 
     @property
     def longest_answer(self) -> int:
-        """Tokens that a context has to leave room for behind the prompt."""
+        """Tokens that a context must leave room for after the prompt."""
         return self.dialect.turn_tokens
 
     def asked_prompt(self) -> str:
-        """The prompt with the place of its question written as ours."""
+        """The prompt with our placeholder of the question."""
         return self.prompt.replace(place_of(self.prompt), QUESTION)
 
     @property
     def opening(self) -> str:
-        """What stands before the policy's first word, a question mark in the question's place."""
+        """The text before the policy's first token, with a question mark as the question."""
         return "".join(piece.text for piece in self.frame().open(self.asked_prompt(), Piece(text="?")))
 
     def frame(self) -> Frame:
-        """What puts an environment's words where the policy reads them, for one episode."""
+        """The frame that puts an environment's texts into the policy's context, for one episode."""
         return frame_of(self.dialect, self.prompt_role, self.template)
 
     def protocol(
         self, scorer: str, context: int, reward: RewardSpec | None = None, questions_sha256: str | None = None
     ) -> ProtocolCard:
-        """The card that travels with what is trained here, in episodes of at most `context` tokens."""
+        """The card of checkpoints that are trained here, in episodes of at most `context` tokens."""
         return ProtocolCard(
             dialect=self.dialect,
             prompt=self.prompt_name,
@@ -91,8 +91,8 @@ class Setting(ABC):
 
 
 def template_of(env: EnvRecipe, dialect: Dialect, tokenizer: PreTrainedTokenizerFast | None) -> ChatTemplate | None:
-    """The tokenizer's chat template, wherever the prompt is a message of it; the dialect's tags are tried on the
-    tokenizer. None where it does not exist yet."""
+    """The tokenizer's chat template, if the prompt is a chat message; None without a tokenizer. Raises SleuthError if
+    the tokenizer cannot encode the dialect's tags."""
     if tokenizer is None:
         return None
     check_writable(tokenizer, dialect.tags)
@@ -103,12 +103,12 @@ def template_of(env: EnvRecipe, dialect: Dialect, tokenizer: PreTrainedTokenizer
 
 
 def asked_with(tasks: Sequence[Task]) -> AskWith:
-    """What stands in the prompt when these are asked."""
+    """Whether prompts contain the tasks' questions or their own prompts."""
     return "prompt" if any(task.prompt for task in tasks) else "question"
 
 
 def changes_of_card(card: ProtocolCard, setting: Setting) -> list[str]:
-    """What of a setting is not as a checkpoint's card has it, in words."""
+    """A sentence for each difference of a setting from a checkpoint's card."""
     template = setting.template.sha256 if setting.template else None
     same_role = setting.prompt_role == card.prompt_role
     changed = {

@@ -1,4 +1,4 @@
-"""Documents with thoughts in them as pieces of text, and the places at which a thought may help."""
+"""Documents with thoughts, the positions at which a policy thinks, and the setting of its episodes there."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from sleuth.types import Continuation, Document, Env, Piece, Segment, SleuthErro
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThoughtPosition:
-    """Where a thought stands in a document: the tokens `before` it and those `behind`, without any other thought.
+    """The position of a thought in a document: the tokens `before` and `behind` it, without any other thought.
 
     `ThoughtPosition(document="d4", source="wiki", kind="", before=(5, 9), thought=" so it rains", behind=(7,))`.
     """
@@ -40,8 +40,8 @@ class ThoughtPosition:
 
 
 def thought_documents(data: DocumentsRecipe) -> list[Document]:
-    """The first `data.limit` documents of the part that bring thoughts. A document whose own text holds one of the tags
-    is left out: nobody could tell it from a thought. Raises SleuthError where there is none."""
+    """The first `data.limit` documents of the part that have thoughts. A document whose own text contains one of the
+    tags is skipped: the tag could not be told from a thought. Raises SleuthError if there is none."""
     documents = (
         document
         for document in read_documents(data.texts)
@@ -50,18 +50,18 @@ def thought_documents(data: DocumentsRecipe) -> list[Document]:
     found = list(islice(documents, data.limit))
     if not found:
         of_part = f" of the part {data.part!r}" if data.part else ""
-        raise SleuthError(f"{data.texts}: no document{of_part} brings `thoughts`; `sleuth annotate thoughts` adds them")
+        raise SleuthError(f"{data.texts}: no document{of_part} has `thoughts`; `sleuth annotate thoughts` adds them")
     return found
 
 
 def has_tags(text: str) -> bool:
-    """Whether a text names a tag of a thought."""
+    """Whether a text contains a tag of thoughts."""
     return THINK.open in text or THINK.close in text
 
 
 def interleaved(document: Document, renderer: Renderer, most: int) -> list[Piece]:
-    """The text, which a source wrote, with its thoughts, which a teacher did, in their places; at most `most` tokens.
-    The name of a control token in either is only letters."""
+    """The text, by `source`, with its thoughts, by `teacher`, in their places; at most `most` tokens. Names of control
+    tokens in either are encoded as plain text."""
     pieces: list[Piece] = []
     room = most
     for piece in _pieces(document, renderer):
@@ -76,8 +76,8 @@ def interleaved(document: Document, renderer: Renderer, most: int) -> list[Piece
 
 
 def places_in(document: Document, renderer: Renderer, *, suffix_tokens: int, context: int) -> Iterator[ThoughtPosition]:
-    """Every place of the document that has text on both sides, in order; of what is before it, as much as the context
-    of a model leaves room for."""
+    """Every thought of the document with text on both sides, in order; before it as many tokens as fit into a model's
+    context."""
     for thought in document.thoughts:
         behind = plain_tokens(renderer, document.text[thought.at :])[:suffix_tokens]
         room = context - len(behind) - len(thought_tokens(thought.text, renderer))
@@ -100,25 +100,26 @@ def thought_tokens(thought: str, renderer: Renderer) -> tuple[int, ...]:
 
 
 def tag_piece(tag: str, renderer: Renderer | None) -> Piece:
-    """A tag that an environment inserts, with the tokens under which thoughts are taught; without a renderer it has
-    none yet."""
+    """A tag that an environment inserts, with the tokens that training on thoughts uses; none without a renderer."""
     tokens = None if renderer is None else renderer.render(Piece(text=tag, author="teacher")).tokens
     return Piece(text=tag, author="env", tokens=tokens)
 
 
 def interleaved_tokens(document: Document, renderer: Renderer, until: int) -> list[int]:
-    """The document up to its thought number `until`, with the thoughts before that one in their places."""
+    """The document up to its thought number `until`, with the earlier thoughts in their places."""
     at = document.thoughts[until].at
-    begun = replace(document, text=document.text[:at], thoughts=document.thoughts[:until])
-    return [token for piece in _pieces(begun, renderer) for token in piece.tokens or ()]
+    start = replace(document, text=document.text[:at], thoughts=document.thoughts[:until])
+    return [token for piece in _pieces(start, renderer) for token in piece.tokens or ()]
 
 
-def require_apart(taught: Iterable[str], held_out: Sequence[Document], ids: Container[str] = ()) -> None:
-    """Raises SleuthError where the text of a held-out document is taught too, or the document with one of the `ids`."""
-    known = {text_digest(text) for text in taught}
+def require_apart(trained: Iterable[str], held_out: Sequence[Document], ids: Container[str] = ()) -> None:
+    """Raises SleuthError if a held-out document is trained too, by its text or by one of the `ids`."""
+    known = {text_digest(text) for text in trained}
     both = next((one for one in held_out if one.id in ids or text_digest(one.text) in known), None)
     if both is not None:
-        raise SleuthError(f"held_out: the text of {both.id!r} is taught too; name other texts, or another part of them")
+        raise SleuthError(
+            f"held_out: the text of {both.id!r} is trained too; name other texts, or another part of them"
+        )
 
 
 def _pieces(document: Document, renderer: Renderer) -> Iterator[Piece]:
@@ -139,7 +140,7 @@ def _source(text: str, renderer: Renderer) -> Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spot:
-    """A place to think: the task of going on from there, and what a `teacher` thought, where the data has it."""
+    """A position to think at: the task of continuing from there, and the `teacher`'s thought if the data has one."""
 
     task: Task
     teacher: str | None = None
@@ -147,7 +148,7 @@ class Spot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThoughtSetting(Setting):
-    """What the episodes of a stage that thinks share. Its dialect gives the tags of a thought and nothing else."""
+    """What the episodes of a stage that thinks share. Of its dialect only the tags of thoughts are used."""
 
     limits: ThoughtLimits
     opening_tag: Piece
@@ -166,8 +167,8 @@ class ThoughtSetting(Setting):
 
 
 def thought_setting(env: ThoughtEnvRecipe, tokenizer: PreTrainedTokenizerFast | None) -> ThoughtSetting:
-    """The limits of the recipe, and the tags as tokens where the tokenizer exists already. Raises SleuthError where it
-    cannot write them."""
+    """The limits of the recipe, and the tags, as tokens if there is a tokenizer. Raises SleuthError if it cannot encode
+    them."""
     limits = ThoughtLimits(
         thought_tokens=env.thought_tokens,
         suffix_tokens=env.suffix_tokens,
@@ -190,8 +191,8 @@ def thought_setting(env: ThoughtEnvRecipe, tokenizer: PreTrainedTokenizerFast | 
 
 
 def played_tasks(stage: GrpoRecipe, tokenizer: PreTrainedTokenizerFast | None) -> list[Task]:
-    """What the episodes of a stage are about. A tokenizer that does not exist yet cuts no texts: then the first
-    document is read, and no task is told."""
+    """The tasks of a stage's episodes. Without a tokenizer texts are not cut: only the first document is read, and no
+    task is returned."""
     if isinstance(stage.data, QuestionsRecipe):
         return select_tasks(stage.data)
     if tokenizer is None:
@@ -201,13 +202,13 @@ def played_tasks(stage: GrpoRecipe, tokenizer: PreTrainedTokenizerFast | None) -
 
 
 def spots_of(data: TextRecipe | PlacesRecipe, tokenizer: PreTrainedTokenizerFast) -> list[Spot]:
-    """The first `data.limit` places to think at. Raises SleuthError where there is none."""
+    """The first `data.limit` positions to think at. Raises SleuthError if there is none."""
     if isinstance(data, TextRecipe):
         return [Spot(task=task) for task in excerpts_of(data, tokenizer).tasks]
     spots = list(islice(_spots(data, Renderer(tokenizer)), data.limit))
     if not spots:
         raise SleuthError(
-            f"{data.texts}: no document of the part brings a thought with {data.least_before} tokens before it and "
+            f"{data.texts}: no document of the part has a thought with {data.least_before} tokens before it and "
             f'{data.least_behind} behind; `sleuth annotate thoughts` adds thoughts, and kind = "text" needs none'
         )
     return spots
@@ -233,7 +234,7 @@ def _of_document(document: Document, data: PlacesRecipe, renderer: Renderer) -> 
 
 
 def _task(document: Document, renderer: Renderer, prefix: list[int], suffix: list[int], text: list[int]) -> Task:
-    """Whoever judges is shown the text alone, without earlier thoughts."""
+    """The question, which judges see, is the text without earlier thoughts."""
     read, behind = (decode(renderer.tokenizer, tokens) for tokens in (prefix, suffix))
     return Task(
         id=document.id,
