@@ -15,6 +15,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from sleuth.factories import Setting, adapters_of, context_of, load_model, require_room, setting_of
 from sleuth.learn.adapters import add_adapters, load_adapters
+from sleuth.learn.batch import Advantages
 from sleuth.learn.policy import frozen_copy
 from sleuth.learn.token_budget import TokenBudget
 from sleuth.learn.update_resolution import UpdateResolution
@@ -42,9 +43,10 @@ from sleuth.runs.model_card import model_card, read_results
 from sleuth.runs.protocol import ProtocolCard
 from sleuth.runs.protocol_differences import reward_differences
 from sleuth.runs.reward_spec import RewardSpec
+from sleuth.runs.rollouts import write_rollouts
 from sleuth.runs.run_folder import RunFolder
 from sleuth.threads import PROCESS
-from sleuth.types import SleuthError, Task
+from sleuth.types import Group, SleuthError, Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,6 +178,12 @@ class StageContext:
 
         values = {place: value for place in self.checkpoints() if (value := mean_reward(place)) is not None}
         return max(values, key=values.__getitem__, default=None)
+
+    def write_rollouts(self, step: int, groups: Sequence[Group], advantages: Advantages) -> Path:
+        """Writes the rollouts of a step, now or when the disk has room; returns their file."""
+        file = self.folder.rollouts / f"{step_name(self.first_step + step)}.parquet"
+        self.folder.backlog.write(f"the rollouts of step {step}", lambda: write_rollouts(file, groups, advantages))
+        return file
 
     def write_card(self, checkpoint: Path) -> None:
         """Writes the card of a checkpoint of this stage again, with what was measured since it was saved."""

@@ -57,7 +57,7 @@ class FullDisk:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, steps: range) -> None:
         self.step = 0
-        step, free, rollouts = GRPOTrainer.step, disk.free_bytes, grpo.write_rollouts
+        step, free, rollouts = GRPOTrainer.step, disk.free_bytes, stage_context.write_rollouts
 
         def counted(trainer: GRPOTrainer, number: int) -> dict[str, Any]:
             self.step = number
@@ -74,7 +74,7 @@ class FullDisk:
         monkeypatch.setattr(GRPOTrainer, "step", counted)
         monkeypatch.setattr(disk, "free_bytes", room)
         monkeypatch.setattr(stage_context, "free_bytes", room)
-        monkeypatch.setattr(grpo, "write_rollouts", written)
+        monkeypatch.setattr(stage_context, "write_rollouts", written)
 
 
 def test_a_disk_that_is_full_for_a_while_loses_nothing_and_the_weights_are_those_of_a_run_without(

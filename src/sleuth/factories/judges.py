@@ -136,9 +136,8 @@ def _say(line: str) -> None:
 
 
 class JudgePool:
-    """The judges of a stage. Each is opened once, however many rewards use it. Verdicts are cached in the file
-    `verdicts`, unless the judge's recipe names another; those of the lexical judge are not. With `asks` false only cached verdicts
-    are returned, and nothing is watched.
+    """The judges of a stage, each opened once. All but the lexical one cache verdicts in the file `verdicts`, or in
+    that of the judge's recipe. With `asks` false only cached verdicts are returned, and nothing is watched.
 
     Use it as a context manager, or `close` it.
     """

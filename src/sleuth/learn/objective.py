@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from torch import Tensor
 
@@ -26,6 +26,11 @@ class Objective(ABC):
 
     temperature: float = 1.0
 
+    reads_reference: ClassVar[bool] = False
+    """Whether the log-probabilities of the policy's reference model, if it has one, are computed."""
+    rows_together: ClassVar[int] = 1
+    """Rows that must be in the same pass."""
+
     @abstractmethod
     def __call__(self, rows: Batch, logprobs: Tensor, reference: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
         """The share of these rows in the loss of the step, and statistics of each token by name. `logprobs`, those of
@@ -35,16 +40,6 @@ class Objective(ABC):
     def is_sum_over_tokens(self) -> bool:
         """Whether the loss of a token depends on no other token of its row; otherwise rows are computed whole."""
         return True
-
-    @property
-    def reads_reference(self) -> bool:
-        """Whether the log-probabilities of the policy's reference model, if it has one, are computed."""
-        return False
-
-    @property
-    def rows_together(self) -> int:
-        """Rows that must be in the same pass."""
-        return 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,13 +66,11 @@ class PolicyLoss(Objective):
     tis_cap: float | None = None
     sequence_mask: float | None = None
 
+    reads_reference: ClassVar[bool] = True
+
     @property
     def is_sum_over_tokens(self) -> bool:
         return self.ratio == "token" and self.sequence_mask is None
-
-    @property
-    def reads_reference(self) -> bool:
-        return True
 
     @property
     def needs_sampler(self) -> bool:
@@ -129,17 +122,12 @@ class PreferenceLoss(Objective):
 
     beta: float
 
+    reads_reference: ClassVar[bool] = True
+    rows_together: ClassVar[int] = PAIR
+
     @property
     def is_sum_over_tokens(self) -> bool:
         return False
-
-    @property
-    def reads_reference(self) -> bool:
-        return True
-
-    @property
-    def rows_together(self) -> int:
-        return PAIR
 
     def __call__(self, rows: Batch, logprobs: Tensor, reference: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
         assert reference is not None

@@ -33,15 +33,13 @@ from sleuth.ranks import Ranks
 from sleuth.recipe.envs import SearchEnvRecipe, ThoughtEnvRecipe
 from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.render import Renderer
-from sleuth.runs.checkpoints import step_name
 from sleuth.runs.protocol import ProtocolCard
 from sleuth.runs.protocol_differences import differences
-from sleuth.runs.rollouts import write_rollouts
 from sleuth.stage_context import Saved, StageContext, StageInputs
 from sleuth.training.credit.thought_gain import gain_in
 from sleuth.training.hooks import hooks_of
 from sleuth.training.infinite_sampler import InfiniteSampler
-from sleuth.training.loop import Figures, train, update_figures
+from sleuth.training.loop import Figures, Trainer, train, update_figures
 from sleuth.training.rollout_worker import RolloutWorker, require_enough_scores
 from sleuth.training.step_metrics import episodes_showing, probe_lines, sampled_entropy, step_figures, values_of
 from sleuth.types import Group, SleuthError, Task
@@ -83,7 +81,7 @@ def require_ranks(stage: GrpoRecipe, ranks: Ranks) -> None:
         )
 
 
-class GRPOTrainer:
+class GRPOTrainer(Trainer):
     """The objects of one GRPO stage, and its step. An engine in this process shares the model of the policy: weights
     are never copied."""
 
@@ -160,7 +158,7 @@ class GRPOTrainer:
         self.engine.publish(step)
         seconds = {"seconds_rollout": ended - started + waited, "seconds_update": time.monotonic() - ended - waited}
         self.prompts_drawn = played.prompts_drawn
-        self._keep(step, groups, advantages)
+        self.groups, self.rollouts = groups, self.context.write_rollouts(step, groups, advantages)
         figures = step_figures(groups, advantages, played.replaced) | played.figures
         figures |= scores | update | seconds | self.engine.figures()
         return figures | {name: value for hook in self.hooks for name, value in hook.measure(step, groups).items()}
@@ -218,13 +216,6 @@ class GRPOTrainer:
         if figures["entropy"] is None:  # without an update it matters most whether siblings differ at all
             figures["entropy"] = sampled_entropy(groups)
         return figures
-
-    def _keep(self, step: int, groups: list[Group], advantages: Advantages) -> None:
-        """Write the rollouts, now or when the disk has room."""
-        file = self.context.folder.rollouts / f"{step_name(self.context.first_step + step)}.parquet"
-        self.groups, self.rollouts = groups, file
-        write = self.context.folder.backlog.write
-        write(f"the rollouts of step {step}", lambda: write_rollouts(file, groups, advantages))
 
     def _protocol(self, questions: str) -> ProtocolCard | None:
         """The protocol that checkpoints carry; None for a policy that thinks about texts and is asked nothing."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from transformers import PreTrainedModel
 
@@ -25,35 +26,35 @@ Figures = dict[str, Any]
 """A row of `metrics.jsonl`."""
 
 
-class Trainer(Protocol):
+class Trainer(ABC):
     """What a stage trains. Steps are the stage's own, counted from 1."""
 
     model: PreTrainedModel
     policy: Policy
 
-    def opening(self) -> list[str]:
-        """Lines to print before the first step of the stage."""
-        ...
-
+    @abstractmethod
     def step(self, step: int) -> Figures:
-        """One optimiser step."""
-        ...
+        """One optimiser step; its figures."""
 
+    @abstractmethod
+    def save(self, step: int) -> Path:
+        """A checkpoint after `step` steps."""
+
+    @abstractmethod
     def note(self, figures: Figures) -> str:
         """Text beside the progress bar."""
-        ...
+
+    def opening(self) -> list[str]:
+        """Lines to print before the first step of the stage."""
+        return []
 
     def remarks(self, step: int, figures: Figures) -> list[str]:
         """Lines to print about a step."""
-        ...
+        return []
 
     def evidence(self, alarm: str) -> str:
         """Where the last step shows an alarm; empty if nothing does."""
-        ...
-
-    def save(self, step: int) -> Path:
-        """A checkpoint after `step` steps."""
-        ...
+        return ""
 
 
 def train(stage: TrainingRecipe, context: StageContext, trainer: Trainer, saved: Saved | None) -> Path:

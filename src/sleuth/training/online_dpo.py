@@ -31,15 +31,13 @@ from sleuth.factories import (
 )
 from sleuth.learn.batch import Row, collate
 from sleuth.learn.dpo import pair_batch
-from sleuth.learn.policy import PreferenceUpdate, no_update
+from sleuth.learn.policy import PreferenceUpdate, Update, no_update
 from sleuth.recipe.preference import OnlineDpoRecipe
 from sleuth.render import Renderer
 from sleuth.rollout import scored
-from sleuth.runs.checkpoints import step_name
-from sleuth.runs.rollouts import write_rollouts
 from sleuth.stage_context import Saved, StageContext, StageInputs
 from sleuth.training.infinite_sampler import InfiniteSampler
-from sleuth.training.loop import Figures, train, update_figures
+from sleuth.training.loop import Figures, Trainer, train, update_figures
 from sleuth.training.pair_selection import Choice, choose, pair_of, pool_figures, signs_of, suffix_row
 from sleuth.types import Group, Piece, Sampling, Segment, SleuthError, Task
 
@@ -60,7 +58,7 @@ def require_inputs(stage: OnlineDpoRecipe, inputs: StageInputs) -> list[Task]:
     return require_pools(stage, inputs.tokenizer, inputs.positions)
 
 
-class DPOTrainer:
+class DPOTrainer(Trainer):
     """The objects of one stage, and its step. The engine shares the model of the policy: weights are never copied."""
 
     def __init__(
@@ -111,7 +109,8 @@ class DPOTrainer:
         self.engine.publish(step)
         updated = time.monotonic()
         if choices:
-            self._keep(step, groups, choices)
+            signs = [signs_of(group, choice) for group, choice in zip(groups, choices, strict=True)]
+            self.context.write_rollouts(step, groups, signs)
         seconds = {"seconds_rollout": played - started, "seconds_update": updated - played}
         judged = pool_figures(groups, choices) if choices else {}
         return {"judged_by": self.judged_by, **judged, **self.judge_pool.figures(), **update, **seconds}
@@ -164,33 +163,23 @@ class DPOTrainer:
 
     def _update(self, groups: Sequence[Group], choices: Sequence[Choice]) -> Figures:
         """The figures of an update; of none if there is no row to train."""
-        stage = self.stage
-        if stage.loss.kind == "original_nll":
-            return self._imitate([suffix_row(group.episodes[0]) for group in groups])
-        pairs = [pair for group, choice in zip(groups, choices, strict=True) if (pair := pair_of(group, choice))]
-        if stage.loss.kind == "winner_nll":
-            return self._imitate([best for best, _ in pairs])
-        return self._prefer(pairs)
-
-    def _prefer(self, pairs: Sequence[tuple[Row, Row]]) -> Figures:
-        if not pairs:
-            return no_update(PreferenceUpdate)
-        batch, beta = pair_batch(pairs), self.stage.loss.beta
-        return update_figures(
-            self.budget, lambda budget: self.policy.prefer(batch, beta=beta, budget=budget), PreferenceUpdate
-        )
-
-    def _imitate(self, rows: Sequence[Row]) -> Figures:
+        loss, pairs = self.stage.loss, list[tuple[Row, Row]]()
+        if loss.kind == "original_nll":
+            rows = [suffix_row(group.episodes[0]) for group in groups]
+        else:
+            pairs = [pair for group, choice in zip(groups, choices, strict=True) if (pair := pair_of(group, choice))]
+            rows = [best for best, _ in pairs]
+        kind = PreferenceUpdate if loss.kind == "dpo" else Update
         if not rows:
-            return no_update()
-        batch = collate(rows)
-        return update_figures(self.budget, lambda budget: self.policy.supervise(batch, budget=budget))
+            return no_update(kind)
+        batch = pair_batch(pairs) if loss.kind == "dpo" else collate(rows)
 
-    def _keep(self, step: int, groups: Sequence[Group], choices: Sequence[Choice]) -> None:
-        """All candidates with their scores; the best has the advantage 1, the worst -1."""
-        file = self.context.folder.rollouts / f"{step_name(self.context.first_step + step)}.parquet"
-        signs = [signs_of(group, choice) for group, choice in zip(groups, choices, strict=True)]
-        self.context.folder.backlog.write(f"the rollouts of step {step}", lambda: write_rollouts(file, groups, signs))
+        def update(budget: int) -> Update:
+            if loss.kind == "dpo":
+                return self.policy.prefer(batch, beta=loss.beta, budget=budget)
+            return self.policy.supervise(batch, budget=budget)
+
+        return update_figures(self.budget, update, kind)
 
     def _require_enough(self, groups: Sequence[Group], choices: Sequence[Choice]) -> None:
         """Raises SleuthError if too many pools lack verdicts: the rest would be another distribution of texts."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean
 from typing import Literal
 
 from sleuth.learn.batch import Row
 from sleuth.rewards.preference.candidate import author_of, written
+from sleuth.training.step_metrics import mean_of
 from sleuth.types import Episode, Group
 
 ENOUGH = 0.5
@@ -81,16 +81,16 @@ def pool_figures(groups: Sequence[Group], choices: Sequence[Choice]) -> dict[str
     outcomes = [choice.outcome for choice in choices]
     scores = [score for group in groups for score in group.scores]
     return {
-        "reward_mean": _mean(known),
+        "reward_mean": mean_of(known),
         "reward_max": max(known, default=None),
         "nonzero_advantage_fraction": _share(outcomes, "pair"),
         "ties": _share(outcomes, "tie"),
         "dropped": _share(outcomes, "dropped"),
-        "missing_fraction": _mean([float(score.value is None) for score in scores]),
-        "chosen_over_original": _mean(_wins_of_chosen(groups, choices)),
-        "rollouts_over_original": _mean(_wins_of_rollouts(groups)),
+        "missing_fraction": mean_of([float(score.value is None) for score in scores]),
+        "chosen_over_original": mean_of(_wins_of_chosen(groups, choices)),
+        "rollouts_over_original": mean_of(_wins_of_rollouts(groups)),
         **{f"chosen_by_{author}": _share(chosen, author) for author in ("policy", "source", "teacher")},
-        "response_tokens_mean": _mean(
+        "response_tokens_mean": mean_of(
             [
                 float(len(written(episode).tokens))
                 for group in groups
@@ -99,7 +99,7 @@ def pool_figures(groups: Sequence[Group], choices: Sequence[Choice]) -> dict[str
             ]
         ),
         **{
-            name: _mean([score.parts[name] for score in scores if name in score.parts])
+            name: mean_of([score.parts[name] for score in scores if name in score.parts])
             for name in dict.fromkeys(name for score in scores for name in score.parts)
         },
     }
@@ -143,8 +143,4 @@ def _by_policy(group: Group, at: int) -> bool:
 
 
 def _share(values: Sequence[str], name: str) -> float | None:
-    return _mean([float(value == name) for value in values])
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return fmean(values) if values else None
+    return mean_of([float(value == name) for value in values])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -56,7 +57,7 @@ class RolloutWorker:
         return self.stage.engine.max_policy_lag if self.stage.engine is not None else 0
 
     def play(self, step: int) -> Played:
-        """The scored groups of a step. If they may lag, those of the next step are begun in the background."""
+        """The scored groups of a step. If they may lag, those of the next step are played in the background."""
         played = self._next.result() if self._next is not None else asyncio.run(self._play(step))
         self._next = None
         lag = self.max_policy_lag
@@ -191,7 +192,13 @@ class Prefetcher(Generic[Result]):
 def off_policy_fraction(groups: Sequence[Group], newest: int, *, max_policy_lag: int) -> float | None:
     """The share of sampled tokens that older weights than version `newest` wrote; None if no version is recorded.
     Raises SleuthError if they are older than by `max_policy_lag` versions."""
-    counts = {version: count for version, count in _tokens_by_version(groups).items() if version is not None}
+    counts = Counter[int]()
+    for group in groups:
+        for episode in group.episodes:
+            for trajectory in episode.trajectories:
+                for segment in trajectory.segments:
+                    if segment.author == "policy" and segment.policy_version is not None:
+                        counts[segment.policy_version] += len(segment.tokens)
     if not counts:
         return None
     if min(counts) < newest - max_policy_lag:
@@ -200,15 +207,3 @@ def off_policy_fraction(groups: Sequence[Group], newest: int, *, max_policy_lag:
             f"than engine.max_policy_lag = {max_policy_lag} allows"
         )
     return sum(count for version, count in counts.items() if version < newest) / sum(counts.values())
-
-
-def _tokens_by_version(groups: Sequence[Group]) -> dict[int | None, int]:
-    counts: dict[int | None, int] = {}
-    for group in groups:
-        for episode in group.episodes:
-            for trajectory in episode.trajectories:
-                for segment in trajectory.segments:
-                    if segment.author == "policy":
-                        before = counts.get(segment.policy_version, 0)
-                        counts[segment.policy_version] = before + len(segment.tokens)
-    return counts

@@ -22,7 +22,7 @@ from sleuth.render import Renderer
 from sleuth.runs.eval_file import write_eval
 from sleuth.runs.protocol import ProtocolCard
 from sleuth.stage_context import Saved, StageContext
-from sleuth.training.loop import Figures, saves_at, train, update_figures
+from sleuth.training.loop import Figures, Trainer, saves_at, train, update_figures
 from sleuth.training.sft_rows import training_rows
 from sleuth.types import Piece
 from sleuth.world import citing
@@ -33,14 +33,7 @@ HELD_OUT_ROWS = 100
 HELD_OUT_KEY = (1,)
 HELD_OUT = "held_out_"
 """The prefix of the figures of held-out rows."""
-THOUGHT_FIGURES = (
-    "thought_nll",
-    "text_nll",
-    "suffix_nll_raw",
-    "suffix_nll_true",
-    "suffix_nll_corrupted",
-    "thought_gain",
-)
+SHOWN = ("thought_nll", "text_nll", "suffix_nll_raw", "suffix_nll_true", "suffix_nll_corrupted", "thought_gain")
 """The figures of held-out thoughts that are printed and logged; the evaluation files have all."""
 
 
@@ -52,7 +45,7 @@ def run(stage: SupervisedRecipe, context: StageContext) -> Path:
     return train(stage, context, TextTrainer(stage, context, saved), saved)
 
 
-class SFTTrainer:
+class SFTTrainer(Trainer):
     """A model with its policy and its token budget, new or resumed from `saved`. Subclasses add `step`."""
 
     protocol: ProtocolCard | None = None
@@ -79,21 +72,9 @@ class SFTTrainer:
         update = update_figures(self.budget, lambda budget: self.policy.supervise(batch, budget=budget))
         return update | {"seconds_update": time.monotonic() - started}
 
-    def opening(self) -> list[str]:
-        """Nothing to print before the first step."""
-        return []
-
     def note(self, figures: Figures) -> str:
         """The loss."""
         return "no update" if figures["loss"] is None else f"loss {figures['loss']:.3f}"
-
-    def remarks(self, step: int, figures: Figures) -> list[str]:
-        """Nothing to print about a step."""
-        return []
-
-    def evidence(self, alarm: str) -> str:
-        """None: there are no rollouts."""
-        return ""
 
     def save(self, step: int) -> Path:
         """A checkpoint after `step` steps."""
@@ -130,7 +111,7 @@ class TextTrainer(SFTTrainer):
             figures |= {f"{HELD_OUT}{kind}": share for kind, share in found.items()}
         if saves_at(self.stage, step) and self.thoughts is not None:
             measured = self._measured("after")
-            figures |= {f"{HELD_OUT}{name}": measured[name].value for name in THOUGHT_FIGURES}
+            figures |= {f"{HELD_OUT}{name}": measured[name].value for name in SHOWN}
         return figures
 
     def _measured(self, when: str) -> dict[str, Measured]:
@@ -180,7 +161,7 @@ class HeldOutThoughts:
 
 def shown(figures: dict[str, Measured]) -> str:
     """`thought_nll 1.234 (1.100 to 1.300), ...`: the figures that were measured."""
-    measured = {name: figure for name in THOUGHT_FIGURES if (figure := figures[name]).value is not None}
+    measured = {name: figure for name in SHOWN if (figure := figures[name]).value is not None}
     return ", ".join(f"{name} {one.told()}" for name, one in measured.items())
 
 

@@ -46,13 +46,13 @@ def step_figures(
     scores = [score for group in groups for score in group.scores]
     present = [score for score in scores if score.value is not None]
     figures = {
-        "reward_mean": _mean([score.value for score in present if score.value is not None]),
+        "reward_mean": mean_of([score.value for score in present if score.value is not None]),
         "reward_max": max((score.value for score in present if score.value is not None), default=None),
-        "em": _mean([score.parts["em"] for score in scores if "em" in score.parts]),
-        "searched": _mean([float(episode.trajectory.searches > 0) for episode in episodes]),
-        "searches_mean": _mean([episode.trajectory.searches for episode in episodes]),
-        "response_tokens_mean": _mean([response_tokens(episode) for episode in episodes]),
-        "nonzero_advantage_fraction": _mean([float(has_signal(values_of(group))) for group in groups]),
+        "em": mean_of([score.parts["em"] for score in scores if "em" in score.parts]),
+        "searched": mean_of([float(episode.trajectory.searches > 0) for episode in episodes]),
+        "searches_mean": mean_of([episode.trajectory.searches for episode in episodes]),
+        "response_tokens_mean": mean_of([response_tokens(episode) for episode in episodes]),
+        "nonzero_advantage_fraction": mean_of([float(has_signal(values_of(group))) for group in groups]),
         "missing_fraction": 1 - len(present) / len(scores),
         "dropped_groups": sum(
             all(value is None for value in of_group) for at, of_group in enumerate(advantages) if at not in replaced
@@ -133,5 +133,6 @@ def response_tokens(episode: Episode) -> int:
     )
 
 
-def _mean(values: Sequence[float]) -> float | None:
+def mean_of(values: Sequence[float]) -> float | None:
+    """The mean; None of no values."""
     return fmean(values) if values else None
