@@ -187,6 +187,16 @@ class Broken:
         raise RetrievalFailed("the shelf is on fire")
 
 
+@pytest.mark.parametrize(
+    ("override", "hooks"), [("seed=4", []), ('stage.1.credit={kind="search_gain", bonus=0.5}', ["CreditAssignment"])]
+)
+def test_hooks_are_those_that_the_recipe_asks_for(
+    recipe_file: Path, tmp_path: Path, override: str, hooks: list[str]
+) -> None:
+    with learning(recipe_file, tmp_path / "run", override) as trainer:
+        assert [type(hook).__name__ for hook in trainer.hooks] == hooks
+
+
 def test_a_retriever_that_fails_stops_the_run_with_the_reason_and_never_scores_zero(
     recipe_file: Path, tmp_path: Path
 ) -> None:
