@@ -34,10 +34,10 @@ ONE_ROW = 1
 class Update:
     """What one optimiser step did. Means are over the trained tokens, by their weights in the loss.
 
-    `kl` is to the reference model and None without one; `sampler_learner_kl` is None if the sampler told no
+    `kl` is to the reference model and None without one; `sampler_learner_kl` is None if the sampler gave no
     log-probabilities, `masked_fraction` without a sequence mask.
     `gradient_norm` is before the clip. `tokens_computed` counts the learner's own pass, each distinct prefix once;
-    `tokens_dense` what the rows hold.
+    `tokens_dense` all tokens of the rows.
     """
 
     loss: float
@@ -56,7 +56,7 @@ class Update:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreferenceUpdate(Update):
-    """What one step on pairs did: besides, the mean over the pairs of what `dpo_objective` tells of each."""
+    """What one step on pairs did, with the means over the pairs of the statistics of `dpo_objective`."""
 
     margin: float
     accuracy: float
@@ -74,18 +74,18 @@ def no_update(kind: type[Update] = Update) -> dict[str, Any]:
 
 
 class NotFiniteError(SleuthError):
-    """A loss or a gradient is no number. The weights were left as they were."""
+    """A loss or a gradient is NaN or infinite. The weights were not changed."""
 
 
 class Policy:
-    """A causal language model that learns. Dropout stays off: the learner must be the policy that was sampled.
+    """A causal language model in training. Dropout stays off: the learner must be the policy that was sampled.
 
     Only parameters that require a gradient are stepped. `reference`, if given, is a frozen model (see `frozen_copy`)
-    that every update measures the KL to. With `gradient_checkpointing` a layer's activations are computed again in the
-    backward pass instead of being kept, and freed memory goes back to the system: the same gradients in less memory,
-    for a third more work, and on a CPU the time in which the system gives pages anew. `holding` says how models
-    are held: whole, in this process, or in shards over ranks. Then every rank makes the same updates of the same
-    batches, computes its share of each, and `model` has the new weights on all of them.
+    that every update measures the KL to. With `gradient_checkpointing` a layer's activations are recomputed in the
+    backward pass instead of being kept, and freed memory is returned to the system: the same gradients in less memory,
+    for a third more work, and on a CPU the time to allocate pages again. `holding` says how models are held: whole in
+    this process, or in shards over ranks. Then every rank makes the same updates with the same batches, computes its
+    share of each, and `model` has the new weights on all of them.
     """
 
     def __init__(
@@ -111,16 +111,15 @@ class Policy:
         model.eval()
 
     def measure_from(self, reference: PreTrainedModel | None) -> None:
-        """Take another reference model, or none."""
+        """Replaces the reference model, or removes it."""
         self.reference = None if reference is None else self._holding(reference)
 
     def update(self, batch: Batch, loss: PolicyLoss, *, budget: int) -> Update:
-        """One step of the policy gradient, in passes over at most `budget` distinct tokens, of which none is computed
-        twice where the process holds the model on a CPU and the loss is a sum over tokens (see `limb_loss`).
+        """One step of the policy gradient, in passes over at most `budget` distinct tokens. No token is computed twice
+        if the model is whole and on a CPU, and the loss is a sum over tokens (see `chunked_loss`).
 
-        Without a KL term, rows of advantage 0 pull on nothing: their gradient is exactly 0, so they are not computed,
-        and the statistics are of the rows that were. The weights of the others, fixed over all rows, stay what they
-        were.
+        Without a KL term the gradient of rows with advantage 0 is exactly 0, so they are not computed, and the
+        statistics are of the other rows. Their token weights, which are fixed over all rows, do not change.
 
         Raises NotFiniteError, with the weights untouched, if loss or gradient is not finite, and SleuthError if the
         loss needs the sampler's log-probabilities and the batch has none.
@@ -162,7 +161,7 @@ class Policy:
 
     @property
     def state_bytes(self) -> int:
-        """What `state_dict` will hold once every weight was stepped."""
+        """The size of `state_dict` once every weight was stepped."""
         moments = {"adamw": 2, "muon": 1}
         stepped = self.optimiser.stepped.items()
         return sum(moments[name] * tensor.nbytes for name, of_part in stepped for tensor in of_part) + (
@@ -170,8 +169,8 @@ class Policy:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """All that the model's own files do not hold: optimiser, schedule, and the masters of 16-bit weights; the same
-        on any number of ranks, with its tensors on the first."""
+        """All state that the model's own files do not have: optimiser, schedule, and the masters of 16-bit weights; the
+        same on any number of ranks, with its tensors on the first."""
         return {
             "optimiser": self.masters.whole(self.optimiser.state_dict()),
             "masters": self.masters.state_dict(),
@@ -275,15 +274,15 @@ class Policy:
 
     @torch.no_grad()
     def _reference_logprobs(self, part: Pack, temperature: float, budget: int) -> Tensor:
-        """(R, T). A pack over the budget, of which the policy takes limbs, is packed anew."""
+        """(R, T). A pack over the budget, which the policy computes in chunks, is split into smaller packs."""
         assert self.reference is not None
         if len(part.tree) <= budget or not self.masters.takes_chunks:
             return self.reference.logprobs(part, temperature=temperature)[0]
-        found = torch.zeros_like(part.rows.weights)
+        result = torch.zeros_like(part.rows.weights)
         for some in pack(part.rows, budget):
             logprobs, _ = self.reference.logprobs(some, temperature=temperature)
-            found[list(some.members), : logprobs.shape[1]] = logprobs
-        return found
+            result[list(some.members), : logprobs.shape[1]] = logprobs
+        return result
 
 
 def frozen_copy(model: PreTrainedModel) -> PreTrainedModel:
@@ -292,7 +291,7 @@ def frozen_copy(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def recomputed_layers(model: PreTrainedModel) -> list[nn.Module]:
-    """Turn gradient checkpointing on; the modules that will do it, as soon as they are marked as training."""
+    """Enables gradient checkpointing; returns the modules that recompute once they are marked as training."""
     if not model.supports_gradient_checkpointing:
         raise SleuthError(f"gradient_checkpointing: {type(model).__name__} has none; leave the key out")
     # The name before transformers 6 and the one from it on.
@@ -303,7 +302,7 @@ def recomputed_layers(model: PreTrainedModel) -> list[nn.Module]:
 
 @contextmanager
 def _marked_as_training(modules: Sequence[nn.Module]) -> Iterator[None]:
-    """Only these modules, not what is in them: transformers recomputes in training alone, but dropout stays off."""
+    """Marks only these modules, not their children: transformers recomputes only in training, and dropout stays off."""
     for module in modules:
         module.training = True
     try:

@@ -111,7 +111,7 @@ class GRPOTrainer(Trainer):
         self.hooks = hooks_of(self.worker, self.model, self.budget, frozen, saved)
         self.prompts_drawn = self.worker.order.taken  # by the end of the last step, without prefetched ones
         self.groups: list[Group] = []  # of the last step
-        self.rollouts = folder.rollouts  # the file that holds them
+        self.rollouts = folder.rollouts  # their file
         self.judges = ranks.broadcast(lambda: require_accurate(judges_in(stage.reward), judge_pool, folder))
         self.reward_spec = ranks.broadcast(lambda: reward_spec_of(stage.reward, judge_pool.identity))
         questions = questions_hash(tasks)
@@ -218,7 +218,7 @@ class GRPOTrainer(Trainer):
         return figures
 
     def _protocol(self, questions: str) -> ProtocolCard | None:
-        """The protocol that checkpoints carry; None for a policy that thinks about texts and is asked nothing."""
+        """The protocol that checkpoints carry; None for a policy that thinks about texts."""
         if isinstance(self.worker.setting, ThoughtSetting):
             return None
         scorer = answer_scorer_of(self.stage.reward)

@@ -42,7 +42,7 @@ class Hook:
         return {}
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint holds of the hook."""
+        """The hook's part of a checkpoint's state."""
         return {}
 
 

@@ -52,9 +52,9 @@ def pair_of(group: Group, choice: Choice) -> tuple[Row, Row] | None:
 
 def suffix_row(episode: Episode) -> Row:
     """A candidate as a row: everything after the prefix is trained, whoever wrote it."""
-    behind = len(written(episode).tokens)
+    suffix = len(written(episode).tokens)
     tokens = episode.trajectory.tokens
-    return Row(tokens=tokens, trained=(*[False] * (len(tokens) - behind), *[True] * behind))
+    return Row(tokens=tokens, trained=(*[False] * (len(tokens) - suffix), *[True] * suffix))
 
 
 def signs_of(group: Group, choice: Choice) -> list[float | None]:
