@@ -67,7 +67,7 @@ def check_recipe(
 
     import_heavy()
     from sleuth.pipeline import require_inputs
-    from sleuth.training.server_pool_check import hand_out, pool_findings, pooled_stages, unhealthy
+    from sleuth.training.server_pool_check import pool_findings, pooled_stages, send_weights, unhealthy
 
     require_inputs(resolved)
     steps = sum(stage.last_step for stage in resolved.stage if isinstance(stage, TrainingRecipe))
@@ -88,7 +88,7 @@ def check_recipe(
         if (wrong := unhealthy(findings)) is not None:
             problem = problem or f"{name}: {wrong}"
         elif weights:
-            seconds = hand_out(resolved, index)
+            seconds = send_weights(resolved, index)
             lines.append(f"ok: {name}: all took the model's weights, and generate with them ({seconds:.1f} s)")
             found["seconds_weights"] = seconds
     if problem is not None:
