@@ -98,6 +98,8 @@ def test_the_environment_wins_then_the_run_then_the_size_then_what_is_free(
     assert choose_threads(LARGE, recorded=7).number == 7
     monkeypatch.setenv("OMP_NUM_THREADS", "5,2")
     assert choose_threads(LARGE, recorded=7).number == 5
+    assert choose_threads(LARGE, recorded=7).reason == "OMP_NUM_THREADS is set, and the run began with 7"
+    assert choose_threads(LARGE, recorded=5).reason == choose_threads(LARGE).reason == "OMP_NUM_THREADS is set"
 
 
 def test_ranks_of_one_machine_share_its_cores(monkeypatch: pytest.MonkeyPatch, no_number: None) -> None:

@@ -122,7 +122,8 @@ def choose_threads(weights: int, *, recorded: int | None = None) -> ThreadCount:
     cores that are free, or fewer where the model is too small to share.
     """
     if (requested := requested_threads()) is not None:
-        return ThreadCount(number=requested, reason=f"{NUMBER_VARIABLE} is set")
+        change = "" if recorded in (None, requested) else f", and the run began with {recorded}"
+        return ThreadCount(number=requested, reason=f"{NUMBER_VARIABLE} is set{change}")
     if recorded is not None:
         return ThreadCount(number=recorded, reason="as when the run began")
     most = max(1, weights // WEIGHTS_PER_THREAD)
