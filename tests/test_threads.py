@@ -17,7 +17,7 @@ from sleuth import threads
 from sleuth.pipeline import run_recipe
 from sleuth.recipe import load_recipe
 from sleuth.runs.run_folder import RunFolder
-from sleuth.threads import MachineTime, ProcessThreads, Watch, choose_threads, free_cores, machine_time
+from sleuth.threads import MachineTime, ProcessThreads, Watch, choose_threads, free_cores, machine_time, usable_cores
 from sleuth.types import SleuthError
 
 LARGE = 10**9
@@ -36,6 +36,40 @@ def free_of(monkeypatch: pytest.MonkeyPatch, cores: int, *obtained: float) -> in
     monkeypatch.setattr(threads, "usable_cores", lambda: cores)
     monkeypatch.setattr(threads, "_cores_obtained", lambda _: next(found))
     return free_cores.__wrapped__()
+
+
+def machine_of(folder: Path, files: dict[str, str]) -> Path:
+    """A folder in which Linux would describe a machine."""
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text + "\n")
+    return folder
+
+
+QUOTAS = [
+    ({"fs/cgroup/cpu.max": "max 100000"}, 4),
+    ({"fs/cgroup/cpu.max": "250000 100000"}, 2),
+    ({"fs/cgroup/cpu.max": "50000 100000"}, 1),
+    ({"fs/cgroup/cpu/cpu.cfs_quota_us": "300000", "fs/cgroup/cpu/cpu.cfs_period_us": "100000"}, 3),
+    ({"fs/cgroup/cpu/cpu.cfs_quota_us": "-1", "fs/cgroup/cpu/cpu.cfs_period_us": "100000"}, 4),
+    ({}, 4),
+]
+
+
+@pytest.mark.parametrize(("files", "cores"), QUOTAS)
+def test_a_container_has_the_cores_of_its_quota(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, files: dict[str, str], cores: int
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3}, raising=False)
+    assert usable_cores(machine_of(tmp_path, files)) == cores
+
+
+def test_two_hardware_threads_are_one_core(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    siblings = {0: "0,4", 4: "0,4", 1: "1,5", 5: "1,5", 2: "2,6"}  # the other one of core 2 is not this process's
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(siblings), raising=False)
+    place = "devices/system/cpu/cpu{}/topology/thread_siblings_list"
+    machine = machine_of(tmp_path, {place.format(name): pair for name, pair in siblings.items()})
+    assert usable_cores(machine) == 3
 
 
 @pytest.mark.parametrize("cores", [1, 2, 3, 4, 8, 16, 64])
@@ -64,6 +98,8 @@ def test_the_environment_wins_then_the_run_then_the_size_then_what_is_free(
     assert choose_threads(LARGE, recorded=7).number == 7
     monkeypatch.setenv("OMP_NUM_THREADS", "5,2")
     assert choose_threads(LARGE, recorded=7).number == 5
+    assert choose_threads(LARGE, recorded=7).reason == "OMP_NUM_THREADS is set, and the run began with 7"
+    assert choose_threads(LARGE, recorded=5).reason == choose_threads(LARGE).reason == "OMP_NUM_THREADS is set"
 
 
 def test_ranks_of_one_machine_share_its_cores(monkeypatch: pytest.MonkeyPatch, no_number: None) -> None:
@@ -158,6 +194,20 @@ def test_spinning_stops_while_others_use_the_cores_and_resumes_after() -> None:
     assert over < still
 
 
+@pytest.mark.parametrize(
+    ("cores", "number", "others", "lent"),
+    [(2, 2, 0.0, 0), (2, 2, 1.0, 1), (2, 2, 5.0, 1), (8, 8, 1.4, 2), (8, 4, 2.0, 0)],
+)
+def test_threads_without_a_core_are_lent(
+    monkeypatch: pytest.MonkeyPatch, cores: int, number: int, others: float, lent: int
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    monkeypatch.setattr(threads, "IdleTeam", lambda _: None)
+    watch = Watch(number)
+    watch.follow(others)
+    assert watch.lent == lent
+
+
 def _tasks() -> int:
     time.sleep(0.1)
     return len(os.listdir("/proc/self/task"))
@@ -225,9 +275,9 @@ def test_a_run_goes_on_with_the_threads_it_began_with(
     file.write_text(RUN.format(model=Path(__file__).parents[1] / "models" / "tiny-base", world=world))
     recipe, place, before = load_recipe(file), tmp_path / "run", torch.get_num_threads()
 
-    def run(**options: bool) -> str:
+    def run(*, exact: bool = False) -> str:
         with RunFolder.open(place, recipe) as folder:
-            run_recipe(recipe, folder, **options)
+            run_recipe(recipe, folder, exact=exact)
         return capsys.readouterr().err
 
     try:

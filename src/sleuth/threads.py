@@ -3,12 +3,14 @@
 A thread that waits by spinning holds a core. On a machine that nobody else uses this is fastest; beside another
 process every parallel loop then waits for a thread that the system has suspended, and a step takes several times as
 long. So the number of threads is chosen once, by the cores that are free and by the size of the model, and how long a
-thread spins follows the load of the machine while the process runs. Only the number can affect results.
+thread spins follows the load of the machine while the process runs. Only the number can affect results; loops whose
+results it cannot affect follow the load with their number too.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import sys
 import threading
@@ -74,10 +76,29 @@ def requested_threads() -> int | None:
     return int(first)
 
 
-def usable_cores() -> int:
-    """The cores that this process may run on."""
+def usable_cores(machine: Path = Path("/sys")) -> int:
+    """The cores that this process may run on, at least 1: of two hardware threads of a core one, and no more than the
+    quota of its container. `machine` is the folder in which Linux describes itself."""
     affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
+    names = affinity(0) if affinity else range(os.cpu_count() or 1)
+    cores = {_text(machine / f"devices/system/cpu/cpu{name}/topology/thread_siblings_list") or name for name in names}
+    return max(1, math.floor(min(len(cores), _quota(machine / "fs/cgroup"))))
+
+
+def _quota(groups: Path) -> float:
+    """How many cores the control group of this process gets at most, by the files of its version 2 or 1."""
+    quota, _, period = _text(groups / "cpu.max").partition(" ")
+    if not quota:
+        quota, period = (_text(groups / f"cpu/cpu.cfs_{name}_us") for name in ("quota", "period"))
+    return int(quota) / int(period) if quota.isdigit() and period.isdigit() else math.inf
+
+
+def _text(file: Path) -> str:
+    """What is in a file; nothing where it cannot be read."""
+    try:
+        return file.read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
 
 
 @cache
@@ -85,7 +106,7 @@ def free_cores() -> int:
     """How many cores other processes leave free, at least 1; measured once a process, in 0.2 to 0.6 seconds.
 
     One thread a core computes for a moment. C threads beside K busy processes get C * C / (C + K) cores between them,
-    if the scheduler is fair, from which K follows. Quotas of containers show in the same way.
+    if the scheduler is fair, from which K follows.
     """
     cores, free = usable_cores(), 1
     for _ in range(PROBES):
@@ -101,7 +122,8 @@ def choose_threads(weights: int, *, recorded: int | None = None) -> ThreadCount:
     cores that are free, or fewer where the model is too small to share.
     """
     if (requested := requested_threads()) is not None:
-        return ThreadCount(number=requested, reason=f"{NUMBER_VARIABLE} is set")
+        change = "" if recorded in (None, requested) else f", and the run began with {recorded}"
+        return ThreadCount(number=requested, reason=f"{NUMBER_VARIABLE} is set{change}")
     if recorded is not None:
         return ThreadCount(number=recorded, reason="as when the run began")
     most = max(1, weights // WEIGHTS_PER_THREAD)
@@ -135,6 +157,11 @@ class ProcessThreads:
         line about the decision at once, without it `announce` prints the line."""
         self.chosen, self._recorded, self._say = None, recorded, say
 
+    @property
+    def lent(self) -> int:
+        """How many of its threads have no core just now, since others use it: for loops that may take any number."""
+        return 0 if self._watch is None else self._watch.lent
+
     def fit(self, weights: int) -> ThreadCount:
         """Decides and applies the number to torch; later calls return the first decision.
 
@@ -163,7 +190,8 @@ class ProcessThreads:
 
 
 class Watch(threading.Thread):
-    """Keeps the threads of GNU's OpenMP library from spinning while other processes use the cores.
+    """Keeps the threads of torch's copy of GNU's OpenMP library from spinning while other processes use the cores.
+    Numba has a copy of its own: its loops run with fewer threads meanwhile (`lent`).
 
     The library spins for 100 iterations only as long as it manages more threads than there are cores (GOMP_SPINCOUNT in
     its manual). A second, idle team of threads brings that about, and changes no result. Other libraries are left to
@@ -174,6 +202,7 @@ class Watch(threading.Thread):
         super().__init__(name="thread-watch", daemon=True)
         self.number = number
         self.crowded = False
+        self.lent = 0
         self._idle_team: IdleTeam | None = None
 
     def run(self) -> None:
@@ -190,6 +219,7 @@ class Watch(threading.Thread):
         """Stops or resumes spinning, where `others` is how many cores other processes use."""
         missing = others + self.number - (os.cpu_count() or 1)
         self.crowded = self.number > 1 and missing > (CALM if self.crowded else CROWDED)
+        self.lent = min(math.ceil(missing), self.number - 1) if self.crowded else 0
         if self.crowded and self._idle_team is None:
             self._idle_team = IdleTeam(self.number)
         elif not self.crowded and self._idle_team is not None:

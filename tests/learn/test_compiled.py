@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from sleuth.learn.compiled import compiled, compiled_in_parallel, greatest, power_of_two
+from sleuth.threads import ProcessThreads
 
 pytestmark = pytest.mark.filterwarnings("ignore:Cannot cache compiled function")  # that of the number of threads below
 
@@ -21,8 +22,9 @@ def count_threads(found):
         found[at] = numba.get_num_threads()
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-def test_a_loop_is_shared_by_as_many_threads_as_torch_has_or_not_at_all(threads):
+@pytest.mark.parametrize(("threads", "lent"), [(1, 0), (2, 0), (2, 1)])
+def test_a_loop_is_shared_by_the_threads_of_torch_that_have_a_core_or_not_at_all(threads, lent, monkeypatch):
+    monkeypatch.setattr(ProcessThreads, "lent", lent)
     before, shared, alone = torch.get_num_threads(), np.zeros(10), np.zeros(10)
     torch.set_num_threads(threads)
     try:
@@ -30,7 +32,7 @@ def test_a_loop_is_shared_by_as_many_threads_as_torch_has_or_not_at_all(threads)
         count_threads(shared)
     finally:
         torch.set_num_threads(before)
-    assert shared.tolist() == [min(threads, len(os.sched_getaffinity(0)))] * 10
+    assert shared.tolist() == [min(threads - lent, len(os.sched_getaffinity(0)))] * 10
     assert alone.tolist() == [1] * 10
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from sleuth.learn import products
-from sleuth.learn.products import HAS_ONEDNN, linear, multiply, swift_products
+from sleuth.learn.products import HAS_ONEDNN, by_onednn, linear, multiply, swift_products, weight_gradient
 
 needs_onednn = pytest.mark.skipif(not HAS_ONEDNN, reason="this torch or processor has no oneDNN to compare with")
 
@@ -45,6 +45,28 @@ def test_values_and_gradients_are_those_of_torch(rows, inner, outer, biased, see
 def test_a_weight_is_multiplied_through_whatever_strides_it_has():
     inputs, weight = torch.randn(33, 16), torch.randn(16, 24)
     torch.testing.assert_close(multiply(inputs, weight.T), inputs @ weight, rtol=1e-5, atol=1e-5)
+
+
+@needs_onednn
+@pytest.mark.parametrize(("outer", "inner"), [(768, 256), (256, 768)])
+@pytest.mark.parametrize("layout", ["whole", "columns of a wider one", "transposed"])
+def test_the_gradient_of_a_weight_is_the_same_by_onednn(outer, inner, layout, monkeypatch):
+    draw = torch.Generator().manual_seed(0)
+    inputs, arrived = torch.randn(500, inner, generator=draw), torch.randn(500, 2 * outer, generator=draw)
+    arrived = {
+        "whole": arrived[:, :outer].contiguous(),
+        "columns of a wider one": arrived[:, outer:],
+        "transposed": arrived[:, :outer].T.contiguous().T,
+    }[layout]
+    expected = arrived.double().T @ inputs.double()
+    called = []
+    monkeypatch.setattr(products, "by_onednn", lambda *given: called.append(given) or by_onednn(*given))
+    for slow in (True, False):
+        monkeypatch.setattr(products, "MKL_IS_SLOW", slow)
+        found = weight_gradient(arrived, inputs).double()
+        assert (found - expected).norm() <= 1e-6 * expected.norm()
+        assert len(called) == 1
+    assert called[0][1].T.is_contiguous()  # with another second operand oneDNN takes its slowest way
 
 
 def test_only_what_needs_a_gradient_gets_one():

@@ -11,6 +11,7 @@ from typing import Any
 from sleuth.judges.forms import sound
 from sleuth.judges.lexical import as_support
 from sleuth.model_path import require_model
+from sleuth.threads import PROCESS
 from sleuth.types import Case, SleuthError, Verdict
 
 OVERLAP = 32
@@ -35,6 +36,7 @@ class NliJudge:
         self._name = model
         self._model, self._tokenizer = _load(model)
         self._model.to(device)
+        PROCESS.fit(sum(weight.numel() for weight in self._model.parameters()))
         self._entailment = entailment_label(self._model.config.id2label, model)
         positions = getattr(self._model.config, "max_position_embeddings", USUAL_ROOM)
         self._room = min(self._tokenizer.model_max_length, positions - 2)  # some families number positions from 2 on

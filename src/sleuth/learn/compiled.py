@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from sleuth.threads import PROCESS
+
 LOG2_E, LN_2 = np.float32(math.log2(math.e)), np.float32(math.log(2))
 LEAST_EXPONENT = np.float32(-126)  # of the powers of two that fp32 holds at full precision
 FACTORS = tuple(
@@ -42,15 +44,15 @@ def compiled(function: Callable[..., Any], *, parallel: bool = False) -> Callabl
 
 
 def compiled_in_parallel(function: Callable[..., Any]) -> Callable[..., None]:
-    """`compiled`; its loops over `numba.prange` are shared by as many threads as torch has, unless a call says that it
-    is not worth sharing."""
+    """`compiled`; its loops over `numba.prange` are shared by as many threads as torch has, but for those whose cores
+    others use, unless a call says that it is not worth sharing. Results must not depend on how many these are."""
     loop = compiled(function, parallel=True)
 
     @functools.wraps(function)
     def run(*arguments: Any, shared: bool = True) -> None:
         with _ONE_AT_A_TIME:
             most = _most_threads()
-            numba.set_num_threads(min(torch.get_num_threads(), most) if shared else 1)
+            numba.set_num_threads(max(1, min(torch.get_num_threads() - PROCESS.lent, most)) if shared else 1)
             loop(*arguments)
 
     return run

@@ -1,7 +1,7 @@
 """Products with the weights of linear layers on a CPU, by oneDNN instead of the BLAS that torch takes for fp32.
 
 The numbers are the same but for rounding. On the processors that were measured oneDNN multiplies many rows by a weight,
-or by its transpose, in 0.6 to 0.9 of the time; the gradient of a weight is no faster there, and stays where it was.
+or by its transpose, in 0.6 to 0.9 of the time. The gradient of a weight is faster only where `MKL_IS_SLOW`.
 """
 
 from __future__ import annotations
@@ -13,18 +13,27 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from llvmlite import binding
 from torch import Tensor, nn
 
 from sleuth.learn.compiled import can_be_read
-
-LEAST_WORK = 2**27
-"""Multiplications of a product. oneDNN builds code for each number of rows that it has not seen, in a millisecond:
-with fewer, that is not earned back by the layers that share it."""
 
 COLUMNS = 2**12
 """Of a product that is made in parts: with 128 rows 2 MB, which stay in the cache until they are copied."""
 
 HAS_ONEDNN = torch.backends.mkldnn.is_available() and torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
+
+MKL_IS_SLOW = (
+    HAS_ONEDNN
+    and torch.backends.cpu.get_cpu_capability() == "AVX512"
+    and binding.get_host_cpu_name().startswith("znver")
+)
+"""On AMD's processors with AVX-512, which MKL leaves unused: it reaches less than half of oneDNN's rate. Chosen by the
+processor and not by a measurement, so that results are the same bytes whatever else the machine does."""
+
+LEAST_WORK = 2**25 if MKL_IS_SLOW else 2**27
+"""Multiplications of a product. oneDNN builds code for each number of rows that it has not seen, in a millisecond:
+with fewer, that is not earned back by the layers that share it."""
 
 
 def multiply(inputs: Tensor, weight: Tensor, bias: Tensor | None = None, *, space: Tensor | None = None) -> Tensor:
@@ -52,6 +61,17 @@ def linear(inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
     if not _is_worth_it(inputs, weight):
         return F.linear(inputs, weight, bias)
     return _Linear.apply(inputs, weight, bias)
+
+
+def weight_gradient(gradients: Tensor, inputs: Tensor) -> Tensor:
+    """`gradients` (N, m), transposed, by `inputs` (N, n): (m, n), of any strides."""
+    if not (MKL_IS_SLOW and gradients.numel() * inputs.shape[1] >= LEAST_WORK and can_be_read(gradients, inputs)):
+        return gradients.T @ inputs
+    # oneDNN copies its first operand transposed, so that is the narrower one. With a second one whose rows do not lie
+    # end to end it would take a thousand times as long.
+    if inputs.shape[1] < gradients.shape[1] and gradients.is_contiguous():
+        return by_onednn(inputs.T, gradients.T).T
+    return by_onednn(gradients.T, inputs.contiguous().T)
 
 
 def by_onednn(inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -100,6 +120,6 @@ class _Linear(torch.autograd.Function):
         rows = gradients[0].flatten(0, -2)  # (N, m)
         return (
             by_onednn(gradients[0], weight.T) if of_inputs else None,
-            rows.T @ inputs.flatten(0, -2) if of_weight else None,
+            weight_gradient(rows, inputs.flatten(0, -2)) if of_weight else None,
             rows.sum(dim=0) if of_bias else None,
         )

@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 from transformers import PreTrainedModel
 
 from sleuth.learn.compiled import LOG2_E, can_be_read, compiled, compiled_in_parallel, greatest, power_of_two
-from sleuth.learn.products import multiply, replaced_forwards
+from sleuth.learn.products import COLUMNS, MKL_IS_SLOW, multiply, replaced_forwards, weight_gradient
 
 LOGITS_AT_ONCE = 2**21
 """A chunk has so many logits (8 MB in fp32): they stay in the processor's last cache."""
@@ -150,9 +150,9 @@ class _LogprobsWithGrad(torch.autograd.Function):
         loss = hidden.new_zeros((), dtype=_precision(hidden))
         for part, logits in _logits_in_chunks(hidden, weight, bias, temperature):
             logprobs[part], entropy[part], lse = _softmax_figures(logits, targets[part])
-            share, gradient = logprob_grad(part, logprobs[part])
+            share, derivative = logprob_grad(part, logprobs[part])
             loss += share
-            found.add(part, _pull_back(logits, targets[part], lse, gradient / temperature))
+            found.add(part, _pull_back(logits, targets[part], lse, derivative / temperature))
         ctx.save_for_backward(found.of_hidden, None if in_place else found.of_weight, found.of_bias)
         ctx.mark_non_differentiable(logprobs, entropy)
         return loss, logprobs, entropy
@@ -186,7 +186,11 @@ class _Gradients:
     def add(self, part: slice, of_logits: Tensor) -> None:
         of_logits = of_logits.to(self.weight.dtype)
         self.of_hidden[part] = multiply(of_logits, self.weight.T)
-        if self.of_weight is not None:
+        if self.of_weight is not None and MKL_IS_SLOW:
+            for first in range(0, len(self.weight), COLUMNS):  # parts that stay in the cache until they are added
+                tokens = slice(first, first + COLUMNS)
+                self.of_weight[tokens] += weight_gradient(of_logits[:, tokens], self.hidden[part])
+        elif self.of_weight is not None:
             self.of_weight.addmm_(of_logits.T, self.hidden[part])
         if self.of_bias is not None:
             self.of_bias += of_logits.sum(dim=0)

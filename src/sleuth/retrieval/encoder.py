@@ -10,6 +10,7 @@ import numpy as np
 
 from sleuth.model_path import require_model
 from sleuth.retrieval.index_card import EncoderCard
+from sleuth.threads import PROCESS
 from sleuth.types import Passage, SleuthError
 
 HOW_TO_INSTALL = "a dense index needs the packages of an extra: pip install 'sleuth[dense]'"
@@ -101,4 +102,5 @@ def _load(model: str, pooling: str | None) -> Any:
         raise SleuthError(
             f"{model}: no sentence encoder could be loaded from this folder or hub id: {reason}"
         ) from None
+    PROCESS.fit(sum(weight.numel() for weight in loaded.parameters()))
     return loaded

@@ -92,11 +92,16 @@ class SlotCache:
         return grown
 
 
+# Number by number: where whole slices are assigned, numba also compiles the message about shapes that do not fit, which
+# takes it seconds at the first run on a machine.
+
+
 @compiled
 def _put(rows, places, new):
     """torch's `index_copy_`, which takes five times as long for a few rows."""
     for number in range(len(places)):
-        rows[places[number]] = new[number]
+        for at in range(rows.shape[1]):
+            rows[places[number], at] = new[number, at]
 
 
 @compiled_in_parallel
@@ -104,5 +109,8 @@ def _copy(tensor, places):
     """The first tokens of one slot to another, for each of `places` (source, target, length) in their order. Memory
     that was never touched is waited for, which heads do side by side."""
     for head in prange(tensor.shape[1]):
-        for source, target, length in places:
-            tensor[target, head, :length] = tensor[source, head, :length]
+        for number in range(len(places)):
+            source, target = places[number, 0], places[number, 1]
+            for token in range(places[number, 2]):
+                for at in range(tensor.shape[3]):
+                    tensor[target, head, token, at] = tensor[source, head, token, at]

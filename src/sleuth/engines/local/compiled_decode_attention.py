@@ -51,19 +51,19 @@ class CompiledDecodeAttention:
         """`query` (B, kv_heads, sharing, D), `keys` and `values` [slots, kv_heads, capacity, D], all of fp32 -> as
         query."""
         output = query.new_zeros(*query.shape[:-1], values.shape[-1])
+        largest = np.full(query.shape[:-1], -np.inf, dtype=np.float32)
+        total = np.zeros(query.shape[:-1], dtype=np.float32)
         _attend(
             query.contiguous().numpy(), keys.numpy(), values.numpy(), self.families, self.rows, self.own, self.shared,
-            self.sharers, np.float32(scale) * LOG2_E, output.numpy(),
+            self.sharers, np.float32(scale) * LOG2_E, largest, total, output.numpy(),
         )  # fmt: skip
         return output
 
 
 @compiled_in_parallel
-def _attend(query, keys, values, families, rows, own, shared, sharers, scale, output):
+def _attend(query, keys, values, families, rows, own, shared, sharers, scale, largest, total, output):
     """Scores are in powers of two, not of e: `scale` has log2(e) in it."""
     kv_heads = query.shape[1]
-    largest = np.full(query.shape[:3], -np.inf, dtype=np.float32)
-    total = np.zeros(query.shape[:3], dtype=np.float32)
     for item in prange(len(families) * kv_heads):
         first, stop, first_trunk, last_trunk = families[item // kv_heads]
         of_family = rows[first:stop], own[first:stop], shared[first_trunk:last_trunk], sharers
