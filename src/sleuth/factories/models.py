@@ -19,7 +19,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from sleuth.engines.stops import end_tokens
+from sleuth.engines.stops import find_eos_ids
 from sleuth.learn.induction import begin_with_induction
 from sleuth.recipe.training import InitRecipe
 from sleuth.render import load_tokenizer
@@ -72,7 +72,7 @@ class Outline:
     that end a text, and the longest sequence it was made for."""
 
     tokenizer: PreTrainedTokenizerFast
-    ends: frozenset[int]
+    eos_ids: frozenset[int]
     context: int
 
 
@@ -89,7 +89,7 @@ def load_outline(path: str) -> Outline:
     except OSError:  # most folders have none: transformers then makes one of the config, as it does for a loaded model
         generation = GenerationConfig.from_model_config(config)
     return Outline(
-        tokenizer=tokenizer, ends=end_tokens(generation, tokenizer), context=int(config.max_position_embeddings)
+        tokenizer=tokenizer, eos_ids=find_eos_ids(generation, tokenizer), context=int(config.max_position_embeddings)
     )
 
 

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from sleuth.data.questions import questions_hash
 from sleuth.dialects.refine import refines
-from sleuth.engines.stops import end_tokens
+from sleuth.engines.stops import find_eos_ids
 from sleuth.evaluation.judge_exam import CARDS, in_file, require_accurate
 from sleuth.evaluation.search_gain import require_text
 from sleuth.factories import (
@@ -338,7 +338,7 @@ class GRPOTrainer:
         if not isinstance(self.setting, ThoughtSetting):
             return None
         moved = saved.state["scorer"] if saved else {}
-        ends = end_tokens(self.model.generation_config, self.tokenizer)
+        ends = find_eos_ids(self.model.generation_config, self.tokenizer)
         return Thoughts(self.stage, self.setting, ends, self.frozen, moved)
 
     def _frozen(self, saved: Saved | None) -> PreTrainedModel | None:

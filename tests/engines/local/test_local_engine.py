@@ -14,10 +14,10 @@ from sleuth.types import Sampling, SleuthError
 def gather(*coroutines):
     """Run coroutines side by side, to the end."""
 
-    async def together():
+    async def joint():
         return await asyncio.wait_for(asyncio.gather(*coroutines), timeout=60)
 
-    return asyncio.run(together())
+    return asyncio.run(joint())
 
 
 def engine_of(model, tokenizer, *, slots=8, context=128) -> LocalEngine:

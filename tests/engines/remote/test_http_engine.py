@@ -34,7 +34,7 @@ def serving(
 
 
 def found(server: ModelServer) -> Server:
-    return find_server(server.url, "tiny", served_as=None, tokenizer=server.tokenizer, ends=server.ends)[0]
+    return find_server(server.url, "tiny", served_as=None, tokenizer=server.tokenizer, eos_ids=server.eos_ids)[0]
 
 
 def asked(server: ModelServer, requests: Requests, at_once: int = 8, place: Server | None = None) -> list[Completion]:
@@ -43,7 +43,7 @@ def asked(server: ModelServer, requests: Requests, at_once: int = 8, place: Serv
 
     async def ask() -> list[Completion]:
         limits = {"requests_at_once": at_once, "context": CONTEXT}
-        async with HttpEngine(place, server.tokenizer, ends=server.ends, **limits) as engine:
+        async with HttpEngine(place, server.tokenizer, eos_ids=server.eos_ids, **limits) as engine:
             return list(await asyncio.gather(*(engine.complete(tokens, sampling) for tokens, sampling in requests)))
 
     return asyncio.run(ask())
@@ -268,4 +268,4 @@ def test_weights_that_change_meanwhile_are_an_error(model, tokenizer, words) -> 
 
 def test_nobody_at_a_url_is_one_line(tokenizer) -> None:
     with pytest.raises(SleuthError, match=r"does not answer \(.*\); start SGLang or vLLM there first"):
-        find_server(free_url(), "tiny", served_as=None, tokenizer=tokenizer, ends=())
+        find_server(free_url(), "tiny", served_as=None, tokenizer=tokenizer, eos_ids=())

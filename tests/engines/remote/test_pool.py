@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from sleuth.engines.local.engine import LocalEngine
 from sleuth.engines.remote.capabilities import discover_server
-from sleuth.engines.remote.http_client import HttpClient, LostError, NotTakenError
+from sleuth.engines.remote.http_client import HttpClient, LostResponseError, UnavailableError
 from sleuth.engines.remote.pool import PoolEngine, PoolLimits
 from sleuth.engines.remote.replica import EngineReplica
 from sleuth.engines.remote.weight_sync import WeightsDifferError, learner_logprobs
@@ -48,8 +48,8 @@ def pool_of(
 ) -> Iterator[PoolEngine]:
     """A pool that has published version 1; what it says is in its `said`."""
     said: list[str] = []
-    ends = servers[0].engine.ends
-    members = [discover_server(server.url, tokenizer=tokenizer, ends=ends) for server in servers]
+    eos_ids = servers[0].engine.eos_ids
+    members = [discover_server(server.url, tokenizer=tokenizer, eos_ids=eos_ids) for server in servers]
     limits = PoolLimits(
         requests_at_once=at_once, seconds=seconds, unavailable_timeout=unavailable_timeout, sleeps=sleeps
     )
@@ -57,7 +57,7 @@ def pool_of(
         members,
         learner,
         tokenizer,
-        ends=ends,
+        eos_ids=eos_ids,
         context=CONTEXT,
         temperature=temperature,
         limits=limits,
@@ -154,7 +154,7 @@ def test_whether_log_probabilities_are_scaled_is_found_out_by_trying(
     servers, learner, tokenizer, tmp_path, kind, raw
 ) -> None:
     [server] = servers(kind, raw=raw)
-    discovered = discover_server(server.url, tokenizer=tokenizer, ends=server.engine.ends)
+    discovered = discover_server(server.url, tokenizer=tokenizer, eos_ids=server.engine.eos_ids)
     assert discovered.capabilities.logprobs == ("before temperature" if raw else "after temperature")
     assert (discovered.capabilities.ids, discovered.capabilities.stop_text, discovered.capabilities.weights) == (
         True,
@@ -342,7 +342,7 @@ def test_a_server_that_was_left_in_the_middle_of_taking_weights_takes_them_again
         waking = "weights" not in str([arguments, how])
         if path == last[kind] and waking and not lost:
             lost.append(path)
-            raise LostError("broke off")
+            raise LostResponseError("broke off")
         return await post(line, path, *arguments, **how)
 
     [server] = servers(kind)
@@ -388,7 +388,7 @@ def test_a_turn_that_is_turned_away_asks_again_more_and_more_slowly(
     async def full(line: HttpClient, path: str, body: dict | None = None, **how: object) -> object:
         if path == "/generate" and body["input_ids"] == words(9, 0) and len(away) < 6:
             away.append(time.monotonic())
-            raise NotTakenError("refused with 429: the queue is full")
+            raise UnavailableError("refused with 429: the queue is full")
         return await post(line, path, body, **how)
 
     with pool_of([server], learner, tokenizer, tmp_path, at_once=2) as engine:

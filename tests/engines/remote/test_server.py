@@ -21,7 +21,7 @@ def server(model, tokenizer) -> ModelServer:
 def find(server: ModelServer, kind: Kind, checkpoint: str = "step-000100", served_as: str | None = None):
     with server.listening(kind):
         return find_server(
-            f"{server.url}/v1/", checkpoint, served_as=served_as, tokenizer=server.tokenizer, ends=server.ends
+            f"{server.url}/v1/", checkpoint, served_as=served_as, tokenizer=server.tokenizer, eos_ids=server.eos_ids
         )
 
 
@@ -81,7 +81,7 @@ def test_a_server_with_another_vocabulary_is_refused(server: ModelServer) -> Non
         server.listening("vLLM"),
         pytest.raises(SleuthError, match=r"its tokenizer is not the checkpoint's: .* is .* there and .* here"),
     ):
-        find_server(server.url, "step-000100", served_as=None, tokenizer=other, ends=server.ends)
+        find_server(server.url, "step-000100", served_as=None, tokenizer=other, eos_ids=server.eos_ids)
 
 
 def test_a_server_that_cannot_tokenize_is_not_asked_to(server: ModelServer) -> None:

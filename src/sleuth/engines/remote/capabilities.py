@@ -12,13 +12,13 @@ from transformers import PreTrainedTokenizerFast
 from sleuth.engines.remote.completions import CompletionsWire
 from sleuth.engines.remote.control import Control, SglangControl, VllmControl
 from sleuth.engines.remote.http_client import HttpClient, HttpClientError
-from sleuth.engines.remote.server import PROBE_SECONDS, TRIED, Server, find_server
+from sleuth.engines.remote.server import PROBE_SECONDS, PROBE_TEXT, Server, find_server
 from sleuth.engines.remote.sglang import SglangWire
-from sleuth.engines.remote.wire import UNUSABLE, Written
+from sleuth.engines.remote.wire import MALFORMED, RawCompletion
 from sleuth.render import encode
 from sleuth.types import Sampling, SleuthError
 
-TRIED_TOKENS = 8
+PROBE_TOKENS = 8
 COOL = 0.05  # so cool that the likeliest token is drawn, and its probability after temperature is nearly 1
 DISTINCT_NATS = 0.02  # nats: less than that, and both ways of telling a log-probability would say the same
 
@@ -61,7 +61,7 @@ class DiscoveredServer:
 
     def __str__(self) -> str:
         able = self.capabilities
-        said = "with each completion" if self.control.with_answers else "when asked"
+        said = "with each completion" if self.control.labels_completions else "when asked"
         version = f" {self.server.version}" if self.server.version else ""
         return (
             f"{self.server.url}: {self.server.kind}{version}, token ids in and {'out' if able.ids else 'text out'}, "
@@ -92,23 +92,23 @@ class DiscoveredServer:
 
 
 async def find_capabilities(
-    server: Server, client: HttpClient, tokenizer: PreTrainedTokenizerFast, ends: Collection[int]
+    server: Server, client: HttpClient, tokenizer: PreTrainedTokenizerFast, eos_ids: Collection[int]
 ) -> Capabilities:
     """Have the server write a few tokens, greedily, nearly so, and with a stop. Raises SleuthError where it is no
     server that can be given weights, or does not answer."""
     if server.kind not in CONTROLS:
         raise SleuthError(f"{server.url}: is neither vLLM nor SGLang; others cannot be given weights")
     wire = SglangWire() if server.kind == "SGLang" else CompletionsWire(server.model, scaled=True)
-    prompt = encode(tokenizer, TRIED)
+    prompt = encode(tokenizer, PROBE_TEXT)
 
-    async def write(**how: object) -> Written:
-        sampling = replace(Sampling(max_tokens=TRIED_TOKENS, temperature=0.0), **how)
+    async def write(**how: object) -> RawCompletion:
+        sampling = replace(Sampling(max_tokens=PROBE_TOKENS, temperature=0.0), **how)
         try:
-            answer = await client.post(wire.path, wire.body(prompt, sampling, limit=TRIED_TOKENS, ends=ends))
+            answer = await client.post(wire.path, wire.body(prompt, sampling, limit=PROBE_TOKENS, eos_ids=eos_ids))
             return wire.read(answer, sampling)
         except HttpClientError as error:
             raise SleuthError(f"{server.url}: {error}") from None
-        except UNUSABLE as error:
+        except MALFORMED as error:
             reason = f"{type(error).__name__}: {error}"
             raise SleuthError(f"{server.url}: an answer that cannot be used ({reason})") from None
 
@@ -117,7 +117,7 @@ async def find_capabilities(
     stopped = await write(stops=(stop,)) if stop else greedy
     try:
         weights = await CONTROLS[server.kind].weights(client)
-    except (HttpClientError, *UNUSABLE):
+    except (HttpClientError, *MALFORMED):
         weights = None
     return Capabilities(
         ids=greedy.tokens is not None,
@@ -128,7 +128,7 @@ async def find_capabilities(
 
 
 def _logprobs(
-    server: Server, greedy: Written, cool: Written
+    server: Server, greedy: RawCompletion, cool: RawCompletion
 ) -> Literal["before temperature", "after temperature"] | None:
     """Both servers tell greedy log-probabilities at temperature 1. Where the same tokens were drawn at another one,
     they are told alike, or nearly as 0."""
@@ -142,7 +142,7 @@ def _logprobs(
     return "after temperature" if tempered > plain / 2 else "before temperature"
 
 
-def _same_tokens(greedy: Written, cool: Written) -> Sequence[tuple[float, float]]:
+def _same_tokens(greedy: RawCompletion, cool: RawCompletion) -> Sequence[tuple[float, float]]:
     """The log-probabilities of both, as far as they drew the same."""
     pairs = []
     for one, other, before, after in zip(
@@ -154,10 +154,10 @@ def _same_tokens(greedy: Written, cool: Written) -> Sequence[tuple[float, float]
     return pairs
 
 
-def discover_server(url: str, *, tokenizer: PreTrainedTokenizerFast, ends: Collection[int]) -> DiscoveredServer:
+def discover_server(url: str, *, tokenizer: PreTrainedTokenizerFast, eos_ids: Collection[int]) -> DiscoveredServer:
     """The server at `url` with what it can do. Raises SleuthError where there is none that can be used."""
     try:
-        server, _ = find_server(url, None, served_as=None, tokenizer=tokenizer, ends=ends)
+        server, _ = find_server(url, None, served_as=None, tokenizer=tokenizer, eos_ids=eos_ids)
     except SleuthError as error:  # of `sleuth eval`, and in its words
         raise SleuthError(f"engine.urls: {str(error).removeprefix('--engine ')}") from None
 
@@ -165,7 +165,7 @@ def discover_server(url: str, *, tokenizer: PreTrainedTokenizerFast, ends: Colle
         client = HttpClient(server.url, seconds=PROBE_SECONDS)
         try:
             return DiscoveredServer(
-                server=server, capabilities=await find_capabilities(server, client, tokenizer, ends)
+                server=server, capabilities=await find_capabilities(server, client, tokenizer, eos_ids)
             )
         finally:
             await client.aclose()
@@ -177,7 +177,7 @@ def discover_servers(
     urls: Sequence[str],
     *,
     tokenizer: PreTrainedTokenizerFast,
-    ends: Collection[int],
+    eos_ids: Collection[int],
     context: int,
     temperature: float,
     say: Callable[[str], None],
@@ -185,7 +185,7 @@ def discover_servers(
     """All servers of a pool, each said as it was found. Raises SleuthError for the first that training cannot use."""
     servers = []
     for url in urls:
-        discovered = discover_server(url, tokenizer=tokenizer, ends=ends)
+        discovered = discover_server(url, tokenizer=tokenizer, eos_ids=eos_ids)
         say(f"pool: {discovered}")
         for problem in discovered.problems(context=context, temperature=temperature):
             raise SleuthError(f"engine.urls: {discovered.server.url}: {problem}")

@@ -23,10 +23,10 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedTokenizerFast
 
-from sleuth.engines.remote.wire import Aborted, Written, of_the_draw, paired
+from sleuth.engines.remote.wire import Aborted, RawCompletion, are_sampling_logprobs, checked_tokens
 from sleuth.engines.request import Request
-from sleuth.engines.sampling import seed_of
-from sleuth.engines.stops import end_of_stop
+from sleuth.engines.sampling import request_seed
+from sleuth.engines.stops import stop_end
 from sleuth.render import decode, encode
 from sleuth.types import Completion, Sampling
 
@@ -42,7 +42,9 @@ class CompletionsWire:
     scaled: bool = False
     path: str = "/v1/completions"
 
-    def body(self, prompt: Sequence[int], sampling: Sampling, *, limit: int, ends: Collection[int]) -> dict[str, Any]:
+    def body(
+        self, prompt: Sequence[int], sampling: Sampling, *, limit: int, eos_ids: Collection[int]
+    ) -> dict[str, Any]:
         """See `Wire`."""
         body: dict[str, Any] = {
             "model": self.model,
@@ -56,7 +58,7 @@ class CompletionsWire:
             "frequency_penalty": 0.0,
             "presence_penalty": 0.0,
             "stop": list(sampling.stops),
-            "stop_token_ids": sorted(ends),
+            "stop_token_ids": sorted(eos_ids),
             "include_stop_str_in_output": True,
             "skip_special_tokens": False,
             "spaces_between_special_tokens": False,
@@ -65,10 +67,10 @@ class CompletionsWire:
             "return_tokens_as_token_ids": True,
         }
         if sampling.temperature:
-            body["seed"] = seed_of(sampling.key)
+            body["seed"] = request_seed(sampling.key)
         return body
 
-    def read(self, answer: dict[str, Any], sampling: Sampling) -> Written:
+    def read(self, answer: dict[str, Any], sampling: Sampling) -> RawCompletion:
         """See `Wire`."""
         [choice] = answer["choices"]
         if choice["finish_reason"] == "abort":
@@ -77,9 +79,9 @@ class CompletionsWire:
         tokens = _token_ids(choice, told.get("tokens") or [])
         logprobs = None
         if tokens is not None:
-            kept = of_the_draw(sampling, scaled=self.scaled)
-            tokens, logprobs = paired(tokens, told.get("token_logprobs") if kept else None)
-        return Written(tokens=tokens, logprobs=logprobs, text=choice["text"], ended=str(choice["finish_reason"]))
+            kept = are_sampling_logprobs(sampling, scaled=self.scaled)
+            tokens, logprobs = checked_tokens(tokens, told.get("token_logprobs") if kept else None)
+        return RawCompletion(tokens=tokens, logprobs=logprobs, text=choice["text"], ended=str(choice["finish_reason"]))
 
 
 def _token_ids(choice: dict[str, Any], named: Sequence[str]) -> Sequence[int] | None:
@@ -90,14 +92,14 @@ def _token_ids(choice: dict[str, Any], named: Sequence[str]) -> Sequence[int] | 
     return None
 
 
-def completion_of(
-    written: Written,
+def completion_from_ids(
+    written: RawCompletion,
     prompt: Sequence[int],
     sampling: Sampling,
     *,
     limit: int,
     tokenizer: PreTrainedTokenizerFast,
-    ends: Collection[int],
+    eos_ids: Collection[int],
 ) -> Completion:
     """What the ids amount to: text and stop are read off them, and nothing that the server says of either counts.
     Servers that write several tokens at once may leave some behind a stop. Raises ValueError where the turn has no end.
@@ -105,9 +107,9 @@ def completion_of(
     tokens = np.array((written.tokens or ())[:limit], dtype=np.int64)
     logprobs = np.zeros(len(tokens)) if written.logprobs is None else np.array(written.logprobs[:limit])
     request = Request(prompt, sampling, limit=limit, tokenizer=tokenizer)
-    overshot = _overshot(tokens.tolist(), sampling, tokenizer, ends)
+    overshot = _overshot(tokens.tolist(), sampling, tokenizer, eos_ids)
     for count in range(1 if overshot else len(tokens), len(tokens) + 1):
-        request.look(tokens[:count], logprobs[:count], ends=ends, policy_version=None)
+        request.update(tokens[:count], logprobs[:count], eos_ids=eos_ids, policy_version=None)
         if request.stop is not None:
             whole = request.inbox.get_nowait()
             assert isinstance(whole, Completion)
@@ -118,9 +120,9 @@ def completion_of(
     )
 
 
-def completion_of_text(written: Written, sampling: Sampling, tokenizer: PreTrainedTokenizerFast) -> Completion:
+def completion_from_text(written: RawCompletion, sampling: Sampling, tokenizer: PreTrainedTokenizerFast) -> Completion:
     """What a server wrote that gives text alone, with ids that are encoded from it."""
-    end = end_of_stop(written.text, sampling.stops)
+    end = stop_end(written.text, sampling.stops)
     if end is not None:
         text, stop = written.text[:end], "stop"
     elif written.ended == "length":
@@ -134,8 +136,8 @@ def completion_of_text(written: Written, sampling: Sampling, tokenizer: PreTrain
 
 
 def _overshot(
-    tokens: Sequence[int], sampling: Sampling, tokenizer: PreTrainedTokenizerFast, ends: Collection[int]
+    tokens: Sequence[int], sampling: Sampling, tokenizer: PreTrainedTokenizerFast, eos_ids: Collection[int]
 ) -> bool:
     """Whether the turn was over before the last token."""
     before = tokens[:-1]
-    return any(token in ends for token in before) or end_of_stop(decode(tokenizer, before), sampling.stops) is not None
+    return any(token in eos_ids for token in before) or stop_end(decode(tokenizer, before), sampling.stops) is not None

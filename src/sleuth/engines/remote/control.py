@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from sleuth.engines.remote.http_client import FailedError, HttpClient, HttpClientError, RefusedError
+from sleuth.engines.remote.http_client import HttpClient, HttpClientError, RefusedError, ServerFailedError
 from sleuth.engines.remote.published import Published
 
 FIRST_WEIGHTS = "default"
@@ -20,7 +20,7 @@ class NotLoadedError(HttpClientError):
 class Control(Protocol):
     """One server's way of being told. Everything raises LineError where the server does not do it."""
 
-    with_answers: bool
+    labels_completions: bool
     """Whether every completion carries the name of the weights that wrote it; else it is asked for."""
 
     async def weights(self, client: HttpClient) -> str:
@@ -47,7 +47,7 @@ class Control(Protocol):
 class VllmControl:
     """Needs `VLLM_SERVER_DEV_MODE=1`; to sleep, `--enable-sleep-mode` too."""
 
-    with_answers = False
+    labels_completions = False
 
     async def weights(self, client: HttpClient) -> str:
         """See `Control`."""
@@ -59,7 +59,7 @@ class VllmControl:
         asked = {"method": "reload_weights", "kwargs": {"weights_path": str(published.path)}}
         try:
             await client.post("/collective_rpc", asked, seconds=LOAD_SECONDS)
-        except (RefusedError, FailedError) as error:
+        except (RefusedError, ServerFailedError) as error:
             raise NotLoadedError(f"could not load {published.path}: {error}") from None
         await client.post("/reset_prefix_cache")
         await client.post("/update_weight_version", {"new_version": published.label})
@@ -81,7 +81,7 @@ class VllmControl:
 class SglangControl:
     """To sleep, it needs `--enable-memory-saver`."""
 
-    with_answers = True
+    labels_completions = True
 
     async def weights(self, client: HttpClient) -> str:
         """See `Control`."""
@@ -96,7 +96,7 @@ class SglangControl:
         await client.post("/pause_generation", {})
         try:
             await client.post("/update_weights_from_disk", asked, seconds=LOAD_SECONDS)
-        except (RefusedError, FailedError) as error:
+        except (RefusedError, ServerFailedError) as error:
             raise NotLoadedError(f"could not load {published.path}: {error}") from None
         await client.post("/continue_generation", {})
 

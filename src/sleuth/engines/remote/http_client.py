@@ -17,19 +17,19 @@ class HttpClientError(Exception):
     """There is no answer; the message says why, in the server's words where it has some."""
 
 
-class NotTakenError(HttpClientError):
+class UnavailableError(HttpClientError):
     """Nothing was begun: nobody was found, or they turned it away. It can be asked again."""
 
 
-class LostError(HttpClientError):
+class LostResponseError(HttpClientError):
     """It may have been begun, and no whole answer came."""
 
 
-class FailedError(LostError):
+class ServerFailedError(LostResponseError):
     """The server says itself that it failed (5xx)."""
 
 
-class TooSlowError(LostError):
+class TimedOutError(LostResponseError):
     """It took longer than it may."""
 
 
@@ -76,15 +76,15 @@ class HttpClient:
             async with asyncio.timeout(seconds):
                 response = await self._client.request(method, path, **asked)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-            raise NotTakenError(f"does not answer ({str(error) or type(error).__name__})") from None
+            raise UnavailableError(f"does not answer ({str(error) or type(error).__name__})") from None
         except (httpx.TimeoutException, TimeoutError):
-            raise TooSlowError(f"gave no answer within {seconds:g} seconds") from None
+            raise TimedOutError(f"gave no answer within {seconds:g} seconds") from None
         except httpx.HTTPError as error:
-            raise LostError(f"broke off while it wrote ({str(error) or type(error).__name__})") from None
+            raise LostResponseError(f"broke off while it wrote ({str(error) or type(error).__name__})") from None
         if response.status_code in TURNED_AWAY:
-            raise NotTakenError(refusal(response))
+            raise UnavailableError(refusal(response))
         if response.status_code >= 500:
-            raise FailedError(refusal(response))
+            raise ServerFailedError(refusal(response))
         if response.status_code != httpx.codes.OK:
             raise RefusedError(refusal(response))
         try:

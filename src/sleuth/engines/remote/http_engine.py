@@ -9,11 +9,11 @@ from typing import Any, Self
 
 from transformers import PreTrainedTokenizerFast
 
-from sleuth.engines.remote.completions import completion_of, completion_of_text
-from sleuth.engines.remote.http_client import HttpClient, HttpClientError, NotTakenError, TooSlowError
+from sleuth.engines.remote.completions import completion_from_ids, completion_from_text
+from sleuth.engines.remote.http_client import HttpClient, HttpClientError, TimedOutError, UnavailableError
 from sleuth.engines.remote.server import Server
-from sleuth.engines.remote.wire import UNUSABLE, Written
-from sleuth.engines.request import room_for
+from sleuth.engines.remote.wire import MALFORMED, RawCompletion
+from sleuth.engines.request import max_new_tokens
 from sleuth.types import Chunk, Completion, Sampling, SleuthError
 
 ANSWER_SECONDS = 900.0  # for one turn, the wait for a place on the server included
@@ -33,13 +33,13 @@ class HttpEngine:
         server: Server,
         tokenizer: PreTrainedTokenizerFast,
         *,
-        ends: Collection[int],
+        eos_ids: Collection[int],
         requests_at_once: int,
         context: int,
     ) -> None:
         self.server = server
         self.tokenizer = tokenizer
-        self.ends = ends
+        self.eos_ids = eos_ids
         self.context = context
         self._semaphore = asyncio.Semaphore(requests_at_once)
         self._weights: str | None = None
@@ -52,24 +52,26 @@ class HttpEngine:
 
     async def complete(self, tokens: Sequence[int], sampling: Sampling) -> Completion:
         """Continue `tokens` until a stop."""
-        limit = room_for(tokens, sampling, self.context)
+        limit = max_new_tokens(tokens, sampling, self.context)
         if limit < 1:
             return Completion(tokens=(), logprobs=(), text="", stop="length")
         async with self._semaphore:
             written = await self._ask(tokens, sampling, limit)
         if written.tokens is None:
-            return completion_of_text(written, sampling, self.tokenizer)
+            return completion_from_text(written, sampling, self.tokenizer)
         try:
-            return completion_of(written, tokens, sampling, limit=limit, tokenizer=self.tokenizer, ends=self.ends)
+            return completion_from_ids(
+                written, tokens, sampling, limit=limit, tokenizer=self.tokenizer, eos_ids=self.eos_ids
+            )
         except ValueError as error:
             raise self._error(str(error)) from None
 
-    async def _ask(self, tokens: Sequence[int], sampling: Sampling, limit: int) -> Written:
+    async def _ask(self, tokens: Sequence[int], sampling: Sampling, limit: int) -> RawCompletion:
         wire = self.server.wire
-        answer = await self._post(wire.path, wire.body(tokens, sampling, limit=limit, ends=self.ends))
+        answer = await self._post(wire.path, wire.body(tokens, sampling, limit=limit, eos_ids=self.eos_ids))
         try:
             written = wire.read(answer, sampling)
-        except UNUSABLE as error:
+        except MALFORMED as error:
             raise self._error(f"an answer that cannot be used ({type(error).__name__}: {error})") from None
         self._weights = self._weights or written.weights
         if written.weights != self._weights:
@@ -81,12 +83,12 @@ class HttpEngine:
         while True:
             try:
                 return await self._client.post(path, body)
-            except NotTakenError as error:
+            except UnavailableError as error:
                 pause = next(pauses, None)
                 if pause is None:
                     raise self._error(f"{error}, {len(PAUSES) + 1} times in {sum(PAUSES):g} seconds") from None
                 await asyncio.sleep(pause)
-            except TooSlowError as error:
+            except TimedOutError as error:
                 raise self._error(f"{error}; ask with fewer --slots") from None
             except HttpClientError as error:
                 raise self._error(str(error)) from None

@@ -11,12 +11,12 @@ from pathlib import Path
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from sleuth.engines.remote.capabilities import DiscoveredServer
-from sleuth.engines.remote.completions import completion_of
-from sleuth.engines.remote.http_client import HttpClientError, NotTakenError, RefusedError
+from sleuth.engines.remote.completions import completion_from_ids
+from sleuth.engines.remote.http_client import HttpClientError, RefusedError, UnavailableError
 from sleuth.engines.remote.replica import EngineReplica
 from sleuth.engines.remote.weight_sync import WeightSync
-from sleuth.engines.remote.wire import Aborted, Written
-from sleuth.engines.request import room_for
+from sleuth.engines.remote.wire import Aborted, RawCompletion
+from sleuth.engines.request import max_new_tokens
 from sleuth.retrieval.replicas import Replicas
 from sleuth.types import Chunk, Completion, Sampling, SleuthError
 
@@ -55,7 +55,7 @@ class PoolEngine:
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerFast,
         *,
-        ends: Collection[int],
+        eos_ids: Collection[int],
         context: int,
         temperature: float,
         limits: PoolLimits,
@@ -63,12 +63,12 @@ class PoolEngine:
         say: Callable[[str], None],
     ) -> None:
         self.tokenizer = tokenizer
-        self.ends = ends
+        self.eos_ids = eos_ids
         self.context = context
         self.limits = limits
         self.policy_version = 0
         self._say = say
-        self._weight_sync = WeightSync(model, tokenizer, shared, ends=ends, temperature=temperature, say=say)
+        self._weight_sync = WeightSync(model, tokenizer, shared, eos_ids=eos_ids, temperature=temperature, say=say)
         self._health = Replicas([discovered.server.url for discovered in servers])
         self._replicas = [
             EngineReplica(discovered, health) for discovered, health in zip(servers, self._health.members, strict=True)
@@ -95,18 +95,20 @@ class PoolEngine:
 
     async def complete(self, tokens: Sequence[int], sampling: Sampling) -> Completion:
         """Continue `tokens` until a stop. Raises SleuthError where no server does in time."""
-        limit = room_for(tokens, sampling, self.context)
+        limit = max_new_tokens(tokens, sampling, self.context)
         if limit < 1:
             return Completion(tokens=(), logprobs=(), text="", stop="length", policy_version=self.policy_version)
         self._connect()
         written = await self._written(tokens, sampling, limit)
         try:
-            whole = completion_of(written, tokens, sampling, limit=limit, tokenizer=self.tokenizer, ends=self.ends)
+            whole = completion_from_ids(
+                written, tokens, sampling, limit=limit, tokenizer=self.tokenizer, eos_ids=self.eos_ids
+            )
         except ValueError as error:
             raise SleuthError(f"engine: a server {error}") from None
         return replace(whole, policy_version=self.policy_version)
 
-    async def _written(self, tokens: Sequence[int], sampling: Sampling, limit: int) -> Written:
+    async def _written(self, tokens: Sequence[int], sampling: Sampling, limit: int) -> RawCompletion:
         group, failed, began = sampling.key[:-2], None, time.monotonic()
         failures = refusals = 0
         while True:
@@ -120,8 +122,8 @@ class PoolEngine:
             except (HttpClientError, Aborted) as error:
                 self._lost(replica, group, error)
                 failed = replica
-                refusals += isinstance(error, NotTakenError)
-                failures += not isinstance(error, NotTakenError)
+                refusals += isinstance(error, UnavailableError)
+                failures += not isinstance(error, UnavailableError)
                 if failures >= ATTEMPTS:
                     raise SleuthError(f"{self._reason}; {failures} attempts at this turn failed") from None
             else:
@@ -131,12 +133,14 @@ class PoolEngine:
             finally:
                 replica.health.in_flight -= 1
 
-    async def _ask(self, replica: EngineReplica, tokens: Sequence[int], sampling: Sampling, limit: int) -> Written:
+    async def _ask(
+        self, replica: EngineReplica, tokens: Sequence[int], sampling: Sampling, limit: int
+    ) -> RawCompletion:
         """A turn, by the run's weights."""
         async with replica.semaphore:
             await self._weight_sync.admit(replica)
-            written, label = await replica.write(tokens, sampling, limit=limit, ends=self.ends)
-        self._weight_sync.require_ours(replica, label)
+            written, label = await replica.write(tokens, sampling, limit=limit, eos_ids=self.eos_ids)
+        self._weight_sync.require_current_weights(replica, label)
         return written
 
     def _lost(self, replica: EngineReplica, group: Group, error: Exception) -> None:
@@ -144,7 +148,7 @@ class PoolEngine:
         replica.suspect = True
         self._health.failed(replica.health)
         self._reason = f"{replica.url}: {error}"
-        self._redrawn += not isinstance(error, NotTakenError)
+        self._redrawn += not isinstance(error, UnavailableError)
         self._homes.pop(group, None)
 
     async def _home(self, group: Group, failed: EngineReplica | None, began: float) -> EngineReplica:

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Collection, Sequence
 
 from sleuth.engines.remote.capabilities import DiscoveredServer
-from sleuth.engines.remote.http_client import HttpClient, LostError
-from sleuth.engines.remote.wire import UNUSABLE, Aborted, Written
+from sleuth.engines.remote.http_client import HttpClient, LostResponseError
+from sleuth.engines.remote.wire import MALFORMED, Aborted, RawCompletion
 from sleuth.retrieval.replicas import Replica
 from sleuth.types import Sampling, SleuthError
 
@@ -50,24 +50,24 @@ class EngineReplica:
         return self._writing > 0 and not self.suspect
 
     async def write(
-        self, tokens: Sequence[int], sampling: Sampling, *, limit: int, ends: Collection[int]
-    ) -> tuple[Written, str | None]:
+        self, tokens: Sequence[int], sampling: Sampling, *, limit: int, eos_ids: Collection[int]
+    ) -> tuple[RawCompletion, str | None]:
         """A turn, and what the weights are called that wrote it. Raises LineError and Aborted where there is none, or
         where weights came meanwhile, SleuthError where it is of no use."""
         wire, loads = self.discovered.wire, self.loads
         self._writing += 1
         try:
-            answer = await self.client.post(wire.path, wire.body(tokens, sampling, limit=limit, ends=ends))
+            answer = await self.client.post(wire.path, wire.body(tokens, sampling, limit=limit, eos_ids=eos_ids))
             if answer is None:
-                raise LostError("answered with something that is no JSON")
+                raise LostResponseError("answered with something that is no JSON")
             written = wire.read(answer, sampling)
-            label = written.weights if self.discovered.control.with_answers else await self._weights()
+            label = written.weights if self.discovered.control.labels_completions else await self._weights()
             if self.loads != loads:  # it had lost those that it began to write with
-                raise LostError("was given weights while it wrote")
+                raise LostResponseError("was given weights while it wrote")
             return written, label
         except Aborted:
             raise
-        except UNUSABLE as error:
+        except MALFORMED as error:
             reason = f"{type(error).__name__}: {error}"
             raise SleuthError(f"{self.url}: an answer that cannot be used ({reason})") from None
         finally:
@@ -77,8 +77,8 @@ class EngineReplica:
         """What it calls its weights. Raises LineError where it does not tell."""
         try:
             return await self.discovered.control.weights(self.client)
-        except UNUSABLE as error:
-            raise LostError(f"does not tell its weights ({type(error).__name__}: {error})") from None
+        except MALFORMED as error:
+            raise LostResponseError(f"does not tell its weights ({type(error).__name__}: {error})") from None
 
     async def _weights(self) -> str:
         """The same, asked after this was called. Those who come while a question is under way share the next: many

@@ -13,15 +13,15 @@ from transformers import PreTrainedTokenizerFast
 from sleuth.engines.remote.completions import CompletionsWire
 from sleuth.engines.remote.http_client import refusal
 from sleuth.engines.remote.sglang import SglangWire
-from sleuth.engines.remote.wire import UNUSABLE, Wire, Written
+from sleuth.engines.remote.wire import MALFORMED, RawCompletion, Wire
 from sleuth.render import encode
 from sleuth.types import Sampling, SleuthError
 
 PROBE_SECONDS = 60.0  # the first request after a start may be slow
 MODEL_INFO = ("/model_info", "/get_model_info")  # SGLang's, newer and older
 VERSIONS = {"SGLang": ("/server_info", "/get_server_info"), "vLLM": ("/version",)}
-TRIED = "Question: who wrote 1 <answer> in 1859?\n"
-TRIED_TOKENS = 8
+PROBE_TEXT = "Question: who wrote 1 <answer> in 1859?\n"
+PROBE_TOKENS = 8
 
 Kind = Literal["SGLang", "vLLM", "OpenAI-like"]
 
@@ -63,7 +63,7 @@ def find_server(
     *,
     served_as: str | None,
     tokenizer: PreTrainedTokenizerFast,
-    ends: Collection[int],
+    eos_ids: Collection[int],
 ) -> tuple[Server, list[str]]:
     """The server at `url` if it serves `checkpoint`, and what is to be said of it; where that is None, whatever it
     serves: it will be given other weights.
@@ -75,7 +75,7 @@ def find_server(
     base = url.rstrip("/").removesuffix("/v1").rstrip("/")
     try:
         with httpx.Client(base_url=base, timeout=PROBE_SECONDS, trust_env=False) as client:
-            return _Probe(client, base, tokenizer, ends).find(checkpoint, served_as)
+            return _Probe(client, base, tokenizer, eos_ids).find(checkpoint, served_as)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         reason = str(error) or type(error).__name__
         raise SleuthError(f"--engine {base}: does not answer ({reason}); start SGLang or vLLM there first") from None
@@ -85,12 +85,12 @@ class _Probe:
     """A few questions to a server."""
 
     def __init__(
-        self, client: httpx.Client, url: str, tokenizer: PreTrainedTokenizerFast, ends: Collection[int]
+        self, client: httpx.Client, url: str, tokenizer: PreTrainedTokenizerFast, eos_ids: Collection[int]
     ) -> None:
         self._client = client
         self._url = url
         self._tokenizer = tokenizer
-        self._ends = ends
+        self._eos_ids = eos_ids
 
     def find(self, checkpoint: str | None, served_as: str | None) -> tuple[Server, list[str]]:
         info = next((found for path in MODEL_INFO if (found := self._get(path)) and "model_path" in found), None)
@@ -141,28 +141,28 @@ class _Probe:
 
     def _check_vocabulary(self, server: Server) -> None:
         """Compare what the server makes of a text, where it can be asked."""
-        asked = {"model": server.model, "prompt": TRIED, "add_special_tokens": False}
+        asked = {"model": server.model, "prompt": PROBE_TEXT, "add_special_tokens": False}
         response = self._client.post("/tokenize", json=asked)
         if response.status_code != httpx.codes.OK:
             return
         told = _dictionary(response).get("tokens")
-        ours = encode(self._tokenizer, TRIED)
+        ours = encode(self._tokenizer, PROBE_TEXT)
         if isinstance(told, list) and told != ours:
             raise self._error(
-                f"its tokenizer is not the checkpoint's: {TRIED.strip()!r} is {str(told)[:60]} there and "
+                f"its tokenizer is not the checkpoint's: {PROBE_TEXT.strip()!r} is {str(told)[:60]} there and "
                 f"{str(ours)[:60]} here; serve the checkpoint with its own tokenizer"
             )
 
-    def _try(self, server: Server, stops: tuple[str, ...] = ()) -> Written:
-        sampling = Sampling(max_tokens=TRIED_TOKENS, temperature=0.0, stops=stops)
-        prompt = encode(self._tokenizer, TRIED)
-        body = server.wire.body(prompt, sampling, limit=TRIED_TOKENS, ends=self._ends)
+    def _try(self, server: Server, stops: tuple[str, ...] = ()) -> RawCompletion:
+        sampling = Sampling(max_tokens=PROBE_TOKENS, temperature=0.0, stops=stops)
+        prompt = encode(self._tokenizer, PROBE_TEXT)
+        body = server.wire.body(prompt, sampling, limit=PROBE_TOKENS, eos_ids=self._eos_ids)
         response = self._client.post(server.wire.path, json=body)
         if response.status_code != httpx.codes.OK:
             raise self._error(f"{server.wire.path} {refusal(response)}")
         try:
             return server.wire.read(response.json(), sampling)
-        except UNUSABLE as error:
+        except MALFORMED as error:
             raise self._error(f"an answer that cannot be used ({type(error).__name__}: {error})") from None
 
     def _keeps_stops(self, server: Server, text: str) -> bool:

@@ -19,8 +19,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sleuth.engines.remote.wire import Aborted, Written, of_the_draw, paired
-from sleuth.engines.sampling import seed_of
+from sleuth.engines.remote.wire import Aborted, RawCompletion, are_sampling_logprobs, checked_tokens
+from sleuth.engines.sampling import request_seed
 from sleuth.types import Sampling
 
 
@@ -32,7 +32,9 @@ class SglangWire:
     scaled: bool = True
     path: str = "/generate"
 
-    def body(self, prompt: Sequence[int], sampling: Sampling, *, limit: int, ends: Collection[int]) -> dict[str, Any]:
+    def body(
+        self, prompt: Sequence[int], sampling: Sampling, *, limit: int, eos_ids: Collection[int]
+    ) -> dict[str, Any]:
         """See `Wire`."""
         params: dict[str, Any] = {
             "max_new_tokens": limit,
@@ -44,26 +46,28 @@ class SglangWire:
             "frequency_penalty": 0.0,
             "presence_penalty": 0.0,
             "stop": list(sampling.stops),
-            "stop_token_ids": sorted(ends),
+            "stop_token_ids": sorted(eos_ids),
             "no_stop_trim": True,
             "skip_special_tokens": False,
             "spaces_between_special_tokens": False,
         }
         if sampling.temperature:
-            params["sampling_seed"] = seed_of(sampling.key)
+            params["sampling_seed"] = request_seed(sampling.key)
         return {"input_ids": list(prompt), "sampling_params": params, "return_logprob": True}
 
-    def read(self, answer: dict[str, Any], sampling: Sampling) -> Written:
+    def read(self, answer: dict[str, Any], sampling: Sampling) -> RawCompletion:
         """See `Wire`."""
         told = answer["meta_info"]
         ended = told["finish_reason"]
         if ended["type"] == "abort":
             raise Aborted(f"it gave up: {ended.get('message') or 'for a reason that it does not tell'}")
         sampled = told["output_token_logprobs"]
-        kept = of_the_draw(sampling, scaled=self.scaled)
-        tokens, logprobs = paired([entry[1] for entry in sampled], [entry[0] for entry in sampled] if kept else None)
+        kept = are_sampling_logprobs(sampling, scaled=self.scaled)
+        tokens, logprobs = checked_tokens(
+            [entry[1] for entry in sampled], [entry[0] for entry in sampled] if kept else None
+        )
         weights = told.get("weight_version")
-        return Written(
+        return RawCompletion(
             tokens=tokens,
             logprobs=logprobs,
             text=str(answer["text"]),

@@ -10,10 +10,10 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from sleuth.engines.remote.control import FIRST_WEIGHTS, NotLoadedError
-from sleuth.engines.remote.http_client import HttpClientError, LostError, NotTakenError, RefusedError
+from sleuth.engines.remote.http_client import HttpClientError, LostResponseError, RefusedError, UnavailableError
 from sleuth.engines.remote.published import Published, publish
 from sleuth.engines.remote.replica import EngineReplica
-from sleuth.engines.remote.server import TRIED
+from sleuth.engines.remote.server import PROBE_TEXT
 from sleuth.engines.remote.wire import Aborted
 from sleuth.render import encode
 from sleuth.types import Sampling, SleuthError
@@ -36,15 +36,15 @@ class WeightSync:
         tokenizer: PreTrainedTokenizerFast,
         shared: Path,
         *,
-        ends: Collection[int],
+        eos_ids: Collection[int],
         temperature: float,
         say: Callable[[str], None],
     ) -> None:
         self.reloaded = 0
         self._model = model
-        self._check_prompt = encode(tokenizer, TRIED)
+        self._check_prompt = encode(tokenizer, PROBE_TEXT)
         self._shared = shared
-        self._ends = ends
+        self._eos_ids = eos_ids
         self._temperature = temperature
         self._say = say
         self._published: Published | None = None
@@ -81,7 +81,7 @@ class WeightSync:
             raise SleuthError(
                 f"{replica.url}: cannot sleep ({error}); start it so that it can (docs/how-to/pool.md)"
             ) from None
-        except NotTakenError:  # who comes back later is awake
+        except UnavailableError:  # who comes back later is awake
             replica.asleep, replica.suspect = False, True
         except HttpClientError:
             replica.suspect = True
@@ -103,13 +103,13 @@ class WeightSync:
                 self._say(f"{replica.url} came back with the weights {told!r} and was given {self.published.label!r}")
             replica.suspect = False
 
-    def require_ours(self, replica: EngineReplica, label: str | None) -> None:
+    def require_current_weights(self, replica: EngineReplica, label: str | None) -> None:
         """Raises LostError for a turn that a server wrote which was started anew, or may have been before it was asked;
         WeightsDifferError for one that was written with others."""
         if label == self.published.label:
             return
-        if label == FIRST_WEIGHTS or not replica.discovered.control.with_answers:
-            raise LostError(f"was started anew: its weights are {label!r}")
+        if label == FIRST_WEIGHTS or not replica.discovered.control.labels_completions:
+            raise LostResponseError(f"was started anew: its weights are {label!r}")
         raise self._others(replica, "wrote", label)
 
     async def _load(self, replica: EngineReplica) -> None:
@@ -134,8 +134,8 @@ class WeightSync:
         """Compare what the server writes with what the learner would."""
         prompt, temperature, published = self._check_prompt, self._temperature, self.published
         sampling = Sampling(max_tokens=CHECK_TOKENS, temperature=temperature, key=(published.version, 0, 0))
-        written, label = await replica.write(prompt, sampling, limit=CHECK_TOKENS, ends=self._ends)
-        self.require_ours(replica, label)
+        written, label = await replica.write(prompt, sampling, limit=CHECK_TOKENS, eos_ids=self._eos_ids)
+        self.require_current_weights(replica, label)
         require_same_weights(
             self._model,
             prompt,

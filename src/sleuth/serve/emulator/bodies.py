@@ -61,8 +61,8 @@ def sampling_of(table: Mapping[str, Any], engine: EmulatedEngine, *, tokens: str
     for name, neutral in WHOLE_SUPPORT.items():
         if table.get(name) not in neutral:
             raise Refused(400, f"{name} = {table[name]}: our engine draws from the whole vocabulary", param=name)
-    if sorted(table.get("stop_token_ids") or engine.ends) != sorted(engine.ends):
-        line = f"stop_token_ids: our engine ends a text with {sorted(engine.ends)} alone"
+    if sorted(table.get("stop_token_ids") or engine.eos_ids) != sorted(engine.eos_ids):
+        line = f"stop_token_ids: our engine ends a text with {sorted(engine.eos_ids)} alone"
         raise Refused(400, line, param="stop_token_ids")
     stops = table.get("stop") or ()
     drawn = field(table, seed, int, None)

@@ -19,7 +19,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from sleuth.engines.local.engine import LocalEngine
 from sleuth.engines.remote.control import FIRST_WEIGHTS
 from sleuth.engines.remote.published import load_published
-from sleuth.engines.stops import end_tokens
+from sleuth.engines.stops import find_eos_ids
 from sleuth.serve.emulator.faults import Trouble
 from sleuth.serve.http.engine_thread import EngineThread
 from sleuth.serve.http.limits import Limits
@@ -52,7 +52,7 @@ class EmulatedEngine:
         self.stale = False
         self.paused = False
         self.asleep: frozenset[str] = frozenset()
-        self.ends = end_tokens(model.generation_config, tokenizer)
+        self.eos_ids = find_eos_ids(model.generation_config, tokenizer)
         self.room = EngineThread(
             slots + limits.waiting, limits
         )  # the engine admits by key: all who wait are let in to it
