@@ -65,7 +65,7 @@ def compare(folder: Path, emulate: str, workload: str, rounds: int) -> dict[str,
             temperature=1.0,
             limits=PoolLimits(requests_at_once=IN_FLIGHT, seconds=600, unavailable_timeout=60, sleeps=False),
             shared=folder / f"weights-{emulate}-{workload}",
-            say=lambda line: None,
+            log=lambda line: None,
         )
         pool.publish(1)
         engines = {"process": local, "pool": pool}

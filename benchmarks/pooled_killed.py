@@ -131,7 +131,7 @@ def started_anew(server: Restarted, folder: Path) -> dict[str, float]:
         temperature=1.0,
         limits=PoolLimits(requests_at_once=64, seconds=300, unavailable_timeout=60, sleeps=False),
         shared=folder / "weights",
-        say=lambda line: None,
+        log=lambda line: None,
     )
     pool.publish(1)
     server.kill()

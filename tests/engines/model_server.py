@@ -114,9 +114,9 @@ class ModelServer:
         if not self.keeps_stops:
             choice["text"] = min((choice["text"].removesuffix(stop) for stop in asked["stop"]), key=len, default="")
 
-    def _stopped(self, ended: str, tokens: Sequence[int]) -> bool:
+    def _stopped(self, finish_reason: str, tokens: Sequence[int]) -> bool:
         """By a stop string, and not by an end token."""
-        return ended == "stop" and tokens[-1] not in self.eos_ids
+        return finish_reason == "stop" and tokens[-1] not in self.eos_ids
 
 
 async def _content(answer: Any) -> bytes:

@@ -23,8 +23,8 @@ class TrainingEngine(Engine, Protocol):
         """The weights have changed; what is written next carries this version."""
         ...
 
-    def rest(self) -> None:
-        """Nothing is asked until the next `publish`."""
+    def sleep(self) -> None:
+        """Releases device memory until the next `publish`, where the engine can."""
         ...
 
     def figures(self) -> dict[str, float]:
@@ -48,7 +48,7 @@ def engine_of(
     eos_ids = find_eos_ids(model.generation_config, tokenizer)
     temperature = stage.sampling.temperature
     servers = discover_servers(
-        pool.urls, tokenizer=tokenizer, eos_ids=eos_ids, context=stage.context, temperature=temperature, say=say
+        pool.urls, tokenizer=tokenizer, eos_ids=eos_ids, context=stage.context, temperature=temperature, log=say
     )
     limits = PoolLimits(
         requests_at_once=pool.requests_at_once,
@@ -65,6 +65,6 @@ def engine_of(
         temperature=temperature,
         limits=limits,
         shared=(pool.weights or weights).resolve(),
-        say=say,
+        log=say,
     )
     return engine, [discovered.as_json() for discovered in servers]

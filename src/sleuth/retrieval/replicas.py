@@ -42,7 +42,7 @@ class Replicas:
 
     def pick(self, avoid: Sequence[Replica] = ()) -> Replica | None:
         """The least busy one that may be asked, if possible none of those just tried; None while all rest."""
-        able = [replica for replica in self.members if self.may_be_asked(replica)]
+        able = [replica for replica in self.members if self.is_available(replica)]
         fresh = [replica for replica in able if replica not in avoid]
         return min(fresh or able, key=lambda replica: replica.in_flight, default=None)
 
@@ -61,7 +61,7 @@ class Replicas:
             replica.rest = min(LONGEST_REST, replica.rest * 2 or FIRST_REST)
             replica.rests_until = self._clock() + replica.rest
 
-    def may_be_asked(self, replica: Replica) -> bool:
+    def is_available(self, replica: Replica) -> bool:
         """Whether its circuit is closed, or its rest is over and nobody tries it."""
         if not replica.open:
             return True

@@ -154,7 +154,7 @@ class GRPOTrainer:
         self.next = (
             Prefetcher(lambda: self._play(step + 1)) if self._max_policy_lag and step < self.stage.last_step else None
         )
-        self.engine.rest()
+        self.engine.sleep()
         played = time.monotonic()
         groups, paid = self._paid(groups, step)
         advantages = [advantages_of(group, self.stage, replaced=at in replaced) for at, group in enumerate(groups)]

@@ -62,7 +62,7 @@ def pool_of(
         temperature=temperature,
         limits=limits,
         shared=shared,
-        say=said.append,
+        log=said.append,
     )
     engine.said = said  # type: ignore[attr-defined]
     engine.publish(1)
@@ -163,7 +163,7 @@ def test_whether_log_probabilities_are_scaled_is_found_out_by_trying(
     )
     problems = discovered.problems(context=CONTEXT, temperature=0.7)
     assert [problem.partition(",")[0] for problem in problems] == (
-        ["tells log-probabilities before temperature"] if raw else []
+        ["returns log-probabilities before temperature"] if raw else []
     )
     assert discovered.problems(context=CONTEXT, temperature=1.0) == []
 
@@ -237,7 +237,7 @@ def test_a_server_whose_restart_nobody_saw_is_found_out_by_its_first_completion(
     [server] = servers(kind)
     requests = sampled(words, groups=1, siblings=1, temperature=0.0)
     with pool_of([server], learner, tokenizer, tmp_path) as engine:
-        monkeypatch.setattr(EngineReplica, "known", property(lambda replica: not replica.suspect))
+        monkeypatch.setattr(EngineReplica, "is_same_process", property(lambda replica: not replica.may_have_restarted))
         server.fault(forget=0)
         before = server.fault()
         [written] = asked(engine, requests)
@@ -347,7 +347,7 @@ def test_a_server_that_was_left_in_the_middle_of_taking_weights_takes_them_again
 
     [server] = servers(kind)
     with pool_of([server], learner, tokenizer, tmp_path, sleeps=sleeps, seconds=5.0) as engine:
-        engine.rest()
+        engine.sleep()
         moved(learner)
         monkeypatch.setattr(HttpClient, "post", broken)
         engine.publish(2)
@@ -421,7 +421,7 @@ def test_a_server_that_slept_has_the_new_weights_when_it_wakes(
     [server] = servers(kind)
     with pool_of([server], learner, tokenizer, tmp_path, sleeps=True) as engine:
         asked(engine, sampled(words))
-        engine.rest()
+        engine.sleep()
         assert server.engine.asleep == {"weights", "kv_cache"}
         moved(learner)
         engine.publish(2)

@@ -91,7 +91,7 @@ def test_a_server_that_cannot_tokenize_is_not_asked_to(server: ModelServer) -> N
 
 def test_text_without_ids_and_without_stop_strings_is_refused(server: ModelServer) -> None:
     server.tells_ids, server.keeps_stops, server.owner = "", False, "somebody"
-    with pytest.raises(SleuthError, match="gives neither token ids nor stop strings back"):
+    with pytest.raises(SleuthError, match="returns neither token ids nor stop strings"):
         find(server, "vLLM")
 
 

@@ -100,7 +100,7 @@ class LocalEngine:
         self._weights.clear()
         self.policy_version = version
 
-    def rest(self) -> None:
+    def sleep(self) -> None:
         """No-op: the weights are the learner's own, so there is no memory to release until the next `publish`."""
 
     def figures(self) -> dict[str, float]:

@@ -1,14 +1,14 @@
-"""vLLM's completions, and those of servers that speak likewise: token ids in and, where they can, out.
+"""vLLM's completions API, and servers compatible with it: token ids in and, where supported, out.
 
 Facts, read in vLLM's repository in November 2026 (vllm/entrypoints/openai/completion/protocol.py at 002032ee2b18 and
 serving.py at 030ea52effcb, both later than v0.28):
 
 - `POST /v1/completions` takes `prompt` as a list of token ids. `return_token_ids` (since August 2025) puts `token_ids`
-  into the choice; before that, `return_tokens_as_token_ids` wrote the tokens of `logprobs` as "token_id:17". Both are
-  asked for, and what comes back decides.
+  into the choice; before that, `return_tokens_as_token_ids` wrote the tokens of `logprobs` as "token_id:17". Requests
+  set both, and the response decides.
 - `top_p`, `top_k`, `min_p`, `repetition_penalty` and the others default to the model's generation config.
-- `include_stop_str_in_output` keeps the stop string, and the text of the end token. Under speculative decoding tokens
-  behind the stop string may be left in `token_ids`.
+- `include_stop_str_in_output` keeps the stop string, and the text of the end token. Under speculative decoding
+  `token_ids` may contain tokens after the stop string.
 - `finish_reason` is stop, length or abort. Log-probabilities are those before temperature (`--logprobs-mode
   raw_logprobs`, the default).
 - `seed` makes a request repeatable.
@@ -35,8 +35,8 @@ TOKEN_ID = "token_id:"
 
 @dataclass(frozen=True, slots=True)
 class CompletionsWire:
-    """`POST /v1/completions` to the model that the server calls `model`. `scaled` log-probabilities are those after
-    temperature (`--logprobs-mode processed_logprobs`)."""
+    """`POST /v1/completions` for the served model `model`. `scaled`: log-probabilities are those after temperature
+    (`--logprobs-mode processed_logprobs`)."""
 
     model: str
     scaled: bool = False
@@ -75,13 +75,15 @@ class CompletionsWire:
         [choice] = answer["choices"]
         if choice["finish_reason"] == "abort":
             raise Aborted("it gave up: somebody aborted the request")
-        told = choice.get("logprobs") or {}
-        tokens = _token_ids(choice, told.get("tokens") or [])
+        detail = choice.get("logprobs") or {}
+        tokens = _token_ids(choice, detail.get("tokens") or [])
         logprobs = None
         if tokens is not None:
             kept = are_sampling_logprobs(sampling, scaled=self.scaled)
-            tokens, logprobs = checked_tokens(tokens, told.get("token_logprobs") if kept else None)
-        return RawCompletion(tokens=tokens, logprobs=logprobs, text=choice["text"], ended=str(choice["finish_reason"]))
+            tokens, logprobs = checked_tokens(tokens, detail.get("token_logprobs") if kept else None)
+        return RawCompletion(
+            tokens=tokens, logprobs=logprobs, text=choice["text"], finish_reason=str(choice["finish_reason"])
+        )
 
 
 def _token_ids(choice: dict[str, Any], named: Sequence[str]) -> Sequence[int] | None:
@@ -93,7 +95,7 @@ def _token_ids(choice: dict[str, Any], named: Sequence[str]) -> Sequence[int] | 
 
 
 def completion_from_ids(
-    written: RawCompletion,
+    raw: RawCompletion,
     prompt: Sequence[int],
     sampling: Sampling,
     *,
@@ -101,11 +103,11 @@ def completion_from_ids(
     tokenizer: PreTrainedTokenizerFast,
     eos_ids: Collection[int],
 ) -> Completion:
-    """What the ids amount to: text and stop are read off them, and nothing that the server says of either counts.
-    Servers that write several tokens at once may leave some behind a stop. Raises ValueError where the turn has no end.
+    """The completion of the sampled ids: text and stop are derived from the ids, ignoring the server's own text and
+    stop. Tokens after a stop are dropped (speculative decoding leaves some). Raises ValueError if nothing ends it.
     """
-    tokens = np.array((written.tokens or ())[:limit], dtype=np.int64)
-    logprobs = np.zeros(len(tokens)) if written.logprobs is None else np.array(written.logprobs[:limit])
+    tokens = np.array((raw.tokens or ())[:limit], dtype=np.int64)
+    logprobs = np.zeros(len(tokens)) if raw.logprobs is None else np.array(raw.logprobs[:limit])
     request = Request(prompt, sampling, limit=limit, tokenizer=tokenizer)
     overshot = _overshot(tokens.tolist(), sampling, tokenizer, eos_ids)
     for count in range(1 if overshot else len(tokens), len(tokens) + 1):
@@ -113,22 +115,22 @@ def completion_from_ids(
         if request.stop is not None:
             whole = request.inbox.get_nowait()
             assert isinstance(whole, Completion)
-            return whole if written.logprobs is not None else replace(whole, logprobs=None)
+            return whole if raw.logprobs is not None else replace(whole, logprobs=None)
     raise ValueError(
-        f"ended a turn ({written.ended}) after {len(tokens)} of {limit} tokens without a stop string or an end token: "
-        "its context is too short, or it serves another tokenizer"
+        f"ended a turn ({raw.finish_reason}) after {len(tokens)} of {limit} tokens without a stop string or an end "
+        "token: its context is too short, or it serves another tokenizer"
     )
 
 
-def completion_from_text(written: RawCompletion, sampling: Sampling, tokenizer: PreTrainedTokenizerFast) -> Completion:
-    """What a server wrote that gives text alone, with ids that are encoded from it."""
-    end = stop_end(written.text, sampling.stops)
+def completion_from_text(raw: RawCompletion, sampling: Sampling, tokenizer: PreTrainedTokenizerFast) -> Completion:
+    """The completion of a server that returns only text; its ids are encoded from the text."""
+    end = stop_end(raw.text, sampling.stops)
     if end is not None:
-        text, stop = written.text[:end], "stop"
-    elif written.ended == "length":
-        text, stop = written.text, "length"
+        text, stop = raw.text[:end], "stop"
+    elif raw.finish_reason == "length":
+        text, stop = raw.text, "length"
     else:
-        text, stop = written.text.removesuffix(str(tokenizer.eos_token)), "eos"
+        text, stop = raw.text.removesuffix(str(tokenizer.eos_token)), "eos"
     tokens = encode(tokenizer, text)
     if stop == "eos" and isinstance(tokenizer.eos_token_id, int):
         tokens.append(tokenizer.eos_token_id)
@@ -138,6 +140,6 @@ def completion_from_text(written: RawCompletion, sampling: Sampling, tokenizer: 
 def _overshot(
     tokens: Sequence[int], sampling: Sampling, tokenizer: PreTrainedTokenizerFast, eos_ids: Collection[int]
 ) -> bool:
-    """Whether the turn was over before the last token."""
+    """Whether the turn ended before the last token."""
     before = tokens[:-1]
     return any(token in eos_ids for token in before) or stop_end(decode(tokenizer, before), sampling.stops) is not None

@@ -1,4 +1,4 @@
-"""The engine behind HTTP: a server that serves the checkpoint (SGLang, vLLM, or one that speaks likewise) writes."""
+"""An engine on one server that serves the checkpoint (SGLang, vLLM, or one compatible with it), for evaluation."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from sleuth.engines.remote.wire import MALFORMED, RawCompletion
 from sleuth.engines.request import max_new_tokens
 from sleuth.types import Chunk, Completion, Sampling, SleuthError
 
-ANSWER_SECONDS = 900.0  # for one turn, the wait for a place on the server included
+ANSWER_SECONDS = 900.0  # for one turn, including the time in the server's queue
 PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0)  # seconds before another attempt
 
 
 class HttpEngine:
-    """Continues token sequences on `server`, at most `requests_at_once` side by side; use it in an `async with`.
+    """Continues token sequences on `server`, at most `requests_at_once` concurrently; use it in an `async with`.
 
-    Token ids go out and, where the server tells them, token ids come back; where it gives text alone, the ids are
-    encoded from it and there are no log-probabilities. A request is made again only if it found no server, or was
-    turned away before anything was written; the rest is a SleuthError that names the server.
+    Token ids are sent and, where the server returns them, received; where it returns only text, ids are encoded from it
+    and there are no log-probabilities. A request is retried only if the server was unreachable or refused it before
+    starting; any other failure is a SleuthError that names the server.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class HttpEngine:
         self._client = HttpClient(server.url, seconds=ANSWER_SECONDS)
 
     async def stream(self, tokens: Sequence[int], sampling: Sampling) -> AsyncGenerator[Chunk, None]:
-        """Continue `tokens`, in one chunk. Closing the iterator early ends the request, and the server's work on it."""
+        """Continue `tokens`, in one chunk. Closing the iterator early cancels the request, also on the server."""
         whole = await self.complete(tokens, sampling)
         yield Chunk(tokens=whole.tokens, logprobs=whole.logprobs, text=whole.text, stop=whole.stop)
 
@@ -56,27 +56,27 @@ class HttpEngine:
         if limit < 1:
             return Completion(tokens=(), logprobs=(), text="", stop="length")
         async with self._semaphore:
-            written = await self._ask(tokens, sampling, limit)
-        if written.tokens is None:
-            return completion_from_text(written, sampling, self.tokenizer)
+            raw = await self._request(tokens, sampling, limit)
+        if raw.tokens is None:
+            return completion_from_text(raw, sampling, self.tokenizer)
         try:
             return completion_from_ids(
-                written, tokens, sampling, limit=limit, tokenizer=self.tokenizer, eos_ids=self.eos_ids
+                raw, tokens, sampling, limit=limit, tokenizer=self.tokenizer, eos_ids=self.eos_ids
             )
         except ValueError as error:
             raise self._error(str(error)) from None
 
-    async def _ask(self, tokens: Sequence[int], sampling: Sampling, limit: int) -> RawCompletion:
+    async def _request(self, tokens: Sequence[int], sampling: Sampling, limit: int) -> RawCompletion:
         wire = self.server.wire
         answer = await self._post(wire.path, wire.body(tokens, sampling, limit=limit, eos_ids=self.eos_ids))
         try:
-            written = wire.read(answer, sampling)
+            raw = wire.read(answer, sampling)
         except MALFORMED as error:
             raise self._error(f"an answer that cannot be used ({type(error).__name__}: {error})") from None
-        self._weights = self._weights or written.weights
-        if written.weights != self._weights:
-            raise self._error(f"its weights changed from {self._weights!r} to {written.weights!r} meanwhile; ask again")
-        return written
+        self._weights = self._weights or raw.weights
+        if raw.weights != self._weights:
+            raise self._error(f"its weights changed from {self._weights!r} to {raw.weights!r} meanwhile; ask again")
+        return raw
 
     async def _post(self, path: str, body: dict[str, Any]) -> Any:
         pauses = iter(PAUSES)

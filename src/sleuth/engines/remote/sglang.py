@@ -1,4 +1,4 @@
-"""SGLang's own endpoint: token ids in, token ids and log-probabilities out.
+"""SGLang's native API: token ids in, token ids and log-probabilities out.
 
 Facts, read in SGLang's repository in November 2026 (docs/basic_usage/sampling_params.md at 0a0dd3590799 and, below
 python/sglang/srt, sampling/sampling_params.py at 00c17cafcb9e, entrypoints/http_server.py at 0025436eab05 and
@@ -26,8 +26,8 @@ from sleuth.types import Sampling
 
 @dataclass(frozen=True, slots=True)
 class SglangWire:
-    """`POST /generate`. `scaled` log-probabilities are those after temperature, as without
-    `SGLANG_RETURN_ORIGINAL_LOGPROB`."""
+    """`POST /generate`. `scaled`: log-probabilities are those after temperature (no
+    `SGLANG_RETURN_ORIGINAL_LOGPROB`)."""
 
     scaled: bool = True
     path: str = "/generate"
@@ -57,20 +57,18 @@ class SglangWire:
 
     def read(self, answer: dict[str, Any], sampling: Sampling) -> RawCompletion:
         """See `Wire`."""
-        told = answer["meta_info"]
-        ended = told["finish_reason"]
-        if ended["type"] == "abort":
-            raise Aborted(f"it gave up: {ended.get('message') or 'for a reason that it does not tell'}")
-        sampled = told["output_token_logprobs"]
-        kept = are_sampling_logprobs(sampling, scaled=self.scaled)
-        tokens, logprobs = checked_tokens(
-            [entry[1] for entry in sampled], [entry[0] for entry in sampled] if kept else None
-        )
-        weights = told.get("weight_version")
+        info = answer["meta_info"]
+        finish_reason = info["finish_reason"]
+        if finish_reason["type"] == "abort":
+            raise Aborted(f"it gave up: {finish_reason.get('message') or 'without a reason'}")
+        sampled = info["output_token_logprobs"]
+        kept = [entry[0] for entry in sampled] if are_sampling_logprobs(sampling, scaled=self.scaled) else None
+        tokens, logprobs = checked_tokens([entry[1] for entry in sampled], kept)
+        weights = info.get("weight_version")
         return RawCompletion(
             tokens=tokens,
             logprobs=logprobs,
             text=str(answer["text"]),
-            ended=str(ended["type"]),
+            finish_reason=str(finish_reason["type"]),
             weights=None if weights is None else str(weights),
         )

@@ -17,7 +17,7 @@ from starlette.routing import Route
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from sleuth.engines.local.engine import LocalEngine
-from sleuth.engines.remote.control import FIRST_WEIGHTS
+from sleuth.engines.remote.control import INITIAL_WEIGHTS
 from sleuth.engines.remote.published import load_published
 from sleuth.engines.stops import find_eos_ids
 from sleuth.serve.emulator.faults import Trouble
@@ -48,7 +48,7 @@ class EmulatedEngine:
     ) -> None:
         self.tokenizer = tokenizer
         self.context = context
-        self.label = FIRST_WEIGHTS
+        self.label = INITIAL_WEIGHTS
         self.stale = False
         self.paused = False
         self.asleep: frozenset[str] = frozenset()
@@ -135,7 +135,7 @@ class EmulatedEngine:
         """What a restart does: whoever waits gets no answer, and the first weights are back under their first name."""
         await self._quiet(abort=True)
         await self._change(lambda: self._model.load_state_dict(self._first))
-        self.label = FIRST_WEIGHTS
+        self.label = INITIAL_WEIGHTS
         self._let(paused=False, asleep=frozenset())
 
     async def flush(self) -> bool:
