@@ -275,7 +275,7 @@ def test_retries_are_a_fifth_of_the_requests_beyond_the_store() -> None:
         spent += 1
     assert spent == 100
     for _ in range(11):
-        budget.asked()
+        budget.record_request()
     assert [budget.spend(), budget.spend(), budget.spend()] == [True, True, False]
 
 
@@ -306,7 +306,7 @@ def test_a_server_of_something_else_is_told_before_the_first_question(
     server: Server, answer: tuple[int, object]
 ) -> None:
     server.answer = lambda body: answer
-    with pytest.raises(SleuthError, match="in another way than a retriever") as told:
+    with pytest.raises(SleuthError, match="does not answer POST /retrieve with scores like") as told:
         wait_until_ready([server.url])
     assert "\n" not in str(told.value)
     assert len(server.asked) == 1

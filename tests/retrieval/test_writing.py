@@ -90,7 +90,7 @@ def test_an_unfinished_index_of_other_settings_is_not_thrown_away(
     with pytest.raises(KilledError):
         build_index(path, tmp_path / "index", stop_at(2750))
     monkeypatch.setattr(bm25, "LAYOUT", 99)
-    with pytest.raises(SleuthError, match="an unfinished index made with another layout; give that again"):
+    with pytest.raises(SleuthError, match="an unfinished index made with another layout; use the same"):
         build_index(path, tmp_path / "index")
     assert (tmp_path / "index.partial").is_dir()
 

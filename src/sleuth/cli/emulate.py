@@ -32,10 +32,10 @@ def emulate(
     from sleuth.factories import context_of, load_model
     from sleuth.serve.emulator.app import emulator_app, emulator_limits
     from sleuth.serve.emulator.engine import EmulatedEngine
-    from sleuth.serve.emulator.faults import faults_of
+    from sleuth.serve.emulator.faults import parse_faults
     from sleuth.serve.http.known_host import known_names
 
-    trouble = faults_of(faults)
+    trouble = parse_faults(faults)
     loaded, tokenizer = load_model(model, dtype=dtype, device="auto")
     holds = context_of(loaded)
     if context is not None and context > holds:

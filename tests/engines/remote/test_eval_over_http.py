@@ -16,7 +16,7 @@ from sleuth.factories import load_model
 from sleuth.retrieval.bm25 import build_index
 from sleuth.serve.http.limits import Limits
 from sleuth.serve.retriever.app import retriever_app
-from sleuth.serve.retriever.opening import Opening
+from sleuth.serve.retriever.index_loader import IndexLoader
 
 BASE = Path(__file__).parents[3] / "models" / "tiny-base"
 TOWNS = ("Tarn", "Oss", "Lund", "Brig", "Melk", "Ypres")
@@ -73,7 +73,7 @@ def test_figures_and_transcripts_are_those_of_the_engine_in_this_process(
 
 def test_passages_may_come_from_a_server_too(questions: Path) -> None:
     _, here = ask(questions)
-    opening = Opening(questions.parent / "index")
+    opening = IndexLoader(questions.parent / "index")
     opening.start()
     with application(retriever_app(opening, Limits()), lifespan="off") as url:
         result, there = ask(questions, "--retriever", url)

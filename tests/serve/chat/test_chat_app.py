@@ -220,7 +220,7 @@ def test_logprobs_are_those_of_every_sampled_token(writer: TestClient) -> None:
 @pytest.mark.parametrize(
     ("prompt", "line"),
     [
-        ("", "prompt: nothing to go on with"),
+        ("", "prompt: it has no tokens to continue"),
         ([10**6], r"prompt: there is no token 1000000; the last is "),
         ("word " * 500, "prompt: it has 2500 tokens and the context holds 600; send less"),
         ("word " * 10_000, "prompt: it is longer than the context of 600 tokens"),
@@ -354,7 +354,7 @@ def test_too_many_who_wait_are_sent_away_and_all_others_answered() -> None:
     assert sorted({answer.status_code for answer in answers}) == [200, 429]
     assert len(away) <= 7
     for answer in away:
-        assert refused(answer) == "2 conversations are under way and 3 wait already; ask again later"
+        assert refused(answer) == "2 conversations are running and 3 are waiting; retry later"
         assert answer.headers["retry-after"] == "1"
     assert "sleuth_conversations 0" in gauges
     assert f"sleuth_conversations_total {12 - len(away)}" in gauges
@@ -369,7 +369,7 @@ def test_a_request_too_many_is_turned_away_in_the_same_shape_and_let_in_once_ano
         away = [answer for answer in answers if answer.status_code != 200]
         assert 1 <= len(away) <= 6
         for answer in away:
-            assert (answer.status_code, refused(answer)) == (503, "3 requests are under way; ask again later")
+            assert (answer.status_code, refused(answer)) == (503, "3 requests are running; retry later")
             assert (answer.headers["retry-after"], answer.headers["connection"]) == ("1", "close")
         assert asked(client)
         assert f'path="/v1/chat/completions",status="503"}} {len(away)}' in client.get("/metrics").text
@@ -381,7 +381,7 @@ def test_who_waits_too_long_is_told_so_and_so_is_who_takes_too_long() -> None:
         answers = together(client, 3)
         lines = sorted((answer.status_code, refused(answer)) for answer in answers)
         assert (504, "no end within 0.3 seconds; ask for less") in lines
-        assert (503, "no place was free within 0.3 seconds; ask again later") in lines
+        assert (503, "no slot was free within 0.3 seconds; retry later") in lines
         *_, last = streamed(client, "/v1/chat/completions", QUESTION)
         assert last["error"]["message"] == "no end within 0.3 seconds; ask for less"
     assert isinstance(served.engine, PacedEngine)

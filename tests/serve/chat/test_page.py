@@ -122,7 +122,7 @@ def test_the_page_asks_its_own_server_alone_and_nothing_complains(browser: Brows
     ask(browser, "Where?")
     browser.wait(ENDED)
     browser.value("1")
-    own = {"/", "/page.css", "/asking.js", "/page.js", "/v1/models", "/v1/chat/completions"}
+    own = {"/", "/page.css", "/api.js", "/page.js", "/v1/models", "/v1/chat/completions"}
     assert set(browser.requests) == {url + path for path in own}
     assert browser.complaints == []
 

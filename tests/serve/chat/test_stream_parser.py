@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sleuth.dialects import DIALECTS
-from sleuth.serve.chat.stream_parser import StreamParser, unsettled
+from sleuth.serve.chat.stream_parser import StreamParser, partial_match_length
 
 TURN = "<think>I look.</think>\n<search> Ada <b> Voss</search>"
 TEXTS = st.lists(st.sampled_from([*DIALECTS["sleuth"].tags, "a", " < b", "<", "</", "<sea", "rch>", "\n"]), max_size=12)
@@ -76,4 +76,4 @@ def test_every_dialect_is_told_apart(dialect: str) -> None:
 
 @pytest.mark.parametrize(("text", "count"), [("a<", 1), ("a</answer", 8), ("a<answer>", 0), ("", 0), ("<<", 1)])
 def test_only_what_may_become_a_string_is_unsettled(text: str, count: int) -> None:
-    assert unsettled(text, ("<answer>", "</answer>")) == count
+    assert partial_match_length(text, ("<answer>", "</answer>")) == count

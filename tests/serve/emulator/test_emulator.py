@@ -14,7 +14,7 @@ from emulated_server import KINDS, EmulatedServer, emulated_server
 
 from sleuth.engines.remote.published import publish
 from sleuth.factories import load_model
-from sleuth.serve.emulator.faults import faults_of
+from sleuth.serve.emulator.faults import parse_faults
 from sleuth.types import SleuthError
 
 BASE = Path(__file__).parents[3] / "models" / "tiny-base"
@@ -194,4 +194,4 @@ def test_faults_happen_when_they_are_asked_for(server: tuple[str, EmulatedServer
 @pytest.mark.parametrize("word", ["lateness=1", "latency=soon", "error-every=-1"])
 def test_a_fault_that_is_none_is_one_line(word: str) -> None:
     with pytest.raises(SleuthError, match="--fault"):
-        faults_of([word])
+        parse_faults([word])

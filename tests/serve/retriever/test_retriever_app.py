@@ -17,8 +17,8 @@ from starlette.testclient import TestClient
 from sleuth.retrieval.bm25 import Bm25
 from sleuth.serve.http.limits import Limits
 from sleuth.serve.retriever.app import retriever_app
-from sleuth.serve.retriever.opening import Opening
-from sleuth.serve.retriever.wire import Ranked, Results
+from sleuth.serve.retriever.index_loader import IndexLoader
+from sleuth.serve.retriever.wire import BatchSearchResults, Results
 from sleuth.types import Passage, SleuthError
 
 BATCHES = (1, 2, 3, 64)
@@ -37,8 +37,8 @@ class Slow:
         return [[] for _ in queries]
 
 
-def opened(folder: Path) -> Opening:
-    opening = Opening(folder)
+def opened(folder: Path) -> IndexLoader:
+    opening = IndexLoader(folder)
     opening.start()
     while opening.index is None:
         assert not opening.error
@@ -239,7 +239,7 @@ def test_other_paths_and_methods_are_one_line_too(client: TestClient) -> None:
 
 
 def test_health_tells_how_far_the_index_is_and_searches_wait_for_it(towns: Path) -> None:
-    opening = Opening(towns)
+    opening = IndexLoader(towns)
     with TestClient(retriever_app(opening, Limits())) as client:
         opening.progress = 0.4
         health, answer = client.get("/health"), client.post("/retrieve", json={"query": "lake"})
@@ -256,9 +256,9 @@ def test_health_tells_how_far_the_index_is_and_searches_wait_for_it(towns: Path)
 
 def test_an_index_that_cannot_be_opened_is_told(towns: Path, tmp_path: Path) -> None:
     with pytest.raises(SleuthError, match="no index here"):
-        Opening(tmp_path)
+        IndexLoader(tmp_path)
     (tmp_path / "card.json").write_text((towns / "card.json").read_text())
-    opening, failed = Opening(tmp_path), []
+    opening, failed = IndexLoader(tmp_path), []
     opening.start(lambda: failed.append(True))
     with TestClient(retriever_app(opening, Limits())) as client:
         while not failed:
@@ -320,7 +320,7 @@ def test_no_json_breaks_the_server_and_every_answer_is_of_the_described_shape(
     if answer.status_code == 422:
         assert "\n" not in answer.json()["detail"]
     else:
-        TypeAdapter(Results if path == "/retrieve" else Ranked).validate_python(answer.json())
+        TypeAdapter(Results if path == "/retrieve" else BatchSearchResults).validate_python(answer.json())
 
 
 @settings(max_examples=200, deadline=None)
