@@ -107,7 +107,7 @@ def test_the_streamed_file_is_one_that_faiss_wrote_itself(card: EncoderCard, tmp
 
 
 @pytest.mark.parametrize("storage", ["flat", "ivf-sq8"])
-def test_a_dense_build_that_was_stopped_goes_on_where_it_was(
+def test_a_stopped_dense_build_resumes(
     card: EncoderCard, write_corpus: WriteCorpus, tmp_path: Path, storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write_corpus(MANY)
@@ -154,7 +154,7 @@ def test_quantised_vectors_find_most_of_what_exact_ones_find(
 
 
 @pytest.mark.parametrize("layout", [".jsonl", ".jsonl.gz"])
-def test_an_index_of_another_tool_opens_as_it_is(
+def test_an_index_of_another_tool_opens_in_place(
     card: EncoderCard, write_corpus: WriteCorpus, tmp_path: Path, layout: str
 ) -> None:
     import gzip
@@ -220,7 +220,7 @@ def small(encoder_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Den
     return Dense(folder / "index")
 
 
-def test_siblings_that_ask_the_same_are_answered_by_one_search(small: Dense, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_identical_queries_of_siblings_are_searched_once(small: Dense, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[list[str]] = []
     queries = small._encoder.queries
     monkeypatch.setattr(small._encoder, "queries", lambda texts: asked.append(list(texts)) or queries(texts))
@@ -238,7 +238,7 @@ def test_siblings_that_ask_the_same_are_answered_by_one_search(small: Dense, mon
 # -- hybrid ----------------------------------------------------------------------------------------------------------
 
 
-def test_stretched_scores_are_averaged_and_ties_are_broken_by_id() -> None:
+def test_normalised_scores_are_averaged_and_ties_are_broken_by_id() -> None:
     def listed(**scores: float) -> list[Passage]:
         return [Passage(id=name, title="", text="", score=score) for name, score in scores.items()]
 
@@ -264,9 +264,7 @@ def test_a_hybrid_index_holds_both_and_opens_by_its_card(
     assert found(index, "born in Tarn", 3) == fuse(parts, 3)
 
 
-def test_a_hybrid_build_that_was_stopped_goes_on_where_it_was(
-    card: EncoderCard, write_corpus: WriteCorpus, tmp_path: Path
-) -> None:
+def test_a_stopped_hybrid_build_resumes(card: EncoderCard, write_corpus: WriteCorpus, tmp_path: Path) -> None:
     path = write_corpus(MANY)
 
     def stop(done: int) -> None:

@@ -17,7 +17,7 @@ def test_ids_that_count_up_take_no_memory(first: int) -> None:
 
 
 def test_every_id_is_new_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(corpus, "PENDING", 16)
+    monkeypatch.setattr(corpus, "MAX_PENDING_IDS", 16)
     ids = [
         *map(str, range(40)),
         "007",

@@ -54,8 +54,7 @@ def sample(logits: torch.Tensor, temperatures: np.ndarray, draws: np.ndarray) ->
 
 
 def _sample(probs: torch.Tensor, temperatures: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
-    """(2, B) fp64: the tokens and their log-probabilities. `probs` are the logits, overwritten with unnormalised
-    probabilities."""
+    """(2, B) fp64: tokens and log-probabilities. Overwrites `probs`, the logits, with unnormalised probabilities."""
     greedy = temperatures == 0
     probs -= probs.amax(dim=-1, keepdim=True)  # (B, V)
     probs /= torch.where(greedy, 1, temperatures)[:, None].float()

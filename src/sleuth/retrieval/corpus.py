@@ -59,11 +59,8 @@ MAX_PENDING_IDS = 2**20  # hashes in a set (100 bytes each) before they are merg
 
 
 class SeenIds:
-    """A compact set of passage ids.
-
-    Ids that count up from "0" or "1" (wiki-18's do) take no memory. Others are kept as 64 bits of their BLAKE2 hash:
-    among 21 million ids the chance of a collision is 1 in 80,000.
-    """
+    """A compact set of passage ids. Those that count up from "0" or "1" (as in wiki-18) take no memory, others 64 bits
+    of their BLAKE2 hash: among 21 million ids the chance of a collision is 1 in 80,000."""
 
     def __init__(self) -> None:
         self._first: int | None = None  # the ids `_first` ...

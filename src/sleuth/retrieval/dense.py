@@ -63,11 +63,8 @@ def dense_plan(encoder: EncoderCard, storage: Storage) -> dict[str, object]:
 def adopt_vectors(
     corpus: Path, folder: Path, encoder: EncoderCard, vectors: Path, progress: Progress = lambda count: None
 ) -> IndexCard:
-    """Makes an index of an existing faiss file whose rows are those of `corpus`, without copying either.
-
-    Only a corpus that is not .jsonl is copied, for random access. Raises SleuthError if the numbers of rows or the
-    widths of vectors differ.
-    """
+    """Makes an index of an existing faiss file whose rows are those of `corpus`. Neither is copied, but for a corpus
+    that is not .jsonl. Raises SleuthError if the numbers of rows or the widths of vectors differ."""
     index = open_vectors(vectors)
     if index.d != encoder.width:
         raise SleuthError(f"{vectors}: vectors of {index.d} numbers, and {encoder.model} makes {encoder.width}")

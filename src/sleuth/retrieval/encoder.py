@@ -14,8 +14,7 @@ from sleuth.types import Passage, SleuthError
 
 HOW_TO_INSTALL = "a dense index needs the packages of an extra: pip install 'sleuth[dense]'"
 PREFIXES = {"e5": ("query: ", "passage: ")}
-"""Query and passage prefixes of model families whose files lack them, by a part of the model's name. E5:
-arXiv:2212.03533."""
+"""Query and passage prefixes of model families, by a part of the model's name. E5: arXiv:2212.03533."""
 PASSAGE_BATCH = 32
 
 
@@ -26,11 +25,8 @@ def encoder_card(
     passage_prefix: str | None = None,
     pooling: str | None = None,
 ) -> EncoderCard:
-    """The card of the encoder in a folder or under a hub id. Raises SleuthError if it cannot be loaded.
-
-    A prefix of None becomes the model's own, else its family's (`PREFIXES`), else none; `pooling` None is the model's
-    own.
-    """
+    """The card of the encoder in a folder or under a hub id. Raises SleuthError if it cannot be loaded. None is the
+    model's own `pooling`, and as a prefix the model's own, else its family's (`PREFIXES`), else none."""
     name = str(Path(model).resolve()) if Path(model).is_dir() else model
     loaded = _load(name, pooling)
     family = next((pair for part, pair in PREFIXES.items() if part in Path(name).name.lower().split("-")), ("", ""))
@@ -54,8 +50,7 @@ class Encoder:
         self._query_batch = 1 if self._model.device.type == "cpu" else PASSAGE_BATCH
 
     def queries(self, texts: Sequence[str]) -> np.ndarray:
-        """(n, width). On a CPU one by one, so that the last bits of a vector do not depend on concurrent queries; on a
-        GPU in batches."""
+        """(n, width). On a CPU one by one, so that concurrent queries do not change the last bits; else in batches."""
         return self._encode([self.card.query_prefix + _replace_surrogates(text) for text in texts], self._query_batch)
 
     def passages(self, passages: Sequence[Passage]) -> np.ndarray:

@@ -37,7 +37,7 @@ draws = st.integers(0, 10**6).map(random.Random)
 
 @given(draw=draws, call=st.sampled_from([1, 5, 30]))
 @settings(max_examples=80, deadline=None)
-def test_trunks_and_windows_read_every_key_of_every_row_once(draw, call):
+def test_shared_spans_and_windows_read_every_key_of_every_row_once(draw, call):
     rows = [[draw.randrange(2) for _ in range(draw.randint(1, 12))] for _ in range(draw.randint(1, 8))]
     slots = np.array(sorted(draw.sample(range(12), len(rows))))
     tokens, lengths = table_of([[]] * 12, 13)

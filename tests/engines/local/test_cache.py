@@ -20,7 +20,7 @@ def put(cache, slots, positions, *, fill=None, size=4):
 
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
-def test_growing_keeps_what_is_held_and_the_rest_is_zero(kind):
+def test_growing_keeps_the_content_and_zeros_the_rest(kind):
     cache = SlotCache(slots=3, context=1_000)
     (keys, _), new = put(cache, [0, 2, 2], [5, 0, 9], fill=lambda *shape: torch.randn(shape, dtype=kind))
     assert keys.shape == (3, 2, INITIAL_CAPACITY, 4)
@@ -35,7 +35,7 @@ def test_growing_keeps_what_is_held_and_the_rest_is_zero(kind):
         assert grown.count_nonzero() == written.numel()
 
 
-def test_the_context_is_as_far_as_it_grows():
+def test_the_cache_grows_at_most_to_the_context():
     cache = SlotCache(slots=2, context=INITIAL_CAPACITY + 9)
     put(cache, [1], [3])
     cache.reserve(INITIAL_CAPACITY + 2, np.array([0, 4]))
@@ -43,7 +43,7 @@ def test_the_context_is_as_far_as_it_grows():
 
 
 @pytest.mark.skipif(not STATM.exists(), reason="this system does not tell what is resident")
-def test_room_takes_no_memory_before_it_is_written():
+def test_reserved_capacity_takes_no_memory_before_it_is_written():
     def resident():
         return int(STATM.read_text().split()[1]) * 4_096
 
@@ -56,7 +56,7 @@ def test_room_takes_no_memory_before_it_is_written():
 
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
-def test_slots_are_given_what_they_reuse_one_after_another(kind):
+def test_prefixes_are_copied_between_slots_in_order(kind):
     cache = SlotCache(slots=4, context=100)
     cache.copy([SlotPlacement(slot=1, source=0, reused=0)])  # nothing was written yet, in any layer
     put(cache, [0, 0, 0, 3], [0, 1, 2, 0], fill=lambda *shape: torch.randn(shape, dtype=kind))

@@ -99,7 +99,7 @@ def test_a_key_of_another_row_or_slot_is_never_read(kind):
 
 
 @pytest.mark.parametrize("count", [40, 70, 128])
-def test_what_is_no_number_stays_none(count):
+def test_nan_keys_give_nan_outputs(count):
     query, clean = torch.randn(1, 1, 1, 8), torch.randn(1, 1, count, 8)
     for at in range(count):  # in a vector and behind the last, in a tile that is full and in one that is not
         keys = clean.clone()
@@ -108,7 +108,7 @@ def test_what_is_no_number_stays_none(count):
 
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.float64])
-def test_scores_far_apart_neither_overflow_nor_leave_a_share_to_the_lesser(kind):
+def test_scores_far_apart_do_not_overflow(kind):
     query, keys = torch.tensor([[[[1e4]]]], dtype=kind), torch.tensor([[[[1.0], [-1.0]]]], dtype=kind)
     assert alone(kind, [0], [0], [2]).attend(query, keys, keys.clone(), 1.0).item() == 1
 

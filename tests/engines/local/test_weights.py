@@ -34,7 +34,7 @@ def test_copies_give_the_same_products_and_leave_the_model_as_it_was(rows):
 
 
 @pytest.mark.usefixtures("laid_out")
-def test_weights_that_have_changed_are_copied_again_once_that_is_said():
+def test_changed_weights_are_copied_again_after_clear():
     layer = nn.Linear(8, 5, bias=False)
     model = nn.Sequential(layer)
     copies = DecodeWeights(model)
@@ -61,7 +61,7 @@ class Heads(nn.Module):
 
 @pytest.mark.usefixtures("laid_out")
 @pytest.mark.parametrize("biased", ["", "qkv", "k"])
-def test_queries_keys_and_values_come_of_one_product_of_the_same_inputs(biased):
+def test_queries_keys_and_values_are_computed_in_one_product(biased):
     model, inputs, of_query = Heads(biased), torch.randn(3, 1, 7, 8), torch.randn(1, 2, 8)
     expected = [model(one) for one in inputs], model(inputs[0], of_query)
     copies, product = DecodeWeights(model), Mock(wraps=weights._product)
@@ -87,7 +87,7 @@ def test_rows_are_padded_to_few_sizes_for_packed_weights(monkeypatch):
     assert met == {*range(1, 17), *range(18, 33, 2), *range(36, 65, 4), *range(72, 129, 8), *range(144, 257, 16)}
 
 
-def test_what_is_no_fp32_is_not_copied():
+def test_weights_other_than_fp32_are_not_copied():
     model = nn.Sequential(nn.Linear(8, 5, dtype=torch.bfloat16))
     with DecodeWeights(model).installed():
         assert "forward" not in model[0].__dict__

@@ -118,7 +118,7 @@ def test_options_that_do_not_go_together_are_one_line(questions: Path, options: 
     assert result.stderr.startswith(f"error: {problem}")
 
 
-def test_a_server_that_is_not_there_costs_nothing_but_a_line(questions: Path) -> None:
+def test_an_unreachable_server_is_one_line(questions: Path) -> None:
     result, found = ask(questions, "--engine", free_url())
     assert (result.exit_code, found) == (2, {})
     assert result.stderr.count("\n") == 1

@@ -78,7 +78,7 @@ def test_errors_say_whether_a_request_may_be_made_again(talk: Talk, error: type[
     assert type(caught.value) is error
 
 
-def test_nobody_there_is_nobody_who_took_it() -> None:
+def test_an_unreachable_server_has_not_taken_the_request() -> None:
     async def ask() -> None:
         await HttpClient(free_url(), seconds=5.0).get("/")
 
@@ -86,7 +86,7 @@ def test_nobody_there_is_nobody_who_took_it() -> None:
         asyncio.run(ask())
 
 
-def test_the_time_is_that_of_the_whole_answer_however_it_comes() -> None:
+def test_the_timeout_covers_the_whole_answer_however_slowly_it_arrives() -> None:
     started = time.monotonic()
     with pytest.raises(TimedOutError, match=r"gave no answer within 0\.4 seconds"):
         asked(trickle, seconds=0.4)
@@ -94,11 +94,11 @@ def test_the_time_is_that_of_the_whole_answer_however_it_comes() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[" * 100_000])
-def test_what_is_no_json_is_nothing(body: bytes) -> None:
+def test_an_answer_that_is_not_json_is_none(body: bytes) -> None:
     assert asked(answer(200, body)) is None
 
 
 @pytest.mark.parametrize("told", [float("nan"), float("-inf"), None])
-def test_a_log_probability_that_is_no_number_is_never_trained_on(told: float | None) -> None:
+def test_a_log_probability_that_is_not_finite_is_refused(told: float | None) -> None:
     with pytest.raises((ValueError, TypeError)):
         checked_tokens([1, 2], [-0.5, told])

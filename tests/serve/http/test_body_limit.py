@@ -33,13 +33,13 @@ def test_a_body_is_waited_for_wherever_it_pauses(pauses: tuple[float, ...]) -> N
 
 
 @pytest.mark.parametrize("pauses", [(30,), (0, 30), (0.01, 30)])
-def test_a_body_that_pauses_for_too_long_is_not(pauses: tuple[float, ...]) -> None:
+def test_a_body_that_pauses_for_too_long_is_refused(pauses: tuple[float, ...]) -> None:
     with pytest.raises(HTTPException) as refused:
         read(0.1, *pauses)
     assert refused.value.status_code == 408
 
 
-def test_whoever_could_be_read_at_once_leaves_no_timer_behind() -> None:
+def test_a_body_that_has_arrived_sets_no_timer() -> None:
     async def timers() -> int:
         loop = asyncio.get_running_loop()
         await receive_body(SCOPE, slow_parts().__anext__, Limits(upload_seconds=30))

@@ -1,8 +1,7 @@
 """Attention over the slots of the KV cache: a forward takes ragged rows packed into one sequence, without padding.
 
-Everything in a causal model but attention works on single tokens, so the rows of a batch need no common length there.
-Attention is computed here: decoding slots are batched and read shared prefixes once, each prefill chunk has its own
-call.
+All else in a causal model works on single tokens, so rows need no common length there. Here, decoding slots are batched
+and read shared prefixes once; each prefill chunk has its own call.
 """
 
 from __future__ import annotations
@@ -31,10 +30,8 @@ SLOT_ATTENTION = "sleuth_slots"
 
 class Batch:
     """The T tokens of one forward, packed: one for each of `decoding` (slots, rising), then those of each chunk.
-
     `tokens` [slots, context] and `cached` [slots] are those of the slot table. `wanted` are the indices whose logits
-    are needed; None if that is all or nearly all of them.
-    """
+    are needed; None if (nearly) all."""
 
     wanted: Tensor | None = None
 
@@ -111,11 +108,8 @@ def attend_slots(
         if start > chunk.start:
             parts.append(query.new_zeros(start - chunk.start, *query.shape[1:]))
         chunk_query = query[end - (chunk.stop - start) : end]
-        parts.append(
-            _attend_chunk(
-                chunk_query, keys[chunk.slot, :, : chunk.stop], values[chunk.slot, :, : chunk.stop], start, scale
-            )
-        )
+        chunk_keys, chunk_values = (tensor[chunk.slot, :, : chunk.stop] for tensor in (keys, values))
+        parts.append(_attend_chunk(chunk_query, chunk_keys, chunk_values, start, scale))
     output = parts[0] if len(parts) == 1 else torch.cat(parts)
     return output.reshape(1, total, -1, output.shape[-1]), None
 

@@ -39,21 +39,15 @@ class CompiledDecodeAttention:
         edges = np.cumsum([0, *(len(span.rows) for span in spans)])
         bounds = [(span.slot, span.keys.start, span.keys.stop) for span in spans]
         self.shared = np.column_stack([np.array(bounds, dtype=np.int64).reshape(-1, 3), edges[:-1], edges[1:]])
-        row_families = family[self.rows]
-        span_families = np.array([family[span.rows[0]] for span in spans], dtype=np.int64)
-        family_ids = np.unique(row_families)
+        of_rows, of_spans = family[self.rows], np.array([family[span.rows[0]] for span in spans], dtype=np.int64)
+        family_ids = np.unique(of_rows)
         self.families = np.stack(
-            [
-                np.searchsorted(ids, family_ids, side)
-                for ids in (row_families, span_families)
-                for side in ("left", "right")
-            ],
+            [np.searchsorted(ids, family_ids, side) for ids in (of_rows, of_spans) for side in ("left", "right")],
             axis=1,
         )  # (families, 4): the ranges of its rows and of its spans
 
     def attend(self, query: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
-        """`query` (B, kv_heads, sharing, D), `keys` and `values` [slots, kv_heads, capacity, D] -> as query; all
-        fp32."""
+        """`query` (B, kv_heads, sharing, D), `keys`, `values` [slots, kv_heads, capacity, D] -> as query; all fp32."""
         output = query.new_zeros(*query.shape[:-1], values.shape[-1])
         _attend(
             query.contiguous().numpy(), keys.numpy(), values.numpy(), self.families, self.rows, self.own, self.shared,
@@ -100,10 +94,7 @@ def _attend_family(head, query, keys, values, rows, own, shared, span_rows, scal
 @compiled
 def _attend_tile(query, keys, values, scale, scores, largest, total, output):
     """Updates the online softmax (arXiv:1805.02867) of `query` (sharing, D) with the tile `keys` and `values` (L, D).
-
-    `output` (sharing, D) is unnormalised: divide by `total` (sharing). `largest` (sharing) is the running maximum of
-    the scores.
-    """
+    `output` (sharing, D) has to be divided by `total` (sharing); `largest` (sharing) is the maximum score so far."""
     count, size = values.shape
     for one in range(len(query)):
         fours = count - count % 4

@@ -1,5 +1,4 @@
-"""Decode attention (one query per row) by torch's kernels and matrix products, on any device and dtype; and the search
-for key spans that rows share."""
+"""Decode attention (one query per row) in torch, for any device and dtype, and the key spans that rows share."""
 
 from __future__ import annotations
 
@@ -69,8 +68,7 @@ def _attend_spans(
 def attend_with_lse(
     query: Tensor, keys: Tensor, values: Tensor, scale: float, *, causal: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """(b, h, n, D) queries, (b, h, L, D) keys and values -> the output and its log-sum-exp (b, h, n). `causal` requires
-    `has_kernel`."""
+    """(b, h, n, D) queries, (b, h, L, D) keys, values -> output, log-sum-exp (b, h, n). `causal` needs `has_kernel`."""
     if has_kernel(keys, values):
         return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(query, keys, values, 0.0, causal, scale=scale)
     scores = (query @ keys.transpose(-1, -2)).float() * scale
@@ -132,8 +130,7 @@ def index_of(rows: Sequence[int] | np.ndarray, count: int, device: torch.device)
 
 
 def _window_bias(bounds: np.ndarray, keys: slice, device: torch.device, dtype: torch.dtype) -> Tensor | None:
-    """(slots, 1, 1, keys): a row attends between its `bounds` (2, slots), inclusive. None if nothing
-    is masked."""
+    """(slots, 1, 1, keys): a row attends between its `bounds` (2, slots), inclusive. None if nothing is masked."""
     at = np.arange(keys.start, keys.stop)
     hidden = (at < bounds[0, :, None]) | (at > bounds[1, :, None])
     if not hidden.any():

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedTokenizerFast
 
-from sleuth.engines.remote.wire import Aborted, RawCompletion, are_sampling_logprobs, checked_tokens
+from sleuth.engines.remote.wire import Aborted, Body, RawCompletion, are_sampling_logprobs, checked_tokens
 from sleuth.engines.request import Request
 from sleuth.engines.sampling import request_seed
 from sleuth.engines.stops import stop_end
@@ -42,9 +42,7 @@ class CompletionsWire:
     scaled: bool = False
     path: str = "/v1/completions"
 
-    def body(
-        self, prompt: Sequence[int], sampling: Sampling, *, limit: int, eos_ids: Collection[int]
-    ) -> dict[str, Any]:
+    def body(self, prompt: Sequence[int], sampling: Sampling, *, limit: int, eos_ids: Collection[int]) -> Body:
         """See `Wire`."""
         body: dict[str, Any] = {
             "model": self.model,
@@ -94,7 +92,7 @@ def _token_ids(choice: dict[str, Any], named: Sequence[str]) -> Sequence[int] | 
     return None
 
 
-def completion_from_ids(
+def read_completion(
     raw: RawCompletion,
     prompt: Sequence[int],
     sampling: Sampling,

@@ -32,8 +32,7 @@ class Control(Protocol):
         ...
 
     async def sleep(self, client: HttpClient) -> None:
-        """Release the card's memory, weights included. No request may be in progress. To wake: `reserve`, `load`,
-        `wake`."""
+        """Release the card's memory, weights included; no request may run. To wake: `reserve`, `load`, `wake`."""
         ...
 
     async def reserve(self, client: HttpClient) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from transformers import PreTrainedTokenizerFast
 
-from sleuth.engines.remote.completions import completion_from_ids, completion_from_text
+from sleuth.engines.remote.completions import completion_from_text, read_completion
 from sleuth.engines.remote.http_client import HttpClient, HttpClientError, TimedOutError, UnavailableError
 from sleuth.engines.remote.server import Server
 from sleuth.engines.remote.wire import MALFORMED, RawCompletion
@@ -60,9 +60,7 @@ class HttpEngine:
         if raw.tokens is None:
             return completion_from_text(raw, sampling, self.tokenizer)
         try:
-            return completion_from_ids(
-                raw, tokens, sampling, limit=limit, tokenizer=self.tokenizer, eos_ids=self.eos_ids
-            )
+            return read_completion(raw, tokens, sampling, limit=limit, tokenizer=self.tokenizer, eos_ids=self.eos_ids)
         except ValueError as error:
             raise self._error(str(error)) from None
 

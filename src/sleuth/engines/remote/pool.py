@@ -11,7 +11,7 @@ from pathlib import Path
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from sleuth.engines.remote.capabilities import DiscoveredServer
-from sleuth.engines.remote.completions import completion_from_ids
+from sleuth.engines.remote.completions import read_completion
 from sleuth.engines.remote.http_client import HttpClientError, RefusedError, UnavailableError
 from sleuth.engines.remote.replica import EngineReplica
 from sleuth.engines.remote.weight_sync import WeightSync
@@ -101,9 +101,7 @@ class PoolEngine:
         self._connect()
         raw = await self._generate(tokens, sampling, limit)
         try:
-            whole = completion_from_ids(
-                raw, tokens, sampling, limit=limit, tokenizer=self.tokenizer, eos_ids=self.eos_ids
-            )
+            whole = read_completion(raw, tokens, sampling, limit=limit, tokenizer=self.tokenizer, eos_ids=self.eos_ids)
         except ValueError as error:
             raise SleuthError(f"engine: a server {error}") from None
         return replace(whole, policy_version=self.policy_version)
@@ -116,7 +114,7 @@ class PoolEngine:
             replica = await self._choose_replica(group, failed, started)
             replica.health.in_flight += 1
             try:
-                raw = await self._request(replica, tokens, sampling, limit)
+                raw = await self._send(replica, tokens, sampling, limit)
             except RefusedError as error:
                 raise SleuthError(f"{replica.url}: {error}") from None
             except (HttpClientError, Aborted) as error:
@@ -133,7 +131,7 @@ class PoolEngine:
             finally:
                 replica.health.in_flight -= 1
 
-    async def _request(
+    async def _send(
         self, replica: EngineReplica, tokens: Sequence[int], sampling: Sampling, limit: int
     ) -> RawCompletion:
         """One attempt at a turn. Raises WeightsDifferError if it was generated with other weights than the run's."""
@@ -152,11 +150,8 @@ class PoolEngine:
         self._group_replicas.pop(group, None)
 
     async def _choose_replica(self, group: Group, failed: EngineReplica | None, started: float) -> EngineReplica:
-        """The group's server as long as it is available, else the available one with the fewest requests in flight.
-
-        Waits while none is available. Raises SleuthError if none has answered for `limits.unavailable_timeout` seconds
-        since the turn `started`.
-        """
+        """The group's server if available, else the available one with the fewest requests in flight. Waits while none
+        is; raises SleuthError if none has answered for `limits.unavailable_timeout` seconds since `started`."""
         while True:
             current = self._group_replicas.get(group)
             if current is not None and current is not failed and self._health.is_available(current.health):
@@ -178,10 +173,8 @@ class PoolEngine:
     # -- weights -----------------------------------------------------------------------------------------------------
 
     def publish(self, version: int) -> None:
-        """Loads the model's weights on every server and checks by a short completion that they arrived.
-
-        A server that does not answer gets them when it comes back. Raises SleuthError if one cannot load them.
-        """
+        """Loads the model's weights on every server and checks them by a short completion; one that does not answer
+        gets them when it comes back. Raises SleuthError if one cannot load them."""
         started = time.monotonic()
         self._weight_sync.write(version)
         self.policy_version = version

@@ -19,22 +19,19 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sleuth.engines.remote.wire import Aborted, RawCompletion, are_sampling_logprobs, checked_tokens
+from sleuth.engines.remote.wire import Aborted, Body, RawCompletion, are_sampling_logprobs, checked_tokens
 from sleuth.engines.sampling import request_seed
 from sleuth.types import Sampling
 
 
 @dataclass(frozen=True, slots=True)
 class SglangWire:
-    """`POST /generate`. `scaled`: log-probabilities are those after temperature (no
-    `SGLANG_RETURN_ORIGINAL_LOGPROB`)."""
+    """`POST /generate`. `scaled`: log-probabilities after temperature (no `SGLANG_RETURN_ORIGINAL_LOGPROB`)."""
 
     scaled: bool = True
     path: str = "/generate"
 
-    def body(
-        self, prompt: Sequence[int], sampling: Sampling, *, limit: int, eos_ids: Collection[int]
-    ) -> dict[str, Any]:
+    def body(self, prompt: Sequence[int], sampling: Sampling, *, limit: int, eos_ids: Collection[int]) -> Body:
         """See `Wire`."""
         params: dict[str, Any] = {
             "max_new_tokens": limit,

@@ -186,8 +186,7 @@ def require_same_weights(
     url: str,
     label: str,
 ) -> float:
-    """The mean gap in nats between a server's `logprobs` and the learner's. Raises SleuthError if it is too large for
-    equal weights."""
+    """The mean gap to the learner's log-probabilities, in nats. Raises SleuthError if too large for equal weights."""
     ours = learner_logprobs(model, prompt, completion, temperature)
     gap = fmean(abs(one - other) for one, other in zip(ours, logprobs, strict=True))
     allowed = MAX_LOGPROB_GAP.get(model.dtype, MAX_HALF_PRECISION_GAP)

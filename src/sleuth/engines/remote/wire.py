@@ -9,6 +9,8 @@ from typing import Any, Protocol
 
 from sleuth.types import Sampling
 
+Body = dict[str, Any]
+
 MALFORMED = (ValueError, TypeError, KeyError, AttributeError, IndexError)
 """The exceptions that reading a malformed answer may raise."""
 
@@ -40,9 +42,7 @@ class Wire(Protocol):
         """The endpoint, below the server's URL."""
         ...
 
-    def body(
-        self, prompt: Sequence[int], sampling: Sampling, *, limit: int, eos_ids: Collection[int]
-    ) -> dict[str, Any]:
+    def body(self, prompt: Sequence[int], sampling: Sampling, *, limit: int, eos_ids: Collection[int]) -> Body:
         """A request to continue `prompt` by at most `limit` tokens, up to a stop string or one of `eos_ids`. It sets
         every parameter that a server would take from the generation config, for full support."""
         ...

@@ -279,8 +279,7 @@ def _add_monitoring(app: FastAPI, agent: Agent, engine_thread: EngineThread, cou
 
 
 async def _require_json(request: Request) -> None:
-    """Raises `Refused` unless the body is JSON: pages of other sites can post plain text here without CORS, but not
-    JSON."""
+    """Raises `Refused` unless the body is JSON: without CORS, pages of other sites can post only plain text here."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise Refused(415, "content-type: expected application/json")

@@ -24,11 +24,8 @@ class TextDelta:
 
 
 class StreamParser:
-    """Parses the turns of one conversation by the tags of `dialect`, which are dropped.
-
-    Text between search tags is a query, between answer tags a draft; all else is thought. Thoughts of different turns
-    are separated by a line break.
-    """
+    """Parses the turns of one conversation by the tags of `dialect`, which are dropped: text between search tags is a
+    query, between answer tags a draft, and all else thought. A line break separates the thoughts of two turns."""
 
     def __init__(self, dialect: Dialect) -> None:
         thoughts: dict[str, Part] = {tag: "thought" for tag in dialect.tags}

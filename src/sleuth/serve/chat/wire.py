@@ -1,8 +1,5 @@
-"""Request and answer bodies of OpenAI's API.
-
-Unknown fields are ignored, as OpenAI does. Known fields that would change an answer but are unsupported are listed, so
-that they can be refused.
-"""
+"""Request and answer bodies of OpenAI's API. Unknown fields are ignored, as by OpenAI; fields that would change an
+answer but are unsupported are listed, to refuse them."""
 
 from __future__ import annotations
 

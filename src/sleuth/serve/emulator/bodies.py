@@ -24,8 +24,7 @@ FULL_SUPPORT = {
 
 
 async def read_body(request: Request, known: Collection[str]) -> dict[str, Any]:
-    """The JSON object of a request; {} for an empty body. Raises `Refused` for a field not in `known`, which would be
-    ignored."""
+    """The JSON object of a request; {} for an empty body. Raises `Refused` for a field not in `known`."""
     content = await request.body()
     try:
         body = json.loads(content) if content else {}
@@ -56,8 +55,7 @@ def field(table: Mapping[str, Any], name: str, kind: type, default: Any) -> Any:
 
 
 def sampling_of(table: Mapping[str, Any], engine: EmulatedEngine, *, tokens: str, seed: str, at: int) -> Sampling:
-    """The sampling parameters. `tokens` and `seed` are the server's field names; without a seed, the request's
-    number `at` is its key."""
+    """The sampling parameters. `tokens` and `seed` are the server's field names; without a seed, the key is `at`."""
     for name, neutral in FULL_SUPPORT.items():
         if table.get(name) not in neutral:
             raise Refused(400, f"{name} = {table[name]}: our engine draws from the whole vocabulary", param=name)
@@ -88,8 +86,7 @@ def prompt_of(table: Mapping[str, Any], name: str, engine: EmulatedEngine) -> li
 
 
 def text_of(engine: EmulatedEngine, text: str, stop: str, stops: Collection[str], *, kept: bool) -> str:
-    """The text of a completion as these servers return it: with the end token's text and the stop string if `kept`,
-    else without both."""
+    """A completion's text as these servers return it: if `kept` with the end token and stop string, else without."""
     if kept:
         return text + str(engine.tokenizer.eos_token) if stop == "eos" else text
     if stop != "stop":

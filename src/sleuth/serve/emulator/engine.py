@@ -37,10 +37,9 @@ class Aborted(Exception):  # noqa: N818
 
 
 class EmulatedEngine:
-    """Continues tokens with a model whose weights can be replaced; `label` names them.
+    """Continues tokens with a model whose weights, named `label`, can be replaced; if `stale`, only their name is.
 
-    Completions wait while the engine is `paused` or a part of its memory is `asleep`. If `stale`, loading only changes
-    the label. Call it from the server's event loop; the model runs in `engine_thread`.
+    Completions wait while it is `paused` or a part of its memory is `asleep`. Call it from the server's event loop.
     """
 
     def __init__(

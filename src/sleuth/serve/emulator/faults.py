@@ -74,8 +74,7 @@ class FaultInjector:
         return time.monotonic() < self._starts_until
 
     async def before(self) -> int:
-        """Injects the faults of a completion before it runs and returns its number. Raises `Refused`, or never
-        returns."""
+        """Injects the faults of a completion before it runs; returns its number, raises `Refused` or never returns."""
         self.completions += 1
         number, faults = self.completions, self.faults
         if faults.latency:

@@ -92,10 +92,9 @@ class VllmEmulator(EngineEmulator):
                 completion = None
             logprobs = await self.logprobs(prompt, completion, sampling) if completion else ()
             kept = field(body, "include_stop_str_in_output", bool, False)
-            text = (
-                text_of(self.engine, completion.text, completion.stop, sampling.stops, kept=kept) if completion else ""
-            )
-            reason = "abort" if completion is None else "length" if completion.stop == "length" else "stop"
+            text, stop = (completion.text, completion.stop) if completion else ("", "abort")
+            text = text_of(self.engine, text, stop, sampling.stops, kept=kept)
+            reason = "stop" if stop == "eos" else stop
             tokens = completion.tokens if completion else ()
             by_id = field(body, "return_tokens_as_token_ids", bool, False)
             choice = {
@@ -104,9 +103,9 @@ class VllmEmulator(EngineEmulator):
                 "finish_reason": reason,
                 "stop_reason": None,
                 "token_ids": tokens if field(body, "return_token_ids", bool, False) else None,
-                "logprobs": self._logprobs_json(tokens, logprobs, by_id=by_id)
-                if body.get("logprobs") is not None
-                else None,
+                "logprobs": None
+                if body.get("logprobs") is None
+                else self._logprobs_json(tokens, logprobs, by_id=by_id),
             }
             answer_body = {"id": f"cmpl-{name}", "object": "text_completion", "model": self.name, "choices": [choice]}
             return self.fault_injector.after(number, JSONResponse(answer_body))

@@ -1,8 +1,5 @@
-"""A thread with its own event loop that runs conversations, so that the server can send while the model computes.
-
-A whole conversation runs there, with its environment and searches; only its events cross to the server's loop. The
-engine batches all conversations in one forward.
-"""
+"""A thread with its own event loop that runs conversations, environments and searches included, so that the server can
+send events while the model computes. The engine batches all conversations in one forward."""
 
 from __future__ import annotations
 

@@ -33,8 +33,7 @@ class KnownHost:
 
 
 def known_names(host: str) -> frozenset[str] | None:
-    """The accepted names of a server that listens at `host`; None (any) if other machines can reach it, as their names
-    for it are unknown."""
+    """The accepted names of a server at `host`; None (any) if other machines can reach it by unknown names."""
     if host in ("localhost", "::1") or host.startswith("127."):
         return LOOPBACK | {host}
     return None

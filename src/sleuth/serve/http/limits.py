@@ -36,8 +36,7 @@ SOON = {"retry-after": "1"}
 
 
 class Admission:
-    """A first-come semaphore of `count` places, in one event loop. `active` and `waiting` are current numbers,
-    `admitted` is the total."""
+    """A first-come semaphore of `count` places in one event loop. `admitted` is the total ever admitted."""
 
     def __init__(self, count: int, limits: Limits) -> None:
         self.count = count
@@ -71,8 +70,7 @@ class Admission:
 
 
 class RequestLimit:
-    """Middleware that allows `limit` concurrent requests, streams included, and answers 503 to more. Idle connections
-    do not count."""
+    """Middleware that answers 503 to more than `limit` concurrent requests, streams included."""
 
     def __init__(self, app: ASGIApp, limit: int) -> None:
         self._app = app

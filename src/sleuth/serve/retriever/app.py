@@ -5,8 +5,7 @@
 - SkyRL's own server: `POST /retrieve {"query": "...", "topk": 3}`; one query, and still a list of lists.
 - ReSearch and FlashRAG: `POST /batch_search {"query": [...], "top_n": 5}`; no envelope.
 
-Around an answer from a small index a framework takes longer than the answer itself, so `FastPathApp` serves these paths
-as plain ASGI, and everything else as a FastAPI application.
+FastAPI would take longer than a small index itself, so `FastPathApp` serves these paths as plain ASGI.
 """
 
 from __future__ import annotations
