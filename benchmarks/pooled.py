@@ -28,7 +28,7 @@ from benchmarks.workloads import WORKLOADS, Request, miniature
 from sleuth.engines.local.engine import LocalEngine
 from sleuth.engines.remote.capabilities import discover_server
 from sleuth.engines.remote.pool import PoolEngine, PoolLimits
-from sleuth.engines.stops import end_tokens
+from sleuth.engines.stops import find_eos_ids
 from sleuth.factories import load_model
 from sleuth.types import Sampling
 
@@ -55,17 +55,17 @@ def compare(folder: Path, emulate: str, workload: str, rounds: int) -> dict[str,
     local = LocalEngine(model, tokenizer, slots=IN_FLIGHT, context=CONTEXT)
     arguments = ("--emulate", emulate, "--slots", str(IN_FLIGHT), "--context", str(CONTEXT), "--waiting", "1024")
     with served("serve", str(replica), *arguments) as (url, process):
-        ends = end_tokens(model.generation_config, tokenizer)
+        eos_ids = find_eos_ids(model.generation_config, tokenizer)
         pool = PoolEngine(
-            [discover_server(url, tokenizer=tokenizer, ends=ends)],
+            [discover_server(url, tokenizer=tokenizer, eos_ids=eos_ids)],
             model,
             tokenizer,
-            ends=ends,
+            eos_ids=eos_ids,
             context=CONTEXT,
             temperature=1.0,
             limits=PoolLimits(requests_at_once=IN_FLIGHT, seconds=600, unavailable_timeout=60, sleeps=False),
             shared=folder / f"weights-{emulate}-{workload}",
-            say=lambda line: None,
+            log=lambda line: None,
         )
         pool.publish(1)
         engines = {"process": local, "pool": pool}

@@ -28,8 +28,8 @@ from sleuth.engines.local.engine import LocalEngine
 from sleuth.engines.remote.capabilities import discover_server
 from sleuth.engines.remote.pool import PoolEngine, PoolLimits
 from sleuth.engines.remote.weight_sync import learner_logprobs
-from sleuth.engines.sampling import seed_of
-from sleuth.engines.stops import end_tokens
+from sleuth.engines.sampling import request_seed
+from sleuth.engines.stops import find_eos_ids
 from sleuth.factories import load_model
 from sleuth.render import encode
 from sleuth.types import Completion, Sampling
@@ -64,7 +64,7 @@ class DrawsAsServers(LocalEngine):
 
     async def complete(self, tokens: Sequence[int], sampling: Sampling) -> Completion:
         """See `LocalEngine`."""
-        return await super().complete(tokens, replace(sampling, key=(1, seed_of(sampling.key))))
+        return await super().complete(tokens, replace(sampling, key=(1, request_seed(sampling.key))))
 
 
 def main() -> None:
@@ -121,17 +121,17 @@ def started_anew(server: Restarted, folder: Path) -> dict[str, float]:
     model, tokenizer = load_model(
         str(sorted(folder.glob("pool/checkpoints/step-*"))[-1]), dtype="float32", device="cpu"
     )
-    ends = end_tokens(model.generation_config, tokenizer)
+    eos_ids = find_eos_ids(model.generation_config, tokenizer)
     pool = PoolEngine(
-        [discover_server(server.url, tokenizer=tokenizer, ends=ends)],
+        [discover_server(server.url, tokenizer=tokenizer, eos_ids=eos_ids)],
         model,
         tokenizer,
-        ends=ends,
+        eos_ids=eos_ids,
         context=CONTEXT,
         temperature=1.0,
         limits=PoolLimits(requests_at_once=64, seconds=300, unavailable_timeout=60, sleeps=False),
         shared=folder / "weights",
-        say=lambda line: None,
+        log=lambda line: None,
     )
     pool.publish(1)
     server.kill()

@@ -61,7 +61,7 @@ def test_the_outline_of_a_model_is_that_of_its_weights(folder: Path, has_generat
     model, tokenizer = load_model(str(folder), dtype="float32", device="cpu")
     (folder / "model.safetensors").unlink()
     outline = load_outline(str(folder))
-    assert outline.ends == LocalEngine(model, tokenizer, slots=1, context=8)._ends
+    assert outline.eos_ids == LocalEngine(model, tokenizer, slots=1, context=8)._eos_ids
     assert outline.context == context_of(model)
     (folder / "config.json").unlink()
     with pytest.raises(SleuthError, match="no model's config could be read from this folder or hub id"):

@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, Response
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from sleuth.engines.remote.completions import TOKEN_ID
-from sleuth.engines.stops import end_tokens
+from sleuth.engines.stops import find_eos_ids
 from sleuth.render import decode
 from sleuth.serve.emulator.app import emulator_app, emulator_limits
 from sleuth.serve.emulator.engine import EmulatedEngine
@@ -48,7 +48,7 @@ class ModelServer:
     most_at_once: int = 0
 
     def __post_init__(self) -> None:
-        self.ends = end_tokens(self.model.generation_config, self.tokenizer)
+        self.eos_ids = find_eos_ids(self.model.generation_config, self.tokenizer)
 
     @property
     def asked(self) -> int:
@@ -79,7 +79,7 @@ class ModelServer:
     async def _complete(self, request: Request, answer: RequestResponseEndpoint) -> Response:
         body = await request.json()
         params = body.get("sampling_params", body)
-        assert params["stop_token_ids"] == sorted(self.ends)
+        assert params["stop_token_ids"] == sorted(self.eos_ids)
         assert params | WHOLE_SUPPORT == params
         self.bodies.append(body)
         number = self.asked
@@ -114,9 +114,9 @@ class ModelServer:
         if not self.keeps_stops:
             choice["text"] = min((choice["text"].removesuffix(stop) for stop in asked["stop"]), key=len, default="")
 
-    def _stopped(self, ended: str, tokens: Sequence[int]) -> bool:
+    def _stopped(self, finish_reason: str, tokens: Sequence[int]) -> bool:
         """By a stop string, and not by an end token."""
-        return ended == "stop" and tokens[-1] not in self.ends
+        return finish_reason == "stop" and tokens[-1] not in self.eos_ids
 
 
 async def _content(answer: Any) -> bytes:

@@ -65,7 +65,7 @@ def test_the_smallest_temperatures_draw_the_likeliest_token_and_no_nan(sample, t
     assert np.isclose(logprobs[3], logits[0].log_softmax(-1)[0])
 
 
-def test_equals_share_the_smallest_temperatures(sample):
+def test_equal_logits_share_the_probability_at_the_smallest_temperatures(sample):
     tokens, logprobs = sample(torch.tensor([[3.0, 1.0, 3.0]]).repeat(2, 1), np.full(2, 1e-46), np.array([0.2, 0.7]))
     assert tokens.tolist() == [0, 2]
     assert np.allclose(logprobs, np.log(0.5))
@@ -79,7 +79,7 @@ def test_a_token_of_probability_zero_is_never_drawn(sample):
     assert np.isfinite(logprobs).all()
 
 
-def test_logits_that_are_no_numbers_have_no_log_probability(sample):
+def test_nan_logits_give_nan_log_probabilities(sample):
     logits = torch.randn(130, 130)
     logits[torch.arange(130), torch.arange(130)] = torch.nan
     assert np.isnan(sample(logits, np.ones(130), np.full(130, 0.5))[1]).all()

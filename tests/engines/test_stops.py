@@ -21,5 +21,5 @@ def test_without_stop_strings_nothing_stops():
     assert feed([""], "a") == [("a", False)]
 
 
-def test_a_stop_string_that_began_again_is_found():
+def test_a_stop_string_that_restarts_inside_itself_is_found():
     assert feed(["aab"], "aa", "ab")[-1] == ("ab", True)

@@ -119,7 +119,7 @@ def test_operators_in_a_query_mean_nothing(small: Bm25) -> None:
     assert found(small, 'NOT "born" AND -words:Tarn') == found(small, "born tarn words")
 
 
-def test_saying_a_word_again_does_not_make_it_weigh_more(small: Bm25) -> None:
+def test_repeated_words_do_not_weigh_more(small: Bm25) -> None:
     assert found(small, "sea sea Sea novel") == found(small, "sea novel")
 
 
@@ -134,7 +134,7 @@ def test_a_query_without_words_finds_nothing(small: Bm25, query: str) -> None:
     assert found(small, query) == []
 
 
-def test_a_caller_cannot_spoil_the_answer_of_the_next(small: Bm25) -> None:
+def test_modifying_a_result_does_not_change_the_cached_one(small: Bm25) -> None:
     first = found(small, "sea")
     first.clear()
     assert ids(small, "sea") == ["4"]

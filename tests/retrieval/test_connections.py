@@ -73,7 +73,7 @@ async def told(client: httpx.AsyncClient, *paths: str) -> list[str]:
     return [answer.text for answer in await asyncio.gather(*map(client.get, paths))]
 
 
-def test_each_request_has_a_connection_to_itself_and_the_last_one_is_used_again() -> None:
+def test_concurrent_requests_have_separate_connections_and_the_latest_is_reused() -> None:
     async def talk() -> None:
         echo = Echo(at_once=5)
         async with echo.running() as client:
@@ -87,7 +87,7 @@ def test_each_request_has_a_connection_to_itself_and_the_last_one_is_used_again(
     asyncio.run(talk())
 
 
-def test_a_connection_that_broke_or_was_idle_for_long_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_or_long_idle_connection_is_not_reused(monkeypatch: pytest.MonkeyPatch) -> None:
     async def talk() -> None:
         echo = Echo(drops_after=2)
         async with echo.running() as client:
@@ -102,7 +102,7 @@ def test_a_connection_that_broke_or_was_idle_for_long_is_not_used_again(monkeypa
     asyncio.run(talk())
 
 
-def test_a_caller_who_gives_up_leaves_nothing_behind_for_the_next() -> None:
+def test_a_cancelled_request_does_not_affect_the_next() -> None:
     async def talk() -> None:
         echo = Echo(at_once=2)
         async with echo.running() as client:
@@ -125,7 +125,7 @@ def nothing_is_collected() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("nothing_is_collected")
-def test_whenever_a_caller_gives_up_its_connection_is_closed() -> None:
+def test_a_cancelled_request_closes_its_connection_at_any_moment() -> None:
     async def given_up(client: httpx.AsyncClient, turns: int) -> None:
         """After so many turns of the event loop: while it connects, waits, reads, or is done."""
         request = asyncio.create_task(client.get("/"))

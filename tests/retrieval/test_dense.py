@@ -12,7 +12,7 @@ from corpora import PASSAGES, WriteCorpus
 
 from sleuth.retrieval.dense import Dense, DenseWriter, Storage, adopt_vectors, build_dense
 from sleuth.retrieval.encoder import Encoder, encoder_card
-from sleuth.retrieval.hybrid import Hybrid, build_hybrid, fused
+from sleuth.retrieval.hybrid import Hybrid, build_hybrid, fuse
 from sleuth.retrieval.index_card import EncoderCard
 from sleuth.retrieval.open_index import open_index
 from sleuth.retrieval.vectors import FlatWriter, open_vectors
@@ -107,7 +107,7 @@ def test_the_streamed_file_is_one_that_faiss_wrote_itself(card: EncoderCard, tmp
 
 
 @pytest.mark.parametrize("storage", ["flat", "ivf-sq8"])
-def test_a_dense_build_that_was_stopped_goes_on_where_it_was(
+def test_a_stopped_dense_build_resumes(
     card: EncoderCard, write_corpus: WriteCorpus, tmp_path: Path, storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write_corpus(MANY)
@@ -154,7 +154,7 @@ def test_quantised_vectors_find_most_of_what_exact_ones_find(
 
 
 @pytest.mark.parametrize("layout", [".jsonl", ".jsonl.gz"])
-def test_an_index_of_another_tool_opens_as_it_is(
+def test_an_index_of_another_tool_opens_in_place(
     card: EncoderCard, write_corpus: WriteCorpus, tmp_path: Path, layout: str
 ) -> None:
     import gzip
@@ -220,7 +220,7 @@ def small(encoder_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Den
     return Dense(folder / "index")
 
 
-def test_siblings_that_ask_the_same_are_answered_by_one_search(small: Dense, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_identical_queries_of_siblings_are_searched_once(small: Dense, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[list[str]] = []
     queries = small._encoder.queries
     monkeypatch.setattr(small._encoder, "queries", lambda texts: asked.append(list(texts)) or queries(texts))
@@ -238,18 +238,18 @@ def test_siblings_that_ask_the_same_are_answered_by_one_search(small: Dense, mon
 # -- hybrid ----------------------------------------------------------------------------------------------------------
 
 
-def test_stretched_scores_are_averaged_and_ties_are_broken_by_id() -> None:
+def test_normalised_scores_are_averaged_and_ties_are_broken_by_id() -> None:
     def listed(**scores: float) -> list[Passage]:
         return [Passage(id=name, title="", text="", score=score) for name, score in scores.items()]
 
-    ranked = fused([listed(a=9.0, b=6.0, c=5.0), listed(d=0.9, b=0.6, e=0.5)], 4)
+    ranked = fuse([listed(a=9.0, b=6.0, c=5.0), listed(d=0.9, b=0.6, e=0.5)], 4)
     # b is a quarter of the way up in both lists: (1/4 + 1/4) / 2; a and d are the best of one: 1 / 2; c and e are last.
     assert [(p.id, p.score) for p in ranked] == [("a", 0.5), ("d", 0.5), ("b", pytest.approx(0.25)), ("c", 0.0)]
-    assert [(p.id, p.score) for p in fused([listed(a=3.0), listed(b=2.0, c=2.0)], 3)] == [
+    assert [(p.id, p.score) for p in fuse([listed(a=3.0), listed(b=2.0, c=2.0)], 3)] == [
         ("a", 0.5), ("b", 0.5), ("c", 0.5)
     ]  # fmt: skip
-    assert fused([[], []], 3) == []
-    assert fused([listed(a=1.0)], -1) == []
+    assert fuse([[], []], 3) == []
+    assert fuse([listed(a=1.0)], -1) == []
 
 
 def test_a_hybrid_index_holds_both_and_opens_by_its_card(
@@ -260,13 +260,11 @@ def test_a_hybrid_index_holds_both_and_opens_by_its_card(
     assert isinstance(index, Hybrid)
     assert index.card == made
     parts = [open_index(tmp_path / "index" / name).find(["born in Tarn"], 50)[0] for name in ("bm25", "dense")]
-    assert index.find(["born in Tarn"], 3) == [fused(parts, 3)]
-    assert found(index, "born in Tarn", 3) == fused(parts, 3)
+    assert index.find(["born in Tarn"], 3) == [fuse(parts, 3)]
+    assert found(index, "born in Tarn", 3) == fuse(parts, 3)
 
 
-def test_a_hybrid_build_that_was_stopped_goes_on_where_it_was(
-    card: EncoderCard, write_corpus: WriteCorpus, tmp_path: Path
-) -> None:
+def test_a_stopped_hybrid_build_resumes(card: EncoderCard, write_corpus: WriteCorpus, tmp_path: Path) -> None:
     path = write_corpus(MANY)
 
     def stop(done: int) -> None:

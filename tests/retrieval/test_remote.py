@@ -111,7 +111,7 @@ def test_passages_come_back_as_from_an_index_of_this_machine(server: Server) -> 
     assert base_url("http://h:1/retrieve") == base_url("http://h:1/") == "http://h:1"
 
 
-def test_identical_queries_of_a_group_are_asked_once_and_the_rest_travel_together(server: Server) -> None:
+def test_identical_queries_are_sent_once_and_the_others_in_one_batch(server: Server) -> None:
     retriever = Remote([server.url], 5)
 
     async def group() -> list[list[list[Passage]]]:
@@ -133,17 +133,15 @@ def test_identical_queries_of_a_group_are_asked_once_and_the_rest_travel_togethe
         (lambda body: (200, {"result": []}), "an answer of another shape (ValueError: expected 1 results"),
         (lambda body: (200, []), "an answer of another shape"),
         (lambda body: (200, {"result": [[{"id": "1", "contents": "x"}]]}), "an answer of another shape (KeyError"),
-        (lambda body: (200, b'{"result": [[{"document": {"id": "1", "contents": "x"}, "score": NaN}]]}'), "no number"),
+        (lambda body: (200, b'{"result": [[{"document": {"id": "1", "contents": "x"}, "score": NaN}]]}'), "not finite"),
     ],
 )
-def test_an_answer_that_is_none_is_a_failure_and_never_an_empty_result(
-    server: Server, answer: Answer, words: str
-) -> None:
+def test_a_missing_answer_is_a_failure_and_never_an_empty_result(server: Server, answer: Answer, words: str) -> None:
     server.answer = answer
     assert words in failure(Remote([server.url], 5))
 
 
-def test_a_failure_is_not_remembered(server: Server) -> None:
+def test_a_failure_is_not_cached(server: Server) -> None:
     retriever = Remote([server.url], 5)
     server.answer = lambda body: (500, {})
     failure(retriever)
@@ -164,7 +162,7 @@ def test_an_episode_whose_search_failed_is_missing_not_wrong() -> None:
     assert asyncio.run(turn()) == "failed"
 
 
-def test_another_replica_is_asked_where_one_fails(server: Server) -> None:
+def test_a_failed_request_is_retried_on_another_replica(server: Server) -> None:
     with Server(answer=lambda body: (503, {})).running() as sick:
         retriever = Remote([sick.url, server.url, closed_url()], 5)
         for number in range(30):
@@ -172,7 +170,7 @@ def test_another_replica_is_asked_where_one_fails(server: Server) -> None:
         assert len(sick.asked) <= FAILURES_TO_OPEN + 3  # then its circuit was open, but for a trial now and then
 
 
-def test_a_server_that_hangs_is_left_after_its_time(server: Server) -> None:
+def test_a_hanging_server_times_out(server: Server) -> None:
     release = Event()
     with Server(answer=lambda body: (release.wait(20), (500, {}))[1]).running() as hanging:
         retriever = Remote([hanging.url, server.url], 0.2)
@@ -197,7 +195,7 @@ def test_a_server_that_comes_back_is_found_again() -> None:
     assert asyncio.run(meanwhile())[0][0].id == "id of b"
 
 
-def test_one_query_that_is_refused_does_not_fail_those_that_travelled_with_it(server: Server) -> None:
+def test_a_refused_query_does_not_fail_the_others_of_its_batch(server: Server) -> None:
     server.answer = lambda body: (422, {"detail": "too long"}) if "bad" in body["queries"] else found(body)
     retriever = Remote([server.url], 5)
 
@@ -211,7 +209,7 @@ def test_one_query_that_is_refused_does_not_fail_those_that_travelled_with_it(se
     assert len(server.asked) == 4
 
 
-def test_one_who_gives_up_leaves_the_answer_to_the_others(server: Server) -> None:
+def test_cancelling_one_caller_leaves_the_answer_to_the_others(server: Server) -> None:
     retriever = Remote([server.url], 5)
 
     async def siblings() -> list[list[Passage]]:
@@ -250,7 +248,7 @@ def test_a_circuit_opens_after_failures_in_a_row_and_one_request_tries_it_again(
     assert not a.open
 
 
-def test_many_failures_at_one_moment_are_one_rest() -> None:
+def test_concurrent_failures_cause_one_pause() -> None:
     now = [0.0]
     pool = Replicas(["a"], clock=lambda: now[0])
     for _ in range(40):
@@ -268,18 +266,18 @@ def test_load_is_spread_and_a_replica_just_tried_is_not_the_next() -> None:
     assert Replicas(["a"]).pick() is not None
 
 
-def test_retries_are_a_fifth_of_the_requests_beyond_the_store() -> None:
+def test_retries_are_a_fifth_of_the_requests_beyond_the_reserve() -> None:
     budget = RetryBudget()
     spent = 0
     while budget.spend():
         spent += 1
     assert spent == 100
     for _ in range(11):
-        budget.asked()
+        budget.record_request()
     assert [budget.spend(), budget.spend(), budget.spend()] == [True, True, False]
 
 
-def test_a_pool_that_is_down_is_not_stormed() -> None:
+def test_a_pool_that_is_down_is_not_flooded_with_retries() -> None:
     with Server(answer=lambda body: (500, {})).running() as sick:
         retriever = Remote([sick.url], 0.05)
         for number in range(8):
@@ -290,7 +288,7 @@ def test_a_pool_that_is_down_is_not_stormed() -> None:
 # -- before a run ----------------------------------------------------------------------------------------------------
 
 
-def test_a_pool_says_which_corpus_it_serves(server: Server) -> None:
+def test_a_pool_reports_its_corpus(server: Server) -> None:
     assert wait_until_ready([server.url]) is None  # a server without /health
     server.health = (200, {"status": "ready", "progress": 1.0, "index": {"corpus_sha256": "8c1f"}})
     assert wait_until_ready([server.url, server.url]) == "8c1f"
@@ -302,17 +300,17 @@ def test_a_pool_says_which_corpus_it_serves(server: Server) -> None:
 @pytest.mark.parametrize(
     "answer", [(200, b"hello"), (200, []), (200, {"result": [[{"id": "1"}]]}), (404, {"detail": "Not Found"})]
 )
-def test_a_server_of_something_else_is_told_before_the_first_question(
+def test_a_server_that_is_not_a_retriever_fails_before_the_first_question(
     server: Server, answer: tuple[int, object]
 ) -> None:
     server.answer = lambda body: answer
-    with pytest.raises(SleuthError, match="in another way than a retriever") as told:
+    with pytest.raises(SleuthError, match="does not answer POST /retrieve with scores like") as told:
         wait_until_ready([server.url])
     assert "\n" not in str(told.value)
     assert len(server.asked) == 1
 
 
-def test_a_pool_that_is_opening_is_waited_for_and_one_that_is_not_there_is_told(server: Server) -> None:
+def test_an_opening_pool_is_awaited_and_an_unreachable_one_fails(server: Server) -> None:
     said: list[str] = []
     server.health = (503, {"status": "opening", "progress": 0.4})
 

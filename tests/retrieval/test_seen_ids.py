@@ -11,13 +11,13 @@ from sleuth.retrieval.corpus import SeenIds
 @pytest.mark.parametrize("first", [0, 1])
 def test_ids_that_count_up_take_no_memory(first: int) -> None:
     seen = SeenIds()
-    assert all(seen.new(str(number)) for number in range(first, 5000))
+    assert all(seen.add(str(number)) for number in range(first, 5000))
     assert not seen._pending
-    assert not any(seen.new(str(number)) for number in range(first, 5000))
+    assert not any(seen.add(str(number)) for number in range(first, 5000))
 
 
 def test_every_id_is_new_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(corpus, "PENDING", 16)
+    monkeypatch.setattr(corpus, "MAX_PENDING_IDS", 16)
     ids = [
         *map(str, range(40)),
         "007",
@@ -32,5 +32,5 @@ def test_every_id_is_new_once(monkeypatch: pytest.MonkeyPatch) -> None:
     for order in range(5):
         random.Random(order).shuffle(ids)
         seen = SeenIds()
-        assert [seen.new(i) for i in ids] == [True] * len(ids)
-        assert [seen.new(i) for i in ids] == [False] * len(ids)
+        assert [seen.add(i) for i in ids] == [True] * len(ids)
+        assert [seen.add(i) for i in ids] == [False] * len(ids)

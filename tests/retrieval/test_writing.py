@@ -56,7 +56,7 @@ def answers(folder: Path) -> list[list[Passage]]:
 
 
 @pytest.mark.usefixtures("often")
-def test_a_build_that_was_stopped_goes_on_where_it_was(write_corpus: WriteCorpus, tmp_path: Path) -> None:
+def test_a_stopped_build_resumes(write_corpus: WriteCorpus, tmp_path: Path) -> None:
     path = write_corpus(MANY)
     whole = build_index(path, tmp_path / "whole")
     with pytest.raises(KilledError):
@@ -72,7 +72,9 @@ def test_a_build_that_was_stopped_goes_on_where_it_was(write_corpus: WriteCorpus
 
 @pytest.mark.usefixtures("often")
 @pytest.mark.parametrize("change", ["a passage", "the end"])
-def test_what_was_made_from_another_corpus_is_made_anew(write_corpus: WriteCorpus, tmp_path: Path, change: str) -> None:
+def test_an_unfinished_index_of_another_corpus_is_restarted(
+    write_corpus: WriteCorpus, tmp_path: Path, change: str
+) -> None:
     with pytest.raises(KilledError):
         build_index(write_corpus(MANY), tmp_path / "index", stop_at(2750))
     other = MANY | {"500": '"Isle"\nAn isle.'} if change == "a passage" else dict(list(MANY.items())[:1500])
@@ -83,14 +85,14 @@ def test_what_was_made_from_another_corpus_is_made_anew(write_corpus: WriteCorpu
 
 
 @pytest.mark.usefixtures("often")
-def test_an_unfinished_index_of_other_settings_is_not_thrown_away(
+def test_an_unfinished_index_of_other_settings_is_kept(
     write_corpus: WriteCorpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write_corpus(MANY)
     with pytest.raises(KilledError):
         build_index(path, tmp_path / "index", stop_at(2750))
     monkeypatch.setattr(bm25, "LAYOUT", 99)
-    with pytest.raises(SleuthError, match="an unfinished index made with another layout; give that again"):
+    with pytest.raises(SleuthError, match="an unfinished index made with another layout; use the same"):
         build_index(path, tmp_path / "index")
     assert (tmp_path / "index.partial").is_dir()
 

@@ -21,7 +21,7 @@ from sleuth.envs.refine import RefineEnv
 from sleuth.envs.search import SearchEnv
 from sleuth.recipe.data import AskWith
 from sleuth.render import IncrementalDecoder, Renderer
-from sleuth.serve.chat.agent import Agent, question_of, refining_of
+from sleuth.serve.chat.agent import Agent, question_task, refining_task
 from sleuth.serve.chat.app import chat_app
 from sleuth.serve.http.known_host import LOOPBACK
 from sleuth.serve.http.limits import conversation_limits
@@ -97,7 +97,7 @@ def agent(
         name="tiny",
         engine=PacedEngine(answer, seconds),
         renderer=Renderer(TOKENIZER),
-        asked=question_of,
+        make_task=question_task,
         env=env,
         dialect=protocol,
         context=context,
@@ -112,7 +112,7 @@ def refiner(answer: Callable[[str, Sampling], str], *, ask_with: AskWith = "ques
         name="tiny",
         engine=PacedEngine(answer),
         renderer=Renderer(TOKENIZER),
-        asked=partial(refining_of, ask_with=ask_with),
+        make_task=partial(refining_task, ask_with=ask_with),
         env=lambda task: RefineEnv(task, dialect, "Refine.\n{question}\n"),
         dialect=dialect,
         context=context,

@@ -26,9 +26,9 @@ def retriever(
     """
     from sleuth.serve.http.limits import Limits
     from sleuth.serve.retriever.app import retriever_app
-    from sleuth.serve.retriever.opening import Opening
+    from sleuth.serve.retriever.index_loader import IndexLoader
 
-    opening = Opening(folder)
+    opening = IndexLoader(folder)
     listening = listen(host, port)
     server = server_of(retriever_app(opening, Limits(seconds=max_seconds)))
     opening.start(failed=lambda: setattr(server, "should_exit", True))

@@ -175,10 +175,10 @@ def _serve_emulated(
     from sleuth.factories import context_of, load_model
     from sleuth.serve.emulator.app import emulator_app, emulator_limits
     from sleuth.serve.emulator.engine import EmulatedEngine
-    from sleuth.serve.emulator.faults import faults_of
+    from sleuth.serve.emulator.faults import parse_faults
     from sleuth.serve.http.known_host import known_names
 
-    made_faults = faults_of(faults)
+    made_faults = parse_faults(faults)
     loaded, tokenizer = load_model(model, dtype=dtype, device="auto")
     longest = context_of(loaded)
     if context is not None and context > longest:

@@ -1,1 +1,1 @@
-"""Who writes the next tokens: `local` in this process, `remote` on servers, `scripted` for tests."""
+"""Inference engines: `local` in this process, `remote` on servers, `scripted` for tests."""

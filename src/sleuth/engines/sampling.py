@@ -1,4 +1,4 @@
-"""Drawing tokens: one uniform number a token, known from the request's key alone."""
+"""Token sampling with one uniform random number per token, determined by the request's key alone."""
 
 from __future__ import annotations
 
@@ -13,90 +13,90 @@ from numba import prange
 
 from sleuth.learn.compiled import LEAST_EXPONENT, LOG2_E, compiled, compiled_in_parallel, greatest, power_of_two
 
-LEAST_TEMPERATURE = torch.finfo(torch.float32).tiny
-"""Logits are divided by no less: fp32 may hold less as 0, and 0 / 0 is no number. Whatever is less likely than the
-likeliest has probability zero long before."""
+MIN_TEMPERATURE = torch.finfo(torch.float32).tiny
+"""Lower temperatures are raised to this: fp32 may round them to 0, and 0 / 0 is NaN. All but the likeliest tokens have
+probability 0 long before."""
 
 
 def uniforms(key: Sequence[int], n: int) -> np.ndarray:
-    """The n random numbers in [0, 1) of the request named `key`; the i-th is for its i-th token.
+    """n random numbers in [0, 1) for the request with this `key`; the i-th is for its i-th token.
 
-    A counter-based generator (Philox) keyed by a hash of `key`: nothing that runs beside the request can shift them.
+    From a counter-based generator (Philox) keyed by a hash of `key`, so concurrent requests cannot change them.
     """
-    return np.random.Generator(np.random.Philox(key=_hashed(key, 16))).random(n)
+    return np.random.Generator(np.random.Philox(key=_hash(key, 16))).random(n)
 
 
-def seed_of(key: Sequence[int]) -> int:
-    """The request's seed for an engine that draws its own numbers: below 2^31, which every one takes."""
-    return _hashed(key, 4) >> 1
+def request_seed(key: Sequence[int]) -> int:
+    """The request's seed for servers that sample by themselves: below 2^31, which all of them accept."""
+    return _hash(key, 4) >> 1
 
 
-def _hashed(key: Sequence[int], size: int) -> int:
-    """A number of `size` bytes."""
+def _hash(key: Sequence[int], size: int) -> int:
+    """An unsigned integer of `size` bytes."""
     digest = hashlib.blake2b(",".join(str(int(part)) for part in key).encode(), digest_size=size).digest()
     return int.from_bytes(digest, "little")
 
 
 def sample(logits: torch.Tensor, temperatures: np.ndarray, draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """One token a row with its log-probability: `logits` (B, V), `temperatures` (B) and `draws` (B) -> (B), (B).
+    """A token and its log-probability per row: `logits` (B, V), `temperatures` (B) and `draws` (B) -> (B), (B).
 
-    The whole vocabulary is the support. The token is where the cumulative distribution passes the row's draw; at
-    temperature 0 it is the likeliest, and the log-probability reported is the one at temperature 1; at the smallest
-    temperatures it is the likeliest too, with log-probability 0. A token of probability zero is never drawn.
-    Probabilities are fp32, their cumulative sums fp64. The logits are used up.
+    Full support: no top-p or top-k. The token is where the cumulative distribution passes the row's draw. Temperature 0
+    takes the likeliest token and reports its log-probability at temperature 1; the smallest positive temperatures take
+    it with log-probability 0. Tokens of probability 0 are never drawn. Probabilities are fp32, cumulative sums fp64.
+    Overwrites `logits`.
     """
-    temperatures = np.where(temperatures == 0, 0, np.maximum(temperatures, LEAST_TEMPERATURE))
+    temperatures = np.where(temperatures == 0, 0, np.maximum(temperatures, MIN_TEMPERATURE))
     if logits.device.type == "cpu":
         return draw_tokens(logits.float().numpy(), temperatures, draws)
-    told = torch.from_numpy(np.stack([temperatures, draws])).to(logits.device)
-    tokens, logprobs = _sample(logits.float(), *told).cpu().numpy()  # one transfer; fp64 holds any token exactly
+    settings = torch.from_numpy(np.stack([temperatures, draws])).to(logits.device)
+    tokens, logprobs = _sample(logits.float(), *settings).cpu().numpy()  # one transfer; fp64 holds any token exactly
     return tokens.astype(np.int64), logprobs
 
 
-def _sample(shares: torch.Tensor, temperatures: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
-    """(2, B) fp64: the tokens and their log-probabilities."""
+def _sample(probs: torch.Tensor, temperatures: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
+    """(2, B) fp64: tokens and log-probabilities. Overwrites `probs`, the logits, with unnormalised probabilities."""
     greedy = temperatures == 0
-    shares -= shares.amax(dim=-1, keepdim=True)  # (B, V)
-    shares /= torch.where(greedy, 1, temperatures)[:, None].float()
-    likeliest = shares.argmax(dim=-1)
-    tokens, total = _pick(shares.exp_(), draws)
+    probs -= probs.amax(dim=-1, keepdim=True)  # (B, V)
+    probs /= torch.where(greedy, 1, temperatures)[:, None].float()
+    likeliest = probs.argmax(dim=-1)
+    tokens, total = _pick(probs.exp_(), draws)
     tokens = torch.where(greedy, likeliest, tokens)
-    chosen = shares.gather(1, tokens[:, None])[:, 0]
+    chosen = probs.gather(1, tokens[:, None])[:, 0]
     return torch.stack([tokens.double(), chosen.double().log() - total.log()])
 
 
-def _pick(shares: torch.Tensor, draws: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Where the cumulative sum of `shares` (b, V) passes the draw's part of the total, and the total: (b), (b) fp64."""
-    vocabulary = shares.shape[1]
-    if vocabulary % STRETCH:
-        shares = F.pad(shares, (0, -vocabulary % STRETCH))
-    spans = shares.unflatten(1, (-1, STRETCH))  # (b, n, STRETCH)
-    ends = spans.sum(dim=-1).cumsum(dim=-1, dtype=torch.float64)  # (b, n)
+def _pick(probs: torch.Tensor, draws: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The index where the cumulative sum of `probs` (b, V) passes `draws` times the total, and the total: (b), (b)."""
+    vocabulary = probs.shape[1]
+    if vocabulary % BLOCK:
+        probs = F.pad(probs, (0, -vocabulary % BLOCK))
+    blocks = probs.unflatten(1, (-1, BLOCK))  # (b, n, STRETCH)
+    ends = blocks.sum(dim=-1).cumsum(dim=-1, dtype=torch.float64)  # (b, n)
     total = ends[:, -1:]
-    stretch, threshold = _search(ends, draws[:, None] * total)  # (b, 1) each
-    before = F.pad(ends, (1, 0)).gather(1, stretch)
-    inside = spans.gather(1, stretch[:, :, None].expand(-1, 1, STRETCH))[:, 0].cumsum(dim=-1, dtype=torch.float64)
-    place, _ = _search(inside, threshold - before)
-    return (stretch * STRETCH + place)[:, 0].clamp(max=vocabulary - 1), total[:, 0]
+    block, threshold = _search(ends, draws[:, None] * total)  # (b, 1) each
+    before = F.pad(ends, (1, 0)).gather(1, block)
+    inside = blocks.gather(1, block[:, :, None].expand(-1, 1, BLOCK))[:, 0].cumsum(dim=-1, dtype=torch.float64)
+    offset, _ = _search(inside, threshold - before)
+    return (block * BLOCK + offset)[:, 0].clamp(max=vocabulary - 1), total[:, 0]
 
 
 def _search(cumulative: torch.Tensor, threshold: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The first entry (b, 1) above the threshold, which is kept below the total, and the threshold so kept.
+    """The first index (b, 1) above the threshold, and the threshold clamped below the total.
 
-    That entry has grown from its predecessor, so its share is not zero.
+    The entry exceeds its predecessor, so its probability is not zero.
     """
     total = cumulative[:, -1:]
     threshold = torch.minimum(threshold.clamp(min=0), torch.nextafter(total, torch.zeros_like(total)))
-    found = torch.searchsorted(cumulative, threshold, right=True)
-    return found.clamp(max=cumulative.shape[1] - 1), threshold  # beyond the last: where the total is not a number
+    index = torch.searchsorted(cumulative, threshold, right=True)
+    return index.clamp(max=cumulative.shape[1] - 1), threshold  # beyond the last only where the total is NaN
 
 
-STRETCH = 64
-"""Shares are added up in stretches of so many: first the one that holds the draw is found, then the token inside it."""
+BLOCK = 64
+"""Probabilities are summed in blocks of this size: the search finds the block of the draw, then the token inside it."""
 
 
 def draw_tokens(logits: np.ndarray, temperatures: np.ndarray, draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """As `sampling.sample`, of fp32 `logits` (B, V), at `temperatures` (B) that are 0 or can be divided by."""
+    """Like `sample`, compiled for fp32 `logits` (B, V) on the CPU; `temperatures` (B) are 0 or >= MIN_TEMPERATURE."""
     tokens, logprobs = np.empty(len(logits), dtype=np.int64), np.empty(len(logits))
     factors = LOG2_E / np.where(temperatures == 0, 1, temperatures).astype(np.float32)
     _draw(logits, factors, temperatures == 0, draws, tokens, logprobs)
@@ -106,43 +106,44 @@ def draw_tokens(logits: np.ndarray, temperatures: np.ndarray, draws: np.ndarray)
 @compiled_in_parallel
 def _draw(logits, factors, greedy, draws, tokens, logprobs):
     for row in prange(len(logits)):
-        shares = logits[row]
-        ends = np.empty(-(-len(shares) // STRETCH))  # fp64
-        likeliest = np.argmax(shares) if greedy[row] else 0
-        total = _share_out(shares, greatest(shares), factors[row], ends)
-        tokens[row] = likeliest if greedy[row] else _find(shares, ends, draws[row] * total)
-        logprobs[row] = math.log(np.float64(shares[tokens[row]])) - math.log(total)
+        probs = logits[row]
+        ends = np.empty(-(-len(probs) // BLOCK))  # fp64
+        likeliest = np.argmax(probs) if greedy[row] else 0
+        total = _exponentiate(probs, greatest(probs), factors[row], ends)
+        tokens[row] = likeliest if greedy[row] else _pick_token(probs, ends, draws[row] * total)
+        logprobs[row] = math.log(np.float64(probs[tokens[row]])) - math.log(total)
 
 
 @compiled
-def _share_out(logits, top, factor, ends):
-    """Logits (V) become shares, 1 for the likeliest token; `ends` is their sum up to the end of each stretch."""
+def _exponentiate(logits, top, factor, ends):
+    """Replaces `logits` (V) by unnormalised probabilities, 1 for the likeliest token, and fills `ends` with their
+    cumulative sum at the end of each block."""
     total = 0.0
     for number in range(len(ends)):
-        stretch = logits[number * STRETCH : (number + 1) * STRETCH]
+        block = logits[number * BLOCK : (number + 1) * BLOCK]
         added = np.float32(0)
-        for at in range(len(stretch)):
-            exponent = (stretch[at] - top) * factor
-            share = power_of_two(exponent)
-            stretch[at] = np.float32(0) if exponent < LEAST_EXPONENT else share
-            added += stretch[at]
+        for at in range(len(block)):
+            exponent = (block[at] - top) * factor
+            prob = power_of_two(exponent)
+            block[at] = np.float32(0) if exponent < LEAST_EXPONENT else prob
+            added += block[at]
         total += added
         ends[number] = total
     return total
 
 
 @compiled
-def _find(shares, ends, threshold):
-    """The first token at which the sum passes the threshold, or the last before it whose share is not zero."""
+def _pick_token(probs, ends, threshold):
+    """The first token where the cumulative sum passes the threshold, or the last before it of nonzero probability."""
     number = min(np.searchsorted(ends, threshold, side="right"), len(ends) - 1)
     while number and ends[number] == ends[number - 1]:
         number -= 1
     total = ends[number - 1] if number else 0.0
-    found = number * STRETCH
-    for at in range(number * STRETCH, min((number + 1) * STRETCH, len(shares))):
-        if shares[at] > 0:
-            total += shares[at]
-            found = at
+    token = number * BLOCK
+    for at in range(number * BLOCK, min((number + 1) * BLOCK, len(probs))):
+        if probs[at] > 0:
+            total += probs[at]
+            token = at
             if total > threshold:
                 break
-    return found
+    return token

@@ -1,4 +1,4 @@
-"""The engine's twin for tests: a function says what is written."""
+"""A scripted engine for tests: a function returns the text."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from sleuth.types import Chunk, Completion, Sampling
 
 
 class ScriptedEngine:
-    """Writes `answer(text so far, sampling)`, encoded, up to the first stop string or the token budget.
+    """Generates the tokens of `answer(text so far, sampling)`, up to the first stop string or the token budget.
 
-    Log-probabilities and policy version are None: nobody sampled. The tokenizer's end-of-text token ends a script, and
-    a script that ends by itself ends as with one, which is then not there.
+    Log-probabilities and policy version are None, as nothing is sampled. The stop is "eos" at the tokenizer's
+    end-of-text token and at the end of the script.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, answer: Callable[[str, Sampling], str]) -> None:
@@ -24,8 +24,8 @@ class ScriptedEngine:
 
     async def stream(self, tokens: Sequence[int], sampling: Sampling) -> AsyncGenerator[Chunk, None]:
         """Continue `tokens` by the script, in one chunk."""
-        written = await self.complete(tokens, sampling)
-        yield Chunk(tokens=written.tokens, logprobs=None, text=written.text, stop=written.stop)
+        whole = await self.complete(tokens, sampling)
+        yield Chunk(tokens=whole.tokens, logprobs=None, text=whole.text, stop=whole.stop)
 
     async def complete(self, tokens: Sequence[int], sampling: Sampling) -> Completion:
         """Continue `tokens` by the script."""

@@ -1,4 +1,4 @@
-"""Stop strings: which tokens can complete one, and where it ends in text that arrives in pieces."""
+"""Stop strings and end-of-text tokens: finding them in streamed text, and which tokens can complete one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sleuth.render import decode
 
 
 class StopScanner:
-    """Watches the text of one completion for the first of `stops` to be complete, also across pieces."""
+    """Finds the first complete stop string in the streamed text of one completion, also across pieces."""
 
     def __init__(self, stops: Sequence[str]) -> None:
         self.stops = tuple(stop for stop in stops if stop)
@@ -21,45 +21,45 @@ class StopScanner:
     def feed(self, piece: str) -> tuple[str, bool]:
         """The part of `piece` that belongs to the completion, and whether a stop string ends it."""
         text = self._tail + piece
-        end = end_of_stop(text, self.stops)
+        end = stop_end(text, self.stops)
         if end is not None:
             return text[len(self._tail) : end], True
         self._tail = text[-self._longest_stop :] if self._longest_stop else ""
         return piece, False
 
 
-def end_of_stop(text: str, stops: Sequence[str]) -> int | None:
-    """Where the stop string that is complete first ends in `text`, if there is one."""
+def stop_end(text: str, stops: Sequence[str]) -> int | None:
+    """The end position in `text` of the stop string that completes first, or None."""
     return min((at + len(stop) for stop in stops if stop and (at := text.find(stop)) >= 0), default=None)
 
 
-def end_tokens(config: GenerationConfig | None, tokenizer: PreTrainedTokenizerFast) -> frozenset[int]:
-    """The tokens that end a text, by a model's generation config and by the tokenizer."""
+def find_eos_ids(config: GenerationConfig | None, tokenizer: PreTrainedTokenizerFast) -> frozenset[int]:
+    """The end-of-text tokens of a model's generation config and of the tokenizer."""
     configured = config.eos_token_id if config is not None else None
-    ends = configured if isinstance(configured, list) else [configured]
-    return frozenset(int(token) for token in [*ends, tokenizer.eos_token_id] if token is not None)
+    eos_ids = configured if isinstance(configured, list) else [configured]
+    return frozenset(int(token) for token in [*eos_ids, tokenizer.eos_token_id] if token is not None)
 
 
 class StopTokens:
-    """The tokens after which a completion may be over: those that end a text, and those whose own text holds the last
-    character of a stop string. All others need no look at the text."""
+    """The tokens that may end a completion: end-of-text tokens, and tokens whose text contains the last character of a
+    stop string. After any other token the text need not be checked."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast, vocabulary: int, ends: Collection[int]) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, vocabulary: int, eos_ids: Collection[int]) -> None:
         self.tokenizer = tokenizer
-        self.ends = np.zeros(vocabulary, dtype=bool)
-        self.ends[[token for token in ends if token < vocabulary]] = True
+        self.is_eos = np.zeros(vocabulary, dtype=bool)
+        self.is_eos[[token for token in eos_ids if token < vocabulary]] = True
         self._texts: list[str] = []
-        self._by_characters: dict[frozenset[str], np.ndarray] = {frozenset(): self.ends}
+        self._masks: dict[frozenset[str], np.ndarray] = {frozenset(): self.is_eos}
 
-    def of(self, stops: Sequence[str]) -> np.ndarray:
-        """(V) bool. Everything, where a last character may be spread over tokens, or vanish from a token alone."""
+    def mask(self, stops: Sequence[str]) -> np.ndarray:
+        """(V) bool. All True if a last character may span tokens, or be lost when a token is decoded alone."""
         characters = frozenset(stop[-1] for stop in stops if stop)
-        if characters not in self._by_characters:
-            self._by_characters[characters] = self.ends | self._holding(characters)
-        return self._by_characters[characters]
+        if characters not in self._masks:
+            self._masks[characters] = self.is_eos | self._containing(characters)
+        return self._masks[characters]
 
-    def _holding(self, characters: Collection[str]) -> np.ndarray:
+    def _containing(self, characters: Collection[str]) -> np.ndarray:
         if any(not character.isascii() or character.isspace() for character in characters):
-            return np.ones_like(self.ends)
-        self._texts = self._texts or [decode(self.tokenizer, [token]) for token in range(len(self.ends))]
+            return np.ones_like(self.is_eos)
+        self._texts = self._texts or [decode(self.tokenizer, [token]) for token in range(len(self.is_eos))]
         return np.array([any(character in text for character in characters) for text in self._texts], dtype=bool)

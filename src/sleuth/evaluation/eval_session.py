@@ -44,7 +44,7 @@ class Served:
     """A model that a server holds, with the tokens that end its texts."""
 
     server: Server
-    ends: frozenset[int]
+    eos_ids: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +103,7 @@ class EvalSession:
     async def _engine(self) -> AsyncIterator[Engine]:
         if isinstance(self.model, Served):
             limits = {"requests_at_once": self.slots, "context": self.context}
-            async with HttpEngine(self.model.server, self.tokenizer, ends=self.model.ends, **limits) as engine:
+            async with HttpEngine(self.model.server, self.tokenizer, eos_ids=self.model.eos_ids, **limits) as engine:
                 yield engine
         else:
             yield LocalEngine(self.model, self.tokenizer, slots=self.slots, context=self.context)
@@ -169,9 +169,9 @@ def open_eval_session(
 def _served(model: str, url: str, served_as: str | None) -> tuple[Served, PreTrainedTokenizerFast, int, list[str]]:
     """The checkpoint on its server, its tokenizer, the longest sequence that both take, and what is to be said."""
     outline = load_outline(model)
-    server, notes = find_server(url, model, served_as=served_as, tokenizer=outline.tokenizer, ends=outline.ends)
+    server, notes = find_server(url, model, served_as=served_as, tokenizer=outline.tokenizer, eos_ids=outline.eos_ids)
     holds = min(outline.context, server.context or outline.context)
-    return Served(server=server, ends=outline.ends), outline.tokenizer, holds, [str(server), *notes]
+    return Served(server=server, eos_ids=outline.eos_ids), outline.tokenizer, holds, [str(server), *notes]
 
 
 def _context(asked: int | None, *, trained: int | None, holds: int) -> tuple[int, list[str]]:

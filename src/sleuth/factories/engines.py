@@ -11,7 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from sleuth.engines.local.engine import LocalEngine
 from sleuth.engines.remote.capabilities import discover_servers
 from sleuth.engines.remote.pool import PoolEngine, PoolLimits
-from sleuth.engines.stops import end_tokens
+from sleuth.engines.stops import find_eos_ids
 from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.types import Engine
 
@@ -23,8 +23,8 @@ class TrainingEngine(Engine, Protocol):
         """The weights have changed; what is sampled next has this version."""
         ...
 
-    def rest(self) -> None:
-        """No request comes until the next `publish`."""
+    def sleep(self) -> None:
+        """Releases device memory until the next `publish`, where the engine can."""
         ...
 
     def figures(self) -> dict[str, float]:
@@ -45,10 +45,10 @@ def engine_of(
     pool = stage.engine
     if pool is None:
         return LocalEngine(model, tokenizer, slots=stage.slots, context=stage.context), []
-    ends = end_tokens(model.generation_config, tokenizer)
+    eos_ids = find_eos_ids(model.generation_config, tokenizer)
     temperature = stage.sampling.temperature
     servers = discover_servers(
-        pool.urls, tokenizer=tokenizer, ends=ends, context=stage.context, temperature=temperature, say=say
+        pool.urls, tokenizer=tokenizer, eos_ids=eos_ids, context=stage.context, temperature=temperature, log=say
     )
     limits = PoolLimits(
         requests_at_once=pool.requests_at_once,
@@ -60,11 +60,11 @@ def engine_of(
         servers,
         model,
         tokenizer,
-        ends=ends,
+        eos_ids=eos_ids,
         context=stage.context,
         temperature=temperature,
         limits=limits,
         shared=(pool.weights or weights).resolve(),
-        say=say,
+        log=say,
     )
     return engine, [discovered.as_json() for discovered in servers]

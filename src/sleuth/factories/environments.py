@@ -179,7 +179,7 @@ def retriever_of(env: SearchEnvRecipe, tasks: Sequence[Task]) -> tuple[Retriever
     if env.retriever == "empty":
         return EmptyRetriever(), None
     if env.urls:
-        corpus = wait_until_ready(env.urls, say=lambda line: print(line, file=sys.stderr, flush=True))
+        corpus = wait_until_ready(env.urls, log=lambda line: print(line, file=sys.stderr, flush=True))
         source: Retriever = Remote(env.urls, env.search_seconds)
     else:
         index = open_index(cast(Path, env.index))

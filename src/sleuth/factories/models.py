@@ -22,7 +22,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from sleuth.engines.stops import end_tokens
+from sleuth.engines.stops import find_eos_ids
 from sleuth.learn.induction import begin_with_induction
 from sleuth.recipe.training import InitRecipe
 from sleuth.render import load_tokenizer
@@ -75,7 +75,7 @@ class Outline:
     end a text, and the longest sequence it was made for."""
 
     tokenizer: PreTrainedTokenizerFast
-    ends: frozenset[int]
+    eos_ids: frozenset[int]
     context: int
 
 
@@ -92,7 +92,7 @@ def load_outline(path: str) -> Outline:
     except OSError:  # most folders have none; transformers too makes one from the config
         generation = GenerationConfig.from_model_config(config)
     return Outline(
-        tokenizer=tokenizer, ends=end_tokens(generation, tokenizer), context=int(config.max_position_embeddings)
+        tokenizer=tokenizer, eos_ids=find_eos_ids(generation, tokenizer), context=int(config.max_position_embeddings)
     )
 
 

@@ -77,7 +77,7 @@ class Pool:
         """One completion. Raises NoAnswerError where there is none by the deadline."""
         tried: list[Replica] = []
         reason = "every replica is resting after failures"
-        self._retries.asked()
+        self._retries.record_request()
         while len(tried) < ATTEMPTS and (replica := await self._next(tried, deadline)) is not None:
             if tried and not self._retries.spend():
                 reason += "; too many calls fail for another attempt"

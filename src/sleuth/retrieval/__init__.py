@@ -1,1 +1,1 @@
-"""Finding passages: the corpus on disk and the indexes over it."""
+"""Retrieval: the corpus on disk, the indexes over it, and retrievers over HTTP."""

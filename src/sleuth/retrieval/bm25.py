@@ -2,7 +2,7 @@
 
 Words are lower-cased, stripped of accents and stemmed (English); a title is indexed twice in one field with its text.
 Stop words are indexed, and left out of a query unless it holds nothing else ("To Be or Not to Be" finds the film).
-On 3,561 real questions over 19,258 passages, asked word for word, a gold passage is among the first three for 0.904;
+On 3,561 real questions over 19,258 passages, used verbatim as queries, a gold passage is in the first three for 0.904;
 0.893 with the title once, 0.872 without the stemmer either. Leaving stop words out of queries makes them three times
 faster. Accents are neutral there; without them "Ramirez" finds "Ramírez".
 """
@@ -16,44 +16,44 @@ from pathlib import Path
 
 import tantivy
 
-from sleuth.retrieval.index_card import HOW_TO_MAKE, IndexCard, checked_card
+from sleuth.retrieval.index_card import HOW_TO_MAKE, IndexCard, require_card
 from sleuth.retrieval.writing import Progress, write_index
 from sleuth.types import Passage, SleuthError
 
-LAYOUT = 1  # goes up whenever the fields or the analysis below change
-K1, B = 1.2, 0.75  # tantivy's own, and not for us to set
+LAYOUT = 1  # increment whenever the fields or the analysis below change
+K1, B = 1.2, 0.75  # fixed by tantivy
 WRITER_BYTES = 128 * 2**20  # memory of the one writer thread before it spills to disk
-LONGEST_WORD = 255  # bytes; a longer run of letters and digits is no word
+MAX_WORD_BYTES = 255  # longer runs of letters and digits are not indexed
 CACHED_QUERIES = 8192
-SPARE_HITS = 8  # asked for beyond k, so that ties for the last place can be seen
-COMMIT_EVERY = 250_000  # passages that a kill can cost; each commit leaves a segment that is merged later
+SPARE_HITS = 8  # fetched beyond k, to detect ties at rank k
+COMMIT_EVERY = 250_000  # passages that a kill can lose; each commit leaves a segment that is merged later
 
 
 def build_index(corpus: Path, folder: Path, progress: Progress = lambda count: None) -> IndexCard:
-    """Index a corpus into `folder`, calling `progress` with the number of passages so far. See `write_index`."""
+    """Indexes a corpus into `folder`, calling `progress` with the number of passages so far. See `write_index`."""
     plan = {"kind": "bm25", "layout": LAYOUT, "library": _library()}
     return write_index(corpus, folder, plan, Bm25Writer, progress)
 
 
 class Bm25:
-    """A `Retriever` over an index that `build_index` made. Memory-mapped; searches run inline, in the caller's thread.
+    """A `Retriever` over an index of `build_index`. Memory-mapped; searches run inline, in the caller's thread.
 
-    Any text is a query: each of its words is looked up once, and none of it is query syntax. A query without words
-    finds nothing. Equal scores are ordered by id, so that the answer does not depend on the order of the corpus.
+    Queries are plain text without query syntax; each distinct word counts once. A query without words finds nothing.
+    Equal scores are ordered by id, so that results do not depend on the order of the corpus.
     """
 
     batch = 1
 
     def __init__(self, folder: Path) -> None:
-        """Open `folder`. Raises SleuthError where it holds no BM25 index of this layout."""
-        self.card = checked_card(folder, "bm25", LAYOUT)
+        """Opens `folder`. Raises SleuthError if it has no BM25 index of this layout."""
+        self.card = require_card(folder, "bm25", LAYOUT)
         try:
             index = tantivy.Index.open(str(folder))
         except ValueError as error:
             raise SleuthError(f"{folder}: damaged index ({error}); {HOW_TO_MAKE.format(folder=folder)}") from error
         self._schema = index.schema
         self._searcher = index.searcher()
-        self._all_words, self._telling_words = _analyser(), _analyser(stop_words=False)
+        self._all_words, self._content_words = _analyser(), _analyser(stop_words=False)
         self._cached_search = lru_cache(maxsize=CACHED_QUERIES)(self._search)
 
     async def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
@@ -65,15 +65,15 @@ class Bm25:
         return [list(self._cached_search(query, k)) for query in queries]
 
     def _search(self, query: str, k: int) -> tuple[Passage, ...]:
-        text = query.encode(errors="replace").decode()  # half of a surrogate pair is no text to tantivy
-        words = self._telling_words.analyze(text) or self._all_words.analyze(text)
+        text = query.encode(errors="replace").decode()  # tantivy rejects unpaired surrogates
+        words = self._content_words.analyze(text) or self._all_words.analyze(text)
         if not words or k < 1:
             return ()
         hits = [self._passage(address, score) for score, address in self._hits(words, k)]
         return tuple(sorted(hits, key=lambda passage: (-passage.score, passage.id))[:k])
 
     def _hits(self, words: Sequence[str], k: int) -> list[tuple[float, tantivy.DocAddress]]:
-        """The best k, and all that tie with the last of them: tantivy itself breaks ties by order of insertion."""
+        """The best k and all that tie with the k-th, as tantivy itself breaks ties by order of insertion."""
         terms = [tantivy.Query.term_query(self._schema, "words", word, "freq") for word in dict.fromkeys(words)]
         query = tantivy.Query.boolean_query([(tantivy.Occur.Should, term) for term in terms])
         k = min(k, self._searcher.num_docs)
@@ -86,18 +86,18 @@ class Bm25:
 
     def _passage(self, address: tantivy.DocAddress, score: float) -> Passage:
         stored = self._searcher.doc(address)
-        title, text = (bytes(stored[field][0]).decode() for field in ("title", "text"))  # tantivy 0.24 lists the bytes
+        title, text = (bytes(stored[field][0]).decode() for field in ("title", "text"))  # tantivy 0.24 returns lists
         return Passage(id=stored["id"][0], title=title, text=text, score=score)
 
 
 class Bm25Writer:
-    """Makes a BM25 index in a folder, with one writer thread. Holds `WRITER_BYTES`, however many passages come."""
+    """Writes a BM25 index into a folder with one writer thread, in `WRITER_BYTES` of memory for any corpus."""
 
     every = COMMIT_EVERY
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(exist_ok=True)
-        index = tantivy.Index(_schema(), str(folder))  # opens what was committed, if there is anything
+        index = tantivy.Index(_schema(), str(folder))  # resumes from the last commit
         index.register_tokenizer("words", _analyser())
         self.done = index.searcher().num_docs
         self._writer = index.writer(heap_size=WRITER_BYTES, num_threads=1)
@@ -129,7 +129,7 @@ def _library() -> str:
 
 
 def _schema() -> tantivy.Schema:
-    """`words` is searched and not kept; the rest is kept and not searched."""
+    """`words` is indexed and not stored; the other fields are stored and not searched."""
     fields = tantivy.SchemaBuilder()
     fields.add_text_field("words", tokenizer_name="words", index_option="freq")
     fields.add_text_field("id", stored=True, tokenizer_name="raw", index_option="basic")
@@ -144,9 +144,9 @@ def _document(passage: Passage) -> tantivy.Document:
 
 
 def _analyser(stop_words: bool = True) -> tantivy.TextAnalyzer:
-    """Text to words, the same for passages and queries except that a query can do without stop words."""
+    """The text analysis of passages and queries; with `stop_words` False, stop words are removed."""
     words = tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.simple())
-    words = words.filter(tantivy.Filter.remove_long(LONGEST_WORD + 1)).filter(tantivy.Filter.lowercase())
+    words = words.filter(tantivy.Filter.remove_long(MAX_WORD_BYTES + 1)).filter(tantivy.Filter.lowercase())
     if not stop_words:
         words = words.filter(tantivy.Filter.stopword("english"))
     return words.filter(tantivy.Filter.ascii_fold()).filter(tantivy.Filter.stemmer("english")).build()

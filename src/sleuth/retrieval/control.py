@@ -1,4 +1,4 @@
-"""Retrievers that must not help: the control arms that show it is the search that was learned."""
+"""Useless retrievers for control arms, which show whether search was learned."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from sleuth.types import Passage, Retriever
 
 
 class EmptyRetriever:
-    """Finds nothing, ever."""
+    """Never finds anything."""
 
     async def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         return [[] for _ in queries]
 
 
 class ShuffledRetriever:
-    """Gives each query the passages of another question: real results, about something else.
+    """Returns the results of another question for each query: real passages about something else.
 
-    Which question stands in is a function of the query alone, so equal queries get equal passages.
+    The other question is a hash of the query, so equal queries get equal passages.
     """
 
     def __init__(self, inner: Retriever, questions: Sequence[str]) -> None:

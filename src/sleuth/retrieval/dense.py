@@ -1,8 +1,7 @@
-"""Passages by the nearness of their vectors to the query's: flat or quantised, of any encoder.
+"""Dense retrieval by inner product, with flat or quantised vectors of any encoder.
 
-The files of an index: `vectors.faiss`, `passages.jsonl` (a corpus in its own right) and `passages.offsets`. An index
-that was made elsewhere, such as Search-R1's flat one of E5 over wiki-18, is opened where it lies: then the card names
-its file and its corpus.
+The files of an index: `vectors.faiss`, `passages.jsonl` (a valid corpus) and `passages.offsets`. An index made
+elsewhere, such as Search-R1's flat E5 index of wiki-18, is opened in place: the card then names its file and corpus.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from threading import Lock
 from typing import Literal
 
 from sleuth.retrieval.encoder import Encoder
-from sleuth.retrieval.index_card import HOW_TO_MAKE, EncoderCard, IndexCard, checked_card
-from sleuth.retrieval.shared_answers import SharedAnswers
+from sleuth.retrieval.index_card import HOW_TO_MAKE, EncoderCard, IndexCard, require_card
+from sleuth.retrieval.query_batcher import QueryBatcher
 from sleuth.retrieval.vectors import (
     FlatWriter,
     PassageFile,
@@ -32,16 +31,16 @@ from sleuth.retrieval.vectors import (
 from sleuth.retrieval.writing import Progress, write_index
 from sleuth.types import Passage, SleuthError
 
-LAYOUT = 1  # goes up whenever the files or the text that is encoded change
+LAYOUT = 1  # increment whenever the files or the encoded text change
 VECTORS, FLAT_ROWS, PASSAGES, OFFSETS, DONE = (
     "vectors.faiss", "flat.faiss", "passages.jsonl", "passages.offsets", "done"
 )  # fmt: skip
-CHECKPOINT_EVERY = 1000  # passages that a kill can cost; encoding them takes from a second to a minute
-QUERIES_AT_ONCE = 64
-SPARE_HITS = 8  # asked for beyond k, so that ties for the last place can be seen
+CHECKPOINT_EVERY = 1000  # passages that a kill can lose; encoding them takes from a second to a minute
+QUERY_BATCH = 64
+SPARE_HITS = 8  # fetched beyond k, to detect ties at rank k
 
 Storage = Literal["flat", "ivf-sq8"]
-"""How vectors are kept: 4 bytes a number and exact, or one byte a number, in lists of which a share is read."""
+"""Exact with 4 bytes per number, or one byte per number in inverted lists of which a share is searched."""
 
 
 def build_dense(
@@ -51,29 +50,26 @@ def build_dense(
     storage: Storage = "flat",
     progress: Progress = lambda count: None,
 ) -> IndexCard:
-    """Encode a corpus into `folder`, calling `progress` with the number of passages so far. See `write_index`."""
-    load_faiss()  # before hours of encoding, not after
+    """Encodes a corpus into `folder`, calling `progress` with the number of passages so far. See `write_index`."""
+    load_faiss()  # fails before hours of encoding, not after
     return write_index(corpus, folder, dense_plan(encoder, storage), partial(DenseWriter, encoder, storage), progress)
 
 
 def dense_plan(encoder: EncoderCard, storage: Storage) -> dict[str, object]:
-    """What makes a dense index what it is."""
+    """The plan of a dense index; see `write_index`."""
     return {"kind": "dense", "layout": LAYOUT, "encoder": asdict(encoder), "vectors": storage}
 
 
 def adopt_vectors(
     corpus: Path, folder: Path, encoder: EncoderCard, vectors: Path, progress: Progress = lambda count: None
 ) -> IndexCard:
-    """A card for a faiss index that was made elsewhere, row by row from `corpus`; neither of the two is copied.
-
-    Only a compressed corpus is, for its rows must be found. Raises SleuthError where the numbers of rows or the widths
-    of vectors differ.
-    """
-    found = open_vectors(vectors)
-    if found.d != encoder.width:
-        raise SleuthError(f"{vectors}: vectors of {found.d} numbers, and {encoder.model} makes {encoder.width}")
+    """Makes an index of an existing faiss file whose rows are those of `corpus`. Neither is copied, but for a corpus
+    that is not .jsonl. Raises SleuthError if the numbers of rows or the widths of vectors differ."""
+    index = open_vectors(vectors)
+    if index.d != encoder.width:
+        raise SleuthError(f"{vectors}: vectors of {index.d} numbers, and {encoder.model} makes {encoder.width}")
     plan = {"kind": "dense", "vectors": str(vectors.resolve()), "encoder": asdict(encoder)}
-    open_writer = partial(_Adoption, corpus, vectors, found.ntotal, encoder)
+    open_writer = partial(_AdoptedWriter, corpus, vectors, index.ntotal, encoder)
     return write_index(corpus, folder, plan, open_writer, progress)
 
 
@@ -83,11 +79,11 @@ class Dense:
     Encoding and searching run in a thread, one batch at a time. `search` may be called from any event loop.
     """
 
-    batch = QUERIES_AT_ONCE
+    batch = QUERY_BATCH
 
     def __init__(self, folder: Path) -> None:
-        """Open `folder`. Raises SleuthError where it holds no dense index or what its card names is gone."""
-        self.card = checked_card(folder, "dense", LAYOUT)
+        """Opens `folder`. Raises SleuthError if it has no dense index or a file that its card names is missing."""
+        self.card = require_card(folder, "dense", LAYOUT)
         if self.card.encoder is None or self.card.vectors is None or self.card.passages is None:
             raise SleuthError(f"{folder}: the card names no encoder; {HOW_TO_MAKE.format(folder=folder)}")
         self._vectors = open_vectors(folder / self.card.vectors)
@@ -98,29 +94,29 @@ class Dense:
                 f"{self.card.count:,} on the card); {HOW_TO_MAKE.format(folder=folder)}"
             )
         self._encoder = Encoder(self.card.encoder)
-        self._one_at_a_time = Lock()
-        self._shared = SharedAnswers(partial(asyncio.to_thread, self.find), QUERIES_AT_ONCE)
+        self._lock = Lock()
+        self._batcher = QueryBatcher(partial(asyncio.to_thread, self.find), QUERY_BATCH)
 
     async def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         """At most k passages for each query, best first; ties broken by id."""
-        return await self._shared.search(queries, k)
+        return await self._batcher.search(queries, k)
 
     def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         """`search` for callers without an event loop; any number of threads may call it."""
         k = min(k, self.card.count)
         if k < 1 or not queries:
             return [[] for _ in queries]
-        with self._one_at_a_time:
+        with self._lock:
             vectors = self._encoder.queries(queries)
             scores, rows = self._vectors.search(vectors, min(k + SPARE_HITS, self.card.count))
         return [
-            _best([self._passages.passage(row, score) for score, row in zip(*found, strict=True) if row >= 0], k)
-            for found in zip(scores.tolist(), rows.tolist(), strict=True)
+            _best([self._passages.passage(row, score) for score, row in zip(*hits, strict=True) if row >= 0], k)
+            for hits in zip(scores.tolist(), rows.tolist(), strict=True)
         ]
 
 
 class DenseWriter:
-    """Makes a dense index in a folder. Holds one batch of passages and the encoder; quantising holds its result."""
+    """Writes a dense index into a folder, with one batch of passages in memory; quantising holds its whole result."""
 
     every = CHECKPOINT_EVERY
 
@@ -149,14 +145,14 @@ class DenseWriter:
         self._passages.close()
         if self._storage == "ivf-sq8":
             quantise(self._flat, self._folder / VECTORS)
-        (self._folder / DONE).unlink(missing_ok=True)  # before the rows that it counts
+        (self._folder / DONE).unlink(missing_ok=True)  # before deleting the rows that it counts
         if self._storage == "ivf-sq8":
             self._flat.unlink()
         return _card(self.done, corpus_sha256, self._encoder.card, VECTORS, PASSAGES)
 
 
-class _Adoption:
-    """The `IndexWriter` of vectors that are there already: it only looks the corpus through."""
+class _AdoptedWriter:
+    """The `IndexWriter` of existing vectors: it only counts and checks the corpus."""
 
     every = 10**9
 
@@ -174,7 +170,7 @@ class _Adoption:
         self.done += len(passages)
 
     def checkpoint(self) -> None:
-        """There is nothing to lose."""
+        """No-op: there is no work to lose."""
 
     def finish(self, corpus_sha256: str) -> IndexCard:
         if self.done != self._rows:

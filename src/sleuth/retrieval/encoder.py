@@ -1,4 +1,4 @@
-"""Text to unit vectors, by any encoder that sentence-transformers can open (extra `dense`)."""
+"""Sentence encoders: text to unit vectors by any model of sentence-transformers (extra `dense`)."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from sleuth.types import Passage, SleuthError
 
 HOW_TO_INSTALL = "a dense index needs the packages of an extra: pip install 'sleuth[dense]'"
 PREFIXES = {"e5": ("query: ", "passage: ")}
-"""Query and passage prefix of families whose models do not say theirs; the key is a part of the model's name. E5:
-arXiv:2212.03533."""
-PASSAGES_AT_ONCE = 32
+"""Query and passage prefixes of model families, by a part of the model's name. E5: arXiv:2212.03533."""
+PASSAGE_BATCH = 32
 
 
 def encoder_card(
@@ -27,11 +26,8 @@ def encoder_card(
     passage_prefix: str | None = None,
     pooling: str | None = None,
 ) -> EncoderCard:
-    """The card of the encoder in a folder or under a hub id.
-
-    A prefix that is None is what the model itself says, else what its family uses (`PREFIXES`), else nothing; `pooling`
-    None is the model's own. Raises SleuthError where it cannot be loaded.
-    """
+    """The card of the encoder in a folder or under a hub id. Raises SleuthError if it cannot be loaded. None is the
+    model's own `pooling`, and as a prefix the model's own, else its family's (`PREFIXES`), else none."""
     name = str(Path(model).resolve()) if Path(model).is_dir() else model
     loaded = _load(name, pooling)
     family = next((pair for part, pair in PREFIXES.items() if part in Path(name).name.lower().split("-")), ("", ""))
@@ -49,38 +45,37 @@ class Encoder:
     """The encoder of a card. Vectors are float32, of length 1: their inner product is the cosine."""
 
     def __init__(self, card: EncoderCard) -> None:
-        """Raises SleuthError where it cannot be loaded."""
+        """Raises SleuthError if the model cannot be loaded."""
         self.card = card
         self._model = _load(card.model, card.pooling)
-        self._queries_at_once = 1 if self._model.device.type == "cpu" else PASSAGES_AT_ONCE
+        self._query_batch = 1 if self._model.device.type == "cpu" else PASSAGE_BATCH
 
     def queries(self, texts: Sequence[str]) -> np.ndarray:
-        """(n, width). On a CPU each by itself, so that a vector does not depend, in its last bits, on what else was
-        asked at that moment; on a GPU together, where one by one would waste it."""
-        return self._encode([self.card.query_prefix + _sound(text) for text in texts], self._queries_at_once)
+        """(n, width). On a CPU one by one, so that concurrent queries do not change the last bits; else in batches."""
+        return self._encode([self.card.query_prefix + _replace_surrogates(text) for text in texts], self._query_batch)
 
     def passages(self, passages: Sequence[Passage]) -> np.ndarray:
         """(n, width): title and text of each, on two lines."""
         texts = [f"{self.card.passage_prefix}{passage.title}\n{passage.text}".strip() for passage in passages]
-        return self._encode(texts, PASSAGES_AT_ONCE)
+        return self._encode(texts, PASSAGE_BATCH)
 
-    def _encode(self, texts: Sequence[str], at_once: int) -> np.ndarray:
+    def _encode(self, texts: Sequence[str], batch_size: int) -> np.ndarray:
         if not texts:
             return np.empty((0, self.card.width), dtype=np.float32)
         vectors = self._model.encode(
-            list(texts), batch_size=at_once, normalize_embeddings=True, show_progress_bar=False, prompt=""
+            list(texts), batch_size=batch_size, normalize_embeddings=True, show_progress_bar=False, prompt=""
         )
         return np.ascontiguousarray(vectors, dtype=np.float32)
 
 
 def require_encoder(model: str) -> None:
-    """Raises SleuthError unless `model` is there; a name without an owner is one of sentence-transformers'."""
+    """Raises SleuthError unless `model` is available; a name without an owner is one of sentence-transformers'."""
     bare = "/" not in model and not Path(model).exists()
     require_model(f"sentence-transformers/{model}" if bare else model)
 
 
-def _sound(text: str) -> str:
-    return text.encode(errors="replace").decode()  # half of a surrogate pair is no text to a tokenizer
+def _replace_surrogates(text: str) -> str:
+    return text.encode(errors="replace").decode()  # tokenizers reject unpaired surrogates
 
 
 def _load(model: str, pooling: str | None) -> Any:
@@ -92,7 +87,7 @@ def _load(model: str, pooling: str | None) -> Any:
         raise SleuthError(HOW_TO_INSTALL) from None
     from transformers.utils import logging
 
-    logging.disable_progress_bar()  # one bar is shown, and it is ours
+    logging.disable_progress_bar()  # `sleuth index` shows its own
     try:
         loaded: Any = SentenceTransformer(model, trust_remote_code=False).eval()
         if pooling is not None:

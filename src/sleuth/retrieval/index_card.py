@@ -1,4 +1,4 @@
-"""What an index says about itself: `card.json` in its folder."""
+"""The metadata of an index: `card.json` in its folder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HOW_TO_MAKE = "make one with `sleuth index CORPUS {folder}`"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncoderCard:
-    """Which sentence encoder made the vectors, and how it is asked; queries must be encoded the same way.
+    """The sentence encoder of the vectors and its settings; queries must be encoded the same way.
 
     `EncoderCard(model="intfloat/e5-base-v2", query_prefix="query: ", passage_prefix="passage: ", width=768)`.
     `model` is a folder or a hub id. `pooling` None is the model's own; `width` is the length of a vector.
@@ -29,12 +29,12 @@ class EncoderCard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexCard:
-    """What was indexed, and how.
+    """What was indexed and how.
 
     `IndexCard(kind="bm25", count=19258, corpus_sha256="8c1f...", k1=1.2, b=0.75, layout=1, library="tantivy 0.27.0")`.
-    `layout` names the fields and the analysis of words; an index of another layout is not searched. `k1` and `b` are
-    BM25's. `encoder`, `vectors` (a faiss file) and `passages` (a .jsonl corpus) are those of a dense index; the two
-    paths are relative to the folder of the index, unless they are absolute.
+    `layout` is the version of the files and text analysis; other versions are refused. `k1` and `b` are BM25's.
+    `encoder`, `vectors` (a faiss file) and `passages` (a .jsonl corpus) are those of a dense index; the two paths are
+    relative to the folder of the index unless absolute.
     """
 
     kind: str
@@ -49,17 +49,17 @@ class IndexCard:
     passages: str | None = None
 
     def as_json(self) -> dict[str, object]:
-        """Only what this kind of index has."""
+        """The fields that are not None."""
         return {key: value for key, value in asdict(self).items() if value is not None}
 
 
 def write_card(card: IndexCard, folder: Path) -> None:
-    """Leave the card in the folder of its index."""
+    """Writes the card into the folder of its index."""
     (folder / FILE_NAME).write_text(json.dumps(card.as_json(), indent=2) + "\n")
 
 
 def read_card(folder: Path) -> IndexCard:
-    """The card of an index. Raises SleuthError, with the command that makes an index, where there is none."""
+    """The card of an index. Raises SleuthError, with the command that makes an index, if there is none."""
     how = HOW_TO_MAKE.format(folder=folder)
     try:
         text = (folder / FILE_NAME).read_bytes()
@@ -73,16 +73,16 @@ def read_card(folder: Path) -> IndexCard:
         raise SleuthError(f"{folder / FILE_NAME}: not the card of an index that this version knows; {how}") from None
 
 
-def checked_card(folder: Path, kind: str, layout: int) -> IndexCard:
+def require_card(folder: Path, kind: str, layout: int) -> IndexCard:
     """The card of an index of this kind and layout. Raises SleuthError for any other."""
     card = read_card(folder)
     if (card.kind, card.layout) != (kind, layout):
-        found = f"{card.kind} index of layout {card.layout}"
+        actual = f"{card.kind} index of layout {card.layout}"
         how = HOW_TO_MAKE.format(folder=folder)
-        raise SleuthError(f"{folder}: a {found}, expected {kind} of layout {layout}; {how}")
+        raise SleuthError(f"{folder}: a {actual}, expected {kind} of layout {layout}; {how}")
     return card
 
 
 def is_index(folder: Path) -> bool:
-    """Whether the folder holds an index, of whatever layout."""
+    """Whether the folder has an index, of any layout."""
     return (folder / FILE_NAME).is_file()

@@ -1,4 +1,4 @@
-"""An index of any kind, opened as its card says."""
+"""Opens an index of any kind by its card."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sleuth.types import Passage, Retriever, SleuthError
 
 
 class Index(Retriever, Protocol):
-    """A `Retriever` on this machine, which threads may ask too. `batch` is how many queries it answers best at once."""
+    """A thread-safe `Retriever` on this machine. `batch` is its preferred number of queries per call."""
 
     card: IndexCard
     batch: int
@@ -28,7 +28,7 @@ INDEXES: dict[str, Callable[[Path], Index]] = {"bm25": Bm25, "dense": Dense, "hy
 
 
 def open_index(folder: Path) -> Index:
-    """The index in a folder. Raises SleuthError where there is none that this version can open."""
+    """The index in a folder. Raises SleuthError if there is none that this version can open."""
     kind = read_card(folder).kind
     if kind not in INDEXES:
         known = ", ".join(INDEXES)

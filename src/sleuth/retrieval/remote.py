@@ -1,4 +1,4 @@
-"""A retriever behind HTTP: `sleuth retriever`, or any server that speaks Search-R1's `/retrieve` with scores."""
+"""A retriever over HTTP: `sleuth retriever`, or any server with Search-R1's `/retrieve` and scores."""
 
 from __future__ import annotations
 
@@ -12,62 +12,63 @@ import httpx
 
 from sleuth.retrieval.connections import Connections
 from sleuth.retrieval.corpus import parse_contents
+from sleuth.retrieval.query_batcher import QueryBatcher
 from sleuth.retrieval.replicas import Replica, Replicas, RetryBudget
-from sleuth.retrieval.shared_answers import SharedAnswers
 from sleuth.types import Passage, RetrievalFailed, SleuthError
 
 ATTEMPTS = 4
-QUERIES_AT_ONCE = 32  # in one request
+QUERY_BATCH = 32  # per request
 REQUESTS_AT_ONCE = 64
-HEALTH_SECONDS = 5.0  # to answer whether it is ready
-FIRST_SECONDS = 60.0  # for the one query that is tried; the first may be slow
+HEALTH_SECONDS = 5.0
+PROBE_SECONDS = 60.0  # the first query may be slow
 BUSY = 429
 
 
 class Remote:
-    """A `Retriever` that asks a pool of replicas of one index.
+    """A `Retriever` over a pool of replicas of one index.
 
-    A request that fails (no connection, no answer within `timeout` seconds, status 5xx, an answer of another shape) is
-    made again at another replica, `ATTEMPTS` times in all and within a budget; a replica that fails again and again is
-    left alone for a while. Who still has no answer gets `RetrievalFailed`, never an empty result. Identical queries
-    that are under way or were answered lately are asked once. `search` may be called from any event loop.
+    A failed request (no connection, no answer within `timeout` seconds, status 5xx, malformed answer) is retried on
+    another replica, up to `ATTEMPTS` attempts and within a retry budget; a replica that keeps failing is paused. The
+    final failure is `RetrievalFailed`, never an empty result. Identical queries in flight or recently answered are sent
+    once. `search` may be called from any event loop.
     """
 
     def __init__(self, urls: Sequence[str], timeout: float) -> None:
         self._timeout = timeout
         self._replicas = Replicas([base_url(url) for url in urls])
         self._budget = RetryBudget()
-        self._shared = SharedAnswers(self._ask, QUERIES_AT_ONCE)
+        self._batcher = QueryBatcher(self._search_each, QUERY_BATCH)
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
-        """At most k passages for each query, in the server's order. Raises RetrievalFailed where there is no answer."""
+        """At most k passages for each query, in the server's order. Raises RetrievalFailed if there is no answer."""
         if k < 1:
             return [[] for _ in queries]
-        return await self._shared.search(queries, k)
+        return await self._batcher.search(queries, k)
 
-    async def _ask(self, queries: Sequence[str], k: int) -> list[list[Passage] | RetrievalFailed]:
+    async def _search_each(self, queries: Sequence[str], k: int) -> list[list[Passage] | RetrievalFailed]:
         try:
             return [*await self._request(queries, k)]
         except _RefusedError as error:
             if len(queries) == 1:
                 return [RetrievalFailed(str(error))]
-            alone = await asyncio.gather(*(self._ask([query], k) for query in queries))  # only one of them is bad
-            return [answer for [answer] in alone]
+            # Separately: only one of them may be refused.
+            answers = await asyncio.gather(*(self._search_each([query], k) for query in queries))
+            return [answer for [answer] in answers]
         except RetrievalFailed as error:
             return [error for _ in queries]
 
     async def _request(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
-        """One request, and its retries."""
+        """One request with its retries."""
         client, semaphore = self._connections()
         tried: list[Replica] = []
-        reason = "every replica is resting after failures"
+        reason = "every replica is paused after failures"
         deadline = time.monotonic() + self._timeout * ATTEMPTS
         async with semaphore:
-            self._budget.asked()
+            self._budget.record_request()
             while len(tried) < ATTEMPTS and (replica := await self._next(tried, deadline)) is not None:
                 if tried and not self._budget.spend():
-                    reason += "; too many requests fail for another attempt"
+                    reason += "; the retry budget is exhausted"
                     break
                 tried.append(replica)
                 replica.in_flight += 1
@@ -84,7 +85,7 @@ class Remote:
         raise RetrievalFailed(f"no passages after {len(tried)} attempts: {reason}")
 
     async def _next(self, tried: Sequence[Replica], deadline: float) -> Replica | None:
-        """A replica to ask, waited for if all of them rest; None when the time is over."""
+        """The next replica, waiting while all are paused; None at the deadline."""
         while (replica := self._replicas.pick(tried[-1:])) is None:
             pause = self._replicas.seconds_until_next()
             if time.monotonic() + pause > deadline:
@@ -95,8 +96,8 @@ class Remote:
     async def _post(
         self, client: httpx.AsyncClient, replica: Replica, queries: Sequence[str], k: int
     ) -> list[list[Passage]]:
-        sound = [query.encode(errors="replace").decode() for query in queries]  # half of a surrogate pair is no JSON
-        body = {"queries": sound, "topk": k, "return_scores": True}
+        texts = [query.encode(errors="replace").decode() for query in queries]  # unpaired surrogates
+        body = {"queries": texts, "topk": k, "return_scores": True}
         try:
             async with asyncio.timeout(self._timeout):
                 response = await client.post(f"{replica.url}/retrieve", json=body)
@@ -108,17 +109,16 @@ class Remote:
         if response.status_code != httpx.codes.OK:
             raise _AttemptError(f"status {response.status_code}: {_detail(response)}")
         try:
-            return [[_passage(found) for found in ranked][:k] for ranked in _rankings(response.json(), len(queries))]
+            return [[_passage(row) for row in ranked][:k] for ranked in _rankings(response.json(), len(queries))]
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise _AttemptError(f"an answer of another shape ({type(error).__name__}: {error})") from None
 
     def _connections(self) -> tuple[httpx.AsyncClient, asyncio.Semaphore]:
-        """Those of this event loop: connections cannot outlive the loop that they were made in."""
+        """The client and semaphore of the running event loop; connections cannot outlive their loop."""
         if self._loop is not asyncio.get_running_loop():
             self._loop = asyncio.get_running_loop()
-            self._client = httpx.AsyncClient(
-                transport=Connections(), timeout=None, trust_env=False
-            )  # `_post` keeps the time
+            # No timeout: `_post` has its own.
+            self._client = httpx.AsyncClient(transport=Connections(), timeout=None, trust_env=False)
             self._semaphore = asyncio.Semaphore(REQUESTS_AT_ONCE)
             for replica in self._replicas.members:
                 replica.in_flight = 0
@@ -130,32 +130,32 @@ class _AttemptError(Exception):
 
 
 class _RefusedError(RetrievalFailed):
-    """The request itself is wrong in the eyes of the server."""
+    """The server rejected the request as invalid."""
 
 
 def base_url(url: str) -> str:
-    """`http://host:8000` of an address that may name the endpoint too."""
+    """The address without a trailing `/retrieve`: `http://host:8000`."""
     return url.rstrip("/").removesuffix("/retrieve").rstrip("/")
 
 
 def wait_until_ready(
-    urls: Sequence[str], say: Callable[[str], None] = lambda line: None, pause: float = 2.0
+    urls: Sequence[str], log: Callable[[str], None] = lambda line: None, pause: float = 2.0
 ) -> str | None:
-    """Wait while replicas are opening their index; the hash of the corpus that they serve, where they tell.
+    """Waits while replicas open their index; returns the hash of their corpus, None if unknown.
 
-    A server that does not tell its corpus is asked for one query. Raises SleuthError where a URL does not answer, or
-    not as a retriever does, and where two of them serve different corpora.
+    A server that does not report its corpus is probed with one query. Raises SleuthError if a URL does not answer like
+    a retriever, or if two of them serve different corpora.
     """
     hashes: dict[str, str] = {}
     for url in map(base_url, urls):
         while (health := _health(url)).get("status") == "opening":
-            say(f"{url}: opening its index, {health.get('progress', 0):.0%}")
+            log(f"{url}: opening its index, {health.get('progress', 0):.0%}")
             time.sleep(pause)
         index = health.get("index")
         if isinstance(index, dict) and isinstance(index.get("corpus_sha256"), str):
             hashes[index["corpus_sha256"]] = url
         else:
-            _try(url)
+            _probe(url)
     if len(hashes) > 1:
         raise SleuthError(
             f"urls: {' and '.join(hashes.values())} serve different corpora; expected replicas of one index"
@@ -177,19 +177,19 @@ def _health(url: str) -> dict[str, Any]:
     return health if isinstance(health, dict) else {}
 
 
-def _try(url: str) -> None:
-    """Ask once: a wrong address must not become an evaluation whose every score is missing."""
-    asked = {"queries": ["anything"], "topk": 1, "return_scores": True}
+def _probe(url: str) -> None:
+    """Sends one query, so that a wrong address fails now and not as missing scores. Raises SleuthError."""
+    body = {"queries": ["anything"], "topk": 1, "return_scores": True}
     try:
-        response = httpx.post(f"{url}/retrieve", json=asked, timeout=FIRST_SECONDS, trust_env=False)
+        response = httpx.post(f"{url}/retrieve", json=body, timeout=PROBE_SECONDS, trust_env=False)
         if response.status_code != httpx.codes.OK:
             raise ValueError(f"status {response.status_code}")
         [ranked] = _rankings(response.json(), 1)
-        for found in ranked:
-            _passage(found)
+        for row in ranked:
+            _passage(row)
     except (httpx.HTTPError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise SleuthError(
-            f"urls: {url} answers POST /retrieve, with scores, in another way than a retriever "
+            f"urls: {url} does not answer POST /retrieve with scores like a retriever "
             f"({type(error).__name__}: {error}); start one with `sleuth retriever DIR`"
         ) from None
 
@@ -201,10 +201,10 @@ def _rankings(answer: dict[str, Any], count: int) -> list[list[dict[str, Any]]]:
     return rankings
 
 
-def _passage(found: dict[str, Any]) -> Passage:
-    document, score = found["document"], float(found["score"])
+def _passage(row: dict[str, Any]) -> Passage:
+    document, score = row["document"], float(row["score"])
     if not math.isfinite(score):
-        raise ValueError("a score that is no number")
+        raise ValueError("a score that is not finite")
     plain = parse_contents(str(document["id"]), document["contents"])
     return Passage(id=plain.id, title=plain.title, text=plain.text, score=score)
 

@@ -1,4 +1,4 @@
-"""Vectors on disk and the nearest of them, through faiss (extra `dense`). The metric is the inner product."""
+"""The files of a dense index: vectors of faiss (extra `dense`) by inner product, and passages by row."""
 
 from __future__ import annotations
 
@@ -16,18 +16,17 @@ from sleuth.retrieval.encoder import HOW_TO_INSTALL
 from sleuth.types import Passage, SleuthError
 
 HEADER = struct.Struct("<4siqqqBiQ")
-"""How faiss begins the file of a flat index: name, width, rows, two unused numbers, trained, metric, floats that
-follow."""
+"""The header of faiss' flat index file: name, width, rows, two unused numbers, trained, metric, count of floats."""
 FLAT_INNER_PRODUCT, UNUSED, INNER_PRODUCT = b"IxFI", 1 << 20, 0
-LISTS_AT_MOST, ROWS_A_LIST = 4096, 64  # of an IVF index; its centroids are trained on as many rows a list
-PROBED_SHARE, PROBED_AT_LEAST = 1 / 16, 64  # of the lists, for each query; 16 of 256 lost 6 in 100 passages
-BLOCK_ROWS = 65_536  # quantised at once
+MAX_LISTS, ROWS_PER_LIST = 4096, 64  # of an IVF index; centroids are trained on `ROWS_PER_LIST` rows per list
+PROBED_SHARE, MIN_PROBED = 1 / 16, 64  # lists searched per query; 16 of 256 lost 6 in 100 passages
+BLOCK_ROWS = 65_536  # quantised per call
 
 
 class FlatWriter:
-    """A flat faiss index, written as a stream: at every `flush` the file is one that faiss opens.
+    """Streams vectors into a flat faiss index file that is valid after every `flush`.
 
-    Begins behind the first `rows` that are there already; what lies beyond them is dropped.
+    Appends after the first `rows` of an existing file and truncates the rest.
     """
 
     def __init__(self, path: Path, width: int, rows: int = 0) -> None:
@@ -38,12 +37,12 @@ class FlatWriter:
         self._file.seek(0, 2)
 
     def append(self, vectors: np.ndarray) -> None:
-        """Add (n, width) float32."""
+        """Appends (n, width) float32."""
         self._file.write(vectors.astype("<f4", copy=False).tobytes())
         self.rows += len(vectors)
 
     def flush(self) -> None:
-        """Leave to the system all that was appended, and count it in the header."""
+        """Flushes the rows to the system and updates the header."""
         header = (FLAT_INNER_PRODUCT, self.width, self.rows, UNUSED, UNUSED, 1, INNER_PRODUCT, self.rows * self.width)
         self._file.seek(0)
         self._file.write(HEADER.pack(*header))
@@ -51,13 +50,13 @@ class FlatWriter:
         self._file.flush()
 
     def close(self) -> None:
-        """Flush, and write no more."""
+        """Flushes and closes the file."""
         self.flush()
         self._file.close()
 
 
 def open_vectors(path: Path) -> Any:
-    """The faiss index in a file, memory-mapped where its type allows. Raises SleuthError where there is none."""
+    """The faiss index in a file, memory-mapped if its type allows. Raises SleuthError if there is none."""
     faiss = load_faiss()
     try:
         with path.open("rb") as file:
@@ -69,15 +68,15 @@ def open_vectors(path: Path) -> Any:
     if index.metric_type != faiss.METRIC_INNER_PRODUCT:
         raise SleuthError(f"{path}: a faiss index of distances; expected one of inner products (METRIC_INNER_PRODUCT)")
     if isinstance(index, faiss.IndexIVF):
-        index.nprobe = max(PROBED_AT_LEAST, round(index.nlist * PROBED_SHARE))
+        index.nprobe = max(MIN_PROBED, round(index.nlist * PROBED_SHARE))
     return index
 
 
 def quantise(flat: Path, target: Path) -> None:
-    """An IVF index of 8-bit vectors in the file `target`, from a flat one of ours.
+    """Writes an IVF index of 8-bit vectors to `target` from a flat one of `FlatWriter`.
 
-    It is made in memory, where it takes a quarter of the flat file (16 GB for wiki-18 at 768 numbers a vector), beside
-    the rows that centroids are trained on (0.8 GB there). It is searched from disk.
+    Building takes memory for a quarter of the flat file (16 GB for wiki-18 at 768 numbers per vector) and the training
+    rows of the centroids (0.8 GB there). The index is searched from disk.
     """
     faiss = load_faiss()
     rows = _mapped_rows(flat)
@@ -86,7 +85,7 @@ def quantise(flat: Path, target: Path) -> None:
     index = faiss.IndexIVFScalarQuantizer(
         faiss.IndexFlatIP(width), width, lists, faiss.ScalarQuantizer.QT_8bit, faiss.METRIC_INNER_PRODUCT
     )
-    sample = np.random.default_rng(0).choice(count, size=min(count, lists * ROWS_A_LIST), replace=False)
+    sample = np.random.default_rng(0).choice(count, size=min(count, lists * ROWS_PER_LIST), replace=False)
     index.train(rows[np.sort(sample)])
     for start in range(0, count, BLOCK_ROWS):
         index.add(np.ascontiguousarray(rows[start : start + BLOCK_ROWS]))
@@ -94,7 +93,7 @@ def quantise(flat: Path, target: Path) -> None:
 
 
 def load_faiss() -> Any:
-    """faiss, or a SleuthError that says how to get it."""
+    """The faiss module. Raises SleuthError with the install command if it is missing."""
     try:
         import faiss  # pyright: ignore[reportMissingImports]
     except ImportError:
@@ -103,8 +102,8 @@ def load_faiss() -> Any:
 
 
 def _lists_for(count: int) -> int:
-    """A power of two: about as many lists as `ROWS_A_LIST` allows, at most `LISTS_AT_MOST`."""
-    return min(LISTS_AT_MOST, 1 << max(0, (count // ROWS_A_LIST).bit_length() - 1))
+    """The number of lists: a power of two near count / `ROWS_PER_LIST`, at most `MAX_LISTS`."""
+    return min(MAX_LISTS, 1 << max(0, (count // ROWS_PER_LIST).bit_length() - 1))
 
 
 def _mapped_rows(flat: Path) -> np.ndarray:
@@ -117,10 +116,10 @@ OFFSET = np.dtype("<u8")
 
 
 class PassageFile:
-    """`passages[17]` of a .jsonl corpus; memory-mapped, so that it costs the memory of what is read."""
+    """Random access to the rows of a .jsonl corpus, memory-mapped."""
 
     def __init__(self, corpus: Path, offsets: Path) -> None:
-        """Raises SleuthError where one of the two cannot be read."""
+        """Raises SleuthError if one of the two cannot be read."""
         try:
             self._starts = np.memmap(offsets, dtype=OFFSET, mode="r")
             with corpus.open("rb") as file:
@@ -132,7 +131,7 @@ class PassageFile:
         return len(self._starts)
 
     def passage(self, row: int, score: float) -> Passage:
-        """The passage of a row, with the score it was found with."""
+        """The passage of a row, with this score."""
         start = int(self._starts[row])
         end = self._text.find(b"\n", start)
         fields = json.loads(self._text[start : end if end >= 0 else len(self._text)])
@@ -141,7 +140,7 @@ class PassageFile:
 
 
 class PassageFileWriter:
-    """Appends passages to a pair of files, beginning behind the first `rows`; what lies beyond them is dropped."""
+    """Appends passages to a corpus and its offsets, after their first `rows`; truncates the rest."""
 
     def __init__(self, corpus: Path, offsets: Path, rows: int = 0) -> None:
         self._corpus, self._offsets = (open(path, "ab") for path in (corpus, offsets))  # noqa: SIM115 - until `close`
@@ -151,7 +150,7 @@ class PassageFileWriter:
         self._end = self._corpus.seek(0, 2)
 
     def append(self, passages: Sequence[Passage]) -> None:
-        """Add rows, each laid out as in any corpus."""
+        """Appends one row per passage."""
         for passage in passages:
             row = {"id": passage.id, "contents": contents_of(passage)}
             line = json.dumps(row, ensure_ascii=False).encode() + b"\n"
@@ -160,18 +159,18 @@ class PassageFileWriter:
             self._end += len(line)
 
     def flush(self) -> None:
-        """Leave to the system all that was appended."""
+        """Flushes both files to the system."""
         self._corpus.flush()
         self._offsets.flush()
 
     def close(self) -> None:
-        """Flush, and write no more."""
+        """Flushes and closes both files."""
         self._corpus.close()
         self._offsets.close()
 
 
 def find_rows(corpus: Path, offsets: Path) -> int:
-    """Write where each row of a .jsonl corpus begins; returns how many there are."""
+    """Writes the offset of each row of a .jsonl corpus; returns the number of rows."""
     start = rows = 0
     with corpus.open("rb") as lines, offsets.open("wb") as file:
         for line in lines:

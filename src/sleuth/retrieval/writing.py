@@ -1,4 +1,4 @@
-"""A corpus streamed into an index of any kind, so that a kill costs little and a folder never holds half an index."""
+"""Resumable index building: streams a corpus into an index of any kind and moves it into place when complete."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Protocol
 
-from sleuth.retrieval.corpus import hashed_bytes, read_corpus
+from sleuth.retrieval.corpus import hash_input, read_corpus
 from sleuth.retrieval.index_card import IndexCard, is_index, write_card
 from sleuth.types import Passage, SleuthError
 
-BATCH = 250  # passages handed to a writer at once
+BATCH = 250  # passages per `IndexWriter.add`
 PLAN, CHECKPOINTS, LOCK = "plan.json", "checkpoints.jsonl", "lock"
-OURS = (PLAN, CHECKPOINTS, LOCK)
+BOOKKEEPING = (PLAN, CHECKPOINTS, LOCK)
 
 Progress = Callable[[int], None]
-"""Is told how many passages of the corpus are done."""
+"""Called with the number of passages done."""
 
 
 class IndexWriter(Protocol):
-    """One kind of index, being made in a folder of its own. It opens with what a killed process left there.
+    """The writer of one kind of index, in its own folder. Opening it resumes what a killed process left there.
 
-    `done` counts the passages that it holds, from the first of the corpus; when it has just been opened these are safe
-    on disk. `every` is how many passages may lie between two checkpoints, a multiple of `BATCH`.
+    `done` is the number of passages it has, from the first of the corpus; just after opening, all of them are on disk.
+    `every` is the number of passages between checkpoints, a multiple of `BATCH`.
     """
 
     @property
@@ -38,15 +38,15 @@ class IndexWriter(Protocol):
     def done(self) -> int: ...
 
     def add(self, passages: list[Passage]) -> None:
-        """Take the next passages of the corpus."""
+        """Adds the next passages of the corpus."""
         ...
 
     def checkpoint(self) -> None:
-        """Make all that was added survive a kill."""
+        """Makes all added passages survive a kill."""
         ...
 
     def finish(self, corpus_sha256: str) -> IndexCard:
-        """Nothing more comes: keep what was added since the last checkpoint, do the last work, give the card."""
+        """Completes the index and returns its card."""
         ...
 
 
@@ -57,76 +57,76 @@ def write_index(
     open_writer: Callable[[Path], IndexWriter],
     progress: Progress = lambda count: None,
 ) -> IndexCard:
-    """Index `corpus` into `folder`; `plan` is what makes this index what it is.
+    """Indexes `corpus` into `folder`; `plan` has the kind of index and its settings.
 
-    It grows in `folder` + ".partial" and is renamed when it is whole; an index that is already there is replaced then.
-    What an earlier call left unfinished is gone on from if plan and corpus are the same: the corpus is read again, and
-    its hash compared at the checkpoints, but nothing is indexed twice. Raises SleuthError for a malformed corpus, for
-    a folder that holds anything else, and where an unfinished index of another plan is in the way.
+    The index grows in `folder` + ".partial" and is renamed when complete, replacing an existing one. An unfinished
+    earlier call is resumed if plan and corpus are the same: the corpus is read again and its hash compared at the
+    checkpoints, but nothing is indexed twice. Raises SleuthError for a malformed corpus, for a folder with other
+    content, and for an unfinished index of another plan.
     """
     if folder.exists() and not is_index(folder) and not (folder.is_dir() and not any(folder.iterdir())):
         raise SleuthError(f"{folder}: exists and is not an index; name a new or empty folder")
     target = folder.resolve()
-    aside = target.with_name(target.name + ".partial")
+    partial = target.with_name(target.name + ".partial")
     try:
-        aside.mkdir(parents=True, exist_ok=True)
+        partial.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
         raise SleuthError(f"{folder}: no folder can be here: part of its path is a file; name another") from None
-    with (aside / LOCK).open("w") as lock:
-        _lock(lock, aside)
-        _check_plan(aside, plan)
+    with (partial / LOCK).open("w") as lock:
+        _lock(lock, partial)
+        _check_plan(partial, plan)
         try:
-            card = _resumed(corpus, aside, plan, open_writer, progress)
-            write_card(card, aside)
-            _put_in_place(aside, target)
+            card = _resume(corpus, partial, plan, open_writer, progress)
+            write_card(card, partial)
+            _replace(partial, target)
         finally:
-            if aside.exists() and not _checkpoints(aside):
-                shutil.rmtree(aside)
+            if partial.exists() and not _checkpoints(partial):
+                shutil.rmtree(partial)
     return card
 
 
-def _resumed(
+def _resume(
     corpus: Path,
-    aside: Path,
+    partial: Path,
     plan: Mapping[str, object],
     open_writer: Callable[[Path], IndexWriter],
     progress: Progress,
 ) -> IndexCard:
-    """Go on with what is there, or from nothing where there is nothing of this corpus."""
+    """Resumes an unfinished index of this corpus, or starts from nothing."""
     try:
-        if _checkpoints(aside):
-            return _fill(corpus, aside, open_writer(aside), progress)
+        if _checkpoints(partial):
+            return _fill(corpus, partial, open_writer(partial), progress)
     except _OtherCorpusError:
         pass
-    _clear(aside)
-    (aside / PLAN).write_text(json.dumps(plan))
-    return _fill(corpus, aside, open_writer(aside), progress)
+    _clear(partial)
+    (partial / PLAN).write_text(json.dumps(plan))
+    return _fill(corpus, partial, open_writer(partial), progress)
 
 
-def _fill(corpus: Path, aside: Path, writer: IndexWriter, progress: Progress) -> IndexCard:
-    digest, count, had = hashlib.sha256(), 0, writer.done
-    known = {number: sha256 for number, sha256 in _checkpoints(aside).items() if number <= had}
+def _fill(corpus: Path, partial: Path, writer: IndexWriter, progress: Progress) -> IndexCard:
+    digest, count, resumed_at = hashlib.sha256(), 0, writer.done
+    known = {number: sha256 for number, sha256 in _checkpoints(partial).items() if number <= resumed_at}
     for batch in _batches(read_corpus(corpus)):
-        fresh = batch[max(0, writer.done - count) :]
+        new = batch[max(0, writer.done - count) :]
         count += len(batch)
         for passage in batch:
-            digest.update(hashed_bytes(passage))
+            digest.update(hash_input(passage))
         if known.get(count, digest.hexdigest()) != digest.hexdigest():
             raise _OtherCorpusError
-        if fresh:
-            writer.add(fresh)
+        if new:
+            writer.add(new)
             if count % writer.every == 0:
-                _checkpoint(aside, count, writer, digest.hexdigest())
+                _checkpoint(partial, count, writer, digest.hexdigest())
         progress(count)
     if count == 0:
         raise SleuthError(f"{corpus}: no passages in this file")
-    if count < had:
+    if count < resumed_at:
         raise _OtherCorpusError
     return writer.finish(digest.hexdigest())
 
 
 class _OtherCorpusError(Exception):
-    """What lies in the folder was made from other passages."""
+    """The unfinished index was made from another corpus."""
 
 
 def _batches(passages: Iterator[Passage]) -> Iterator[list[Passage]]:
@@ -134,61 +134,61 @@ def _batches(passages: Iterator[Passage]) -> Iterator[list[Passage]]:
         yield batch
 
 
-def _checkpoint(aside: Path, count: int, writer: IndexWriter, sha256: str) -> None:
-    """The hash first: whatever the writer holds after a kill, the hash of it is known."""
-    with (aside / CHECKPOINTS).open("a") as lines:
+def _checkpoint(partial: Path, count: int, writer: IndexWriter, sha256: str) -> None:
+    """Saves the hash before the writer's checkpoint, so that after a kill the hash of its content is known."""
+    with (partial / CHECKPOINTS).open("a") as lines:
         lines.write(json.dumps({"count": count, "sha256": sha256}) + "\n")
         lines.flush()
         os.fsync(lines.fileno())
     writer.checkpoint()
 
 
-def _checkpoints(aside: Path) -> dict[int, str]:
-    """Hash of the corpus so far by number of passages; a line that a kill cut short counts for nothing."""
-    found = {}
-    for line in (aside / CHECKPOINTS).read_bytes().splitlines() if (aside / CHECKPOINTS).exists() else ():
+def _checkpoints(partial: Path) -> dict[int, str]:
+    """The hash of the corpus so far, by number of passages; lines truncated by a kill are skipped."""
+    saved = {}
+    for line in (partial / CHECKPOINTS).read_bytes().splitlines() if (partial / CHECKPOINTS).exists() else ():
         try:
             checkpoint = json.loads(line)
         except ValueError:
             continue
-        found[checkpoint["count"]] = checkpoint["sha256"]
-    return found
+        saved[checkpoint["count"]] = checkpoint["sha256"]
+    return saved
 
 
-def _check_plan(aside: Path, plan: Mapping[str, object]) -> None:
-    if not _checkpoints(aside):
+def _check_plan(partial: Path, plan: Mapping[str, object]) -> None:
+    if not _checkpoints(partial):
         return
-    found = json.loads((aside / PLAN).read_text())
-    wanted = json.loads(json.dumps(plan))
-    changed = sorted(key for key in found.keys() | wanted.keys() if found.get(key) != wanted.get(key))
+    saved = json.loads((partial / PLAN).read_text())
+    ours = json.loads(json.dumps(plan))
+    changed = sorted(key for key in saved.keys() | ours.keys() if saved.get(key) != ours.get(key))
     if changed:
         raise SleuthError(
-            f"{aside}: an unfinished index made with another {', '.join(changed)}; give that again to go on with it, "
+            f"{partial}: an unfinished index made with another {', '.join(changed)}; use the same to resume it, "
             "or remove the folder"
         )
 
 
-def _lock(lock: IO[str], aside: Path) -> None:
+def _lock(lock: IO[str], partial: Path) -> None:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # freed by the kernel when this process dies
     except BlockingIOError:
-        raise SleuthError(f"{aside}: another process is making this index; let it end") from None
+        raise SleuthError(f"{partial}: another process is making this index; wait for it to end") from None
 
 
-def _clear(aside: Path) -> None:
-    for path in aside.iterdir():
+def _clear(partial: Path) -> None:
+    for path in partial.iterdir():
         if path.is_dir():
             shutil.rmtree(path)
         elif path.name != LOCK:
             path.unlink()
 
 
-def _put_in_place(aside: Path, target: Path) -> None:
+def _replace(partial: Path, target: Path) -> None:
     old = target.with_name(target.name + ".old")
     shutil.rmtree(old, ignore_errors=True)
     if target.exists():
         target.rename(old)
-    for name in OURS:
-        (aside / name).unlink(missing_ok=True)
-    aside.rename(target)
+    for name in BOOKKEEPING:
+        (partial / name).unlink(missing_ok=True)
+    partial.rename(target)
     shutil.rmtree(old, ignore_errors=True)

@@ -146,7 +146,7 @@ class GRPOTrainer(Trainer):
         """One optimiser step on fresh episodes; its figures."""
         started = time.monotonic()
         played = self.worker.play(step)
-        self.engine.rest()
+        self.engine.sleep()
         ended = time.monotonic()
         groups, scores = self._score(step, played.groups)
         advantages = [advantages_of(group, self.stage, at in played.replaced) for at, group in enumerate(groups)]

@@ -9,7 +9,7 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from sleuth.dialects.refine import refines
-from sleuth.engines.stops import end_tokens
+from sleuth.engines.stops import find_eos_ids
 from sleuth.factories import ThoughtSetting
 from sleuth.learn.token_budget import TokenBudget
 from sleuth.recipe.grpo import CreditRecipe
@@ -79,7 +79,7 @@ class ThoughtRewards(Hook):
     ) -> None:
         rewards = worker.stage.reward
         self.worker, self.model, self.budget = worker, model, budget
-        self.ends = end_tokens(model.generation_config, worker.renderer.tokenizer)
+        self.ends = find_eos_ids(model.generation_config, worker.renderer.tokenizer)
         self.tags = setting.dialect.think
         self.shuffles = any(reward.shuffle for reward in rewards)
         self.scorer: GainScorer | None = None

@@ -43,7 +43,7 @@ def pool_findings(recipe: Recipe, index: int) -> list[Finding]:
     def finding(url: str) -> Finding:
         started = time.monotonic()
         try:
-            discovered = discover_server(url, tokenizer=outline.tokenizer, ends=outline.ends)
+            discovered = discover_server(url, tokenizer=outline.tokenizer, eos_ids=outline.eos_ids)
             problems = discovered.problems(context=stage.context, temperature=stage.sampling.temperature)
             line = "; ".join(problems) or str(discovered).removeprefix(f"{discovered.server.url}: ")
         except SleuthError as error:

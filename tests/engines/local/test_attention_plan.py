@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sleuth.engines.local import decode_attention
-from sleuth.engines.local.decode_attention import Trunk, find_trunks, find_windows
+from sleuth.engines.local.decode_attention import SharedSpan, find_shared_spans, find_windows
 
 
 def table_of(rows: list[list[int]], width: int) -> tuple[np.ndarray, np.ndarray]:
@@ -22,14 +22,14 @@ def table_of(rows: list[list[int]], width: int) -> tuple[np.ndarray, np.ndarray]
 def test_siblings_read_their_common_prompt_once():
     prompt = list(range(600))
     tokens, lengths = table_of([[*prompt, 1], [*prompt, 2], [*prompt, 3], [9]], 700)
-    levels, begins = find_trunks(tokens, np.arange(4), lengths)
-    assert levels == [[Trunk(rows=[0, 1, 2], slot=0, keys=slice(0, 600))]]
-    assert begins.tolist() == [600, 600, 600, 0]
+    levels, starts = find_shared_spans(tokens, np.arange(4), lengths)
+    assert levels == [[SharedSpan(rows=[0, 1, 2], slot=0, keys=slice(0, 600))]]
+    assert starts.tolist() == [600, 600, 600, 0]
 
 
 def test_a_short_common_beginning_is_not_worth_a_call():
     tokens, lengths = table_of([[1, 2, 3, 4], [1, 2, 3, 5]], 10)
-    assert find_trunks(tokens, np.arange(2), lengths)[0] == []
+    assert find_shared_spans(tokens, np.arange(2), lengths)[0] == []
 
 
 draws = st.integers(0, 10**6).map(random.Random)
@@ -37,7 +37,7 @@ draws = st.integers(0, 10**6).map(random.Random)
 
 @given(draw=draws, call=st.sampled_from([1, 5, 30]))
 @settings(max_examples=80, deadline=None)
-def test_trunks_and_windows_read_every_key_of_every_row_once(draw, call):
+def test_shared_spans_and_windows_read_every_key_of_every_row_once(draw, call):
     rows = [[draw.randrange(2) for _ in range(draw.randint(1, 12))] for _ in range(draw.randint(1, 8))]
     slots = np.array(sorted(draw.sample(range(12), len(rows))))
     tokens, lengths = table_of([[]] * 12, 13)
@@ -45,19 +45,19 @@ def test_trunks_and_windows_read_every_key_of_every_row_once(draw, call):
         tokens[slot, : len(row)] = row
     lengths = np.array([len(row) for row in rows])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(decode_attention, "CALL", call)
-        levels, begins = find_trunks(tokens, slots, lengths)
-        windows = list(find_windows(slots, begins, lengths))
+        patch.setattr(decode_attention, "CALL_COST", call)
+        levels, starts = find_shared_spans(tokens, slots, lengths)
+        windows = list(find_windows(slots, starts, lengths))
     read = [0] * len(rows)
     for level in levels:
-        assert len({row for trunk in level for row in trunk.rows}) == sum(len(trunk.rows) for trunk in level)
-        for trunk in level:
-            for row in trunk.rows:
-                assert trunk.keys.start == read[row]
-                assert tokens[trunk.slot, trunk.keys].tolist() == rows[row][trunk.keys]
-                read[row] = trunk.keys.stop
-    assert read == begins.tolist()
+        assert len({row for span in level for row in span.rows}) == sum(len(span.rows) for span in level)
+        for span in level:
+            for row in span.rows:
+                assert span.keys.start == read[row]
+                assert tokens[span.slot, span.keys].tolist() == rows[row][span.keys]
+                read[row] = span.keys.stop
+    assert read == starts.tolist()
     for row, slot in enumerate(slots):
         [window] = [window for window in windows if window.slots.start <= slot < window.slots.stop]
-        assert window.keys.start <= begins[row]
+        assert window.keys.start <= starts[row]
         assert window.keys.stop >= lengths[row]

@@ -10,22 +10,22 @@ from hypothesis import strategies as st
 
 from sleuth.engines.local import decode_attention
 from sleuth.engines.local.compiled_decode_attention import CompiledDecodeAttention
-from sleuth.engines.local.decode_attention import DecodeAttention, find_trunks
+from sleuth.engines.local.decode_attention import DecodeAttention, find_shared_spans
 
 CPU = torch.device("cpu")
 SLOTS, CAPACITY = 10, 160
 
 
-def decode_attention_of(kind, slots, begins, lengths, levels):
+def decode_attention_of(kind, slots, starts, lengths, levels):
     """Compiled for fp32, by matrix products for the rest."""
     if kind == torch.float32:
-        return CompiledDecodeAttention(slots, begins, lengths, levels)
-    return DecodeAttention(slots, begins, lengths, levels, CPU, kind)
+        return CompiledDecodeAttention(slots, starts, lengths, levels)
+    return DecodeAttention(slots, starts, lengths, levels, CPU, kind)
 
 
-def alone(kind, slots, begins, ends):
-    """Rows that share nothing and look at the keys from `begins` up to `ends`."""
-    return decode_attention_of(kind, np.array(slots), np.array(begins), np.array(ends) - 1, [])
+def alone(kind, slots, starts, ends):
+    """Rows that share nothing and look at the keys from `starts` up to `ends`."""
+    return decode_attention_of(kind, np.array(slots), np.array(starts), np.array(ends) - 1, [])
 
 
 def by_softmax(query, keys, values, slots, lengths, scale):
@@ -76,11 +76,11 @@ def test_rows_attend_to_all_that_they_wrote_or_share_as_softmax_says(draw, call,
     lengths = np.array([len(row) for row in rows])
     before = torch.get_num_threads()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(decode_attention, "CALL", call)
-        levels, begins = find_trunks(tokens, slots, lengths)
+        patch.setattr(decode_attention, "CALL_COST", call)
+        levels, starts = find_shared_spans(tokens, slots, lengths)
         torch.set_num_threads(threads)
         try:
-            output = decode_attention_of(kind, slots, begins, lengths, levels).attend(query, keys, values, 0.3)
+            output = decode_attention_of(kind, slots, starts, lengths, levels).attend(query, keys, values, 0.3)
         finally:
             torch.set_num_threads(before)
     # Scores are kept in fp32, which holds some hundreds to 1e-5, and a share is e to the power of one.
@@ -99,7 +99,7 @@ def test_a_key_of_another_row_or_slot_is_never_read(kind):
 
 
 @pytest.mark.parametrize("count", [40, 70, 128])
-def test_what_is_no_number_stays_none(count):
+def test_nan_keys_give_nan_outputs(count):
     query, clean = torch.randn(1, 1, 1, 8), torch.randn(1, 1, count, 8)
     for at in range(count):  # in a vector and behind the last, in a tile that is full and in one that is not
         keys = clean.clone()
@@ -108,7 +108,7 @@ def test_what_is_no_number_stays_none(count):
 
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.float64])
-def test_scores_far_apart_neither_overflow_nor_leave_a_share_to_the_lesser(kind):
+def test_scores_far_apart_do_not_overflow(kind):
     query, keys = torch.tensor([[[[1e4]]]], dtype=kind), torch.tensor([[[[1.0], [-1.0]]]], dtype=kind)
     assert alone(kind, [0], [0], [2]).attend(query, keys, keys.clone(), 1.0).item() == 1
 

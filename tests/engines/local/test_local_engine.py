@@ -14,10 +14,10 @@ from sleuth.types import Sampling, SleuthError
 def gather(*coroutines):
     """Run coroutines side by side, to the end."""
 
-    async def together():
+    async def joint():
         return await asyncio.wait_for(asyncio.gather(*coroutines), timeout=60)
 
-    return asyncio.run(together())
+    return asyncio.run(joint())
 
 
 def engine_of(model, tokenizer, *, slots=8, context=128) -> LocalEngine:
@@ -164,7 +164,7 @@ def test_the_end_token_ends_the_completion_and_stays_out_of_its_text(make_model,
     assert ended.text == decode(tokenizer, unstopped.tokens[: length - 1])
 
 
-def test_a_stream_tells_what_the_completion_tells(model, tokenizer, words):
+def test_a_stream_equals_the_completion(model, tokenizer, words):
     engine = engine_of(model, tokenizer)
     sampling = Sampling(max_tokens=15, key=(2,))
 
@@ -253,7 +253,7 @@ def test_a_failure_reaches_every_caller_and_the_engine_lives_on(make_model, toke
     assert len(gather(engine.complete(words(5), Sampling(max_tokens=5)))[0].tokens) == 5
 
 
-def test_a_model_that_looks_through_a_window_is_refused_in_words(tokenizer, words):
+def test_a_model_with_sliding_windows_is_refused(tokenizer, words):
     sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
     window = {"use_sliding_window": True, "sliding_window": 4, "layer_types": ["sliding_attention"]}
     model = Qwen2ForCausalLM(Qwen2Config(vocab_size=len(tokenizer), num_key_value_heads=1, **sizes, **window))
@@ -261,7 +261,7 @@ def test_a_model_that_looks_through_a_window_is_refused_in_words(tokenizer, word
         gather(engine_of(model, tokenizer).complete(words(9), Sampling(max_tokens=5)))
 
 
-def test_weights_that_have_diverged_are_an_error_in_words(make_model, tokenizer, words):
+def test_diverged_weights_are_a_clear_error(make_model, tokenizer, words):
     model = make_model()
     with torch.no_grad():
         model.lm_head.weight.fill_(float("nan"))
@@ -284,7 +284,7 @@ def test_published_weights_are_used_and_stamped_and_nothing_old_is_reused(make_m
     assert after.logprobs == pytest.approx(expected, abs=1e-4)
 
 
-def test_what_is_written_after_publishing_does_not_depend_on_what_was_written_before(model, tokenizer, words):
+def test_completions_after_publishing_do_not_depend_on_earlier_ones(model, tokenizer, words):
     def run(engine):
         engine.publish(1)
         return gather(*(episode(engine, words(9 + 5 * p, p), words(9, 1), key=(0, p)) for p in range(6)))
@@ -294,7 +294,7 @@ def test_what_is_written_after_publishing_does_not_depend_on_what_was_written_be
     assert run(used) == run(engine_of(model, tokenizer, slots=4))
 
 
-def test_writing_goes_on_while_long_prompts_are_read(model, tokenizer, words, monkeypatch):
+def test_decoding_continues_while_long_prompts_are_prefilled(model, tokenizer, words, monkeypatch):
     monkeypatch.setattr("sleuth.engines.local.engine.FORWARD_TOKENS", 4)
     engine = engine_of(model, tokenizer)
 

@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from sleuth.engines.local.slots import Run, SlotPlacement, SlotTable
+from sleuth.engines.local.slots import PrefillChunk, SlotPlacement, SlotTable
 
 
 def fill(table: SlotTable, slot: int, tokens: list[int]) -> None:
     """A request that has read `tokens` in `slot`, and ended."""
     table.occupy(SlotPlacement(slot=slot, source=slot, reused=0), tokens)
-    table.read[slot] = len(tokens)
+    table.cached[slot] = len(tokens)
     table.release(slot)
 
 
@@ -53,11 +53,11 @@ def test_a_sibling_waits_for_a_prompt_that_is_about_to_be_read():
     sibling = placed(table, prompt)
     assert (sibling.source, sibling.reused) == (0, 19)
     assert not table.occupy(sibling, prompt), "what it reuses is not there yet"
-    assert table.unread(100)[1] == [Run(slot=0, start=0, stop=20)], "who waits reads nothing"
-    assert list(table.arrived()) == []
-    table.read[0] = 20
-    assert list(table.arrived()) == [sibling]
-    assert table.unread(100)[0].tolist() == [sibling.slot], "one token is left to read"
+    assert table.schedule(100)[1] == [PrefillChunk(slot=0, start=0, stop=20)], "who waits reads nothing"
+    assert list(table.take_ready()) == []
+    table.cached[0] = 20
+    assert list(table.take_ready()) == [sibling]
+    assert table.schedule(100)[0].tolist() == [sibling.slot], "one token is left to read"
 
 
 def test_a_few_tokens_are_not_worth_a_wait():
@@ -66,46 +66,46 @@ def test_a_few_tokens_are_not_worth_a_wait():
     assert placed(table, [0, 1, 2, 3, 4, 40, 41]).reused == 0
 
 
-def test_who_waits_for_a_slot_that_is_given_up_makes_do_with_what_was_read():
+def test_a_waiting_request_reuses_what_was_cached_when_its_source_ends():
     table, prompt = SlotTable(4, 64), list(range(20))
     table.occupy(SlotPlacement(slot=0, source=0, reused=0), prompt)
     sibling = placed(table, prompt)
     table.occupy(sibling, prompt)
-    table.read[0] = 7
+    table.cached[0] = 7
     table.release(0)
-    [place] = table.arrived()
+    [place] = table.take_ready()
     assert (place.slot, place.reused) == (sibling.slot, 7)
 
 
-def test_who_writes_never_waits_for_who_reads():
+def test_decoding_never_waits_for_prefill():
     table = SlotTable(4, 64)
     for slot, tokens in enumerate([[1, 2, 3, 4, 5], [6], [7, 8, 9]]):
         table.occupy(SlotPlacement(slot=slot, source=slot, reused=0), tokens)
-    writing, runs = table.unread(6)
-    assert writing.tolist() == [1]
-    assert runs == [Run(slot=0, start=0, stop=5), Run(slot=2, start=0, stop=1)]
+    decoding, chunks = table.schedule(6)
+    assert decoding.tolist() == [1]
+    assert chunks == [PrefillChunk(slot=0, start=0, stop=5), PrefillChunk(slot=2, start=0, stop=1)]
 
 
-def test_a_token_is_appended_behind_what_is_known():
+def test_a_token_is_appended_after_the_last_one():
     table = table_with([1, 2, 3], [4])
     table.append(np.array([0, 1]), np.array([8, 9]))
     assert table.tokens[0, :5].tolist() == [1, 2, 3, 8, -1]
     assert table.tokens[1, :3].tolist() == [4, 9, -1]
 
 
-def test_nothing_is_placed_where_every_slot_is_busy():
+def test_nothing_is_placed_while_every_slot_is_busy():
     table = SlotTable(1, 64)
     table.occupy(SlotPlacement(slot=0, source=0, reused=0), [1])
     assert table.place([2]) is None
 
 
-def test_what_was_forgotten_is_not_reused():
+def test_cleared_tokens_are_not_reused():
     table = table_with([1, 2, 3])
-    table.forget()
+    table.clear()
     assert placed(table, [1, 2, 3, 4]).reused == 0
 
 
-def test_what_was_forgotten_does_not_decide_where_the_next_request_goes():
+def test_cleared_slots_do_not_affect_later_placements():
     table = table_with([1, 2], [3, 4])
-    table.forget()
+    table.clear()
     assert placed(table, [7, 8]).slot == placed(SlotTable(4, 64), [7, 8]).slot

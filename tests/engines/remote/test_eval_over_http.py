@@ -16,7 +16,7 @@ from sleuth.factories import load_model
 from sleuth.retrieval.bm25 import build_index
 from sleuth.serve.http.limits import Limits
 from sleuth.serve.retriever.app import retriever_app
-from sleuth.serve.retriever.opening import Opening
+from sleuth.serve.retriever.index_loader import IndexLoader
 
 BASE = Path(__file__).parents[3] / "models" / "tiny-base"
 TOWNS = ("Tarn", "Oss", "Lund", "Brig", "Melk", "Ypres")
@@ -73,7 +73,7 @@ def test_figures_and_transcripts_are_those_of_the_engine_in_this_process(
 
 def test_passages_may_come_from_a_server_too(questions: Path) -> None:
     _, here = ask(questions)
-    opening = Opening(questions.parent / "index")
+    opening = IndexLoader(questions.parent / "index")
     opening.start()
     with application(retriever_app(opening, Limits()), lifespan="off") as url:
         result, there = ask(questions, "--retriever", url)
@@ -118,7 +118,7 @@ def test_options_that_do_not_go_together_are_one_line(questions: Path, options: 
     assert result.stderr.startswith(f"error: {problem}")
 
 
-def test_a_server_that_is_not_there_costs_nothing_but_a_line(questions: Path) -> None:
+def test_an_unreachable_server_is_one_line(questions: Path) -> None:
     result, found = ask(questions, "--engine", free_url())
     assert (result.exit_code, found) == (2, {})
     assert result.stderr.count("\n") == 1

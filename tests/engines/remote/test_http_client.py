@@ -11,15 +11,15 @@ import pytest
 from model_server import free_url
 
 from sleuth.engines.remote.http_client import (
-    FailedError,
     HttpClient,
     HttpClientError,
-    LostError,
-    NotTakenError,
+    LostResponseError,
     RefusedError,
-    TooSlowError,
+    ServerFailedError,
+    TimedOutError,
+    UnavailableError,
 )
-from sleuth.engines.remote.wire import paired
+from sleuth.engines.remote.wire import checked_tokens
 
 Talk = Callable[[asyncio.StreamWriter], Awaitable[None]]
 
@@ -65,11 +65,11 @@ def asked(talk: Talk, seconds: float = 5.0) -> object:
 @pytest.mark.parametrize(
     ("talk", "error"),
     [
-        (answer(503, b""), NotTakenError),
-        (answer(429, b""), NotTakenError),
-        (answer(500, b""), FailedError),
+        (answer(503, b""), UnavailableError),
+        (answer(429, b""), UnavailableError),
+        (answer(500, b""), ServerFailedError),
         (answer(400, b""), RefusedError),
-        (hang_up, LostError),
+        (hang_up, LostResponseError),
     ],
 )
 def test_errors_say_whether_a_request_may_be_made_again(talk: Talk, error: type[HttpClientError]) -> None:
@@ -78,27 +78,27 @@ def test_errors_say_whether_a_request_may_be_made_again(talk: Talk, error: type[
     assert type(caught.value) is error
 
 
-def test_nobody_there_is_nobody_who_took_it() -> None:
+def test_an_unreachable_server_has_not_taken_the_request() -> None:
     async def ask() -> None:
         await HttpClient(free_url(), seconds=5.0).get("/")
 
-    with pytest.raises(NotTakenError):
+    with pytest.raises(UnavailableError):
         asyncio.run(ask())
 
 
-def test_the_time_is_that_of_the_whole_answer_however_it_comes() -> None:
+def test_the_timeout_covers_the_whole_answer_however_slowly_it_arrives() -> None:
     started = time.monotonic()
-    with pytest.raises(TooSlowError, match=r"gave no answer within 0\.4 seconds"):
+    with pytest.raises(TimedOutError, match=r"gave no answer within 0\.4 seconds"):
         asked(trickle, seconds=0.4)
     assert time.monotonic() - started < 3
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[" * 100_000])
-def test_what_is_no_json_is_nothing(body: bytes) -> None:
+def test_an_answer_that_is_not_json_is_none(body: bytes) -> None:
     assert asked(answer(200, body)) is None
 
 
 @pytest.mark.parametrize("told", [float("nan"), float("-inf"), None])
-def test_a_log_probability_that_is_no_number_is_never_trained_on(told: float | None) -> None:
+def test_a_log_probability_that_is_not_finite_is_refused(told: float | None) -> None:
     with pytest.raises((ValueError, TypeError)):
-        paired([1, 2], [-0.5, told])
+        checked_tokens([1, 2], [-0.5, told])

@@ -34,7 +34,7 @@ def serving(
 
 
 def found(server: ModelServer) -> Server:
-    return find_server(server.url, "tiny", served_as=None, tokenizer=server.tokenizer, ends=server.ends)[0]
+    return find_server(server.url, "tiny", served_as=None, tokenizer=server.tokenizer, eos_ids=server.eos_ids)[0]
 
 
 def asked(server: ModelServer, requests: Requests, at_once: int = 8, place: Server | None = None) -> list[Completion]:
@@ -43,7 +43,7 @@ def asked(server: ModelServer, requests: Requests, at_once: int = 8, place: Serv
 
     async def ask() -> list[Completion]:
         limits = {"requests_at_once": at_once, "context": CONTEXT}
-        async with HttpEngine(place, server.tokenizer, ends=server.ends, **limits) as engine:
+        async with HttpEngine(place, server.tokenizer, eos_ids=server.eos_ids, **limits) as engine:
             return list(await asyncio.gather(*(engine.complete(tokens, sampling) for tokens, sampling in requests)))
 
     return asyncio.run(ask())
@@ -104,7 +104,7 @@ def test_ids_come_back_in_the_newer_and_the_older_way_of_vllm(model, tokenizer, 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_a_server_leaves_behind_a_stop_is_no_part_of_the_turn(model, tokenizer, words, kind: str) -> None:
+def test_tokens_after_a_stop_are_dropped(model, tokenizer, words, kind: str) -> None:
     stops = tuple({turn.text[5:8] for turn in written_here(model, tokenizer, greedy(words))} - {""})
     with serving(model, tokenizer, kind, overshoots=(17, 0, 23)) as server:
         through_http = asked(server, greedy(words, *stops))
@@ -120,7 +120,7 @@ def test_draws_have_seeds_of_their_own_and_can_be_repeated(model, tokenizer, wor
     assert len({turn.tokens for turn in first}) > 4
 
 
-def test_log_probabilities_that_are_not_those_of_the_draw_are_left_out(model, tokenizer, words) -> None:
+def test_log_probabilities_of_another_temperature_are_dropped(model, tokenizer, words) -> None:
     requests = [(words(9), Sampling(max_tokens=6, temperature=temperature)) for temperature in (0.5, 1.0)]
     with serving(model, tokenizer, "vLLM") as server:
         cool, warm = asked(server, requests)
@@ -128,7 +128,7 @@ def test_log_probabilities_that_are_not_those_of_the_draw_are_left_out(model, to
     assert warm.logprobs is not None
 
 
-def test_a_server_that_gives_text_alone_has_its_ids_encoded_and_that_is_said(model, tokenizer, words) -> None:
+def test_ids_of_a_text_only_server_are_encoded_and_reported_as_such(model, tokenizer, words) -> None:
     stops = tuple({turn.text[5:8] for turn in written_here(model, tokenizer, greedy(words))} - {""})
     with serving(model, tokenizer, "vLLM", tells_ids="") as server:
         place = found(server)
@@ -155,7 +155,7 @@ def test_an_end_token_in_the_text_alone_ends_it_and_is_no_part_of_it(make_model,
     assert turn.tokens[-1] == tokenizer.eos_token_id
 
 
-def test_a_full_context_is_not_asked_for_more(model, tokenizer, words) -> None:
+def test_a_full_context_sends_no_request(model, tokenizer, words) -> None:
     with serving(model, tokenizer, "vLLM") as server:
         before = [Sampling(max_tokens=9, temperature=0.0)]
         [full] = asked(server, [(words(CONTEXT), sampling) for sampling in before])
@@ -166,7 +166,7 @@ def test_a_full_context_is_not_asked_for_more(model, tokenizer, words) -> None:
     assert count == 1  # what the search for it tried
 
 
-def test_no_more_requests_are_under_way_than_were_allowed(model, tokenizer, words) -> None:
+def test_concurrent_requests_stay_within_the_limit(model, tokenizer, words) -> None:
     with serving(model, tokenizer, "SGLang") as server:
         asked(server, greedy(words), at_once=2)
     assert server.most_at_once == 2
@@ -177,14 +177,16 @@ def refused(number: int) -> Response | None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_who_is_turned_away_asks_again(model, tokenizer, words, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_request_is_retried(model, tokenizer, words, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_engine, "PAUSES", (0.01, 0.02, 0.04, 0.05))
     with serving(model, tokenizer, kind, disturbs=refused) as server:
         through_http = asked(server, greedy(words))
     same_but_for_rounding(through_http, written_here(model, tokenizer, greedy(words)))
 
 
-def test_who_is_always_turned_away_hears_why(model, tokenizer, words, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_that_is_always_refused_fails_with_the_reason(
+    model, tokenizer, words, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(http_engine, "PAUSES", (0.01, 0.02))
     busy = JSONResponse({"error": {"message": "queue is full"}}, 503)
     with (
@@ -202,7 +204,7 @@ def test_a_server_that_is_gone_is_one_line(model, tokenizer, words, monkeypatch:
         asked(server, greedy(words)[:1], place=place)
 
 
-def test_a_turn_that_was_begun_is_not_asked_for_again(model, tokenizer, words, monkeypatch) -> None:
+def test_a_turn_that_may_have_started_is_not_retried(model, tokenizer, words, monkeypatch) -> None:
     """It may have been given up because it was long: asked again, long turns would be rarer than they are."""
     monkeypatch.setattr(http_engine, "ANSWER_SECONDS", 0.2)
 
@@ -231,7 +233,7 @@ NONSENSE = {
 
 @pytest.mark.parametrize("what", NONSENSE)
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_answer_of_another_shape_is_one_line(model, tokenizer, words, kind: str, what: str) -> None:
+def test_a_malformed_answer_is_one_line(model, tokenizer, words, kind: str, what: str) -> None:
     with (
         serving(model, tokenizer, kind, disturbs=lambda number: NONSENSE[what] if number > 1 else None) as server,
         pytest.raises(SleuthError, match="an answer that cannot be used"),
@@ -239,7 +241,7 @@ def test_an_answer_of_another_shape_is_one_line(model, tokenizer, words, kind: s
         asked(server, greedy(words)[:1])
 
 
-def test_a_turn_that_ends_for_no_reason_of_ours_is_an_error(model, tokenizer, words) -> None:
+def test_a_turn_that_ends_without_a_stop_is_an_error(model, tokenizer, words) -> None:
     short = JSONResponse({"choices": [{"token_ids": [5, 6], "text": "..", "finish_reason": "length"}]})
     with (
         serving(model, tokenizer, "vLLM", disturbs=lambda number: short if number > 1 else None) as server,
@@ -248,7 +250,7 @@ def test_a_turn_that_ends_for_no_reason_of_ours_is_an_error(model, tokenizer, wo
         asked(server, greedy(words)[:1])
 
 
-def test_a_request_that_sglang_gives_up_is_an_error(model, tokenizer, words) -> None:
+def test_a_request_that_sglang_aborts_is_an_error(model, tokenizer, words) -> None:
     reason = {"type": "abort", "message": "input is longer than the context"}
     given_up = JSONResponse({"text": "", "meta_info": {"finish_reason": reason, "output_token_logprobs": []}})
     with (
@@ -266,6 +268,6 @@ def test_weights_that_change_meanwhile_are_an_error(model, tokenizer, words) -> 
         asked(server, greedy(words), at_once=1)
 
 
-def test_nobody_at_a_url_is_one_line(tokenizer) -> None:
+def test_an_unreachable_url_is_one_line(tokenizer) -> None:
     with pytest.raises(SleuthError, match=r"does not answer \(.*\); start SGLang or vLLM there first"):
-        find_server(free_url(), "tiny", served_as=None, tokenizer=tokenizer, ends=())
+        find_server(free_url(), "tiny", served_as=None, tokenizer=tokenizer, eos_ids=())

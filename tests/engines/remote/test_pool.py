@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from sleuth.engines.local.engine import LocalEngine
 from sleuth.engines.remote.capabilities import discover_server
-from sleuth.engines.remote.http_client import HttpClient, LostError, NotTakenError
+from sleuth.engines.remote.http_client import HttpClient, LostResponseError, UnavailableError
 from sleuth.engines.remote.pool import PoolEngine, PoolLimits
 from sleuth.engines.remote.replica import EngineReplica
 from sleuth.engines.remote.weight_sync import WeightsDifferError, learner_logprobs
@@ -48,8 +48,8 @@ def pool_of(
 ) -> Iterator[PoolEngine]:
     """A pool that has published version 1; what it says is in its `said`."""
     said: list[str] = []
-    ends = servers[0].engine.ends
-    members = [discover_server(server.url, tokenizer=tokenizer, ends=ends) for server in servers]
+    eos_ids = servers[0].engine.eos_ids
+    members = [discover_server(server.url, tokenizer=tokenizer, eos_ids=eos_ids) for server in servers]
     limits = PoolLimits(
         requests_at_once=at_once, seconds=seconds, unavailable_timeout=unavailable_timeout, sleeps=sleeps
     )
@@ -57,12 +57,12 @@ def pool_of(
         members,
         learner,
         tokenizer,
-        ends=ends,
+        eos_ids=eos_ids,
         context=CONTEXT,
         temperature=temperature,
         limits=limits,
         shared=shared,
-        say=said.append,
+        log=said.append,
     )
     engine.said = said  # type: ignore[attr-defined]
     engine.publish(1)
@@ -150,11 +150,9 @@ def test_log_probabilities_over_several_turns_are_the_learners(
 
 @pytest.mark.parametrize("raw", [True, False])
 @pytest.mark.parametrize("kind", KINDS)
-def test_whether_log_probabilities_are_scaled_is_found_out_by_trying(
-    servers, learner, tokenizer, tmp_path, kind, raw
-) -> None:
+def test_whether_log_probabilities_are_scaled_is_probed(servers, learner, tokenizer, tmp_path, kind, raw) -> None:
     [server] = servers(kind, raw=raw)
-    discovered = discover_server(server.url, tokenizer=tokenizer, ends=server.engine.ends)
+    discovered = discover_server(server.url, tokenizer=tokenizer, eos_ids=server.engine.eos_ids)
     assert discovered.capabilities.logprobs == ("before temperature" if raw else "after temperature")
     assert (discovered.capabilities.ids, discovered.capabilities.stop_text, discovered.capabilities.weights) == (
         True,
@@ -163,7 +161,7 @@ def test_whether_log_probabilities_are_scaled_is_found_out_by_trying(
     )
     problems = discovered.problems(context=CONTEXT, temperature=0.7)
     assert [problem.partition(",")[0] for problem in problems] == (
-        ["tells log-probabilities before temperature"] if raw else []
+        ["returns log-probabilities before temperature"] if raw else []
     )
     assert discovered.problems(context=CONTEXT, temperature=1.0) == []
 
@@ -177,9 +175,7 @@ def test_siblings_stay_together_and_groups_are_spread(servers, learner, tokenize
     assert counts == [15, 15]
 
 
-def test_no_more_turns_are_under_way_at_a_server_than_were_allowed(
-    servers, learner, tokenizer, words, tmp_path
-) -> None:
+def test_concurrent_turns_at_a_server_stay_within_the_limit(servers, learner, tokenizer, words, tmp_path) -> None:
     [server] = servers("sglang", latency=0.02)
     most = 0
     with pool_of([server], learner, tokenizer, tmp_path, at_once=3) as engine:
@@ -197,7 +193,7 @@ def test_no_more_turns_are_under_way_at_a_server_than_were_allowed(
 
 @pytest.mark.parametrize("fault", [{"error_every": 3}, {"cut_every": 3}, {"hang_every": 5}])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_turn_that_a_server_does_not_finish_is_drawn_again_with_its_seed(
+def test_a_turn_that_a_server_does_not_finish_is_sampled_again_with_its_seed(
     servers, learner, tokenizer, words, tmp_path, kind, fault
 ) -> None:
     requests = sampled(words)
@@ -214,7 +210,7 @@ def test_a_turn_that_a_server_does_not_finish_is_drawn_again_with_its_seed(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_server_that_forgot_its_weights_is_given_them_before_it_writes(
+def test_a_restarted_server_gets_the_weights_before_it_generates(
     servers, learner, tokenizer, words, tmp_path, kind
 ) -> None:
     moved(learner)
@@ -230,14 +226,14 @@ def test_a_server_that_forgot_its_weights_is_given_them_before_it_writes(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_server_whose_restart_nobody_saw_is_found_out_by_its_first_completion(
+def test_an_unnoticed_restart_is_detected_by_the_first_completion(
     servers, learner, tokenizer, words, tmp_path, monkeypatch, kind
 ) -> None:
     moved(learner)
     [server] = servers(kind)
     requests = sampled(words, groups=1, siblings=1, temperature=0.0)
     with pool_of([server], learner, tokenizer, tmp_path) as engine:
-        monkeypatch.setattr(EngineReplica, "known", property(lambda replica: not replica.suspect))
+        monkeypatch.setattr(EngineReplica, "is_same_process", property(lambda replica: not replica.may_have_restarted))
         server.fault(forget=0)
         before = server.fault()
         [written] = asked(engine, requests)
@@ -274,9 +270,7 @@ def test_a_completion_that_names_other_weights_ends_the_run_with_both_names(
         asked(engine, sampled(words, groups=1, siblings=1))
 
 
-def test_a_completion_of_which_nobody_knows_by_what_weights_is_thrown_away(
-    servers, learner, tokenizer, words, tmp_path
-) -> None:
+def test_a_completion_by_unknown_weights_is_discarded(servers, learner, tokenizer, words, tmp_path) -> None:
     [server] = servers("vllm")
     with pool_of([server], learner, tokenizer, tmp_path) as engine:
         with meddling(server):
@@ -301,7 +295,7 @@ def test_a_server_that_loses_its_weights_again_and_again_ends_the_run(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_server_that_only_says_that_it_took_the_weights_is_found_out(
+def test_a_server_that_only_claims_to_have_loaded_weights_is_detected(
     servers, learner, tokenizer, tmp_path, kind
 ) -> None:
     [server] = servers(kind)
@@ -329,7 +323,7 @@ def test_a_server_that_is_down_when_weights_go_out_takes_them_when_it_is_back(
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("sleeps", [False, True])
-def test_a_server_that_was_left_in_the_middle_of_taking_weights_takes_them_again(
+def test_an_interrupted_weight_load_is_repeated(
     servers, learner, tokenizer, words, tmp_path, monkeypatch, kind, sleeps
 ) -> None:
     """It has their label, and may be paused, or half asleep: it would never write."""
@@ -342,12 +336,12 @@ def test_a_server_that_was_left_in_the_middle_of_taking_weights_takes_them_again
         waking = "weights" not in str([arguments, how])
         if path == last[kind] and waking and not lost:
             lost.append(path)
-            raise LostError("broke off")
+            raise LostResponseError("broke off")
         return await post(line, path, *arguments, **how)
 
     [server] = servers(kind)
     with pool_of([server], learner, tokenizer, tmp_path, sleeps=sleeps, seconds=5.0) as engine:
-        engine.rest()
+        engine.sleep()
         moved(learner)
         monkeypatch.setattr(HttpClient, "post", broken)
         engine.publish(2)
@@ -360,9 +354,7 @@ def test_a_server_that_was_left_in_the_middle_of_taking_weights_takes_them_again
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_turn_during_which_weights_came_to_the_server_is_drawn_again(
-    servers, learner, tokenizer, words, tmp_path, kind
-) -> None:
+def test_a_turn_during_a_weight_load_is_sampled_again(servers, learner, tokenizer, words, tmp_path, kind) -> None:
     """What was asked of it afterwards says nothing of what wrote."""
     [server] = servers(kind)
     with pool_of([server], learner, tokenizer, tmp_path) as engine:
@@ -378,7 +370,7 @@ def test_a_turn_during_which_weights_came_to_the_server_is_drawn_again(
         assert engine.figures()["turns_redrawn"] == 1
 
 
-def test_a_turn_that_is_turned_away_asks_again_more_and_more_slowly(
+def test_a_refused_turn_is_retried_with_growing_pauses(
     servers, learner, tokenizer, words, tmp_path, monkeypatch
 ) -> None:
     """While others of the pool are answered, so that nobody takes the server for gone."""
@@ -388,7 +380,7 @@ def test_a_turn_that_is_turned_away_asks_again_more_and_more_slowly(
     async def full(line: HttpClient, path: str, body: dict | None = None, **how: object) -> object:
         if path == "/generate" and body["input_ids"] == words(9, 0) and len(away) < 6:
             away.append(time.monotonic())
-            raise NotTakenError("refused with 429: the queue is full")
+            raise UnavailableError("refused with 429: the queue is full")
         return await post(line, path, body, **how)
 
     with pool_of([server], learner, tokenizer, tmp_path, at_once=2) as engine:
@@ -399,9 +391,7 @@ def test_a_turn_that_is_turned_away_asks_again_more_and_more_slowly(
     assert away[-1] - away[0] > 0.05 + 0.1 + 0.2 + 0.4
 
 
-def test_a_server_that_took_new_weights_is_asked_at_once_however_long_it_was_away(
-    servers, learner, tokenizer, words, tmp_path
-) -> None:
+def test_a_server_that_took_new_weights_is_used_at_once(servers, learner, tokenizer, words, tmp_path) -> None:
     pair = servers("vllm", "sglang")
     with pool_of(pair, learner, tokenizer, tmp_path) as engine:
         with away(engine._replicas[0]) as replica:
@@ -421,7 +411,7 @@ def test_a_server_that_slept_has_the_new_weights_when_it_wakes(
     [server] = servers(kind)
     with pool_of([server], learner, tokenizer, tmp_path, sleeps=True) as engine:
         asked(engine, sampled(words))
-        engine.rest()
+        engine.sleep()
         assert server.engine.asleep == {"weights", "kv_cache"}
         moved(learner)
         engine.publish(2)
@@ -431,7 +421,7 @@ def test_a_server_that_slept_has_the_new_weights_when_it_wakes(
     assert [turn.tokens for turn in written] == [turn.tokens for turn in here]
 
 
-def test_weights_that_a_server_cannot_see_are_one_line(servers, learner, tokenizer, tmp_path, monkeypatch) -> None:
+def test_weights_that_a_server_cannot_read_are_one_line(servers, learner, tokenizer, tmp_path, monkeypatch) -> None:
     [server] = servers("sglang")
 
     def blind(model: PreTrainedModel, folder: Path) -> None:
@@ -445,7 +435,9 @@ def test_weights_that_a_server_cannot_see_are_one_line(servers, learner, tokeniz
         pass
 
 
-def test_a_pool_that_is_gone_is_waited_for_and_then_one_line(servers, learner, tokenizer, words, tmp_path) -> None:
+def test_an_unavailable_pool_fails_with_one_line_after_the_timeout(
+    servers, learner, tokenizer, words, tmp_path
+) -> None:
     with pool_of(servers("sglang"), learner, tokenizer, tmp_path, unavailable_timeout=1.0) as engine:
         object.__setattr__(engine._replicas[0].discovered.server, "url", free_url())
         started = time.monotonic()

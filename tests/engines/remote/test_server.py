@@ -21,7 +21,7 @@ def server(model, tokenizer) -> ModelServer:
 def find(server: ModelServer, kind: Kind, checkpoint: str = "step-000100", served_as: str | None = None):
     with server.listening(kind):
         return find_server(
-            f"{server.url}/v1/", checkpoint, served_as=served_as, tokenizer=server.tokenizer, ends=server.ends
+            f"{server.url}/v1/", checkpoint, served_as=served_as, tokenizer=server.tokenizer, eos_ids=server.eos_ids
         )
 
 
@@ -40,7 +40,7 @@ def test_a_server_is_known_by_its_endpoints(server: ModelServer, kind: str, vers
     assert notes == ["the server's '/models/step-000100' is taken for step-000100 by the last part of its name"]
 
 
-def test_whoever_else_speaks_vllms_completions_is_asked_likewise(server: ModelServer) -> None:
+def test_a_server_compatible_with_vllm_is_used_like_vllm(server: ModelServer) -> None:
     server.owner, server.lacks = "somebody", ["/version"]
     place, _ = find(server, "vLLM")
     assert (place.kind, place.version) == ("OpenAI-like", None)
@@ -55,9 +55,7 @@ def test_another_model_is_refused_with_what_would_be_right(server: ModelServer) 
     )
 
 
-def test_folders_of_this_machine_are_told_apart_though_their_last_names_are_one(
-    server: ModelServer, tmp_path: Path
-) -> None:
+def test_local_folders_of_equal_last_name_are_distinguished(server: ModelServer, tmp_path: Path) -> None:
     for run in ("a", "b"):
         (tmp_path / run / "step-000100").mkdir(parents=True)
     server.name = str(tmp_path / "a" / "step-000100")
@@ -81,27 +79,27 @@ def test_a_server_with_another_vocabulary_is_refused(server: ModelServer) -> Non
         server.listening("vLLM"),
         pytest.raises(SleuthError, match=r"its tokenizer is not the checkpoint's: .* is .* there and .* here"),
     ):
-        find_server(server.url, "step-000100", served_as=None, tokenizer=other, ends=server.ends)
+        find_server(server.url, "step-000100", served_as=None, tokenizer=other, eos_ids=server.eos_ids)
 
 
-def test_a_server_that_cannot_tokenize_is_not_asked_to(server: ModelServer) -> None:
+def test_a_server_without_tokenize_is_accepted(server: ModelServer) -> None:
     server.lacks = ["/tokenize"]
     assert find(server, "vLLM")[0].ids
 
 
 def test_text_without_ids_and_without_stop_strings_is_refused(server: ModelServer) -> None:
     server.tells_ids, server.keeps_stops, server.owner = "", False, "somebody"
-    with pytest.raises(SleuthError, match="gives neither token ids nor stop strings back"):
+    with pytest.raises(SleuthError, match="returns neither token ids nor stop strings"):
         find(server, "vLLM")
 
 
-def test_what_is_no_engine_is_said_to_be_none(server: ModelServer) -> None:
+def test_a_server_that_is_not_an_engine_is_refused(server: ModelServer) -> None:
     server.lacks = ["/v1/models"]
     with pytest.raises(SleuthError, match=r"neither SGLang's /get_model_info nor vLLM's /v1/models is there"):
         find(server, "vLLM")
 
 
-def test_what_a_server_says_against_a_request_is_passed_on(server: ModelServer) -> None:
+def test_a_servers_error_message_is_passed_on(server: ModelServer) -> None:
     server.lacks = ["/v1/completions"]
     with pytest.raises(SleuthError, match="/v1/completions refused with 404: Not Found"):
         find(server, "vLLM")

@@ -58,7 +58,7 @@ def refused(answer: Any) -> str:
 # -- chat --------------------------------------------------------------------------------------------------------------
 
 
-def test_the_content_is_the_answer_alone_and_its_story_stands_beside_it(client: TestClient) -> None:
+def test_the_content_is_the_answer_alone_with_searches_and_citations_beside_it(client: TestClient) -> None:
     body = asked(client)
     ChatCompletion.model_validate(body)
     choice = body["choices"][0]
@@ -135,13 +135,13 @@ def test_a_retriever_that_failed_is_503_or_the_last_event_never_an_empty_answer(
         assert last["error"]["message"] == "the retriever did not answer; ask again later"
 
 
-def test_half_of_a_surrogate_pair_in_a_question_breaks_nothing(client: TestClient) -> None:
+def test_an_unpaired_surrogate_in_a_question_is_accepted(client: TestClient) -> None:
     body = rb'{"messages": [{"role": "user", "content": "where \ud83d?"}]}'
     answer = client.post("/v1/chat/completions", content=body, headers={"content-type": "application/json"})
     assert answer.json()["choices"][0]["message"]["content"] == "Tarn"
 
 
-def test_draws_at_a_temperature_are_named_by_the_seed() -> None:
+def test_sampling_at_a_temperature_is_repeatable_by_seed() -> None:
     keys: list[tuple[int, ...]] = []
 
     def watch(text: str, sampling: Sampling) -> str:
@@ -178,7 +178,7 @@ def completed(writer: TestClient, **options: Any) -> dict[str, Any]:
     return answer.json()
 
 
-def test_a_completion_goes_on_with_the_text_by_the_model_alone(writer: TestClient) -> None:
+def test_a_completion_continues_the_text_with_the_model_alone(writer: TestClient) -> None:
     body = completed(writer)
     assert body["choices"][0]["text"] == " was born in Tarn, a town by a lake."
     assert body["choices"][0]["finish_reason"] == "stop"
@@ -220,13 +220,13 @@ def test_logprobs_are_those_of_every_sampled_token(writer: TestClient) -> None:
 @pytest.mark.parametrize(
     ("prompt", "line"),
     [
-        ("", "prompt: nothing to go on with"),
+        ("", "prompt: it has no tokens to continue"),
         ([10**6], r"prompt: there is no token 1000000; the last is "),
         ("word " * 500, "prompt: it has 2500 tokens and the context holds 600; send less"),
         ("word " * 10_000, "prompt: it is longer than the context of 600 tokens"),
     ],
 )
-def test_a_prompt_that_cannot_be_gone_on_with_is_told(writer: TestClient, prompt: Any, line: str) -> None:
+def test_an_unusable_prompt_is_refused_with_the_reason(writer: TestClient, prompt: Any, line: str) -> None:
     answer = writer.post("/v1/completions", json={"prompt": prompt})
     assert answer.status_code == 400
     assert refused(answer).startswith(line)
@@ -265,7 +265,7 @@ def test_what_is_wrong_or_not_supported_is_400_and_named(client: TestClient, cha
     assert answer.json()["error"]["param"] == next(iter(change))
 
 
-def test_options_that_ask_for_what_is_anyway_are_taken(client: TestClient) -> None:
+def test_options_with_their_default_value_are_accepted(client: TestClient) -> None:
     neutral = {"n": 1, "top_p": 1.0, "tools": [], "logprobs": False, "response_format": {"type": "text"}, "user": "me"}
     assert asked(client, **neutral, stop=None)["choices"][0]["message"]["content"] == "Tarn"
 
@@ -277,7 +277,7 @@ def test_another_model_is_not_found(client: TestClient) -> None:
     assert Models.model_validate(client.get("/v1/models").json()).data[0].id == "tiny"
 
 
-def test_a_body_that_is_not_said_to_be_json_is_refused(client: TestClient) -> None:
+def test_a_body_of_another_content_type_is_refused(client: TestClient) -> None:
     body = json.dumps(QUESTION).encode()
     for headers in ({"content-type": "text/plain"}, {"content-type": "application/x-www-form-urlencoded"}, {}):
         answer = client.post("/v1/chat/completions", content=body, headers=headers)
@@ -285,7 +285,7 @@ def test_a_body_that_is_not_said_to_be_json_is_refused(client: TestClient) -> No
         refused(answer)
 
 
-def test_other_hosts_than_this_machine_are_turned_away(client: TestClient) -> None:
+def test_requests_for_other_host_names_are_refused(client: TestClient) -> None:
     for host in ("evil.example", "127.0.0.1.evil.example", "evil.example:8000", "", "[::1", "localhost@evil"):
         answer = client.get("/v1/models", headers={"host": host})
         assert answer.status_code == 403, host
@@ -305,7 +305,7 @@ def test_no_other_page_may_read_or_frame_anything(client: TestClient) -> None:
     assert client.options("/v1/chat/completions", headers={"origin": "http://evil.example"}).status_code == 405
 
 
-def test_other_paths_methods_and_bodies_have_the_shape_too(client: TestClient) -> None:
+def test_errors_of_other_paths_methods_and_bodies_have_the_same_format(client: TestClient) -> None:
     assert refused(client.get("/v1/nowhere")) == "Not Found"
     answer = client.get("/v1/chat/completions")
     assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
@@ -345,7 +345,7 @@ def together(client: TestClient, count: int) -> list[Any]:
     return answers
 
 
-def test_too_many_who_wait_are_sent_away_and_all_others_answered() -> None:
+def test_requests_beyond_the_waiting_limit_are_refused_and_the_others_answered() -> None:
     served = agent(seconds=0.003)
     with client_of(app_of(served, conversations=2, waiting=3)) as client:
         answers = together(client, 12)
@@ -354,13 +354,13 @@ def test_too_many_who_wait_are_sent_away_and_all_others_answered() -> None:
     assert sorted({answer.status_code for answer in answers}) == [200, 429]
     assert len(away) <= 7
     for answer in away:
-        assert refused(answer) == "2 conversations are under way and 3 wait already; ask again later"
+        assert refused(answer) == "2 conversations are running and 3 are waiting; retry later"
         assert answer.headers["retry-after"] == "1"
     assert "sleuth_conversations 0" in gauges
     assert f"sleuth_conversations_total {12 - len(away)}" in gauges
 
 
-def test_a_request_too_many_is_turned_away_in_the_same_shape_and_let_in_once_another_ended(
+def test_a_request_over_the_limit_is_refused_until_another_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("sleuth.serve.chat.app.OTHER_REQUESTS", 0)
@@ -369,19 +369,19 @@ def test_a_request_too_many_is_turned_away_in_the_same_shape_and_let_in_once_ano
         away = [answer for answer in answers if answer.status_code != 200]
         assert 1 <= len(away) <= 6
         for answer in away:
-            assert (answer.status_code, refused(answer)) == (503, "3 requests are under way; ask again later")
+            assert (answer.status_code, refused(answer)) == (503, "3 requests are running; retry later")
             assert (answer.headers["retry-after"], answer.headers["connection"]) == ("1", "close")
         assert asked(client)
         assert f'path="/v1/chat/completions",status="503"}} {len(away)}' in client.get("/metrics").text
 
 
-def test_who_waits_too_long_is_told_so_and_so_is_who_takes_too_long() -> None:
+def test_waiting_and_running_have_timeouts_with_one_line_errors() -> None:
     served = agent(seconds=0.05)
     with client_of(app_of(served, conversations=1, waiting=8, seconds=0.3)) as client:
         answers = together(client, 3)
         lines = sorted((answer.status_code, refused(answer)) for answer in answers)
         assert (504, "no end within 0.3 seconds; ask for less") in lines
-        assert (503, "no place was free within 0.3 seconds; ask again later") in lines
+        assert (503, "no slot was free within 0.3 seconds; retry later") in lines
         *_, last = streamed(client, "/v1/chat/completions", QUESTION)
         assert last["error"]["message"] == "no end within 0.3 seconds; ask for less"
     assert isinstance(served.engine, PacedEngine)
@@ -401,7 +401,7 @@ def test_an_engine_that_failed_is_one_line_and_the_next_is_answered() -> None:
         assert client.get("/health").json() == {"status": "ready", "model": "tiny", "conversations": 0, "waiting": 0}
 
 
-def test_a_client_who_leaves_before_the_answer_ends_the_conversation() -> None:
+def test_a_disconnect_before_the_answer_ends_the_conversation() -> None:
     served = agent(seconds=0.01)
     scope = {
         "type": "http",

@@ -84,7 +84,7 @@ def test_more_conversations_than_slots_are_all_answered_each_with_its_own_answer
     assert any(answer["sleuth"]["searches"] for answer in alone)
 
 
-def test_a_hundred_clients_who_leave_in_the_middle_leave_no_slot_behind(served: tuple[str, Agent]) -> None:
+def test_a_hundred_disconnects_free_all_slots(served: tuple[str, Agent]) -> None:
     url, agent = served
     rng = random.Random(0)
 
@@ -143,7 +143,7 @@ def test_a_completion_is_what_the_engine_writes_with_its_logprobs(served: tuple[
     assert all(logprob <= 0 for logprob in logprobs["token_logprobs"])
 
 
-def test_a_temperature_that_fp32_holds_as_zero_is_greedy_and_breaks_nobodys_answer(served: tuple[str, Agent]) -> None:
+def test_a_temperature_that_rounds_to_zero_in_fp32_is_greedy(served: tuple[str, Agent]) -> None:
     url, _ = served
     ask = {"prompt": "Question: where?\n", "max_tokens": 12, "logprobs": 0}
     greedy, *others = (

@@ -56,7 +56,7 @@ ENDED = "document.querySelector('.cites, .missed, .problem') !== null"
 OPEN = "!document.getElementById('card').hidden"
 
 
-def test_the_page_asks_nobody_else_and_carries_nothing_inline() -> None:
+def test_the_page_contacts_no_other_site_and_has_nothing_inline() -> None:
     for name, _ in ASSETS.values():
         text = files("sleuth.serve.chat").joinpath("assets", name).read_text(encoding="utf-8")
         assert "http://" not in text
@@ -107,7 +107,7 @@ def test_the_cited_passage_is_shown_by_the_mouse_the_keyboard_and_a_finger(brows
 
 
 @needs_chromium
-def test_markup_in_a_passage_or_a_question_is_only_letters(browser: Browser) -> None:
+def test_markup_in_a_passage_or_a_question_is_shown_as_text(browser: Browser) -> None:
     ask(browser, "<img src=y onerror=\"document.title='owned'\"> where?")
     browser.wait(ENDED)
     browser.point(".cite + .cite")
@@ -118,17 +118,17 @@ def test_markup_in_a_passage_or_a_question_is_only_letters(browser: Browser) -> 
 
 
 @needs_chromium
-def test_the_page_asks_its_own_server_alone_and_nothing_complains(browser: Browser, url: str) -> None:
+def test_the_page_contacts_only_its_own_server_without_console_errors(browser: Browser, url: str) -> None:
     ask(browser, "Where?")
     browser.wait(ENDED)
     browser.value("1")
-    own = {"/", "/page.css", "/asking.js", "/page.js", "/v1/models", "/v1/chat/completions"}
+    own = {"/", "/page.css", "/api.js", "/page.js", "/v1/models", "/v1/chat/completions"}
     assert set(browser.requests) == {url + path for path in own}
     assert browser.complaints == []
 
 
 @needs_chromium
-def test_its_policy_lets_no_script_in_that_did_not_come_with_it(browser: Browser) -> None:
+def test_its_policy_blocks_foreign_scripts(browser: Browser) -> None:
     for line in (
         "const script = document.createElement('script')",
         "script.textContent = \"document.title = 'owned'\"",
@@ -147,7 +147,7 @@ def test_its_policy_lets_no_script_in_that_did_not_come_with_it(browser: Browser
 
 
 @needs_chromium
-def test_what_was_no_answer_is_told_and_no_draft_is_left(browser: Browser) -> None:
+def test_a_missing_answer_is_reported_and_no_draft_is_left(browser: Browser) -> None:
     ask(browser, "again?")
     browser.wait(ENDED)
     assert shown(browser, ".missed") == ["It ended without an answer: no searches or attempts were left."]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sleuth.dialects import DIALECTS
-from sleuth.serve.chat.stream_parser import StreamParser, unsettled
+from sleuth.serve.chat.stream_parser import StreamParser, partial_match_length
 
 TURN = "<think>I look.</think>\n<search> Ada <b> Voss</search>"
 TEXTS = st.lists(st.sampled_from([*DIALECTS["sleuth"].tags, "a", " < b", "<", "</", "<sea", "rch>", "\n"]), max_size=12)
@@ -23,14 +23,14 @@ def told(*turns: list[str], before: str = "\n", dialect: str = "sleuth") -> list
     return [(part, "".join(word.text for word in words)) for part, words in groupby(said, key=lambda word: word.part)]
 
 
-def test_a_turn_is_told_apart_by_its_tags_which_are_left_out() -> None:
+def test_a_turn_is_split_by_its_tags_which_are_dropped() -> None:
     assert told([TURN]) == [("thought", "I look.\n"), ("query", " Ada <b> Voss")]
     assert told(["<answer> Tarn</answer>"]) == [("draft", " Tarn")]
     assert told(["no tag at all"]) == [("thought", "no tag at all")]
 
 
 @given(texts=TEXTS)
-def test_it_does_not_matter_in_which_pieces_a_turn_comes(texts: list[str]) -> None:
+def test_the_result_does_not_depend_on_how_a_turn_is_chunked(texts: list[str]) -> None:
     whole = "".join(texts)
     assert told(list(whole)) == told([whole]) == told(texts)
 
@@ -43,7 +43,7 @@ def test_no_tag_ever_shows(texts: list[str]) -> None:
         assert not any(tag in word.text for tag in DIALECTS["sleuth"].tags)
 
 
-def test_words_are_told_as_soon_as_they_cannot_become_a_tag() -> None:
+def test_text_is_emitted_as_soon_as_it_cannot_become_a_tag() -> None:
     parser = StreamParser(DIALECTS["sleuth"])
     parser.begin("")
     assert [[word.text for word in parser.feed(text)] for text in ("so ", "<se", "e>")] == [["so "], [], ["<see>"]]
@@ -54,7 +54,7 @@ def test_a_turn_that_begins_inside_a_tag_is_a_query_or_a_thought_from_the_start(
     assert told(["hm</think><answer>Tarn"], before="<think>\n") == [("thought", "hm"), ("draft", "Tarn")]
 
 
-def test_thoughts_of_two_turns_are_set_apart() -> None:
+def test_thoughts_of_two_turns_are_separated() -> None:
     assert told(["<think>one</think><search>x</search>"], ["<search>y</search>"], ["two"]) == [
         ("thought", "one"),
         ("query", "xy"),
@@ -63,7 +63,7 @@ def test_thoughts_of_two_turns_are_set_apart() -> None:
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_every_dialect_is_told_apart(dialect: str) -> None:
+def test_every_dialect_is_parsed(dialect: str) -> None:
     tags = DIALECTS[dialect]
     turn = f"hm {tags.search.around('Ada')} then {tags.answer.around('Tarn')}"
     assert told(list(turn), dialect=dialect) == [
@@ -75,5 +75,5 @@ def test_every_dialect_is_told_apart(dialect: str) -> None:
 
 
 @pytest.mark.parametrize(("text", "count"), [("a<", 1), ("a</answer", 8), ("a<answer>", 0), ("", 0), ("<<", 1)])
-def test_only_what_may_become_a_string_is_unsettled(text: str, count: int) -> None:
-    assert unsettled(text, ("<answer>", "</answer>")) == count
+def test_only_a_prefix_of_a_string_is_held_back(text: str, count: int) -> None:
+    assert partial_match_length(text, ("<answer>", "</answer>")) == count

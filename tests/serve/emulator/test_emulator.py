@@ -14,7 +14,7 @@ from emulated_server import KINDS, EmulatedServer, emulated_server
 
 from sleuth.engines.remote.published import publish
 from sleuth.factories import load_model
-from sleuth.serve.emulator.faults import faults_of
+from sleuth.serve.emulator.faults import parse_faults
 from sleuth.types import SleuthError
 
 BASE = Path(__file__).parents[3] / "models" / "tiny-base"
@@ -93,7 +93,7 @@ def test_weights_that_do_not_fit_are_refused_and_change_nothing(
     assert (written(kind, server), label_of(kind, server)) == (before, "default")
 
 
-def test_a_paused_server_writes_when_it_goes_on_and_what_was_under_way_is_aborted(
+def test_pausing_aborts_running_completions_and_new_ones_wait_for_resume(
     server: tuple[str, EmulatedServer],
 ) -> None:
     kind, server = server
@@ -160,7 +160,7 @@ def test_the_stop_string_is_cut_off_unless_it_is_asked_for(server: tuple[str, Em
     ("field", "status"),
     [({"n": 2}, 400), ({"top_p": 0.9}, 400), ({"stop_token_ids": [3]}, 400), ({"temperature": "warm"}, 400)],
 )
-def test_what_our_engine_cannot_honour_is_refused(server: tuple[str, EmulatedServer], field: dict, status: int) -> None:
+def test_unsupported_parameters_are_refused(server: tuple[str, EmulatedServer], field: dict, status: int) -> None:
     kind, server = server
     with pytest.raises(httpx.HTTPStatusError) as refused:
         written(kind, server, **field)
@@ -175,7 +175,7 @@ def test_a_prompt_that_cannot_be_continued_is_refused(server: tuple[str, Emulate
         assert httpx.post(f"{server.url}{path}", json={name: prompt}).status_code == 400
 
 
-def test_faults_happen_when_they_are_asked_for(server: tuple[str, EmulatedServer]) -> None:
+def test_faults_are_injected_as_requested(server: tuple[str, EmulatedServer]) -> None:
     kind, server = server
     before = written(kind, server)
     server.fault(error_every=1)
@@ -192,6 +192,6 @@ def test_faults_happen_when_they_are_asked_for(server: tuple[str, EmulatedServer
 
 
 @pytest.mark.parametrize("word", ["lateness=1", "latency=soon", "error-every=-1"])
-def test_a_fault_that_is_none_is_one_line(word: str) -> None:
+def test_an_unknown_fault_is_one_line(word: str) -> None:
     with pytest.raises(SleuthError, match="--fault"):
-        faults_of([word])
+        parse_faults([word])

@@ -7,7 +7,7 @@ import pytest
 from starlette.exceptions import HTTPException
 from starlette.types import Message
 
-from sleuth.serve.http.limits import Limits, read_whole
+from sleuth.serve.http.limits import Limits, receive_body
 
 SCOPE = {"type": "http", "headers": [(b"content-length", b"4")]}
 
@@ -22,7 +22,7 @@ async def slow_parts(*pauses: float) -> AsyncIterator[Message]:
 
 def read(seconds: float, *pauses: float) -> bytes:
     async def whole() -> bytes:
-        return await read_whole(SCOPE, slow_parts(*pauses).__anext__, Limits(upload_seconds=seconds))
+        return await receive_body(SCOPE, slow_parts(*pauses).__anext__, Limits(upload_seconds=seconds))
 
     return asyncio.run(whole())
 
@@ -33,16 +33,16 @@ def test_a_body_is_waited_for_wherever_it_pauses(pauses: tuple[float, ...]) -> N
 
 
 @pytest.mark.parametrize("pauses", [(30,), (0, 30), (0.01, 30)])
-def test_a_body_that_pauses_for_too_long_is_not(pauses: tuple[float, ...]) -> None:
+def test_a_body_that_pauses_for_too_long_is_refused(pauses: tuple[float, ...]) -> None:
     with pytest.raises(HTTPException) as refused:
         read(0.1, *pauses)
     assert refused.value.status_code == 408
 
 
-def test_whoever_could_be_read_at_once_leaves_no_timer_behind() -> None:
+def test_a_body_that_has_arrived_sets_no_timer() -> None:
     async def timers() -> int:
         loop = asyncio.get_running_loop()
-        await read_whole(SCOPE, slow_parts().__anext__, Limits(upload_seconds=30))
+        await receive_body(SCOPE, slow_parts().__anext__, Limits(upload_seconds=30))
         await asyncio.sleep(0)
         return len(loop._scheduled)  # pyright: ignore[reportAttributeAccessIssue]
 

@@ -17,8 +17,8 @@ from starlette.testclient import TestClient
 from sleuth.retrieval.bm25 import Bm25
 from sleuth.serve.http.limits import Limits
 from sleuth.serve.retriever.app import retriever_app
-from sleuth.serve.retriever.opening import Opening
-from sleuth.serve.retriever.wire import Ranked, Results
+from sleuth.serve.retriever.index_loader import IndexLoader
+from sleuth.serve.retriever.wire import BatchSearchResults, Results
 from sleuth.types import Passage, SleuthError
 
 BATCHES = (1, 2, 3, 64)
@@ -37,8 +37,8 @@ class Slow:
         return [[] for _ in queries]
 
 
-def opened(folder: Path) -> Opening:
-    opening = Opening(folder)
+def opened(folder: Path) -> IndexLoader:
+    opening = IndexLoader(folder)
     opening.start()
     while opening.index is None:
         assert not opening.error
@@ -180,7 +180,7 @@ def test_a_body_over_the_limit_is_refused_announced_or_not(towns: Path) -> None:
         assert client.post("/retrieve", json={"query": "lake"}).status_code == 200
 
 
-def test_a_body_that_never_ends_is_not_waited_for(towns: Path) -> None:
+def test_a_body_that_never_ends_times_out(towns: Path) -> None:
     app = retriever_app(opened(towns), Limits(upload_seconds=0.05))
     sent: list[Any] = []
     started = {"type": "http.request", "body": b"{", "more_body": True}
@@ -207,9 +207,7 @@ def test_a_search_that_takes_too_long_is_ended(towns: Path) -> None:
 
 
 @pytest.mark.parametrize(("works", "moves"), [(True, False), (False, True)])
-def test_who_is_slow_for_want_of_a_processor_is_not_sent_to_a_thread_as_who_works_long_is(
-    towns: Path, works: bool, moves: bool
-) -> None:
+def test_only_queries_of_long_cpu_time_run_in_a_thread(towns: Path, works: bool, moves: bool) -> None:
     threads: list[str] = []
 
     class Taking(Slow):
@@ -238,8 +236,8 @@ def test_other_paths_and_methods_are_one_line_too(client: TestClient) -> None:
 # -- readiness and figures -------------------------------------------------------------------------------------------
 
 
-def test_health_tells_how_far_the_index_is_and_searches_wait_for_it(towns: Path) -> None:
-    opening = Opening(towns)
+def test_health_reports_progress_and_searches_are_refused_until_the_index_is_open(towns: Path) -> None:
+    opening = IndexLoader(towns)
     with TestClient(retriever_app(opening, Limits())) as client:
         opening.progress = 0.4
         health, answer = client.get("/health"), client.post("/retrieve", json={"query": "lake"})
@@ -254,11 +252,11 @@ def test_health_tells_how_far_the_index_is_and_searches_wait_for_it(towns: Path)
         assert health.json()["index"]["corpus_sha256"] == opening.card.corpus_sha256
 
 
-def test_an_index_that_cannot_be_opened_is_told(towns: Path, tmp_path: Path) -> None:
+def test_an_index_that_cannot_be_opened_is_reported(towns: Path, tmp_path: Path) -> None:
     with pytest.raises(SleuthError, match="no index here"):
-        Opening(tmp_path)
+        IndexLoader(tmp_path)
     (tmp_path / "card.json").write_text((towns / "card.json").read_text())
-    opening, failed = Opening(tmp_path), []
+    opening, failed = IndexLoader(tmp_path), []
     opening.start(lambda: failed.append(True))
     with TestClient(retriever_app(opening, Limits())) as client:
         while not failed:
@@ -320,7 +318,7 @@ def test_no_json_breaks_the_server_and_every_answer_is_of_the_described_shape(
     if answer.status_code == 422:
         assert "\n" not in answer.json()["detail"]
     else:
-        TypeAdapter(Results if path == "/retrieve" else Ranked).validate_python(answer.json())
+        TypeAdapter(Results if path == "/retrieve" else BatchSearchResults).validate_python(answer.json())
 
 
 @settings(max_examples=200, deadline=None)

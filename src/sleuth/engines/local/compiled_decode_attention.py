@@ -1,8 +1,7 @@
-"""Attention of rows that write a token each, compiled for CPUs: every row's own keys, and what rows share.
+"""Decode attention (one query per row), compiled for CPUs: each row's own keys, and the spans that rows share.
 
-Rows have their own keys, few and of their own number, and share prompts of any length. For a library's calls they would
-be padded, gathered, called for one by one, and merged; a loop reads exactly what is there, and what is shared while it
-is in the processor's cache.
+Library calls would need padding, gathering and merging for rows of differing lengths; a compiled loop reads exactly the
+keys there are, and shared ones while they are in the processor's cache.
 """
 
 from __future__ import annotations
@@ -13,80 +12,79 @@ import numpy as np
 from numba import prange
 from torch import Tensor
 
-from sleuth.engines.local.decode_attention import Trunk
+from sleuth.engines.local.decode_attention import SharedSpan
 from sleuth.learn.compiled import LOG2_E, compiled, compiled_in_parallel, greatest, power_of_two
 
 TILE = 64
-"""Keys that are read together: with their values they stay in the innermost cache."""
+"""Keys per tile: with their values they fit into the innermost cache."""
 
 
 class CompiledDecodeAttention:
-    """Rows b of a batch, each with the keys from `begins[b]` up to `lengths[b]`, that one included, of `slots[b]`; and
-    level by level what rows have in common before that.
+    """Attention of row b to the keys `starts[b]` to `lengths[b]`, inclusive, of `slots[b]`, and to the spans it shares.
 
-    Rows that have anything in common are a family. Families are independent of one another, and so are heads.
+    Rows that share a span form a family. Families and heads are independent and run in parallel.
     """
 
     def __init__(
-        self, slots: np.ndarray, begins: np.ndarray, lengths: np.ndarray, levels: Sequence[Sequence[Trunk]]
+        self, slots: np.ndarray, starts: np.ndarray, lengths: np.ndarray, levels: Sequence[Sequence[SharedSpan]]
     ) -> None:
         family = np.arange(len(slots))  # by its first row
-        for trunk in levels[0] if levels else []:
-            family[trunk.rows] = trunk.rows[0]
+        for span in levels[0] if levels else []:
+            family[span.rows] = span.rows[0]
         self.rows = np.argsort(family, kind="stable")
-        self.own = np.stack([slots, begins, lengths + 1], axis=1)[self.rows]  # (B, 3)
-        trunks = [trunk for level in levels for trunk in level]
-        trunks.sort(key=lambda trunk: family[trunk.rows[0]])  # in a family still level by level
-        self.sharers = np.array([row for trunk in trunks for row in trunk.rows], dtype=np.int64)
-        edges = np.cumsum([0, *(len(trunk.rows) for trunk in trunks)])
-        told = [(trunk.slot, trunk.keys.start, trunk.keys.stop) for trunk in trunks]
-        self.shared = np.column_stack([np.array(told, dtype=np.int64).reshape(-1, 3), edges[:-1], edges[1:]])
-        of_rows, of_trunks = family[self.rows], np.array([family[trunk.rows[0]] for trunk in trunks], dtype=np.int64)
-        names = np.unique(of_rows)
+        self.own = np.stack([slots, starts, lengths + 1], axis=1)[self.rows]  # (B, 3)
+        spans = [span for level in levels for span in level]
+        spans.sort(key=lambda span: family[span.rows[0]])  # in a family still level by level
+        self.span_rows = np.array([row for span in spans for row in span.rows], dtype=np.int64)
+        edges = np.cumsum([0, *(len(span.rows) for span in spans)])
+        bounds = [(span.slot, span.keys.start, span.keys.stop) for span in spans]
+        self.shared = np.column_stack([np.array(bounds, dtype=np.int64).reshape(-1, 3), edges[:-1], edges[1:]])
+        of_rows, of_spans = family[self.rows], np.array([family[span.rows[0]] for span in spans], dtype=np.int64)
+        family_ids = np.unique(of_rows)
         self.families = np.stack(
-            [np.searchsorted(of, names, side) for of in (of_rows, of_trunks) for side in ("left", "right")], axis=1
-        )  # (families, 4): its stretches of rows and of trunks
+            [np.searchsorted(ids, family_ids, side) for ids in (of_rows, of_spans) for side in ("left", "right")],
+            axis=1,
+        )  # (families, 4): the ranges of its rows and of its spans
 
     def attend(self, query: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
-        """`query` (B, kv_heads, sharing, D), `keys` and `values` [slots, kv_heads, capacity, D], all of fp32 -> as
-        query."""
+        """`query` (B, kv_heads, sharing, D), `keys`, `values` [slots, kv_heads, capacity, D] -> as query; all fp32."""
         output = query.new_zeros(*query.shape[:-1], values.shape[-1])
         largest = np.full(query.shape[:-1], -np.inf, dtype=np.float32)
         total = np.zeros(query.shape[:-1], dtype=np.float32)
         _attend(
             query.contiguous().numpy(), keys.numpy(), values.numpy(), self.families, self.rows, self.own, self.shared,
-            self.sharers, np.float32(scale) * LOG2_E, largest, total, output.numpy(),
+            self.span_rows, np.float32(scale) * LOG2_E, largest, total, output.numpy(),
         )  # fmt: skip
         return output
 
 
 @compiled_in_parallel
-def _attend(query, keys, values, families, rows, own, shared, sharers, scale, largest, total, output):
-    """Scores are in powers of two, not of e: `scale` has log2(e) in it."""
+def _attend(query, keys, values, families, rows, own, shared, span_rows, scale, largest, total, output):
+    """`scale` includes log2(e): the softmax is computed in powers of 2."""
     kv_heads = query.shape[1]
     for item in prange(len(families) * kv_heads):
-        first, stop, first_trunk, last_trunk = families[item // kv_heads]
-        of_family = rows[first:stop], own[first:stop], shared[first_trunk:last_trunk], sharers
-        _attend_family(item % kv_heads, query, keys, values, *of_family, scale, largest, total, output)
+        first, stop, first_span, last_span = families[item // kv_heads]
+        members = rows[first:stop], own[first:stop], shared[first_span:last_span], span_rows
+        _attend_family(item % kv_heads, query, keys, values, *members, scale, largest, total, output)
 
 
 @compiled
-def _attend_family(head, query, keys, values, rows, own, shared, sharers, scale, largest, total, output):
-    """Its rows look at their own keys, then at those of its trunks, with the heads that have the keys of `head`."""
+def _attend_family(head, query, keys, values, rows, own, shared, span_rows, scale, largest, total, output):
+    """Attention of a family's rows to their own keys, then to its shared spans, for KV head `head`."""
     scores = np.empty(TILE, dtype=np.float32)
     for number in range(len(rows)):
         row = rows[number]
         slot, begin, end = own[number]
         for first in range(begin, end, TILE):
             tile = slice(first, min(first + TILE, end))
-            seen = largest[row, head], total[row, head], output[row, head]
-            _look(query[row, head], keys[slot, head, tile], values[slot, head, tile], scale, scores, *seen)
+            state = largest[row, head], total[row, head], output[row, head]
+            _attend_tile(query[row, head], keys[slot, head, tile], values[slot, head, tile], scale, scores, *state)
     for slot, begin, end, start, stop in shared:
         for first in range(begin, end, TILE):
             tile = slice(first, min(first + TILE, end))
-            for row in sharers[start:stop]:
-                seen = largest[row, head], total[row, head], output[row, head]
-                _look(query[row, head], keys[slot, head, tile], values[slot, head, tile], scale, scores, *seen)
+            for row in span_rows[start:stop]:
+                state = largest[row, head], total[row, head], output[row, head]
+                _attend_tile(query[row, head], keys[slot, head, tile], values[slot, head, tile], scale, scores, *state)
     for row in rows:
         for one in range(total.shape[-1]):
             for at in range(output.shape[-1]):
@@ -94,14 +92,13 @@ def _attend_family(head, query, keys, values, rows, own, shared, sharers, scale,
 
 
 @compiled
-def _look(query, keys, values, scale, scores, largest, total, output):
-    """Heads of `query` (sharing, D) look at a few more `keys` and `values` (L, D). What they saw so far is `output`
-    (sharing, D) over `total` (sharing); the weight of a key is 2 to the power of how far it lies below `largest`
-    (sharing), as in arXiv:1805.02867."""
+def _attend_tile(query, keys, values, scale, scores, largest, total, output):
+    """Updates the online softmax (arXiv:1805.02867) of `query` (sharing, D) with the tile `keys` and `values` (L, D).
+    `output` (sharing, D) has to be divided by `total` (sharing); `largest` (sharing) is the maximum score so far."""
     count, size = values.shape
     for one in range(len(query)):
         fours = count - count % 4
-        for key in range(0, fours, 4):  # four sums at once, as one is waited for longer than it takes
+        for key in range(0, fours, 4):  # four independent sums hide the latency of one
             a = b = c = d = np.float32(0)
             for at in range(query.shape[1]):
                 a += query[one, at] * keys[key, at]
@@ -124,7 +121,7 @@ def _look(query, keys, values, scale, scores, largest, total, output):
         total[one] = total[one] * shrunk + added
         for at in range(size):
             output[one, at] *= shrunk
-        for key in range(0, fours, 4):  # the output is written once for four of them
+        for key in range(0, fours, 4):  # one write of the output for four keys
             a, b, c, d = scores[key], scores[key + 1], scores[key + 2], scores[key + 3]
             for at in range(size):
                 output[one, at] += (

@@ -1,4 +1,4 @@
-"""The in-process engine: the learner's own module writes the tokens, many requests a forward."""
+"""The in-process engine: continuous batching on the learner's own module."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from sleuth.engines.local.attention import SLOT_ATTENTION, Batch
 from sleuth.engines.local.cache import SlotCache
 from sleuth.engines.local.slots import DecodeState, SlotPlacement, SlotTable
 from sleuth.engines.local.weights import DecodeWeights
-from sleuth.engines.request import Request, StreamRequest, room_for
+from sleuth.engines.request import Request, StreamRequest, max_new_tokens
 from sleuth.engines.sampling import sample
-from sleuth.engines.stops import StopTokens, end_tokens
+from sleuth.engines.stops import StopTokens, find_eos_ids
 from sleuth.learn.compiled_layers import swift_forwards
 from sleuth.learn.heap import keep_freed_memory
 from sleuth.learn.last_layer import sparing_last_layer, where_wanted
@@ -28,21 +28,21 @@ from sleuth.learn.products import replaced_forwards
 from sleuth.types import Chunk, Completion, Sampling, SleuthError
 
 FORWARD_TOKENS = 512
-"""New tokens one forward reads, besides those that are written; longer prompts are read in parts. With more, what
-passes between the layers leaves the processor's cache."""
+"""Prefill tokens per forward, besides the decoding slots; longer prompts are prefilled in chunks. More would push the
+activations out of the processor's cache."""
 
-ROUNDS_OF_ARRIVAL = 8
-"""How often the event loop goes round before a forward, so that callers who can ask now are all in it."""
+ARRIVAL_YIELDS = 8
+"""Times to yield to the event loop before a forward, so that callers with a pending request join its batch."""
 
 Received = TypeVar("Received", Chunk, Completion)
 
 
 class LocalEngine:
-    """Continues token sequences with `model`: continuous batching, a cache kept across turns, shared prompts read once.
+    """Continues token sequences with `model`: continuous batching, prefix reuse across turns and between siblings.
 
-    `slots` sequences of at most `context` tokens run at once; more requests wait and are admitted in the order of
-    `sampling.key`. The weights are the learner's own: after they have changed, call `publish`. The same requests, keys
-    and weights give the same bytes. The counters are in tokens, but for `forwards`.
+    `slots` sequences of at most `context` tokens run at once; further requests wait and are admitted in the order of
+    `sampling.key`. The weights are the learner's own: call `publish` after changing them. The same requests, keys and
+    weights give the same bytes.
     """
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, *, slots: int, context: int) -> None:
@@ -57,9 +57,9 @@ class LocalEngine:
         self.tokens_reused = 0
         self.tokens_sampled = 0
         self.forwards = 0
-        self._ends = end_tokens(model.generation_config, tokenizer)
+        self._eos_ids = find_eos_ids(model.generation_config, tokenizer)
         vocabulary = cast(nn.Linear, model.get_output_embeddings()).weight.shape[0]
-        self._stop_tokens = StopTokens(tokenizer, vocabulary, self._ends)
+        self._stop_tokens = StopTokens(tokenizer, vocabulary, self._eos_ids)
         self._decode_state = DecodeState(slots=slots, context=context, vocabulary=vocabulary)
         self._weights = DecodeWeights(model)
         self._swift = swift_forwards(model)
@@ -67,8 +67,8 @@ class LocalEngine:
         self._table = SlotTable(slots, context)
         self._waiting: list[Request] = []
         self._running: dict[int, Request] = {}  # by slot
-        self._rounds = 0  # of the event loop, before the next forward
-        self._driver: asyncio.Task[None] | None = None
+        self._yields_left = 0  # of the event loop, before the next forward
+        self._loop_task: asyncio.Task[None] | None = None
 
     async def stream(self, tokens: Sequence[int], sampling: Sampling) -> AsyncGenerator[Chunk, None]:
         """Continue `tokens`, a chunk a token. Closing the iterator early frees the slot."""
@@ -77,7 +77,7 @@ class LocalEngine:
             while request.stop is None or not request.inbox.empty():
                 yield await _receive(request, Chunk)
         finally:
-            self._withdraw(request)
+            self._cancel(request)
 
     async def complete(self, tokens: Sequence[int], sampling: Sampling) -> Completion:
         """Continue `tokens` until a stop."""
@@ -85,52 +85,51 @@ class LocalEngine:
         try:
             return await _receive(request, Completion)
         finally:
-            self._withdraw(request)
+            self._cancel(request)
 
     @property
     def running(self) -> int:
-        """How many requests hold a slot."""
+        """The number of requests that occupy a slot."""
         return len(self._running)
 
     def publish(self, version: int) -> None:
-        """The weights have changed: forget what was read with the old ones, stamp `version` on what is written next."""
+        """Clears the prefix cache and stamps `version` on later completions. Call after changing the weights."""
         if self._running or self._waiting:
             raise RuntimeError(f"weights {version} were published while requests of {self.policy_version} are running")
-        self._table.forget()
-        self._weights.forget()
+        self._table.clear()
+        self._weights.clear()
         self.policy_version = version
 
-    def rest(self) -> None:
-        """Nothing is asked until the next `publish`. The weights are the learner's own: there is nothing to give
-        back."""
+    def sleep(self) -> None:
+        """No-op: the weights are the learner's own, so there is no memory to release until the next `publish`."""
 
     def figures(self) -> dict[str, float]:
-        """What of the engine's work belongs into a step's row: nothing can happen to this one."""
+        """Engine metrics for the step: none."""
         return {}
 
     # -- requests ----------------------------------------------------------------------------------------------------
 
     def _submit(self, tokens: Sequence[int], sampling: Sampling, kind: type[Request]) -> Request:
-        limit = room_for(tokens, sampling, self.context)
+        limit = max_new_tokens(tokens, sampling, self.context)
         request = kind(tokens, sampling, limit=limit, tokenizer=self.tokenizer)
         if limit < 1:
-            self._look(request, np.zeros(0, dtype=np.int64), np.zeros(0))
+            self._update_request(request, np.zeros(0, dtype=np.int64), np.zeros(0))
             return request
         bisect.insort(self._waiting, request, key=lambda waiting: waiting.sampling.key)
-        self._rounds = ROUNDS_OF_ARRIVAL
-        if self._driver is None:
-            self._driver = asyncio.create_task(self._drive())
+        self._yields_left = ARRIVAL_YIELDS
+        if self._loop_task is None:
+            self._loop_task = asyncio.create_task(self._run_loop())
         return request
 
-    def _look(self, request: Request, tokens: np.ndarray, logprobs: np.ndarray) -> None:
-        request.look(tokens, logprobs, ends=self._ends, policy_version=self.policy_version)
-        if request.stop is not None or request.listens:
-            self._rounds = ROUNDS_OF_ARRIVAL
+    def _update_request(self, request: Request, tokens: np.ndarray, logprobs: np.ndarray) -> None:
+        request.update(tokens, logprobs, eos_ids=self._eos_ids, policy_version=self.policy_version)
+        if request.stop is not None or request.streams:
+            self._yields_left = ARRIVAL_YIELDS
         if request.stop is not None:
             self._release(request)
 
-    def _withdraw(self, request: Request) -> None:
-        """The caller has what it wanted, or wants no more."""
+    def _cancel(self, request: Request) -> None:
+        """Removes a request whose caller has finished or gone."""
         if request.stop is None and request in self._waiting:
             self._waiting.remove(request)
         self._release(request)
@@ -143,12 +142,12 @@ class LocalEngine:
 
     # -- the loop ----------------------------------------------------------------------------------------------------
 
-    async def _drive(self) -> None:
-        """Runs while there are requests. Whatever goes wrong reaches every caller."""
+    async def _run_loop(self) -> None:
+        """Runs while there are requests. An exception is passed to every caller."""
         try:
             while self._waiting or self._running:
-                await self._arrivals()
-                with self._model_at_work():
+                await self._wait_for_callers()
+                with self._inference_mode():
                     self._admit()
                     if self._running:
                         self._step()
@@ -157,56 +156,55 @@ class LocalEngine:
             if not isinstance(error, Exception):
                 raise
         finally:
-            self._driver = None
+            self._loop_task = None
 
-    async def _arrivals(self) -> None:
-        """Give way to the callers, until those who were just answered had time to ask again."""
+    async def _wait_for_callers(self) -> None:
+        """Yields until callers that just got an answer had time to send their next request."""
         await asyncio.sleep(0)
-        while self._rounds > 1:
-            self._rounds -= 1
+        while self._yields_left > 1:
+            self._yields_left -= 1
             await asyncio.sleep(0)
 
     def _admit(self) -> None:
-        self._bring(list(self._table.arrived()))
+        self._copy_prefixes(list(self._table.take_ready()))
         for request in self._waiting:
-            place = self._table.place(request.prompt)
-            if place is None:
+            placement = self._table.place(request.prompt)
+            if placement is None:
                 break
-            length = len(request.prompt)
-            self._cache.reserve(length + request.limit, self._table.read)
-            if self._table.occupy(place, request.prompt):
-                self._bring([place])
-            watched = request.listens or self._stop_tokens.of(request.sampling.stops)
-            self._decode_state.begin(place.slot, request.sampling, length=length, limit=request.limit, watched=watched)
-            self._running[place.slot] = request
-            request.slot = place.slot
+            slot, length = placement.slot, len(request.prompt)
+            self._cache.reserve(length + request.limit, self._table.cached)
+            if self._table.occupy(placement, request.prompt):
+                self._copy_prefixes([placement])
+            watched = request.streams or self._stop_tokens.mask(request.sampling.stops)
+            self._decode_state.begin(slot, request.sampling, length=length, limit=request.limit, watched=watched)
+            self._running[slot] = request
+            request.slot = slot
             self.tokens_prefilled += length
         self._waiting = [request for request in self._waiting if request.slot is None]
 
-    def _bring(self, places: Sequence[SlotPlacement]) -> None:
-        """What requests reuse comes to their slots."""
-        self._cache.copy(places)
-        reused = sum(place.reused for place in places)
+    def _copy_prefixes(self, placements: Sequence[SlotPlacement]) -> None:
+        self._cache.copy(placements)
+        reused = sum(placement.reused for placement in placements)
         self.tokens_reused += reused
         self.tokens_prefilled -= reused
 
     def _step(self) -> None:
-        """One forward over all running slots, and a token for each that has been read to its end."""
+        """One forward over all running slots; samples a token for each slot whose prompt is fully prefilled."""
         table = self._table
-        writing, runs = table.unread(FORWARD_TOKENS)
+        decoding, chunks = table.schedule(FORWARD_TOKENS)
         model = self.model
-        batch = Batch(table.tokens, table.read, writing, runs, self._cache, device=model.device, dtype=model.dtype)
-        done = np.array([run.stop == table.length[run.slot] for run in runs], dtype=bool)  # read to the end
-        slots = np.concatenate([writing, np.array([run.slot for run in runs], dtype=np.int64)[done]])
-        logits = self._forward(batch, np.concatenate([np.arange(len(writing)), batch.ends[done] - 1]))
-        table.read[writing] += 1
-        for run in runs:
-            table.read[run.slot] = run.stop
+        batch = Batch(table.tokens, table.cached, decoding, chunks, self._cache, device=model.device, dtype=model.dtype)
+        done = np.array([chunk.stop == table.length[chunk.slot] for chunk in chunks], dtype=bool)
+        slots = np.concatenate([decoding, np.array([chunk.slot for chunk in chunks], dtype=np.int64)[done]])
+        logits = self._forward(batch, np.concatenate([np.arange(len(decoding)), batch.chunk_ends[done] - 1]))
+        table.cached[decoding] += 1
+        for chunk in chunks:
+            table.cached[chunk.slot] = chunk.stop
         if len(slots):
-            self._write(slots, logits)
+            self._sample_tokens(slots, logits)
 
     def _forward(self, batch: Batch, last: np.ndarray) -> torch.Tensor:
-        """Read the batch; the logits (B, V) after its tokens at `last` (B)."""
+        """The logits (B, V) after the batch's tokens at `last` (B)."""
         wanted = torch.from_numpy(last).to(self.model.device)
         batch.wanted = where_wanted(wanted, len(batch.tokens))
         with nullcontext() if batch.wanted is None else sparing_last_layer(self.model, "batch"):
@@ -220,20 +218,20 @@ class LocalEngine:
         self.forwards += 1
         return output.logits[0]
 
-    def _write(self, slots: np.ndarray, logits: torch.Tensor) -> None:
-        """Sample a token for each of `slots` (B) by its `logits` (B, V), and answer the callers whose slot is done."""
+    def _sample_tokens(self, slots: np.ndarray, logits: torch.Tensor) -> None:
+        """Samples a token for each of `slots` (B) from its `logits` (B, V); updates requests that may have ended."""
         table, decode_state = self._table, self._decode_state
-        places = slots, table.length[slots]
-        tokens, logprobs = sample(logits, decode_state.temperatures[slots], decode_state.draws[places])
+        positions = slots, table.length[slots]
+        tokens, logprobs = sample(logits, decode_state.temperatures[slots], decode_state.draws[positions])
         if not math.isfinite(logprobs.sum()):
             raise SleuthError("the model's logits are not finite: its weights have diverged or do not fit its dtype")
-        decode_state.logprobs[places] = logprobs
+        decode_state.logprobs[positions] = logprobs
         table.append(slots, tokens)
         self.tokens_sampled += len(slots)
         for slot in slots[decode_state.due(slots, table.length[slots], tokens)].tolist():
             request = self._running[slot]
             written = slice(len(request.prompt), int(table.length[slot]))
-            self._look(request, table.tokens[slot, written], decode_state.logprobs[slot, written])
+            self._update_request(request, table.tokens[slot, written], decode_state.logprobs[slot, written])
 
     def _fail(self, error: BaseException) -> None:
         requests = [*self._waiting, *self._running.values()]
@@ -241,19 +239,19 @@ class LocalEngine:
         for request in requests:
             self._release(request)
             request.inbox.put_nowait(error)
-        self._table.forget()
+        self._table.clear()
         self._cache.clear()
 
     @contextmanager
-    def _model_at_work(self) -> Iterator[None]:
-        """The model with the engine's attention, in evaluation mode and without gradients; then as it was."""
+    def _inference_mode(self) -> Iterator[None]:
+        """Runs with the engine's attention, in evaluation mode and without gradients; restores the model afterwards."""
         config, training = self.model.config, self.model.training
         attention = config._attn_implementation
         config._attn_implementation = SLOT_ATTENTION
         if training:
             self.model.eval()
         try:
-            with torch.inference_mode(), self._weights.at_work(), replaced_forwards(self._swift):
+            with torch.inference_mode(), self._weights.installed(), replaced_forwards(self._swift):
                 yield
         finally:
             config._attn_implementation = attention

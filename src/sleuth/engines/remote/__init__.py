@@ -1,1 +1,1 @@
-"""Servers that write: requests, discovery, capabilities, weight sync and its check."""
+"""Engines on servers (vLLM, SGLang): requests, discovery, capabilities, weight sync and its check."""

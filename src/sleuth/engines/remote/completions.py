@@ -1,14 +1,14 @@
-"""vLLM's completions, and those of servers that speak likewise: token ids in and, where they can, out.
+"""vLLM's completions API, and servers compatible with it: token ids in and, where supported, out.
 
 Facts, read in vLLM's repository in November 2026 (vllm/entrypoints/openai/completion/protocol.py at 002032ee2b18 and
 serving.py at 030ea52effcb, both later than v0.28):
 
 - `POST /v1/completions` takes `prompt` as a list of token ids. `return_token_ids` (since August 2025) puts `token_ids`
-  into the choice; before that, `return_tokens_as_token_ids` wrote the tokens of `logprobs` as "token_id:17". Both are
-  asked for, and what comes back decides.
+  into the choice; before that, `return_tokens_as_token_ids` wrote the tokens of `logprobs` as "token_id:17". Requests
+  set both, and the response decides.
 - `top_p`, `top_k`, `min_p`, `repetition_penalty` and the others default to the model's generation config.
-- `include_stop_str_in_output` keeps the stop string, and the text of the end token. Under speculative decoding tokens
-  behind the stop string may be left in `token_ids`.
+- `include_stop_str_in_output` keeps the stop string, and the text of the end token. Under speculative decoding
+  `token_ids` may contain tokens after the stop string.
 - `finish_reason` is stop, length or abort. Log-probabilities are those before temperature (`--logprobs-mode
   raw_logprobs`, the default).
 - `seed` makes a request repeatable.
@@ -23,10 +23,10 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedTokenizerFast
 
-from sleuth.engines.remote.wire import Aborted, Written, of_the_draw, paired
+from sleuth.engines.remote.wire import Aborted, Body, RawCompletion, are_sampling_logprobs, checked_tokens
 from sleuth.engines.request import Request
-from sleuth.engines.sampling import seed_of
-from sleuth.engines.stops import end_of_stop
+from sleuth.engines.sampling import request_seed
+from sleuth.engines.stops import stop_end
 from sleuth.render import decode, encode
 from sleuth.types import Completion, Sampling
 
@@ -35,14 +35,14 @@ TOKEN_ID = "token_id:"
 
 @dataclass(frozen=True, slots=True)
 class CompletionsWire:
-    """`POST /v1/completions` to the model that the server calls `model`. `scaled` log-probabilities are those after
-    temperature (`--logprobs-mode processed_logprobs`)."""
+    """`POST /v1/completions` for the served model `model`. `scaled`: log-probabilities are those after temperature
+    (`--logprobs-mode processed_logprobs`)."""
 
     model: str
     scaled: bool = False
     path: str = "/v1/completions"
 
-    def body(self, prompt: Sequence[int], sampling: Sampling, *, limit: int, ends: Collection[int]) -> dict[str, Any]:
+    def body(self, prompt: Sequence[int], sampling: Sampling, *, limit: int, eos_ids: Collection[int]) -> Body:
         """See `Wire`."""
         body: dict[str, Any] = {
             "model": self.model,
@@ -56,7 +56,7 @@ class CompletionsWire:
             "frequency_penalty": 0.0,
             "presence_penalty": 0.0,
             "stop": list(sampling.stops),
-            "stop_token_ids": sorted(ends),
+            "stop_token_ids": sorted(eos_ids),
             "include_stop_str_in_output": True,
             "skip_special_tokens": False,
             "spaces_between_special_tokens": False,
@@ -65,21 +65,23 @@ class CompletionsWire:
             "return_tokens_as_token_ids": True,
         }
         if sampling.temperature:
-            body["seed"] = seed_of(sampling.key)
+            body["seed"] = request_seed(sampling.key)
         return body
 
-    def read(self, answer: dict[str, Any], sampling: Sampling) -> Written:
+    def read(self, answer: dict[str, Any], sampling: Sampling) -> RawCompletion:
         """See `Wire`."""
         [choice] = answer["choices"]
         if choice["finish_reason"] == "abort":
             raise Aborted("it gave up: somebody aborted the request")
-        told = choice.get("logprobs") or {}
-        tokens = _token_ids(choice, told.get("tokens") or [])
+        detail = choice.get("logprobs") or {}
+        tokens = _token_ids(choice, detail.get("tokens") or [])
         logprobs = None
         if tokens is not None:
-            kept = of_the_draw(sampling, scaled=self.scaled)
-            tokens, logprobs = paired(tokens, told.get("token_logprobs") if kept else None)
-        return Written(tokens=tokens, logprobs=logprobs, text=choice["text"], ended=str(choice["finish_reason"]))
+            kept = are_sampling_logprobs(sampling, scaled=self.scaled)
+            tokens, logprobs = checked_tokens(tokens, detail.get("token_logprobs") if kept else None)
+        return RawCompletion(
+            tokens=tokens, logprobs=logprobs, text=choice["text"], finish_reason=str(choice["finish_reason"])
+        )
 
 
 def _token_ids(choice: dict[str, Any], named: Sequence[str]) -> Sequence[int] | None:
@@ -90,43 +92,43 @@ def _token_ids(choice: dict[str, Any], named: Sequence[str]) -> Sequence[int] | 
     return None
 
 
-def completion_of(
-    written: Written,
+def read_completion(
+    raw: RawCompletion,
     prompt: Sequence[int],
     sampling: Sampling,
     *,
     limit: int,
     tokenizer: PreTrainedTokenizerFast,
-    ends: Collection[int],
+    eos_ids: Collection[int],
 ) -> Completion:
-    """What the ids amount to: text and stop are read off them, and nothing that the server says of either counts.
-    Servers that write several tokens at once may leave some behind a stop. Raises ValueError where the turn has no end.
+    """The completion of the sampled ids: text and stop are derived from the ids, ignoring the server's own text and
+    stop. Tokens after a stop are dropped (speculative decoding leaves some). Raises ValueError if nothing ends it.
     """
-    tokens = np.array((written.tokens or ())[:limit], dtype=np.int64)
-    logprobs = np.zeros(len(tokens)) if written.logprobs is None else np.array(written.logprobs[:limit])
+    tokens = np.array((raw.tokens or ())[:limit], dtype=np.int64)
+    logprobs = np.zeros(len(tokens)) if raw.logprobs is None else np.array(raw.logprobs[:limit])
     request = Request(prompt, sampling, limit=limit, tokenizer=tokenizer)
-    overshot = _overshot(tokens.tolist(), sampling, tokenizer, ends)
+    overshot = _overshot(tokens.tolist(), sampling, tokenizer, eos_ids)
     for count in range(1 if overshot else len(tokens), len(tokens) + 1):
-        request.look(tokens[:count], logprobs[:count], ends=ends, policy_version=None)
+        request.update(tokens[:count], logprobs[:count], eos_ids=eos_ids, policy_version=None)
         if request.stop is not None:
             whole = request.inbox.get_nowait()
             assert isinstance(whole, Completion)
-            return whole if written.logprobs is not None else replace(whole, logprobs=None)
+            return whole if raw.logprobs is not None else replace(whole, logprobs=None)
     raise ValueError(
-        f"ended a turn ({written.ended}) after {len(tokens)} of {limit} tokens without a stop string or an end token: "
-        "its context is too short, or it serves another tokenizer"
+        f"ended a turn ({raw.finish_reason}) after {len(tokens)} of {limit} tokens without a stop string or an end "
+        "token: its context is too short, or it serves another tokenizer"
     )
 
 
-def completion_of_text(written: Written, sampling: Sampling, tokenizer: PreTrainedTokenizerFast) -> Completion:
-    """What a server wrote that gives text alone, with ids that are encoded from it."""
-    end = end_of_stop(written.text, sampling.stops)
+def completion_from_text(raw: RawCompletion, sampling: Sampling, tokenizer: PreTrainedTokenizerFast) -> Completion:
+    """The completion of a server that returns only text; its ids are encoded from the text."""
+    end = stop_end(raw.text, sampling.stops)
     if end is not None:
-        text, stop = written.text[:end], "stop"
-    elif written.ended == "length":
-        text, stop = written.text, "length"
+        text, stop = raw.text[:end], "stop"
+    elif raw.finish_reason == "length":
+        text, stop = raw.text, "length"
     else:
-        text, stop = written.text.removesuffix(str(tokenizer.eos_token)), "eos"
+        text, stop = raw.text.removesuffix(str(tokenizer.eos_token)), "eos"
     tokens = encode(tokenizer, text)
     if stop == "eos" and isinstance(tokenizer.eos_token_id, int):
         tokens.append(tokenizer.eos_token_id)
@@ -134,8 +136,8 @@ def completion_of_text(written: Written, sampling: Sampling, tokenizer: PreTrain
 
 
 def _overshot(
-    tokens: Sequence[int], sampling: Sampling, tokenizer: PreTrainedTokenizerFast, ends: Collection[int]
+    tokens: Sequence[int], sampling: Sampling, tokenizer: PreTrainedTokenizerFast, eos_ids: Collection[int]
 ) -> bool:
-    """Whether the turn was over before the last token."""
+    """Whether the turn ended before the last token."""
     before = tokens[:-1]
-    return any(token in ends for token in before) or end_of_stop(decode(tokenizer, before), sampling.stops) is not None
+    return any(token in eos_ids for token in before) or stop_end(decode(tokenizer, before), sampling.stops) is not None

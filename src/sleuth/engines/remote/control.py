@@ -1,53 +1,53 @@
-"""What a trainer tells a server besides what to write: one seam, and a file for each server."""
+"""Server control: loading weights, naming their version, releasing memory."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
-from sleuth.engines.remote.http_client import FailedError, HttpClient, HttpClientError, RefusedError
+from sleuth.engines.remote.http_client import HttpClient, HttpClientError, RefusedError, ServerFailedError
 from sleuth.engines.remote.published import Published
 
-FIRST_WEIGHTS = "default"
-"""What both servers call the weights that they began with: one that says so was started anew."""
+INITIAL_WEIGHTS = "default"
+"""Both servers' name for the weights that they started with: one that returns it has been restarted."""
 
-LOAD_SECONDS = 600.0  # for weights to be read; a shared folder may be far away
+LOAD_SECONDS = 600.0  # timeout for loading weights; a shared folder may be slow
 
 
 class NotLoadedError(HttpClientError):
-    """The server could not take the weights; the message is in its words."""
+    """The server could not load the weights; the message is the server's own."""
 
 
 class Control(Protocol):
-    """One server's way of being told. Everything raises LineError where the server does not do it."""
+    """One kind of server's control API. Every method raises HttpClientError on failure."""
 
-    with_answers: bool
-    """Whether every completion carries the name of the weights that wrote it; else it is asked for."""
+    labels_completions: bool
+    """Whether every completion carries the label of its weights; otherwise it takes a request of its own."""
 
     async def weights(self, client: HttpClient) -> str:
-        """What the server calls the weights that it has now."""
+        """The label of the server's current weights."""
         ...
 
     async def load(self, client: HttpClient, published: Published) -> None:
-        """Take these weights and their label, and forget what was read with others; nothing is under way."""
+        """Load these weights, set their label and clear the prefix cache. No request may be in progress."""
         ...
 
     async def sleep(self, client: HttpClient) -> None:
-        """Give the card's memory back, weights too; nothing is under way. What follows is `load`, then `wake`."""
+        """Release the card's memory, weights included; no request may run. To wake: `reserve`, `load`, `wake`."""
         ...
 
     async def reserve(self, client: HttpClient) -> None:
-        """Between `sleep` and `load`: take memory for the weights."""
+        """Allocate memory for the weights, after `sleep` and before `load`."""
         ...
 
     async def wake(self, client: HttpClient) -> None:
-        """After `load`: take the rest of the memory."""
+        """Allocate the rest of the memory, after `load`."""
         ...
 
 
 class VllmControl:
     """Needs `VLLM_SERVER_DEV_MODE=1`; to sleep, `--enable-sleep-mode` too."""
 
-    with_answers = False
+    labels_completions = False
 
     async def weights(self, client: HttpClient) -> str:
         """See `Control`."""
@@ -56,17 +56,17 @@ class VllmControl:
     async def load(self, client: HttpClient, published: Published) -> None:
         """See `Control`."""
         await client.post("/pause", params={"mode": "wait"}, seconds=LOAD_SECONDS)
-        asked = {"method": "reload_weights", "kwargs": {"weights_path": str(published.path)}}
+        body = {"method": "reload_weights", "kwargs": {"weights_path": str(published.path)}}
         try:
-            await client.post("/collective_rpc", asked, seconds=LOAD_SECONDS)
-        except (RefusedError, FailedError) as error:
+            await client.post("/collective_rpc", body, seconds=LOAD_SECONDS)
+        except (RefusedError, ServerFailedError) as error:
             raise NotLoadedError(f"could not load {published.path}: {error}") from None
         await client.post("/reset_prefix_cache")
         await client.post("/update_weight_version", {"new_version": published.label})
         await client.post("/resume")
 
     async def sleep(self, client: HttpClient) -> None:
-        """See `Control`. Level 2: the weights come anew."""
+        """See `Control`. Level 2 discards the weights."""
         await client.post("/sleep", params={"level": "2"})
 
     async def reserve(self, client: HttpClient) -> None:
@@ -81,7 +81,7 @@ class VllmControl:
 class SglangControl:
     """To sleep, it needs `--enable-memory-saver`."""
 
-    with_answers = True
+    labels_completions = True
 
     async def weights(self, client: HttpClient) -> str:
         """See `Control`."""
@@ -92,11 +92,11 @@ class SglangControl:
 
     async def load(self, client: HttpClient, published: Published) -> None:
         """See `Control`."""
-        asked = {"model_path": str(published.path), "weight_version": published.label, "flush_cache": True}
+        body = {"model_path": str(published.path), "weight_version": published.label, "flush_cache": True}
         await client.post("/pause_generation", {})
         try:
-            await client.post("/update_weights_from_disk", asked, seconds=LOAD_SECONDS)
-        except (RefusedError, FailedError) as error:
+            await client.post("/update_weights_from_disk", body, seconds=LOAD_SECONDS)
+        except (RefusedError, ServerFailedError) as error:
             raise NotLoadedError(f"could not load {published.path}: {error}") from None
         await client.post("/continue_generation", {})
 

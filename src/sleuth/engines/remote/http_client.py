@@ -1,4 +1,4 @@
-"""Requests to one server: what can become of a request, told apart by whether it may be made again."""
+"""HTTP requests to one server, with errors by whether the request may be repeated."""
 
 from __future__ import annotations
 
@@ -10,49 +10,49 @@ import httpx
 from sleuth.retrieval.connections import Connections
 
 CONNECT_SECONDS = 10.0
-TURNED_AWAY = (429, 503)
+BUSY_STATUSES = (429, 503)
 
 
 class HttpClientError(Exception):
-    """There is no answer; the message says why, in the server's words where it has some."""
+    """No usable answer; the message says why, quoting the server where it can."""
 
 
-class NotTakenError(HttpClientError):
-    """Nothing was begun: nobody was found, or they turned it away. It can be asked again."""
+class UnavailableError(HttpClientError):
+    """The server was unreachable or busy (429, 503) and did not start the request: it may be repeated."""
 
 
-class LostError(HttpClientError):
-    """It may have been begun, and no whole answer came."""
+class LostResponseError(HttpClientError):
+    """The server may have started the request, and no complete answer came."""
 
 
-class FailedError(LostError):
-    """The server says itself that it failed (5xx)."""
+class ServerFailedError(LostResponseError):
+    """The server reported a failure (5xx)."""
 
 
-class TooSlowError(LostError):
-    """It took longer than it may."""
+class TimedOutError(LostResponseError):
+    """The answer took longer than allowed."""
 
 
 class RefusedError(HttpClientError):
-    """The request is wrong in the eyes of the server; it would be again."""
+    """The server rejected the request as invalid (any other status); repeating it is useless."""
 
 
 class HttpClient:
-    """Connections to the server at `url`, of one event loop; an answer may take `seconds`."""
+    """A client of the server at `url`, for one event loop. `seconds` is the default timeout of a whole request."""
 
     def __init__(self, url: str, *, seconds: float) -> None:
         self.url = url
         self._seconds = seconds
         self._client = httpx.AsyncClient(
             base_url=url,
-            timeout=httpx.Timeout(None, connect=CONNECT_SECONDS),  # `_ask` keeps the time of the whole
+            timeout=httpx.Timeout(None, connect=CONNECT_SECONDS),  # `_request` times the whole request
             transport=Connections(),
             trust_env=False,
         )
 
     async def get(self, path: str) -> Any:
-        """The JSON at `path`. Raises LineError."""
-        return await self._ask("GET", path)
+        """The JSON at `path`, or None if the answer is not JSON. Raises HttpClientError."""
+        return await self._request("GET", path)
 
     async def post(
         self,
@@ -62,29 +62,28 @@ class HttpClient:
         params: dict[str, str] | None = None,
         seconds: float | None = None,
     ) -> Any:
-        """The JSON that is answered, None where there is none; within `seconds`, where they are others than usual.
-        Raises LineError."""
-        return await self._ask("POST", path, json=body, params=params, seconds=seconds)
+        """The JSON of the answer or None, as for `get`; `seconds` overrides the timeout. Raises HttpClientError."""
+        return await self._request("POST", path, json=body, params=params, seconds=seconds)
 
     async def aclose(self) -> None:
-        """Hang up."""
+        """Close all connections."""
         await self._client.aclose()
 
-    async def _ask(self, method: str, path: str, *, seconds: float | None = None, **asked: Any) -> Any:
+    async def _request(self, method: str, path: str, *, seconds: float | None = None, **options: Any) -> Any:
         seconds = seconds or self._seconds
         try:
             async with asyncio.timeout(seconds):
-                response = await self._client.request(method, path, **asked)
+                response = await self._client.request(method, path, **options)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-            raise NotTakenError(f"does not answer ({str(error) or type(error).__name__})") from None
+            raise UnavailableError(f"does not answer ({str(error) or type(error).__name__})") from None
         except (httpx.TimeoutException, TimeoutError):
-            raise TooSlowError(f"gave no answer within {seconds:g} seconds") from None
+            raise TimedOutError(f"gave no answer within {seconds:g} seconds") from None
         except httpx.HTTPError as error:
-            raise LostError(f"broke off while it wrote ({str(error) or type(error).__name__})") from None
-        if response.status_code in TURNED_AWAY:
-            raise NotTakenError(refusal(response))
+            raise LostResponseError(f"broke off while it wrote ({str(error) or type(error).__name__})") from None
+        if response.status_code in BUSY_STATUSES:
+            raise UnavailableError(refusal(response))
         if response.status_code >= 500:
-            raise FailedError(refusal(response))
+            raise ServerFailedError(refusal(response))
         if response.status_code != httpx.codes.OK:
             raise RefusedError(refusal(response))
         try:
@@ -94,11 +93,11 @@ class HttpClient:
 
 
 def refusal(response: httpx.Response) -> str:
-    """`refused with 400: the prompt is too long`, in the words of the server."""
+    """The server's reason for an error status, as in `refused with 400: the prompt is too long`."""
     try:
-        told = response.json()
+        detail = response.json()
     except ValueError:
-        told = response.text
-    while isinstance(told, dict) and (inner := told.get("error") or told.get("message") or told.get("detail")):
-        told = inner
-    return f"refused with {response.status_code}: {' '.join(str(told).split())[:300]}"
+        detail = response.text
+    while isinstance(detail, dict) and (inner := detail.get("error") or detail.get("message") or detail.get("detail")):
+        detail = inner
+    return f"refused with {response.status_code}: {' '.join(str(detail).split())[:300]}"

@@ -1,4 +1,4 @@
-"""The engine behind HTTP: a server that serves the checkpoint (SGLang, vLLM, or one that speaks likewise) writes."""
+"""An engine on one server that serves the checkpoint (SGLang, vLLM, or one compatible with it), for evaluation."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from typing import Any, Self
 
 from transformers import PreTrainedTokenizerFast
 
-from sleuth.engines.remote.completions import completion_of, completion_of_text
-from sleuth.engines.remote.http_client import HttpClient, HttpClientError, NotTakenError, TooSlowError
+from sleuth.engines.remote.completions import completion_from_text, read_completion
+from sleuth.engines.remote.http_client import HttpClient, HttpClientError, TimedOutError, UnavailableError
 from sleuth.engines.remote.server import Server
-from sleuth.engines.remote.wire import UNUSABLE, Written
-from sleuth.engines.request import room_for
+from sleuth.engines.remote.wire import MALFORMED, RawCompletion
+from sleuth.engines.request import max_new_tokens
 from sleuth.types import Chunk, Completion, Sampling, SleuthError
 
-ANSWER_SECONDS = 900.0  # for one turn, the wait for a place on the server included
+ANSWER_SECONDS = 900.0  # for one turn, including the time in the server's queue
 PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0)  # seconds before another attempt
 
 
 class HttpEngine:
-    """Continues token sequences on `server`, at most `requests_at_once` side by side; use it in an `async with`.
+    """Continues token sequences on `server`, at most `requests_at_once` concurrently; use it in an `async with`.
 
-    Token ids go out and, where the server tells them, token ids come back; where it gives text alone, the ids are
-    encoded from it and there are no log-probabilities. A request is made again only if it found no server, or was
-    turned away before anything was written; the rest is a SleuthError that names the server.
+    Token ids are sent and, where the server returns them, received; where it returns only text, ids are encoded from it
+    and there are no log-probabilities. A request is retried only if the server was unreachable or refused it before
+    starting; any other failure is a SleuthError that names the server.
     """
 
     def __init__(
@@ -33,60 +33,60 @@ class HttpEngine:
         server: Server,
         tokenizer: PreTrainedTokenizerFast,
         *,
-        ends: Collection[int],
+        eos_ids: Collection[int],
         requests_at_once: int,
         context: int,
     ) -> None:
         self.server = server
         self.tokenizer = tokenizer
-        self.ends = ends
+        self.eos_ids = eos_ids
         self.context = context
         self._semaphore = asyncio.Semaphore(requests_at_once)
         self._weights: str | None = None
         self._client = HttpClient(server.url, seconds=ANSWER_SECONDS)
 
     async def stream(self, tokens: Sequence[int], sampling: Sampling) -> AsyncGenerator[Chunk, None]:
-        """Continue `tokens`, in one chunk. Closing the iterator early ends the request, and the server's work on it."""
+        """Continue `tokens`, in one chunk. Closing the iterator early cancels the request, also on the server."""
         whole = await self.complete(tokens, sampling)
         yield Chunk(tokens=whole.tokens, logprobs=whole.logprobs, text=whole.text, stop=whole.stop)
 
     async def complete(self, tokens: Sequence[int], sampling: Sampling) -> Completion:
         """Continue `tokens` until a stop."""
-        limit = room_for(tokens, sampling, self.context)
+        limit = max_new_tokens(tokens, sampling, self.context)
         if limit < 1:
             return Completion(tokens=(), logprobs=(), text="", stop="length")
         async with self._semaphore:
-            written = await self._ask(tokens, sampling, limit)
-        if written.tokens is None:
-            return completion_of_text(written, sampling, self.tokenizer)
+            raw = await self._request(tokens, sampling, limit)
+        if raw.tokens is None:
+            return completion_from_text(raw, sampling, self.tokenizer)
         try:
-            return completion_of(written, tokens, sampling, limit=limit, tokenizer=self.tokenizer, ends=self.ends)
+            return read_completion(raw, tokens, sampling, limit=limit, tokenizer=self.tokenizer, eos_ids=self.eos_ids)
         except ValueError as error:
             raise self._error(str(error)) from None
 
-    async def _ask(self, tokens: Sequence[int], sampling: Sampling, limit: int) -> Written:
+    async def _request(self, tokens: Sequence[int], sampling: Sampling, limit: int) -> RawCompletion:
         wire = self.server.wire
-        answer = await self._post(wire.path, wire.body(tokens, sampling, limit=limit, ends=self.ends))
+        answer = await self._post(wire.path, wire.body(tokens, sampling, limit=limit, eos_ids=self.eos_ids))
         try:
-            written = wire.read(answer, sampling)
-        except UNUSABLE as error:
+            raw = wire.read(answer, sampling)
+        except MALFORMED as error:
             raise self._error(f"an answer that cannot be used ({type(error).__name__}: {error})") from None
-        self._weights = self._weights or written.weights
-        if written.weights != self._weights:
-            raise self._error(f"its weights changed from {self._weights!r} to {written.weights!r} meanwhile; ask again")
-        return written
+        self._weights = self._weights or raw.weights
+        if raw.weights != self._weights:
+            raise self._error(f"its weights changed from {self._weights!r} to {raw.weights!r} meanwhile; ask again")
+        return raw
 
     async def _post(self, path: str, body: dict[str, Any]) -> Any:
         pauses = iter(PAUSES)
         while True:
             try:
                 return await self._client.post(path, body)
-            except NotTakenError as error:
+            except UnavailableError as error:
                 pause = next(pauses, None)
                 if pause is None:
                     raise self._error(f"{error}, {len(PAUSES) + 1} times in {sum(PAUSES):g} seconds") from None
                 await asyncio.sleep(pause)
-            except TooSlowError as error:
+            except TimedOutError as error:
                 raise self._error(f"{error}; ask with fewer --slots") from None
             except HttpClientError as error:
                 raise self._error(str(error)) from None

@@ -1,4 +1,4 @@
-"""The engine of many servers: it spreads the load, keeps siblings together, and hands the learner's weights out."""
+"""An engine on a pool of servers, for training: load balancing, group affinity, retries and weight updates."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from pathlib import Path
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from sleuth.engines.remote.capabilities import DiscoveredServer
-from sleuth.engines.remote.completions import completion_of
-from sleuth.engines.remote.http_client import HttpClientError, NotTakenError, RefusedError
+from sleuth.engines.remote.completions import read_completion
+from sleuth.engines.remote.http_client import HttpClientError, RefusedError, UnavailableError
 from sleuth.engines.remote.replica import EngineReplica
 from sleuth.engines.remote.weight_sync import WeightSync
-from sleuth.engines.remote.wire import Aborted, Written
-from sleuth.engines.request import room_for
+from sleuth.engines.remote.wire import Aborted, RawCompletion
+from sleuth.engines.request import max_new_tokens
 from sleuth.retrieval.replicas import Replicas
 from sleuth.types import Chunk, Completion, Sampling, SleuthError
 
 ATTEMPTS = 8
-"""At one turn, those that found nobody not counted: what fails so often fails because of what was asked."""
+"""Per turn, not counting refused requests: a turn that fails this often is assumed to cause the failure."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
-"""Seconds before a turn that was turned away twice asks again; doubled each time."""
+"""Seconds before a turn that was refused twice is retried; doubled each time."""
 
 Group = tuple[int, ...]
-"""What siblings have in common: their key without sample and turn."""
+"""The key of a group: a request's key without sample and turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolLimits:
-    """How much is asked of each server, and how long is waited; see `PoolRecipe`."""
+    """Concurrency and timeouts of a pool; see `PoolRecipe`."""
 
     requests_at_once: int
     seconds: float
@@ -43,10 +43,10 @@ class PoolLimits:
 class PoolEngine:
     """Continues token sequences on the `servers` of a pool, with the weights of `model`.
 
-    `publish` hands the weights out before anything is asked. Siblings go to one server, for the prompt that it has
-    read; a new group goes to the one with the least to do. A turn that a server did not finish is drawn again
-    elsewhere, under its own seed, from the tokens before it: nothing that was received is lost, and nothing is received
-    twice. A server that comes back gets the weights before it writes; a completion by any others ends the run.
+    Call `publish` before the first request. The siblings of a group go to one server, to reuse their prompt; a new
+    group goes to the server with the fewest requests in flight. A turn that a server did not finish is sampled again on
+    another one with the same seed and prefix, so no turn is lost or counted twice. A server that comes back gets the
+    weights before it generates; a completion by other weights ends the run.
     """
 
     def __init__(
@@ -55,32 +55,32 @@ class PoolEngine:
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerFast,
         *,
-        ends: Collection[int],
+        eos_ids: Collection[int],
         context: int,
         temperature: float,
         limits: PoolLimits,
         shared: Path,
-        say: Callable[[str], None],
+        log: Callable[[str], None],
     ) -> None:
         self.tokenizer = tokenizer
-        self.ends = ends
+        self.eos_ids = eos_ids
         self.context = context
         self.limits = limits
         self.policy_version = 0
-        self._say = say
-        self._weight_sync = WeightSync(model, tokenizer, shared, ends=ends, temperature=temperature, say=say)
+        self._log = log
+        self._weight_sync = WeightSync(model, tokenizer, shared, eos_ids=eos_ids, temperature=temperature, log=log)
         self._health = Replicas([discovered.server.url for discovered in servers])
         self._replicas = [
             EngineReplica(discovered, health) for discovered, health in zip(servers, self._health.members, strict=True)
         ]
-        self._homes: dict[Group, EngineReplica] = {}
-        self._redrawn = 0
-        self._seconds = 0.0  # that weights took
-        self._heard = time.monotonic()
-        self._reason = ""  # why the last turn that was not finished was not
+        self._group_replicas: dict[Group, EngineReplica] = {}
+        self._retried = 0
+        self._seconds = 0.0  # spent on publishing
+        self._last_success = time.monotonic()
+        self._last_failure = ""  # the reason
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    # -- writing -----------------------------------------------------------------------------------------------------
+    # -- generation --------------------------------------------------------------------------------------------------
 
     async def stream(self, tokens: Sequence[int], sampling: Sampling) -> AsyncGenerator[Chunk, None]:
         """Continue `tokens`, in one chunk."""
@@ -94,105 +94,107 @@ class PoolEngine:
         )
 
     async def complete(self, tokens: Sequence[int], sampling: Sampling) -> Completion:
-        """Continue `tokens` until a stop. Raises SleuthError where no server does in time."""
-        limit = room_for(tokens, sampling, self.context)
+        """Continue `tokens` until a stop. Raises SleuthError if no server does so in time."""
+        limit = max_new_tokens(tokens, sampling, self.context)
         if limit < 1:
             return Completion(tokens=(), logprobs=(), text="", stop="length", policy_version=self.policy_version)
         self._connect()
-        written = await self._written(tokens, sampling, limit)
+        raw = await self._generate(tokens, sampling, limit)
         try:
-            whole = completion_of(written, tokens, sampling, limit=limit, tokenizer=self.tokenizer, ends=self.ends)
+            whole = read_completion(raw, tokens, sampling, limit=limit, tokenizer=self.tokenizer, eos_ids=self.eos_ids)
         except ValueError as error:
             raise SleuthError(f"engine: a server {error}") from None
         return replace(whole, policy_version=self.policy_version)
 
-    async def _written(self, tokens: Sequence[int], sampling: Sampling, limit: int) -> Written:
-        group, failed, began = sampling.key[:-2], None, time.monotonic()
+    async def _generate(self, tokens: Sequence[int], sampling: Sampling, limit: int) -> RawCompletion:
+        group, failed, started = sampling.key[:-2], None, time.monotonic()
         failures = refusals = 0
         while True:
             await asyncio.sleep(_pause(refusals))
-            replica = await self._home(group, failed, began)
+            replica = await self._choose_replica(group, failed, started)
             replica.health.in_flight += 1
             try:
-                written = await self._ask(replica, tokens, sampling, limit)
+                raw = await self._send(replica, tokens, sampling, limit)
             except RefusedError as error:
                 raise SleuthError(f"{replica.url}: {error}") from None
             except (HttpClientError, Aborted) as error:
-                self._lost(replica, group, error)
+                self._record_failure(replica, group, error)
                 failed = replica
-                refusals += isinstance(error, NotTakenError)
-                failures += not isinstance(error, NotTakenError)
+                refusals += isinstance(error, UnavailableError)
+                failures += not isinstance(error, UnavailableError)
                 if failures >= ATTEMPTS:
-                    raise SleuthError(f"{self._reason}; {failures} attempts at this turn failed") from None
+                    raise SleuthError(f"{self._last_failure}; {failures} attempts at this turn failed") from None
             else:
                 self._health.succeeded(replica.health)
-                self._heard = time.monotonic()
-                return written
+                self._last_success = time.monotonic()
+                return raw
             finally:
                 replica.health.in_flight -= 1
 
-    async def _ask(self, replica: EngineReplica, tokens: Sequence[int], sampling: Sampling, limit: int) -> Written:
-        """A turn, by the run's weights."""
+    async def _send(
+        self, replica: EngineReplica, tokens: Sequence[int], sampling: Sampling, limit: int
+    ) -> RawCompletion:
+        """One attempt at a turn. Raises WeightsDifferError if it was generated with other weights than the run's."""
         async with replica.semaphore:
-            await self._weight_sync.admit(replica)
-            written, label = await replica.write(tokens, sampling, limit=limit, ends=self.ends)
-        self._weight_sync.require_ours(replica, label)
-        return written
+            await self._weight_sync.ensure_current_weights(replica)
+            raw, label = await replica.write(tokens, sampling, limit=limit, eos_ids=self.eos_ids)
+        self._weight_sync.require_current_weights(replica, label)
+        return raw
 
-    def _lost(self, replica: EngineReplica, group: Group, error: Exception) -> None:
-        """A server did not finish a turn of the group: it goes elsewhere."""
-        replica.suspect = True
+    def _record_failure(self, replica: EngineReplica, group: Group, error: Exception) -> None:
+        """Notes that `replica` failed a turn, and frees the group to move to another server."""
+        replica.may_have_restarted = True
         self._health.failed(replica.health)
-        self._reason = f"{replica.url}: {error}"
-        self._redrawn += not isinstance(error, NotTakenError)
-        self._homes.pop(group, None)
+        self._last_failure = f"{replica.url}: {error}"
+        self._retried += not isinstance(error, UnavailableError)
+        self._group_replicas.pop(group, None)
 
-    async def _home(self, group: Group, failed: EngineReplica | None, began: float) -> EngineReplica:
-        """Where a group's turns go: to the same server as long as it answers, else to the one with the least to do.
-        Waits while none may be asked; raises SleuthError where none has answered since a turn `began`, for longer than
-        `limits.unavailable_timeout`."""
+    async def _choose_replica(self, group: Group, failed: EngineReplica | None, started: float) -> EngineReplica:
+        """The group's server if available, else the available one with the fewest requests in flight. Waits while none
+        is; raises SleuthError if none has answered for `limits.unavailable_timeout` seconds since `started`."""
         while True:
-            home = self._homes.get(group)
-            if home is not None and home is not failed and self._health.may_be_asked(home.health):
-                return home
-            able = [replica for replica in self._replicas if self._health.may_be_asked(replica.health)]
-            if able:
-                others = [replica for replica in able if replica is not failed] or able
-                self._homes[group] = min(others, key=lambda replica: replica.health.in_flight)
-                return self._homes[group]
-            if time.monotonic() > max(began, self._heard) + self.limits.unavailable_timeout:
+            current = self._group_replicas.get(group)
+            if current is not None and current is not failed and self._health.is_available(current.health):
+                return current
+            available = [replica for replica in self._replicas if self._health.is_available(replica.health)]
+            if available:
+                others = [replica for replica in available if replica is not failed] or available
+                self._group_replicas[group] = min(others, key=lambda replica: replica.health.in_flight)
+                return self._group_replicas[group]
+            if time.monotonic() > max(started, self._last_success) + self.limits.unavailable_timeout:
                 urls = ", ".join(replica.url for replica in self._replicas)
                 raise SleuthError(
-                    f"no server of the pool answered for {self.limits.unavailable_timeout:g} seconds ({self._reason}): "
-                    f"see to {urls}, and run the same command again: it goes on from the last checkpoint"
+                    f"no server of the pool answered for {self.limits.unavailable_timeout:g} seconds "
+                    f"({self._last_failure}): check {urls} and run the same command again to resume from the last "
+                    "checkpoint"
                 )
             await asyncio.sleep(min(self._health.seconds_until_next(), self.limits.unavailable_timeout))
 
     # -- weights -----------------------------------------------------------------------------------------------------
 
     def publish(self, version: int) -> None:
-        """The weights have changed: every server takes them, and shows by what it writes that it did. One that does not
-        answer takes them when it comes back. Raises SleuthError where one cannot."""
+        """Loads the model's weights on every server and checks them by a short completion; one that does not answer
+        gets them when it comes back. Raises SleuthError if one cannot load them."""
         started = time.monotonic()
         self._weight_sync.write(version)
         self.policy_version = version
-        self._homes.clear()
+        self._group_replicas.clear()
 
-        async def bring() -> list[str | None]:
+        async def update() -> list[str | None]:
             self._connect()
-            return await asyncio.gather(*map(self._weight_sync.bring, self._replicas))
+            return await asyncio.gather(*map(self._weight_sync.update, self._replicas))
 
-        for replica, failure in zip(self._replicas, asyncio.run(bring()), strict=True):
+        for replica, failure in zip(self._replicas, asyncio.run(update()), strict=True):
             if failure is None:
                 self._health.succeeded(replica.health)
-                self._heard = time.monotonic()
+                self._last_success = time.monotonic()
             else:
                 self._health.failed(replica.health)
-                self._say(f"without new weights: {failure}; it takes them when it comes back")
+                self._log(f"without new weights: {failure}; it will get them when it comes back")
         self._seconds += time.monotonic() - started
 
-    def rest(self) -> None:
-        """Nothing is asked until the next `publish`: servers that share the learner's card give its memory back."""
+    def sleep(self) -> None:
+        """Has servers that share the learner's card release their memory until the next `publish`."""
         if not self.limits.sleeps:
             return
 
@@ -203,17 +205,17 @@ class PoolEngine:
         asyncio.run(sleep())
 
     def figures(self) -> dict[str, float]:
-        """What became of the pool since this was last called."""
+        """Retry, reload and publishing metrics since the last call."""
         figures = {
-            "turns_redrawn": float(self._redrawn),
+            "turns_redrawn": float(self._retried),
             "servers_reloaded": float(self._weight_sync.reloaded),
             "seconds_publish": self._seconds,
         }
-        self._redrawn, self._weight_sync.reloaded, self._seconds = 0, 0, 0.0
+        self._retried, self._weight_sync.reloaded, self._seconds = 0, 0, 0.0
         return figures
 
     def _connect(self) -> None:
-        """Clients of this event loop."""
+        """Creates the clients of the running event loop, once per loop."""
         if self._loop is not asyncio.get_running_loop():
             self._loop = asyncio.get_running_loop()
             for replica in self._replicas:
@@ -221,5 +223,5 @@ class PoolEngine:
 
 
 def _pause(refusals: int) -> float:
-    """Before a turn is asked for again that nobody took so often; the first time another server may have room."""
+    """Seconds before the next attempt at a turn; none after one refusal, as another server may have room."""
     return min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (refusals - 2)) if refusals > 1 else 0.0

@@ -1,4 +1,4 @@
-"""Weights on their way from the learner to servers: a folder that all of them see, written aside and renamed."""
+"""Published weights: a folder visible to all servers, written under a temporary name and renamed."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from sleuth.runs.atomic import replacing_folder
 from sleuth.types import SleuthError
 
 CARD = "weights.json"
-KEPT = 2
-"""Weights that stay in the folder: the newest, and those that a slow server may still be reading."""
+KEPT_VERSIONS = 2
+"""Versions kept in the folder: the newest, and the one that a slow server may still be reading."""
 
-SHORT = 12  # digits of a checksum in a label
+LABEL_DIGITS = 12  # of the checksum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """Weights in a folder of their own. `version` counts the learner's updates, `sha256` is of the weight files.
+    """One version of the weights, in its own folder. `version` counts the learner's updates, `sha256` is of the files.
 
     `Published(path=Path("/shared/weights/000012-5f1c09aa83d2"), version=12, sha256="5f1c09aa83d2...")`.
     """
@@ -36,15 +36,15 @@ class Published:
 
     @property
     def label(self) -> str:
-        """What servers are told to call these weights: `000012-5f1c09aa83d2`."""
-        return f"{self.version:06d}-{self.sha256[:SHORT]}"
+        """The weight version that servers report: `000012-5f1c09aa83d2`."""
+        return f"{self.version:06d}-{self.sha256[:LABEL_DIGITS]}"
 
 
 def publish(model: PreTrainedModel, shared: Path, version: int) -> Published:
-    """Write the model's weights into a folder of their own below `shared`, and remove older ones.
+    """Writes the model's weights into a new folder below `shared` and removes older ones.
 
-    No folder ever holds other weights than at first: vLLM was seen to serve from a cache when the files under a name
-    that it knew had changed (its issue 32718). Raises SleuthError where they cannot be written.
+    A folder's weights never change: vLLM was seen to serve from a cache after the files under a known name had changed
+    (its issue 32718). Raises SleuthError if they cannot be written.
     """
     aside = shared / f"{version:06d}"
     try:
@@ -53,17 +53,17 @@ def publish(model: PreTrainedModel, shared: Path, version: int) -> Published:
             sha256 = checksum(partial)
             card = {"version": version, "sha256": sha256}
             (partial / CARD).write_text(json.dumps(card) + "\n", encoding="utf-8")
-        published = Published(path=shared / f"{version:06d}-{sha256[:SHORT]}", version=version, sha256=sha256)
+        published = Published(path=shared / f"{version:06d}-{sha256[:LABEL_DIGITS]}", version=version, sha256=sha256)
         shutil.rmtree(published.path, ignore_errors=True)
         aside.rename(published.path)
-        _forget_older(shared, published.path)
+        _remove_older(shared, published.path)
     except OSError as error:
         raise SleuthError(f"engine.weights = {shared}: the weights could not be written ({error})") from None
     return published
 
 
 def checksum(folder: Path) -> str:
-    """sha256 of the weight files of a folder, in the order of their names."""
+    """The sha256 of the weight files of a folder, in the order of their names."""
     digest = hashlib.sha256()
     for file in _weight_files(folder):
         with open(file, "rb") as content:
@@ -73,14 +73,16 @@ def checksum(folder: Path) -> str:
 
 
 def load_published(model: PreTrainedModel, folder: Path) -> None:
-    """Put the weights of a folder in the place of the model's. Raises SleuthError, with the model as it was, where they
-    are not all there, not the model's, or not those of the checksum beside them."""
+    """Loads the weights of a folder into the model. Raises SleuthError, leaving the model unchanged, if weights are
+    missing, do not fit the model, or do not match the checksum in the folder."""
     files = _weight_files(folder)
     if not files:
         raise SleuthError(f"{folder}: holds no .safetensors file")
     card = folder / CARD
     if card.exists() and (told := json.loads(card.read_text(encoding="utf-8"))["sha256"]) != (is_ := checksum(folder)):
-        raise SleuthError(f"{folder}: the weights have checksum {is_[:SHORT]}, and {CARD} says {told[:SHORT]}")
+        raise SleuthError(
+            f"{folder}: the weights have checksum {is_[:LABEL_DIGITS]}, and {CARD} says {told[:LABEL_DIGITS]}"
+        )
     try:
         state = {name: weight for file in files for name, weight in load_file(file).items()}
     except (OSError, SafetensorError) as error:
@@ -102,8 +104,8 @@ def _weight_files(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.safetensors"))
 
 
-def _forget_older(shared: Path, newest: Path) -> None:
+def _remove_older(shared: Path, newest: Path) -> None:
     others = [place for place in shared.iterdir() if (place / CARD).exists() and place != newest]
     others.sort(key=lambda place: place.stat().st_mtime, reverse=True)
-    for place in others[KEPT - 1 :]:
+    for place in others[KEPT_VERSIONS - 1 :]:
         shutil.rmtree(place, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Which server answers at a URL: found by asking its endpoints, never by comparing versions."""
+"""Detects the kind of server at a URL by its endpoints, never by comparing versions."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from transformers import PreTrainedTokenizerFast
 from sleuth.engines.remote.completions import CompletionsWire
 from sleuth.engines.remote.http_client import refusal
 from sleuth.engines.remote.sglang import SglangWire
-from sleuth.engines.remote.wire import UNUSABLE, Wire, Written
+from sleuth.engines.remote.wire import MALFORMED, RawCompletion, Wire
 from sleuth.render import encode
 from sleuth.types import Sampling, SleuthError
 
 PROBE_SECONDS = 60.0  # the first request after a start may be slow
 MODEL_INFO = ("/model_info", "/get_model_info")  # SGLang's, newer and older
-VERSIONS = {"SGLang": ("/server_info", "/get_server_info"), "vLLM": ("/version",)}
-TRIED = "Question: who wrote 1 <answer> in 1859?\n"
-TRIED_TOKENS = 8
+VERSION_PATHS = {"SGLang": ("/server_info", "/get_server_info"), "vLLM": ("/version",)}
+PROBE_TEXT = "Question: who wrote 1 <answer> in 1859?\n"
+PROBE_TOKENS = 8
 
 Kind = Literal["SGLang", "vLLM", "OpenAI-like"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """A server that serves the checkpoint, as it was found.
+    """A server that serves the checkpoint.
 
-    `model` is what the server calls it, `context` the longest sequence it takes (None where it does not tell), and
-    `ids` whether it gives back the token ids that it sampled. `Server(url="http://127.0.0.1:30000", kind="SGLang",
-    version="0.5.9", model="runs/mine/checkpoints/step-000100", context=4096, ids=True)`.
+    `model` is its name on the server, `context` the longest sequence (None if unknown), and `ids` whether the server
+    returns the token ids that it sampled. `Server(url="http://127.0.0.1:30000", kind="SGLang", version="0.5.9",
+    model="runs/mine/checkpoints/step-000100", context=4096, ids=True)`.
     """
 
     url: str
@@ -44,7 +44,7 @@ class Server:
 
     @property
     def wire(self) -> Wire:
-        """How it is spoken to."""
+        """Its completion API."""
         return SglangWire() if self.kind == "SGLang" else CompletionsWire(self.model)
 
     def __str__(self) -> str:
@@ -63,34 +63,33 @@ def find_server(
     *,
     served_as: str | None,
     tokenizer: PreTrainedTokenizerFast,
-    ends: Collection[int],
+    eos_ids: Collection[int],
 ) -> tuple[Server, list[str]]:
-    """The server at `url` if it serves `checkpoint`, and what is to be said of it; where that is None, whatever it
-    serves: it will be given other weights.
+    """The server at `url`, if it serves `checkpoint` (None: any model, as for training), and notes for the user.
 
-    Its name for the model must be the checkpoint's, or `served_as` if that is given; where it can tokenize, that must
-    come to what `tokenizer` makes of the same text; and it must continue a few tokens. Raises SleuthError where nothing
-    answers, where it is something else, and where it serves another model.
+    The served name must be the checkpoint's, or `served_as` if given. If the server can tokenize, it must agree with
+    `tokenizer`, and it must be able to continue a prompt. Raises SleuthError if nothing answers, if it is not such a
+    server, or if it serves another model.
     """
     base = url.rstrip("/").removesuffix("/v1").rstrip("/")
     try:
         with httpx.Client(base_url=base, timeout=PROBE_SECONDS, trust_env=False) as client:
-            return _Probe(client, base, tokenizer, ends).find(checkpoint, served_as)
+            return _Probe(client, base, tokenizer, eos_ids).find(checkpoint, served_as)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         reason = str(error) or type(error).__name__
         raise SleuthError(f"--engine {base}: does not answer ({reason}); start SGLang or vLLM there first") from None
 
 
 class _Probe:
-    """A few questions to a server."""
+    """Requests that identify a server."""
 
     def __init__(
-        self, client: httpx.Client, url: str, tokenizer: PreTrainedTokenizerFast, ends: Collection[int]
+        self, client: httpx.Client, url: str, tokenizer: PreTrainedTokenizerFast, eos_ids: Collection[int]
     ) -> None:
         self._client = client
         self._url = url
         self._tokenizer = tokenizer
-        self._ends = ends
+        self._eos_ids = eos_ids
 
     def find(self, checkpoint: str | None, served_as: str | None) -> tuple[Server, list[str]]:
         info = next((found for path in MODEL_INFO if (found := self._get(path)) and "model_path" in found), None)
@@ -99,7 +98,7 @@ class _Probe:
             raise self._error(
                 "neither SGLang's /get_model_info nor vLLM's /v1/models is there; name the URL of such a server"
             )
-        card, notes = self._card(cards or [{}], info or {}, checkpoint, served_as)
+        card, notes = self._matching_card(cards or [{}], info or {}, checkpoint, served_as)
         vllm = any(card.get("owned_by") == "vllm" for card in cards)
         kind: Kind = "SGLang" if info is not None else "vLLM" if vllm else "OpenAI-like"
         server = Server(
@@ -111,26 +110,26 @@ class _Probe:
             ids=True,
         )
         self._check_vocabulary(server)
-        written = self._try(server)
-        if written.tokens is not None:
+        raw = self._generate(server)
+        if raw.tokens is not None:
             return server, notes
-        if not self._keeps_stops(server, written.text):
+        if not self._keeps_stops(server, raw.text):
             raise self._error(
-                "gives neither token ids nor stop strings back, so that nobody knows what ended a turn; "
+                "returns neither token ids nor stop strings, so the end of a turn cannot be detected; "
                 "serve the checkpoint with SGLang or vLLM"
             )
         return replace(server, ids=False), notes
 
-    def _card(
+    def _matching_card(
         self, cards: Sequence[dict[str, Any]], info: dict[str, Any], checkpoint: str | None, served_as: str | None
     ) -> tuple[dict[str, Any], list[str]]:
-        """The served model that is the checkpoint."""
+        """The model card of the checkpoint among the served ones, and notes."""
         if checkpoint is None:
             return cards[0], []
         for card in cards:
             for name in _names(card, info):
                 if name == served_as if served_as is not None else _same_model(name, checkpoint):
-                    return card, _elsewhere(name, checkpoint) if served_as is None else []
+                    return card, _name_notes(name, checkpoint) if served_as is None else []
         served = ", ".join(repr(name) for card in cards for name in list(_names(card, info))[:1])
         if served_as is not None:
             raise self._error(f"serves {served}, and nothing as {served_as!r}; give --served-as one of these names")
@@ -140,39 +139,39 @@ class _Probe:
         )
 
     def _check_vocabulary(self, server: Server) -> None:
-        """Compare what the server makes of a text, where it can be asked."""
-        asked = {"model": server.model, "prompt": TRIED, "add_special_tokens": False}
-        response = self._client.post("/tokenize", json=asked)
+        """Compares the server's tokens of a text with the checkpoint's, if it has `/tokenize`."""
+        body = {"model": server.model, "prompt": PROBE_TEXT, "add_special_tokens": False}
+        response = self._client.post("/tokenize", json=body)
         if response.status_code != httpx.codes.OK:
             return
-        told = _dictionary(response).get("tokens")
-        ours = encode(self._tokenizer, TRIED)
-        if isinstance(told, list) and told != ours:
+        theirs = _dictionary(response).get("tokens")
+        ours = encode(self._tokenizer, PROBE_TEXT)
+        if isinstance(theirs, list) and theirs != ours:
             raise self._error(
-                f"its tokenizer is not the checkpoint's: {TRIED.strip()!r} is {str(told)[:60]} there and "
+                f"its tokenizer is not the checkpoint's: {PROBE_TEXT.strip()!r} is {str(theirs)[:60]} there and "
                 f"{str(ours)[:60]} here; serve the checkpoint with its own tokenizer"
             )
 
-    def _try(self, server: Server, stops: tuple[str, ...] = ()) -> Written:
-        sampling = Sampling(max_tokens=TRIED_TOKENS, temperature=0.0, stops=stops)
-        prompt = encode(self._tokenizer, TRIED)
-        body = server.wire.body(prompt, sampling, limit=TRIED_TOKENS, ends=self._ends)
+    def _generate(self, server: Server, stops: tuple[str, ...] = ()) -> RawCompletion:
+        sampling = Sampling(max_tokens=PROBE_TOKENS, temperature=0.0, stops=stops)
+        prompt = encode(self._tokenizer, PROBE_TEXT)
+        body = server.wire.body(prompt, sampling, limit=PROBE_TOKENS, eos_ids=self._eos_ids)
         response = self._client.post(server.wire.path, json=body)
         if response.status_code != httpx.codes.OK:
             raise self._error(f"{server.wire.path} {refusal(response)}")
         try:
             return server.wire.read(response.json(), sampling)
-        except UNUSABLE as error:
+        except MALFORMED as error:
             raise self._error(f"an answer that cannot be used ({type(error).__name__}: {error})") from None
 
     def _keeps_stops(self, server: Server, text: str) -> bool:
-        """Whether a stop string stays in the text: what it wrote a moment ago is asked for again, as a stop."""
+        """Whether a stop string stays in the text: `text`, generated before, gives a stop that will occur again."""
         stop = text.strip()[:1]
-        return bool(stop) and stop in self._try(server, (stop,)).text
+        return bool(stop) and stop in self._generate(server, (stop,)).text
 
     def _version(self, kind: Kind) -> str | None:
-        told = (found.get("version") for path in VERSIONS.get(kind, ()) if (found := self._get(path)))
-        return next((version for version in told if isinstance(version, str)), None)
+        answer = (found.get("version") for path in VERSION_PATHS.get(kind, ()) if (found := self._get(path)))
+        return next((version for version in answer if isinstance(version, str)), None)
 
     def _get(self, path: str) -> dict[str, Any] | None:
         response = self._client.get(path)
@@ -183,20 +182,20 @@ class _Probe:
 
 
 def _names(card: dict[str, Any], info: dict[str, Any]) -> Iterator[str]:
-    """All that a server calls a model."""
+    """All names of a served model."""
     yield from dict.fromkeys(
         str(name) for name in (card.get("id"), card.get("root"), info.get("model_path")) if isinstance(name, str)
     )
 
 
 def _same_model(name: str, checkpoint: str) -> bool:
-    """Folders of this machine are compared as such; of another machine, and of the hub, the last part of the name."""
+    """Compares local folders as such; folders of another machine and hub ids by the last part of the name."""
     if Path(name).exists() and Path(checkpoint).exists():
         return Path(name).samefile(checkpoint)
     return Path(name).name == Path(checkpoint).name
 
 
-def _elsewhere(name: str, checkpoint: str) -> list[str]:
+def _name_notes(name: str, checkpoint: str) -> list[str]:
     if name == checkpoint or Path(name).exists():
         return []
     return [f"the server's {name!r} is taken for {checkpoint} by the last part of its name"]
@@ -204,7 +203,7 @@ def _elsewhere(name: str, checkpoint: str) -> list[str]:
 
 def _dictionary(response: httpx.Response) -> dict[str, Any]:
     try:
-        told = response.json()
+        answer = response.json()
     except ValueError:
         return {}
-    return told if isinstance(told, dict) else {}
+    return answer if isinstance(answer, dict) else {}

@@ -1,4 +1,4 @@
-"""SGLang's own endpoint: token ids in, token ids and log-probabilities out.
+"""SGLang's native API: token ids in, token ids and log-probabilities out.
 
 Facts, read in SGLang's repository in November 2026 (docs/basic_usage/sampling_params.md at 0a0dd3590799 and, below
 python/sglang/srt, sampling/sampling_params.py at 00c17cafcb9e, entrypoints/http_server.py at 0025436eab05 and
@@ -19,20 +19,19 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sleuth.engines.remote.wire import Aborted, Written, of_the_draw, paired
-from sleuth.engines.sampling import seed_of
+from sleuth.engines.remote.wire import Aborted, Body, RawCompletion, are_sampling_logprobs, checked_tokens
+from sleuth.engines.sampling import request_seed
 from sleuth.types import Sampling
 
 
 @dataclass(frozen=True, slots=True)
 class SglangWire:
-    """`POST /generate`. `scaled` log-probabilities are those after temperature, as without
-    `SGLANG_RETURN_ORIGINAL_LOGPROB`."""
+    """`POST /generate`. `scaled`: log-probabilities after temperature (no `SGLANG_RETURN_ORIGINAL_LOGPROB`)."""
 
     scaled: bool = True
     path: str = "/generate"
 
-    def body(self, prompt: Sequence[int], sampling: Sampling, *, limit: int, ends: Collection[int]) -> dict[str, Any]:
+    def body(self, prompt: Sequence[int], sampling: Sampling, *, limit: int, eos_ids: Collection[int]) -> Body:
         """See `Wire`."""
         params: dict[str, Any] = {
             "max_new_tokens": limit,
@@ -44,29 +43,29 @@ class SglangWire:
             "frequency_penalty": 0.0,
             "presence_penalty": 0.0,
             "stop": list(sampling.stops),
-            "stop_token_ids": sorted(ends),
+            "stop_token_ids": sorted(eos_ids),
             "no_stop_trim": True,
             "skip_special_tokens": False,
             "spaces_between_special_tokens": False,
         }
         if sampling.temperature:
-            params["sampling_seed"] = seed_of(sampling.key)
+            params["sampling_seed"] = request_seed(sampling.key)
         return {"input_ids": list(prompt), "sampling_params": params, "return_logprob": True}
 
-    def read(self, answer: dict[str, Any], sampling: Sampling) -> Written:
+    def read(self, answer: dict[str, Any], sampling: Sampling) -> RawCompletion:
         """See `Wire`."""
-        told = answer["meta_info"]
-        ended = told["finish_reason"]
-        if ended["type"] == "abort":
-            raise Aborted(f"it gave up: {ended.get('message') or 'for a reason that it does not tell'}")
-        sampled = told["output_token_logprobs"]
-        kept = of_the_draw(sampling, scaled=self.scaled)
-        tokens, logprobs = paired([entry[1] for entry in sampled], [entry[0] for entry in sampled] if kept else None)
-        weights = told.get("weight_version")
-        return Written(
+        info = answer["meta_info"]
+        finish_reason = info["finish_reason"]
+        if finish_reason["type"] == "abort":
+            raise Aborted(f"it gave up: {finish_reason.get('message') or 'without a reason'}")
+        sampled = info["output_token_logprobs"]
+        kept = [entry[0] for entry in sampled] if are_sampling_logprobs(sampling, scaled=self.scaled) else None
+        tokens, logprobs = checked_tokens([entry[1] for entry in sampled], kept)
+        weights = info.get("weight_version")
+        return RawCompletion(
             tokens=tokens,
             logprobs=logprobs,
             text=str(answer["text"]),
-            ended=str(ended["type"]),
+            finish_reason=str(finish_reason["type"]),
             weights=None if weights is None else str(weights),
         )

@@ -1,4 +1,4 @@
-"""How the learner's weights reach the servers of a pool, and how it is known that they did."""
+"""Sends the learner's weights to the servers of a pool and checks that they arrived."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from statistics import fmean
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from sleuth.engines.remote.control import FIRST_WEIGHTS, NotLoadedError
-from sleuth.engines.remote.http_client import HttpClientError, LostError, NotTakenError, RefusedError
+from sleuth.engines.remote.control import INITIAL_WEIGHTS, NotLoadedError
+from sleuth.engines.remote.http_client import HttpClientError, LostResponseError, RefusedError, UnavailableError
 from sleuth.engines.remote.published import Published, publish
 from sleuth.engines.remote.replica import EngineReplica
-from sleuth.engines.remote.server import TRIED
+from sleuth.engines.remote.server import PROBE_TEXT
 from sleuth.engines.remote.wire import Aborted
 from sleuth.render import encode
 from sleuth.types import Sampling, SleuthError
 
-RELOADS = 3
-"""At one server, of the same weights, that has others than those it began with: somebody else gave it these."""
+MAX_RELOADS = 3
+"""Reloads of one version at a server that has foreign weights (not its initial ones) before the run stops."""
 
 
 class WeightsDifferError(SleuthError):
-    """A server has, or wrote with, other weights than the run's."""
+    """A server has, or generated with, other weights than the run's."""
 
 
 class WeightSync:
-    """Takes the weights of `model` through the folder `shared` to one server after the other. `reloaded` counts those
-    that had lost them."""
+    """Loads the weights of `model` on servers through the folder `shared`. `reloaded` counts servers that had lost them
+    and got them again."""
 
     def __init__(
         self,
@@ -36,44 +36,44 @@ class WeightSync:
         tokenizer: PreTrainedTokenizerFast,
         shared: Path,
         *,
-        ends: Collection[int],
+        eos_ids: Collection[int],
         temperature: float,
-        say: Callable[[str], None],
+        log: Callable[[str], None],
     ) -> None:
         self.reloaded = 0
         self._model = model
-        self._check_prompt = encode(tokenizer, TRIED)
+        self._check_prompt = encode(tokenizer, PROBE_TEXT)
         self._shared = shared
-        self._ends = ends
+        self._eos_ids = eos_ids
         self._temperature = temperature
-        self._say = say
+        self._log = log
         self._published: Published | None = None
 
     def write(self, version: int) -> None:
-        """The weights as they are now, into the folder."""
+        """Writes the current weights into the folder as `version`."""
         self._published = publish(self._model, self._shared, version)
 
     @property
     def published(self) -> Published:
         """The weights that every server should have."""
-        assert self._published is not None  # nothing is asked of a pool before weights went out
+        assert self._published is not None  # a pool publishes before its first request
         return self._published
 
-    async def bring(self, replica: EngineReplica) -> str | None:
-        """Give a server new weights, waking it if it is asleep, and see by what it writes that it has them. Why it did
-        not take them, if it does not answer; raises SleuthError where it answers, and did not."""
+    async def update(self, replica: EngineReplica) -> str | None:
+        """Loads new weights on a server, waking it if asleep, and checks them by a short completion. Returns the reason
+        if the server does not answer, else None. Raises SleuthError if it answers without having the weights."""
         replica.reloads = 0
         try:
             await self._load(replica)
             await self._check_weights(replica)
         except (HttpClientError, Aborted) as error:
-            replica.suspect = True
+            replica.may_have_restarted = True
             return f"{replica.url} {error}"
-        replica.suspect = False
+        replica.may_have_restarted = False
         return None
 
     async def sleep(self, replica: EngineReplica) -> None:
-        """Have a server give its memory back."""
+        """Has a server release its memory."""
         try:
             replica.asleep = True
             await replica.discovered.control.sleep(replica.client)
@@ -81,42 +81,42 @@ class WeightSync:
             raise SleuthError(
                 f"{replica.url}: cannot sleep ({error}); start it so that it can (docs/how-to/pool.md)"
             ) from None
-        except NotTakenError:  # who comes back later is awake
-            replica.asleep, replica.suspect = False, True
+        except UnavailableError:  # a server that comes back later is awake
+            replica.asleep, replica.may_have_restarted = False, True
         except HttpClientError:
-            replica.suspect = True
+            replica.may_have_restarted = True
 
-    async def admit(self, replica: EngineReplica) -> None:
-        """See that a server which may have been started anew has the weights, before it writes."""
-        if replica.known:
+    async def ensure_current_weights(self, replica: EngineReplica) -> None:
+        """Reloads the weights on a server that has lost them, if it may have restarted. Call before it generates."""
+        if replica.is_same_process:
             return
-        async with replica.admitting:
-            if replica.known:
+        async with replica.admission_lock:
+            if replica.is_same_process:
                 return
-            told = await replica.weights()
-            if told != self.published.label or not replica.settled:
-                replica.reloads += replica.settled and told != FIRST_WEIGHTS
-                if replica.reloads > RELOADS:
-                    raise self._others(replica, "would write", told)
+            label = await replica.weights()
+            if label != self.published.label or not replica.load_finished:
+                replica.reloads += replica.load_finished and label != INITIAL_WEIGHTS
+                if replica.reloads > MAX_RELOADS:
+                    raise self._foreign_weights(replica, "would write", label)
                 await self._load(replica)
                 self.reloaded += 1
-                self._say(f"{replica.url} came back with the weights {told!r} and was given {self.published.label!r}")
-            replica.suspect = False
+                self._log(f"{replica.url} came back with the weights {label!r} and was given {self.published.label!r}")
+            replica.may_have_restarted = False
 
-    def require_ours(self, replica: EngineReplica, label: str | None) -> None:
-        """Raises LostError for a turn that a server wrote which was started anew, or may have been before it was asked;
-        WeightsDifferError for one that was written with others."""
+    def require_current_weights(self, replica: EngineReplica, label: str | None) -> None:
+        """Raises LostResponseError for a turn of a server that has, or may have, restarted, and WeightsDifferError for
+        one generated with foreign weights."""
         if label == self.published.label:
             return
-        if label == FIRST_WEIGHTS or not replica.discovered.control.with_answers:
-            raise LostError(f"was started anew: its weights are {label!r}")
-        raise self._others(replica, "wrote", label)
+        if label == INITIAL_WEIGHTS or not replica.discovered.control.labels_completions:
+            raise LostResponseError(f"has restarted: its weights are {label!r}")
+        raise self._foreign_weights(replica, "wrote", label)
 
     async def _load(self, replica: EngineReplica) -> None:
-        """Have a server take the weights, and be awake. One that fails in the middle is not `settled`: it may be left
-        paused, or half asleep, under the right label."""
+        """Loads the weights and wakes the server. After a failure it may be paused or half asleep under its new label,
+        so `load_finished` stays False."""
         control = replica.discovered.control
-        replica.settled = False
+        replica.load_finished = False
         replica.loads += 1
         try:
             if replica.asleep:
@@ -128,71 +128,71 @@ class WeightSync:
             raise SleuthError(
                 f"{replica.url}: {error}; every server must see the folder engine.weights under this very path"
             ) from None
-        replica.settled, replica.asleep = True, False
+        replica.load_finished, replica.asleep = True, False
 
     async def _check_weights(self, replica: EngineReplica) -> None:
-        """Compare what the server writes with what the learner would."""
+        """Compares the log-probabilities of a short completion with the learner's."""
         prompt, temperature, published = self._check_prompt, self._temperature, self.published
         sampling = Sampling(max_tokens=CHECK_TOKENS, temperature=temperature, key=(published.version, 0, 0))
-        written, label = await replica.write(prompt, sampling, limit=CHECK_TOKENS, ends=self._ends)
-        self.require_ours(replica, label)
+        raw, label = await replica.write(prompt, sampling, limit=CHECK_TOKENS, eos_ids=self._eos_ids)
+        self.require_current_weights(replica, label)
         require_same_weights(
             self._model,
             prompt,
-            written.tokens or (),
-            written.logprobs or (),
+            raw.tokens or (),
+            raw.logprobs or (),
             temperature=temperature,
-            who=replica.url,
+            url=replica.url,
             label=published.label,
         )
 
-    def _others(self, replica: EngineReplica, what: str, label: str | None) -> WeightsDifferError:
+    def _foreign_weights(self, replica: EngineReplica, what: str, label: str | None) -> WeightsDifferError:
         return WeightsDifferError(
-            f"{replica.url}: {what} with the weights {label!r}, and the run is at {self.published.label!r}; somebody "
-            "else gave it others, or it lost ours: see that the pool serves this run alone, and start the run again"
+            f"{replica.url}: {what} with the weights {label!r}, and the run is at {self.published.label!r}; another "
+            "client loaded them, or it lost ours: make sure that the pool serves this run alone, and start it again"
         )
 
 
 CHECK_TOKENS = 16
-APART = {torch.float32: 1e-3}
-"""Mean difference of log-probabilities, in nats, that two programs may have with the same weights in float32."""
-APART_BELOW_FLOAT32 = 0.1
+MAX_LOGPROB_GAP = {torch.float32: 1e-3}
+"""The largest mean difference of log-probabilities, in nats, between two engines with the same float32 weights."""
+MAX_HALF_PRECISION_GAP = 0.1
 """The same in half precision, where sums depend on the order of their terms."""
 
 
 def learner_logprobs(
-    model: PreTrainedModel, prompt: Sequence[int], written: Sequence[int], temperature: float
+    model: PreTrainedModel, prompt: Sequence[int], completion: Sequence[int], temperature: float
 ) -> list[float]:
-    """What the learner holds of tokens written behind a prompt, at that temperature."""
+    """The learner's log-probabilities of the tokens of `completion` after `prompt`."""
     training = model.training
     model.eval()
     try:
         with torch.inference_mode():
-            tokens = torch.tensor([[*prompt, *written]], device=model.device)
+            tokens = torch.tensor([[*prompt, *completion]], device=model.device)
             logits = model(input_ids=tokens, use_cache=False).logits[0, len(prompt) - 1 : -1].float()
-            told = (logits / temperature).log_softmax(dim=-1).gather(1, tokens[0, len(prompt) :, None])
+            logprobs = (logits / temperature).log_softmax(dim=-1).gather(1, tokens[0, len(prompt) :, None])
     finally:
         model.train(training)
-    return told[:, 0].tolist()
+    return logprobs[:, 0].tolist()
 
 
 def require_same_weights(
     model: PreTrainedModel,
     prompt: Sequence[int],
-    written: Sequence[int],
-    told: Sequence[float],
+    completion: Sequence[int],
+    logprobs: Sequence[float],
     *,
     temperature: float,
-    who: str,
+    url: str,
     label: str,
 ) -> float:
-    """How far apart server and learner are, in nats. Raises SleuthError where these are not the same weights."""
-    ours = learner_logprobs(model, prompt, written, temperature)
-    apart = fmean(abs(one - other) for one, other in zip(ours, told, strict=True))
-    allowed = APART.get(model.dtype, APART_BELOW_FLOAT32)
-    if not apart <= allowed:
+    """The mean gap to the learner's log-probabilities, in nats. Raises SleuthError if too large for equal weights."""
+    ours = learner_logprobs(model, prompt, completion, temperature)
+    gap = fmean(abs(one - other) for one, other in zip(ours, logprobs, strict=True))
+    allowed = MAX_LOGPROB_GAP.get(model.dtype, MAX_HALF_PRECISION_GAP)
+    if not gap <= allowed:
         raise SleuthError(
-            f"{who}: says that it has the weights {label}, and writes with others: its log-probabilities are "
-            f"{apart:.3g} apart from the learner's, where {allowed:g} is allowed; nothing of it was trained on"
+            f"{url}: says that it has the weights {label}, and writes with others: its log-probabilities differ by "
+            f"{gap:.3g} from the learner's, where {allowed:g} is allowed; nothing of it was trained on"
         )
-    return apart
+    return gap

@@ -1,4 +1,4 @@
-"""What an engine says to a server, and hears from it: one seam, and a file for each way of speaking."""
+"""The protocol of a server's completion API; each server's is in a file of its own."""
 
 from __future__ import annotations
 
@@ -9,65 +9,67 @@ from typing import Any, Protocol
 
 from sleuth.types import Sampling
 
-UNUSABLE = (ValueError, TypeError, KeyError, AttributeError, IndexError)
-"""What reading an answer of another shape raises."""
+Body = dict[str, Any]
+
+MALFORMED = (ValueError, TypeError, KeyError, AttributeError, IndexError)
+"""The exceptions that reading a malformed answer may raise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
-    """What a server says it wrote: n `tokens` with their n `logprobs`, each None where it does not tell, and the text.
+class RawCompletion:
+    """A server's answer: n `tokens` and n `logprobs`, None where it returns none, and the text.
 
-    `ended` is its own word for why it stopped, `weights` its name for the weights that wrote, where it has one.
-    `Written(tokens=(5, 9), logprobs=(-0.1, -1.2), text="<search> Ada", ended="length")`.
+    `finish_reason` is in the server's terms; `weights` is the label of the weights, None if it is not in the answer.
+    `RawCompletion(tokens=(5, 9), logprobs=(-0.1, -1.2), text="<search> Ada", finish_reason="length")`.
     """
 
     tokens: tuple[int, ...] | None
     logprobs: tuple[float, ...] | None
     text: str
-    ended: str
+    finish_reason: str
     weights: str | None = None
 
 
 class Aborted(ValueError):  # noqa: N818
-    """The server ended a request because somebody asked it to."""
+    """The server aborted a request because a client asked it to."""
 
 
 class Wire(Protocol):
-    """One server's way of speaking."""
+    """One kind of server's completion API."""
 
     @property
     def path(self) -> str:
-        """Where requests go, below the server's URL."""
+        """The endpoint, below the server's URL."""
         ...
 
-    def body(self, prompt: Sequence[int], sampling: Sampling, *, limit: int, ends: Collection[int]) -> dict[str, Any]:
-        """A request to continue `prompt` by at most `limit` tokens, through a stop string or one of the tokens `ends`.
-        Whatever a server would take from the model's generation config is named: the support is the whole
-        vocabulary."""
+    def body(self, prompt: Sequence[int], sampling: Sampling, *, limit: int, eos_ids: Collection[int]) -> Body:
+        """A request to continue `prompt` by at most `limit` tokens, up to a stop string or one of `eos_ids`. It sets
+        every parameter that a server would take from the generation config, for full support."""
         ...
 
-    def read(self, answer: dict[str, Any], sampling: Sampling) -> Written:
-        """What came back. Log-probabilities that are not those of the draw are left out: of a server that tells those
-        before temperature, at any temperature but 0 and 1. Raises one of `UNUSABLE` where it is of another shape, and
-        `Aborted` where the server was told to end it."""
+    def read(self, answer: dict[str, Any], sampling: Sampling) -> RawCompletion:
+        """The parsed answer. Log-probabilities other than the sampling policy's are dropped: those before temperature,
+        at any temperature but 0 and 1. Raises one of `MALFORMED` for another shape, `Aborted` for an aborted request.
+        """
         ...
 
 
-def paired(tokens: Sequence[Any], logprobs: Sequence[Any] | None) -> tuple[tuple[int, ...], tuple[float, ...] | None]:
-    """Token ids and their log-probabilities as they should be. Raises ValueError where they are not."""
+def checked_tokens(
+    tokens: Sequence[Any], logprobs: Sequence[Any] | None
+) -> tuple[tuple[int, ...], tuple[float, ...] | None]:
+    """The validated token ids and log-probabilities. Raises ValueError if they are malformed."""
     if not all(type(token) is int and 0 <= token < 2**31 for token in tokens):
-        raise ValueError("token ids that are none")
+        raise ValueError("invalid token ids")
     if logprobs is None:
         return tuple(tokens), None
     if len(logprobs) != len(tokens):
         raise ValueError(f"{len(tokens)} tokens with {len(logprobs)} log-probabilities")
-    told = tuple(float(logprob) for logprob in logprobs)
-    if not all(map(math.isfinite, told)):
-        raise ValueError("log-probabilities that are no numbers")
-    return tuple(tokens), told
+    values = tuple(float(logprob) for logprob in logprobs)
+    if not all(map(math.isfinite, values)):
+        raise ValueError("log-probabilities that are not finite")
+    return tuple(tokens), values
 
 
-def of_the_draw(sampling: Sampling, *, scaled: bool) -> bool:
-    """Whether what a server tells are the log-probabilities of the policy that sampled; `scaled` are those after
-    temperature."""
+def are_sampling_logprobs(sampling: Sampling, *, scaled: bool) -> bool:
+    """Whether a server's log-probabilities are those of the sampling policy; `scaled` means after temperature."""
     return scaled or sampling.temperature in (0.0, 1.0)

@@ -1,1 +1,1 @@
-"""A checkpoint that answers people: OpenAI's API and a page."""
+"""`sleuth serve`: a checkpoint behind OpenAI's API and a web page."""

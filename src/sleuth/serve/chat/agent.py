@@ -1,4 +1,4 @@
-"""A checkpoint in its environment, ready to answer people."""
+"""The served agent: a checkpoint with its engine and environment."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ from sleuth.retrieval.index_card import read_card
 from sleuth.serve.http.refused import Refused
 from sleuth.types import Engine, Env, SleuthError, Task
 
-LONGEST_TOKEN = 32
-"""Characters that a token of a long text may have on average; a question of more is not even encoded."""
+MAX_CHARACTERS_PER_TOKEN = 32
+"""Upper bound for the average token of a long text; questions beyond it are rejected without encoding them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agent:
-    """Who answers under `name`: `asked` makes a task of a message, and `env` its environment; `engine` writes, and
-    `dialect` tells what is a thought, a query and an answer in what was written. `facts` are for people to read."""
+    """The served model `name`. `make_task` turns a message into a task and `env` opens its environment; `dialect` has
+    the tags of thoughts, queries and answers. `facts` are shown to users."""
 
     name: str
     engine: Engine
     renderer: Renderer
-    asked: Callable[[str], Task]
+    make_task: Callable[[str], Task]
     env: Callable[[Task], Env]
     dialect: Dialect
     context: int
     facts: Mapping[str, Any]
 
     @property
-    def characters(self) -> int:
-        """What the context may hold at most."""
-        return self.context * LONGEST_TOKEN
+    def max_characters(self) -> int:
+        """Upper bound for a message that fits the context."""
+        return self.context * MAX_CHARACTERS_PER_TOKEN
 
 
 def agent_of(session: EvalSession, name: str, index: Path | None) -> Agent:
-    """The agent of an examination: what is served is asked as it is measured. `index` is the one that it searches."""
+    """The agent of an evaluation session, so that it is served as it is evaluated. `index` is the index it searches."""
     setting = session.setting
     facts = {"dialect": setting.dialect.name, "context": session.context, "protocol": session.protocol().hash}
     if index is not None:
@@ -54,7 +54,7 @@ def agent_of(session: EvalSession, name: str, index: Path | None) -> Agent:
         name=name,
         engine=LocalEngine(session.weights, session.tokenizer, slots=session.slots, context=session.context),
         renderer=Renderer(session.tokenizer),
-        asked=partial(refining_of, ask_with=setting.ask_with) if refines(setting.dialect) else question_of,
+        make_task=partial(refining_task, ask_with=setting.ask_with) if refines(setting.dialect) else question_task,
         env=setting.env,
         dialect=setting.dialect,
         context=session.context,
@@ -63,23 +63,21 @@ def agent_of(session: EvalSession, name: str, index: Path | None) -> Agent:
 
 
 BRIEF = re.compile(r"(?:Question: )?(?P<question>.*?)(?:\s+Reasoning: (?P<reasoning>.*))?", re.DOTALL)
-"""What stands around a tool output, as the environment of a refiner writes it; a bare question will do."""
+"""The text around a tool output, as a refiner's environment writes it, or a bare question."""
 
 
-def question_of(message: str) -> Task:
-    """The message is the question."""
+def question_task(message: str) -> Task:
+    """A task whose question is the message."""
     return Task(id="", question=message, golden_answers=())
 
 
-def refining_of(message: str, ask_with: AskWith) -> Task:
-    """The message holds a tool output between `<tool_output>` tags, and around it the question and, where there is one,
-    the reasoning of who searched. With `ask_with` "prompt" the model reads the message itself. Raises `Refused` where
-    nothing could be cited."""
+def refining_task(message: str, ask_with: AskWith) -> Task:
+    """A refining task: the message has a tool output between `<tool_output>` tags, and around it the question and
+    optionally the searcher's reasoning. With `ask_with` "prompt" the model reads the message itself. Raises `Refused`
+    if there is nothing to cite."""
     outputs = TOOL_OUTPUT.findall(message)
     if not outputs:
-        line = (
-            "messages: this model refines what a search found: expected <tool_output>...</tool_output> in the message"
-        )
+        line = "messages: this model refines search results: expected <tool_output>...</tool_output> in the message"
         raise Refused(400, line, param="messages")
     around = BRIEF.fullmatch(TOOL_OUTPUT.sub("", message).strip())
     assert around is not None  # it matches any text

@@ -1,4 +1,4 @@
-"""`sleuth serve`: a checkpoint in its environment behind OpenAI's API, and a page to talk to it."""
+"""The application of `sleuth serve`: a checkpoint in its environment behind OpenAI's API, and a web page."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse
 
 from sleuth import __version__
 from sleuth.serve.chat.agent import Agent
-from sleuth.serve.chat.answers import chat_stream, new_head, server_sent, whole_answer
+from sleuth.serve.chat.answers import chat_completion, chat_stream, new_head, server_sent
 from sleuth.serve.chat.completions import Continuation
 from sleuth.serve.chat.conversation import conversation
 from sleuth.serve.chat.wire import (
@@ -31,7 +31,7 @@ from sleuth.serve.chat.wire import (
 )
 from sleuth.serve.http.counters import CONTENT_TYPE, CountAnswers, Counters
 from sleuth.serve.http.engine_thread import EngineThread, Event
-from sleuth.serve.http.event_stream import ClientLeft, EventStream, unless_left
+from sleuth.serve.http.event_stream import ClientDisconnected, EventStream, cancel_on_disconnect
 from sleuth.serve.http.known_host import KnownHost
 from sleuth.serve.http.limits import BodyLimit, Limits, RequestLimit
 from sleuth.serve.http.refused import TOO_LONG, Refused, problem_line, refusal
@@ -39,7 +39,7 @@ from sleuth.serve.http.refused import TOO_LONG, Refused, problem_line, refusal
 ASSETS = {
     "/": ("page.html", "text/html"),
     "/page.css": ("page.css", "text/css"),
-    "/asking.js": ("asking.js", "text/javascript"),
+    "/api.js": ("api.js", "text/javascript"),
     "/page.js": ("page.js", "text/javascript"),
 }
 PAGE_PATHS = tuple(ASSETS)
@@ -56,17 +56,17 @@ HEADERS = {
 
 
 def add_page(app: FastAPI) -> None:
-    """The page at `/`, with its style and scripts."""
+    """Adds the page at `/`, with its style and scripts."""
     for path, (name, kind) in ASSETS.items():
         content = files("sleuth.serve.chat").joinpath("assets", name).read_bytes()
-        app.add_route(path, _shown(content, kind), methods=["GET"], include_in_schema=False)
+        app.add_route(path, _serve_file(content, kind), methods=["GET"], include_in_schema=False)
 
 
-def _shown(content: bytes, kind: str):
-    async def show(request: Request) -> Response:
+def _serve_file(content: bytes, kind: str):
+    async def serve(request: Request) -> Response:
         return Response(content, media_type=kind, headers=HEADERS)
 
-    return show
+    return serve
 
 
 PATHS = (
@@ -78,104 +78,104 @@ PATHS = (
     "/openapi.json",
     *PAGE_PATHS,
 )
-UNREAD_SECONDS = 30.0  # that a client may be behind with what was written, beyond the time to write it
-OTHER_REQUESTS = 64  # at once, beyond those of conversations: the page, /health, /metrics, bodies that still arrive
-LEFT = 499  # nobody reads it; it is for the counters, under the name that proxies use
+UNREAD_SECONDS = 30.0  # for a slow client to read a stream, beyond the time to generate it
+OTHER_REQUESTS = 64  # concurrent ones besides conversations: the page, /health, /metrics, uploads
+CLIENT_LEFT_STATUS = 499  # only for the counters, by the convention of proxies
 
 PROBLEMS: dict[int | str, dict[str, Any]] = {
-    400: {"model": ProblemBody, "description": "The request is wrong, or asks for what is not supported."},
+    400: {"model": ProblemBody, "description": "The request is invalid or needs an unsupported feature."},
     404: {"model": ProblemBody, "description": "There is no such model."},
     408: {"model": ProblemBody, "description": "The body did not arrive in time."},
     413: {"model": ProblemBody, "description": "The body is too large."},
-    415: {"model": ProblemBody, "description": "The body is not said to be JSON."},
-    429: {"model": ProblemBody, "description": "Too many conversations wait already."},
-    503: {"model": ProblemBody, "description": "No place was free, or the engine or the retriever failed."},
+    415: {"model": ProblemBody, "description": "The content type is not JSON."},
+    429: {"model": ProblemBody, "description": "Too many conversations are waiting."},
+    503: {"model": ProblemBody, "description": "No slot was free in time, or the engine or the retriever failed."},
     504: {"model": ProblemBody, "description": "The conversation took too long."},
-    "4XX": {"model": ProblemBody, "description": "Anything else that is wrong with a request."},
+    "4XX": {"model": ProblemBody, "description": "Any other client error."},
 }
 
 
 def chat_app(agent: Agent, limits: Limits, *, conversations: int, hosts: Collection[str] | None) -> FastAPI:
-    """The application: at most `conversations` conversations with `agent` at once. `hosts` are the names it answers to;
-    None is any. Every problem is one line, in the shape of OpenAI's API."""
-    room = EngineThread(conversations, limits)
+    """The application: at most `conversations` concurrent conversations with `agent`. `hosts` are the accepted host
+    names, None for any. Every error is one line, in the format of OpenAI's API."""
+    engine_thread = EngineThread(conversations, limits)
 
     @asynccontextmanager
     async def engine_runs(app: FastAPI) -> AsyncIterator[None]:
-        room.start()
+        engine_thread.start()
         yield
-        await room.stop()
+        await engine_thread.stop()
 
     app = FastAPI(
         title="sleuth serve",
         version=__version__,
         description="A model that searches, thinks and cites, behind OpenAI's API.",
-        docs_url=None,  # their pages load scripts from elsewhere
+        docs_url=None,  # those pages load scripts from other sites
         redoc_url=None,
         lifespan=engine_runs,
     )
     counters = Counters(PATHS)
-    _tell_problems(app)
-    _add_conversations(app, _Desk(agent, room, limits))
-    _add_watching(app, agent, room, counters)
+    _add_error_handlers(app)
+    _add_completion_routes(app, _RequestHandler(agent, engine_thread, limits))
+    _add_monitoring(app, agent, engine_thread, counters)
     add_page(app)
     _describe_tokens(app, len(agent.renderer.tokenizer))
     app.add_middleware(BodyLimit, limits=limits, refusal=refusal)
     if hosts is not None:
         app.add_middleware(KnownHost, names=hosts)
-    app.add_middleware(RequestLimit, most=conversations + limits.waiting + OTHER_REQUESTS)
-    app.add_middleware(CountAnswers, counters=counters)  # outermost: what is turned away counts too
+    app.add_middleware(RequestLimit, limit=conversations + limits.waiting + OTHER_REQUESTS)
+    app.add_middleware(CountAnswers, counters=counters)  # outermost, to count refused requests too
     return app
 
 
-class _Desk:
-    """Where requests become conversations, and conversations answers."""
+class _RequestHandler:
+    """Runs requests as conversations or completions, and returns the answers."""
 
-    def __init__(self, agent: Agent, room: EngineThread, limits: Limits) -> None:
+    def __init__(self, agent: Agent, engine_thread: EngineThread, limits: Limits) -> None:
         self._agent = agent
-        self._room = room
+        self._engine_thread = engine_thread
         self._limits = limits
         self._numbers = itertools.count()
 
-    async def chat(self, request: Request, asked: ChatRequest) -> Response:
-        self._require_model(asked.model)
-        if len(asked.question) > self._agent.characters:
+    async def chat(self, request: Request, body: ChatRequest) -> Response:
+        self._require_model(body.model)
+        if len(body.question) > self._agent.max_characters:
             line = f"messages: the question is longer than the context of {self._agent.context} tokens"
             raise Refused(400, line, param="messages", code=TOO_LONG)
         events = conversation(
             self._agent,
-            asked.question,
-            temperature=asked.temperature or 0.0,
-            key=self._key(asked.seed),
-            max_tokens=asked.most_tokens,
+            body.question,
+            temperature=body.temperature or 0.0,
+            key=self._key(body.seed),
+            max_tokens=body.token_limit,
         )
-        if not asked.stream:
-            heard = await unless_left(request, self._whole(events))
-            return JSONResponse(whole_answer(heard, new_head("chatcmpl", "chat.completion", self._agent.name)))
-        begun = await unless_left(request, self._begun(events))
+        if not body.stream:
+            heard = await cancel_on_disconnect(request, self._whole(events))
+            return JSONResponse(chat_completion(heard, new_head("chatcmpl", "chat.completion", self._agent.name)))
+        events = await cancel_on_disconnect(request, self._started(events))
         head = new_head("chatcmpl", "chat.completion.chunk", self._agent.name)
-        return self._stream(chat_stream(begun, head, with_usage=_wants_usage(asked)))
+        return self._stream(chat_stream(events, head, with_usage=_with_usage(body)))
 
-    async def complete(self, request: Request, asked: CompletionRequest) -> Response:
-        self._require_model(asked.model)
-        if isinstance(asked.prompt, str) and len(asked.prompt) > self._agent.characters:
+    async def complete(self, request: Request, body: CompletionRequest) -> Response:
+        self._require_model(body.model)
+        if isinstance(body.prompt, str) and len(body.prompt) > self._agent.max_characters:
             line = f"prompt: it is longer than the context of {self._agent.context} tokens"
             raise Refused(400, line, param="prompt", code=TOO_LONG)
-        continuation = Continuation(self._agent, asked, self._key(asked.seed))
+        continuation = Continuation(self._agent, body, self._key(body.seed))
         head = new_head("cmpl", "text_completion", self._agent.name)
-        if not asked.stream:
-            heard = await unless_left(request, self._whole(continuation.chunks()))
-            return JSONResponse(continuation.whole(heard, head))
-        begun = await unless_left(request, self._begun(continuation.chunks()))
-        return self._stream(continuation.stream(begun, head, with_usage=_wants_usage(asked)))
+        if not body.stream:
+            heard = await cancel_on_disconnect(request, self._whole(continuation.chunks()))
+            return JSONResponse(continuation.full_body(heard, head))
+        events = await cancel_on_disconnect(request, self._started(continuation.chunks()))
+        return self._stream(continuation.stream(events, head, with_usage=_with_usage(body)))
 
     async def _whole(self, events: AsyncGenerator[Event, None]) -> list[Event]:
-        async with aclosing(self._room.hear(events)) as heard:
+        async with aclosing(self._engine_thread.run(events)) as heard:
             return [event async for event in heard]
 
-    async def _begun(self, events: AsyncGenerator[Event, None]) -> AsyncGenerator[Event, None]:
-        """The events, the first of which has happened: what goes wrong before it is told by a status."""
-        heard = self._room.hear(events)
+    async def _started(self, events: AsyncGenerator[Event, None]) -> AsyncGenerator[Event, None]:
+        """The events, once the first has arrived: an error before it can still set the HTTP status."""
+        heard = self._engine_thread.run(events)
         try:
             first = await anext(heard)
         except BaseException:
@@ -192,7 +192,7 @@ class _Desk:
             raise Refused(404, line, param="model", code="model_not_found")
 
     def _key(self, seed: int | None) -> tuple[int, ...]:
-        """Names the draws of a conversation: by its seed, or by its number, so that no two are alike."""
+        """The sampling key of a conversation: its seed, or a unique number."""
         return (0, next(self._numbers)) if seed is None else (1, seed)
 
 
@@ -203,11 +203,11 @@ async def _from(first: Event, events: AsyncGenerator[Event, None]) -> AsyncGener
             yield event
 
 
-def _wants_usage(asked: ChatRequest | CompletionRequest) -> bool:
-    return asked.stream_options is not None and bool(asked.stream_options.include_usage)
+def _with_usage(body: ChatRequest | CompletionRequest) -> bool:
+    return body.stream_options is not None and bool(body.stream_options.include_usage)
 
 
-def _add_conversations(app: FastAPI, desk: _Desk) -> None:
+def _add_completion_routes(app: FastAPI, handler: _RequestHandler) -> None:
     streamed = {"content": {"text/event-stream": {}}}
 
     @app.post(
@@ -217,27 +217,27 @@ def _add_conversations(app: FastAPI, desk: _Desk) -> None:
         response_model=None,
         responses={200: {"model": ChatCompletion, **streamed}, **PROBLEMS},
     )
-    async def chat(request: Request, asked: ChatRequest) -> Response:
-        return await desk.chat(request, asked)
+    async def chat(request: Request, body: ChatRequest) -> Response:
+        return await handler.chat(request, body)
 
     @app.post(
         "/v1/completions",
-        summary="Let the model go on with a text",
+        summary="Continue a text with the model",
         dependencies=[Depends(_require_json)],
         response_model=None,
         responses={200: {"model": TextCompletion, **streamed}, **PROBLEMS},
     )
-    async def complete(request: Request, asked: CompletionRequest) -> Response:
-        return await desk.complete(request, asked)
+    async def complete(request: Request, body: CompletionRequest) -> Response:
+        return await handler.complete(request, body)
 
 
 def _describe_tokens(app: FastAPI, count: int) -> None:
-    """So many tokens there are: only the model can tell which ids a prompt may hold."""
+    """Adds the model's largest token id to the schema of prompts."""
     request = app.openapi()["components"]["schemas"][CompletionRequest.__name__]
     request["properties"]["prompt"] |= prompt_shape(count - 1)
 
 
-def _add_watching(app: FastAPI, agent: Agent, room: EngineThread, counters: Counters) -> None:
+def _add_monitoring(app: FastAPI, agent: Agent, engine_thread: EngineThread, counters: Counters) -> None:
     model = {
         "id": agent.name,
         "object": "model",
@@ -254,38 +254,38 @@ def _add_watching(app: FastAPI, agent: Agent, room: EngineThread, counters: Coun
         "/health",
         response_model=None,
         responses={200: {"model": Health}, 503: {"model": Health}},
-        summary="Whether it can be asked",
+        summary="Whether the server is ready",
     )
     async def health() -> Response:
         state = Health(
-            status="ready" if room.is_open else "failed",
+            status="ready" if engine_thread.is_open else "failed",
             model=agent.name,
-            conversations=room.admission.taken,
-            waiting=room.admission.waiting,
+            conversations=engine_thread.admission.active,
+            waiting=engine_thread.admission.waiting,
         )
-        return JSONResponse(state.model_dump(), 200 if room.is_open else 503)
+        return JSONResponse(state.model_dump(), 200 if engine_thread.is_open else 503)
 
     @app.get(
         "/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}}, summary="Prometheus"
     )
     async def metrics() -> Response:
         gauges = {
-            "sleuth_ready": float(room.is_open),
-            "sleuth_conversations": room.admission.taken,
-            "sleuth_conversations_waiting": room.admission.waiting,
+            "sleuth_ready": float(engine_thread.is_open),
+            "sleuth_conversations": engine_thread.admission.active,
+            "sleuth_conversations_waiting": engine_thread.admission.waiting,
         }
-        text = counters.text(totals={"sleuth_conversations_total": room.admission.given}, gauges=gauges)
+        text = counters.text(totals={"sleuth_conversations_total": engine_thread.admission.admitted}, gauges=gauges)
         return Response(text, media_type=CONTENT_TYPE)
 
 
 async def _require_json(request: Request) -> None:
-    """A page elsewhere may send text to this machine without asking; JSON it may not."""
+    """Raises `Refused` unless the body is JSON: without CORS, pages of other sites can post only plain text here."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise Refused(415, "content-type: expected application/json")
 
 
-def _tell_problems(app: FastAPI) -> None:
+def _add_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(Refused)
     async def refused(request: Request, error: Refused) -> Response:
         return error.response()
@@ -302,6 +302,6 @@ def _tell_problems(app: FastAPI) -> None:
     async def wrong_request(request: Request, error: HTTPException) -> Response:
         return refusal(error.status_code, str(error.detail), error.headers)
 
-    @app.exception_handler(ClientLeft)
-    async def left(request: Request, error: ClientLeft) -> Response:
-        return Response(status_code=LEFT)
+    @app.exception_handler(ClientDisconnected)
+    async def left(request: Request, error: ClientDisconnected) -> Response:
+        return Response(status_code=CLIENT_LEFT_STATUS)

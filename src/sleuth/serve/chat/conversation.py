@@ -1,4 +1,4 @@
-"""One question, answered by the rollout loop: what is thought, searched, found and answered, as it comes."""
+"""One question answered by the rollout loop, as a stream of events: thoughts, searches, results, the answer."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from sleuth.rewards.citation.claims import tagged
 from sleuth.rewards.supplied import passages_with
 from sleuth.rollout import Ended, PromptTooLong, play
 from sleuth.serve.chat.agent import Agent
-from sleuth.serve.chat.stream_parser import Said, StreamParser
+from sleuth.serve.chat.stream_parser import StreamParser, TextDelta
 from sleuth.serve.http.refused import TOO_LONG, Refused
 from sleuth.types import Action, Chunk, Passage, Segment, Task, Trajectory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """The message brought these passages to refine."""
+    """The message contained these passages to refine."""
 
     passages: tuple[Passage, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Searched:
-    """The environment took the last turn as a search, and showed what it found."""
+    """The environment ran the last turn's search and returned these results."""
 
     query: str
     passages: tuple[Passage, ...]
@@ -32,21 +32,20 @@ class Searched:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answered:
-    """The environment took the last turn as the answer."""
+    """The environment accepted the last turn as the answer."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Misunderstood:
-    """The environment found nothing to do in the last turn: its drafts and queries come to nothing."""
+    """The environment found no action in the last turn: its drafts and queries are void."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Over:
-    """The end: `stop` is that of a `Trajectory`. `citations` are the passages that were shown and hold the answer, or,
-    of those that were given, the ones that it names, each once. `prompt_tokens` are those that the model was given,
-    results included, `completion_tokens` those it wrote."""
+class Finished:
+    """The end. `stop` is that of a `Trajectory`. `citations` are the shown passages with the answer or, of given
+    ones, those that it names; each once. `prompt_tokens` include results, `completion_tokens` are the model's own."""
 
     stop: str
     citations: tuple[Passage, ...]
@@ -54,7 +53,7 @@ class Over:
     completion_tokens: int
 
 
-Event = Given | Said | Searched | Answered | Misunderstood | Over
+Event = Given | TextDelta | Searched | Answered | Misunderstood | Finished
 
 
 async def conversation(
@@ -65,11 +64,10 @@ async def conversation(
     key: tuple[int, ...],
     max_tokens: int | None = None,
 ) -> AsyncGenerator[Event, None]:
-    """Play one episode and tell it. The last event is `Over`; before the model would write more than `max_tokens`, it
-    comes as `length`. Raises `Refused`, before any event, for a message that the agent can do nothing with, or that
-    leaves no room to answer."""
+    """The events of one episode. The last is `Finished`, with stop `length` once the model would exceed `max_tokens`.
+    Raises `Refused`, before any event, for an unusable message or one that leaves no room to answer."""
     parser, segments, written = StreamParser(agent.dialect), list[Segment](), 0
-    task = agent.asked(message)
+    task = agent.make_task(message)
     env = agent.env(task)
     parts = play(env, agent.engine, agent.renderer, context=agent.context, temperature=temperature, key=key, aloud=True)
     try:
@@ -81,12 +79,12 @@ async def conversation(
                             yield _over(task, segments, Ended(actions=(), stop="length"), written)
                             return
                         written += len(part.tokens)
-                        for said in parser.feed(part.text):
-                            yield said
+                        for delta in parser.feed(part.text):
+                            yield delta
                     case Segment(author="policy"):
                         segments.append(part)
-                        for said in parser.end():
-                            yield said
+                        for delta in parser.end():
+                            yield delta
                     case Segment():
                         if task.evidence is not None and not segments:
                             yield Given(passages=task.evidence.snippets)
@@ -106,18 +104,18 @@ async def conversation(
         raise Refused(400, str(error), param="messages", code=TOO_LONG) from None
 
 
-def _over(task: Task, segments: Sequence[Segment], ended: Ended, written: int) -> Over:
+def _over(task: Task, segments: Sequence[Segment], ended: Ended, written: int) -> Finished:
     trajectory = Trajectory(segments=tuple(segments), actions=ended.actions, stop=ended.stop)
     answers = [action.text for action in ended.actions if action.kind == "answer"]
-    return Over(
+    return Finished(
         stop=ended.stop,
-        citations=_cited(task, answers[-1], trajectory) if answers else (),
+        citations=_citation_json(task, answers[-1], trajectory) if answers else (),
         prompt_tokens=sum(len(segment.tokens) for segment in segments if segment.author != "policy"),
         completion_tokens=written,
     )
 
 
-def _cited(task: Task, answer: str, trajectory: Trajectory) -> tuple[Passage, ...]:
+def _citation_json(task: Task, answer: str, trajectory: Trajectory) -> tuple[Passage, ...]:
     if task.evidence is not None:
         named = tagged(answer).ids
         return tuple(snippet for snippet in task.evidence.snippets if snippet.id in named)

@@ -1,4 +1,4 @@
-"""What a policy writes in its turns, told apart as it comes: thoughts, queries and drafts of an answer."""
+"""Splits a policy's streamed text into thoughts, queries and draft answers."""
 
 from __future__ import annotations
 
@@ -15,20 +15,17 @@ NOTHING_OPENED: Part = "thought"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
-    """Some words of the policy: `Said(part="query", text="Ada Voss")`. What it did is the environment's to say: a draft
-    is no answer, and a query no search, until the environment took it as such."""
+class TextDelta:
+    """Text of the policy: `TextDelta(part="query", text="Ada Voss")`. A draft becomes an answer, and a query a search,
+    only when the environment accepts it."""
 
     part: Part
     text: str
 
 
 class StreamParser:
-    """Follows the turns of one conversation by the tags of `dialect`, which are left out.
-
-    Between the tags of a search is a query, between those of an answer a draft; all else is thought. Thoughts of
-    different turns are set apart by a line break.
-    """
+    """Parses the turns of one conversation by the tags of `dialect`, which are dropped: text between search tags is a
+    query, between answer tags a draft, and all else thought. A line break separates the thoughts of two turns."""
 
     def __init__(self, dialect: Dialect) -> None:
         thoughts: dict[str, Part] = {tag: "thought" for tag in dialect.tags}
@@ -42,40 +39,40 @@ class StreamParser:
         self._thinks = False  # in this one
 
     def begin(self, before: str) -> None:
-        """A turn begins behind the text `before`, which may have opened a tag for it."""
+        """Starts a turn after the text `before`, which may end with an opening tag."""
         self._part = NOTHING_OPENED
         for tag, part in self._tags.items():
             if before.rstrip().endswith(tag):
                 self._part = part
         self._thought, self._thinks = self._thought or self._thinks, False
 
-    def feed(self, text: str) -> Iterator[Said]:
-        """What `text` adds. What may be the beginning of a tag is held back until it is known."""
+    def feed(self, text: str) -> Iterator[TextDelta]:
+        """The parts of `text`. What may be the beginning of a tag is held back."""
         text, self._held = self._held + text, ""
         while tag := self._tag.search(text):
             yield from self._said(text[: tag.start()])
             self._part, text = self._tags[tag[0]], text[tag.end() :]
-        settled = len(text) - unsettled(text, self._tags)
+        settled = len(text) - partial_match_length(text, self._tags)
         self._held = text[settled:]
         yield from self._said(text[:settled])
 
-    def end(self) -> Iterator[Said]:
-        """What was held back, at the end of the turn."""
+    def end(self) -> Iterator[TextDelta]:
+        """The text held back, at the end of the turn."""
         held, self._held = self._held, ""
         yield from self._said(held)
 
-    def _said(self, text: str) -> Iterator[Said]:
+    def _said(self, text: str) -> Iterator[TextDelta]:
         if not text:
             return
         if self._part == "thought":
             if self._thought and not self._thinks:
                 text = "\n" + text
             self._thinks = True
-        yield Said(part=self._part, text=text)
+        yield TextDelta(part=self._part, text=text)
 
 
-def unsettled(text: str, strings: Iterable[str]) -> int:
-    """How many characters at the end of `text` may be the beginning of one of `strings`."""
+def partial_match_length(text: str, strings: Iterable[str]) -> int:
+    """The number of characters at the end of `text` that may be the beginning of one of `strings`."""
     return max(
         (
             length

@@ -1,8 +1,5 @@
-"""The bodies of OpenAI's API as records: what is read of them, what is refused, and how answers look.
-
-What they do not name is ignored, as it is where it came from. What changes an answer and cannot be had here is named,
-so that it can be refused.
-"""
+"""Request and answer bodies of OpenAI's API. Unknown fields are ignored, as by OpenAI; fields that would change an
+answer but are unsupported are listed, to refuse them."""
 
 from __future__ import annotations
 
@@ -22,18 +19,18 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from sleuth.serve.http.refused import sound, whole
+from sleuth.serve.http.refused import as_integer, replace_surrogates
 
-MOST_MESSAGES = 256
-MOST_STOPS = 4
-LONGEST_STOP = 100  # characters
-MOST_TOKENS = 2**31 - 1  # more is no number of tokens
+MAX_MESSAGES = 256
+MAX_STOPS = 4
+MAX_STOP_CHARACTERS = 100  # characters
+MAX_TOKENS = 2**31 - 1  # the largest accepted token limit
 DEFAULT_TOKENS = 16  # of a completion; OpenAI's
 
 
 @dataclass(frozen=True, slots=True, eq=False)  # 0 equals False, and Python keeps one of equal annotations
 class Only:
-    """Marks a field that may be absent, null or one of `values`: anything else asks for what is not to be had here."""
+    """Marks a field that may be absent, null or one of `values`; anything else is refused as unsupported."""
 
     values: tuple[Any, ...]
 
@@ -55,31 +52,31 @@ def only(*values: Any) -> Only:
 
 
 def _text_of_parts(value: object) -> object:
-    """A message may come in parts: the texts of all, a line each."""
+    """The text of a message; parts are joined by line breaks."""
     if not isinstance(value, list):
-        return sound(value)
-    texts = [part.get("text") if isinstance(part, dict) and part.get("type") == "text" else None for part in value]
-    if not all(isinstance(text, str) for text in texts):
+        return replace_surrogates(value)
+    contents = [part.get("text") if isinstance(part, dict) and part.get("type") == "text" else None for part in value]
+    if not all(isinstance(text, str) for text in contents):
         raise PydanticCustomError("parts", "Input should be text, or a list of parts of the type text")
-    return sound("\n".join(map(str, texts)))
+    return replace_surrogates("\n".join(map(str, contents)))
 
 
 def _list_of_stops(value: object) -> object:
-    """One may stand alone."""
-    return [sound(stop) for stop in value] if isinstance(value, list) else [sound(value)]
+    """The stop strings as a list; a single one may come bare."""
+    return [replace_surrogates(stop) for stop in value] if isinstance(value, list) else [replace_surrogates(value)]
 
 
 def _one_prompt(value: object) -> object:
-    """A prompt may come in a list of one."""
+    """The prompt, which may come in a list of one."""
     if isinstance(value, list) and len(value) == 1 and not isinstance(value[0], int | float):
-        return sound(value[0])
-    return sound(value)
+        return replace_surrogates(value[0])
+    return replace_surrogates(value)
 
 
 def _text_or_tokens(value: object) -> object:
     if isinstance(value, str):
         return value
-    tokens = [whole(token) for token in value] if isinstance(value, list) else []
+    tokens = [as_integer(token) for token in value] if isinstance(value, list) else []
     if tokens and all(isinstance(token, int) and not isinstance(token, bool) and token >= 0 for token in tokens):
         return tokens
     raise PydanticCustomError("prompt", "Input should be one prompt: a text, or a list of token ids")
@@ -94,45 +91,45 @@ _PARTS = {
         "required": ["type", "text"],
     },
 }
-_STOP = _TEXT | {"minLength": 1, "maxLength": LONGEST_STOP}
-_STOPS = {"anyOf": [_STOP, {"type": "array", "items": _STOP, "maxItems": MOST_STOPS}]}
+_STOP = _TEXT | {"minLength": 1, "maxLength": MAX_STOP_CHARACTERS}
+_STOPS = {"anyOf": [_STOP, {"type": "array", "items": _STOP, "maxItems": MAX_STOPS}]}
 _PROMPT: dict[str, Any] = _TEXT | {"minLength": 1}
 
 
 def prompt_shape(last_token: int | None = None) -> dict[str, Any]:
-    """A text or token ids, or one of them in a list; `last_token` is the largest id, where the model is known."""
+    """The schema of a prompt: a text or token ids, or one of them in a list. `last_token` is the model's largest id."""
     token = {"type": "integer", "minimum": 0} | ({} if last_token is None else {"maximum": last_token})
     tokens = {"type": "array", "items": token, "minItems": 1}
     alone = {"type": "array", "items": {"anyOf": [_PROMPT, tokens]}, "minItems": 1, "maxItems": 1}
     return {"anyOf": [_PROMPT, tokens, alone]}
 
 
-Words = Annotated[StrictStr, BeforeValidator(_text_of_parts), WithJsonSchema({"anyOf": [_TEXT, _PARTS]})]
-Stop = Annotated[StrictStr, Field(min_length=1, max_length=LONGEST_STOP)]
-Stops = Annotated[list[Stop], Field(max_length=MOST_STOPS), BeforeValidator(_list_of_stops), WithJsonSchema(_STOPS)]
+MessageText = Annotated[StrictStr, BeforeValidator(_text_of_parts), WithJsonSchema({"anyOf": [_TEXT, _PARTS]})]
+Stop = Annotated[StrictStr, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
+Stops = Annotated[list[Stop], Field(max_length=MAX_STOPS), BeforeValidator(_list_of_stops), WithJsonSchema(_STOPS)]
 Prompt = Annotated[Any, BeforeValidator(_one_prompt), AfterValidator(_text_or_tokens), WithJsonSchema(prompt_shape())]
-Tokens = Annotated[int, Field(ge=1, le=MOST_TOKENS, strict=True), BeforeValidator(whole)]
-Seed = Annotated[int, Field(strict=True), BeforeValidator(whole)]
+Tokens = Annotated[int, Field(ge=1, le=MAX_TOKENS, strict=True), BeforeValidator(as_integer)]
+Seed = Annotated[int, Field(strict=True), BeforeValidator(as_integer)]
 Temperature = Annotated[float, Field(ge=0, le=2, strict=True, allow_inf_nan=False)]
-Name = Annotated[StrictStr, BeforeValidator(sound)]
+Name = Annotated[StrictStr, BeforeValidator(replace_surrogates)]
 
 
 class StreamOptions(BaseModel):
-    """What comes with a stream."""
+    """Options of a stream."""
 
     include_usage: StrictBool | None = None
-    """A last chunk with the usage."""
+    """Whether to end with a chunk of the usage."""
 
 
-class Asked(BaseModel):
-    """What both kinds of request have."""
+class BaseRequest(BaseModel):
+    """The fields of both kinds of request."""
 
     model: Name | None = None
-    """The name of the model, where one is given."""
+    """Must be the served model's name if given."""
     stream: StrictBool | None = None
     stream_options: StreamOptions | None = None
     seed: Seed | None = None
-    """Of the draws at a temperature: the same seed and the same words give the same answer."""
+    """For sampling: the same seed and messages give the same answer."""
     n: Annotated[Any, only(1)] = None
     top_p: Annotated[Any, only(1)] = None
     frequency_penalty: Annotated[Any, only(0)] = None
@@ -144,10 +141,10 @@ class Message(BaseModel):
     """A message of a conversation."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Words | None = None
+    content: MessageText | None = None
 
 
-def _asks(messages: list[Message]) -> list[Message]:
+def _require_question(messages: list[Message]) -> list[Message]:
     if not any(message.role == "user" and message.content is not None for message in messages):
         raise PydanticCustomError("question", "expected a message of the role user, with the question")
     return messages
@@ -162,18 +159,18 @@ _QUESTION: dict[str, Any] = {
 }
 
 
-class ChatRequest(Asked):
-    """A question for the agent: the last message of the user. What was said before it is not read."""
+class ChatRequest(BaseRequest):
+    """A question for the agent: the last user message. Earlier messages are ignored."""
 
     messages: Annotated[
         list[Message],
-        Field(min_length=1, max_length=MOST_MESSAGES, json_schema_extra=_QUESTION),
-        AfterValidator(_asks),
+        Field(min_length=1, max_length=MAX_MESSAGES, json_schema_extra=_QUESTION),
+        AfterValidator(_require_question),
     ]
     temperature: Temperature | None = None
-    """0, greedy, unless it is given: as `sleuth eval` asks."""
+    """Default 0 (greedy), as in `sleuth eval`."""
     max_tokens: Tokens | None = None
-    """The most tokens that the model may write, thoughts and queries included."""
+    """Limit of generated tokens, including thoughts and queries."""
     max_completion_tokens: Tokens | None = None
     """The same under its newer name."""
     stop: Annotated[Any, only([])] = None
@@ -187,28 +184,28 @@ class ChatRequest(Asked):
 
     @property
     def question(self) -> str:
-        """The last message of the user."""
-        said = [message.content for message in self.messages if message.role == "user"]
-        return [words for words in said if words is not None][-1]
+        """The last user message."""
+        contents = [message.content for message in self.messages if message.role == "user"]
+        return [content for content in contents if content is not None][-1]
 
     @property
-    def most_tokens(self) -> int | None:
-        """What is given of the two limits, or the smaller."""
-        given = [tokens for tokens in (self.max_tokens, self.max_completion_tokens) if tokens is not None]
-        return min(given, default=None)
+    def token_limit(self) -> int | None:
+        """The smaller of the given limits, None without any."""
+        limits = [tokens for tokens in (self.max_tokens, self.max_completion_tokens) if tokens is not None]
+        return min(limits, default=None)
 
 
-class CompletionRequest(Asked):
-    """A text, or tokens, to go on with: by the model alone, without its environment."""
+class CompletionRequest(BaseRequest):
+    """A text, or tokens, to continue with the model alone, without its environment."""
 
     prompt: Prompt
     temperature: Temperature | None = None
-    """1 unless it is given."""
+    """Default 1."""
     max_tokens: Tokens | None = DEFAULT_TOKENS
-    """The most tokens to write, as far as the context holds them."""
+    """Limit of generated tokens; the context may end a text earlier."""
     stop: Stops | None = None
     logprobs: Annotated[Any, only(0)] = None
-    """0: log-probabilities of the tokens that were sampled. There are none of others."""
+    """0: log-probabilities of the sampled tokens. Those of other tokens are unsupported."""
     echo: Annotated[Any, only(False)] = None
     best_of: Annotated[Any, only(1)] = None
     suffix: Annotated[Any, only("")] = None
@@ -218,7 +215,7 @@ class CompletionRequest(Asked):
 
 
 class Usage(BaseModel):
-    """`prompt_tokens` are all that the model was given, in chat the results of searches too, each token once."""
+    """`prompt_tokens` are all tokens that the model did not generate, search results included, each once."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -226,28 +223,28 @@ class Usage(BaseModel):
 
 
 class Citation(BaseModel):
-    """A passage that was shown and holds the answer."""
+    """A shown passage that contains the answer."""
 
     id: str
     title: str
 
 
-class Found(Citation):
-    """A passage that was shown."""
+class ShownPassage(Citation):
+    """A passage shown to the model."""
 
     text: str
     score: float
 
 
 class Search(BaseModel):
-    """A search and what came of it."""
+    """A search and its results."""
 
     query: str
-    passages: list[Found]
+    passages: list[ShownPassage]
 
 
-class Story(BaseModel):
-    """What stands behind an answer. `stop` says how it ended: `answered`, `turns` (no searches were left), `length`."""
+class AnswerDetails(BaseModel):
+    """How an answer was found. `stop` is `answered`, `turns` (no searches were left) or `length`."""
 
     stop: Literal["answered", "turns", "length"]
     searches: list[Search]
@@ -255,7 +252,7 @@ class Story(BaseModel):
 
 
 class AnswerMessage(BaseModel):
-    """`content` is the answer alone, empty where there is none."""
+    """`content` is the answer alone, empty if there is none."""
 
     role: Literal["assistant"]
     content: str
@@ -270,7 +267,7 @@ class ChatChoice(BaseModel):
 
 
 class ChatCompletion(BaseModel):
-    """An answer with its story."""
+    """An answer with its searches and citations."""
 
     id: str
     object: Literal["chat.completion"]
@@ -278,12 +275,11 @@ class ChatCompletion(BaseModel):
     model: str
     choices: list[ChatChoice]
     usage: Usage
-    sleuth: Story
+    sleuth: AnswerDetails
 
 
 class Logprobs(BaseModel):
-    """Of each token that was sampled, its text, log-probability and place in the whole text. Tokens of a stop string
-    are among them."""
+    """The text, log-probability and text offset of each sampled token, those of a stop string included."""
 
     tokens: list[str]
     token_logprobs: list[float]
@@ -299,7 +295,7 @@ class TextChoice(BaseModel):
 
 
 class TextCompletion(BaseModel):
-    """How a text went on."""
+    """A continued text."""
 
     id: str
     object: Literal["text_completion"]
@@ -310,7 +306,7 @@ class TextCompletion(BaseModel):
 
 
 class Model(BaseModel):
-    """The one model; `sleuth` says what it is asked under."""
+    """The served model; `sleuth` has its dialect, context and protocol."""
 
     id: str
     object: Literal["model"]
@@ -325,7 +321,7 @@ class Models(BaseModel):
 
 
 class Problem(BaseModel):
-    """What was wrong, in one line."""
+    """An error, in one line."""
 
     message: str
     type: str

@@ -1,1 +1,1 @@
-"""Our engine behind the endpoints of vLLM and of SGLang, to try on two cores what is meant for their cards."""
+"""`sleuth serve --emulate`: our engine behind the endpoints of vLLM and SGLang, to test a pool without a GPU."""

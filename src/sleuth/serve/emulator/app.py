@@ -1,4 +1,4 @@
-"""`sleuth serve --kind`: our engine behind the endpoints of another server."""
+"""The application of `sleuth serve --emulate`: our engine behind the endpoints of vLLM or SGLang."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from sleuth.render import encode
-from sleuth.serve.emulator.bodies import body_of, field
+from sleuth.serve.emulator.bodies import field, read_body
 from sleuth.serve.emulator.engine import EmulatedEngine, EngineEmulator
-from sleuth.serve.emulator.faults import Faults, Restarting, Trouble
+from sleuth.serve.emulator.faults import FaultInjector, Faults, RestartGate
 from sleuth.serve.emulator.sglang import SglangEmulator
 from sleuth.serve.emulator.vllm import VllmEmulator
-from sleuth.serve.http.event_stream import ClientLeft
+from sleuth.serve.http.event_stream import ClientDisconnected
 from sleuth.serve.http.known_host import KnownHost
 from sleuth.serve.http.limits import BodyLimit, Limits, RequestLimit
 from sleuth.serve.http.refused import Refused, refusal
 
 EMULATORS: dict[str, type[EngineEmulator]] = {"vllm": VllmEmulator, "sglang": SglangEmulator}
-OTHER_REQUESTS = 64  # at once, beyond completions: questions about the server, and bodies that still arrive
-LEFT = 499
+OTHER_REQUESTS = 64  # concurrent ones besides completions: server information and uploads
+CLIENT_LEFT_STATUS = 499
 
 
 def emulator_limits(*, seconds: float = 600.0, waiting: int = 1024) -> Limits:
-    """A body holds a prompt of some hundred thousand tokens; a trainer's requests all come at once."""
+    """Limits for bodies of some hundred thousand tokens, and for a trainer that sends all requests at once."""
     return Limits(body_bytes=4 * 2**20, seconds=seconds, waiting=waiting)
 
 
@@ -43,18 +43,17 @@ def emulator_app(
     faults: Faults | None = None,
     raw: bool | None = None,
 ) -> Starlette:
-    """The application. `raw` says whether log-probabilities are those before temperature; None is the server's own
-    default. `POST /faults` changes what goes wrong; `{"forget": 2.0}` is a restart of two seconds that forgets the
-    weights."""
-    trouble = Trouble(faults or Faults())
-    engine.stale = trouble.faults.stale
-    emulator = EMULATORS[kind](name, engine, trouble, raw=raw)
+    """The application. `raw`: log-probabilities are those before temperature; None is the server's own default.
+    `POST /faults` changes the faults; `{"forget": 2.0}` is a restart of two seconds that loses the weights."""
+    fault_injector = FaultInjector(faults or Faults())
+    engine.stale = fault_injector.faults.stale
+    emulator = EMULATORS[kind](name, engine, fault_injector, raw=raw)
 
     @asynccontextmanager
     async def engine_runs(app: Starlette) -> AsyncIterator[None]:
-        engine.room.start()
+        engine.engine_thread.start()
         yield
-        await engine.room.stop()
+        await engine.engine_thread.stop()
 
     async def models(request: Request) -> Response:
         card = {
@@ -67,19 +66,19 @@ def emulator_app(
         return JSONResponse({"object": "list", "data": [card]})
 
     async def tokenize(request: Request) -> Response:
-        asked = await body_of(request, ("model", "prompt", "add_special_tokens"))
-        tokens = encode(engine.tokenizer, field(asked, "prompt", str, ""))
+        table = await read_body(request, ("model", "prompt", "add_special_tokens"))
+        tokens = encode(engine.tokenizer, field(table, "prompt", str, ""))
         return JSONResponse({"tokens": tokens, "count": len(tokens), "max_model_len": engine.context})
 
     async def change_faults(request: Request) -> Response:
-        asked: dict[str, Any] = await request.json()
-        if (seconds := field(asked, "forget", float, None)) is not None:
-            trouble.restart(seconds)
-            await engine.forget()
-            del asked["forget"]
-        trouble.faults = trouble.faults.changed(asked)
-        engine.stale = trouble.faults.stale
-        return JSONResponse({"asked": trouble.asked})
+        table: dict[str, Any] = await request.json()
+        if (seconds := field(table, "forget", float, None)) is not None:
+            fault_injector.restart(seconds)
+            await engine.restart()
+            del table["forget"]
+        fault_injector.faults = fault_injector.faults.changed(table)
+        engine.stale = fault_injector.faults.stale
+        return JSONResponse({"asked": fault_injector.completions})
 
     app = Starlette(
         routes=[
@@ -88,14 +87,14 @@ def emulator_app(
             Route("/tokenize", tokenize, methods=["POST"]),
             Route("/faults", change_faults, methods=["POST"]),
         ],
-        exception_handlers={Refused: _refused, HTTPException: _wrong_request, ClientLeft: _left},
+        exception_handlers={Refused: _refused, HTTPException: _wrong_request, ClientDisconnected: _left},
         lifespan=engine_runs,
     )
-    app.add_middleware(Restarting, trouble=trouble)
+    app.add_middleware(RestartGate, injector=fault_injector)
     app.add_middleware(BodyLimit, limits=limits, refusal=refusal)
     if hosts is not None:
         app.add_middleware(KnownHost, names=hosts)
-    app.add_middleware(RequestLimit, most=limits.waiting + OTHER_REQUESTS)
+    app.add_middleware(RequestLimit, limit=limits.waiting + OTHER_REQUESTS)
     return app
 
 
@@ -110,4 +109,4 @@ async def _wrong_request(request: Request, error: Exception) -> Response:
 
 
 async def _left(request: Request, error: Exception) -> Response:
-    return Response(status_code=LEFT)
+    return Response(status_code=CLIENT_LEFT_STATUS)

@@ -1,4 +1,4 @@
-"""Requests of servers that speak as others: what a field may be, and what our engine cannot honour."""
+"""Request bodies of emulated servers: validation, and refusal of what our engine does not support."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sleuth.serve.emulator.engine import EmulatedEngine
 from sleuth.serve.http.refused import TOO_LONG, Refused
 from sleuth.types import Sampling
 
-WHOLE_SUPPORT = {
+FULL_SUPPORT = {
     "top_p": (1, None),
     "top_k": (-1, 0, None),
     "min_p": (0, None),
@@ -20,12 +20,11 @@ WHOLE_SUPPORT = {
     "frequency_penalty": (0, None),
     "presence_penalty": (0, None),
 }
-"""The values under which the whole vocabulary can be drawn as the model has it."""
+"""The values under which sampling has full support and the model's own probabilities."""
 
 
-async def body_of(request: Request, known: Collection[str]) -> dict[str, Any]:
-    """The JSON object of a request; an empty body is an empty one. Raises `Refused` for a field that is not `known`: it
-    would have no effect here."""
+async def read_body(request: Request, known: Collection[str]) -> dict[str, Any]:
+    """The JSON object of a request; {} for an empty body. Raises `Refused` for a field not in `known`."""
     content = await request.body()
     try:
         body = json.loads(content) if content else {}
@@ -38,13 +37,13 @@ async def body_of(request: Request, known: Collection[str]) -> dict[str, Any]:
 
 
 def require_known(table: Mapping[str, Any], known: Collection[str]) -> None:
-    """Raises `Refused` for a field that is not `known`."""
+    """Raises `Refused` for a field not in `known`."""
     if unknown := sorted(table.keys() - set(known)):
-        raise Refused(400, f"{', '.join(unknown)}: not spoken here", param=unknown[0])
+        raise Refused(400, f"{', '.join(unknown)}: not supported", param=unknown[0])
 
 
 def field(table: Mapping[str, Any], name: str, kind: type, default: Any) -> Any:
-    """A field of that kind; an absent or empty one is the default."""
+    """The field `name`, checked to be a `kind`; `default` if absent or null."""
     value = table.get(name)
     if value is None:
         return default
@@ -56,26 +55,25 @@ def field(table: Mapping[str, Any], name: str, kind: type, default: Any) -> Any:
 
 
 def sampling_of(table: Mapping[str, Any], engine: EmulatedEngine, *, tokens: str, seed: str, at: int) -> Sampling:
-    """How to draw. `tokens` and `seed` are what the server calls those fields; a request without a seed, the `at`-th,
-    has draws of its own."""
-    for name, neutral in WHOLE_SUPPORT.items():
+    """The sampling parameters. `tokens` and `seed` are the server's field names; without a seed, the key is `at`."""
+    for name, neutral in FULL_SUPPORT.items():
         if table.get(name) not in neutral:
             raise Refused(400, f"{name} = {table[name]}: our engine draws from the whole vocabulary", param=name)
-    if sorted(table.get("stop_token_ids") or engine.ends) != sorted(engine.ends):
-        line = f"stop_token_ids: our engine ends a text with {sorted(engine.ends)} alone"
+    if sorted(table.get("stop_token_ids") or engine.eos_ids) != sorted(engine.eos_ids):
+        line = f"stop_token_ids: our engine supports only {sorted(engine.eos_ids)}"
         raise Refused(400, line, param="stop_token_ids")
     stops = table.get("stop") or ()
-    drawn = field(table, seed, int, None)
+    value = field(table, seed, int, None)
     return Sampling(
         max_tokens=field(table, tokens, int, 16),
         temperature=field(table, "temperature", float, 1.0),
         stops=(stops,) if isinstance(stops, str) else tuple(map(str, stops)),
-        key=(0, at) if drawn is None else (1, drawn),
+        key=(0, at) if value is None else (1, value),
     )
 
 
 def prompt_of(table: Mapping[str, Any], name: str, engine: EmulatedEngine) -> list[int]:
-    """The token ids to go on with. Raises `Refused` where they are none, or leave no room to write."""
+    """The token ids of the prompt. Raises `Refused` if they are invalid or fill the context."""
     prompt = table.get(name)
     if not isinstance(prompt, list) or not prompt or not all(type(token) is int for token in prompt):
         raise Refused(400, f"{name}: expected a list of token ids", param=name)
@@ -88,8 +86,7 @@ def prompt_of(table: Mapping[str, Any], name: str, engine: EmulatedEngine) -> li
 
 
 def text_of(engine: EmulatedEngine, text: str, stop: str, stops: Collection[str], *, kept: bool) -> str:
-    """The text of a completion as these servers tell it: with the end token's text and the stop string, or without
-    both."""
+    """A completion's text as these servers return it: if `kept` with the end token and stop string, else without."""
     if kept:
         return text + str(engine.tokenizer.eos_token) if stop == "eos" else text
     if stop != "stop":

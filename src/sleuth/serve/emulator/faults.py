@@ -1,4 +1,4 @@
-"""What can go wrong with a server, on demand."""
+"""Fault injection for emulated servers."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ from sleuth.types import SleuthError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Faults:
-    """Nothing is wrong by default. `error_every = 7`: each seventh completion is not given."""
+    """The faults to inject; none by default. `error_every = 7`: every seventh completion fails."""
 
     latency: float = 0.0
-    """Seconds that every completion is late."""
+    """Seconds added to every completion."""
     error_every: int = 0
-    """Each n-th completion is status 500."""
+    """Every n-th completion gets status 500."""
     hang_every: int = 0
-    """Each n-th completion never comes."""
+    """Every n-th completion never returns."""
     cut_every: int = 0
-    """Each n-th answer breaks off in its middle."""
+    """Every n-th answer is cut off in the middle."""
     stale: bool = False
-    """New weights are said to be taken, and the old ones go on writing."""
+    """Loading weights reports success and changes nothing."""
 
     def changed(self, table: dict[str, Any]) -> Faults:
-        """With other values. Raises `Refused` for what is no fault, or no value of it."""
+        """A copy with other values. Raises `Refused` for an unknown fault or an invalid value."""
         defaults = {field.name: field.default for field in fields(Faults)}
         for name, value in table.items():
             if name not in defaults:
-                raise Refused(400, f"{name} is no fault; there are {', '.join(defaults)} and forget")
-            whole = isinstance(defaults[name], float) and type(value) is int
-            if (type(value) is not type(defaults[name]) and not whole) or value < 0:
-                raise Refused(400, f"{name} = {value!r}: expected such a value as {defaults[name]!r}")
+                raise Refused(400, f"{name} is not a fault; expected one of {', '.join(defaults)}, forget")
+            is_whole = isinstance(defaults[name], float) and type(value) is int
+            if (type(value) is not type(defaults[name]) and not is_whole) or value < 0:
+                raise Refused(400, f"{name} = {value!r}: expected a {type(defaults[name]).__name__} of 0 or more")
         return replace(self, **table)
 
 
-def faults_of(words: list[str]) -> Faults:
-    """`["latency=0.2", "error_every=7", "stale"]`. Raises a one-line SleuthError."""
+def parse_faults(words: list[str]) -> Faults:
+    """The faults of options such as `["latency=0.2", "error_every=7", "stale"]`. Raises a one-line SleuthError."""
     table: dict[str, Any] = {}
     for word in words:
         name, _, value = word.replace("-", "_").partition("=")
@@ -56,27 +56,27 @@ def faults_of(words: list[str]) -> Faults:
         raise SleuthError(f"--fault: {refused}") from None
 
 
-class Trouble:
-    """Makes the faults happen, by the number of the completion."""
+class FaultInjector:
+    """Injects the faults, by the number of the completion."""
 
     def __init__(self, faults: Faults) -> None:
         self.faults = faults
-        self.asked = 0
+        self.completions = 0
         self._starts_until = 0.0
 
     def restart(self, seconds: float) -> None:
-        """Nobody is let in for so long."""
+        """Refuses all requests for this long."""
         self._starts_until = time.monotonic() + seconds
 
     @property
     def starting(self) -> bool:
-        """Whether a restart is under way."""
+        """Whether an emulated restart is in progress."""
         return time.monotonic() < self._starts_until
 
     async def before(self) -> int:
-        """What befalls a completion before it is written; its number. Raises `Refused`, or never returns."""
-        self.asked += 1
-        number, faults = self.asked, self.faults
+        """Injects the faults of a completion before it runs; returns its number, raises `Refused` or never returns."""
+        self.completions += 1
+        number, faults = self.completions, self.faults
         if faults.latency:
             await asyncio.sleep(faults.latency)
         if faults.hang_every and number % faults.hang_every == 0:
@@ -86,31 +86,31 @@ class Trouble:
         return number
 
     def after(self, number: int, answer: Response) -> Response:
-        """The answer to completion `number`, or only the beginning of it."""
+        """The answer to completion `number`, cut off if its fault says so."""
         cut = self.faults.cut_every and number % self.faults.cut_every == 0
         return TruncatedResponse(answer) if cut else answer
 
 
-class Restarting:
-    """Turns everybody away while a restart is under way, but those who ask for faults."""
+class RestartGate:
+    """Middleware that refuses all requests but `/faults` during an emulated restart."""
 
-    def __init__(self, app: ASGIApp, trouble: Trouble) -> None:
+    def __init__(self, app: ASGIApp, injector: FaultInjector) -> None:
         self._app = app
-        self._trouble = trouble
+        self._injector = injector
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and self._trouble.starting and scope["path"] != "/faults":
+        if scope["type"] == "http" and self._injector.starting and scope["path"] != "/faults":
             return await refusal(503, "it is starting")(scope, receive, send)
         await self._app(scope, receive, send)
 
 
 class TruncatedResponse(Response):
-    """The head and the first half of an answer; then the connection ends."""
+    """The head and the first half of an answer; then the connection closes."""
 
-    def __init__(self, whole: Response) -> None:
-        super().__init__(whole.body, whole.status_code, media_type=whole.media_type)
+    def __init__(self, full: Response) -> None:
+        super().__init__(full.body, full.status_code, media_type=full.media_type)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         half = bytes(self.body)[: len(self.body) // 2]
-        await send({"type": "http.response.body", "body": half, "more_body": True})  # and no more: it ends there
+        await send({"type": "http.response.body", "body": half, "more_body": True})

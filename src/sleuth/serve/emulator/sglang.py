@@ -1,9 +1,9 @@
-"""What SGLang's server answers, as far as a trainer needs it.
+"""SGLang's server API, as far as a trainer needs it.
 
 Facts, read in SGLang's repository in November 2026 (python/sglang/srt/entrypoints/http_server.py at 0025436eab05,
 docs/advanced_features/sglang_for_rl.md at 067bfe93626b; besides what `sleuth.engines.remote.sglang` names):
 
-- `meta_info.weight_version` is in every answer of `/generate`: a name for the weights, "default" at first. It is also
+- `meta_info.weight_version` is in every answer of `/generate`: a label of the weights, "default" at first. It is also
   in `/model_info` and, in older versions, at `GET /get_weight_version`.
 - `POST /update_weights_from_disk` takes `model_path`, `weight_version`, `abort_all_requests` and `flush_cache` (true by
   default), and answers `success`, `message` and `num_paused_requests`; status 400 where it failed. It waits for
@@ -26,14 +26,14 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from sleuth.serve.emulator.bodies import body_of, field, prompt_of, require_known, sampling_of, text_of
+from sleuth.serve.emulator.bodies import field, prompt_of, read_body, require_known, sampling_of, text_of
 from sleuth.serve.emulator.engine import KV_CACHE, WEIGHTS, Aborted, EngineEmulator
-from sleuth.serve.http.event_stream import unless_left
+from sleuth.serve.http.event_stream import cancel_on_disconnect
 from sleuth.serve.http.refused import Refused
 from sleuth.types import SleuthError
 
 VERSION = "0.5.9"
-"""The one whose words are spoken."""
+"""The emulated version."""
 
 GENERATE = ("input_ids", "sampling_params", "return_logprob", "rid")
 SAMPLING_PARAMS = (
@@ -88,63 +88,63 @@ class SglangEmulator(EngineEmulator):
         return JSONResponse({"weight_version": self.engine.label})
 
     async def _generate(self, request: Request) -> Response:
-        asked = await body_of(request, GENERATE)
-        params = field(asked, "sampling_params", dict, {})
+        body = await read_body(request, GENERATE)
+        params = field(body, "sampling_params", dict, {})
         require_known(params, SAMPLING_PARAMS)
-        prompt = prompt_of(asked, "input_ids", self.engine)
+        prompt = prompt_of(body, "input_ids", self.engine)
         at = next(self.numbers)
         sampling = sampling_of(params, self.engine, tokens="max_new_tokens", seed="sampling_seed", at=at)
-        name = field(asked, "rid", str, secrets.token_hex(8))
+        name = field(body, "rid", str, secrets.token_hex(8))
         kept = field(params, "no_stop_trim", bool, False)
 
-        async def answer() -> Response:
-            counted = await self.trouble.before()
+        async def respond() -> Response:
+            number = await self.fault_injector.before()
             try:
-                written, label = await self.engine.write(name, prompt, sampling)
+                completion, label = await self.engine.write(name, prompt, sampling)
             except Aborted:
                 reason = {"type": "abort", "message": "aborted"}
-                told = {"id": name, "finish_reason": reason, "weight_version": self.engine.label}
-                return JSONResponse({"text": "", "output_ids": [], "meta_info": told | {"output_token_logprobs": []}})
-            logprobs = await self.logprobs(prompt, written, sampling)
-            told = {
+                meta = {"id": name, "finish_reason": reason, "weight_version": self.engine.label}
+                return JSONResponse({"text": "", "output_ids": [], "meta_info": meta | {"output_token_logprobs": []}})
+            logprobs = await self.logprobs(prompt, completion, sampling)
+            meta = {
                 "id": name,
-                "finish_reason": _reason(written.stop, len(written.tokens)),
+                "finish_reason": _reason(completion.stop, len(completion.tokens)),
                 "prompt_tokens": len(prompt),
-                "completion_tokens": len(written.tokens),
+                "completion_tokens": len(completion.tokens),
                 "weight_version": label,
             }
-            if field(asked, "return_logprob", bool, False):
-                pairs = zip(logprobs, written.tokens, strict=True)
-                told["output_token_logprobs"] = [[logprob, token, None] for logprob, token in pairs]
-            text = text_of(self.engine, written.text, written.stop, sampling.stops, kept=kept)
-            whole = {"text": text, "output_ids": written.tokens, "meta_info": told}
-            return self.trouble.after(counted, JSONResponse(whole))
+            if field(body, "return_logprob", bool, False):
+                pairs = zip(logprobs, completion.tokens, strict=True)
+                meta["output_token_logprobs"] = [[logprob, token, None] for logprob, token in pairs]
+            text = text_of(self.engine, completion.text, completion.stop, sampling.stops, kept=kept)
+            answer_body = {"text": text, "output_ids": completion.tokens, "meta_info": meta}
+            return self.fault_injector.after(number, JSONResponse(answer_body))
 
-        return await unless_left(request, answer())
+        return await cancel_on_disconnect(request, respond())
 
-    # -- for who trains ----------------------------------------------------------------------------------------------
+    # -- training ----------------------------------------------------------------------------------------------------
 
     async def _update(self, request: Request) -> Response:
-        asked = await body_of(request, UPDATE)
-        if field(asked, "abort_all_requests", bool, False):
+        body = await read_body(request, UPDATE)
+        if field(body, "abort_all_requests", bool, False):
             self.engine.abort()
-        folder = field(asked, "model_path", str, "")
+        folder = field(body, "model_path", str, "")
         try:
-            await self.engine.load(Path(folder), field(asked, "weight_version", str, None))
+            await self.engine.load(Path(folder), field(body, "weight_version", str, None))
         except SleuthError as error:
             return JSONResponse({"success": False, "message": str(error), "num_paused_requests": 0}, 400)
         self.name = folder
         return JSONResponse({"success": True, "message": "Succeeded to update.", "num_paused_requests": 0})
 
     async def _rename(self, request: Request) -> Response:
-        asked = await body_of(request, ("new_version", "abort_all_requests"))
-        self.engine.label = field(asked, "new_version", str, self.engine.label)
+        body = await read_body(request, ("new_version", "abort_all_requests"))
+        self.engine.label = field(body, "new_version", str, self.engine.label)
         return JSONResponse({"success": True, "message": "", "new_version": self.engine.label})
 
     async def _pause(self, request: Request) -> Response:
-        asked = await body_of(request, ("mode",))
-        if asked.get("mode", "abort") != "abort":
-            raise Refused(400, f"mode = {asked['mode']}: our engine cannot freeze what is under way; abort alone")
+        body = await read_body(request, ("mode",))
+        if body.get("mode", "abort") != "abort":
+            raise Refused(400, f"mode = {body['mode']}: our engine cannot freeze requests; expected abort")
         await self.engine.pause()
         return JSONResponse({"message": "Generation paused successfully.", "status": "ok"})
 
@@ -153,33 +153,33 @@ class SglangEmulator(EngineEmulator):
         return JSONResponse({"message": "Generation continued successfully.", "status": "ok"})
 
     async def _abort(self, request: Request) -> Response:
-        asked = await body_of(request, ("rid", "abort_all"))
-        self.engine.abort(None if asked.get("abort_all") else [field(asked, "rid", str, "")])
+        body = await read_body(request, ("rid", "abort_all"))
+        self.engine.abort(None if body.get("abort_all") else [field(body, "rid", str, "")])
         return Response()
 
     async def _flush(self, request: Request) -> Response:
         done = await self.engine.flush()
-        return Response("Cache flushed.\n" if done else "Requests are under way.\n", 200 if done else 400)
+        return Response("Cache flushed.\n" if done else "Requests are running.\n", 200 if done else 400)
 
     async def _release(self, request: Request) -> Response:
-        parts = _parts(await body_of(request, ("tags",)))
+        parts = _parts(await read_body(request, ("tags",)))
         if self.engine.running:
-            raise Refused(400, "requests are under way: only an idle server can release its memory")
+            raise Refused(400, "requests are running: only an idle server can release its memory")
         await self.engine.sleep(*parts)
         return Response()
 
     async def _resume(self, request: Request) -> Response:
-        self.engine.wake(*_parts(await body_of(request, ("tags",))))
+        self.engine.wake(*_parts(await read_body(request, ("tags",))))
         return Response()
 
 
-def _parts(asked: dict[str, Any]) -> tuple[str, ...]:
-    parts = tuple(field(asked, "tags", list, None) or (WEIGHTS, KV_CACHE))
+def _parts(body: dict[str, Any]) -> tuple[str, ...]:
+    parts = tuple(field(body, "tags", list, None) or (WEIGHTS, KV_CACHE))
     if not set(parts) <= {WEIGHTS, KV_CACHE}:
         raise Refused(400, f"tags = {list(parts)}: expected weights or kv_cache", param="tags")
     return parts
 
 
 def _reason(stop: str, length: int) -> dict[str, Any]:
-    """SGLang names what it met, which nobody here reads: the ids tell."""
+    """SGLang's finish reason, without the matched stop, which clients derive from the ids."""
     return {"type": "length", "length": length} if stop == "length" else {"type": "stop", "matched": None}

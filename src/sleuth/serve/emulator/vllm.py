@@ -1,4 +1,4 @@
-"""What vLLM's server answers, as far as a trainer needs it.
+"""vLLM's server API, as far as a trainer needs it.
 
 Facts, read in vLLM's repository in November 2026 (below vllm/entrypoints: openai/completion/protocol.py at
 002032ee2b18, rl/online/api_router.py at 39929f1813ac, serve/dev/rlhf/api_router.py at 0100a2129224, serve/rpc and
@@ -8,8 +8,8 @@ v0.14.0 and v0.32.0):
 - `POST /pause?mode=abort|wait|keep` (abort is the default), `POST /resume`, `GET /is_paused`, `POST /abort_requests`
   with `request_ids`, without any of them all. An aborted completion has `finish_reason` "abort".
 - `POST /collective_rpc` with `{"method": "reload_weights", "kwargs": {"weights_path": FOLDER}}` answers `{"results":
-  [null]}`, one for each worker. `POST /reset_prefix_cache` forgets what was read; nothing else does after a reload.
-- `POST /update_weight_version` with `new_version`, `GET /weight_info`: a name for the weights, "default" at first. No
+  [null]}`, one for each worker. Only `POST /reset_prefix_cache` clears the prefix cache after a reload.
+- `POST /update_weight_version` with `new_version`, `GET /weight_info`: a label of the weights, "default" at first. No
   completion carries it.
 - `POST /sleep?level=1|2`: level 1 keeps the weights in the host's memory, level 2 loses them. `POST /wake_up`, with
   `tags=weights` or `tags=kv_cache` for a part; `GET /is_sleeping`.
@@ -30,14 +30,14 @@ from starlette.routing import Route
 
 from sleuth.engines.remote.completions import TOKEN_ID
 from sleuth.render import decode
-from sleuth.serve.emulator.bodies import body_of, field, prompt_of, sampling_of, text_of
+from sleuth.serve.emulator.bodies import field, prompt_of, read_body, sampling_of, text_of
 from sleuth.serve.emulator.engine import KV_CACHE, WEIGHTS, Aborted, EngineEmulator
-from sleuth.serve.http.event_stream import unless_left
+from sleuth.serve.http.event_stream import cancel_on_disconnect
 from sleuth.serve.http.refused import Refused
 from sleuth.types import SleuthError
 
 VERSION = "0.32.0"
-"""The one whose words are spoken."""
+"""The emulated version."""
 
 COMPLETION = (
     "model", "prompt", "max_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty",
@@ -76,49 +76,52 @@ class VllmEmulator(EngineEmulator):
         return JSONResponse({"version": VERSION})
 
     async def _complete(self, request: Request) -> Response:
-        asked = await body_of(request, COMPLETION)
-        if asked.get("model", self.name) != self.name:
-            raise Refused(404, f"The model `{asked['model']}` does not exist.", param="model")
+        body = await read_body(request, COMPLETION)
+        if body.get("model", self.name) != self.name:
+            raise Refused(404, f"The model `{body['model']}` does not exist.", param="model")
         number = next(self.numbers)
-        prompt = prompt_of(asked, "prompt", self.engine)
-        sampling = sampling_of(asked, self.engine, tokens="max_tokens", seed="seed", at=number)
-        name = field(asked, "request_id", str, secrets.token_hex(8))
+        prompt = prompt_of(body, "prompt", self.engine)
+        sampling = sampling_of(body, self.engine, tokens="max_tokens", seed="seed", at=number)
+        name = field(body, "request_id", str, secrets.token_hex(8))
 
-        async def answer() -> Response:
-            counted = await self.trouble.before()
+        async def respond() -> Response:
+            number = await self.fault_injector.before()
             try:
-                written, _ = await self.engine.write(name, prompt, sampling)
+                completion, _ = await self.engine.write(name, prompt, sampling)
             except Aborted:
-                written = None
-            logprobs = await self.logprobs(prompt, written, sampling) if written else ()
-            kept = field(asked, "include_stop_str_in_output", bool, False)
-            text = text_of(self.engine, written.text, written.stop, sampling.stops, kept=kept) if written else ""
-            reason = "abort" if written is None else "length" if written.stop == "length" else "stop"
-            tokens = written.tokens if written else ()
-            by_id = field(asked, "return_tokens_as_token_ids", bool, False)
+                completion = None
+            logprobs = await self.logprobs(prompt, completion, sampling) if completion else ()
+            kept = field(body, "include_stop_str_in_output", bool, False)
+            text, stop = (completion.text, completion.stop) if completion else ("", "abort")
+            text = text_of(self.engine, text, stop, sampling.stops, kept=kept)
+            reason = "stop" if stop == "eos" else stop
+            tokens = completion.tokens if completion else ()
+            by_id = field(body, "return_tokens_as_token_ids", bool, False)
             choice = {
                 "index": 0,
                 "text": text,
                 "finish_reason": reason,
                 "stop_reason": None,
-                "token_ids": tokens if field(asked, "return_token_ids", bool, False) else None,
-                "logprobs": self._told(tokens, logprobs, by_id=by_id) if asked.get("logprobs") is not None else None,
+                "token_ids": tokens if field(body, "return_token_ids", bool, False) else None,
+                "logprobs": None
+                if body.get("logprobs") is None
+                else self._logprobs_json(tokens, logprobs, by_id=by_id),
             }
-            whole = {"id": f"cmpl-{name}", "object": "text_completion", "model": self.name, "choices": [choice]}
-            return self.trouble.after(counted, JSONResponse(whole))
+            answer_body = {"id": f"cmpl-{name}", "object": "text_completion", "model": self.name, "choices": [choice]}
+            return self.fault_injector.after(number, JSONResponse(answer_body))
 
-        return await unless_left(request, answer())
+        return await cancel_on_disconnect(request, respond())
 
-    def _told(self, tokens: Sequence[int], logprobs: Sequence[float], *, by_id: bool) -> dict[str, object]:
+    def _logprobs_json(self, tokens: Sequence[int], logprobs: Sequence[float], *, by_id: bool) -> dict[str, object]:
         words = [f"{TOKEN_ID}{token}" if by_id else decode(self.engine.tokenizer, [token]) for token in tokens]
         return {"tokens": words, "token_logprobs": logprobs}
 
-    # -- for who trains ----------------------------------------------------------------------------------------------
+    # -- training ----------------------------------------------------------------------------------------------------
 
     async def _pause(self, request: Request) -> Response:
         mode = request.query_params.get("mode", "abort")
         if mode not in ("abort", "wait"):
-            raise Refused(400, f"mode = {mode}: our engine cannot freeze what is under way; abort or wait")
+            raise Refused(400, f"mode = {mode}: our engine cannot freeze requests; expected abort or wait")
         await self.engine.pause(wait=mode == "wait")
         return JSONResponse({"status": "paused"})
 
@@ -130,14 +133,14 @@ class VllmEmulator(EngineEmulator):
         return JSONResponse({"is_paused": self.engine.paused})
 
     async def _abort(self, request: Request) -> Response:
-        asked = await body_of(request, ("request_ids",))
-        return JSONResponse({"status": "aborted", "aborted": self.engine.abort(asked.get("request_ids") or None)})
+        body = await read_body(request, ("request_ids",))
+        return JSONResponse({"status": "aborted", "aborted": self.engine.abort(body.get("request_ids") or None)})
 
     async def _reload(self, request: Request) -> Response:
-        asked = await body_of(request, ("method", "args", "kwargs", "timeout"))
-        kwargs = field(asked, "kwargs", dict, {})
-        if asked.get("method") != "reload_weights" or list(kwargs) != ["weights_path"] or asked.get("args"):
-            raise Refused(400, "our engine knows reload_weights with kwargs.weights_path alone", param="method")
+        body = await read_body(request, ("method", "args", "kwargs", "timeout"))
+        kwargs = field(body, "kwargs", dict, {})
+        if body.get("method") != "reload_weights" or list(kwargs) != ["weights_path"] or body.get("args"):
+            raise Refused(400, "our engine supports only reload_weights with kwargs.weights_path", param="method")
         try:
             await self.engine.load(Path(str(kwargs["weights_path"])), None)
         except SleuthError as error:
@@ -149,8 +152,8 @@ class VllmEmulator(EngineEmulator):
         return Response()
 
     async def _rename(self, request: Request) -> Response:
-        asked = await body_of(request, ("new_version",))
-        self.engine.label = field(asked, "new_version", str, self.engine.label)
+        body = await read_body(request, ("new_version",))
+        self.engine.label = field(body, "new_version", str, self.engine.label)
         return JSONResponse({"success": True, "new_version": self.engine.label})
 
     async def _weight_info(self, request: Request) -> Response:

@@ -1,1 +1,1 @@
-"""What the servers share: limits, admission, event streams, refusals."""
+"""Shared parts of the servers: limits, admission, event streams, errors, metrics."""

@@ -1,4 +1,4 @@
-"""What a server did, as Prometheus reads it (text format 0.0.4)."""
+"""Request metrics in Prometheus' text format 0.0.4."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Counters:
-    """Counts answers by path and status, and how long they took. A path that is not one of `paths` counts as "other":
-    a client can make up any number of them."""
+    """Counts answers by path and status, with a histogram of their seconds. Paths not in `paths` count as "other",
+    because clients can invent any number of them."""
 
     def __init__(self, paths: Collection[str]) -> None:
         self._paths = paths
@@ -23,14 +23,14 @@ class Counters:
         self._buckets = [0] * (len(SECONDS) + 1)
         self._seconds = 0.0
 
-    def answered(self, path: str, status: int, seconds: float) -> None:
-        """One request is done, or its answer has begun."""
+    def record(self, path: str, status: int, seconds: float) -> None:
+        """Counts one answer, at its end or at the start of a stream."""
         self._answers[path if path in self._paths else "other", status] += 1
         self._buckets[bisect_left(SECONDS, seconds)] += 1
         self._seconds += seconds
 
     def text(self, *, totals: Mapping[str, float], gauges: Mapping[str, float]) -> str:
-        """All figures, with `totals`, which only grow, and `gauges`."""
+        """All metrics, with further `totals` (counters) and `gauges`."""
         lines = ["# TYPE sleuth_requests_total counter"]
         for (path, status), count in sorted(self._answers.items()):
             lines.append(f'sleuth_requests_total{{path="{path}",status="{status}"}} {count}')
@@ -48,7 +48,7 @@ class Counters:
 
 
 class CountAnswers:
-    """Tells `counters` of every answer of an application."""
+    """Middleware that records every answer of an application in `counters`."""
 
     def __init__(self, app: ASGIApp, counters: Counters) -> None:
         self._app = app
@@ -61,7 +61,7 @@ class CountAnswers:
 
         async def counted(message: Message) -> None:
             if message["type"] == "http.response.start":
-                self._counters.answered(scope["path"], message["status"], time.perf_counter() - started)
+                self._counters.record(scope["path"], message["status"], time.perf_counter() - started)
             await send(message)
 
         await self._app(scope, receive, counted)

@@ -1,9 +1,5 @@
-"""Where conversations are played: a thread with an event loop of its own, so that answers flow while the model
-computes.
-
-All of a conversation happens there, environment and searches too, as in training: what it says crosses to the server's
-loop once. The engine gathers the tokens of all conversations in one forward.
-"""
+"""A thread with its own event loop that runs conversations, environments and searches included, so that the server can
+send events while the model computes. The engine batches all conversations in one forward."""
 
 from __future__ import annotations
 
@@ -21,7 +17,7 @@ Event = TypeVar("Event")
 
 
 class EngineThread:
-    """Plays at most as many conversations at once as `conversations` says. Open from `start` to `stop`."""
+    """Runs at most `conversations` concurrent conversations, from `start` to `stop`."""
 
     def __init__(self, conversations: int, limits: Limits) -> None:
         self.admission = Admission(conversations, limits)
@@ -37,7 +33,7 @@ class EngineThread:
         self._thread.start()
 
     async def stop(self) -> None:
-        """End all conversations, and the thread."""
+        """Cancels all conversations and ends the thread."""
 
         async def end_all() -> None:
             others = asyncio.all_tasks() - {asyncio.current_task()}
@@ -50,43 +46,43 @@ class EngineThread:
         await asyncio.to_thread(self._thread.join)
         self._loop.close()
 
-    async def hear(self, events: AsyncGenerator[Event, None]) -> AsyncGenerator[Event, None]:
-        """What `events` yields in the engine's thread, here. Closing this ends the conversation there, and its slot is
-        free. Its seat is given back when it has ended there, however slowly it is read here.
+    async def run(self, events: AsyncGenerator[Event, None]) -> AsyncGenerator[Event, None]:
+        """Runs `events` in the engine's thread and yields its events here. Closing this cancels it there.
 
-        Raises `Refused`: as `Admission.take` and `events` do, 503 where the engine failed, 504 where it took too long.
+        Its place in `admission` is released when it has ended there, however slowly it is read here. Raises `Refused`
+        as `Admission.acquire` and `events` do, with 503 if the engine failed, and with 504 on a timeout.
         """
-        await self.admission.take()
+        await self.admission.acquire()
         here = asyncio.get_running_loop()
         inbox: asyncio.Queue[Event | asyncio.Task[None]] = asyncio.Queue()
-        tasks: list[asyncio.Task[None]] = []  # one, once it has begun
+        tasks: list[asyncio.Task[None]] = []  # one, once started
 
-        async def tell() -> None:
+        async def send_all() -> None:
             async with asyncio.timeout(self._limits.seconds), aclosing(events):
                 async for event in events:
                     here.call_soon_threadsafe(inbox.put_nowait, event)
 
         def ended(task: asyncio.Task[None]) -> None:
-            self.admission.give_back()
+            self.admission.release()
             inbox.put_nowait(task)
 
-        def begin() -> None:
-            tasks.append(self._loop.create_task(tell()))
+        def start() -> None:
+            tasks.append(self._loop.create_task(send_all()))
             tasks[0].add_done_callback(lambda task: here.call_soon_threadsafe(ended, task))
 
-        self._loop.call_soon_threadsafe(begin)
+        self._loop.call_soon_threadsafe(start)
         try:
             while not isinstance(event := await inbox.get(), asyncio.Task):
                 yield event
-            self._tell_problem(event)
+            self._raise_for(event)
         finally:
             if not self._loop.is_closed():
                 self._loop.call_soon_threadsafe(lambda: tasks[0].cancel())
 
-    def _tell_problem(self, ended: asyncio.Task[None]) -> None:
-        if ended.cancelled():
+    def _raise_for(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled():
             raise Refused(503, "the server is stopping")
-        error = ended.exception()
+        error = task.exception()
         if isinstance(error, Refused):
             raise error
         if isinstance(error, TimeoutError):

@@ -1,4 +1,4 @@
-"""Answers that take their time: a stream that ends with whoever reads it, and waiting for no one who has left."""
+"""Long answers: an event stream, and work, that end when the client disconnects."""
 
 from __future__ import annotations
 
@@ -14,16 +14,15 @@ from starlette.types import Receive, Scope, Send
 Result = TypeVar("Result")
 
 HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
-"""A stream is nothing to keep; proxies that gather answers are told not to."""
+"""Streams must not be cached, nor buffered by proxies."""
 
 
-class ClientLeft(Exception):  # noqa: N818
-    """Nobody waits for the answer any more."""
+class ClientDisconnected(Exception):  # noqa: N818
+    """The client has disconnected before its answer."""
 
 
 class EventStream(StreamingResponse):
-    """Server-sent events. Whatever ends it closes `events`: their end, a client who leaves, or `seconds` in which one
-    has not read them."""
+    """Server-sent events. `events` is closed at its end, when the client disconnects, or after `seconds`."""
 
     def __init__(self, events: AsyncGenerator[str, None], seconds: float) -> None:
         super().__init__(events, media_type="text/event-stream", headers=HEADERS)
@@ -31,18 +30,18 @@ class EventStream(StreamingResponse):
         self._seconds = seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with suppress(TimeoutError):  # the connection ends with the answer, which has no end of its own
+        with suppress(TimeoutError):  # closing the connection ends the stream
             async with aclosing(self._events), asyncio.timeout(self._seconds):
                 await super().__call__(scope, receive, send)
 
 
-async def unless_left(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
-    """What `work` comes to. If the client leaves before, it is cancelled; raises `ClientLeft`."""
+async def cancel_on_disconnect(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
+    """The result of `work`. If the client disconnects first, cancels it and raises `ClientDisconnected`."""
     working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(_left(request))
     try:
         await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
-            raise ClientLeft
+            raise ClientDisconnected
         return working.result()
     finally:
         for task in (working, leaving):
@@ -51,6 +50,6 @@ async def unless_left(request: Request, work: Coroutine[Any, Any, Result]) -> Re
 
 
 async def _left(request: Request) -> None:
-    """Its body has been read: what still comes from a client is that it has left."""
+    """Returns when the client has disconnected. Its body must have been read."""
     while (await request.receive())["type"] != "http.disconnect":
         pass

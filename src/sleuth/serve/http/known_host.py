@@ -1,4 +1,4 @@
-"""A server on this machine's loopback answers to this machine's names alone."""
+"""Host header check for servers on loopback, against DNS rebinding."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ HOST = re.compile(r"(?P<name>\[[^\]]*\]|[^:]*)(:[0-9]*)?")
 
 
 class KnownHost:
-    """Turns away requests for other hosts than `names`: a page elsewhere can give its own name the address of this
-    machine (DNS rebinding), and would read our answers as its own."""
+    """Refuses requests for other hosts than `names`: a foreign page can resolve its own name to this machine (DNS
+    rebinding) and would read our answers as same-origin."""
 
     def __init__(self, app: ASGIApp, names: Collection[str]) -> None:
         self._app = app
@@ -25,16 +25,15 @@ class KnownHost:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             host = Headers(scope=scope).get("host", "")
-            found = HOST.fullmatch(host.lower())
-            if found is None or found["name"] not in self._names:
+            match = HOST.fullmatch(host.lower())
+            if match is None or match["name"] not in self._names:
                 line = f"this server answers to {', '.join(sorted(self._names))} and was asked for as {host[:100]!r}"
                 return await refusal(403, line, {"connection": "close"})(scope, receive, send)
         await self._app(scope, receive, send)
 
 
 def known_names(host: str) -> frozenset[str] | None:
-    """The names of a server that listens at `host`; None, any, where other machines can reach it: nobody here knows
-    what they call it."""
+    """The accepted names of a server at `host`; None (any) if other machines can reach it by unknown names."""
     if host in ("localhost", "::1") or host.startswith("127."):
         return LOOPBACK | {host}
     return None

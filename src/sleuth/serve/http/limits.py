@@ -1,4 +1,4 @@
-"""What clients may take of a server."""
+"""Limits on requests: body size, upload time, concurrency, waiting."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from sleuth.serve.http.refused import Refused, refusal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What one request may take, and how many may come at once; the defaults are the retriever's."""
+    """Limits on one request and on concurrency; the defaults are the retriever's."""
 
     body_bytes: int = 40 * 2**20
-    """A little more than the most queries at their longest."""
+    """A little more than the largest number of queries of the largest length."""
     upload_seconds: float = 10.0
     """For a body to arrive."""
     seconds: float = 60.0
     """For an answer."""
     waiting: int = 1024
-    """Requests that wait to be answered."""
+    """The largest number of waiting requests."""
 
 
 def conversation_limits(*, seconds: float = 120.0, waiting: int = 256) -> Limits:
-    """Of `sleuth serve`: a body holds a question, or a prompt of some hundred thousand tokens."""
+    """The limits of `sleuth serve`: a body is a question, or a prompt of some hundred thousand tokens."""
     return Limits(body_bytes=2**20, seconds=seconds, waiting=waiting)
 
 
@@ -36,68 +36,66 @@ SOON = {"retry-after": "1"}
 
 
 class Admission:
-    """`count` seats, given in the order of asking, in one event loop. `taken` and `waiting` count people,
-    `given` all that ever had one."""
+    """A first-come semaphore of `count` places in one event loop. `admitted` is the total ever admitted."""
 
     def __init__(self, count: int, limits: Limits) -> None:
         self.count = count
-        self.taken = 0
+        self.active = 0
         self.waiting = 0
-        self.given = 0
+        self.admitted = 0
         self._limits = limits
         self._free = asyncio.Semaphore(count)
 
-    async def take(self) -> None:
-        """Wait for a seat. Raises `Refused`: 429 where too many wait already, 503 where none was free in time."""
+    async def acquire(self) -> None:
+        """Waits for a place. Raises `Refused`: 429 if too many wait already, 503 if none was free in time."""
         if self._free.locked() and self.waiting >= self._limits.waiting:
-            line = f"{self.count} conversations are under way and {self.waiting} wait already; ask again later"
+            line = f"{self.count} conversations are running and {self.waiting} are waiting; retry later"
             raise Refused(429, line, headers=SOON)
         self.waiting += 1
         try:
             async with asyncio.timeout(self._limits.seconds):
                 await self._free.acquire()
         except TimeoutError:
-            line = f"no place was free within {self._limits.seconds:g} seconds; ask again later"
+            line = f"no slot was free within {self._limits.seconds:g} seconds; retry later"
             raise Refused(503, line, headers=SOON) from None
         finally:
             self.waiting -= 1
-        self.taken += 1
-        self.given += 1
+        self.active += 1
+        self.admitted += 1
 
-    def give_back(self) -> None:
-        """A seat is free again."""
-        self.taken -= 1
+    def release(self) -> None:
+        """Frees a place."""
+        self.active -= 1
         self._free.release()
 
 
 class RequestLimit:
-    """At most `most` requests under way at once, streams that are still read included; the next is 503, and may come
-    again. A connection on which nothing is asked counts for nothing."""
+    """Middleware that answers 503 to more than `limit` concurrent requests, streams included."""
 
-    def __init__(self, app: ASGIApp, most: int) -> None:
+    def __init__(self, app: ASGIApp, limit: int) -> None:
         self._app = app
-        self._most = most
-        self._under_way = 0
+        self._limit = limit
+        self._in_progress = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
-        if self._under_way >= self._most:
-            line = f"{self._most} requests are under way; ask again later"
+        if self._in_progress >= self._limit:
+            line = f"{self._limit} requests are running; retry later"
             return await refusal(503, line, {**SOON, **CLOSE})(scope, receive, send)
-        self._under_way += 1
+        self._in_progress += 1
         try:
             await self._app(scope, receive, send)
         finally:
-            self._under_way -= 1
+            self._in_progress -= 1
 
 
-CLOSE = {"connection": "close"}  # what is left of a body that nobody reads must not be taken for the next request
+CLOSE = {"connection": "close"}  # the rest of an unread body must not be parsed as the next request
 
 
 class BodyLimit:
-    """Collects a body of at most `limits.body_bytes` within `limits.upload_seconds`, then hands it on whole; `refusal`
-    makes the answer to any other, of a status, a line and headers."""
+    """Middleware that reads a body of at most `limits.body_bytes` within `limits.upload_seconds` and passes it on in
+    one message. `refusal` makes error answers from a status, a line and headers."""
 
     def __init__(
         self, app: ASGIApp, limits: Limits, refusal: Callable[[int, str, Mapping[str, str]], Response]
@@ -110,18 +108,18 @@ class BodyLimit:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
         try:
-            body = await read_whole(scope, receive, self._limits)
+            body = await receive_body(scope, receive, self._limits)
         except HTTPException as error:
             return await self._refusal(error.status_code, error.detail, error.headers or {})(scope, receive, send)
-        whole: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
-        await self._app(scope, lambda: _next(whole, receive), send)
+        message: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+        await self._app(scope, lambda: _replay_body(message, receive), send)
 
 
-async def read_whole(scope: Scope, receive: Receive, limits: Limits) -> bytes:
-    """The body of a request; empty if the client left. Raises HTTPException 408 and 413.
+async def receive_body(scope: Scope, receive: Receive, limits: Limits) -> bytes:
+    """The body of a request; empty if the client disconnected. Raises HTTPException 408 and 413.
 
-    Mostly it has arrived with its head. A timer is set only where it has not, once the loop has gone round: a timer
-    costs a quarter of all that is done here for a request to a small index.
+    Bodies mostly arrive with their head, so the timer is set only after one round of the event loop: it costs a quarter
+    of a request to a small index.
     """
     loop = asyncio.get_running_loop()
     try:
@@ -140,10 +138,10 @@ async def read_whole(scope: Scope, receive: Receive, limits: Limits) -> bytes:
     return body
 
 
-async def _read(scope: Scope, receive: Receive, most: int) -> bytes | None:
-    """The body; None if it is too large, empty if the client left."""
-    said = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
-    if said.isdigit() and int(said) > most:
+async def _read(scope: Scope, receive: Receive, limit: int) -> bytes | None:
+    """The body; None if it is too large, empty if the client disconnected."""
+    length = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
+    if length.isdigit() and int(length) > limit:
         return None
     body = bytearray()
     while True:
@@ -151,11 +149,11 @@ async def _read(scope: Scope, receive: Receive, most: int) -> bytes | None:
         if message["type"] != "http.request":
             return b""
         body += message.get("body", b"")
-        if len(body) > most:
+        if len(body) > limit:
             return None
         if not message.get("more_body", False):
             return bytes(body)
 
 
-async def _next(whole: list[Message], receive: Receive) -> Message:
-    return whole.pop() if whole else await receive()
+async def _replay_body(message: list[Message], receive: Receive) -> Message:
+    return message.pop() if message else await receive()

@@ -1,4 +1,4 @@
-"""What is answered instead of an answer, in the shape of OpenAI's API."""
+"""Error answers in the format of OpenAI's API, and the validation of input that leads to them."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ from typing import Any
 
 from starlette.responses import JSONResponse, Response
 
-TYPES = {429: "rate_limit_error"}
-"""OpenAI's word for a problem where its status is not enough."""
+ERROR_TYPES = {429: "rate_limit_error"}
+"""OpenAI's error types by status, other than server_error (5xx) and invalid_request_error."""
 
 TOO_LONG = "context_length_exceeded"
-"""Its code for a prompt that leaves no room to answer."""
+"""OpenAI's code for a prompt that leaves no room to answer."""
 
 
 class Refused(Exception):  # noqa: N818
-    """A request that gets no answer: an HTTP status and one line. `param` is the field that it is about, `code` one of
-    OpenAI's words for it."""
+    """A refused request: an HTTP status and one line. `param` is the offending field, `code` OpenAI's error code."""
 
     def __init__(
         self,
@@ -35,7 +34,7 @@ class Refused(Exception):  # noqa: N818
 
     def as_json(self) -> dict[str, Any]:
         """`{"error": {"message", "type", "param", "code"}}`."""
-        kind = "server_error" if self.status >= 500 else TYPES.get(self.status, "invalid_request_error")
+        kind = "server_error" if self.status >= 500 else ERROR_TYPES.get(self.status, "invalid_request_error")
         return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
 
     def response(self) -> Response:
@@ -43,22 +42,22 @@ class Refused(Exception):  # noqa: N818
 
 
 def refusal(status: int, line: str, headers: Mapping[str, str] | None = None) -> Response:
-    """The answer to a request that was turned away by its status alone."""
+    """An error answer with this status and line."""
     return Refused(status, line, headers=headers).response()
 
 
-def sound(value: object) -> object:
-    """JSON may spell half of a surrogate pair; what people and policies wrote is read all the same."""
+def replace_surrogates(value: object) -> object:
+    """`value` with unpaired surrogates, which JSON can encode, replaced by question marks."""
     return value.encode(errors="replace").decode() if isinstance(value, str) else value
 
 
-def whole(value: object) -> object:
-    """JSON has one kind of number: 3.0 is 3."""
+def as_integer(value: object) -> object:
+    """`value` as an int if it is a whole float: JSON has one kind of number."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def problem_line(problem: Mapping[str, Any], unnamed: Collection[str | int]) -> str:
-    """`queries.3: Input should be a valid string`, of one of pydantic's errors. Where a body has several shapes, their
-    names are `unnamed`: a client does not know them."""
+    """One of pydantic's errors as a line, such as `queries.3: Input should be a valid string`. `unnamed` are parts of
+    its location that clients do not know, such as the tags of a union."""
     where = ".".join(str(part) for part in problem["loc"] if part not in unnamed)
     return f"{where}: {problem['msg']}" if where else "body: expected a JSON object"

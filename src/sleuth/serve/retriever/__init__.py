@@ -1,1 +1,1 @@
-"""An index behind the HTTP dialects that trainers speak."""
+"""`sleuth retriever`: an index behind the HTTP APIs that trainers use."""

@@ -1,4 +1,4 @@
-"""The three HTTP dialects of retrievers that trainers speak, as records. What they do not name is ignored."""
+"""Request and answer bodies of the three HTTP retriever APIs that trainers use. Unknown fields are ignored."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from pydantic import (
 )
 
 from sleuth.retrieval.corpus import contents_of
-from sleuth.serve.http.refused import problem_line, sound, whole
+from sleuth.serve.http.refused import as_integer, problem_line, replace_surrogates
 from sleuth.types import Passage
 
-TOP_K = 3  # where a request of `/retrieve` names none
-TOP_N = 10  # where one of `/batch_search` names none
-MOST_QUERIES = 4096  # in a request; a trainer of 512 prompts with 5 samples each sends 2,560
-MOST_PASSAGES = 100  # for a query
-LONGEST_QUERY = 8000  # characters; 500 tokens, where published runs cut a turn, are about 2,500
+TOP_K = 3  # default of `/retrieve`
+TOP_N = 10  # default of `/batch_search`
+MAX_QUERIES = 4096  # per request; a trainer of 512 prompts with 5 samples each sends 2,560
+MAX_PASSAGES = 100  # per query
+MAX_QUERY_CHARACTERS = 8000  # 500 tokens, where published runs cut a turn, are about 2,500
 
-Query = Annotated[str, Field(max_length=LONGEST_QUERY, strict=True), BeforeValidator(sound)]
-QueryList = Annotated[list[Query], Field(max_length=MOST_QUERIES, strict=True)]
-Count = Annotated[int, Field(ge=1, le=MOST_PASSAGES, strict=True), BeforeValidator(whole)]
+Query = Annotated[str, Field(max_length=MAX_QUERY_CHARACTERS, strict=True), BeforeValidator(replace_surrogates)]
+QueryList = Annotated[list[Query], Field(max_length=MAX_QUERIES, strict=True)]
+Count = Annotated[int, Field(ge=1, le=MAX_PASSAGES, strict=True), BeforeValidator(as_integer)]
 
 
 class _RetrieveBody(BaseModel):
-    # A body that has both would be of both shapes, and is refused.
+    # A body with both fields is ambiguous and refused.
     model_config = ConfigDict(json_schema_extra={"not": {"required": ["query", "queries"]}})
 
     topk: Count | None = None
@@ -62,7 +62,7 @@ class BatchSearch(BaseModel):
 
 
 def _kind_of_query(body: Any) -> str | None:
-    """Which of the two shapes of `/retrieve` a body means to be; None if it could be both."""
+    """The tag of a body's shape in `/retrieve`; None if it has the fields of both."""
     if isinstance(body, dict) and "query" in body:
         return "single" if "queries" not in body else None
     return "batch"
@@ -77,18 +77,18 @@ Body = TypeVar("Body")
 
 
 class BodyError(Exception):
-    """What is wrong with a body, in one line."""
+    """An invalid body; the message is one line."""
 
 
 def read_body(shape: TypeAdapter[Body], body: bytes) -> Body:
-    """A body of this shape. Raises BodyError for any other."""
+    """The parsed body. Raises BodyError if it is not of this shape."""
     try:
         try:
             return shape.validate_json(body)
         except ValidationError as error:
             if error.errors()[0]["type"] != "json_invalid":
                 raise
-            return shape.validate_python(json.loads(body))  # slower; reads half of a surrogate pair too
+            return shape.validate_python(json.loads(body))  # slower, but accepts unpaired surrogates
     except ValidationError as error:
         raise BodyError(_first_problem(error)) from None
     except (ValueError, RecursionError) as error:
@@ -104,37 +104,37 @@ def _first_problem(error: ValidationError) -> str:
 
 
 class Document(BaseModel):
-    r"""A passage as the corpora keep it: `contents` is the title in quotes, a line break and the text."""
+    """A passage in the format of the corpora: `contents` is the title in quotes, a line break and the text."""
 
     id: str
     contents: str
 
 
 class ScoredDocument(BaseModel):
-    """A passage and how well it fits."""
+    """A passage and its score."""
 
     document: Document
     score: float
 
 
 class Results(BaseModel):
-    """For each query its passages, best first: with scores if `return_scores` was true, else bare documents."""
+    """Each query's passages, best first: with scores if `return_scores` was true, else bare documents."""
 
     result: list[list[ScoredDocument]] | list[list[Document]]
 
 
-Ranked = list[list[Document]] | list[list[list[Document]] | list[list[float]]]
-"""What `/batch_search` answers: documents for each query or, if scores are asked for, the pair of these and scores."""
+BatchSearchResults = list[list[Document]] | list[list[list[Document]] | list[list[float]]]
+"""The answer of `/batch_search`: each query's documents or, with `return_score`, the pair of these and their scores."""
 
 
 class Problem(BaseModel):
-    """What was wrong, in one line."""
+    """An error, in one line."""
 
     detail: str
 
 
 class Health(BaseModel):
-    """`status` is "opening" until the index can be searched; `progress` counts from 0 to 1. `index` is its card."""
+    """`status` is "opening", "ready" or "failed"; `progress` goes from 0 to 1. `index` is the index's card."""
 
     status: str
     progress: float
@@ -143,11 +143,11 @@ class Health(BaseModel):
 
 
 def documents(passages: Sequence[Passage]) -> list[dict[str, str]]:
-    """Passages as bare documents."""
+    """The passages as bare documents."""
     return [{"id": passage.id, "contents": contents_of(passage)} for passage in passages]
 
 
 def scored_documents(passages: Sequence[Passage]) -> list[dict[str, object]]:
-    """Passages as documents with scores."""
+    """The passages as documents with scores."""
     bare = documents(passages)
-    return [{"document": found, "score": passage.score} for found, passage in zip(bare, passages, strict=True)]
+    return [{"document": document, "score": passage.score} for document, passage in zip(bare, passages, strict=True)]

@@ -1,11 +1,11 @@
 "use strict";
 
-// Everything a person, a model or a corpus wrote enters the page as text nodes, never as markup.
+// Text of users, models and corpora is inserted as text nodes, never as markup.
 
 const byId = (id) => document.getElementById(id);
 const ENDS = {
   turns: "It ended without an answer: no searches or attempts were left.",
-  length: "It ended without an answer: there was no room to write more.",
+  length: "It ended without an answer: the token limit was reached.",
 };
 const CLAIM_TAGS = /<\/?(?:snippet|cite)\b[^<>]*>/gi;
 const TOOL_OUTPUT = /<tool_output\b[^<>]*>[^]*?<\/tool_output>/gi;
@@ -22,7 +22,7 @@ function element(tag, attributes, ...children) {
   return node;
 }
 
-/** A text in pieces, with every place where `words` stand marked. */
+/** The nodes of a text in which every occurrence of `words` is marked. */
 function marked(text, words) {
   const sought = words.trim().toLowerCase();
   const pieces = [];
@@ -33,31 +33,31 @@ function marked(text, words) {
   return [...pieces, text.slice(from)];
 }
 
-/** A refiner's answer without its tags: what they name stands below it. */
+/** A refiner's answer without its tags; what they cite is listed below it. */
 const claims = (answer) => answer.replace(CLAIM_TAGS, "");
 
-/** One question and all that comes of it. */
+/** One question, its steps and its answer. */
 class Exchange {
   constructor(question) {
-    this.passages = new Map(); // by id: a passage and where it stands on the page
+    this.passages = new Map(); // by id: a passage and its nodes on the page
     this.steps = element("ol", { class: "steps" });
     this.answer = element("div", { class: "answer", "aria-live": "polite" });
     this.node = element("article", {}, element("h2", {}, question.replace(TOOL_OUTPUT, "").trim()), this.steps, this.answer);
     this.words = "";
   }
 
-  /** A chunk of the stream. */
-  hear(chunk) {
+  /** Shows a chunk of the stream. */
+  receive(chunk) {
     const delta = chunk.choices[0]?.delta ?? {};
     if (delta.reasoning_content) this.think(delta.reasoning_content);
     if (delta.content) this.conclude(delta.content);
-    const told = chunk.sleuth ?? {};
-    if (told.kind === "given") this.show(this.open("given"), told.passages);
-    if (told.kind === "query") this.open("search").query.append(told.text);
-    if (told.kind === "search") this.find(told);
-    if (told.kind === "draft") this.draft(told.text);
-    if (told.kind === "misunderstood") this.void();
-    if (told.kind === "end") this.end(told);
+    const event = chunk.sleuth ?? {};
+    if (event.kind === "given") this.show(this.open("given"), event.passages);
+    if (event.kind === "query") this.open("search").query.append(event.text);
+    if (event.kind === "search") this.showSearch(event);
+    if (event.kind === "draft") this.draft(event.text);
+    if (event.kind === "misunderstood") this.discard();
+    if (event.kind === "end") this.end(event);
   }
 
   think(text) {
@@ -67,23 +67,23 @@ class Exchange {
     for (const place of [step.text, step.glimpse]) place.textContent = step.words.trim();
   }
 
-  find({ query, passages }) {
+  showSearch({ query, passages }) {
     const step = this.open("search");
     step.query.textContent = query;
     step.verb.textContent = "Searched";
     this.show(step, passages);
   }
 
-  /** Passages, folded under a step that ends with them. */
+  /** Shows passages, folded, under a step and closes it. */
   show(step, passages) {
-    if (!passages.length) step.list.append(element("li", { class: "nothing" }, "nothing was shown"));
+    if (!passages.length) step.list.append(element("li", { class: "nothing" }, "no passages"));
     for (const passage of passages) {
       const text = element("p", {}, passage.text);
       const place = element("details", {}, element("summary", {}, passage.title || passage.id), text);
       step.list.append(element("li", { title: `passage ${passage.id}` }, place));
       if (!this.passages.has(passage.id)) this.passages.set(passage.id, { passage, text, place });
     }
-    this.rest();
+    this.close();
   }
 
   draft(text) {
@@ -92,15 +92,15 @@ class Exchange {
     this.answer.replaceChildren(element("p", { class: "words" }, claims(this.words).trim()));
   }
 
-  /** What was being written came to nothing: the words stay, as a thought that led nowhere. */
-  void() {
+  /** Turns a query or draft that the environment did not accept into a thought. */
+  discard() {
     const words = this.words || (this.step?.kind === "search" ? this.step.query.textContent : "");
     if (this.step?.kind === "search") this.step.node.remove();
-    this.rest();
+    this.close();
     this.answer.replaceChildren();
     this.words = "";
     if (words.trim()) this.think(words);
-    this.rest();
+    this.close();
   }
 
   conclude(text) {
@@ -110,17 +110,17 @@ class Exchange {
   }
 
   end({ stop, citations }) {
-    this.rest();
+    this.close();
     if (stop !== "answered") {
       this.answer.replaceChildren();
-      return this.tell(ENDS[stop] ?? "It ended without an answer.", "missed");
+      return this.note(ENDS[stop] ?? "It ended without an answer.", "missed");
     }
     const chips = citations.map(({ id }) => this.cite(this.passages.get(id)));
     if (chips.length) this.answer.append(element("p", { class: "cites" }, "from ", ...chips));
-    else this.tell("No passage that was shown holds these words.", "missed");
+    else this.note("No shown passage contains these words.", "missed");
   }
 
-  /** A citation: its passage is shown while the pointer or the focus is on it, and after a tap. */
+  /** A citation button that shows its passage on hover, focus or tap. */
   cite({ passage, text, place }) {
     text.replaceChildren(...marked(passage.text, this.words));
     place.closest("li").classList.add("cited");
@@ -134,23 +134,23 @@ class Exchange {
     return chip;
   }
 
-  /** The step of this kind that is being written, or a new one. */
+  /** The current step if it is of this kind, else a new one. */
   open(kind) {
     if (this.step?.kind === kind) return this.step;
-    this.rest();
+    this.close();
     this.step = kind === "thought" ? thoughtStep() : searchStep(kind);
     this.steps.append(this.step.node);
     return this.step;
   }
 
-  /** Nothing is being written any more. */
-  rest() {
+  /** Ends the current step. */
+  close() {
     this.step?.node.classList.remove("open");
     this.step = null;
   }
 
-  tell(line, kind) {
-    this.rest();
+  note(line, kind) {
+    this.close();
     this.answer.append(element("p", { class: kind }, line));
   }
 }
@@ -163,13 +163,13 @@ function thoughtStep() {
   return { kind: "thought", node, glimpse, text, words: "" };
 }
 
-/** A search, or what was given instead of one. */
+/** A search, or the passages given instead of one. */
 function searchStep(kind) {
   const verb = element("span", { class: "verb" }, kind === "given" ? "Given" : "Searching");
   const query = element("q", {});
   const list = element("ul", { class: "passages" });
-  const told = kind === "given" ? [verb] : [verb, " ", query];
-  const node = element("li", { class: "search open" }, element("p", {}, ...told), list);
+  const title = kind === "given" ? [verb] : [verb, " ", query];
+  const node = element("li", { class: "search open" }, element("p", {}, ...title), list);
   return { kind, node, verb, query, list };
 }
 
@@ -202,31 +202,31 @@ card.node.addEventListener("mouseleave", () => card.leave());
 addEventListener("keydown", (event) => event.key === "Escape" && card.hide());
 addEventListener("pointerdown", (event) => event.target.closest("#card, .cite") || card.hide());
 
-let leaving = null; // stops the question that is being answered
+let running = null; // the AbortController of the question being answered
 
 async function answer(question) {
   const exchange = new Exchange(question);
   byId("hint")?.remove();
   byId("exchanges").append(exchange.node);
-  leaving = new AbortController();
+  running = new AbortController();
   byId("send").textContent = "Stop";
   exchange.node.scrollIntoView({ block: "start" });
   try {
-    for await (const chunk of ask(question, leaving.signal)) {
+    for await (const chunk of ask(question, running.signal)) {
       const follows = innerHeight + scrollY >= document.body.scrollHeight - 80;
-      exchange.hear(chunk);
+      exchange.receive(chunk);
       if (follows) scrollTo(0, document.body.scrollHeight);
     }
   } catch (error) {
-    exchange.tell(error.name === "AbortError" ? "Stopped." : error.message, "problem");
+    exchange.note(error.name === "AbortError" ? "Stopped." : error.message, "problem");
   }
-  leaving = null;
+  running = null;
   byId("send").textContent = "Ask";
 }
 
 byId("form").addEventListener("submit", (event) => {
   event.preventDefault();
-  if (leaving) return leaving.abort();
+  if (running) return running.abort();
   const question = byId("question").value.trim();
   if (!question) return;
   byId("question").value = "";
@@ -237,10 +237,10 @@ byId("form").addEventListener("submit", (event) => {
 byId("question").addEventListener("keydown", (event) => {
   if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
   event.preventDefault();
-  if (!leaving) byId("form").requestSubmit();
+  if (!running) byId("form").requestSubmit();
 });
 
-/** The question's box is as high as the question. */
+/** Fits the height of the question's box to its text. */
 function fit() {
   const box = byId("question");
   box.style.height = "auto";

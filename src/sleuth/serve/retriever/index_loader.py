@@ -1,4 +1,4 @@
-"""An index being opened while the server already answers that it is."""
+"""Opens an index in a thread, so that the server can already report its progress."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from sleuth.retrieval.open_index import Index, open_index
 BLOCK = 8 * 2**20  # bytes
 
 
-class Opening:
+class IndexLoader:
     """Reads the files of an index once, so that the first queries do not wait for the disk, then opens it, in a thread.
 
     `index` is None until then; `progress` goes from 0 to 1; `error` says why it could not be opened.
     """
 
     def __init__(self, folder: Path) -> None:
-        """Raises SleuthError at once where there is no index."""
+        """Raises SleuthError if `folder` has no index."""
         self.card = read_card(folder)
         self.index: Index | None = None
         self.progress = 0.0
@@ -28,7 +28,7 @@ class Opening:
         self._folder = folder
 
     def start(self, failed: Callable[[], None] = lambda: None) -> None:
-        """Begin, and call `failed` if it comes to nothing. The process may end before it is done."""
+        """Starts the thread, a daemon, and calls `failed` if the index cannot be opened."""
         Thread(target=self._open, args=(failed,), name="opening", daemon=True).start()
 
     def _open(self, failed: Callable[[], None]) -> None:
@@ -40,18 +40,18 @@ class Opening:
                 for size in _blocks(file):
                     read += size
                     self.progress = min(0.99, read / total)
-                    if read >= total:  # more would only push out what was read first
+                    if read >= total:  # more would evict what was read first
                         break
             index = open_index(self._folder)
             index.find(["warm up"], 1)
             self.index, self.progress = index, 1.0
-        except Exception as error:  # whatever it is, those who wait for this thread must hear of it
+        except Exception as error:  # of any kind: clients wait for the outcome
             self.error = " ".join(str(error).split()) or type(error).__name__
             failed()
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """The files of an index and of those inside it, and what their cards name elsewhere."""
+    """The files of an index and its inner indexes, and the outside files that their cards name."""
     for path in sorted(folder.rglob("*")):
         if path.name == "card.json":
             card = read_card(path.parent)

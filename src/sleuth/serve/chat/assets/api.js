@@ -18,7 +18,7 @@ async function* ask(question, signal) {
   throw new Error("the connection was lost before the end");
 }
 
-/** The data of server-sent events: one line each, a blank line behind it. */
+/** The data of server-sent events: one line each, followed by a blank line. */
 async function* events(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let text = "";
@@ -39,7 +39,7 @@ async function problem(response) {
   }
 }
 
-/** What `/v1/models` tells of the one model there is. */
+/** The one model of `/v1/models`. */
 async function servedModel() {
   const response = await fetch("v1/models");
   return (await response.json()).data[0];
