@@ -4,12 +4,15 @@ a few steps in it, on the tiny base model that the repository carries."""
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock
 
 from sleuth.recipe import load_recipe
 from sleuth.retrieval.bm25 import build_index
@@ -53,12 +56,36 @@ data = {{ questions = "{world}/qa_test.jsonl", limit = 12 }}
 """
 
 
+Once = Callable[[str, Callable[[Path], object]], Path]
+
+
 @pytest.fixture(scope="session")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("world")
-    write_world(folder / "world", seed=0, people=200)
-    build_index(folder / "world" / "corpus.jsonl", folder / "world" / "index")
-    return folder / "world"
+def once(tmp_path_factory: pytest.TempPathFactory) -> Once:
+    """`once(name, make)`: the folder `name`, which `make` fills in whichever worker of the session asks first; the
+    others wait for it. Tests must leave it as it is, or copy it."""
+    root = tmp_path_factory.getbasetemp()
+    shared = (root.parent if "PYTEST_XDIST_WORKER" in os.environ else root) / "once"
+    shared.mkdir(exist_ok=True)
+
+    def once(name: str, make: Callable[[Path], object]) -> Path:
+        folder, done = shared / name, shared / f"{name}.done"
+        with FileLock(shared / f"{name}.lock"):
+            if not done.exists():
+                shutil.rmtree(folder, ignore_errors=True)  # of a worker in which `make` failed
+                make(folder)
+                done.touch()
+        return folder
+
+    return once
+
+
+@pytest.fixture(scope="session")
+def world(once: Once) -> Path:
+    def make(folder: Path) -> None:
+        write_world(folder, seed=0, people=200)
+        build_index(folder / "corpus.jsonl", folder / "index")
+
+    return once("world", make)
 
 
 @pytest.fixture
