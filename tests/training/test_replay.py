@@ -80,14 +80,14 @@ def test_the_dealt_scores_of_a_control_arm_stay_as_they_were_dealt(
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
-    [(["0000", "1"], "holds no run"), ([".", "9"], "step 9 is of no stage that plays episodes")],
+    [(["0000", "1"], "holds no run"), (["run", "9"], "step 9 is of no stage that plays episodes")],
 )
 def test_what_cannot_be_replayed_is_told_in_one_line(
     folder: Path, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     capsys.readouterr()
     with pytest.raises(SystemExit) as ended:
-        app(["replay", str(folder / arguments[0]), arguments[1]])
+        app(["replay", str(folder if arguments[0] == "run" else folder / arguments[0]), arguments[1]])
     assert ended.value.code == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert said in line
