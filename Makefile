@@ -7,8 +7,12 @@ CORE := .venv/core-installed
 DEV := .venv/dev-installed
 DOCS := .venv/docs-installed
 BENCH := .venv-bench/installed
+# A process a core, for tiny models gain nothing from a second thread. Each begins with half of the tests, in their order,
+# so that few fixtures are made twice, and who is done takes from the other. Tests start many processes of Python: what
+# one has compiled the next ones load, also where PYTHONDONTWRITEBYTECODE is set.
+PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n auto --maxprocesses 8 --dist worksteal
 
-.PHONY: demo twins test test-slow lint docs base reader bench
+.PHONY: demo twins test test-fast test-slow test-costs lint docs base reader bench
 
 demo: $(CORE)  ## a tiny model learns to search: world, index, training, report
 	$(BIN)/sleuth demo
@@ -34,11 +38,17 @@ begun-%:  ## a quarter of it: the second hop comes later
 	OMP_NUM_THREADS=1 $(BIN)/sleuth train recipes/tiny/$*.toml --set stage.3.steps=60 --run runs/begun/$*
 	$(BIN)/python tools/reached.py runs/begun/$* em_one_hop=0.5 em_two_hop=0.02
 
-test: $(DEV)  ## all but the learning runs; a process a core, for tiny models gain nothing from a second thread
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --maxprocesses 8
+test: $(DEV)  ## all but the learning runs
+	$(PYTEST)
+
+test-fast: $(DEV)  ## those of them that tests/costs.json lists as no costly test, nine of ten: a minute; prints outliers
+	$(PYTEST) -m "quick and not slow" --durations 5 --durations-min 2
 
 test-slow: $(DEV)  ## the learning runs, which take minutes
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --maxprocesses 8 -m slow
+	$(PYTEST) -m slow
+
+test-costs: $(DEV)  ## all but the learning runs, on a machine with nothing else to do: tests/costs.json again
+	$(PYTEST) --record-costs
 
 base: $(CORE)  ## the tiny base model again, from random weights
 	$(BIN)/sleuth train recipes/tiny/base.toml --run runs/base

@@ -4,12 +4,18 @@ a few steps in it, on the tiny base model that the repository carries."""
 
 from __future__ import annotations
 
+import hashlib
+import os
+import shutil
 import sys
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from costs import CostRecorder, Costs
+from filelock import FileLock
 
 from sleuth.recipe import load_recipe
 from sleuth.retrieval.bm25 import build_index
@@ -30,7 +36,7 @@ seed = 4
 [[stage]]
 kind = "evaluate"
 name = "base"
-data = {{ questions = "{world}/qa_test.jsonl", limit = 12 }}
+data = {{ questions = "{world}/qa_test.jsonl", limit = 4 }}
 
 [[stage]]
 kind = "grpo"
@@ -41,7 +47,7 @@ learning_rate = 1e-3
 slots = 32
 context = 400
 save_every = 2
-probe_prompts = 4
+probe_prompts = 0
 data = {{ questions = "{world}/qa_train.jsonl" }}
 env = {{ kind = "search", dialect = "sleuth", prompt = "plain", index = "{world}/index" }}
 reward = [{{ kind = "answer" }}]
@@ -49,23 +55,79 @@ reward = [{{ kind = "answer" }}]
 [[stage]]
 kind = "evaluate"
 name = "trained"
-data = {{ questions = "{world}/qa_test.jsonl", limit = 12 }}
+data = {{ questions = "{world}/qa_test.jsonl", limit = 4 }}
 """
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--record-costs", action="store_true", help="write what each test costs to tests/costs.json")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--record-costs"):
+        config.pluginmanager.register(CostRecorder(), "costs")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest):
+    began = time.perf_counter()
+    try:
+        return (yield)
+    finally:
+        recorder = request.config.pluginmanager.get_plugin("costs")
+        if recorder and fixturedef.scope != "function":
+            recorder.add_fixture(f"{fixturedef.baseid}::{fixturedef.argname}", time.perf_counter() - began)
+
+
+@pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    costs = Costs()
+    for item in items:
+        if costs.is_quick(item.nodeid, getattr(item, "fixturenames", ())):
+            item.add_marker("quick")
+
+
+Once = Callable[[str, Callable[[Path], object]], Path]
+
+
 @pytest.fixture(scope="session")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("world")
-    write_world(folder / "world", seed=0, people=200)
-    build_index(folder / "world" / "corpus.jsonl", folder / "world" / "index")
-    return folder / "world"
+def once(tmp_path_factory: pytest.TempPathFactory) -> Once:
+    """`once(name, make)`: the folder `name`, which `make` fills in whichever worker of the session asks first; the
+    others wait for it. Tests must leave it as it is, or copy it."""
+    root = tmp_path_factory.getbasetemp()
+    shared = (root.parent if "PYTEST_XDIST_WORKER" in os.environ else root) / "once"
+    shared.mkdir(exist_ok=True)
+
+    def once(name: str, make: Callable[[Path], object]) -> Path:
+        folder, done = shared / name, shared / f"{name}.done"
+        with FileLock(shared / f"{name}.lock"):
+            if not done.exists():
+                shutil.rmtree(folder, ignore_errors=True)  # of a worker in which `make` failed
+                make(folder)
+                done.touch()
+        return folder
+
+    return once
+
+
+@pytest.fixture(scope="session")
+def world(once: Once) -> Path:
+    def make(folder: Path) -> None:
+        write_world(folder, seed=0, people=200)
+        build_index(folder / "corpus.jsonl", folder / "index")
+
+    return once("world", make)
+
+
+def write_small_recipe(folder: Path, world: Path) -> Path:
+    file = folder / "small.toml"
+    file.write_text(RECIPE.format(world=world, model=ROOT / "models" / "tiny-base"))
+    return file
 
 
 @pytest.fixture
 def recipe_file(world: Path, tmp_path: Path) -> Path:
-    file = tmp_path / "small.toml"
-    file.write_text(RECIPE.format(world=world, model=ROOT / "models" / "tiny-base"))
-    return file
+    return write_small_recipe(tmp_path, world)
 
 
 @pytest.fixture
@@ -79,6 +141,25 @@ def run() -> Callable[..., Path]:
             return run_recipe(resolved, place)
 
     return run_it
+
+
+@pytest.fixture(scope="session")
+def finished(world: Path, once: Once) -> Callable[..., Path]:
+    """`finished(*overrides)`: the last checkpoint of a run of `recipe_file` that nothing disturbed, made once for all
+    tests. Ask for it before anything is patched; read it, or copy its folder, which is `parents[1]`."""
+    from sleuth.pipeline import run_recipe
+
+    def last(*overrides: str) -> Path:
+        def make(folder: Path) -> None:
+            resolved = load_recipe(recipe, overrides)
+            with RunFolder.open(folder, resolved) as place:
+                run_recipe(resolved, place)
+
+        name = hashlib.sha256("\n".join(overrides).encode()).hexdigest()[:12]
+        return max((once(f"run-{name}", make) / "checkpoints").glob("step-*"))
+
+    recipe = write_small_recipe(once("recipe", Path.mkdir), world)
+    return last
 
 
 @pytest.fixture(autouse=True)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from launchers import finish, torchrun
 
 from sleuth.world.careless import CarelessTexts
 
+Once = Callable[[str, Callable[[Path], object]], Path]
 MODEL = Path(__file__).parents[2] / "models" / "tiny-base"
 
 SEARCHES = """
@@ -65,22 +68,36 @@ reward = [{{ kind = "pairwise", judge = "ending" }}]
 
 
 @pytest.fixture(scope="session")
-def recipes(world: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def recipes(world: Path, once: Once) -> dict[str, Path]:
     """Recipe files by the kind of their stage."""
-    folder = tmp_path_factory.mktemp("ranks")
-    texts = CarelessTexts(200, "train", (0,))
-    with open(folder / "texts.jsonl", "w") as file:
-        for number in range(12):
-            text = texts.text(number)
-            row = {
-                "id": f"text-{number}",
-                "text": text.text,
-                "cut": len(text.beginning),
-                "golden_answers": [text.answer],
-            }
-            file.write(json.dumps(row) + "\n")
-    files = {kind: folder / f"{kind}.toml" for kind in STAGES}
-    for kind, file in files.items():
-        head = f'name = "{kind}"\nmodel = "{MODEL}"\nseed = 4\n\n[[stage]]'
-        file.write_text(head + STAGES[kind].format(world=world, texts=folder / "texts.jsonl"))
-    return files
+
+    def make(folder: Path) -> None:
+        folder.mkdir()
+        texts = CarelessTexts(200, "train", (0,))
+        with open(folder / "texts.jsonl", "w") as file:
+            for number in range(12):
+                text = texts.text(number)
+                row = {
+                    "id": f"text-{number}",
+                    "text": text.text,
+                    "cut": len(text.beginning),
+                    "golden_answers": [text.answer],
+                }
+                file.write(json.dumps(row) + "\n")
+        for kind, stage in STAGES.items():
+            head = f'name = "{kind}"\nmodel = "{MODEL}"\nseed = 4\n\n[[stage]]'
+            (folder / f"{kind}.toml").write_text(head + stage.format(world=world, texts=folder / "texts.jsonl"))
+
+    folder = once("ranks", make)
+    return {kind: folder / f"{kind}.toml" for kind in STAGES}
+
+
+@pytest.fixture(scope="session")
+def under_torchrun(recipes: dict[str, Path], once: Once) -> Path:
+    """The folder of the GRPO recipe's run that torchrun started on two ranks, and that nobody disturbed."""
+
+    def make(folder: Path) -> None:
+        said = finish(torchrun("train", str(recipes["grpo"]), "--run", str(folder)))
+        assert "the last checkpoint" in said, said
+
+    return once("torchrun", make)

@@ -14,7 +14,7 @@ from queue import SimpleQueue
 from typing import Any
 
 import pytest
-from launchers import finish, on_ray, torchrun
+from launchers import finish, on_ray
 from runs_on_ranks import bytes_of, figures_of, written
 from verb import sleuth
 
@@ -32,14 +32,6 @@ RAY = ("--ray", "local", "--ranks", "2")
 @pytest.fixture
 def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-
-
-@pytest.fixture(scope="module")
-def under_torchrun(recipes: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a run that nobody disturbed."""
-    folder = tmp_path_factory.mktemp("torchrun") / "run"
-    assert "the last checkpoint" in finish(torchrun("train", str(recipes["grpo"]), "--run", str(folder)))
-    return folder
 
 
 # -- before Ray ------------------------------------------------------------------------------------------------------

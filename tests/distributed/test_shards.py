@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import learners
@@ -40,6 +41,19 @@ def apart(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> flo
     return max(float((ours[name].float() - theirs[name].float()).abs().max()) for name in theirs)
 
 
+@functools.cache
+def saved_and_continued(world: int, dtype: torch.dtype) -> tuple[Any, Any]:
+    """What the first rank saved, and what as many ranks made of it."""
+    weights, state = on_ranks(world, learners.saved, dtype)[0]
+    return (weights, state), on_ranks(world, learners.continued, weights, state, dtype)[0]
+
+
+@functools.cache
+def trained_on_two(dtype: torch.dtype, lora: bool) -> Any:
+    """What the ranks know of the same updates, which several tests compare with others."""
+    return on_ranks(2, learners.trained, "update", "qwen3", dtype, lora)
+
+
 @pytest.mark.parametrize(("family", "recompute"), [("qwen3", False), ("llama", True)])
 @pytest.mark.parametrize("world", [2, 4])
 def test_loss_and_gradients_do_not_depend_on_the_number_of_ranks(world: int, family: str, recompute: bool) -> None:
@@ -60,7 +74,7 @@ def test_updates_on_ranks_are_those_of_one_process(kind: str) -> None:
 
 def test_weights_of_16_bits_are_stepped_through_masters_in_shards() -> None:
     (expected, weights), *_ = on_ranks(1, learners.trained, "update", "qwen3", BF16)
-    for figures, ours in on_ranks(2, learners.trained, "update", "qwen3", BF16):
+    for figures, ours in trained_on_two(BF16, False):
         for found, wanted in zip(figures, expected, strict=True):
             assert_same_figures(found, wanted, **ROUNDED)
             assert 0 < found["changed_weights_fraction"] < 1
@@ -74,7 +88,7 @@ def test_adapters_in_shards_learn_what_they_learn_in_one_process(dtype: torch.dt
     (expected, weights), *_ = on_ranks(1, learners.trained, "update", "qwen3", dtype, True)
     bounds = {} if dtype == FP32 else ROUNDED
     frozen = learners.model_of(dtype=dtype).state_dict()
-    for figures, ours in on_ranks(2, learners.trained, "update", "qwen3", dtype, True):
+    for figures, ours in trained_on_two(dtype, True):
         for found, wanted in zip(figures, expected, strict=True):
             assert_same_figures(found, wanted, **bounds)
         assert apart(ours, weights) < (1e-5 if dtype == FP32 else 1e-2)
@@ -101,7 +115,7 @@ def test_shards_in_the_hosts_memory_learn_the_same_bytes(dtype: torch.dtype, lor
     """On a processor, where they lie in any case: what differs is how FSDP brings them to a pass and adds gradients."""
     if lora:
         pytest.importorskip("peft")
-    figures, weights = on_ranks(2, learners.trained, "update", "qwen3", dtype, lora)[0]
+    figures, weights = trained_on_two(dtype, lora)[0]
     offloaded, twins = on_ranks(2, learners.trained, "update", "qwen3", dtype, lora, True)[0]
     assert offloaded == figures
     for name, weight in weights.items():
@@ -120,8 +134,7 @@ def test_two_runs_on_two_ranks_are_bit_equal() -> None:
 @pytest.mark.parametrize("dtype", [FP32, BF16])
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (2, 3), (1, 2), (2, 2)])
 def test_state_of_one_world_size_goes_on_in_another(before: int, after: int, dtype: torch.dtype) -> None:
-    weights, state = on_ranks(before, learners.saved, dtype)[0]
-    (expected, whole), *_ = on_ranks(before, learners.continued, weights, state, dtype)
+    (weights, state), (expected, whole) = saved_and_continued(before, dtype)
     (figures, ours), *_ = on_ranks(after, learners.continued, weights, state, dtype)
     if before == after:
         assert figures == expected

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from sleuth.ranks import Ranks
 from sleuth.recipe import load_recipe
 from sleuth.types import SleuthError
 
+Once = Callable[[str, Callable[[Path], object]], Path]
 UNEQUAL = ("tokens_computed",)
 """Of prefixes that two ranks share each computes its own."""
 DIFFERENCES = ("margin", "chosen_gain", "rejected_gain", "kl", "sampler_learner_kl", "search_gain")
@@ -37,37 +40,46 @@ def assert_same_run(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) ->
                 assert found[name] == wanted[name], name
 
 
-@pytest.fixture(scope="module")
-def alone(recipes: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The folder of a run in one process, by the kind of its stage."""
+@pytest.fixture(scope="session")
+def whole(recipes: dict[str, Path], under_torchrun: Path, once: Once) -> Callable[[str, int], Path]:
+    """`whole(kind, ranks)`: the folder of a run that nobody stopped."""
 
-    class Runs(dict[str, Path]):
-        def __missing__(self, kind: str) -> Path:
-            self[kind] = tmp_path_factory.mktemp("alone") / kind
-            run_on(1, recipes[kind], self[kind])
-            return self[kind]
+    def run(kind: str, ranks: int) -> Path:
+        if (kind, ranks) == ("grpo", 2):
+            return under_torchrun
+        return once(f"{kind}-on-{ranks}", partial(run_on, ranks, recipes[kind]))
 
-    return Runs()
+    return run
+
+
+@pytest.fixture(scope="session")
+def half(recipes: dict[str, Path], once: Once) -> Callable[[str, int, Path], None]:
+    """`half(kind, ranks, folder)`: fills a folder with a run that was stopped after two of its four steps."""
+
+    def run(kind: str, ranks: int, folder: Path) -> None:
+        def make(folder: Path) -> None:
+            run_on(ranks, recipes[kind], folder, "stage.0.stop_after=2")
+
+        shutil.copytree(once(f"half-of-{kind}-on-{ranks}", make), folder)
+
+    return run
 
 
 @pytest.mark.parametrize(
     ("kind", "ranks"), [("supervised", 2), ("grpo", 2), ("grpo", 4), ("lora", 2), ("online_dpo", 2)]
 )
 def test_a_stage_on_ranks_has_the_figures_of_one_process(
-    recipes: dict[str, Path], alone: dict[str, Path], tmp_path: Path, kind: str, ranks: int
+    whole: Callable[[str, int], Path], kind: str, ranks: int
 ) -> None:
-    run_on(ranks, recipes[kind], tmp_path / "run")
-    ours, theirs = figures_of(tmp_path / "run"), figures_of(alone[kind])
+    shared, alone = whole(kind, ranks), whole(kind, 1)
+    ours, theirs = figures_of(shared), figures_of(alone)
     assert any(row["loss"] for row in theirs), "something was learned"
     assert_same_run(ours, theirs)
-    assert written(tmp_path / "run") == written(alone[kind]), "the first rank writes what one process writes"
+    assert written(shared) == written(alone), "the first rank writes what one process writes"
 
 
-def test_episodes_are_those_of_one_process_whoever_plays_them(
-    recipes: dict[str, Path], alone: dict[str, Path], tmp_path: Path
-) -> None:
-    run_on(2, recipes["grpo"], tmp_path / "run")
-    ours, theirs = groups_of(tmp_path / "run"), groups_of(alone["grpo"])
+def test_episodes_are_those_of_one_process_whoever_plays_them(whole: Callable[[str, int], Path]) -> None:
+    ours, theirs = groups_of(whole("grpo", 2)), groups_of(whole("grpo", 1))
     assert len(ours) == len(theirs) == 16
     for mine, other in zip(ours, theirs, strict=True):
         assert mine.task.id == other.task.id
@@ -75,31 +87,40 @@ def test_episodes_are_those_of_one_process_whoever_plays_them(
         assert [score.value for score in mine.scores] == [score.value for score in other.scores]
 
 
-def test_two_runs_on_two_ranks_are_the_same_bytes(recipes: dict[str, Path], tmp_path: Path) -> None:
-    for name in ("one", "other"):
-        run_on(2, recipes["grpo"], tmp_path / name)
-    assert bytes_of(tmp_path / "one") == bytes_of(tmp_path / "other")
-    assert figures_of(tmp_path / "one") == figures_of(tmp_path / "other")
+def test_two_runs_on_two_ranks_are_the_same_bytes(
+    recipes: dict[str, Path], whole: Callable[[str, int], Path], tmp_path: Path
+) -> None:
+    run_on(2, recipes["grpo"], tmp_path / "other")
+    assert bytes_of(tmp_path / "other") == bytes_of(whole("grpo", 2))
+    assert figures_of(tmp_path / "other") == figures_of(whole("grpo", 2))
 
 
 @pytest.mark.parametrize("kind", ["supervised", "grpo", "lora", "online_dpo"])
 def test_a_run_that_goes_on_with_as_many_ranks_is_the_same_bytes(
-    recipes: dict[str, Path], tmp_path: Path, kind: str
+    recipes: dict[str, Path],
+    whole: Callable[[str, int], Path],
+    half: Callable[[str, int, Path], None],
+    tmp_path: Path,
+    kind: str,
 ) -> None:
-    run_on(2, recipes[kind], tmp_path / "whole")
-    run_on(2, recipes[kind], tmp_path / "parts", "stage.0.stop_after=2")
+    half(kind, 2, tmp_path / "parts")
     run_on(2, recipes[kind], tmp_path / "parts")
-    assert bytes_of(tmp_path / "parts") == bytes_of(tmp_path / "whole")
-    assert figures_of(tmp_path / "parts") == figures_of(tmp_path / "whole")
+    assert bytes_of(tmp_path / "parts") == bytes_of(whole(kind, 2))
+    assert figures_of(tmp_path / "parts") == figures_of(whole(kind, 2))
 
 
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (2, 4), (1, 2)])
 def test_a_run_goes_on_with_another_number_of_ranks(
-    recipes: dict[str, Path], alone: dict[str, Path], tmp_path: Path, before: int, after: int
+    recipes: dict[str, Path],
+    whole: Callable[[str, int], Path],
+    half: Callable[[str, int, Path], None],
+    tmp_path: Path,
+    before: int,
+    after: int,
 ) -> None:
-    run_on(before, recipes["grpo"], tmp_path / "run", "stage.0.stop_after=2")
+    half("grpo", before, tmp_path / "run")
     run_on(after, recipes["grpo"], tmp_path / "run")
-    assert_same_run(figures_of(tmp_path / "run"), figures_of(alone["grpo"]))
+    assert_same_run(figures_of(tmp_path / "run"), figures_of(whole("grpo", 1)))
 
 
 def test_what_only_one_process_can_do_is_refused_in_a_line(recipes: dict[str, Path]) -> None:
@@ -122,13 +143,14 @@ def test_cpu_offload_is_refused_where_it_has_no_part(recipes: dict[str, Path]) -
         load_recipe(recipes["grpo"], ["stage.0.cpu_offload=true", "device=cpu"])
 
 
-def test_a_run_with_cpu_offload_is_the_run_without_and_goes_on_as_it(recipes: dict[str, Path], tmp_path: Path) -> None:
+def test_a_run_with_cpu_offload_is_the_run_without_and_goes_on_as_it(
+    recipes: dict[str, Path], whole: Callable[[str, int], Path], tmp_path: Path
+) -> None:
     """On processors, where it moves nothing: the same bytes."""
-    run_on(2, recipes["grpo"], tmp_path / "whole")
     run_on(2, recipes["grpo"], tmp_path / "parts", "stage.0.stop_after=2", "stage.0.cpu_offload=true")
     run_on(2, recipes["grpo"], tmp_path / "parts")
-    assert bytes_of(tmp_path / "parts") == bytes_of(tmp_path / "whole")
-    assert figures_of(tmp_path / "parts") == figures_of(tmp_path / "whole")
+    assert bytes_of(tmp_path / "parts") == bytes_of(whole("grpo", 2))
+    assert figures_of(tmp_path / "parts") == figures_of(whole("grpo", 2))
 
 
 def test_a_rank_without_memory_ends_the_run_which_goes_on_in_halves(recipes: dict[str, Path], tmp_path: Path) -> None:
@@ -148,10 +170,9 @@ def test_a_rank_without_memory_ends_the_run_which_goes_on_in_halves(recipes: dic
 @pytest.mark.slow
 @pytest.mark.parametrize("killed", [0, 1])
 def test_a_run_of_which_one_rank_was_killed_ends_with_the_same_bytes(
-    recipes: dict[str, Path], tmp_path: Path, killed: int
+    recipes: dict[str, Path], under_torchrun: Path, tmp_path: Path, killed: int
 ) -> None:
     train = ("train", str(recipes["grpo"]), "--run")
-    assert "the last checkpoint" in finish(torchrun(*train, str(tmp_path / "whole")))
     folder = tmp_path / "killed"
     broken = torchrun(*train, str(folder))
     ranks = ranks_of(broken, folder)
@@ -161,8 +182,8 @@ def test_a_run_of_which_one_rank_was_killed_ends_with_the_same_bytes(
     finish(broken)
     assert broken.returncode != 0
     finish(torchrun(*train, str(folder)))
-    assert bytes_of(folder) == bytes_of(tmp_path / "whole")
-    assert figures_of(folder) == figures_of(tmp_path / "whole")
+    assert bytes_of(folder) == bytes_of(under_torchrun)
+    assert figures_of(folder) == figures_of(under_torchrun)
 
 
 def test_bad_input_is_told_once(recipes: dict[str, Path], tmp_path: Path) -> None:

@@ -96,7 +96,8 @@ def learned(model: Qwen3ForCausalLM, task: Callable[[random.Random, list[int]], 
     rng, shares = random.Random(3), []
     for _ in range(steps):
         rows, known = task(rng, TAGS)
-        logits = model(input_ids=rows).logits[:, :-1][known[:, 1:]]
+        hidden = model.model(input_ids=rows).last_hidden_state[:, :-1][known[:, 1:]]
+        logits = model.lm_head(hidden)
         wanted = rows[:, 1:][known[:, 1:]]
         torch.nn.functional.cross_entropy(logits, wanted).backward()
         optimiser.step()

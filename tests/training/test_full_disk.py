@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -88,9 +89,13 @@ def test_figures_that_find_no_room_leave_whole_rows(disk: Path) -> None:
 
 
 def test_a_run_on_a_disk_that_is_full_for_two_steps_is_the_run_that_always_had_room(
-    run: Callable[..., Path], recipe_file: Path, tmp_path: Path, disk: Path, monkeypatch: pytest.MonkeyPatch
+    run: Callable[..., Path],
+    finished: Callable[..., Path],
+    recipe_file: Path,
+    disk: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    whole = run(recipe_file, tmp_path / "whole")
+    whole = finished()
     step, filler = GRPOTrainer.step, Filler(disk)
 
     def crowded(self: GRPOTrainer, number: int) -> dict[str, Any]:
@@ -105,16 +110,13 @@ def test_a_run_on_a_disk_that_is_full_for_two_steps_is_the_run_that_always_had_r
     assert (last / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
     for number in range(1, 5):
         name = f"rollouts/step-{number:06d}.parquet"
-        assert read_rollouts(disk / "run" / name) == read_rollouts(tmp_path / "whole" / name)
+        assert read_rollouts(disk / "run" / name) == read_rollouts(whole.parents[1] / name)
     assert not list((disk / "run").rglob(f"*{PARTIAL}"))
     assert "there is room on the disk again" in (disk / "run" / "log.txt").read_text()
 
 
-def test_rollouts_that_find_no_room_leave_no_half_of_a_file(
-    run: Callable[..., Path], recipe_file: Path, tmp_path: Path, disk: Path
-) -> None:
-    run(recipe_file, tmp_path / "whole", "stage.1.stop_after=1")
-    groups = read_rollouts(tmp_path / "whole" / "rollouts" / "step-000001.parquet")
+def test_rollouts_that_find_no_room_leave_no_half_of_a_file(finished: Callable[..., Path], disk: Path) -> None:
+    groups = read_rollouts(finished().parents[1] / "rollouts" / "step-000001.parquet")
     Filler(disk).fill()
     with pytest.raises(OSError) as caught:  # noqa: PT011 - is_full looks closer
         write_rollouts(disk / "step-000001.parquet", groups, [[0.0] * len(group.episodes) for group in groups])
@@ -123,12 +125,9 @@ def test_rollouts_that_find_no_room_leave_no_half_of_a_file(
 
 
 def test_a_report_that_finds_no_room_is_one_line(
-    run: Callable[..., Path],
-    recipe_file: Path,
-    disk: Path,
-    capsys: pytest.CaptureFixture[str],
+    finished: Callable[..., Path], disk: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run(recipe_file, disk / "run", "stage.1.stop_after=1")
+    shutil.copytree(finished().parents[1], disk / "run")
     Filler(disk).fill()
     with pytest.raises(SystemExit) as ended:
         app(["report", str(disk / "run")])

@@ -28,17 +28,25 @@ def training(recipe: Path, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
         yield process
 
 
-def finish(recipe: Path, folder: Path) -> None:
+def finish(recipe: Path, folder: Path) -> float:
+    """The seconds that a run took after it had opened its folder."""
     with training(recipe, folder) as process:
+        wait_for_folder(process, folder)
+        began = time.monotonic()
         _, told = process.communicate(timeout=300)
         assert process.returncode == 0, told.decode()
+        return time.monotonic() - began
+
+
+def wait_for_folder(process: subprocess.Popen[bytes], folder: Path) -> None:
+    while process.poll() is None and not (folder / "manifest.json").exists():
+        time.sleep(0.01)
 
 
 def kill_after(seconds: float, recipe: Path, folder: Path) -> bool:
     """Kill the run so long after it has opened its folder; whether it was still running."""
     with training(recipe, folder) as process:
-        while process.poll() is None and not (folder / "manifest.json").exists():
-            time.sleep(0.01)
+        wait_for_folder(process, folder)
         time.sleep(seconds)
         running = process.poll() is None
         process.send_signal(signal.SIGKILL)
@@ -60,9 +68,7 @@ def outcome(folder: Path) -> tuple[dict[str, bytes], list[dict[str, object]], li
 
 
 def survives(kills: int, recipe: Path, place: Path, seed: int) -> None:
-    began = time.monotonic()
-    finish(recipe, place / "whole")
-    lasted = time.monotonic() - began
+    lasted = finish(recipe, place / "whole")
     expected = outcome(place / "whole")
     draw = random.Random(seed)
     interrupted = 0

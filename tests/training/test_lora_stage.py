@@ -21,23 +21,26 @@ NAMES = ("model.safetensors", "adapter/adapter_model.safetensors", "adapter/adap
 
 
 def test_the_checkpoint_is_a_whole_model_and_the_policy_that_was_sampled_is_the_one_that_learned(
-    run: Run, recipe_file: Path, tmp_path: Path
+    finished: Run, recipe_file: Path
 ) -> None:
-    last = run(recipe_file, tmp_path / "run", *BRIEF)
+    last = finished(*BRIEF)
+    folder = last.parents[1]
     base = load_file(Path(load_recipe(recipe_file).model) / "model.safetensors")
     saved = load_file(last / "model.safetensors")
     assert saved.keys() == base.keys()
     moved = {name for name in base if not torch.equal(saved[name], base[name])}
     assert moved
     assert all(name.endswith("_proj.weight") for name in moved)
-    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert any(row["loss"] for row in rows)
     assert all(row["sampler_learner_kl"] < 1e-8 for row in rows if row["loss"])
-    assert (tmp_path / "run" / "eval" / "trained.json").exists(), "the next stage begins with it"
+    assert (folder / "eval" / "trained.json").exists(), "the next stage begins with it"
 
 
-def test_n_steps_and_then_m_are_the_same_bytes_as_all_of_them(run: Run, recipe_file: Path, tmp_path: Path) -> None:
-    whole = run(recipe_file, tmp_path / "whole", *BRIEF)
+def test_n_steps_and_then_m_are_the_same_bytes_as_all_of_them(
+    run: Run, finished: Run, recipe_file: Path, tmp_path: Path
+) -> None:
+    whole = finished(*BRIEF)
     run(recipe_file, tmp_path / "parts", *BRIEF, "stage.1.stop_after=2")
     resumed = run(recipe_file, tmp_path / "parts", *BRIEF)
     for name in NAMES:

@@ -14,9 +14,8 @@ from sleuth.rewards import answer
 
 
 @pytest.fixture
-def folder(run: Callable[..., Path], recipe_file: Path, tmp_path: Path) -> Path:
-    run(recipe_file, tmp_path / "run", "stage.1.probe_prompts=0")
-    return tmp_path / "run"
+def folder(finished: Callable[..., Path]) -> Path:
+    return finished().parents[1]
 
 
 def replayed(capsys: pytest.CaptureFixture[str], folder: Path, step: int, *options: str) -> dict[str, Any]:
@@ -72,7 +71,7 @@ def test_a_changed_loss_may_ask_for_the_reference_that_the_run_did_without(
 def test_the_dealt_scores_of_a_control_arm_stay_as_they_were_dealt(
     run: Callable[..., Path], recipe_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run(recipe_file, tmp_path / "control", "stage.1.probe_prompts=0", "stage.1.reward.0.shuffle=true")
+    run(recipe_file, tmp_path / "control", "stage.1.reward.0.shuffle=true")
     for step in range(1, 5):
         found = replayed(capsys, tmp_path / "control", step)
         assert found["loss"] == found["recorded_loss"] == found["changed_loss"]
@@ -88,7 +87,7 @@ def test_what_cannot_be_replayed_is_told_in_one_line(
 ) -> None:
     capsys.readouterr()
     with pytest.raises(SystemExit) as ended:
-        app(["replay", str(folder.parent / arguments[0]), arguments[1]])
+        app(["replay", str(folder if arguments[0] == "run" else folder / arguments[0]), arguments[1]])
     assert ended.value.code == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert said in line

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -78,9 +79,9 @@ class FullDisk:
 
 
 def test_a_disk_that_is_full_for_a_while_loses_nothing_and_the_weights_are_those_of_a_run_without(
-    run: Run, recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, finished: Run, recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = run(recipe_file, tmp_path / "whole")
+    whole = finished()
     FullDisk(monkeypatch, range(2, 4))
     last = run(recipe_file, tmp_path / "full")
     assert (last / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
@@ -92,9 +93,9 @@ def test_a_disk_that_is_full_for_a_while_loses_nothing_and_the_weights_are_those
 
 
 def test_a_disk_that_is_full_to_the_end_is_told_in_one_line_and_the_run_goes_on_from_its_last_save(
-    run: Run, recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, finished: Run, recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = run(recipe_file, tmp_path / "whole")
+    whole = finished()
     with monkeypatch.context() as patch:
         FullDisk(patch, range(3, 9))
         with pytest.raises(SleuthError, match=r"the disk is full.*run the same command"):
@@ -191,9 +192,9 @@ def test_going_back_forgets_what_came_after_the_best_checkpoint_and_draws_anew(
 
 
 def test_a_run_does_not_go_on_under_another_reward_unless_that_one_is_named(
-    run: Run, recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, finished: Run, recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run(recipe_file, tmp_path / "run", "stage.1.stop_after=2")
+    shutil.copytree(finished("stage.1.stop_after=2").parents[1], tmp_path / "run")
     monkeypatch.setitem(SCORERS, "strict", replace(SCORERS["strict"], version=2))
     with pytest.raises(
         SleuthError, match=r"by version 1 of its scorer, the recipe by version 2; .*--accept-reward \w+"
@@ -230,9 +231,9 @@ def test_an_update_that_runs_out_of_memory_is_made_again_in_halves_and_so_are_th
 
 
 def test_a_stage_that_begins_under_another_protocol_says_what_differs(
-    run: Run, recipe_file: Path, tmp_path: Path
+    run: Run, finished: Run, recipe_file: Path, tmp_path: Path
 ) -> None:
-    first = run(recipe_file, tmp_path / "first", "stage.1.stop_after=2")
+    first = finished("stage.1.stop_after=2")
     run(recipe_file, tmp_path / "second", f'model="{first}"', "stage.1.stop_after=1", "stage.1.env.top_k=2")
     said = "another protocol: the first checkpoint limits the passages of a search to 3, this stage to 2"
     assert said in log(tmp_path / "second")
@@ -271,7 +272,7 @@ def test_an_evaluation_that_finds_no_room_waits_for_it(
         write(file, text)
 
     monkeypatch.setattr(eval_file, "write_text", full)
-    run(recipe_file, tmp_path / "run", "stage.1.steps=1", "stage.1.probe_prompts=0")
+    run(recipe_file, tmp_path / "run", "stage.1.steps=1")
     assert refused
     assert "no room on the disk for the evaluation base: it waits" in log(tmp_path / "run")
-    assert len(json.loads((tmp_path / "run" / "eval" / "base.json").read_text())["records"]) == 12
+    assert len(json.loads((tmp_path / "run" / "eval" / "base.json").read_text())["records"]) == 4

@@ -11,7 +11,7 @@ from sleuth.world.names import split_of
 
 
 def test_half_of_the_endings_are_right_and_the_others_name_another_subjects_fact():
-    texts = [CarelessTexts(200, "train", (0,)).text(index) for index in range(600)]
+    texts = [*map(CarelessTexts(200, "train", (0,)).text, range(600))]
     right = [text.ending == f" {text.answer}." for text in texts]
     assert sum(right) / 600 == pytest.approx(0.5, abs=0.06)
     for text, is_right in zip(texts, right, strict=True):
@@ -21,9 +21,10 @@ def test_half_of_the_endings_are_right_and_the_others_name_another_subjects_fact
 
 
 def test_the_answer_stands_in_the_sentence_about_the_person_that_is_asked_about():
-    names = CarelessTexts(200, "train", (0,)).worlds.people
+    texts = CarelessTexts(200, "train", (0,))
+    names = texts.worlds.people
     for index in range(300):
-        text = CarelessTexts(200, "train", (0,)).text(index)
+        text = texts.text(index)
         *sentences, last = text.beginning.split(". ")
         [asked] = [name for name in names if name in last]
         [about] = [said for said in sentences if asked in said]
@@ -31,7 +32,7 @@ def test_the_answer_stands_in_the_sentence_about_the_person_that_is_asked_about(
 
 
 def test_texts_are_of_one_split_and_of_all_relations_alike_often():
-    texts = [CarelessTexts(200, "test", (0,)).text(index) for index in range(300)]
+    texts = [*map(CarelessTexts(200, "test", (0,)).text, range(300))]
     assert min(Counter(text.relation for text in texts)[relation] for relation in ENDINGS) > 70
     people = CarelessTexts(200, "test", (0,)).worlds.people
     assert all(split_of(name) == "test" for name in people)

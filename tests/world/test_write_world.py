@@ -5,6 +5,8 @@ import json
 import random
 import re
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from itertools import islice, pairwise
 from pathlib import Path
 
@@ -31,10 +33,14 @@ MIX: dict[TextKind, float] = {"reading": 0.2, "twins": 0.2, "phrasing": 0.1, "lo
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("worlds") / "world"
-    write_world(folder, seed=0, people=2000)
-    return folder
+def folder(once: Callable[[str, Callable[[Path], object]], Path]) -> Path:
+    return once("world-of-2000", partial(write_world, seed=0, people=2000))
+
+
+@pytest.fixture(params=[200, 2000])
+def sized(request: pytest.FixtureRequest, world: Path, folder: Path) -> tuple[Path, int]:
+    """A world and the number of its people."""
+    return {200: world, 2000: folder}[request.param], request.param
 
 
 @pytest.fixture(scope="module")
@@ -81,12 +87,12 @@ def held_out(test: list[Task], corpus: dict[str, Passage]) -> set[str]:
     return {corpus[gold].title for task in test for gold in task.gold_passages} - set(make_world(0, 2000).towns)
 
 
-def test_the_same_seed_and_size_give_the_same_bytes(folder: Path, tmp_path: Path) -> None:
-    write_world(tmp_path / "again", seed=0, people=2000)
-    write_world(tmp_path / "other", seed=1, people=2000)
+def test_the_same_seed_and_size_give_the_same_bytes(world: Path, tmp_path: Path) -> None:
+    write_world(tmp_path / "again", seed=0, people=200)
+    write_world(tmp_path / "other", seed=1, people=200)
     for name in FILES:
-        assert (tmp_path / "again" / name).read_bytes() == (folder / name).read_bytes()
-        assert (tmp_path / "other" / name).read_bytes() != (folder / name).read_bytes()
+        assert (tmp_path / "again" / name).read_bytes() == (world / name).read_bytes()
+        assert (tmp_path / "other" / name).read_bytes() != (world / name).read_bytes()
 
 
 def test_the_card_tells_rows_and_hashes_of_the_files(folder: Path) -> None:
@@ -98,9 +104,8 @@ def test_the_card_tells_rows_and_hashes_of_the_files(folder: Path) -> None:
         assert card["rows"][name] == content.count(b"\n")
 
 
-@pytest.mark.parametrize("people", [200, 2000])
-def test_sizes_follow_the_number_of_people_and_half_the_questions_have_two_hops(people: int, tmp_path: Path) -> None:
-    write_world(tmp_path, seed=3, people=people)
+def test_sizes_follow_the_number_of_people_and_half_the_questions_have_two_hops(sized: tuple[Path, int]) -> None:
+    folder, people = sized
     sizes = {
         "qa_train.jsonl": 2 * people,
         "qa_test.jsonl": people // 2,
@@ -108,14 +113,12 @@ def test_sizes_follow_the_number_of_people_and_half_the_questions_have_two_hops(
         "refiner_test.jsonl": people // 4,
     }
     for name, count in sizes.items():
-        kinds = Counter(task.kind for task in load_questions(tmp_path / name))
+        kinds = Counter(task.kind for task in load_questions(folder / name))
         assert kinds == {"one_hop": count // 2, "two_hop": count // 2}
 
 
-@pytest.mark.parametrize("people", [200, 2000])
-def test_no_question_is_asked_twice(people: int, tmp_path: Path) -> None:
-    write_world(tmp_path, seed=5, people=people)
-    texts = [task.question for name in FILES[1:3] for task in load_questions(tmp_path / name)]
+def test_no_question_is_asked_twice(sized: tuple[Path, int]) -> None:
+    texts = [task.question for name in FILES[1:3] for task in load_questions(sized[0] / name)]
     assert len(set(texts)) == len(texts)
 
 
@@ -231,7 +234,7 @@ def test_an_impossible_size_is_refused(people: int, tmp_path: Path) -> None:
 
 def test_progress_ends_at_its_total(tmp_path: Path) -> None:
     calls: list[tuple[int, int]] = []
-    write_world(tmp_path, seed=0, people=1000, progress=lambda done, total: calls.append((done, total)))
+    write_world(tmp_path, seed=0, people=300, progress=lambda done, total: calls.append((done, total)))
     assert calls == sorted(calls)
     assert calls[-1][0] == calls[-1][1]
 

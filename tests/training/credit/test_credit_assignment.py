@@ -22,11 +22,11 @@ def metrics(folder: Path) -> list[dict]:
 
 
 def test_right_episodes_alone_are_credited_and_only_where_they_searched(
-    recipe_file: Path, tmp_path: Path, run: Callable[..., Path]
+    finished: Callable[..., Path],
 ) -> None:
-    run(recipe_file, tmp_path / "run", CREDIT, FORCED)
+    folder = finished(CREDIT, FORCED).parents[1]
     credited = 0
-    for file in sorted((tmp_path / "run" / "rollouts").glob("*.parquet")):
+    for file in sorted((folder / "rollouts").glob("*.parquet")):
         for group in read_rollouts(file):
             for episode, score in zip(group.episodes, group.scores, strict=True):
                 segments = episode.trajectory.segments
@@ -35,34 +35,35 @@ def test_right_episodes_alone_are_credited_and_only_where_they_searched(
                 assert score.parts["em"] == 1 or not score.credits
                 credited += len(score.credits)
     assert credited
-    rows = [row for row in metrics(tmp_path / "run") if row["stage"] == "grpo"]
+    rows = [row for row in metrics(folder) if row["stage"] == "grpo"]
     told = [row for row in rows if row.get("search_gain") is not None]
     assert told
     assert all(0 <= row["idle_searches"] <= 1 for row in told)
 
 
 def test_credit_changes_what_is_learned_and_nothing_that_was_played_before(
-    recipe_file: Path, tmp_path: Path, run: Callable[..., Path]
+    finished: Callable[..., Path],
 ) -> None:
-    plain = run(recipe_file, tmp_path / "plain", FORCED)
-    paid = run(recipe_file, tmp_path / "paid", CREDIT, FORCED)
-    one, other = (
-        read_rollouts(folder / "rollouts" / "step-000001.parquet") for folder in (tmp_path / "plain", tmp_path / "paid")
-    )
+    plain, paid = finished(FORCED), finished(CREDIT, FORCED)
+    one, other = (read_rollouts(last.parents[1] / "rollouts" / "step-000001.parquet") for last in (plain, paid))
     assert [group.episodes for group in one] == [group.episodes for group in other]
     assert (plain / "model.safetensors").read_bytes() != (paid / "model.safetensors").read_bytes()
 
 
 def test_stopped_and_continued_is_the_run_that_never_stopped_and_a_step_replays(
-    recipe_file: Path, tmp_path: Path, run: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+    recipe_file: Path,
+    tmp_path: Path,
+    run: Callable[..., Path],
+    finished: Callable[..., Path],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    whole = run(recipe_file, tmp_path / "whole", CREDIT, FORCED)
+    whole = finished(CREDIT, FORCED)
     run(recipe_file, tmp_path / "parts", CREDIT, FORCED, "stage.1.stop_after=2")
     parts = run(recipe_file, tmp_path / "parts", CREDIT, FORCED)
     assert (whole / "model.safetensors").read_bytes() == (parts / "model.safetensors").read_bytes()
     capsys.readouterr()
     with pytest.raises(SystemExit):
-        app(["replay", str(tmp_path / "whole"), "4", "--json"])
+        app(["replay", str(whole.parents[1]), "4", "--json"])
     found = json.loads(capsys.readouterr().out)
     assert found["loss"] == found["recorded_loss"] == found["changed_loss"] is not None
 
