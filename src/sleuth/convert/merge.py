@@ -16,7 +16,7 @@ from sleuth.convert.shards import Blueprint, Shards, open_shards, read_blueprint
 from sleuth.convert.tensor_parts import Whole
 from sleuth.convert.weight_files import DTYPE_NAMES, stored_bytes, stored_dtype, write_weights
 from sleuth.runs.atomic import replacing_folder
-from sleuth.runs.disk import SLACK, require_free, telling_full_disks
+from sleuth.runs.disk import SLACK, recognising_full_disk, require_free
 from sleuth.types import SleuthError
 
 MAX_FILE_BYTES = 2 * 10**9
@@ -56,7 +56,7 @@ def merge_shards(
     total = sum(stored_bytes(whole, dtype) for whole in weights.values())
     main_dtype = _main_dtype(weights, dtype)
     place = out.resolve()  # "." has no name to write aside under
-    with replacing_folder(place) as partial, telling_full_disks(place.parent):
+    with replacing_folder(place) as partial, recognising_full_disk(place.parent):
         require_free(place.parent, total + SLACK)
         files = write_weights(partial, weights, dtype=dtype, max_file_bytes=max_file_bytes, progress=progress)
         copy_companions(blueprint.folder, partial, main_dtype)
