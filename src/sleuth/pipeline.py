@@ -222,18 +222,18 @@ def require_inputs(recipe: Recipe) -> dict[int, list[Task]]:
                 questions |= {index: cut} if cut else {}
                 if not isinstance(stage.data, AnsweredRowsRecipe):
                     continue
-                env, trained = recipe.answered_in(index)
+                env, trained = recipe.refine_env_and_context(index)
                 context, tasks = trained or positions, answered_tasks(stage.data)
                 questions[index] = tasks
             elif isinstance(stage, WarmStartRecipe):  # it plays what the stage behind it plays, with a hint
-                warmed = recipe.warmed(index)
-                env, context = hinted_env(warmed.env, stage.hint), warmed.context
-                tasks = played_tasks(warmed, tokenizer)
+                grpo_stage = recipe.grpo_stage_after(index)
+                env, context = hinted_env(grpo_stage.env, stage.hint), grpo_stage.context
+                tasks = played_tasks(grpo_stage, tokenizer)
             elif isinstance(stage, GrpoRecipe):
                 env, context, tasks = stage.env, stage.context, played_tasks(stage, tokenizer)
                 questions[index] = tasks
             else:
-                env, context = recipe.played_in(index)
+                env, context = recipe.env_and_context(index)
                 tasks = eval_tasks(stage.data)
                 questions[index] = tasks
             if context > positions:

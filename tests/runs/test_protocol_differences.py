@@ -181,7 +181,8 @@ def test_differences_of_chats_read_as_sentences(card: ProtocolCard) -> None:
         "A gets its results in a frame of `conversation`, B of `messages`",
         "A gives its query as `query`, B as `query_list`",
         "A asks one query at a time, B may ask several queries at once",
-        "A gets the argument description `What to look up, in a few words.`, B `What to look up: one or more short queries.`",
+        "A gets the argument description `What to look up, in a few words.`, "
+        "B `What to look up: one or more short queries.`",
         "A ends at a turn that its limit cut, B goes on after a turn that its limit cut",
     ]
 

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 def check_sweep(path: Path, as_json: bool) -> None:
     """Raises SleuthError where something is missing or does not fit."""
     from sleuth.plan.inputs import missing_inputs
-    from sleuth.recipe.sweep import load_sweep, own_steps
+    from sleuth.recipe.sweep import load_sweep, unshared_steps
 
     recipe, runs = load_sweep(path, look=missing_inputs)
     require_inputs_of_sweep(path, runs)
-    steps, seeds = sum(own_steps(runs).values()), len(recipe.seeds)
+    steps, seeds = sum(unshared_steps(runs).values()), len(recipe.seeds)
     if as_json:
         typer.echo(json.dumps({"ok": True, "arms": len(runs), "seeds": seeds, "steps": steps * seeds}))
     else:

@@ -29,7 +29,7 @@ from sleuth.types import Episode, Score, Task
 def run_evaluate(stage: EvaluateRecipe, run: StageContext) -> Path:
     """Write `eval/NAME.json` (of a suite, a file for each set too), and `eval/NAME_forced.json` if asked, unless they
     are there already, of this very model; the model goes on as it came."""
-    env, context = run.recipe.played_in(run.index)
+    env, context = run.recipe.env_and_context(run.index)
     arms = {stage.name: env}
     if stage.forced_search_arm:
         arms[f"{stage.name}_forced"] = env.model_copy(update={"forced_search": True})
@@ -54,7 +54,7 @@ def run_evaluate(stage: EvaluateRecipe, run: StageContext) -> Path:
             context=context,
             temperature=stage.temperature,
             seed=run.recipe.seed,
-            scorer=answer_scorer_of(run.recipe.paid_in(run.index)),
+            scorer=answer_scorer_of(run.recipe.rewards_for(run.index)),
         )
         file = run.folder.eval / f"{name}.json"
         with run.folder.costing(stage.name, "asking"):

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sleuth.recipe import Recipe, TrainingRecipe, load_recipe
-from sleuth.recipe.sweep import begun_alike
+from sleuth.recipe.sweep import shared_stage_count
 from sleuth.runs.atomic import PARTIAL, replacing_folder
 from sleuth.runs.disk import SLACK, recognising_full_disk, require_free
 from sleuth.runs.metrics import MetricsFile
@@ -222,7 +222,7 @@ def _shared_ends(recipe: Recipe, other: Path) -> list[tuple[str, Path]]:
     """The leading stages that `other` has finished and `recipe` shares, with their last checkpoints."""
     if not (other / "recipe.toml").is_file():
         return []
-    shared = begun_alike(recipe, load_recipe(other / "recipe.toml"))
+    shared = shared_stage_count(recipe, load_recipe(other / "recipe.toml"))
     ends, first_step = [], 0
     for stage in recipe.stage[:shared]:
         if not isinstance(stage, TrainingRecipe):

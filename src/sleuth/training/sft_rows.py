@@ -104,7 +104,7 @@ def lesson_rows(
         documents, renderer = thought_documents(stage.data), Renderer(tokenizer)
         return ThoughtRows(documents, renderer, stage.data.row_tokens, stage.data.empty, run.key), None
     tasks = answered_tasks(stage.data)
-    env, context = run.recipe.answered_in(run.index)
+    env, context = run.recipe.refine_env_and_context(run.index)
     setting = setting_of(env, tokenizer, tasks)
     protocol = setting.protocol(STRICT.name, context or holds, questions_sha256=questions_hash(tasks))
     return AnsweredRows(tasks, setting, run.key), protocol

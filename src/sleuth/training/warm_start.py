@@ -80,7 +80,7 @@ class Lesson:
     def __init__(self, stage: WarmStartRecipe, run: StageContext) -> None:
         self.stage = stage
         self.run = run
-        self.played_as = run.recipe.warmed(run.index)
+        self.played_as = run.recipe.grpo_stage_after(run.index)
         self.model, self.tokenizer = run.load(run.model)
         questions = played_tasks(self.played_as, self.tokenizer)
         self.tasks = InfiniteSampler(questions, seed=run.key).take(stage.prompts)
