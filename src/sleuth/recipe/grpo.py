@@ -19,12 +19,13 @@ from sleuth.recipe.training import TrainingRecipe
 
 class CreditRecipe(StrictModel):
     """Credit for single searches or citations, by the gain in log-probability (nats, under the policy) that they cause.
-    It is added to the advantage of the tokens of the query, or of the citing claim."""
+    It is added to the advantage of the tokens of the query, or of the citing claim. `search_gain`, in right episodes:
+    log-probability of the words that a search found, wherever the policy wrote them later, with the search's results
+    less without them. `citation_gain`: log-probability of a claim (and the thought before it) with the cited snippet
+    less without it; of several cited snippets, the largest gain."""
 
     kind: Literal["search_gain", "citation_gain"]
-    """`search_gain`, in right episodes: log-probability of the words that a search found, wherever the policy wrote
-    them later, with the search's results less without them. `citation_gain`: log-probability of a claim (and the
-    thought before it) with the cited snippet less without it; of several cited snippets, the largest gain."""
+    """What is credited: searches or citations."""
     margin: NonNegativeFloat = 1.0
     """Threshold of the gain in nats: above it the bonus is added, otherwise the penalty is subtracted."""
     bonus: NonNegativeFloat = 0.0

@@ -61,12 +61,12 @@ PreferenceTable = Annotated[PreferenceRecipe, Field(discriminator="kind")]
 
 
 class PreferenceLossRecipe(StrictModel):
-    """The loss on the best and the worst candidate of a pool."""
+    """The loss on the best and the worst candidate of a pool. `dpo`: direct preference optimisation (arXiv:2305.18290).
+    Control arms: `winner_nll`, cross-entropy on the best alone; `original_nll`, cross-entropy on the original alone,
+    which is continued pretraining and generates and judges nothing."""
 
     kind: Literal["dpo", "winner_nll", "original_nll"] = "dpo"
-    """Direct preference optimisation on best and worst (arXiv:2305.18290); or a control arm: "winner_nll" is
-    cross-entropy on the best alone; "original_nll" on the original alone, which is continued pretraining and generates
-    and judges nothing."""
+    """The loss, or a control arm."""
     beta: PositiveFloat = 0.1
     """DPO's beta: log-odds for each nat of log-probability margin."""
 
