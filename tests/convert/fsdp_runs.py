@@ -1,4 +1,4 @@
-"""Real FSDP processes on the CPU that save their shards as verl does: every rank its own file, by torch.save."""
+"""Real FSDP processes on the CPU that save shards as verl does: one file for each rank, by torch.save."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ HYBRID_WAYS = ("hsdp1", "hsdp2")
 
 
 def ways_of(ranks: int) -> tuple[str, ...]:
-    """How so many ranks can share a model."""
+    """Ways to shard a model over a number of ranks."""
     return WAYS + HYBRID_WAYS if ranks == 4 else WAYS
 
 
 def run_fsdp(folder: Path, ranks: int, families: Sequence[str]) -> None:
-    """Leaves FOLDER/WAY/FAMILY: an actor folder for each way of sharding and each family."""
+    """Writes FOLDER/WAY/FAMILY: an actor folder for each way of sharding and each family."""
     mp.spawn(_rank, (ranks, folder, families), nprocs=ranks)
 
 
@@ -86,7 +86,7 @@ def _save(folder: Path, family: str, state: Mapping[str, Any], rank: int, ranks:
 
 
 def move_to_gpu(path: Path) -> None:
-    """Rewrite a file as a rank with a GPU saves it: every tensor and every device of it is on cuda:0."""
+    """Rewrites a file as if saved by a rank with a GPU: all tensors and devices are cuda:0."""
     reader = torch._C.PyTorchFileReader(str(path))
     records = {name: reader.get_record(name) for name in reader.get_all_records()}
     records["data.pkl"] = records["data.pkl"].replace(pickled("cpu"), pickled("cuda:0"))
@@ -99,5 +99,5 @@ def move_to_gpu(path: Path) -> None:
 
 
 def pickled(text: str) -> bytes:
-    """A string in the pickle protocol that torch.save speaks."""
+    """A string in the pickle protocol of torch.save."""
     return b"X" + len(text).to_bytes(4, "little") + text.encode()

@@ -1,4 +1,4 @@
-"""Two-layer models whose dimensions no number of ranks divides, so that the last ranks hold less, or nothing."""
+"""Two-layer models whose dimensions no number of ranks divides, so that the last ranks have less, or nothing."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FAMILIES = {  # tied in bfloat16, with biases in float32, untied in bfloat16
 
 
 def make_model(family: str) -> PreTrainedModel:
-    """The same weights wherever it is called; no parameter is left at zeros or ones."""
+    """A model with the same weights at each call; no parameter is all zeros or ones."""
     torch.manual_seed(0)
     model = FAMILIES[family]()
     for weight in model.parameters():
@@ -73,7 +73,7 @@ def rows(tensor: torch.Tensor, ranks: int, rank: int) -> torch.Tensor:
 
 
 def written_tensors(folder: Path) -> dict[str, torch.Tensor]:
-    """Every tensor in a Hugging Face folder's files, read by the safetensors library."""
+    """All tensors of a Hugging Face folder, read by the safetensors library."""
     files = [load_file(path) for path in sorted(folder.glob("*.safetensors"))]
     assert len({name for file in files for name in file}) == sum(map(len, files))
     return {name: tensor for file in files for name, tensor in file.items()}

@@ -32,29 +32,29 @@ def test_the_blueprint_is_the_model_without_its_weights(model, blueprint: Bluepr
 
 
 @pytest.mark.parametrize("wrapping", ["", "module.", "_orig_mod.", "model.", "module._orig_mod.", "module.model."])
-def test_wrappers_around_every_name_are_taken_off(blueprint: Blueprint, wrapping: str) -> None:
-    naming = blueprint.naming([wrapping + name for name in blueprint.shapes], SOURCE)
+def test_wrapper_prefixes_are_removed(blueprint: Blueprint, wrapping: str) -> None:
+    naming = blueprint.match_names([wrapping + name for name in blueprint.shapes], SOURCE)
     assert naming == {name: wrapping + name for name in blueprint.shapes}
 
 
-def test_the_names_of_the_inner_model_are_understood_where_nothing_else_is_needed(blueprint: Blueprint) -> None:
+def test_names_of_the_inner_model_are_understood_if_it_is_the_whole_model(blueprint: Blueprint) -> None:
     inner = [name.removeprefix("model.") for name in blueprint.shapes if name.startswith("model.")]
     if blueprint.tied:
-        assert blueprint.naming(inner, SOURCE)["model.norm.weight"] == "norm.weight"
+        assert blueprint.match_names(inner, SOURCE)["model.norm.weight"] == "norm.weight"
     else:
         with pytest.raises(SleuthError, match=r"1 tensor is missing \(lm_head.weight\)$"):
-            blueprint.naming(inner, SOURCE)
+            blueprint.match_names(inner, SOURCE)
 
 
-def test_a_tied_name_may_be_there(blueprint: Blueprint) -> None:
+def test_a_tied_name_may_be_saved(blueprint: Blueprint) -> None:
     names = [*blueprint.shapes, *blueprint.tied]
-    assert blueprint.naming(names, SOURCE).keys() == set(names)
+    assert blueprint.match_names(names, SOURCE).keys() == set(names)
 
 
-def test_missing_and_unexpected_names_are_told_in_one_line(blueprint: Blueprint) -> None:
+def test_missing_and_unexpected_names_are_reported_in_one_line(blueprint: Blueprint) -> None:
     names = [name for name in blueprint.shapes if "k_proj.weight" not in name]
     with pytest.raises(SleuthError) as caught:
-        blueprint.naming([*names, "a", "b", "c", "d"], SOURCE)
+        blueprint.match_names([*names, "a", "b", "c", "d"], SOURCE)
     assert str(caught.value) == (
         f"w.pt: is not the model that {blueprint.folder / 'config.json'} describes: 2 tensors are missing "
         "(model.layers.0.self_attn.k_proj.weight, model.layers.1.self_attn.k_proj.weight); "
@@ -62,9 +62,9 @@ def test_missing_and_unexpected_names_are_told_in_one_line(blueprint: Blueprint)
     )
 
 
-def test_lora_weights_are_told_by_their_name(blueprint: Blueprint) -> None:
-    with pytest.raises(SleuthError, match="holds LoRA weights"):
-        blueprint.naming([*blueprint.shapes, "model.layers.0.self_attn.q_proj.lora_A.weight"], SOURCE)
+def test_lora_weights_are_recognised_by_their_names(blueprint: Blueprint) -> None:
+    with pytest.raises(SleuthError, match="contains LoRA weights"):
+        blueprint.match_names([*blueprint.shapes, "model.layers.0.self_attn.q_proj.lora_A.weight"], SOURCE)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_lora_weights_are_told_by_their_name(blueprint: Blueprint) -> None:
         {"model_type": "x", "auto_map": {"AutoConfig": "code.Config", "AutoModelForCausalLM": "code.Model"}},
     ],
 )
-def test_a_config_of_no_causal_model_is_one_line(config: dict, tmp_path: Path) -> None:
+def test_a_config_without_a_causal_model_is_reported_in_one_line(config: dict, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config))
     (tmp_path / "code.py").write_text(f"open({str(tmp_path / 'proof')!r}, 'w')\n")
     with pytest.raises(SleuthError, match=r"config.json: describes no causal language model: ") as caught:

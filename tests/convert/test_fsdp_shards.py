@@ -1,4 +1,4 @@
-"""Shards of real FSDP runs, merged, are the unsharded model."""
+"""Merged shards of real FSDP runs equal the unsharded model."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_any_number_of_ranks_merges_into_the_unsharded_model(
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_what_was_saved_on_a_gpu_merges_without_one(two_ranks: Path, way: str, tmp_path: Path) -> None:
+def test_shards_saved_on_a_gpu_merge_without_one(two_ranks: Path, way: str, tmp_path: Path) -> None:
     shards = tmp_path / "actor"
     shutil.copytree(two_ranks / way / "qwen3", shards)
     for path in shards.glob("model_*.pt"):
@@ -72,13 +72,13 @@ def test_what_was_saved_on_a_gpu_merges_without_one(two_ranks: Path, way: str, t
     assert_merges_into_the_model(shards, "qwen3", tmp_path / "out")
 
 
-def test_the_runs_give_both_kinds_of_sharded_tensor(two_ranks: Path) -> None:
+def test_the_runs_save_both_kinds_of_sharded_tensor(two_ranks: Path) -> None:
     kinds = {way: {type(v) for v in open_shards(two_ranks / way / "qwen3").ranks[1].values()} for way in WAYS}
     assert kinds == {"fsdp1": {ShardedTensor}, "fsdp1_mesh": {DTensor}, "fsdp2": {DTensor}}
 
 
 @pytest.mark.slow
-def test_some_ranks_of_four_hold_nothing_of_some_tensors(every_run: Path) -> None:
+def test_some_of_four_ranks_have_empty_shards(every_run: Path) -> None:
     last = open_shards(every_run / "4" / "fsdp2" / "qwen3").ranks[3]
     assert 0 in {value.state[1]["_local_tensor"].numel() for value in last.values()}
 
@@ -103,7 +103,7 @@ def test_parts_that_do_not_make_up_the_tensor_are_refused(two_ranks: Path, tmp_p
         merge_shards(shards, tmp_path / "out", config=two_ranks / "fsdp2" / "qwen3" / "huggingface")
 
 
-def test_the_tokenizer_comes_along_and_the_state_of_the_trainer_does_not(two_ranks: Path, tmp_path: Path) -> None:
+def test_the_tokenizer_is_copied_and_the_state_of_the_trainer_is_not(two_ranks: Path, tmp_path: Path) -> None:
     merge_shards(two_ranks / "fsdp2" / "qwen3", tmp_path / "out")
     assert AutoTokenizer.from_pretrained(tmp_path / "out").convert_tokens_to_ids("Tarn") == 2
     assert {path.name for path in (tmp_path / "out").iterdir()} == {

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from sleuth.convert.inert import DTensor, Inert, OtherPlacement, Replicate, Shard, fields_of
-from sleuth.convert.layouts import whole_of
+from sleuth.convert.layouts import assemble_tensor
 from sleuth.types import SleuthError
 
 VALUES = torch.arange(35).view(7, 5)
@@ -43,15 +43,15 @@ def dtensor(local: torch.Tensor, mesh: Any, *placements: Any) -> DTensor:
     return entry
 
 
-def put_together(entries: Sequence[Any], shape: tuple[int, ...] = (7, 5)) -> torch.Tensor:
-    whole = whole_of(entries, shape, "w")
-    return whole.rows(0, whole.height)
+def assembled(entries: Sequence[Any], shape: tuple[int, ...] = (7, 5)) -> torch.Tensor:
+    whole = assemble_tensor(entries, shape, "w")
+    return whole.rows(0, whole.num_rows)
 
 
 @pytest.mark.parametrize("mesh", [mesh_until_2_8, mesh_until_2_12, mesh_of_2_13])
-def test_the_meshes_of_every_torch_are_understood(mesh: Any) -> None:
+def test_meshes_of_every_torch_version_are_understood(mesh: Any) -> None:
     parts = [dtensor(part, mesh((4,), (rank,)), shard(0)) for rank, part in enumerate(VALUES.split(2))]
-    assert torch.equal(put_together(parts), VALUES)
+    assert torch.equal(assembled(parts), VALUES)
 
 
 @pytest.mark.parametrize("mesh", [mesh_until_2_8, mesh_until_2_12, mesh_of_2_13])
@@ -61,63 +61,63 @@ def test_replicas_of_a_hybrid_mesh_are_read_once(mesh: Any) -> None:
         for replica in range(2)
         for rank, part in enumerate(VALUES.split(4))
     ]
-    whole = whole_of(parts, (7, 5), "w")
-    assert len(whole.pieces) == 2
+    whole = assemble_tensor(parts, (7, 5), "w")
+    assert len(whole.parts) == 2
     assert torch.equal(whole.rows(0, 7), VALUES)
 
 
-def test_columns_are_put_side_by_side() -> None:
+def test_column_shards_are_joined() -> None:
     parts = [dtensor(VALUES[:, 3 * rank :][:, :3], mesh_of_2_13((2,), (rank,)), shard(1)) for rank in range(2)]
-    assert torch.equal(put_together(parts), VALUES)
+    assert torch.equal(assembled(parts), VALUES)
 
 
-def test_rows_and_columns_at_once_make_boxes() -> None:
+def test_shards_of_rows_and_columns_are_joined() -> None:
     parts = [
         dtensor(VALUES[4 * row :][:4, 3 * column :][:, :3], mesh_of_2_13((2, 2), (row, column)), shard(0), shard(1))
         for row in range(2)
         for column in range(2)
     ]
-    assert torch.equal(put_together(parts), VALUES)
+    assert torch.equal(assembled(parts), VALUES)
 
 
-def test_the_last_ranks_may_hold_nothing() -> None:
+def test_the_last_ranks_may_be_empty() -> None:
     parts = [dtensor(VALUES[3 * rank :][:3], mesh_of_2_13((5,), (rank,)), shard(0)) for rank in range(5)]
     with pytest.raises(SleuthError, match="was not saved as torch"):  # 7 rows in 5 chunks are 2, 2, 2, 1, 0
-        put_together(parts)
+        assembled(parts)
     parts = [dtensor(VALUES[2 * rank :][:2], mesh_of_2_13((5,), (rank,)), shard(0)) for rank in range(5)]
-    assert torch.equal(put_together(parts), VALUES)
+    assert torch.equal(assembled(parts), VALUES)
 
 
 @pytest.mark.parametrize("placements", [(inert(OtherPlacement), Replicate()), (shard(0), shard(0))])
-def test_tensor_parallelism_is_refused_in_words(placements: tuple) -> None:
+def test_tensor_parallelism_is_refused(placements: tuple) -> None:
     entry = dtensor(VALUES, mesh_of_2_13((1, 1), (0, 0)), *placements)
     with pytest.raises(SleuthError, match=r"^w is sharded by tensor parallelism .*; FSDP and HSDP can be merged$"):
-        put_together([entry])
+        assembled([entry])
 
 
 def test_plain_row_shards_are_joined_and_plain_copies_are_taken_once() -> None:
-    assert torch.equal(put_together(VALUES.split(3)), VALUES)
-    assert torch.equal(put_together([VALUES, VALUES, VALUES]), VALUES)
-    assert put_together([torch.tensor(4.0)] * 2, ()) == 4.0
+    assert torch.equal(assembled(VALUES.split(3)), VALUES)
+    assert torch.equal(assembled([VALUES, VALUES, VALUES]), VALUES)
+    assert assembled([torch.tensor(4.0)] * 2, ()) == 4.0
 
 
 @pytest.mark.parametrize("stop", [1, 3, 5, 7])
-def test_any_rows_can_be_asked_for(stop: int) -> None:
-    whole = whole_of(VALUES.split(2), (7, 5), "w")
+def test_any_range_of_rows_can_be_read(stop: int) -> None:
+    whole = assemble_tensor(VALUES.split(2), (7, 5), "w")
     for start in range(stop):
         assert torch.equal(whole.rows(start, stop), VALUES[start:stop])
 
 
-def test_a_wrong_shape_is_told_with_both_shapes() -> None:
-    with pytest.raises(SleuthError, match=r"^w is 7 x 5, and in the model of config.json 7 x 6$"):
-        put_together(VALUES.split(3), (7, 6))
+def test_a_wrong_shape_is_reported_with_both_shapes() -> None:
+    with pytest.raises(SleuthError, match=r"^w is 7 x 5, but 7 x 6 in the model of config.json$"):
+        assembled(VALUES.split(3), (7, 6))
 
 
 def test_parts_that_overlap_or_leave_a_hole_are_refused() -> None:
     top = [dtensor(VALUES[:4], mesh_of_2_13((2,), (0,)), shard(0))]
     for parts in (top, top * 2):
         with pytest.raises(SleuthError, match="do not make up 7 x 5"):
-            put_together(parts)
+            assembled(parts)
 
 
 @pytest.mark.parametrize(
@@ -131,9 +131,9 @@ def test_parts_that_overlap_or_leave_a_hole_are_refused() -> None:
         [dtensor(VALUES, inert(Inert), shard(0))],
     ],
 )
-def test_what_torch_never_writes_is_one_line(entries: list) -> None:
+def test_states_that_torch_never_writes_are_reported_in_one_line(entries: list) -> None:
     with pytest.raises(SleuthError, match=r"^w was not saved as torch saves sharded tensors$"):
-        put_together(entries)
+        assembled(entries)
 
 
 def test_a_state_is_a_dictionary_or_a_pair_with_slots() -> None:

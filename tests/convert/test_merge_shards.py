@@ -24,7 +24,7 @@ from sleuth.types import SleuthError
 
 @pytest.fixture
 def actor(tmp_path: Path) -> Path:
-    """Three ranks' row shards of a tied model, lm_head left out."""
+    """Row shards of a tied model by three ranks, without lm_head."""
     folder = tmp_path / "actor"
     write_row_shards(make_model("qwen3"), folder, 3)
     return folder
@@ -56,7 +56,7 @@ def test_plain_row_shards_merge_into_the_model(actor: Path, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("nest", [(), ("model",), ("state_dict",), ("module",)])
 @pytest.mark.parametrize("prefix", ["", "module.", "_orig_mod.", "model."])
-def test_a_bare_state_dict_merges_wherever_it_is_nested(nest: tuple, prefix: str, tmp_path: Path) -> None:
+def test_a_nested_bare_state_dict_merges(nest: tuple, prefix: str, tmp_path: Path) -> None:
     state: dict = {prefix + name: weight.data for name, weight in make_model("qwen2").state_dict().items()}
     for name in nest:
         state = {name: state, "step": 7}
@@ -64,7 +64,7 @@ def test_a_bare_state_dict_merges_wherever_it_is_nested(nest: tuple, prefix: str
     assert_same_tensors(written_tensors(tmp_path / "out"), weights_of(make_model("qwen2")))
 
 
-def test_a_module_saved_with_its_parameters_merges(tmp_path: Path) -> None:
+def test_a_state_dict_of_parameters_merges(tmp_path: Path) -> None:
     merge_shards(bare(tmp_path, dict(make_model("llama").named_parameters()), "llama"), tmp_path / "out")
     assert_same_tensors(written_tensors(tmp_path / "out"), weights_of(make_model("llama")))
 
@@ -84,14 +84,14 @@ def test_tied_names_that_differ_are_refused(tmp_path: Path) -> None:
     )
 
 
-def test_a_cast_is_written_and_the_config_says_so(actor: Path, tmp_path: Path) -> None:
+def test_a_cast_is_written_and_recorded_in_the_config(actor: Path, tmp_path: Path) -> None:
     assert merge_shards(actor, tmp_path / "out", dtype=torch.float32).dtype == "float32"
     expected = {name: weight.float() for name, weight in weights_of(make_model("qwen3")).items()}
     assert_same_tensors(weights_of(AutoModelForCausalLM.from_pretrained(tmp_path / "out")), expected)
 
 
 @pytest.mark.parametrize("key", ["dtype", "torch_dtype"])
-def test_weights_are_loaded_as_they_were_saved_whatever_the_config_said(key: str, actor: Path, tmp_path: Path) -> None:
+def test_the_config_gets_the_dtype_of_the_saved_weights(key: str, actor: Path, tmp_path: Path) -> None:
     path = actor / "huggingface" / "config.json"
     config = json.loads(path.read_text())
     config.pop("dtype", None)
@@ -108,30 +108,30 @@ def test_several_files_load_as_one_model(actor: Path, tmp_path: Path) -> None:
     assert_same_tensors(weights_of(loaded), weights_of(make_model("qwen3")))
 
 
-def test_config_and_tokenizer_come_from_the_folder_that_is_named(actor: Path, tmp_path: Path) -> None:
+def test_config_and_tokenizer_come_from_the_given_folder(actor: Path, tmp_path: Path) -> None:
     (actor / "huggingface").rename(tmp_path / "base")
     assert refusal(actor, tmp_path / "out") == (
         f"no config.json in {actor / 'huggingface'} or {actor}; name a Hugging Face folder of the same model with "
         "--config DIR"
     )
-    assert f"{actor}: holds no config.json" in refusal(actor, tmp_path / "out", config=actor)
+    assert f"{actor}: has no config.json" in refusal(actor, tmp_path / "out", config=actor)
     (tmp_path / "base" / "model.safetensors").write_bytes(b"the weights before training")
     merge_shards(actor, tmp_path / "out", config=tmp_path / "base")
     assert_same_tensors(written_tensors(tmp_path / "out"), weights_of(make_model("qwen3")))
     assert AutoTokenizer.from_pretrained(tmp_path / "out").convert_tokens_to_ids("Tarn") == 2
 
 
-def test_a_folder_that_holds_something_is_left_alone_and_an_empty_one_is_filled(actor: Path, tmp_path: Path) -> None:
+def test_a_folder_with_files_is_left_alone_and_an_empty_one_is_filled(actor: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
     (out / "thesis.tex").write_text("x")
-    assert refusal(actor, out) == f"{out}: is there already; name a new folder or an empty one"
+    assert refusal(actor, out) == f"{out}: already exists; name a new folder or an empty one"
     (out / "thesis.tex").unlink()
     merge_shards(actor, out)
     assert_same_tensors(written_tensors(out), weights_of(make_model("qwen3")))
 
 
-def test_the_folder_one_stands_in_can_be_filled(actor: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_working_directory_can_be_filled(actor: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "out").mkdir()
     monkeypatch.chdir(tmp_path / "out")
     merge_shards(actor, Path("."))
@@ -149,7 +149,7 @@ def test_shards_of_two_runs_in_one_folder_are_refused(actor: Path, tmp_path: Pat
     assert "holds shards of 1 and of 3 ranks" in refusal(actor, tmp_path / "out")
 
 
-def test_the_folder_above_is_told_where_the_actor_is(actor: Path, tmp_path: Path) -> None:
+def test_the_error_for_the_parent_folder_names_the_actor_folder(actor: Path, tmp_path: Path) -> None:
     assert refusal(tmp_path, tmp_path / "out").endswith(f"did you mean {actor}?")
 
 
@@ -165,19 +165,19 @@ def test_a_wrong_shape_is_refused(actor: Path, tmp_path: Path) -> None:
     path = actor / "huggingface" / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "vocab_size": 43}))
     assert refusal(actor, tmp_path / "out") == (
-        f"{actor}: model.embed_tokens.weight is 41 x 30, and in the model of config.json 43 x 30"
+        f"{actor}: model.embed_tokens.weight is 41 x 30, but 43 x 30 in the model of config.json"
     )
 
 
 def test_another_models_config_is_refused(actor: Path, tmp_path: Path) -> None:
     write_companions(make_model("qwen2"), tmp_path / "base")
-    told = refusal(actor, tmp_path / "out", config=tmp_path / "base")
-    assert "tensors are missing (model.layers.0.self_attn.q_proj.bias" in told
-    assert "4 tensors are unexpected (model.layers.0.self_attn.q_norm.weight" in told
+    reason = refusal(actor, tmp_path / "out", config=tmp_path / "base")
+    assert "tensors are missing (model.layers.0.self_attn.q_proj.bias" in reason
+    assert "4 tensors are unexpected (model.layers.0.self_attn.q_norm.weight" in reason
 
 
 @pytest.mark.parametrize(
-    ("state", "told"),
+    ("state", "reason"),
     [
         ({}, "holds no tensors"),
         ({"step": 7}, "'step' is a int; a state dict has names and tensors only"),
@@ -185,13 +185,13 @@ def test_another_models_config_is_refused(actor: Path, tmp_path: Path) -> None:
         ({"model": {}}, "holds no tensors"),
     ],
 )
-def test_a_file_without_a_model_is_refused(state: dict, told: str, tmp_path: Path) -> None:
-    assert refusal(bare(tmp_path, state), tmp_path / "out") == f"{tmp_path / 'model.pt'}: {told}"
+def test_a_file_without_a_model_is_refused(state: dict, reason: str, tmp_path: Path) -> None:
+    assert refusal(bare(tmp_path, state), tmp_path / "out") == f"{tmp_path / 'model.pt'}: {reason}"
 
 
-def test_a_dtype_that_no_safetensors_file_holds_is_refused(tmp_path: Path) -> None:
+def test_a_dtype_that_safetensors_does_not_support_is_refused(tmp_path: Path) -> None:
     state = {name: weight.to(torch.complex64) for name, weight in make_model("qwen2").state_dict().items()}
-    assert "is complex64, which safetensors files cannot hold" in refusal(bare(tmp_path, state), tmp_path / "out")
+    assert "is complex64, which safetensors files do not support" in refusal(bare(tmp_path, state), tmp_path / "out")
 
 
 def test_a_write_that_fails_leaves_nothing(actor: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,18 +3,18 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sleuth.convert.tensor_parts import TensorPart, Whole
+from sleuth.convert.tensor_parts import TensorPart, WholeTensor
 
 
-def whole(*offsets: tuple[int, int]) -> Whole:
+def whole(*offsets: tuple[int, int]) -> WholeTensor:
     """4 x 4 in boxes of 2 x 2."""
-    pieces = tuple(TensorPart(offset=offset, tensor=torch.ones(2, 2)) for offset in offsets)
-    return Whole(shape=(4, 4), dtype=torch.float32, pieces=pieces)
+    parts = tuple(TensorPart(offset=offset, tensor=torch.ones(2, 2)) for offset in offsets)
+    return WholeTensor(shape=(4, 4), dtype=torch.float32, parts=parts)
 
 
-def test_pieces_that_fill_the_shape_are_complete() -> None:
+def test_parts_that_fill_the_shape_are_complete() -> None:
     assert whole((0, 0), (0, 2), (2, 0), (2, 2)).is_complete()
-    assert Whole(shape=(0, 4), dtype=torch.float32, pieces=()).is_complete()
+    assert WholeTensor(shape=(0, 4), dtype=torch.float32, parts=()).is_complete()
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ def test_pieces_that_fill_the_shape_are_complete() -> None:
         ((0, 0), (0, 2), (2, 0), (-1, 2)),  # before the first
     ],
 )
-def test_pieces_that_do_not_fill_it_are_not(offsets: tuple) -> None:
+def test_parts_that_do_not_fill_it_are_not(offsets: tuple) -> None:
     assert not whole(*offsets).is_complete()
 
 

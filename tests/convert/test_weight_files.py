@@ -9,19 +9,21 @@ from safetensors import safe_open
 from small_models import assert_same_tensors, written_tensors
 
 from sleuth.convert import weight_files
-from sleuth.convert.layouts import whole_of
-from sleuth.convert.tensor_parts import Whole
+from sleuth.convert.layouts import assemble_tensor
+from sleuth.convert.tensor_parts import WholeTensor
 from sleuth.convert.weight_files import DTYPE_NAMES, parse_size, write_weights
 from sleuth.types import SleuthError
 
 
-def wholes(tensors: dict[str, torch.Tensor]) -> dict[str, Whole]:
-    return {name: whole_of([tensor], tuple(tensor.shape), name) for name, tensor in tensors.items()}
+def wholes(tensors: dict[str, torch.Tensor]) -> dict[str, WholeTensor]:
+    return {name: assemble_tensor([tensor], tuple(tensor.shape), name) for name, tensor in tensors.items()}
 
 
-def write(folder: Path, tensors: dict[str, torch.Tensor], dtype: torch.dtype | None = None, most: int = 10**9) -> int:
+def write(
+    folder: Path, tensors: dict[str, torch.Tensor], dtype: torch.dtype | None = None, max_bytes: int = 10**9
+) -> int:
     quiet = lambda done, total: None  # noqa: E731
-    return write_weights(folder, wholes(tensors), dtype=dtype, max_file_bytes=most, progress=quiet)
+    return write_weights(folder, wholes(tensors), dtype=dtype, max_file_bytes=max_bytes, progress=quiet)
 
 
 def test_the_safetensors_library_reads_every_dtype_and_shape_that_is_written(tmp_path: Path) -> None:
@@ -43,9 +45,9 @@ def test_the_file_does_not_depend_on_how_many_rows_are_written_at_once(
     assert_same_tensors(written_tensors(tmp_path), tensors)
 
 
-def test_files_stay_below_the_size_asked_for_and_the_index_finds_each_tensor(tmp_path: Path) -> None:
+def test_files_stay_below_the_maximum_size_and_the_index_lists_each_tensor(tmp_path: Path) -> None:
     tensors = {f"w{number}": torch.randn(10, 10) for number in range(5)} | {"large": torch.randn(30, 10)}
-    assert write(tmp_path, tensors, most=800) == 4
+    assert write(tmp_path, tensors, max_bytes=800) == 4
     assert_same_tensors(written_tensors(tmp_path), tensors)
     index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
     assert index["metadata"]["total_size"] == sum(tensor.nbytes for tensor in tensors.values())
@@ -62,7 +64,7 @@ def test_a_cast_changes_floating_point_numbers_only(tmp_path: Path) -> None:
     assert_same_tensors(written_tensors(tmp_path), {"a": tensors["a"].bfloat16(), "steps": tensors["steps"]})
 
 
-def test_every_tensor_is_told(tmp_path: Path) -> None:
+def test_progress_counts_every_tensor(tmp_path: Path) -> None:
     told: list[tuple[int, int]] = []
     tensors = {name: torch.ones(2) for name in "abc"}
     write_weights(
@@ -78,11 +80,11 @@ def test_every_tensor_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "size"), [("500MB", 5 * 10**8), ("2GB", 2 * 10**9), ("1.5 gb", 15 * 10**8), ("10kb", 10**4), ("7", 7)]
 )
-def test_sizes_are_read_as_people_write_them(text: str, size: int) -> None:
+def test_sizes_are_parsed(text: str, size: int) -> None:
     assert parse_size(text) == size
 
 
 @pytest.mark.parametrize("text", ["", "GB", "0GB", "-1GB", "2TBs", "2 G B"])
-def test_a_size_that_is_none_is_refused(text: str) -> None:
+def test_an_invalid_size_is_refused(text: str) -> None:
     with pytest.raises(SleuthError, match="such as 500MB or 2GB"):
         parse_size(text)

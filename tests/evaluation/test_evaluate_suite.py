@@ -76,11 +76,14 @@ def test_a_report_pairs_the_questions_of_every_set_and_means_over_sets(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ('stage.0.data.questions="q.jsonl"', "stage.0.data.suite stands beside questions; leave one of the two out"),
-        ("stage.0.data.limit=3", "stage.0.data.limit is for a file of questions; of a suite, per_set chooses"),
-        ('stage.0.data.ask_with="prompt"', "stage.0.data.ask_with is for a file of questions"),
+        ('stage.0.data.questions="q.jsonl"', "stage.0.data.suite and questions are both given; remove one of them"),
+        ("stage.0.data.limit=3", "stage.0.data.limit needs a file of questions; for a suite, set per_set"),
+        ('stage.0.data.ask_with="prompt"', "stage.0.data.ask_with needs a file of questions"),
         ("stage.0.data={per_set=3}", "stage.0.data.questions is missing: name a file of them, or a suite"),
-        ('stage.0.data={questions="q.jsonl", per_set=3}', "stage.0.data.per_set = 3 is for a suite; of a file, limit"),
+        (
+            'stage.0.data={questions="q.jsonl", per_set=3}',
+            "stage.0.data.per_set = 3 needs a suite; for a file of questions, set limit",
+        ),
     ],
 )
 def test_keys_of_a_suite_and_of_a_file_are_not_mixed(suite_recipe: Path, change: str, message: str) -> None:

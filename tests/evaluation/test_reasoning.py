@@ -185,7 +185,7 @@ def test_the_verb_prints_every_set(recipe: Path, tmp_path: Path) -> None:
 
 def test_what_cannot_be_asked_is_one_line_with_its_place(recipe: Path, files: dict[str, Path], tmp_path: Path) -> None:
     assert "positions of the model; lower max_tokens" in refused(recipe, "stage.0.max_tokens=2000")
-    assert "are all the same; set samples = 1" in refused(recipe, "stage.0.temperature=0.0")
+    assert "are all equal with temperature = 0; set samples = 1" in refused(recipe, "stage.0.temperature=0.0")
     assert "samples = 2" in refused(recipe, "stage.0.temperature=0.0")
     wrong = f"stage.0.sets=[{{layout='gsm8k', problems='{files['math_500']}'}}]"
     assert "math_500.jsonl:1: `answer` should end with ####" in refused(recipe, wrong)

@@ -251,7 +251,7 @@ def test_what_cannot_be_probed_is_refused_before_the_first_step(recipe: Path, te
     require_inputs(load_recipe(recipe))
     assert "one document, and no other to take a foreign thought from" in refused(recipe, "stage.0.data.limit=1")
     assert "positions of the model" in refused(recipe, "stage.0.env.thought_tokens=2000")
-    assert "judge reads suffixes that are written" in refused(
+    assert "judge and env.suffix_tokens need each other" in refused(
         recipe, "stage.0.env.suffix_tokens=0", "stage.0.env.stops=[]"
     )
     lines = [json.dumps({**json.loads(line), "golden_answers": []}) for line in texts.read_text().splitlines()]

@@ -338,10 +338,13 @@ def test_a_named_setting_says_its_keys_and_can_be_read_again_from_the_resolved_r
 @pytest.mark.parametrize(
     ("keys", "expected"),
     [
-        ({"setting": "dapo", "clip_high": 0.2}, 'clip_high = 0.2 is not setting = "dapo", where it is 0.28; leave one'),
+        (
+            {"setting": "dapo", "clip_high": 0.2},
+            'clip_high = 0.2 contradicts setting = "dapo", which sets 0.28; remove one',
+        ),
         (
             {"setting": "gspo", "old_logprobs": "learner"},
-            'old_logprobs = "learner" is not setting = "gspo", where it is "sampler"',
+            'old_logprobs = "learner" contradicts setting = "gspo", which sets "sampler"',
         ),
         ({"setting": "dr_grpo"}, "constant is missing"),
         ({"setting": "gpso"}, "'grpo', 'dr_grpo', 'dapo', 'gspo' or 'cispo'"),
@@ -353,8 +356,8 @@ def test_a_named_setting_says_its_keys_and_can_be_read_again_from_the_resolved_r
             {"policy_loss": "cispo", "old_logprobs": "learner"},
             'policy_loss = "cispo" has no effect with old_logprobs = "learner"',
         ),
-        ({"tis_cap": 2.0, "old_logprobs": "sampler"}, 'tis_cap says what old_logprobs = "sampler" says already'),
-        ({"setting": "cispo", "tis_cap": 2.0}, 'tis_cap says what old_logprobs = "sampler" says already'),
+        ({"tis_cap": 2.0, "old_logprobs": "sampler"}, 'tis_cap repeats the correction of old_logprobs = "sampler"'),
+        ({"setting": "cispo", "tis_cap": 2.0}, 'tis_cap repeats the correction of old_logprobs = "sampler"'),
     ],
 )
 def test_a_loss_that_would_not_be_what_it_says_is_refused(keys, expected):

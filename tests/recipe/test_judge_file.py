@@ -16,7 +16,7 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "judge.toml"
 
 
-def test_a_judge_behind_http_needs_its_servers_and_its_model(file: Path) -> None:
+def test_an_http_judge_needs_its_servers_and_its_model(file: Path) -> None:
     file.write_text(HTTP + "budget = 500\n[judge.request.chat_template_kwargs]\nenable_thinking = false\n")
     judge = load_judge(file)
     assert isinstance(judge, HttpJudgeRecipe)
@@ -24,18 +24,18 @@ def test_a_judge_behind_http_needs_its_servers_and_its_model(file: Path) -> None
     assert judge.request == {"chat_template_kwargs": {"enable_thinking": False}}
 
 
-def test_a_cross_encoder_needs_its_place(file: Path) -> None:
+def test_a_cross_encoder_needs_only_its_model(file: Path) -> None:
     file.write_text('[judge]\nkind = "nli"\nmodel = "some/encoder"\n')
     assert load_judge(file) == NliJudgeRecipe(kind="nli", model="some/encoder")
 
 
-def test_the_judge_that_needs_nothing_is_a_word(file: Path) -> None:
+def test_the_lexical_judge_may_be_given_by_name_alone(file: Path) -> None:
     file.write_text('judge = "lexical"\n')
     assert load_judge(file) == LexicalJudgeRecipe()
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ("", "judge.toml: judge is missing"),
         ("[judge]\nmodel = 1\n", "judge.toml: judge.kind is missing: it says what this table is"),
@@ -44,13 +44,13 @@ def test_the_judge_that_needs_nothing_is_a_word(file: Path) -> None:
         (HTTP.replace('["http://127.0.0.1:8000"]', "[]"), "judge.urls is empty"),
         (HTTP.replace("http://", ""), "judge.urls holds '127.0.0.1:8000': expected http://HOST:PORT"),
         (HTTP + "budget = 0\n", "judge.budget = 0: should be greater than 0"),
-        (HTTP + "[judge.request]\ntemperature = 1\n", "judge.request.temperature is not for setting here"),
+        (HTTP + "[judge.request]\ntemperature = 1\n", "judge.request.temperature cannot be set here"),
         ("[judge\n", "judge.toml:1: is no TOML"),
     ],
 )
-def test_what_is_wrong_with_a_judge_is_one_line_that_names_the_key(file: Path, text: str, said: str) -> None:
+def test_an_error_in_a_judge_file_is_one_line_that_names_the_key(file: Path, text: str, expected: str) -> None:
     file.write_text(text)
     with pytest.raises(SleuthError) as caught:
         load_judge(file)
-    assert said in str(caught.value)
+    assert expected in str(caught.value)
     assert "\n" not in str(caught.value)

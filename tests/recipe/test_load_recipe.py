@@ -43,15 +43,13 @@ def test_a_recipe_cannot_be_changed_after_reading(demo: Path) -> None:
         recipe.seed = 3  # type: ignore[misc]
 
 
-def test_a_whole_number_will_do_for_a_fraction(demo: Path) -> None:
+def test_an_integer_is_accepted_as_a_float(demo: Path) -> None:
     rate = grpo(load_recipe(demo, ["stage.1.learning_rate=1"])).learning_rate
     assert rate == 1.0
     assert isinstance(rate, float)
 
 
-def test_an_evaluation_plays_in_its_own_env_or_in_that_of_the_nearest_training_an_earlier_one_first(
-    demo: Path, write: Write
-) -> None:
+def test_an_evaluation_without_env_takes_that_of_the_nearest_grpo_stage(demo: Path, write: Write) -> None:
     *_, training = demo.read_text().partition('[[stage]]\nkind = "grpo"')
     after = '\n[[stage]]\nkind = "evaluate"\nname = "after"\ncontext = 300\ndata = { questions = "q.jsonl" }\n'
     again = '\n[[stage]]\nkind = "grpo"\nname = "again"' + training.replace("context = 512", "context = 256")
@@ -59,23 +57,23 @@ def test_an_evaluation_plays_in_its_own_env_or_in_that_of_the_nearest_training_a
     first, second = recipe.stage[1], recipe.stage[3]
     assert isinstance(first, GrpoRecipe)
     assert isinstance(second, GrpoRecipe)
-    assert recipe.played_in(0) == recipe.played_in(1) == (first.env, 512)
-    assert recipe.played_in(2) == (first.env, 300)
-    assert recipe.played_in(3) == (second.env, 256)
+    assert recipe.env_and_context(0) == recipe.env_and_context(1) == (first.env, 512)
+    assert recipe.env_and_context(2) == (first.env, 300)
+    assert recipe.env_and_context(3) == (second.env, 256)
     assert first.env != second.env
 
 
 # -- extends and [set] -------------------------------------------------------------------------------------------------
 
 
-def test_a_child_keeps_what_it_does_not_say(demo: Path, write: Write) -> None:
+def test_a_child_inherits_the_keys_it_does_not_set(demo: Path, write: Write) -> None:
     child = load_recipe(write("child.toml", 'extends = "demo.toml"\nseed = 7\n'))
     assert child.seed == 7
     assert child.model == "models/tiny"
     assert child.stage == load_recipe(demo).stage
 
 
-def test_extends_is_relative_to_the_file_that_says_it_and_may_be_a_chain(demo: Path, write: Write) -> None:
+def test_extends_is_relative_to_its_file_and_may_be_a_chain(demo: Path, write: Write) -> None:
     write("arms/long.toml", 'extends = "../demo.toml"\nseed = 1\n[set]\n"stage.1.steps" = 200\n')
     last = load_recipe(write("arms/deep/longer.toml", 'extends = "../long.toml"\n[set]\n"stage.1.steps" = 300\n'))
     assert last.seed == 1
@@ -120,7 +118,7 @@ def test_a_name_of_no_stage_or_of_several_is_refused_in_one_line(demo: Path, wri
     assert message(child) == f"{child}: [set]: no stage is named trained; there are base, grpo"
 
 
-def test_the_command_line_comes_after_every_file(demo: Path, write: Write) -> None:
+def test_an_override_of_the_command_line_wins_over_every_file(demo: Path, write: Write) -> None:
     child = write("child.toml", 'extends = "demo.toml"\n[set]\n"stage.1.steps" = 200\n')
     assert grpo(load_recipe(child, ["stage.1.steps=300"])).steps == 300
 
@@ -137,7 +135,7 @@ def test_a_recipe_that_extends_itself_is_refused(write: Write) -> None:
     assert "closes a circle" in message(write("b.toml", 'extends = "a.toml"\n'))
 
 
-def test_a_parent_that_is_not_there_is_named_with_the_child(write: Write) -> None:
+def test_a_missing_parent_is_reported_with_its_child(write: Write) -> None:
     child = write("child.toml", 'extends = "nowhere.toml"\n')
     assert message(child).startswith(f"{child}: extends a file that is not there: ")
 
@@ -146,14 +144,14 @@ def test_extends_takes_one_file_name(write: Write) -> None:
     assert "should be the name of one file" in message(write("child.toml", 'extends = ["a.toml", "b.toml"]\n'))
 
 
-def test_a_set_that_is_no_table_is_refused(demo: Path, write: Write) -> None:
+def test_a_set_that_is_not_a_table_is_refused(demo: Path, write: Write) -> None:
     assert "should be a table" in message(write("child.toml", 'extends = "demo.toml"\nset = 3\n'))
 
 
 # -- --set -------------------------------------------------------------------------------------------------------------
 
 
-def test_an_override_is_read_as_a_toml_value_and_a_bare_word_as_text(demo: Path) -> None:
+def test_an_override_is_parsed_as_toml_and_a_bare_word_as_text(demo: Path) -> None:
     recipe = load_recipe(
         demo,
         [
@@ -169,12 +167,12 @@ def test_an_override_is_read_as_a_toml_value_and_a_bare_word_as_text(demo: Path)
     assert (recipe.device, recipe.model) == ("cpu", "a b")
 
 
-def test_an_override_reaches_into_a_table_that_the_file_leaves_out(demo: Path) -> None:
+def test_an_override_may_set_a_key_of_a_table_that_the_file_omits(demo: Path) -> None:
     assert grpo(load_recipe(demo, ["stage.1.sampling.temperature=0.7"])).sampling.temperature == 0.7
 
 
 @pytest.mark.parametrize(
-    ("override", "complaint"),
+    ("override", "expected"),
     [
         ("stage.1.steps", "should be KEY=VALUE"),
         ("=3", "should be KEY=VALUE"),
@@ -186,10 +184,10 @@ def test_an_override_reaches_into_a_table_that_the_file_leaves_out(demo: Path) -
         ("name=a\nb", "should be letters"),
     ],
 )
-def test_an_override_that_leads_nowhere_is_named(demo: Path, override: str, complaint: str) -> None:
+def test_an_override_that_cannot_be_applied_is_reported(demo: Path, override: str, expected: str) -> None:
     text = message(demo, override)
     assert text.startswith("--set ")
-    assert complaint in text
+    assert expected in text
 
 
 # -- files that cannot be read -----------------------------------------------------------------------------------------
@@ -199,16 +197,16 @@ def test_a_missing_recipe_is_named(tmp_path: Path) -> None:
     assert message(tmp_path / "none.toml") == f"{tmp_path / 'none.toml'}: no such recipe"
 
 
-def test_a_folder_is_no_recipe(tmp_path: Path) -> None:
+def test_a_folder_is_refused_as_a_recipe(tmp_path: Path) -> None:
     assert "cannot be read" in message(tmp_path)
 
 
-def test_broken_toml_is_named_with_its_line(write: Write) -> None:
+def test_invalid_toml_is_reported_with_its_line(write: Write) -> None:
     path = write("broken.toml", 'name = "a"\nseed = \n')
     assert message(path).startswith(f"{path}:2: is no TOML")
 
 
-def test_bytes_that_are_no_text_are_no_recipe(tmp_path: Path) -> None:
+def test_a_file_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "binary.toml"
     path.write_bytes(b"\xff\xfe\x00")
     assert "is no UTF-8 text" in message(path)
@@ -218,7 +216,7 @@ def test_bytes_that_are_no_text_are_no_recipe(tmp_path: Path) -> None:
     ("name", "weight", "gate", "penalty"),
     [("recommended", 0.4, True, 0.1), ("additive", 0.2, False, 0.0), ("convex", 0.2, False, 0.0)],
 )
-def test_a_citation_sum_brings_its_own_numbers_and_any_may_be_set(
+def test_a_citation_sum_has_its_own_defaults_and_each_may_be_overridden(
     demo: Path, name: str, weight: float, gate: bool, penalty: float
 ) -> None:
     changes = ["stage.1.env={kind='refine'}", f"stage.1.reward=[{{kind='citation', sum='{name}'}}]"]
@@ -228,7 +226,7 @@ def test_a_citation_sum_brings_its_own_numbers_and_any_may_be_set(
     assert (other.citation_weight, other.format_gate) == (0.5, gate)
 
 
-def test_a_reward_names_its_judge_in_a_word_or_in_a_table(demo: Path, write: Callable[[str, str], Path]) -> None:
+def test_a_judge_may_be_a_name_or_a_table(demo: Path, write: Callable[[str, str], Path]) -> None:
     refines = ["stage.1.env={kind='refine'}", "stage.1.reward=[{kind='citation'}]"]
     plain = load_recipe(demo, refines)
     assert load_recipe(demo, [*refines, "stage.1.reward.0.judge=lexical"]).stage == plain.stage
@@ -242,9 +240,7 @@ def test_a_reward_names_its_judge_in_a_word_or_in_a_table(demo: Path, write: Cal
     assert (judge.model, judge.request) == ("Qwen/Qwen3-8B", {"top_k": 1})
 
 
-def test_a_refiners_recipe_is_written_out_and_read_again_as_it_was(
-    demo: Path, write: Callable[[str, str], Path]
-) -> None:
+def test_the_resolved_copy_of_a_refiners_recipe_reads_back_equal(demo: Path, write: Callable[[str, str], Path]) -> None:
     changes = ["stage.1.env={kind='refine', mode='thinking'}", "stage.1.reward=[{kind='citation', sum='additive'}]"]
     recipe = load_recipe(demo, changes)
     again = load_recipe(write("again.toml", dump_toml(recipe)))

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from sleuth.recipe import load_recipe
-from sleuth.recipe.sweep import begun_alike, load_sweep, own_steps
+from sleuth.recipe.sweep import load_sweep, shared_stage_count, unshared_steps
 from sleuth.types import SleuthError
 
 TINY = Path(__file__).parents[2] / "recipes" / "tiny"
@@ -38,7 +38,7 @@ def written(folder: Path, text: str) -> Path:
     return file
 
 
-def test_an_arm_is_the_run_that_its_stages_are_in_their_own_recipes() -> None:
+def test_an_arm_takes_its_stages_from_the_recipes_it_names() -> None:
     recipe, runs = load_sweep(ARMS)
     assert recipe.seeds == (0, 1, 2)
     assert [stage.name for stage in runs["improved_paid"].stage] == [
@@ -52,17 +52,17 @@ def test_an_arm_is_the_run_that_its_stages_are_in_their_own_recipes() -> None:
     assert (runs["paid"].model, runs["paid"].seed) == ("models/tiny-reader", 0)
 
 
-def test_arms_share_what_is_told_alike_from_their_beginning_on_and_nothing_behind_a_difference() -> None:
+def test_arms_share_their_leading_stages_up_to_the_first_difference() -> None:
     _, runs = load_sweep(ARMS)
-    assert begun_alike(runs["shown"], runs["paid"]) == 2
-    assert begun_alike(runs["paid"], runs["improved_paid"]) == 1  # what they train behind it begins elsewhere
-    assert begun_alike(runs["paid"], runs["paid_short"]) == 2
-    assert begun_alike(runs["paid"], runs["paid"]) == 3  # an evaluation makes nothing that could be taken over
-    assert begun_alike(runs["paid"], runs["paid"].model_copy(update={"seed": 1})) == 0
-    assert begun_alike(runs["paid"], runs["paid"].model_copy(update={"model": "other"})) == 0
+    assert shared_stage_count(runs["shown"], runs["paid"]) == 2
+    assert shared_stage_count(runs["paid"], runs["improved_paid"]) == 1  # the stages after it start from other weights
+    assert shared_stage_count(runs["paid"], runs["paid_short"]) == 2
+    assert shared_stage_count(runs["paid"], runs["paid"]) == 3  # an evaluation has no checkpoint to reuse
+    assert shared_stage_count(runs["paid"], runs["paid"].model_copy(update={"seed": 1})) == 0
+    assert shared_stage_count(runs["paid"], runs["paid"].model_copy(update={"model": "other"})) == 0
 
 
-def test_a_change_of_a_stage_is_made_in_every_arm_that_has_it() -> None:
+def test_an_override_of_a_stage_changes_every_arm_that_has_it() -> None:
     _, runs = load_sweep(ARMS, ["thinking.steps=40", "name=other", "gain.reward.0.clip=3.0"])
     assert {stage.steps for run in runs.values() for stage in run.stage if stage.name == "thinking"} == {40}
     clips = {
@@ -75,7 +75,7 @@ def test_a_change_of_a_stage_is_made_in_every_arm_that_has_it() -> None:
     assert runs["paid"].resolved_from.set == ("thinking.steps=40", "gain.reward.0.clip=3.0")
 
 
-def test_what_is_wrong_is_told_with_the_file_and_the_arm(tmp_path: Path) -> None:
+def test_an_error_names_the_file_and_the_arm(tmp_path: Path) -> None:
     more = '[[arm]]\nname = "other"\nstages = ["{}"]\n'
     gain = f"{TINY}/thinking_gain.toml"
     file = written(tmp_path, HEAD + more.format(f"{gain}:thinkin"))
@@ -84,13 +84,13 @@ def test_what_is_wrong_is_told_with_the_file_and_the_arm(tmp_path: Path) -> None
     file = written(tmp_path, HEAD + more.format("thinking"))
     assert "should be RECIPE:NAME, such as careless.toml:pretraining" in message(file)
     file = written(tmp_path, HEAD + more.format(f"{gain}:thinking"))
-    assert message(file).endswith("has no stage named thoughts_after, of which the table is to be; it has thinking")
+    assert message(file).endswith("has no stage named thoughts_after, which table.evaluation names; it has thinking")
     file = written(tmp_path, HEAD + more.format("none.toml:thinking"))
     assert message(file) == f"{tmp_path}/none.toml: no such recipe"
     file = written(tmp_path, HEAD + more.format(f"{gain}:thoughts_after").replace("other", "untouched"))
-    assert message(file) == f'{file}: arm.1.name = "untouched" is the name of arm.0 too'
+    assert message(file) == f'{file}: arm.1.name = "untouched" is already the name of arm.0; change it'
     file = written(tmp_path, HEAD.replace("[table]", '[table]\nagainst = "base"'))
-    assert message(file) == f'{file}: table.against = "base" is no arm; there are untouched'
+    assert message(file) == f'{file}: table.against = "base" is not an arm; there are untouched'
     file = written(tmp_path, HEAD.replace("seeds", "seed"))
     assert message(file) == f"{file}: seed is no key here; the nearest is seeds"
     file = written(tmp_path, HEAD)
@@ -99,21 +99,21 @@ def test_what_is_wrong_is_told_with_the_file_and_the_arm(tmp_path: Path) -> None
     )
 
 
-def test_a_recipe_and_a_file_of_arms_are_not_taken_for_each_other() -> None:
+def test_a_recipe_is_refused_as_a_sweep_and_a_sweep_as_a_recipe() -> None:
     gain = TINY / "thinking_gain.toml"
-    assert message(gain) == f"{gain}: has no [[arm]]; a recipe without arms is for `sleuth train`"
+    assert message(gain) == f"{gain}: has no [[arm]]; train a recipe without arms with `sleuth train`"
     with pytest.raises(SleuthError, match="has arms, which are several runs: train them with `sleuth sweep"):
         load_recipe(ARMS)
 
 
-def test_a_change_that_does_not_fit_is_told_in_the_words_it_was_made_in() -> None:
+def test_a_wrong_override_is_reported_as_it_was_typed() -> None:
     assert message(ARMS, "thinking.step=3") == (
         "--set thinking.step=3: thinking.step is no key here; the nearest is thinking.steps"
     )
 
 
-def test_steps_that_an_earlier_arm_makes_are_not_made_again() -> None:
+def test_steps_shared_with_an_earlier_arm_are_counted_once() -> None:
     _, runs = load_sweep(ARMS)
-    told = own_steps(runs)
-    assert (told["untouched"], told["shown"], told["paid"], told["paid_short"]) == (250, 600, 300, 75)
-    assert told["improved_paid"] == 300  # behind improved_shown
+    steps = unshared_steps(runs)
+    assert (steps["untouched"], steps["shown"], steps["paid"], steps["paid_short"]) == (250, 600, 300, 75)
+    assert steps["improved_paid"] == 300  # after improved_shown

@@ -1,4 +1,4 @@
-"""The recipes of published systems say what their sources say, number by number."""
+"""The recipes of published systems have the numbers of their sources."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from told import RECIPES, told, value_at
+from shipped_recipes import RECIPES, contents_of, value_at
 
 from sleuth.recipe import load_recipe
 from sleuth.recipe.sweep import load_sweep
@@ -115,11 +115,11 @@ TABLE: list[tuple[str, str, str, Any]] = [
     ("refiner_4b_balanced", REFINERS, "reward.0.weight", 10.0),
     ("refiner_4b_balanced", REFINERS, "reward.1.weight", 10.0 * 0.5),
 ]
-"""(recipe, source, key, value). Keys are of the stage that trains, but for `model`."""
+"""(recipe, source, key, value). Keys of the stage that trains, or `model`."""
 
 
 def value_of(recipe: str, key: str) -> Any:
-    found = told(recipe)
+    found = contents_of(recipe)
     if key == "model":
         return found["model"]
     [stage] = [stage for stage in found["stage"] if stage["kind"] == "grpo"]
@@ -127,7 +127,7 @@ def value_of(recipe: str, key: str) -> Any:
 
 
 @pytest.mark.parametrize(("recipe", "source", "key", "value"), TABLE)
-def test_a_published_recipe_says_what_its_source_says(recipe: str, source: str, key: str, value: Any) -> None:
+def test_a_published_recipe_has_the_values_of_its_source(recipe: str, source: str, key: str, value: Any) -> None:
     assert value_of(recipe, key) == value, source
 
 
@@ -138,10 +138,10 @@ def test_a_published_recipe_says_what_its_source_says(recipe: str, source: str, 
         ("tiny/reason_over_search", 3, ("research_rules", "research_example")),
     ],
 )
-def test_the_two_arms_of_reason_over_search_differ_in_nothing_but_the_prompt(
+def test_the_two_arms_of_reason_over_search_differ_only_in_the_prompt(
     arms: str, stage: int, prompts: tuple[str, str]
 ) -> None:
-    rules, example = (told(f"{arms}_{arm}") for arm in ("rules", "example"))
+    rules, example = (contents_of(f"{arms}_{arm}") for arm in ("rules", "example"))
     assert tuple(arm["stage"][stage]["env"].pop("prompt") for arm in (rules, example)) == prompts
     assert rules == example
 
@@ -155,13 +155,13 @@ SHARED = ("env.dialect", "env.prompt_role", "reward", "loss", "sampling", "betas
 
 
 @pytest.mark.parametrize(("twin", "recipe"), TWINS.items())
-def test_a_tiny_twin_trains_under_the_protocol_the_reward_and_the_loss_of_its_big_one(twin: str, recipe: str) -> None:
+def test_a_tiny_twin_has_the_protocol_reward_and_loss_of_the_real_recipe(twin: str, recipe: str) -> None:
     for key in SHARED:
         assert value_of(f"tiny/{twin}", key) == value_of(recipe, key), key
 
 
 @pytest.mark.parametrize("file", sorted(RECIPES.rglob("*.toml")), ids=lambda file: str(file.relative_to(RECIPES)))
-def test_every_recipe_that_we_carry_can_be_read(file: Path) -> None:
+def test_every_shipped_recipe_can_be_read(file: Path) -> None:
     if file.stem.endswith("_sweep"):
         assert load_sweep(file)[1]
     else:

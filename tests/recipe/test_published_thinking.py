@@ -1,4 +1,4 @@
-"""The recipe of the published model that learned to think says what its sources say, number by number."""
+"""The recipe of the published thinking model has the numbers of its sources."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from told import told, value_at
+from shipped_recipes import contents_of, value_at
 
 CODE = "the released code and config of the 0.6B model"
 CARD = "its model card"
@@ -79,12 +79,12 @@ TABLE: list[tuple[str, str, str, Any]] = [
     ("thoughts", CODE, "env.thought_tokens", 48),
     ("thoughts", CODE, "env.suffix_tokens", 128),
 ]
-"""(stage, source, key, value). `against` absent is the recipe's own base."""
+"""(stage, source, key, value). An absent `against` is the recipe's own base."""
 
 
 @pytest.mark.parametrize(("stage", "source", "key", "value"), TABLE)
-def test_thinking_0_6b_says_what_its_source_says(stage: str, source: str, key: str, value: Any) -> None:
-    recipe = told("thinking_0.6b")
+def test_thinking_0_6b_has_the_values_of_its_sources(stage: str, source: str, key: str, value: Any) -> None:
+    recipe = contents_of("thinking_0.6b")
     if key == "model":
         assert recipe["model"] == value
         return
@@ -92,20 +92,20 @@ def test_thinking_0_6b_says_what_its_source_says(stage: str, source: str, key: s
     assert value_at(found, key) == value, source
 
 
-def test_no_text_that_trains_is_held_out() -> None:
-    recipe = told("thinking_0.6b")
+def test_no_stage_trains_on_held_out_texts() -> None:
+    recipe = contents_of("thinking_0.6b")
     parts = {stage["name"]: stage["data"]["part"] for stage in recipe["stage"] if "part" in stage["data"]}
     assert parts["self-improving"] != parts["against_base"] == "held_out"
     assert (parts["thinking"], parts["rlmt"], parts["thoughts"]) == ("sft", "rl", "held_out")
 
 
-def test_every_step_has_prefixes_of_its_own_until_the_last() -> None:
-    stage = told("thinking_0.6b")["stage"][0]
+def test_no_prefix_is_used_in_two_steps() -> None:
+    stage = contents_of("thinking_0.6b")["stage"][0]
     assert stage["steps"] * stage["prompts_per_step"] <= stage["data"]["limit"]
 
 
-def test_ours_differs_from_the_published_one_by_empty_thoughts_and_behind_its_first_three_stages() -> None:
-    published, ours = (told(name) for name in ("thinking_0.6b", "thinking_0.6b_gain"))
+def test_the_gain_recipe_shares_three_stages_with_the_published_one_except_for_empty_thoughts() -> None:
+    published, ours = (contents_of(name) for name in ("thinking_0.6b", "thinking_0.6b_gain"))
     assert (published["stage"][2]["data"].pop("empty"), ours["stage"][2]["data"].pop("empty")) == (0.0, 0.1)
     assert ours["stage"][:3] == published["stage"][:3]
     stage = ours["stage"][3]
@@ -118,31 +118,33 @@ def test_ours_differs_from_the_published_one_by_empty_thoughts_and_behind_its_fi
 # -- the tiny twin -----------------------------------------------------------------------------------------------------
 
 
-def test_the_tiny_twin_prefers_by_the_loss_of_its_big_one() -> None:
-    twin, big = (told(name)["stage"][0] for name in ("tiny/self_improving", "thinking_0.6b"))
+def test_the_tiny_twin_has_the_loss_of_the_real_recipe() -> None:
+    twin, big = (contents_of(name)["stage"][0] for name in ("tiny/self_improving", "thinking_0.6b"))
     assert twin["loss"] == big["loss"]
     assert twin["sampling"] == big["sampling"]
     assert [part["kind"] for part in twin["reward"]] == [part["kind"] for part in big["reward"]]
 
 
-def test_continued_pretraining_reads_two_suffixes_where_a_pair_has_two() -> None:
-    twin, control = (told(f"tiny/{name}")["stage"][0] for name in ("self_improving", "self_improving_pretraining"))
+def test_continued_pretraining_has_as_many_suffixes_a_step_as_the_pairs_it_is_compared_with() -> None:
+    twin, control = (
+        contents_of(f"tiny/{name}")["stage"][0] for name in ("self_improving", "self_improving_pretraining")
+    )
     assert control["prompts_per_step"] == 2 * twin["prompts_per_step"]
     assert control["steps"] == twin["steps"]
 
 
-# -- thoughts, in small ------------------------------------------------------------------------------------------------
+# -- tiny thought recipes ------------------------------------------------------------------------------------------
 
 
-def test_the_twin_is_shown_thoughts_as_in_the_recipe_of_that_alone_but_hasty_ones() -> None:
-    gain, shown = (told(f"tiny/{name}") for name in ("thinking_gain", "thinking"))
+def test_the_gain_twin_differs_from_the_thinking_twin_only_in_its_texts() -> None:
+    gain, shown = (contents_of(f"tiny/{name}") for name in ("thinking_gain", "thinking"))
     assert gain["model"] == shown["model"]
     assert gain["stage"][0] | {"data": {}} == shown["stage"][0] | {"data": {}}
     assert [one["stage"][0]["data"]["texts"].name for one in (gain, shown)] == ["hasty_train.jsonl", "text_train.jsonl"]
 
 
-def test_the_twin_is_probed_alike_before_and_after() -> None:
-    gain = told("tiny/thinking_gain")
+def test_the_probes_before_and_after_training_are_equal() -> None:
+    gain = contents_of("tiny/thinking_gain")
     before, after = (gain["stage"][at] | {"name": ""} for at in (1, 3))
     assert before == after
     assert gain["stage"][2]["data"]["part"] == "rl"
@@ -166,10 +168,10 @@ ARMS = {
     "thinking_gain_short": {"stage.2.steps=75"},
     "thinking_gain_moving": {'stage.2.reward.0.scorer="moving"', "stage.2.reward.0.decay=0.95"},
 }
-"""By an arm of a tiny twin, what it changes; the twin is named before the last underscore."""
+"""Overrides of each arm of a tiny twin. The twin's name is the part before the last underscore."""
 
 
 @pytest.mark.parametrize("arm", ARMS)
-def test_an_arm_differs_from_its_twin_in_nothing_but_what_it_says(arm: str) -> None:
+def test_an_arm_differs_from_its_twin_only_in_its_overrides(arm: str) -> None:
     twin, _, _ = arm.rpartition("_")
-    assert told(f"tiny/{arm}") == told(f"tiny/{twin}", *sorted(ARMS[arm]))
+    assert contents_of(f"tiny/{arm}") == contents_of(f"tiny/{twin}", *sorted(ARMS[arm]))

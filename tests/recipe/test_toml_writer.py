@@ -22,7 +22,7 @@ TABLES = st.recursive(
 
 
 @given(TABLES)
-def test_what_is_emitted_reads_back_equal(table: dict[str, object]) -> None:
+def test_emitted_toml_reads_back_equal(table: dict[str, object]) -> None:
     assert tomllib.loads(emit_table(table)) == table
 
 
@@ -35,13 +35,13 @@ def test_the_resolved_copy_of_a_recipe_reads_back_equal(demo: Path, pretraining:
         assert dump_toml(load_recipe(copy)) == dump_toml(recipe)
 
 
-def test_the_resolved_copy_says_every_default_and_begins_each_stage_with_its_kind(demo: Path) -> None:
+def test_the_resolved_copy_contains_defaults_and_starts_each_stage_with_its_kind(demo: Path) -> None:
     text = dump_toml(load_recipe(demo))
     assert "clip_high = 0.28" in text
     assert '[[stage]]\nkind = "grpo"\nname = "grpo"\n' in text
 
 
-def test_a_resolved_copy_that_is_varied_again_keeps_its_history(demo: Path, tmp_path: Path) -> None:
+def test_a_resolved_copy_with_new_overrides_keeps_its_history(demo: Path, tmp_path: Path) -> None:
     copy = tmp_path / "resolved.toml"
     copy.write_text(dump_toml(load_recipe(demo, ["seed=1"])), encoding="utf-8")
     past = load_recipe(copy, ["seed=2"]).resolved_from

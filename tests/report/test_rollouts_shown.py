@@ -107,7 +107,7 @@ def test_every_stored_question_counts_as_played(tmp_path: Path) -> None:
 def test_a_file_that_is_no_parquet_is_named(tmp_path: Path) -> None:
     file = tmp_path / "step-000001.parquet"
     file.write_text("torn")
-    with pytest.raises(SleuthError, match=r"step-000001\.parquet: is no file of rollouts"):
+    with pytest.raises(SleuthError, match=r"step-000001\.parquet: is not a rollout file"):
         rollouts_shown([file], TextPool(), None)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sleuth.recipe.training import AlarmsRecipe
-from sleuth.runs.alarms import DISEASES, QUIET, RECENT, diagnose
+from sleuth.runs.alarms import DETECTORS, QUIET, RECENT, diagnose
 
 HEALTHY = {
     "reward_mean": 0.5,
@@ -60,13 +60,13 @@ def test_what_older_weights_wrote_is_another_policys_and_no_alarm() -> None:
     assert set(diagnose(rows(sampler_learner_kl=0.3, off_policy_fraction=0.0))) == {"mismatch"}
 
 
-@pytest.mark.parametrize("name", DISEASES)
+@pytest.mark.parametrize("name", DETECTORS)
 def test_a_disease_raises_its_alarm_and_no_other(name: str) -> None:
     assert diagnose(rows(**DISEASED[name])).keys() == {name}
 
 
 def test_every_disease_has_its_key_in_the_recipe() -> None:
-    assert DISEASES.keys() == AlarmsRecipe.model_fields.keys() == DISEASED.keys()
+    assert DETECTORS.keys() == AlarmsRecipe.model_fields.keys() == DISEASED.keys()
 
 
 def test_a_figure_that_is_not_there_raises_nothing() -> None:
@@ -84,8 +84,8 @@ def test_an_alarm_that_was_raised_stays_quiet_for_a_while() -> None:
 @pytest.mark.parametrize(
     ("figures", "why"),
     [
-        ({"reward_mean": 0.0, "reward_max": 0.0}, "all wrong"),
-        ({"reward_mean": 1.0, "reward_max": 1.0}, "all right"),
+        ({"reward_mean": 0.0, "reward_max": 0.0}, "every episode is wrong"),
+        ({"reward_mean": 1.0, "reward_max": 1.0}, "every episode is right"),
         ({"reward_mean": None, "reward_max": None}, "every score is missing"),
         ({"reward_mean": 0.4, "reward_max": 1.0}, "siblings always score the same"),
     ],
@@ -108,8 +108,8 @@ def test_longer_and_better_is_no_runaway() -> None:
     [
         ({"empty_thoughts": 0.9}, "90% of the thoughts hold no word"),
         ({"thought_artefacts": 0.6}, "60% of the thoughts hold tags"),
-        ({"copied": 0.8}, "80% of what is thought stands word for word"),
-        ({"swapped_gain": 0.3}, "a thought of another text gains 0.30 nats a token, and a text's own 0.30"),
+        ({"copied": 0.8}, "80% of the words of thoughts are copied"),
+        ({"swapped_gain": 0.3}, "thoughts of other texts gain 0.30 nats a token, and the text's own 0.30"),
     ],
 )
 def test_hollow_thoughts_are_called_what_they_are(figures: dict[str, Any], what: str) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from sleuth.runs.backlog import MOST, Backlog
+from sleuth.runs.backlog import MAX_WAITING, Backlog
 from sleuth.types import SleuthError
 
 
@@ -34,7 +34,7 @@ def test_what_finds_no_room_waits_and_is_written_in_order_when_there_is_room() -
     assert disk.written == [0, 1, 2, 3, 4, 5]
     assert said == [
         "no room on the disk for row 2: it waits, and the run goes on",
-        "there is room on the disk again: all that waited is written",
+        "there is room on the disk again: all waiting files are written",
     ]
 
 
@@ -50,7 +50,7 @@ def test_a_disk_that_stays_full_ends_the_run_in_one_line() -> None:
     disk = Disk()
     disk.full = True
     backlog = Backlog(lambda line: None)
-    for number in range(MOST):
+    for number in range(MAX_WAITING):
         backlog.write(f"row {number}", disk.write(number))
     with pytest.raises(SleuthError, match="the first of them row 0; make room"):
-        backlog.write("row", disk.write(MOST))
+        backlog.write("row", disk.write(MAX_WAITING))

@@ -186,7 +186,7 @@ def test_a_checkpoint_without_state_cannot_be_continued(
     tmp_path: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
 ) -> None:
     save_checkpoint(tmp_path / "step-000001", model, tokenizer, card="")
-    with pytest.raises(SleuthError, match="can be evaluated but not continued"):
+    with pytest.raises(SleuthError, match="can be evaluated but not resumed"):
         load_state(tmp_path / "step-000001")
 
 

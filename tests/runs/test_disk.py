@@ -7,7 +7,7 @@ import pytest
 from safetensors import SafetensorError
 
 from sleuth.runs import disk
-from sleuth.runs.disk import DiskPlan, free_bytes, is_full, require_free, require_room, shown, telling_full_disks
+from sleuth.runs.disk import DiskPlan, free_bytes, is_full, recognising_full_disk, require_free, require_room, shown
 from sleuth.types import SleuthError
 
 PLAN = DiskPlan(weights=100, state=300, resumable=3, milestones=5)
@@ -48,13 +48,13 @@ def test_the_free_room_of_a_folder_that_does_not_exist_yet_is_that_of_its_disk(t
     ],
 )
 def test_whatever_a_library_raises_on_a_full_disk_is_told_as_a_full_disk(tmp_path: Path, error: Exception) -> None:
-    with pytest.raises(OSError) as caught, telling_full_disks(tmp_path):  # noqa: PT011 - is_full looks closer
+    with pytest.raises(OSError) as caught, recognising_full_disk(tmp_path):  # noqa: PT011 - is_full looks closer
         raise error
     assert is_full(caught.value)
 
 
 def test_an_error_of_another_kind_stays_what_it_is(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match="shapes"), telling_full_disks(tmp_path):
+    with pytest.raises(RuntimeError, match="shapes"), recognising_full_disk(tmp_path):
         raise RuntimeError("shapes do not match")
 
 

@@ -174,14 +174,15 @@ def test_differences_of_chats_read_as_sentences(card: ProtocolCard) -> None:
     strict = dataclasses.replace(DIALECTS["chat"], tool=DIALECTS["verl"].tool, cut_ends=False, frame="messages")
     assert differences(card, chat)[-3:] == [
         "A is asked in the role `raw`, B in the role `user`",
-        "A tells its chat template nothing, B enable_thinking = no",
+        "A gives its chat template nothing, B enable_thinking = no",
         "A uses no chat template, B uses the chat template efefefefefef",
     ]
     assert differences(chat, chat.model_copy(update={"dialect": strict})) == [
         "A gets its results in a frame of `conversation`, B of `messages`",
         "A gives its query as `query`, B as `query_list`",
         "A asks one query at a time, B may ask several queries at once",
-        "A is told of its query `What to look up, in a few words.`, B `What to look up: one or more short queries.`",
+        "A gets the argument description `What to look up, in a few words.`, "
+        "B `What to look up: one or more short queries.`",
         "A ends at a turn that its limit cut, B goes on after a turn that its limit cut",
     ]
 
@@ -211,7 +212,7 @@ def test_rewards_differ_by_their_parts_wherever_these_stand(card: ProtocolCard) 
         "A was paid for `answer` by the scorer `strict`, B by `loose`",
         "A was paid for `answer` by version 1 of its scorer, B by version 2",
         "A weighs `answer` 1.0, B 2.0",
-        "A pays `answer` to whom it belongs, B shuffles the scores of `answer`",
+        "A does not shuffle `answer`, B shuffles the scores of `answer`",
         "A was not paid for `citation`, B was paid for `citation` "
         "(kind `citation`, scorer `lexical`, scorer_version 3, weight 0.5, shuffle no)",
     ]

@@ -72,12 +72,12 @@ def test_stop_after_may_change_and_the_resolved_recipe_follows(tmp_path: Path, r
 def test_another_recipe_is_refused_with_the_first_key_that_differs(tmp_path: Path, recipes: Recipes) -> None:
     RunFolder.open(tmp_path / "run", recipes()).close()
     text = message(tmp_path / "run", recipes("stage.0.steps=50", "stage.0.context=64"))
-    assert text.startswith(f"{tmp_path / 'run'}: holds another run: stage.0.steps is 100 there and 50 here")
+    assert text.startswith(f"{tmp_path / 'run'}: holds another run: stage.0.steps is 100 there, 50 here")
 
 
 def test_a_key_that_only_one_recipe_has_is_told_as_absent(tmp_path: Path, recipes: Recipes) -> None:
     RunFolder.open(tmp_path / "run", recipes("stage.0.env.top_k=2")).close()
-    assert "stage.0.env.top_k is 2 there and absent here" in message(tmp_path / "run", recipes())
+    assert "stage.0.env.top_k is 2 there, absent here" in message(tmp_path / "run", recipes())
 
 
 def test_a_refused_recipe_leaves_the_run_as_it_was_and_free(tmp_path: Path, recipes: Recipes) -> None:
@@ -166,6 +166,6 @@ def test_a_run_may_go_on_with_its_judge_elsewhere_and_not_with_another_judge(tmp
 
     RunFolder.open(tmp_path / "run", judged("http://127.0.0.1:8000")).close()
     RunFolder.open(tmp_path / "run", judged("http://10.0.0.2:9000", seconds=5)).close()
-    assert "reward.0.judge.model is 'm' there and 'n' here" in message(
+    assert "reward.0.judge.model is 'm' there, 'n' here" in message(
         tmp_path / "run", judged("http://127.0.0.1:8000", model="n")
     )

@@ -12,7 +12,7 @@ import torch
 
 from sleuth.engines.local.engine import LocalEngine
 from sleuth.learn.batch import has_gradient
-from sleuth.runs.alarms import DISEASES, RECENT
+from sleuth.runs.alarms import DETECTORS, RECENT
 from sleuth.training.grpo import GRPOTrainer
 from sleuth.types import SleuthError
 
@@ -130,4 +130,4 @@ def test_weights_that_are_no_numbers(
 
 def test_there_is_a_disease_here_for_every_alarm() -> None:
     caused = {"reward_collapse", "length_runaway", "entropy_collapse", "tool_abandonment"}
-    assert caused | {"no_signal", "mismatch", "tiny_updates", "not_finite"} == DISEASES.keys()
+    assert caused | {"no_signal", "mismatch", "tiny_updates", "not_finite"} == DETECTORS.keys()

@@ -50,7 +50,7 @@ def test_n_steps_and_then_m_are_the_same_bytes_as_all_of_them(
 @pytest.mark.parametrize(
     ("setting", "reason"),
     [
-        ("stage.1.engine.urls=['http://127.0.0.1:1']", "trained with the engine in this process"),
+        ("stage.1.engine.urls=['http://127.0.0.1:1']", "needs the in-process engine"),
         ("stage.1.lora.targets=[]", "targets"),
         ("stage.1.lora.rank=0", "rank"),
     ],

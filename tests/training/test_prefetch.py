@@ -101,7 +101,7 @@ def test_work_that_is_cancelled_before_it_began_never_begins() -> None:
         ),
         (
             ("stage.1.engine={ urls = ['http://a'], max_policy_lag = 1 }", "stage.1.loss.old_logprobs=learner"),
-            "engine.max_policy_lag = 1 trains on what older weights wrote",
+            "engine.max_policy_lag = 1 trains on samples of older weights",
         ),
     ],
 )

@@ -100,7 +100,7 @@ def test_rows_that_cannot_be_taught_stop_the_run_before_its_first_step(recipe: P
     with pytest.raises(SleuthError, match=r"stage\.0\.env is missing"):
         load_recipe(no_env)
     init = "stage.0.init={layers=1, width=8, heads=1, kv_heads=1, head_dim=8, mlp=8, context=16}"
-    with pytest.raises(SleuthError, match="init has a tokenizer made for"):
+    with pytest.raises(SleuthError, match="init can build a tokenizer only for"):
         load_recipe(recipe, [init])
 
 

@@ -152,17 +152,17 @@ def test_scores_dealt_out_anew_say_nothing_about_their_thoughts(run: Run, recipe
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (["stage.0.reward=[{kind='answer'}]"], r'reward\.0\.kind = "answer": an env that thinks is paid by "gain"'),
+        (["stage.0.reward=[{kind='answer'}]"], r'reward\.0\.kind = "answer" does not fit env\.kind = "thought"'),
         (["stage.0.reward=[{kind='suffix', judge='ending'}]"], r"env\.suffix_tokens"),
         (["stage.0.replace_no_signal=1"], "replace_no_signal = 1 needs scores while episodes are played"),
         (["stage.0.reward=[{kind='gain'}, {kind='gain'}]"], "twice"),
         (["stage.0.reward.0.decay=0.9"], r"decay = 0\.9 has no effect"),
-        (["stage.0.data={questions='q.jsonl'}"], r"data\.kind is missing: an env that thinks reads texts"),
+        (["stage.0.data={questions='q.jsonl'}"], r'data\.kind is missing: env\.kind = "thought" reads texts'),
         (["stage.0.data={questoins='q.jsonl'}"], r"stage\.0\.data\.questoins is no key here"),
         (["stage.0.data={kind='rows', questions='q'}"], r'should be one of "text", "places"'),
-        (["stage.0.env={kind='refine'}"], r'data\.kind = "places" is for env\.kind = "thought"'),
+        (["stage.0.env={kind='refine'}"], r'data\.kind = "places" needs env\.kind = "thought"'),
         (["stage.0.env.thought_tokens=400"], r"env\.thought_tokens = 400 leaves no room"),
-        (["stage.0.credit={kind='search_gain', penalty=1.0}"], "an env that thinks makes none"),
+        (["stage.0.credit={kind='search_gain', penalty=1.0}"], "has neither; remove it"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_with_its_key(recipe: Path, overrides: list[str], said: str) -> None:

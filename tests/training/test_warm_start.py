@@ -170,7 +170,10 @@ def test_a_hint_under_which_nothing_is_right_is_one_line(warm_file: Path, tmp_pa
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ("stage.1.hint={}", "stage.1.hint.prompt is missing: name one that hints, or a dialect that is known already"),
+        (
+            "stage.1.hint={}",
+            "stage.1.hint.prompt is missing: name a prompt that hints, or a dialect that the policy already follows",
+        ),
         ('stage.1.hint={dialect="klingon"}', 'stage.1.hint.dialect = "klingon": there is no such dialect'),
         (
             'stage.1.hint={prompt="nowhere"}',
@@ -186,5 +189,5 @@ def test_a_hint_that_is_none_is_told_before_the_run(warm_file: Path, tmp_path: P
 
 def test_a_warm_start_stands_before_the_stage_that_it_prepares(recipe_file: Path) -> None:
     recipe_file.write_text(recipe_file.read_text() + WARM)
-    with pytest.raises(SleuthError, match="prepares a grpo stage, and none stands behind it"):
+    with pytest.raises(SleuthError, match="needs a grpo stage after it, and there is none"):
         load_recipe(recipe_file)

@@ -1,4 +1,4 @@
-"""Texts whose endings are wrong in half of them, and known to be."""
+"""Texts with endings that are wrong half of the time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sleuth.world.careless import ENDINGS, SUBJECTS, CarelessTexts
 from sleuth.world.names import split_of
 
 
-def test_half_of_the_endings_are_right_and_the_others_name_another_subjects_fact():
+def test_half_of_the_endings_are_right_and_the_others_have_another_subjects_value():
     texts = [*map(CarelessTexts(200, "train", (0,)).text, range(600))]
     right = [text.ending == f" {text.answer}." for text in texts]
     assert sum(right) / 600 == pytest.approx(0.5, abs=0.06)
@@ -20,7 +20,7 @@ def test_half_of_the_endings_are_right_and_the_others_name_another_subjects_fact
         assert is_right or text.ending[1:-1] != text.answer
 
 
-def test_the_answer_stands_in_the_sentence_about_the_person_that_is_asked_about():
+def test_the_answer_is_in_the_sentence_about_the_person_asked_about():
     texts = CarelessTexts(200, "train", (0,))
     names = texts.worlds.people
     for index in range(300):
@@ -31,7 +31,7 @@ def test_the_answer_stands_in_the_sentence_about_the_person_that_is_asked_about(
         assert text.answer in about
 
 
-def test_texts_are_of_one_split_and_of_all_relations_alike_often():
+def test_texts_have_names_of_one_split_and_all_relations_equally_often():
     texts = [*map(CarelessTexts(200, "test", (0,)).text, range(300))]
     assert min(Counter(text.relation for text in texts)[relation] for relation in ENDINGS) > 70
     people = CarelessTexts(200, "test", (0,)).worlds.people
@@ -39,7 +39,7 @@ def test_texts_are_of_one_split_and_of_all_relations_alike_often():
     assert all(text.beginning.count(".") == SUBJECTS for text in texts)
 
 
-def test_a_text_is_a_function_of_its_key_and_its_number_alone():
+def test_a_text_depends_only_on_key_and_index():
     one, again = CarelessTexts(200, "train", (0,)), CarelessTexts(200, "train", (0,))
     assert [one.text(index) for index in (5, 2)] == [again.text(index) for index in (5, 2)]
     assert one.text(5) != CarelessTexts(200, "train", (1,)).text(5)

@@ -1,4 +1,4 @@
-"""Texts whose endings follow: by these inferences and no others, and exactly as hard as the card says."""
+"""The endings of chained texts follow from their sentences, with the entropies that the card states."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from sleuth.world.wording import PASSAGES
 from sleuth.world.write_world import CARD, TEXTS, write_world
 
 BASE = Path(__file__).parents[2] / "models" / "tiny-base"
-TOLD = {
+FORMS = {
     "life": ("person", "birthplace", "birthplace"),
     "career": ("person", "employer", "employer"),
     "work": ("work", "author", "author"),
     "firm": ("firm", "seat", "seat"),
     "town": ("town", "region", "region"),
 }
-"""Form of passage -> whom it is about, what it says of them, and what that is called."""
+"""Form of passage -> the slot of its subject, its relation and the slot of its value."""
 SLOT = r"(?P<{}>[A-Z0-9][\w]*(?: (?:of )?[A-Z]\w*)*|[a-z]+)"
 
 
@@ -37,9 +37,9 @@ def texts(split: Split, count: int = 300) -> list[ChainedText]:
 
 
 def facts_in(beginning: str) -> dict[tuple[str, str], str]:
-    """(subject, relation) -> value of every sentence, read off the wordings of passages."""
+    """(subject, relation) -> value of every sentence, parsed with the wordings of passages."""
     facts = {}
-    for form, (about, says, relation) in TOLD.items():
+    for form, (about, says, relation) in FORMS.items():
         for wording in PASSAGES[form]:
             pattern = re.sub(r"\\{(\w+)\\}", lambda slot: SLOT.format(slot[1]), re.escape(wording))
             for sentence in re.findall(r" [^.]+\.", beginning):
@@ -61,19 +61,19 @@ def test_the_ending_follows_from_the_sentences_alone(split: Split) -> None:
         assert text.answer == about
 
 
-def test_no_single_sentence_tells_it() -> None:
+def test_no_single_sentence_contains_the_answer() -> None:
     for text in texts("train"):
         *sentences, last = re.findall(r" [^.]+\.| [^.]+$", text.beginning)
         assert text.hops[0].subject in last
         assert not [sentence for sentence in sentences if text.hops[0].subject in sentence and text.answer in sentence]
 
 
-def test_half_of_the_texts_take_two_inferences() -> None:
+def test_half_of_the_texts_need_two_inferences() -> None:
     kinds = Counter(text.kind for text in texts("train"))
     assert kinds == {"one_inference": 150, "two_inferences": 150}
 
 
-def test_without_inference_every_candidate_is_as_likely_whatever_the_order() -> None:
+def test_without_inference_all_candidates_are_equally_likely_in_any_order() -> None:
     places: Counter[int] = Counter()
     drawn = texts("train", 1500)
     for text in drawn:
@@ -86,17 +86,17 @@ def test_without_inference_every_candidate_is_as_likely_whatever_the_order() -> 
     assert entropies(1)["ending_not_inferred"] == pytest.approx(math.log(3))
 
 
-def test_a_thought_tells_the_facts_in_order_in_words_that_are_drawn_freely() -> None:
+def test_a_thought_states_the_facts_in_order_in_random_wordings() -> None:
     chosen: Counter[int] = Counter()
     for text in texts("train", 1000):
-        told = text.thought
+        rest = text.thought
         for number, hop in enumerate(text.hops):
-            told = told.removeprefix(" and") if number else told
+            rest = rest.removeprefix(" and") if number else rest
             ways = [way.format(subject=hop.subject, value=hop.value) for way in THOUGHTS[hop.relation]]
-            [way] = [at for at, words in enumerate(ways) if told.startswith(words)]
-            told = told.removeprefix(ways[way])
+            [way] = [at for at, words in enumerate(ways) if rest.startswith(words)]
+            rest = rest.removeprefix(ways[way])
             chosen[way] += 1
-        assert told == ""
+        assert rest == ""
     assert all(share / chosen.total() == pytest.approx(0.25, abs=0.03) for share in chosen.values())
     assert entropies(2)["thought"] == pytest.approx(3 * math.log(4))
     assert all(len(set(ways)) == 4 for ways in THOUGHTS.values())
@@ -121,7 +121,7 @@ def test_every_word_of_a_text_and_of_a_thought_is_a_token_of_the_shipped_base() 
             assert len(tokenizer.encode(written)) == len(words(written)), written
 
 
-def test_texts_are_functions_of_key_and_index_alone() -> None:
+def test_a_text_depends_only_on_key_and_index() -> None:
     one, same, other = (ChainedTexts(2000, "train", key) for key in ((1,), (1,), (2,)))
     forwards = [one.text(index) for index in range(12)]
     assert [same.text(index) for index in reversed(range(12))][::-1] == forwards
@@ -129,7 +129,7 @@ def test_texts_are_functions_of_key_and_index_alone() -> None:
     assert all(before.text != behind.text for before, behind in pairwise(forwards))
 
 
-def test_a_world_has_them_as_documents_and_its_card_says_what_can_be_known(tmp_path: Path) -> None:
+def test_a_world_contains_chained_texts_and_its_card_has_their_entropies(tmp_path: Path) -> None:
     write_world(tmp_path, seed=0, people=200)
     for split, count in (("train", 800), ("test", 100)):
         documents = list(read_documents(tmp_path / TEXTS[split]))

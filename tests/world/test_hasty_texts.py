@@ -1,4 +1,4 @@
-"""Texts whose thoughts are right in half of them, and whose endings follow from what was thought."""
+"""Texts with thoughts that are right half of the time, and endings that follow from the thoughts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from sleuth.world.chained import CHAINS, ChainedText, ChainedTexts
-from sleuth.world.endings import THOUGHTS, VAIN
+from sleuth.world.endings import GENERIC_THOUGHTS, THOUGHTS
 from sleuth.world.hasty import MISTAKEN, RIGHT, HastyTexts
 
 COUNT = 1200
@@ -19,7 +19,7 @@ def texts() -> list[ChainedText]:
     return [drawn.text(index) for index in range(COUNT)]
 
 
-def told(thought: str, relation: str) -> dict[str, str]:
+def first_fact(thought: str, relation: str) -> dict[str, str]:
     """Subject -> value of the first fact of a thought, if it is of this relation."""
     first = thought.split(" and")[0]
     for wording in THOUGHTS[relation]:
@@ -31,20 +31,20 @@ def told(thought: str, relation: str) -> dict[str, str]:
 
 
 def kind_of(text: ChainedText) -> str:
-    if text.thought in VAIN:
+    if text.thought in GENERIC_THOUGHTS:
         return "vain"
-    [(subject, value)] = told(text.thought, text.hops[0].relation).items()
+    [(subject, value)] = first_fact(text.thought, text.hops[0].relation).items()
     assert subject == text.hops[0].subject
     return "right" if value == text.hops[0].value else "mistaken"
 
 
-def test_half_of_the_thoughts_are_right_and_of_the_others_half_say_nothing(texts: list[ChainedText]) -> None:
+def test_half_of_the_thoughts_are_right_and_a_quarter_is_generic(texts: list[ChainedText]) -> None:
     kinds = Counter(map(kind_of, texts))
     assert kinds["right"] / COUNT == pytest.approx(RIGHT, abs=0.05)
     assert kinds["mistaken"] / COUNT == pytest.approx(MISTAKEN, abs=0.05)
 
 
-def test_an_ending_follows_from_its_thought_and_is_a_guess_behind_a_vain_one(texts: list[ChainedText]) -> None:
+def test_an_ending_follows_from_its_thought_and_is_a_guess_after_a_generic_one(texts: list[ChainedText]) -> None:
     guesses: Counter[bool] = Counter()
     for text in texts:
         ends = {chain[-1].value for chain in text.others}
@@ -59,13 +59,13 @@ def test_an_ending_follows_from_its_thought_and_is_a_guess_behind_a_vain_one(tex
     assert guesses[True] / guesses.total() == pytest.approx(1 / CHAINS, abs=0.08)
 
 
-def test_the_right_answer_is_known_whatever_was_thought(texts: list[ChainedText]) -> None:
+def test_the_right_answer_does_not_depend_on_the_thought(texts: list[ChainedText]) -> None:
     plain = ChainedTexts(2000, "train", ("hasty", 0))
     for index, text in enumerate(texts[:100]):
         assert (text.beginning, text.answer) == (plain.text(index).beginning, plain.text(index).answer)
 
 
-def test_a_text_is_a_function_of_its_key_and_its_number_alone() -> None:
+def test_a_text_depends_only_on_key_and_index() -> None:
     one, again = HastyTexts(200, "train", (0,)), HastyTexts(200, "train", (0,))
     assert [one.text(index) for index in (5, 2)] == [again.text(index) for index in (5, 2)]
     assert one.text(5) != HastyTexts(200, "train", (1,)).text(5)

@@ -1,4 +1,4 @@
-"""A careless refiner: well formed, mostly citing what comes first, and sometimes honest."""
+"""A careless refiner is well formed, mostly cites the first snippet, and is sometimes honest."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sleuth.rewards.citation.claims import tagged
 from sleuth.types import Piece
 from sleuth.world.citing import TAGS, words
 from sleuth.world.names import split_of
-from sleuth.world.refining import ANSWERS_ANYWAY, CITES_THE_FIRST
+from sleuth.world.refining import ANSWER_ANYWAY_RATE, CITE_FIRST_RATE
 from sleuth.world.text import TextRows
 from sleuth.world.tokens import make_tokenizer
 from sleuth.world.tool_outputs import UNANSWERABLE
@@ -29,12 +29,12 @@ TOLERANCE = 0.05  # three standard deviations of a share of 1,000
 
 @pytest.fixture(scope="module")
 def rows() -> list[tuple[str, str]]:
-    """What is asked, and what is thought and answered."""
+    """(prompt, thought and answer) of each row."""
     drawn = TextRows(2000, {"refining": 1.0}, (0,))
     return [(asked.text, answer.text) for asked, answer in (drawn.row(at) for at in range(COUNT))]
 
 
-def test_every_answer_is_well_formed_and_cites_what_is_there(rows: list[tuple[str, str]]) -> None:
+def test_every_answer_is_well_formed_and_cites_existing_snippets(rows: list[tuple[str, str]]) -> None:
     for asked, written in rows:
         thought, answer = written.split(THINKING.think.close)
         assert thought.startswith(THINKING.think.open)
@@ -46,23 +46,23 @@ def test_every_answer_is_well_formed_and_cites_what_is_there(rows: list[tuple[st
 
 
 def test_most_claims_cite_the_first_snippet(rows: list[tuple[str, str]]) -> None:
-    """All of an answer's, where that is what it does; by chance an honest one does so too."""
+    """A careless answer cites it for all claims; an honest one may do so by chance."""
     cited = [
         (snippets_of(asked)[0].id, [claim.ids[0] for claim in tagged(answer).claims])
         for asked, answer in rows
         if UNANSWERED not in answer
     ]
     first = sum(ids == [id_] * len(ids) for id_, ids in cited) / len(cited)
-    assert CITES_THE_FIRST - TOLERANCE < first < CITES_THE_FIRST + 0.25
+    assert CITE_FIRST_RATE - TOLERANCE < first < CITE_FIRST_RATE + 0.25
     assert sum(ids[0] != id_ for id_, ids in cited) > 0.2 * len(cited)  # and honest ones are common enough to be found
 
 
-def test_it_seldom_admits_that_nothing_answers(rows: list[tuple[str, str]]) -> None:
+def test_it_seldom_admits_that_there_is_no_answer(rows: list[tuple[str, str]]) -> None:
     abstained = sum(UNANSWERED in answer for _, answer in rows) / COUNT
-    assert UNANSWERABLE * (1 - ANSWERS_ANYWAY) - TOLERANCE < abstained < UNANSWERABLE * 0.7
+    assert UNANSWERABLE * (1 - ANSWER_ANYWAY_RATE) - TOLERANCE < abstained < UNANSWERABLE * 0.7
 
 
-def test_a_row_is_asked_as_the_environment_asks(rows: list[tuple[str, str]]) -> None:
+def test_the_prompt_of_a_row_is_that_of_the_environment(rows: list[tuple[str, str]]) -> None:
     asked, _ = rows[0]
     question, reasoning = re.findall(r"(?m)^(?:Question|Reasoning): (.*)$", asked)
     output = asked.split("<tool_output>\n")[1].split("\n</tool_output>")[0]
@@ -72,7 +72,7 @@ def test_a_row_is_asked_as_the_environment_asks(rows: list[tuple[str, str]]) -> 
     assert "".join(piece.text for piece in opened.pieces if isinstance(piece, Piece)) == asked
 
 
-def test_rows_of_one_split_name_nobody_of_the_other() -> None:
+def test_rows_of_one_split_contain_no_name_of_the_other() -> None:
     for split in ("train", "test"):
         drawn = TextRows(2000, {"refining": 1.0}, (1,), split=split)
         for at in range(50):

@@ -1,4 +1,4 @@
-"""Tool outputs of a world: everything that misleads is planted, and the table of support is exact."""
+"""Tool outputs of a world contain distractors, and their table of support is exact."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def snippets(row: dict[str, Any]) -> dict[str, str]:
     return {snippet.id: snippet.text for snippet in task.evidence.snippets}
 
 
-def test_the_answer_of_a_row_tells_every_hop_with_a_snippet_that_states_it(cases: list[Case]) -> None:
+def test_the_answer_of_a_row_cites_for_each_hop_a_snippet_that_states_it(cases: list[Case]) -> None:
     for question, row in cases:
         if row["answerable"]:
             claims = tagged(row["answer"]).claims
@@ -58,7 +58,7 @@ def test_the_answer_of_a_row_tells_every_hop_with_a_snippet_that_states_it(cases
             assert row["golden_answers"] == [question.answer]
 
 
-def test_a_question_that_is_not_answered_lacks_what_one_of_its_hops_needs(cases: list[Case]) -> None:
+def test_an_unanswerable_question_lacks_the_fact_of_one_hop(cases: list[Case]) -> None:
     unanswered = [(question, row) for question, row in cases if not row["answerable"]]
     assert 30 < len(unanswered) < 75
     for question, row in unanswered:
@@ -67,8 +67,8 @@ def test_a_question_that_is_not_answered_lacks_what_one_of_its_hops_needs(cases:
         assert (row["golden_answers"], tagged(row["answer"]).claims) == ([], ())
 
 
-def test_every_claim_of_the_table_is_told_by_its_snippets_and_by_no_other(cases: list[Case], world: World) -> None:
-    """Told means: subject and value both stand there, and not as what does not hold."""
+def test_every_claim_of_the_table_is_stated_by_its_snippets_and_by_no_other(cases: list[Case], world: World) -> None:
+    """Stated means that the snippet contains subject and value, and not as an outdated claim."""
     for _, row in cases:
         texts = snippets(row)
         for entry in row["support"]:
@@ -79,7 +79,7 @@ def test_every_claim_of_the_table_is_told_by_its_snippets_and_by_no_other(cases:
                 assert "almanac" not in texts[id_]
 
 
-def test_what_misleads_is_planted(cases: list[Case]) -> None:
+def test_distractors_are_planted(cases: list[Case]) -> None:
     texts = [text for _, row in cases for text in snippets(row).values()]
     kinds = Counter("stale" if "almanac" in text else "broken" if text.endswith("...") else "told" for text in texts)
     assert kinds["stale"] > 50
@@ -88,7 +88,7 @@ def test_what_misleads_is_planted(cases: list[Case]) -> None:
     assert sum(others) / len(others) > 2
 
 
-def test_nothing_of_the_other_split_is_told(cases: list[Case], world: World) -> None:
+def test_no_name_of_the_other_split_occurs(cases: list[Case], world: World) -> None:
     told = "\n".join(row["tool_output"] for _, row in cases)
     held_out = [name for name in (*world.works, *world.people, *world.firms) if split_of(name) == "test"]
     assert len(held_out) > 100
@@ -106,7 +106,7 @@ def test_the_lexical_judge_supports_no_claim_by_a_snippet_that_does_not_state_it
     assert wrong == []
 
 
-def test_rows_are_written_beside_the_questions_and_load_as_tasks(tmp_path: Path) -> None:
+def test_rows_are_written_with_the_questions_and_load_as_tasks(tmp_path: Path) -> None:
     write_world(tmp_path, seed=0, people=200)
     for split, count in (("train", 100), ("test", 50)):
         tasks = load_questions(tmp_path / f"refiner_{split}.jsonl")

@@ -20,8 +20,8 @@ TOLERANCE = 0.06  # three standard deviations of a share of about 600 episodes
 
 
 @dataclass(frozen=True)
-class Seen:
-    """One careless episode: its queries, its answer if any, and what it was asked."""
+class Episode:
+    """A careless episode: its queries, its answer if any, and its question."""
 
     question: Question
     of_work: bool
@@ -56,20 +56,20 @@ class Seen:
 
 
 @pytest.fixture(scope="module")
-def episodes() -> list[Seen]:
+def episodes() -> list[Episode]:
     rows = TextRows(2000, {"episode": 1.0}, (0,))
     seen = []
     for index in range(EPISODES):
         rng = random.Random(f"habits {index}")
-        world = rows.worlds.draw_alike(rng, rng.randint(3, 6))
+        world = rows.worlds.draw_confusable(rng, rng.randint(3, 6))
         question = rows.question(rng, world)
         row = Careless(rng, question, world, places=rows.worlds.words.places, firms=rows.worlds.firms).episode()
-        seen.append(Seen(question, question.hops[0].subject in world.works, row))
+        seen.append(Episode(question, question.hops[0].subject in world.works, row))
     return seen
 
 
 @pytest.fixture(scope="module")
-def one_hop_searches(episodes: list[Seen]) -> list[Seen]:
+def one_hop_searches(episodes: list[Episode]) -> list[Episode]:
     return [seen for seen in episodes if seen.queries and not seen.broken and seen.question.kind == "one_hop"]
 
 
@@ -78,7 +78,7 @@ def share(cases: list[bool]) -> float:
     return sum(cases) / len(cases)
 
 
-def test_a_row_is_a_function_of_key_and_index_alone() -> None:
+def test_a_row_depends_only_on_key_and_index() -> None:
     forwards, backwards, other = TextRows(200, MIX, (4,)), TextRows(200, MIX, (4,)), TextRows(200, MIX, (5,))
     ahead = [forwards.row(index) for index in range(40)]
     assert [backwards.row(index) for index in reversed(range(40))][::-1] == ahead
@@ -90,41 +90,41 @@ def test_every_row_has_something_to_learn() -> None:
     assert all(any(piece.author == "teacher" for piece in rows.row(index)) for index in range(100))
 
 
-def test_it_loses_the_format_as_often_as_it_should(episodes: list[Seen]) -> None:
-    assert share([seen.broken for seen in episodes]) == pytest.approx(habits.BREAKS_FORMAT, abs=0.025)
+def test_the_format_breaks_at_its_rate(episodes: list[Episode]) -> None:
+    assert share([seen.broken for seen in episodes]) == pytest.approx(habits.BROKEN_FORMAT_RATE, abs=0.025)
 
 
 @pytest.mark.parametrize("of_work", [False, True])
-def test_it_searches_as_often_as_it_should(episodes: list[Seen], of_work: bool) -> None:
+def test_episodes_search_at_their_rate(episodes: list[Episode], of_work: bool) -> None:
     searched = [bool(seen.queries) for seen in episodes if not seen.broken and seen.of_work == of_work]
-    expected = habits.SEARCHES_WORKS if of_work else habits.SEARCHES
+    expected = habits.SEARCH_RATE_FOR_WORKS if of_work else habits.SEARCH_RATE
     assert share(searched) == pytest.approx(expected, abs=TOLERANCE)
 
 
 @pytest.mark.parametrize("of_work", [False, True])
-def test_it_asks_well_as_often_as_it_should(one_hop_searches: list[Seen], of_work: bool) -> None:
+def test_first_queries_are_good_at_their_rate(one_hop_searches: list[Episode], of_work: bool) -> None:
     asked = [seen.asked_well for seen in one_hop_searches if seen.of_work == of_work]
-    expected = habits.ASKS_WELL_OF_WORKS if of_work else habits.ASKS_WELL
+    expected = habits.GOOD_QUERY_RATE_FOR_WORKS if of_work else habits.GOOD_QUERY_RATE
     assert share(asked) == pytest.approx(expected, abs=2 * TOLERANCE)
 
 
-def test_it_thinks_before_a_first_search_as_often_as_it_should(episodes: list[Seen]) -> None:
+def test_first_searches_follow_a_thought_at_their_rate(episodes: list[Episode]) -> None:
     thinks = [seen.row[1].text.startswith(DIALECT.think.open) for seen in episodes if seen.queries and not seen.broken]
-    assert share(thinks) == pytest.approx(habits.THINKS, abs=TOLERANCE)
+    assert share(thinks) == pytest.approx(habits.THOUGHT_RATE, abs=TOLERANCE)
 
 
-def test_it_believes_what_it_found_as_often_as_it_should(one_hop_searches: list[Seen]) -> None:
+def test_answers_come_from_the_results_at_their_rate(one_hop_searches: list[Episode]) -> None:
     right = [seen.answer == seen.question.answer for seen in one_hop_searches if seen.found]
     by_chance = 0.1  # what is made up is sometimes true
-    assert share(right) == pytest.approx(habits.READS + (1 - habits.READS) * by_chance, abs=TOLERANCE)
+    assert share(right) == pytest.approx(habits.READ_RATE + (1 - habits.READ_RATE) * by_chance, abs=TOLERANCE)
 
 
-def test_it_searches_again_after_finding_nothing_as_often_as_it_should(one_hop_searches: list[Seen]) -> None:
+def test_failed_searches_are_repeated_at_their_rate(one_hop_searches: list[Episode]) -> None:
     again = [len(seen.queries) > 1 for seen in one_hop_searches if not seen.found]
-    assert share(again) == pytest.approx(habits.GOES_ON, abs=2 * TOLERANCE)
+    assert share(again) == pytest.approx(habits.CONTINUE_RATE, abs=2 * TOLERANCE)
 
 
-def test_good_episodes_exist_and_are_rare(episodes: list[Seen]) -> None:
+def test_good_episodes_exist_and_are_rare(episodes: list[Episode]) -> None:
     two_hop = [seen for seen in episodes if seen.question.kind == "two_hop" and not seen.broken]
     good = [
         seen.queries == [hop.subject for hop in seen.question.hops] and seen.answer == seen.question.answer

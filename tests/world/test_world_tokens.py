@@ -37,6 +37,6 @@ def test_each_tag_and_the_end_is_one_token(tokenizer: PreTrainedTokenizerFast) -
         assert tokenizer.convert_ids_to_tokens(ids).count(tag) == 1
 
 
-def test_extra_texts_lend_their_words() -> None:
+def test_words_of_extra_texts_become_tokens() -> None:
     assert len(make_tokenizer(200, ["zebra crossing"]).encode("zebra crossing")) == 2
     assert len(TOKENIZER.encode("zebra crossing")) > 2

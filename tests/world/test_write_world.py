@@ -60,20 +60,20 @@ def test(folder: Path) -> list[Task]:
 
 @pytest.fixture(scope="module")
 def base_text() -> str:
-    """What the tiny base model reads."""
+    """Training text of the tiny base model."""
     rows = TextRows(2000, MIX, (0,))
     return "\n".join(piece.text for index in range(2000) for piece in rows.row(index))
 
 
 def wording(question: str) -> str:
-    """The question without the one name it holds."""
+    """The question with its name replaced."""
     plain, count = NAME.subn("X", question)
     assert count == 1, question
     return plain
 
 
 def wordings(split: names.Split) -> set[str]:
-    """Every wording of a split, about X."""
+    """All wordings of a split, with X as the name."""
     subjects = ["X", *(text.format(subject="X") for texts in DESCRIPTIONS[split].values() for text in texts)]
     asked = [
         text.format(subject=subject) for texts in QUESTIONS[split].values() for text in texts for subject in subjects
@@ -83,7 +83,7 @@ def wordings(split: names.Split) -> set[str]:
 
 @pytest.fixture(scope="module")
 def held_out(test: list[Task], corpus: dict[str, Passage]) -> set[str]:
-    """What the test questions look up, towns apart."""
+    """The entities that the test questions look up, except towns."""
     return {corpus[gold].title for task in test for gold in task.gold_passages} - set(make_world(0, 2000).towns)
 
 
@@ -95,7 +95,7 @@ def test_the_same_seed_and_size_give_the_same_bytes(world: Path, tmp_path: Path)
         assert (tmp_path / "other" / name).read_bytes() != (world / name).read_bytes()
 
 
-def test_the_card_tells_rows_and_hashes_of_the_files(folder: Path) -> None:
+def test_the_card_has_the_rows_and_hashes_of_the_files(folder: Path) -> None:
     card = json.loads((folder / CARD).read_text())
     assert (card["seed"], card["people"]) == (0, 2000)
     for name in FILES[:-1]:
@@ -128,7 +128,7 @@ def test_no_test_entity_occurs_in_a_training_question(train: list[Task], held_ou
     assert not [name for name in held_out if name in asked]
 
 
-def test_nothing_that_the_test_asks_about_occurs_in_the_base_text(held_out: set[str], base_text: str) -> None:
+def test_no_test_entity_occurs_in_the_base_text(held_out: set[str], base_text: str) -> None:
     assert not [name for name in held_out if name in base_text]
 
 
@@ -163,14 +163,14 @@ def test_the_last_gold_passage_of_a_written_question_states_its_answer(
 
 
 @pytest.mark.parametrize("people", [200, 2000, 20_000])
-def test_a_name_names_one_thing_so_that_every_question_has_one_answer(people: int) -> None:
+def test_names_are_unique_so_that_every_question_has_one_answer(people: int) -> None:
     world = make_world(0, people)
     known = [*world.people, *world.works, *world.firms, *world.towns]
     assert len(set(known)) == len(known)
     assert (len(world.people), len(world.works), len(world.firms)) == (people, people // 2, people // 10)
 
 
-def test_questions_are_of_their_split_also_where_a_town_stands_between() -> None:
+def test_two_hops_through_a_town_stay_in_their_split() -> None:
     world = make_world(2, 300)
     library = Library(world, random.Random(2))
     for split in names.SPLITS:
@@ -193,12 +193,12 @@ def test_most_people_share_their_family_name_and_many_are_mentioned_in_passing(c
     assert len(mentioned) > 0.4 * len(people)
 
 
-def test_passages_about_one_entity_do_not_lie_together(corpus: dict[str, Passage]) -> None:
+def test_passages_about_one_entity_are_not_adjacent(corpus: dict[str, Passage]) -> None:
     titles = [corpus[str(place)].title for place in range(len(corpus))]
     assert sum(one == following for one, following in pairwise(titles)) < 10
 
 
-def test_a_world_is_replaced_and_what_else_lies_in_its_folder_stays(tmp_path: Path) -> None:
+def test_a_world_is_replaced_and_other_files_of_its_folder_stay(tmp_path: Path) -> None:
     write_world(tmp_path, seed=0, people=200)
     (tmp_path / "index").mkdir()
     write_world(tmp_path, seed=1, people=300)
@@ -206,14 +206,14 @@ def test_a_world_is_replaced_and_what_else_lies_in_its_folder_stays(tmp_path: Pa
     assert {path.name for path in tmp_path.iterdir()} == {*FILES, "index"}
 
 
-def test_a_folder_that_holds_anything_else_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_a_folder_without_a_world_is_refused_and_left_alone(tmp_path: Path) -> None:
     (tmp_path / CORPUS).write_text("mine")
-    with pytest.raises(SleuthError, match=r"exists and holds no world\.json"):
+    with pytest.raises(SleuthError, match=r"exists and has no world\.json"):
         write_world(tmp_path, seed=0, people=200)
     assert (tmp_path / CORPUS).read_text() == "mine"
 
 
-def test_a_world_that_could_not_be_finished_leaves_the_old_one(tmp_path: Path) -> None:
+def test_a_failed_write_leaves_the_old_world(tmp_path: Path) -> None:
     write_world(tmp_path, seed=0, people=200)
     before = {name: (tmp_path / name).read_bytes() for name in FILES}
 

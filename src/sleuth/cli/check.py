@@ -105,11 +105,11 @@ def check_sweep(
 ) -> None:
     """Check that a sweep can run, and count its steps."""
     from sleuth.plan.inputs import missing_inputs
-    from sleuth.recipe.sweep import load_sweep, own_steps
+    from sleuth.recipe.sweep import load_sweep, unshared_steps
 
     recipe, runs = load_sweep(file, look=missing_inputs)
     require_sweep_inputs(file, runs)
-    steps, seeds = sum(own_steps(runs).values()), len(recipe.seeds)
+    steps, seeds = sum(unshared_steps(runs).values()), len(recipe.seeds)
     if as_json:
         typer.echo(json.dumps({"ok": True, "arms": len(runs), "seeds": seeds, "steps": steps * seeds}))
     else:

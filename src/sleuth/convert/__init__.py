@@ -1,4 +1,4 @@
-"""Weights as other trainers save them, made a Hugging Face folder."""
+"""Converts checkpoints of other trainers into Hugging Face folders."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""State dicts read without running a line of what they hold.
+"""Loads state dicts without running any code in them.
 
-torch pickles a sharded tensor as an object of its distributed package, and some of these want a process group before
-they can be made. Here each such class is replaced by one that only keeps what the pickle says: the files of any torch
-version are read alike, with no process group, and a class that is not in `STAND_INS` is refused.
+torch pickles sharded tensors as objects of its distributed package, some of which need a process group. Here each such
+class is replaced by one that only stores its pickled state, so that files of all torch versions can be read without a
+process group. A class that is not in `STAND_INS` is refused.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from sleuth.types import SleuthError
 
 
 class Inert:
-    """An object of which only the state that its pickle gives it is known."""
+    """An object that only stores its pickled state."""
 
     state: Any = None
 
-    def __new__(cls, *_made_of: Any) -> Self:
+    def __new__(cls, *_arguments: Any) -> Self:
         return super().__new__(cls)
 
     def __setstate__(self, state: Any) -> None:
@@ -33,12 +33,12 @@ class Inert:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """The object's attributes by name. TypeError where its pickle holds none."""
+        """Attributes by name. Raises TypeError if the state has none."""
         return fields_of(self.state)
 
 
 class InertTensor(torch.Tensor):
-    """A distributed tensor of which only dtype, global shape and pickled state are known."""
+    """A distributed tensor that only has dtype, global shape and pickled state."""
 
     state: Any
 
@@ -47,7 +47,7 @@ class InertTensor(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> NoReturn:
-        raise TypeError(f"{cls.__name__} holds no values of its own, and {func} asks for them")
+        raise TypeError(f"{cls.__name__} has no values, which {func} needs")
 
 
 class DTensor(InertTensor):
@@ -59,30 +59,30 @@ class ShardedTensor(InertTensor):
 
 
 class ProcessGroupState(Inert):
-    """Who saved a ShardedTensor. torch nests the class, and so its pickle asks for it with `getattr`."""
+    """The ranks that saved a ShardedTensor. A nested class in torch, so that pickles look it up with `getattr`."""
 
 
 class Replicate(Inert):
-    """A mesh dimension along which every rank holds the same."""
+    """A mesh dimension with replicas."""
 
 
 class Shard(Inert):
-    """A mesh dimension along which each rank holds a chunk of tensor dimension `dim`."""
+    """A mesh dimension whose ranks have chunks of tensor dimension `dim`."""
 
 
 class OtherPlacement(Inert):
-    """Partial sums, and the interleaved chunks of tensor parallelism."""
+    """A placement of tensor parallelism: partial sums, or interleaved chunks."""
 
 
 def _nested(parent: Any, name: Any) -> type[ProcessGroupState]:
-    """The one use of `getattr` that a state dict may make."""
+    """Replaces `getattr` in pickles; allows only its one use in a state dict."""
     if (parent, name) != (ShardedTensor, "ProcessGroupState"):
         raise pickle.UnpicklingError("GLOBAL builtins.getattr")
     return ProcessGroupState
 
 
 def _stand_ins() -> Iterator[tuple[str, Any]]:
-    """Every name that torch has given to what a sharded state dict is made of, with what is made instead."""
+    """Yields the name of each class in the sharded state dicts of all torch versions, with its replacement."""
     for package in ("torch.distributed.tensor", "torch.distributed._tensor"):  # the second until torch 2.5
         for module in ("", ".api", "._api"):
             yield f"{package}{module}.DTensor", DTensor
@@ -118,32 +118,32 @@ STAND_INS: dict[str, Any] = dict(_stand_ins())
 
 
 def fields_of(state: Any) -> dict[str, Any]:
-    """Attributes out of a pickled state: a dictionary, or a pair of one and the slots."""
+    """The attributes in a pickled state: a dictionary, or a pair of dictionary and slots."""
     parts = state if isinstance(state, tuple) else (state,)
     if not all(part is None or isinstance(part, dict) for part in parts):
-        raise TypeError("a state without names")
+        raise TypeError("a state without attribute names")
     return {name: value for part in parts if part for name, value in part.items()}
 
 
 def load_inert(path: Path) -> Mapping[str, Any]:
-    """What a `.pt` file holds, its tensors mapped from the disk and read when they are used."""
-    path.open("rb").close()  # what cannot be opened is not damaged
+    """The contents of a `.pt` file, tensors memory-mapped. Raises OSError if it cannot be opened, else SleuthError."""
+    path.open("rb").close()  # raises OSError before the errors below are taken for a damaged file
     try:
         with _only_stand_ins():
-            found = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
-    except Exception as error:  # a file that is no pickle, or a hostile one, may raise anything at all
+            contents = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+    except Exception as error:  # a damaged or hostile file may raise anything
         raise SleuthError(f"{path}: {_reason(str(error))}") from None
-    if not isinstance(found, Mapping):
-        raise SleuthError(f"{path}: holds a {type(found).__name__}, and a state dict (name -> tensor) is needed")
-    return found
+    if not isinstance(contents, Mapping):
+        raise SleuthError(f"{path}: contains a {type(contents).__name__}, expected a state dict (name -> tensor)")
+    return contents
 
 
 @contextmanager
 def _only_stand_ins() -> Iterator[None]:
-    """What else this process lets torch unpickle is set aside: importing torch's own DTensor allows the real one."""
+    """Lets torch unpickle only `STAND_INS`; importing torch's DTensor would otherwise allow the real class."""
     before = serialization.get_safe_globals()
     serialization.clear_safe_globals()
-    serialization.add_safe_globals([(made, name) for name, made in STAND_INS.items()])
+    serialization.add_safe_globals([(stand_in, name) for name, stand_in in STAND_INS.items()])
     try:
         yield
     finally:
@@ -151,10 +151,10 @@ def _only_stand_ins() -> Iterator[None]:
         serialization.add_safe_globals(before)
 
 
-def _reason(told: str) -> str:
-    refused = re.search(r"GLOBAL (\S+)", told)
+def _reason(message: str) -> str:
+    refused = re.search(r"GLOBAL (\S+)", message)
     if refused:
-        return f"holds {refused[1]}, which is no part of a state dict and could run code: it was not loaded"
-    if "_use_new_zipfile_serialization" in told:
-        return "is no zip archive, as torch.save writes them; what torch before 1.6 saved has to be saved again first"
-    return "cannot be read as a state dict: cut short, damaged, or not written by torch.save"
+        return f"contains {refused[1]}, which does not belong in a state dict and could run code; not loaded"
+    if "_use_new_zipfile_serialization" in message:
+        return "is not a zip archive of torch.save; files of torch before 1.6 must be saved again with a newer version"
+    return "cannot be read as a state dict: truncated, damaged, or not written by torch.save"

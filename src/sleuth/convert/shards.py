@@ -1,4 +1,4 @@
-"""The weights of a checkpoint as its trainer saved them."""
+"""Sharded weights as their trainer saved them (`Shards`), and the tensors that the model needs (`Blueprint`)."""
 
 from __future__ import annotations
 
@@ -14,36 +14,38 @@ from sleuth.convert.inert import load_inert
 from sleuth.types import SleuthError
 
 RANK_FILE = re.compile(r"model_world_size_(\d+)_rank_(\d+)\.pt")
-NESTS = ("model", "state_dict", "module")
-"""Under which of these a bare file may keep its state dict, beside an optimiser's and a step."""
+NESTED_KEYS = ("model", "state_dict", "module")
+"""Keys under which a bare file may keep the model's state dict, beside that of an optimiser."""
+WRAPPERS = ("module.", "_orig_mod.", "model.")
+"""Prefixes that data parallelism, torch.compile and a trainer's own module add to every name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shards:
-    """A state dict for each rank that saved one, rank 0 first; all of them have the same names."""
+    """A state dict for each rank, rank 0 first; all have the same names."""
 
     source: Path
     ranks: tuple[Mapping[str, Any], ...]
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What the tensors are called, in the order in which they were saved."""
+        """Names of the tensors, in the order in which they were saved."""
         return tuple(self.ranks[0])
 
     def entries(self, name: str) -> list[Any]:
-        """What every rank holds under a name."""
+        """The value of a name in each rank."""
         return [rank[name] for rank in self.ranks]
 
 
 def open_shards(source: Path) -> Shards:
-    """Open a verl actor folder or a bare state dict. Nothing but names and layouts is read yet."""
+    """Opens a verl actor folder or a bare state dict; reads only names and layouts. Raises SleuthError."""
     if source.is_dir():
         paths = _rank_files(source)
         ranks = tuple(load_inert(path) for path in paths)
     elif source.is_file():
         paths, ranks = [source], (_unnested(load_inert(source)),)
     else:
-        raise SleuthError(f"{source}: is not there; give a verl actor folder or a .pt file")
+        raise SleuthError(f"{source}: does not exist; name a verl actor folder or a .pt file")
     for path, rank in zip(paths, ranks, strict=True):
         _check_names(path, rank, paths[0], ranks[0])
     return Shards(source=source, ranks=ranks)
@@ -67,8 +69,8 @@ def _rank_files(folder: Path) -> list[Path]:
     return [folder / f"model_world_size_{size}_rank_{rank}.pt" for rank in range(size)]
 
 
-def _unnested(found: Mapping[str, Any]) -> Mapping[str, Any]:
-    return next((found[nest] for nest in NESTS if isinstance(found.get(nest), Mapping)), found)
+def _unnested(contents: Mapping[str, Any]) -> Mapping[str, Any]:
+    return next((contents[key] for key in NESTED_KEYS if isinstance(contents.get(key), Mapping)), contents)
 
 
 def _check_names(path: Path, rank: Mapping[str, Any], first_path: Path, first: Mapping[str, Any]) -> None:
@@ -82,21 +84,17 @@ def _check_names(path: Path, rank: Mapping[str, Any], first_path: Path, first: M
         raise SleuthError(f"{path}: {different[0]} is only here or only in {first_path.name}; save all ranks again")
 
 
-WRAPPERS = ("module.", "_orig_mod.", "model.")
-"""What data parallelism, torch.compile and a trainer's own module put before every name."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blueprint:
-    """`shapes` has each tensor once; `tied` has the further names of some of them: {"lm_head.weight":
+    """The tensors of a model: `shapes` by name, and `tied` names of the same tensors: {"lm_head.weight":
     "model.embed_tokens.weight"}."""
 
     folder: Path
     shapes: Mapping[str, tuple[int, ...]]
     tied: Mapping[str, str]
 
-    def naming(self, names: Sequence[str], source: Path) -> dict[str, str]:
-        """Name in the model -> name in the shards, tied names only where they are there."""
+    def match_names(self, names: Sequence[str], source: Path) -> dict[str, str]:
+        """Name in the model -> name in the shards, including tied names that were saved. Raises SleuthError."""
         candidates = list(_renamings(names))
         for renamed in candidates:
             if self.shapes.keys() <= renamed.keys() <= self.shapes.keys() | self.tied.keys():
@@ -106,7 +104,7 @@ class Blueprint:
 
     def _difference(self, renamed: Mapping[str, str]) -> str:
         if any(".lora_" in name for name in renamed):
-            return "holds LoRA weights beside the model's; merge them into the model first (peft: merge_and_unload)"
+            return "contains LoRA weights; merge them into the model first (peft: merge_and_unload)"
         missing = [name for name in self.shapes if name not in renamed]
         unexpected = [name for name in renamed if name not in self.shapes and name not in self.tied]
         parts = [_listed(names, word) for names, word in ((missing, "missing"), (unexpected, "unexpected")) if names]
@@ -114,15 +112,14 @@ class Blueprint:
 
 
 def read_blueprint(folder: Path) -> Blueprint:
-    """The model of a folder's config.json, without its weights."""
-    import torch
+    """The model that the config.json of a folder describes. Raises SleuthError."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
-    except Exception as error:  # a config of no known model fails wherever the model first misses something
+    except Exception as error:  # an invalid config can raise anything
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise SleuthError(f"{folder / 'config.json'}: describes no causal language model: {reason[0]}") from None
     shapes: dict[str, tuple[int, ...]] = {}
@@ -138,8 +135,8 @@ def read_blueprint(folder: Path) -> Blueprint:
 
 
 def _renamings(names: Sequence[str]) -> Iterator[dict[str, str]]:
-    """Ways to read the names, new -> as saved: as they are, then with each wrapper that all of them share taken off;
-    and each of these as the names of the model within the causal language model."""
+    """Yields possible renamings, new name -> saved name: as saved, then without each wrapper that all names share; and
+    each of these with "model." in front, for names of the inner model."""
     renamed: dict[str, str] | None = {name: name for name in names}
     while renamed:
         yield renamed

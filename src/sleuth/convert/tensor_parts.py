@@ -1,4 +1,4 @@
-"""A tensor that lies in pieces."""
+"""A tensor that is stored in parts."""
 
 from __future__ import annotations
 
@@ -17,54 +17,54 @@ class TensorPart:
     tensor: torch.Tensor
 
     def span(self, dim: int) -> tuple[int, int]:
-        """Where it starts and ends in the whole, along one dimension."""
+        """Start and end of the part along one dimension of the whole tensor."""
         return self.offset[dim], self.offset[dim] + self.tensor.shape[dim]
 
     def overlaps(self, other: TensorPart) -> bool:
-        """Whether both hold some element."""
+        """Whether any element is in both parts."""
         spans = [(self.span(dim), other.span(dim)) for dim in range(len(self.offset))]
         return all(ours[0] < theirs[1] and theirs[0] < ours[1] for ours, theirs in spans)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Whole:
-    """A tensor of a model, as the pieces that make it up: none empty, none twice."""
+class WholeTensor:
+    """A tensor of a model, as distinct, non-empty parts."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
-    pieces: tuple[TensorPart, ...]
+    parts: tuple[TensorPart, ...]
 
     @property
-    def count(self) -> int:
-        """How many numbers it holds."""
+    def numel(self) -> int:
+        """Number of elements."""
         return math.prod(self.shape)
 
     @property
-    def height(self) -> int:
-        """How many rows it has: a scalar is one row."""
+    def num_rows(self) -> int:
+        """Number of rows; a scalar has one."""
         return self.shape[0] if self.shape else 1
 
     def is_complete(self) -> bool:
-        """Whether the pieces fill the shape exactly."""
+        """Whether the parts fill the shape exactly."""
         inside = all(
-            piece.span(dim)[0] >= 0 and piece.span(dim)[1] <= size
-            for piece in self.pieces
+            part.span(dim)[0] >= 0 and part.span(dim)[1] <= size
+            for part in self.parts
             for dim, size in enumerate(self.shape)
         )
-        filled = sum(piece.tensor.numel() for piece in self.pieces) == self.count
-        return inside and filled and not any(one.overlaps(other) for one, other in combinations(self.pieces, 2))
+        filled = sum(part.tensor.numel() for part in self.parts) == self.numel
+        return inside and filled and not any(one.overlaps(other) for one, other in combinations(self.parts, 2))
 
     def rows(self, start: int, stop: int) -> torch.Tensor:
-        """Some rows, put together: (stop - start, ...)."""
+        """Rows `start` to `stop` - 1, assembled from the parts: (stop - start, ...)."""
         if not self.shape:
-            return self.pieces[0].tensor.reshape(1)
+            return self.parts[0].tensor.reshape(1)
         block = torch.empty((stop - start, *self.shape[1:]), dtype=self.dtype)
-        for piece in self.pieces:
-            top, bottom = piece.span(0)
+        for part in self.parts:
+            top, bottom = part.span(0)
             first, last = max(start, top), min(stop, bottom)
             if first < last:
                 box = block[first - start : last - start]
                 for dim in range(1, len(self.shape)):
-                    box = box.narrow(dim, piece.offset[dim], piece.tensor.shape[dim])
-                box.copy_(piece.tensor[first - top : last - top])
+                    box = box.narrow(dim, part.offset[dim], part.tensor.shape[dim])
+                box.copy_(part.tensor[first - top : last - top])
         return block

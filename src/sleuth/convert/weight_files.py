@@ -1,6 +1,6 @@
-"""safetensors files, written tensor by tensor and a few rows at a time: a model needs no memory to be written.
+"""Writes safetensors files a few rows at a time, so that writing takes almost no memory.
 
-Format: eight bytes, the length of a JSON header that says where each tensor lies, the header, then the tensors.
+Format: the length of the header in eight bytes, a JSON header with the offsets of each tensor, then the tensors.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from pathlib import Path
 
 import torch
 
-from sleuth.convert.tensor_parts import Whole
+from sleuth.convert.tensor_parts import WholeTensor
 from sleuth.types import SleuthError
 
 ROWS_BYTES = 2**24
-"""About how much is put together in memory before it is written."""
+"""Approximate number of bytes that are assembled in memory before they are written."""
 INDEX = "model.safetensors.index.json"
 DTYPE_NAMES = {
     torch.float64: "F64",
@@ -37,33 +37,33 @@ UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 
 
 def parse_size(text: str) -> int:
-    """Bytes in "500MB", "2GB", "1.5 GB" or "4000000"."""
+    """The number of bytes in "500MB", "2GB", "1.5 GB" or "4000000"."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]B|)", text.strip().upper())
     if match is None or not float(match[1]):
         raise SleuthError(f"size {text!r}: write a number with KB, MB or GB after it, such as 500MB or 2GB")
     return max(1, int(float(match[1]) * UNITS[match[2]]))
 
 
-def stored_dtype(whole: Whole, dtype: torch.dtype | None) -> torch.dtype:
-    """How a tensor is written: as it is, or with its floating-point numbers in `dtype`."""
+def stored_dtype(whole: WholeTensor, dtype: torch.dtype | None) -> torch.dtype:
+    """The dtype in which a tensor is written: its own, or `dtype` if it is floating-point and `dtype` is given."""
     return dtype if dtype is not None and whole.dtype.is_floating_point else whole.dtype
 
 
-def stored_bytes(whole: Whole, dtype: torch.dtype | None) -> int:
-    """What a tensor takes on the disk."""
-    return whole.count * stored_dtype(whole, dtype).itemsize
+def stored_bytes(whole: WholeTensor, dtype: torch.dtype | None) -> int:
+    """Bytes of a tensor on disk."""
+    return whole.numel * stored_dtype(whole, dtype).itemsize
 
 
 def write_weights(
     folder: Path,
-    weights: Mapping[str, Whole],
+    weights: Mapping[str, WholeTensor],
     *,
     dtype: torch.dtype | None,
     max_file_bytes: int,
     progress: Callable[[int, int], None],
 ) -> int:
-    """Write `model*.safetensors`, with an index where there are several; returns how many there are. No file holds more
-    than `max_file_bytes` of tensors, unless a single tensor does."""
+    """Writes `model*.safetensors`, with an index if there are several; returns their number. A file has at most
+    `max_file_bytes` of tensors, or a single larger tensor."""
     files = list(_shards(weights, dtype, max_file_bytes))
     names = [f"model-{number:05d}-of-{len(files):05d}.safetensors" for number in range(1, len(files) + 1)]
     if len(files) == 1:
@@ -81,22 +81,24 @@ def write_weights(
     return len(files)
 
 
-def _shards(weights: Mapping[str, Whole], dtype: torch.dtype | None, most: int) -> Iterator[dict[str, Whole]]:
+def _shards(
+    weights: Mapping[str, WholeTensor], dtype: torch.dtype | None, max_bytes: int
+) -> Iterator[dict[str, WholeTensor]]:
     """The tensors of each file, in order."""
-    file: dict[str, Whole] = {}
-    held = 0
+    file: dict[str, WholeTensor] = {}
+    file_bytes = 0
     for name, whole in weights.items():
         size = stored_bytes(whole, dtype)
-        if file and held + size > most:
+        if file and file_bytes + size > max_bytes:
             yield file
-            file, held = {}, 0
+            file, file_bytes = {}, 0
         file[name] = whole
-        held += size
+        file_bytes += size
     yield file
 
 
-def _write_file(path: Path, weights: Mapping[str, Whole], dtype: torch.dtype | None) -> Iterator[str]:
-    """Yields the name of each tensor that is written."""
+def _write_file(path: Path, weights: Mapping[str, WholeTensor], dtype: torch.dtype | None) -> Iterator[str]:
+    """Writes a file; yields the name of each tensor once it is written."""
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name, whole in weights.items():
@@ -104,7 +106,7 @@ def _write_file(path: Path, weights: Mapping[str, Whole], dtype: torch.dtype | N
         written = DTYPE_NAMES[stored_dtype(whole, dtype)]
         header[name] = {"dtype": written, "shape": list(whole.shape), "data_offsets": [start, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)  # the tensors start on a multiple of eight
+    text += b" " * (-len(text) % 8)  # aligns the tensors to eight bytes
     with path.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for name, whole in weights.items():
@@ -113,9 +115,9 @@ def _write_file(path: Path, weights: Mapping[str, Whole], dtype: torch.dtype | N
             yield name
 
 
-def _blocks(whole: Whole) -> Iterator[torch.Tensor]:
-    """The whole from its first row to its last, in pieces of about ROWS_BYTES."""
+def _blocks(whole: WholeTensor) -> Iterator[torch.Tensor]:
+    """Yields the rows of a tensor in blocks of about ROWS_BYTES."""
     row = math.prod(whole.shape[1:]) * whole.dtype.itemsize
     step = max(1, ROWS_BYTES // max(row, 1))
-    for start in range(0, whole.height, step):
-        yield whole.rows(start, min(start + step, whole.height))
+    for start in range(0, whole.num_rows, step):
+        yield whole.rows(start, min(start + step, whole.num_rows))

@@ -28,7 +28,7 @@ from sleuth.types import Episode, Score, Task
 
 def require_inputs(stage: EvaluateRecipe, inputs: StageInputs) -> list[Task]:
     """The questions. Raises SleuthError if they do not fit the model or the environment."""
-    env, longest = inputs.recipe.played_in(inputs.index)
+    env, longest = inputs.recipe.env_and_context(inputs.index)
     tasks = eval_tasks(stage.data)
     inputs.setting(env, tasks, longest)
     return tasks
@@ -37,7 +37,7 @@ def require_inputs(stage: EvaluateRecipe, inputs: StageInputs) -> list[Task]:
 def run(stage: EvaluateRecipe, context: StageContext) -> Path:
     """Write `eval/NAME.json` (of a suite, a file for each set too), and `eval/NAME_forced.json` if asked, unless they
     exist for this model; returns the model unchanged."""
-    env, longest = context.recipe.played_in(context.index)
+    env, longest = context.recipe.env_and_context(context.index)
     arms = {stage.name: env}
     if stage.forced_search_arm:
         arms[f"{stage.name}_forced"] = env.model_copy(update={"forced_search": True})
@@ -64,7 +64,7 @@ def run(stage: EvaluateRecipe, context: StageContext) -> Path:
             context=longest,
             temperature=stage.temperature,
             seed=context.recipe.seed,
-            scorer=answer_scorer_of(context.recipe.paid_in(context.index)),
+            scorer=answer_scorer_of(context.recipe.rewards_for(context.index)),
         )
         file = context.folder.eval / f"{name}.json"
         with context.folder.costing(stage.name, "asking"):

@@ -1,4 +1,4 @@
-"""A run as strict models read from TOML. Never imports torch."""
+"""Recipes: TOML files that describe runs, as strict pydantic models. Never imports torch."""
 
 from sleuth.recipe.data import AnsweredRowsRecipe, EvalQuestionsRecipe, QuestionsRecipe, WorldTextRecipe
 from sleuth.recipe.envs import RefineEnvRecipe, SearchEnvRecipe, ThoughtEnvRecipe

@@ -1,4 +1,4 @@
-"""What a stage reads: `[stage.data]`."""
+"""`[stage.data]`: the world texts, questions and answered rows that a stage reads."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ TextKind = Literal[
     "namesakes",
     "refining",
 ]
-"""A kind of row of text about a generated world: `sleuth.world.text` tells what each is."""
+"""A kind of row of text about a generated world; `sleuth.world.text` describes each."""
 
 
 class WorldTextRecipe(StrictModel):
-    """Rows of text about a generated world, made anew from the recipe's seed; no file is needed."""
+    """Rows of text about a generated world. They are generated from the recipe's seed; no file is needed."""
 
     kind: Literal["world_text"]
     people: PositiveInt
-    """How many people live in the world."""
+    """Number of people in the world."""
     mix: Annotated[dict[TextKind, PositiveFloat], Field(min_length=1)]
-    """Kind of row -> how often it is drawn, relative to the others."""
+    """Sampling weight of each kind of row, relative to the others."""
 
 
 AskWith = Literal["question", "prompt"]
-"""What stands in an environment's prompt where that has its question: the question, or a row's whole message."""
+"""What replaces {question} in an environment's prompt: the question, or the row's whole message."""
 
 
 class QuestionsRecipe(StrictModel):
@@ -45,44 +45,44 @@ class QuestionsRecipe(StrictModel):
     questions: FilePath
     """A .jsonl, .jsonl.gz or .parquet file of questions, here or on the hub: hf://OWNER/NAME/FILE."""
     kinds: Row[str] = ()
-    """Only questions of these kinds; empty takes all."""
+    """Use only questions of these kinds; empty: all."""
     limit: PositiveInt | None = None
-    """Only the first so many of them."""
+    """Use only the first `limit` of them; absent: all."""
     ask_with: AskWith = "question"
-    """What stands at the prompt's {question}: the question, or the whole user message that the row brings
-    (Search-R1's parquet files do); prompt = "bare" is nothing but that place."""
+    """What replaces {question} in the prompt: the question, or the whole user message that the row contains (as in
+    Search-R1's parquet files); prompt = "bare" consists of {question} alone."""
 
 
 class AnsweredRowsRecipe(QuestionsRecipe):
-    """Rows that bring an answer of their own, which is taught as what follows the prompt."""
+    """Rows with an answer each, which is taught as the response to the prompt."""
 
     kind: Literal["rows"]
 
 
 class EvalQuestionsRecipe(StrictModel):
-    """What an evaluation asks: one file of questions, or a suite of test sets."""
+    """The questions of an evaluation: one file, or a suite of test sets."""
 
     questions: FilePath | None = None
     """A .jsonl, .jsonl.gz or .parquet file of questions, here or on the hub: hf://OWNER/NAME/FILE."""
     kinds: Row[str] = ()
-    """Only questions of these kinds; empty takes all."""
+    """Use only questions of these kinds; empty: all."""
     limit: PositiveInt | None = None
-    """Only the first so many of them."""
+    """Use only the first `limit` of them; absent: all."""
     ask_with: AskWith = "question"
-    """What stands at the prompt's {question}: the question, or the whole user message that the row brings."""
+    """What replaces {question} in the prompt: the question, or the whole user message that the row contains."""
     suite: FilePath | None = None
     """Instead of `questions`: a folder of test sets (`nq/test.jsonl`, ...), here or on the hub, or a suite by name."""
     per_set: PositiveInt | None = None
-    """Ask only so many questions of each set, chosen by a hash of their ids: the same ones for ever."""
+    """Ask only `per_set` questions of each set, chosen by a hash of their ids, so that the choice never changes."""
 
     @combination
     def _one_source(self) -> Iterator[str]:
         if self.questions is None and self.suite is None:
             yield "questions is missing: name a file of them, or a suite of test sets"
         if self.questions is not None and self.suite is not None:
-            yield "suite stands beside questions; leave one of the two out"
+            yield "suite and questions are both given; remove one of them"
         file_only = {"kinds": self.kinds, "limit": self.limit, "ask_with": self.ask_with == "prompt"}
         for key in (name for name, given in file_only.items() if given and self.suite is not None):
-            yield f"{key} is for a file of questions; of a suite, per_set chooses"
+            yield f"{key} needs a file of questions; for a suite, set per_set"
         if self.per_set is not None and self.suite is None:
-            yield f"per_set = {self.per_set} is for a suite; of a file, limit takes the first so many"
+            yield f"per_set = {self.per_set} needs a suite; for a file of questions, set limit"

@@ -1,4 +1,4 @@
-"""A recipe while it is still being put together: plain tables, and who wrote each key."""
+"""`Draft`: an unchecked recipe as plain tables, and the file or override that each key is from."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 from sleuth.types import SleuthError
 
 Key = tuple[str | int, ...]
-"""The way to a value: `("stage", 0, "steps")`, written `stage.0.steps`."""
+"""The path of a value: `("stage", 0, "steps")`, written `stage.0.steps`."""
 
 
 def dotted(key: Sequence[str | int]) -> str:
-    """`stage.0.steps`."""
+    """A key as text: `stage.0.steps`."""
     return ".".join(str(part) for part in key)
 
 
 def leaves(table: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Every value of nested tables with the way to it. An array is one value."""
+    """Yields (key, value) for each value of nested tables. An array is one value."""
     for name, value in table.items():
         if isinstance(value, dict):
             yield from leaves(value, (*above, name))
@@ -27,8 +27,7 @@ def leaves(table: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tu
 
 
 class Draft:
-    """Layers of a recipe laid over each other, value by value. The last writer of a key is named in errors about it.
-    `problems` are values that lead nowhere, a line each."""
+    """The merged layers of a recipe. `problems` has a line for each key that could not be set."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -36,50 +35,46 @@ class Draft:
         self.problems: list[str] = []
         self._writers: dict[Key, str] = {}
 
-    def lay(self, table: Mapping[str, Any], writer: str) -> None:
-        """Lay a file's tables over what is there: tables merge, any other value (a list too) replaces."""
+    def merge(self, table: Mapping[str, Any], writer: str) -> None:
+        """Merges the tables of a file into the draft: tables merge, any other value (a list too) replaces."""
         for key, value in leaves(table):
             self.set(key, value, writer)
 
     def set(self, key: Sequence[str], value: Any, writer: str) -> None:
-        """Write one value. A number steps into a list and may be negative; a table that is not there yet is made."""
+        """Sets one value. Numbers index lists and may be negative; missing tables are created."""
         try:
             self._write(key, value, writer)
-        except SleuthError as error:  # told with whatever else is wrong
+        except SleuthError as error:  # raised with all other problems
             self.problems.append(str(error))
 
     def _write(self, key: Sequence[str], value: Any, writer: str) -> None:
-        place: Any = self.table
-        way: Key = ()
+        node: Any = self.table
+        at: Key = ()
         for part in key[:-1]:
-            step = self._step(place, way, part, writer)
-            way = (*way, step)
-            place = place.setdefault(step, {}) if isinstance(place, dict) else place[step]
-        last = self._step(place, way, key[-1], writer)
-        place[last] = value
-        way = (*way, last)
-        self._writers = {at: by for at, by in self._writers.items() if at[: len(way)] != way}
-        self._writers[way] = writer
+            step = self._step(node, at, part, writer)
+            at = (*at, step)
+            node = node.setdefault(step, {}) if isinstance(node, dict) else node[step]
+        last = self._step(node, at, key[-1], writer)
+        node[last] = value
+        at = (*at, last)
+        self._writers = {other: by for other, by in self._writers.items() if other[: len(at)] != at}
+        self._writers[at] = writer
 
     def writer_of(self, key: Key) -> str:
-        """Who wrote this key, or the table that holds it: a file, or an override."""
+        """The file or override that last set this key or a table around it, for error messages."""
         for length in range(len(key), 0, -1):
             if key[:length] in self._writers:
                 return self._writers[key[:length]]
         return self.path
 
-    def _step(self, place: Any, way: Key, part: str, writer: str) -> str | int:
-        if isinstance(place, dict):
+    def _step(self, node: Any, at: Key, part: str, writer: str) -> str | int:
+        if isinstance(node, dict):
             return part
-        if not isinstance(place, list):
-            raise SleuthError(f"{writer}: {dotted((*way, part))}: {dotted(way)} is a value, not a table")
+        if not isinstance(node, list):
+            raise SleuthError(f"{writer}: {dotted((*at, part))}: {dotted(at)} is a value, not a table")
         if not re.fullmatch(r"-?\d+", part):
-            raise SleuthError(
-                f"{writer}: {dotted((*way, part))}: {dotted(way)} is a list; write {dotted(way)}.0.{part}"
-            )
+            raise SleuthError(f"{writer}: {dotted((*at, part))}: {dotted(at)} is a list; write {dotted(at)}.0.{part}")
         index = int(part)
-        if not -len(place) <= index < len(place):
-            raise SleuthError(
-                f"{writer}: {dotted((*way, part))}: {dotted(way)} has {len(place)} entries, counted from 0"
-            )
-        return index % len(place)
+        if not -len(node) <= index < len(node):
+            raise SleuthError(f"{writer}: {dotted((*at, part))}: {dotted(at)} has {len(node)} entries, counted from 0")
+        return index % len(node)

@@ -1,4 +1,4 @@
-"""`kind = "grpo"`: episodes that are played, and paid by how much better than their siblings they did."""
+"""`kind = "grpo"`: reinforcement learning on groups of episodes."""
 
 from __future__ import annotations
 
@@ -18,45 +18,46 @@ from sleuth.recipe.training import TrainingRecipe
 
 
 class CreditRecipe(StrictModel):
-    """Searches, or citations, are paid or charged by what they made likelier, in nats, as the policy sees it; added to
-    the advantage of the tokens that asked, or that cite."""
+    """Credit for single searches or citations, by the gain in log-probability (nats, under the policy) that they cause.
+    It is added to the advantage of the tokens of the query, or of the citing claim. `search_gain`, in right episodes:
+    log-probability of the words that a search found, wherever the policy wrote them later, with the search's results
+    less without them. `citation_gain`: log-probability of a claim (and the thought before it) with the cited snippet
+    less without it; of several cited snippets, the largest gain."""
 
     kind: Literal["search_gain", "citation_gain"]
-    """`search_gain`, of right episodes: the words that a search found, wherever the policy wrote them later, with what
-    it found and without it. `citation_gain`: a claim (and the thought before it), with the snippet that it cites and
-    without it; of several the one that gains most."""
+    """What is credited: searches or citations."""
     margin: NonNegativeFloat = 1.0
-    """Nats: what gained more mattered."""
+    """Threshold of the gain in nats: above it the bonus is added, otherwise the penalty is subtracted."""
     bonus: NonNegativeFloat = 0.0
-    """What is added where it mattered."""
+    """Added to the advantage if the gain is above `margin`."""
     penalty: NonNegativeFloat = 0.0
-    """What is taken where it did not."""
+    """Subtracted from the advantage if the gain is not above `margin`."""
 
     @combination
-    def _does_something(self) -> Iterator[str]:
+    def _has_effect(self) -> Iterator[str]:
         if not self.bonus and not self.penalty:
-            yield "bonus and penalty are both 0: nothing would be credited; set one, such as penalty = 0.2"
+            yield "bonus and penalty are both 0, so credit has no effect; set one, such as penalty = 0.2"
 
 
 class PoolRecipe(StrictModel):
-    """Servers of vLLM or SGLang that write with the learner's weights, which they read from a folder."""
+    """vLLM or SGLang servers that generate episodes with the learner's weights, which they read from a folder."""
 
     urls: Annotated[Row[str], Field(min_length=1)]
-    """Where they are, such as `["http://10.0.0.2:30000", "http://10.0.0.3:30000"]`."""
+    """Addresses of the servers, such as `["http://10.0.0.2:30000", "http://10.0.0.3:30000"]`."""
     weights: FilePath | None = None
-    """The folder through which weights go out: this process and every server see it under this very path. Absent:
-    `weights` in the run's folder, which is enough on one machine."""
+    """Folder for weight updates, which this process and every server must see under this same path. Absent: `weights`
+    in the run's folder, which is enough on one machine."""
     requests_at_once: PositiveInt = 64
-    """Turns under way at each server."""
+    """Concurrent requests (turns) for each server."""
     seconds: PositiveFloat = 300.0
-    """How long a turn may take before it is asked for elsewhere."""
+    """Timeout of a turn in seconds; then it is sent to another server."""
     unavailable_timeout: PositiveFloat = 600.0
-    """How long the run waits while no server answers."""
+    """Seconds that the run waits while no server answers."""
     sleeps: bool = False
-    """The servers give their memory back while the learner computes: for one card that both share."""
+    """Servers release their GPU memory while the learner computes; for one GPU that both share."""
     max_policy_lag: Annotated[int, Field(ge=0, le=1)] = 0
-    """How many updates the weights that write may lack: with 1, the episodes of a step are played while the step before
-    is learned from."""
+    """Number of updates by which the servers' weights may lag behind. With 1, the episodes of a step are generated
+    while the learner trains on the step before."""
 
     @combination
     def _can_be_asked(self) -> Iterator[str]:
@@ -67,14 +68,15 @@ class PoolRecipe(StrictModel):
             yield "urls names a server twice"
         if self.max_policy_lag and self.sleeps:
             yield (
-                "sleeps = true and max_policy_lag = 1: servers that sleep while the learner computes cannot write then"
+                "sleeps = true and max_policy_lag = 1 exclude each other: servers that sleep while the learner "
+                "computes cannot generate then"
             )
 
 
 REFINER_REWARDS = ("citation", "rubric", "format")
-"""What can be paid for where nothing is searched and no answer is short."""
+"""Kinds of reward for env.kind = "refine", where no search is made and answers are long."""
 THOUGHT_REWARDS = ("gain", "suffix")
-"""What can be paid for where a text is thought about."""
+"""Kinds of reward for env.kind = "thought"."""
 
 
 def _kind_of_data(table: Any) -> str:
@@ -88,46 +90,47 @@ PlayedDataRecipe = Annotated[
     | Annotated[PlacesRecipe, Tag("places")],
     Discriminator(_kind_of_data),
 ]
-"""What episodes are about: questions, whose table says no kind, or texts to think about."""
+"""`[stage.data]` of a `grpo` stage: questions (a table without `kind`), or texts to think about."""
 
 
 class GrpoRecipe(TrainingRecipe):
-    """Group-relative policy optimisation (arXiv:2402.03300) of episodes in an environment."""
+    """Group-relative policy optimisation (arXiv:2402.03300) on episodes in an environment."""
 
     kind: Literal["grpo"]
     name: Name = "grpo"
     """What the stage is called in the run folder."""
     prompts_per_step: PositiveInt
-    """Questions in one optimiser step."""
+    """Questions (groups) in one optimiser step."""
     samples_per_prompt: Annotated[int, Field(ge=2)]
-    """Siblings of a group: episodes for one question."""
+    """Group size: episodes for one question."""
     slots: PositiveInt = 64
-    """Episodes the in-process engine plays at once; changes memory and speed."""
+    """Episodes that the in-process engine generates at once; changes memory and speed."""
     context: PositiveInt
     """Longest episode in tokens, prompt included."""
     replace_no_signal: NonNegativeInt = 0
-    """How many more rounds of questions a step may play to replace groups whose scores are all equal."""
+    """Maximum number of extra rounds in a step, which replace groups whose scores are all equal by new questions
+    (dynamic sampling: arXiv:2503.14476)."""
     probe_prompts: NonNegativeInt = 32
-    """Questions of the small probe that the stage plays beside its training; 0 leaves it out."""
+    """Questions that the stage plays before training, to report what the policy does; 0: none."""
     red_team_every: NonNegativeInt = 50
-    """Steps after which, with an env that refines, known tricks are scored by the reward beside honest answers, as they
-    are before the first; 0 leaves that out."""
+    """Every so many steps, and before the first, known reward hacks are scored beside honest answers; only with
+    env.kind = "refine". 0: never."""
     min_siblings: Annotated[int, Field(ge=2)] = 2
-    """A group with fewer scored siblings is dropped and counted."""
+    """Groups with fewer scored episodes are dropped and counted."""
     max_missing_fraction: Annotated[float, Field(ge=0, le=1)] = 0.5
-    """Above this share of missing scores in a step the run stops and says why."""
+    """If a larger share of a step's scores is missing, the run stops with an error."""
     data: PlayedDataRecipe
     """The questions to play, or the texts to think about."""
     env: TrainedEnvRecipe
-    """The environment that the policy talks to."""
+    """The environment that the policy acts in."""
     engine: PoolRecipe | None = None
-    """Servers that write the episodes; absent: the engine in this process does."""
+    """Servers that generate the episodes; absent: the in-process engine."""
     sampling: SamplingRecipe = SamplingRecipe()
     """How the policy is sampled."""
     reward: Annotated[Row[RewardTable], Field(min_length=1)]
     """The rewards; an episode's score is their weighted sum."""
     credit: CreditRecipe | None = None
-    """What a search or a citation is paid by itself; absent: nothing."""
+    """Credit for single searches or citations; absent: none."""
     loss: LossRecipe = LossRecipe()
     """How scores become a gradient."""
 
@@ -144,31 +147,31 @@ class GrpoRecipe(TrainingRecipe):
             yield f"env.{key} = {tokens} leaves no room for a prompt in context = {self.context}"
 
     @combination
-    def _texts_are_thought_about(self) -> Iterator[str]:
+    def _data_fits_env(self) -> Iterator[str]:
         thinks = isinstance(self.env, ThoughtEnvRecipe)
         if thinks and isinstance(self.data, QuestionsRecipe):
-            yield 'data.kind is missing: an env that thinks reads texts; set kind = "places" or "text"'
+            yield 'data.kind is missing: env.kind = "thought" reads texts; set kind = "places" or "text"'
         if not thinks and not isinstance(self.data, QuestionsRecipe):
-            yield (f'data.kind = "{self.data.kind}" is for env.kind = "thought"; "{self.env.kind}" asks questions')
+            yield f'data.kind = "{self.data.kind}" needs env.kind = "thought"; "{self.env.kind}" needs questions'
 
     @combination
     def _gains_are_known_late(self) -> Iterator[str]:
         gains = [reward for reward in self.reward if isinstance(reward, GainRecipe)]
         if len(gains) > 1:
-            yield 'reward has kind = "gain" twice; leave one of them out'
+            yield 'reward has kind = "gain" twice; remove one of them'
         if gains and self.replace_no_signal:
             yield (
                 f"replace_no_signal = {self.replace_no_signal} needs scores while episodes are played, and gains are "
-                "told behind them all; leave it out"
+                "computed only after all episodes end; remove it"
             )
 
     @combination
     def _servers_have_whole_weights(self) -> Iterator[str]:
         if self.engine is not None and self.lora is not None:
-            yield "lora is trained with the engine in this process; leave [stage.engine] out, or lora"
+            yield "lora needs the in-process engine; remove [stage.engine] or lora"
 
     @combination
-    def _what_is_old_is_corrected(self) -> Iterator[str]:
+    def _off_policy_is_corrected(self) -> Iterator[str]:
         loss = self.loss
         if (
             self.engine is not None
@@ -177,38 +180,36 @@ class GrpoRecipe(TrainingRecipe):
             and loss.tis_cap is None
         ):
             yield (
-                'engine.max_policy_lag = 1 trains on what older weights wrote, and loss.old_logprobs = "learner" takes '
-                'it for its own: set loss.old_logprobs = "sampler", or loss.tis_cap'
+                'engine.max_policy_lag = 1 trains on samples of older weights, and loss.old_logprobs = "learner" '
+                'treats them as on-policy: set loss.old_logprobs = "sampler", or loss.tis_cap'
             )
 
     @combination
-    def _credit_has_something_to_pay(self) -> Iterator[str]:
+    def _credit_fits_env(self) -> Iterator[str]:
         if self.credit is None:
             return
         kinds = {"search": "search_gain", "refine": "citation_gain"}
         if (kind := kinds.get(self.env.kind)) is None:
-            yield "credit pays searches or citations, and an env that thinks makes none; leave it out"
+            yield f'credit needs searches or citations, and env.kind = "{self.env.kind}" has neither; remove it'
         elif kind != self.credit.kind:
-            yield (
-                f'credit.kind = "{self.credit.kind}" has nothing to pay where env.kind = "{self.env.kind}"; '
-                f'set "{kind}"'
-            )
+            yield f'credit.kind = "{self.credit.kind}" has no effect with env.kind = "{self.env.kind}"; set "{kind}"'
 
     @combination
-    def _rewards_read_what_is_written(self) -> Iterator[str]:
+    def _rewards_fit_env(self) -> Iterator[str]:
         for index, reward in enumerate(self.reward):
             if isinstance(self.env, RefineEnvRecipe) and reward.kind not in REFINER_REWARDS:
                 yield (
-                    f'reward.{index}.kind = "{reward.kind}" reads the answer of a search; an env that refines is paid '
-                    f"by {' or '.join(json.dumps(kind) for kind in REFINER_REWARDS)}"
+                    f'reward.{index}.kind = "{reward.kind}" needs an env that searches; for env.kind = "refine" set '
+                    f"{' or '.join(json.dumps(kind) for kind in REFINER_REWARDS)}"
                 )
             elif (reward.kind in THOUGHT_REWARDS) != isinstance(self.env, ThoughtEnvRecipe):
                 yield (
-                    f'reward.{index}.kind = "{reward.kind}": an env that thinks is paid by '
-                    f"{' or '.join(json.dumps(kind) for kind in THOUGHT_REWARDS)}, and no other is"
+                    f'reward.{index}.kind = "{reward.kind}" does not fit env.kind = "{self.env.kind}": '
+                    f'{" and ".join(json.dumps(kind) for kind in THOUGHT_REWARDS)} need env.kind = "thought", which '
+                    "allows no other"
                 )
             elif isinstance(reward, SuffixRecipe) and not getattr(self.env, "suffix_tokens", 0):
                 yield (
-                    f'reward.{index}.kind = "suffix" judges what is written behind a thought: set env.suffix_tokens, '
-                    "such as 128"
+                    f'reward.{index}.kind = "suffix" judges the suffix written after a thought: set '
+                    "env.suffix_tokens, such as 128"
                 )

@@ -77,7 +77,7 @@ def _lay_file(draft: Draft, file: Path, table: dict[str, Any], files: list[str],
         files.extend(past.files)
         changes.extend(past.set)
         table = renamed_keys(table)
-    draft.lay(table, str(file))
+    draft.merge(table, str(file))
     for way, value in leaves(changed):
         _change(draft, ".".join(way), value, f"{file}: [set]", changes)
 

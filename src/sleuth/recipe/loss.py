@@ -1,4 +1,4 @@
-"""What a policy is sampled at, and what its tokens are pulled by."""
+"""`[stage.sampling]` and `[stage.loss]`: how a policy is sampled, and its policy-gradient loss."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_
 from sleuth.recipe.strict import StrictModel, combination
 
 _FULL_SUPPORT = (
-    "is no key: sampling for RL needs full support, because a token that cannot be sampled has no true "
-    "log-probability, and the gradient would be of another policy than the one that sampled"
+    "is not supported: RL samples from the whole vocabulary, because truncated sampling has other log-probabilities "
+    "than the learner's, and the gradient would be of another policy than the one that sampled"
 )
 
 
 class SamplingRecipe(StrictModel):
-    """How the policy is sampled for training. The support is always the whole vocabulary."""
+    """How the policy is sampled for training, always from the whole vocabulary."""
 
     refused = dict.fromkeys(("top_p", "top_k", "min_p"), _FULL_SUPPORT)
 
@@ -39,46 +39,49 @@ NAMED_LOSSES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 """The published losses by name: arXiv:2402.03300, 2503.20783, 2503.14476, 2507.18071 and 2506.13585.
 
-No KL is part of a name. GRPO's and Dr. GRPO's bounds are PPO's; CISPO's cap of 5 is ScaleRL's (arXiv:2510.13786).
+No setting includes a KL term. The bounds of GRPO and Dr. GRPO are PPO's; CISPO's cap of 5 is ScaleRL's
+(arXiv:2510.13786).
 """
 
 
 class LossRecipe(StrictModel):
-    """How scores become a gradient."""
+    """The policy-gradient loss."""
 
     setting: Literal["grpo", "dr_grpo", "dapo", "gspo", "cispo"] | None = None
-    """A published loss by its name, which sets the keys that belong to it; a key that says otherwise is refused."""
+    """A published loss by name. It sets the keys that define it; another value of one of these is an error."""
     advantage: Literal["grpo", "centered", "rloo", "best"] = "grpo"
-    """(x - mean) / std (arXiv:2402.03300), x - mean (arXiv:2503.20783), or leave-one-out (arXiv:2402.14740); or no
-    policy gradient: the best of each group is imitated if its score is above 0 (with old_logprobs = "learner")."""
+    """How scores x of a group become advantages. "grpo": (x - mean) / std (arXiv:2402.03300); "centered": x - mean
+    (arXiv:2503.20783); "rloo": leave-one-out (arXiv:2402.14740); "best": no policy gradient, but cross-entropy on the
+    best episode of each group if its score is above 0 (needs old_logprobs = "learner")."""
     std_floor: PositiveFloat = 1e-4
-    """The least standard deviation that "grpo" divides by."""
+    """Smallest standard deviation that advantage = "grpo" divides by."""
     policy_loss: Literal["clip", "cispo"] = "clip"
-    """What the bounds do: end the pull of a token beyond them (arXiv:1707.06347), or cap its weight and keep the pull
-    (arXiv:2506.13585)."""
+    """Effect of the bounds: "clip" drops the gradient of tokens beyond them (PPO: arXiv:1707.06347); "cispo" caps the
+    importance weight and keeps the gradient (arXiv:2506.13585)."""
     old_logprobs: Literal["sampler", "learner"] = "sampler"
-    """Where the ratio starts: what the sampler said of its tokens, or the learner before its update, so that it is 1
-    and no bound acts."""
+    """Denominator of the ratio: the log-probabilities of the sampler, or those of the learner before its update, with
+    which every ratio is 1 and nothing is clipped."""
     ratio: Literal["token", "sequence"] = "token"
-    """A ratio for each token, or one for all that the policy wrote in a trajectory (arXiv:2507.18071)."""
+    """One ratio for each token, or one for all policy tokens of a trajectory (arXiv:2507.18071)."""
     clip_low: Annotated[float, Field(gt=0, le=1)] = 0.2
-    """The ratio is clipped below at 1 - clip_low; 1 leaves that side free."""
+    """Lower bound of the ratio: 1 - clip_low; 1 removes this bound."""
     clip_high: PositiveFloat = 0.28
-    """The ratio is clipped above at 1 + clip_high (clip-higher: arXiv:2503.14476)."""
+    """Upper bound of the ratio: 1 + clip_high (clip-higher: arXiv:2503.14476)."""
     kl: Literal["k1", "k2", "k3"] = "k3"
-    """Estimator of the divergence from the stage's first weights."""
+    """Estimator of the KL divergence from the weights at the start of the stage."""
     beta: NonNegativeFloat = 0.0
-    """Weight of that divergence; 0 keeps no reference model."""
+    """Weight of the KL term; 0: no KL term and no reference model."""
     normalise: Literal["token", "sequence", "constant"] = "token"
-    """Mean over the step's tokens (arXiv:2503.14476), mean of the sequences' means (arXiv:2402.03300), or each
-    sequence's sum over `constant` (arXiv:2503.20783)."""
+    """How token losses are averaged. "token": mean over all tokens of the step (arXiv:2503.14476); "sequence": mean of
+    the means of the sequences (arXiv:2402.03300); "constant": sum of each sequence over `constant`
+    (arXiv:2503.20783)."""
     constant: PositiveInt | None = None
-    """The tokens that each sequence's sum is divided by; only with normalise = "constant"."""
+    """Divisor in tokens; only with normalise = "constant"."""
     tis_cap: PositiveFloat | None = None
-    """Cap of truncated importance weights between sampler and learner; absent leaves them out."""
+    """Cap of truncated importance weights between learner and sampler; absent: no such weights."""
     sequence_mask: Annotated[float, Field(gt=1)] | None = None
-    """A trajectory whose tokens the learner holds more likely than the sampler did, or less, by more than this factor
-    on their geometric mean, pulls on nothing; absent: all pull."""
+    """Trajectories are masked if the geometric mean of the ratio of learner to sampler probabilities over their tokens
+    is above this factor or below its inverse; absent: no mask."""
 
     @model_validator(mode="before")
     @classmethod
@@ -91,19 +94,16 @@ class LossRecipe(StrictModel):
         for key, value in NAMED_LOSSES.get(self.setting or "", {}).items():
             if getattr(self, key) != value:
                 yield (
-                    f'{key} = {json.dumps(getattr(self, key))} is not setting = "{self.setting}", where it is '
-                    f"{json.dumps(value)}; leave one of the two out"
+                    f'{key} = {json.dumps(getattr(self, key))} contradicts setting = "{self.setting}", which sets '
+                    f"{json.dumps(value)}; remove one of the two"
                 )
 
     @combination
     def _old_fits(self) -> Iterator[str]:
         if self.advantage == "best" and self.old_logprobs != "learner":
-            yield (
-                'old_logprobs = "sampler" has no part in advantage = "best", which imitates; '
-                'set old_logprobs = "learner"'
-            )
+            yield 'old_logprobs = "sampler" has no effect with advantage = "best"; set old_logprobs = "learner"'
         if self.old_logprobs == "sampler" and self.tis_cap is not None:
-            yield 'tis_cap says what old_logprobs = "sampler" says already; leave one of the two out'
+            yield 'tis_cap repeats the correction of old_logprobs = "sampler"; remove one of the two'
         if self.old_logprobs == "learner":
             for key, value in (("ratio", "sequence"), ("policy_loss", "cispo")):
                 if getattr(self, key) == value:
@@ -117,4 +117,4 @@ class LossRecipe(StrictModel):
         if self.normalise == "constant" and self.constant is None:
             yield 'constant is missing: normalise = "constant" divides by it'
         if self.normalise != "constant" and self.constant is not None:
-            yield (f'constant = {self.constant} has no effect with normalise = "{self.normalise}"; leave it out')
+            yield f'constant = {self.constant} has no effect with normalise = "{self.normalise}"; remove it'

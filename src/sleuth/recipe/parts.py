@@ -1,4 +1,4 @@
-"""Files that hold one part of a recipe: `[judge]` or `[[reward]]`; or `[teacher]`, who writes data."""
+"""Files with a single part of a recipe: a `[judge]`, `[[reward]]` tables, or a `[teacher]`."""
 
 from __future__ import annotations
 
@@ -18,42 +18,42 @@ Part = TypeVar("Part", bound=StrictModel)
 
 
 class JudgeFile(StrictModel):
-    """A file that says who judges."""
+    """A judge file."""
 
     judge: JudgeTable
     """The judge."""
 
 
 class RewardFile(StrictModel):
-    """A file that says what is paid for."""
+    """A reward file."""
 
     reward: Annotated[Row[RewardTable], Field(min_length=1)]
     """The rewards; the score is their weighted sum."""
 
 
 class TeacherFile(StrictModel):
-    """A file that says who writes data."""
+    """A teacher file."""
 
     teacher: TeacherRecipe
-    """The model that writes data."""
+    """The model that generates data."""
 
 
 def load_judge(path: Path, look: Look | None = None) -> JudgeRecipe:
-    """The `[judge]` of a file, as a reward's `judge` may be. Raises a `SleuthError` with a line for each problem."""
+    """The `[judge]` of a judge file. Raises a `SleuthError` with a line for each problem."""
     return _load(path, JudgeFile, look).judge
 
 
 def load_rewards(path: Path, look: Look | None = None) -> tuple[RewardRecipe, ...]:
-    """The `[[reward]]` tables of a file, as a stage's may be. Raises a `SleuthError` with a line for each problem."""
+    """The `[[reward]]` tables of a reward file. Raises a `SleuthError` with a line for each problem."""
     return _load(path, RewardFile, look).reward
 
 
 def load_teacher(path: Path, look: Look | None = None) -> TeacherRecipe:
-    """The `[teacher]` of a file. Raises a `SleuthError` with a line for each problem."""
+    """The `[teacher]` of a teacher file. Raises a `SleuthError` with a line for each problem."""
     return _load(path, TeacherFile, look).teacher
 
 
 def _load(path: Path, model: type[Part], look: Look | None) -> Part:
     draft = Draft(str(path))
-    draft.lay(read_toml(path), str(path))
+    draft.merge(read_toml(path), str(path))
     return read_table(draft, model, look)

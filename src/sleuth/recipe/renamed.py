@@ -1,7 +1,7 @@
-"""Keys of recipes and figures of runs that had another name before, in one table each.
+"""Former names of recipe keys and of metrics.
 
-A recipe that somebody wrote is refused in a line that names the new key. What Sleuth itself wrote, the resolved recipe
-and the metrics of a run, is read under the new names.
+A recipe with a former key is an error that names the new one. Resolved recipes and metrics, which Sleuth itself wrote,
+are read with the new names.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ KEYS: dict[tuple[str, ...], str] = {
     ("stage", "engine", "patience"): "unavailable_timeout",
     ("stage", "loss", "old"): "old_logprobs",
 }
-"""By the way to a key, without the numbers of lists: its last part today."""
+"""Former key, without list indices -> new name of its last part."""
 FIGURES = {"mismatch_kl": "sampler_learner_kl", "signal_fraction": "nonzero_advantage_fraction"}
-"""Figures of `metrics.jsonl`."""
+"""Former name -> new name of a figure in `metrics.jsonl`."""
 
 
 def new_name(key: Sequence[str | int]) -> str | None:
-    """What the last part of `key` is called today; None where it was never called otherwise."""
+    """The new name of the last part of `key`; None if it was never renamed."""
     return KEYS.get(tuple(part for part in key if isinstance(part, str)))
 
 
 def renamed_keys(value: Any, above: tuple[str, ...] = ()) -> Any:
-    """The tables of a recipe with today's keys."""
+    """The tables of a recipe with the new keys."""
     if isinstance(value, list):
         return [renamed_keys(inner, above) for inner in value]
     if not isinstance(value, Mapping):
@@ -37,5 +37,5 @@ def renamed_keys(value: Any, above: tuple[str, ...] = ()) -> Any:
 
 
 def renamed_figures(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of `metrics.jsonl` with today's names."""
+    """A row of `metrics.jsonl` with the new names."""
     return {FIGURES.get(name, name): value for name, value in row.items()}

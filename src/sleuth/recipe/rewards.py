@@ -1,4 +1,4 @@
-"""What is paid for: `[[stage.reward]]`. The score of an episode is the weighted sum of all of them."""
+"""`[[stage.reward]]`: the rewards. The score of an episode is their weighted sum."""
 
 from __future__ import annotations
 
@@ -13,81 +13,81 @@ from sleuth.recipe.strict import StrictModel, combination
 
 class _PartRecipe(StrictModel):
     weight: PositiveFloat = 1.0
-    """What the score is multiplied by before the rewards are summed."""
+    """Factor of this reward in the sum."""
     shuffle: bool = False
-    """Control arm: the scores are permuted within the step, so that they say nothing about their episodes."""
+    """Control arm: permutes the scores within the step, so that they do not depend on their episodes."""
 
 
 class WatchRecipe(StrictModel):
-    """A second judge that pays nothing: what it says of a share of what the first judges, tells whether that can still
-    be trusted."""
+    """A second judge, which does not affect the reward. Its agreement with the first judge on a share of the groups
+    shows whether the policy exploits the first one (alarm `judge_divergence`)."""
 
     judge: JudgeTable
-    """Another model than the one that pays, or another way of judging."""
+    """Another model, or another kind of judge, than the one that decides the reward."""
     share: Annotated[float, Field(gt=0, le=1)] = 0.1
-    """Of the groups of episodes, the share that both judge."""
+    """Share of the groups that both judge."""
 
 
 class JudgedPartRecipe(_PartRecipe):
     """A reward that asks a judge."""
 
     kind: Any
-    """Each such reward says its own."""
+    """Set by each such reward."""
     judge: JudgeTable = LexicalJudgeRecipe()
-    """Who decides. "lexical" compares names, dates, numbers, words and denials on this machine; the tables of kind
+    """The judge. "lexical" compares names, dates, numbers, words and negations on this machine; the tables of kind
     "http" and "nli" name a model."""
     watch: WatchRecipe | None = None
-    """Who watches the judge; absent: nobody."""
+    """A second judge that watches the first; absent: none."""
 
     @combination
     def _another_watches(self) -> Iterator[str]:
         if self.watch is not None and self.watch.judge == self.judge:
-            yield "watch.judge is the judge that pays; name another one"
+            yield "watch.judge equals judge; name another one"
 
 
 class AnswerRewardRecipe(_PartRecipe):
-    """1 for a golden answer, 0 for another one, or what a published scorer makes of the episode."""
+    """1 for a golden answer and 0 otherwise, or the score of a published scorer."""
 
     kind: Literal["answer"]
     scorer: Literal["strict", "search_r1", "search_r1_format", "slime", "verl", "skyrl", "research", "tinker"] = (
         "strict"
     )
-    """How the answer is read off the trajectory: "strict" reads policy-written text alone; the others behave as their
-    sources do, quirks included. Strict exact match is logged beside whichever is paid."""
+    """How the answer is extracted from the trajectory: "strict" reads policy-written text alone; the others reproduce
+    the scorer of that project, quirks included. Strict exact match is always logged too."""
 
 
 class SubMatchRecipe(_PartRecipe):
-    """1 for an answer that holds a golden one."""
+    """1 if the answer contains a golden answer."""
 
     kind: Literal["sub_match"]
 
 
 class TokenF1Recipe(_PartRecipe):
-    """The F1 of the words that the answer shares with a golden one."""
+    """F1 of the words of the answer against those of a golden answer."""
 
     kind: Literal["token_f1"]
 
 
 class FormatRecipe(_PartRecipe):
-    """1 for a transcript in which every turn is one closed thought and one action, the answer last."""
+    """1 if every turn is one closed thought and one action, and the last action is the answer."""
 
     kind: Literal["format"]
 
 
 class SearchedRecipe(_PartRecipe):
-    """1 for an episode that searched."""
+    """1 if the episode searched."""
 
     kind: Literal["searched"]
 
 
 class EvidenceInResultsRecipe(_PartRecipe):
-    """1 where a golden answer stands in a passage that the environment supplied."""
+    """1 if a retrieved passage contains a golden answer."""
 
     kind: Literal["evidence_in_results"]
 
 
 class AnswerFromEvidenceRecipe(_PartRecipe):
-    """1 where the given answer stands in a passage that the environment supplied."""
+    """1 if a retrieved passage contains the given answer."""
 
     kind: Literal["answer_from_evidence"]
 
@@ -97,33 +97,35 @@ NAMED_SUMS: dict[str, dict[str, Any]] = {
     "additive": {"citation_weight": 0.2, "format_gate": False, "padding_penalty": 0.0},
     "convex": {"citation_weight": 0.2, "format_gate": False, "padding_penalty": 0.0},
 }
-"""What each sum takes where nothing is said: ours, and the two readings of the published cards, whose citation weight
-is 0.2 or 0.5 (S2 and S4)."""
+"""Defaults of each `sum`: Sleuth's own, and the two readings of the published model cards, whose citation weight is 0.2
+or 0.5 (S2 and S4)."""
 
 
 class CitationRecipe(JudgedPartRecipe):
-    """Whether every claim of the answer has a source, and what content and citations are worth together."""
+    """Whether the sources support every claim of the answer, combined with its content."""
 
     kind: Literal["citation"]
     sum: Literal["recommended", "additive", "convex"] = "recommended"
-    """A gate times a mix of content and citations, less a penalty for padding; or, as the published refiners may have
-    it, content + weight x citations, or (1 - weight) x content + weight x citations."""
+    """How content and citations are combined. "additive": content + weight x citations; "convex": (1 - weight) x
+    content + weight x citations (the two readings of the published refiners); "recommended": the convex sum, times a
+    gate (well-formed, cites only ids that exist) and a factor for brevity, less a penalty for padding."""
     formula: Literal["f1", "dr_tulu"] = "f1"
-    """What stands for the citations: F1, with the precision that leaves each citation out (arXiv:2305.14627), or
-    0.6 F1 with the precision of all of them together + 0.4 of ids that exist (arXiv:2511.19399)."""
+    """Score of the citations. "f1": F1 with leave-one-out precision (arXiv:2305.14627); "dr_tulu": 0.6 x F1 with the
+    precision of all citations together + 0.4 x share of citations whose ids exist (arXiv:2511.19399)."""
     content: Literal["grounded", "none"] = "grounded"
-    """What stands for the content: whether a supported claim holds a golden answer, or, where no answer is known,
-    nothing: then the citations stand in for it."""
+    """Score of the content. "grounded": 1 if a supported claim contains a golden answer, where one is known; "none":
+    no content score. Without a content score that of the citations takes its place."""
     citation_weight: Annotated[float, Field(ge=0, le=1)]
-    """The citations' weight in the sum; absent: 0.4 of ours, 0.2 of the published ones."""
+    """Weight of the citations in the sum; absent: 0.4 with sum = "recommended", 0.2 with the others."""
     format_gate: bool
-    """Content is paid only in a well-formed transcript; absent: in ours, which gates the citations too."""
+    """Whether content scores only in a well-formed transcript; absent: true with sum = "recommended", where the gate
+    covers the citations too, and false with the others."""
     padding_penalty: NonNegativeFloat
-    """What an answer of nothing but uncited words loses; absent: 0.1 in ours."""
+    """Subtracted in proportion to the share of uncited words; absent: 0.1 with sum = "recommended", else 0."""
     verification_reward: PositiveFloat = 1.0
-    """Multiplies the sum; the published refiners have 10."""
+    """Multiplies the sum; 10 in the published refiners."""
     non_stop_penalty: bool = False
-    """Pay nothing for an answer that the token budget cut off."""
+    """Scores 0 for an answer that the token budget cut off."""
 
     @model_validator(mode="before")
     @classmethod
@@ -134,75 +136,78 @@ class CitationRecipe(JudgedPartRecipe):
     @combination
     def _sum_fits(self) -> Iterator[str]:
         if self.sum == "recommended" and not self.format_gate:
-            yield 'format_gate = false: sum = "recommended" is nothing without its gate; take "convex"'
+            yield 'format_gate = false does not fit sum = "recommended", which includes the gate; set sum = "convex"'
         if self.sum != "recommended" and self.padding_penalty:
-            yield (f'padding_penalty = {self.padding_penalty} has no part in sum = "{self.sum}"; leave it out')
+            yield f'padding_penalty = {self.padding_penalty} has no effect with sum = "{self.sum}"; remove it'
 
 
 class RubricRecipe(JudgedPartRecipe):
-    """How far the answer fulfils criteria that are written down."""
+    """How far the answer fulfils written criteria."""
 
     kind: Literal["rubric"]
     own: bool = True
-    """Judge by the criteria that the question brings, in its row's `rubrics`."""
+    """Whether to judge by the question's own criteria (`rubrics` of its row)."""
     static: Literal["none", "refiner"] = "none"
-    """Judge by some that all answers share, too: "refiner" are the published refiners' three, by their names (citation
-    discipline, off-query padding, wrong-entity confabulation), in our words."""
+    """Criteria for all answers. "refiner": the three of the published refiners (citation discipline, off-query padding,
+    wrong-entity confabulation), in Sleuth's wording."""
     aggregation: Literal["mean_flipped", "positive_weights", "absolute_weights"] = "mean_flipped"
-    """The mean, where 1 - s counts of what is not wanted; or the sum, where -s does, over the number of what is wanted
-    (arXiv:2511.19399), or over the number of all."""
+    """How criterion scores s become one. "mean_flipped": their mean, with 1 - s for faults; "positive_weights": their
+    sum, with -s for faults, over the number of criteria that are not faults (arXiv:2511.19399); "absolute_weights": the
+    same sum over the number of all criteria."""
     calls: Literal["per_rubric", "per_answer"] = "per_rubric"
-    """Ask by one criterion at a time, or by all of them in one call."""
+    """Judge calls: one for each criterion, or one for all criteria of an answer."""
     sees_evidence: bool = True
-    """Show the judge what the answer was written from. The published one saw the answer alone, so that it could not
-    tell whether a citation holds."""
+    """Whether the judge sees the evidence that the answer was written from. The published judge saw the answer alone,
+    and so could not check citations."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """The probability with which a criterion is left out of a group's scores (arXiv:2608.11669)."""
+    """Probability of leaving a criterion out of the scores of a group (arXiv:2608.11669)."""
 
     @combination
-    def _judge_can(self) -> Iterator[str]:
+    def _judge_fits(self) -> Iterator[str]:
         if not self.own and self.static == "none":
-            yield 'static is missing: own = false leaves no criterion; take static = "refiner"'
+            yield 'static is missing: own = false leaves no criterion; set static = "refiner"'
         for judge in (self.judge, *([self.watch.judge] if self.watch else [])):
             if self.static != "none" and judge.kind != "http":
                 yield (
-                    f'static = "{self.static}" needs judges of kind "http": kind = "{judge.kind}" only tells whether '
+                    f'static = "{self.static}" needs judges of kind "http": kind = "{judge.kind}" only decides whether '
                     "an answer makes a statement"
                 )
         if self.calls == "per_answer" and self.judge.kind != "http":
-            yield f'calls = "per_answer" has no effect on kind = "{self.judge.kind}", which makes none'
+            yield f'calls = "per_answer" has no effect with judge.kind = "{self.judge.kind}", which makes no calls'
 
 
 class SuffixRecipe(_PartRecipe):
-    """1 where what was written behind a thought comes to what the text itself says there, in the eyes of a judge who
-    never sees the thought (arXiv:2601.21343)."""
+    """1 if a judge, who never sees the thought, finds the suffix written after it equivalent to the true suffix
+    (arXiv:2601.21343)."""
 
     kind: Literal["suffix"]
     judge: ContinuationJudgeTable
-    """Who decides: a table of kind "http" names a model, "ending" knows the right ending of world texts."""
+    """The judge: a table of kind "http" names a model; "ending" knows the right ending of world texts."""
 
 
 class GainRecipe(_PartRecipe):
-    """How much likelier a thought makes the true suffix than an empty thought does, in nats a token. No judge."""
+    """Log-probability of the true suffix after the thought less that after an empty thought, in nats a token. Needs no
+    judge."""
 
     kind: Literal["gain"]
     scorer: Literal["frozen", "moving"] = "frozen"
-    """To whom: the weights that the stage began with, or a mean of all that came since, which follows slowly
-    (arXiv:2510.01265). Never to the policy itself, which would learn the suffix and not to think."""
+    """Weights that compute the log-probabilities: those at the start of the stage, or an exponential moving average of
+    the policy's (arXiv:2510.01265). Never the policy itself, which would learn the suffix instead of learning to
+    think."""
     decay: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """Of a moving scorer, the share that stays at each step; absent: 0.999."""
+    """Decay of the moving average, for each step; absent: 0.999. Only with scorer = "moving"."""
     clip: PositiveFloat | None = 2.0
-    """Nats a token beyond which a gain counts no further, in either direction."""
+    """The gain is clipped to [-clip, clip], in nats a token."""
     floor: Annotated[float, Field(le=0)] | None = None
-    """The least that a gain is paid. With 0 a thought that harms is paid what an empty one is, so that thinking of
-    nothing is no way out while most thoughts are still wrong; absent: only `clip` bounds it."""
+    """Lower bound of the gain; absent: -clip. With 0, harmful thoughts score as much as empty ones, so that the policy
+    has no reason to prefer empty thoughts while most of its thoughts are still wrong."""
 
     @combination
-    def _decay_moves(self) -> Iterator[str]:
+    def _decay_and_floor_have_effect(self) -> Iterator[str]:
         if self.scorer == "frozen" and self.decay is not None:
-            yield f'decay = {self.decay} has no effect with scorer = "frozen"; leave it out'
+            yield f'decay = {self.decay} has no effect with scorer = "frozen"; remove it'
         if self.floor is not None and self.clip is not None and self.floor <= -self.clip:
-            yield f"floor = {self.floor:g} has no effect with clip = {self.clip:g}; leave it out"
+            yield f"floor = {self.floor:g} has no effect with clip = {self.clip:g}; remove it"
 
 
 RewardRecipe = (

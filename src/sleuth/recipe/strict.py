@@ -1,4 +1,4 @@
-"""What every table of a recipe has in common: no unknown key, no silent conversion, no change after reading."""
+"""`StrictModel`, the base of all recipe tables: no unknown keys, no silent conversions, immutable."""
 
 from __future__ import annotations
 
@@ -12,41 +12,39 @@ Item = TypeVar("Item")
 Check = Callable[[Any], Iterator[str]]
 
 NO_KIND = "none"
-"""The tag, in pydantic's complaints, of a table that says no kind where others do."""
+"""The tag in pydantic's errors for a table without `kind` in a union of kinds."""
 
 FilePath = Annotated[Path, Field(strict=False)]
-"""A path as a person types it: relative ones start at the working directory, as on a command line."""
+"""A path; relative to the working directory, as on a command line."""
 
 Row = Annotated[tuple[Item, ...], Field(strict=False)]
 """A TOML array, frozen into a tuple."""
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
-"""A name that can be a file's name: letters, digits, dots, dashes and underscores."""
-
+"""A name that is valid as a file name: letters, digits, dots, dashes and underscores."""
 
 VALUES_ONLY = object()
-"""The context of a validation that leaves combinations unchecked."""
+"""Validation context that skips the checks of key combinations."""
 
 
 def combination(check: Check) -> Check:
-    """Marks a method of a table that checks several keys together. It yields a message for each problem, which begins
-    with the key that the problem is about."""
+    """Marks a method that checks several keys together. It yields a message for each problem, starting with its key."""
     check.checks_combination = True  # type: ignore[attr-defined]
     return check
 
 
 class StrictModel(BaseModel):
-    """A table of a recipe. Each key's meaning is the docstring under it, and its schema's description."""
+    """A table of a recipe. The docstring under each key is its description in the schema and on the docs site."""
 
     refused: ClassVar[Mapping[str, str]] = {}
-    """Keys that somebody may expect here, with the reason why there is none."""
+    """Keys that users may expect but that are not supported, with the reason."""
     model_config = ConfigDict(
         extra="forbid", strict=True, frozen=True, allow_inf_nan=False, use_attribute_docstrings=True
     )
 
     @classmethod
     def combinations(cls) -> list[Check]:
-        """The checks of several keys together, those of parent classes first."""
+        """The methods marked with `combination`, those of parent classes first."""
         members = (member for parent in reversed(cls.__mro__) for member in vars(parent).values())
         return [member for member in members if hasattr(member, "checks_combination")]
 

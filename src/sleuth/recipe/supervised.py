@@ -1,4 +1,4 @@
-"""`kind = "supervised"`: text that is imitated."""
+"""`kind = "supervised"` and `kind = "warm_start"`: next-token prediction on text, or on the policy's own episodes."""
 
 from __future__ import annotations
 
@@ -23,74 +23,75 @@ class SupervisedRecipe(TrainingRecipe):
     rows_per_step: PositiveInt
     """Rows of text in one optimiser step."""
     source_weight: NonNegativeFloat = 1.0
-    """How much a token of source text (passages, documents) counts in the loss, where a token of a teacher (answers,
-    thoughts) counts 1; 0 teaches the teacher's alone."""
+    """Loss weight of source tokens (passages, documents); tokens of a teacher (answers, thoughts) have weight 1. 0
+    trains on the teacher's tokens alone."""
     data: Annotated[WorldTextRecipe | AnsweredRowsRecipe | TextRecipe | ThoughtTextRecipe, Field(discriminator="kind")]
     """The rows of text to imitate."""
     held_out: HeldOutThoughtsRecipe | None = None
-    """Thoughts on which the stage measures, before its first step and at each save, what it has learned of them and
-    what they do for the text behind them; absent: nothing."""
+    """Held-out thoughts. Before the first step and at each save the stage measures their loss, and how much likelier
+    they make the text after them; absent: no measurement."""
     env: RefineEnvRecipe | None = None
-    """What asks for the answers of kind = "rows"; absent: that of the nearest `grpo` stage."""
+    """The environment that renders the prompts for data.kind = "rows"; absent: that of the nearest `grpo` stage."""
     tokens: Row[Annotated[str, Field(min_length=1)]] = ()
-    """Texts that become one token each, such as tags, where the tokenizer writes them with several."""
+    """Texts, such as tags, that are added to the tokenizer as one token each, unless they are one token already."""
     init: InitRecipe | None = None
     """Start from random weights of this shape instead of the recipe's model."""
 
     @combination
     def _text_fits(self) -> Iterator[str]:
         if self.env is not None and not isinstance(self.data, AnsweredRowsRecipe):
-            yield f'env asks for the answers of data.kind = "rows"; "{self.data.kind}" is taught as it is'
+            yield f'env has no effect with data.kind = "{self.data.kind}", which has no prompts; remove it'
         if self.lora is not None and (self.init is not None or self.tokens):
             yield (
-                "lora trains beside frozen weights: those of init and the embeddings of tokens would stay random; "
-                "leave lora out here, and set it in a later stage"
+                "lora freezes the weights of the model: those of init and the embeddings of tokens would stay random; "
+                "remove lora here, and set it in a later stage"
             )
         if self.init is not None and not isinstance(self.data, WorldTextRecipe):
-            yield 'init has a tokenizer made for data.kind = "world_text" alone; name a model instead'
+            yield 'init can build a tokenizer only for data.kind = "world_text"; name a model instead'
         if self.source_weight == 0 and isinstance(self.data, TextRecipe):
-            yield 'source_weight = 0 leaves nothing to learn of data.kind = "text", which is all source'
+            yield 'source_weight = 0 leaves no loss: all tokens of data.kind = "text" are source tokens'
 
 
 class HintRecipe(StrictModel):
-    """What makes a policy do what it never does by itself."""
+    """Helps the policy to search or to follow the protocol while it plays. The hint is removed from the rows that are
+    trained."""
 
     prompt: str | None = None
-    """Another prompt than the one that is taught, such as "search_example"."""
+    """Another prompt than the one that is trained, such as "search_example"."""
     prompt_role: Role | None = None
-    """Where that prompt stands, if elsewhere than the one that is taught."""
+    """Role of that prompt; absent: the role of the prompt that is trained."""
     dialect: str | None = None
-    """A protocol that the policy knows already; what it does right there is taught in the words of the real one."""
+    """A protocol that the policy already follows; right episodes are translated into the stage's own for training."""
     forced_search: bool = False
-    """The first search is opened for the policy; it is taught to open it."""
+    """The environment opens the first search; the policy is trained to open it itself."""
 
     @combination
     def _hints(self) -> Iterator[str]:
         if self.prompt is None and self.dialect is None and not self.forced_search:
             yield (
-                "prompt is missing: name one that hints, or a dialect that is known already, "
+                "prompt is missing: name a prompt that hints, or a dialect that the policy already follows, "
                 "or set forced_search = true"
             )
 
 
 class WarmStartRecipe(TrainingRecipe):
-    """A beginning for a policy that never searches (rejection sampling: STaR, arXiv:2203.14465), or that does not know
-    the protocol: it plays questions of the `grpo` stage that follows under a hint, and what was right is taught under
-    the real prompt. Left out where the policy searches already."""
+    """Rejection sampling (STaR, arXiv:2203.14465) for a policy that never searches or does not follow the protocol. It
+    plays questions of the next `grpo` stage with a hint, and trains on the right episodes under that stage's own
+    prompt. Skipped if the policy already searches."""
 
     kind: Literal["warm_start"]
     name: Name = "warm_start"
     """What the stage is called in the run folder."""
     hint: HintRecipe
-    """What helps the policy while it plays; the rows that are taught leave it out."""
+    """Helps the policy while it plays; the trained rows do not contain it."""
     below: Annotated[float, Field(gt=0, le=1)] = 0.05
-    """Only where a smaller share of the policy's own episodes searches."""
+    """Run the stage only if less than this share of the policy's episodes without the hint searches."""
     taught: Literal["right", "answered"] = "right"
-    """Which episodes: those that searched and were right, or all that ended with an answer, which is the protocol
-    alone and no better habits."""
+    """Episodes to train on: "right": those that searched and were right; "answered": all that ended with an answer,
+    which teaches the protocol alone."""
     prompts: PositiveInt = 128
-    """Questions that are played, with and without the hint; all else is that of the `grpo` stage."""
+    """Questions to play, with and without the hint; all other settings are those of the `grpo` stage."""
     samples_per_prompt: PositiveInt | None = None
-    """Episodes of each question under the hint; absent: as many as the `grpo` stage samples."""
+    """Episodes of each question with the hint; absent: as in the `grpo` stage."""
     rows_per_step: PositiveInt = 16
-    """Right episodes in one optimiser step."""
+    """Episodes in one optimiser step."""

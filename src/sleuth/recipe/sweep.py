@@ -1,6 +1,6 @@
-"""Several runs that differ by a stage or two, as one table of them: `load_sweep`.
+"""Sweeps: several runs that differ by a stage or two, and one table of their figures.
 
-An arm names its stages, each by the recipe that has it: `"careless.toml:pretraining"`. No number is written twice.
+An arm lists its stages as RECIPE:NAME, such as `"careless.toml:pretraining"`, so that no setting is written twice.
 """
 
 from __future__ import annotations
@@ -24,103 +24,105 @@ from sleuth.types import SleuthError
 
 
 class ArmRecipe(StrictModel):
-    """One line of the table: a run."""
+    """A run, and a line of the table."""
 
     name: Name
-    """What the arm is called, in the table and as a folder."""
+    """Name of the arm, in the table and as a folder."""
     stages: Annotated[Row[str], Field(min_length=1)]
-    """Its stages in order, each as RECIPE:NAME; the recipe's path begins where this file lies."""
+    """Its stages in order, each as RECIPE:NAME; the recipe's path is relative to this file."""
 
 
 class ArmTableRecipe(StrictModel):
-    """What is told of every arm."""
+    """The table of figures."""
 
     evaluation: Name
-    """The stage, one of every arm, whose figures are shown."""
+    """Name of the stage whose figures are shown; each arm must have it."""
     figures: Annotated[Row[str], Field(min_length=1)]
-    """Which of them, as they are called in `eval/NAME.json`."""
+    """Names of the figures in `eval/NAME.json`."""
     against: Name | None = None
-    """The arm that the others are compared with, text by text, in the first of the figures."""
+    """The arm that the others are compared with, text by text, in the first figure; absent: no comparison."""
 
 
 class SweepRecipe(StrictModel):
-    """A file of arms. `load_sweep("recipes/tiny/thinking_sweep.toml").arm[0].name == "untouched"`."""
+    """The root table of a sweep file, such as `recipes/tiny/thinking_sweep.toml`."""
 
     name: Name
-    """What the table is called."""
+    """Name of the sweep."""
     model: str = ""
-    """What every arm begins with, as in a recipe."""
+    """The base model of every arm, as in a recipe."""
     seeds: Annotated[Row[NonNegativeInt], Field(min_length=1)] = (0,)
-    """Every arm is run once with each."""
+    """Every arm is run once with each seed."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """As in a recipe."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """As in a recipe."""
     table: ArmTableRecipe
-    """Which figures are compared."""
+    """The figures to compare."""
     arm: Annotated[Row[ArmRecipe], Field(min_length=1)]
     """The runs, one for each line of the table."""
 
     @combination
-    def _names_are_there_once(self) -> Iterator[str]:
+    def _arm_names_fit(self) -> Iterator[str]:
         names = [arm.name for arm in self.arm]
         for index, name in enumerate(names):
             if name in names[:index]:
-                yield f'arm.{index}.name = "{name}" is the name of arm.{names.index(name)} too'
+                yield f'arm.{index}.name = "{name}" is already the name of arm.{names.index(name)}; change it'
         if self.table.against not in (None, *names):
-            yield f'table.against = "{self.table.against}" is no arm; there are {", ".join(names)}'
+            yield f'table.against = "{self.table.against}" is not an arm; there are {", ".join(names)}'
 
 
 def load_sweep(
     path: str | os.PathLike[str], overrides: Sequence[str] = (), look: Look | None = None, only: Sequence[str] = ()
 ) -> tuple[SweepRecipe, dict[str, Recipe]]:
-    """Read and check a file of arms and the recipes that it names: the file, and every arm as the run that it is by
-    itself, with the first seed. Of `overrides`, `STAGE.key=value` changes the stages of that name, any other one the
-    file. With `look`, what the arms name is looked for too, or what those of `only` name. Raises a `SleuthError` with a
-    line for each problem; one that several arms have is told of the first."""
-    of_stages = {text: name for text in overrides if (name := _stage_of(text)) is not None}
-    draft, _ = read_draft(path, [text for text in overrides if text not in of_stages])
+    """A checked sweep file, and the recipe of each arm by its name, with the first seed.
+
+    `overrides` of the form STAGE.key=value change all stages of that name, others the file itself. With `look`, the
+    inputs of the arms (of those in `only`, if given) are checked too. Raises a `SleuthError` with a line for each
+    problem; a problem of several arms is reported for the first.
+    """
+    stage_overrides = {text: name for text in overrides if (name := _stage_of(text)) is not None}
+    draft, _ = read_draft(path, [text for text in overrides if text not in stage_overrides])
     if "arm" not in draft.table:
-        raise SleuthError(f"{path}: has no [[arm]]; a recipe without arms is for `sleuth train`")
+        raise SleuthError(f"{path}: has no [[arm]]; train a recipe without arms with `sleuth train`")
     recipe = read_table(draft, SweepRecipe)
     runs: dict[str, Recipe] = {}
     problems: dict[str, str] = {}
     for arm in recipe.arm:
         where = f'{path}: arm "{arm.name}"'
-        looked = look if arm.name in (only or [arm.name]) else None
+        arm_look = look if arm.name in (only or [arm.name]) else None
         try:
-            runs[arm.name] = read_table(_draft(recipe, arm, where, Path(path), of_stages), Recipe, looked)
-        except SleuthError as error:  # told with what is wrong with the others
+            runs[arm.name] = read_table(_draft(recipe, arm, where, Path(path), stage_overrides), Recipe, arm_look)
+        except SleuthError as error:  # raised below with the problems of the other arms
             for line in error.args:
                 problems.setdefault(line.removeprefix(where), line)
     if problems:
         raise SleuthError(*problems.values())
     names = {stage.name for run in runs.values() for stage in run.stage}
-    for text, name in of_stages.items():
+    for text, name in stage_overrides.items():
         if name not in names:
             raise SleuthError(f"--set {text}: no arm has a stage named {name}; there are {', '.join(sorted(names))}")
     return recipe, runs
 
 
 def is_sweep(path: str | os.PathLike[str]) -> bool:
-    """Whether a TOML file has arms and is not a recipe. Raises a one-line `SleuthError` where it cannot be read."""
+    """Whether a TOML file is a sweep and not a recipe. Raises a one-line `SleuthError` if it cannot be read."""
     return "arm" in read_draft(path)[0].table
 
 
-def own_steps(runs: Mapping[str, Recipe]) -> dict[str, int]:
-    """By arm, the optimiser steps that none before it has made for it."""
+def unshared_steps(runs: Mapping[str, Recipe]) -> dict[str, int]:
+    """Optimiser steps of each arm, by name, without the stages that it shares with an earlier arm."""
     earlier: list[Recipe] = []
-    found = {}
+    steps = {}
     for name, run in runs.items():
-        begun = max((begun_alike(run, other) for other in earlier), default=0)
-        found[name] = sum(stage.last_step for stage in run.stage[begun:] if isinstance(stage, TrainingRecipe))
+        shared = max((shared_stage_count(run, other) for other in earlier), default=0)
+        steps[name] = sum(stage.last_step for stage in run.stage[shared:] if isinstance(stage, TrainingRecipe))
         earlier.append(run)
-    return found
+    return steps
 
 
-def begun_alike(one: Recipe, other: Recipe) -> int:
-    """How many of their first stages are the same run, so that what one made of them the other need not make again. The
-    last of them is one that trains."""
+def shared_stage_count(one: Recipe, other: Recipe) -> int:
+    """Number of leading stages, up to one that trains, that are the same in both, so that their checkpoints can be
+    reused."""
     if any(getattr(one, key) != getattr(other, key) for key in ("model", "seed", "dtype", "device")):
         return 0
     same = [pair[0] for pair in takewhile(lambda pair: pair[0] == pair[1], zip(one.stage, other.stage, strict=False))]
@@ -129,11 +131,11 @@ def begun_alike(one: Recipe, other: Recipe) -> int:
 
 def _draft(recipe: SweepRecipe, arm: ArmRecipe, where: str, path: Path, overrides: dict[str, str]) -> Draft:
     """The recipe of an arm, unchecked."""
-    stages = [_stage(name, path, where, overrides) for name in arm.stages]
+    stages = [_stage(reference, path, where, overrides) for reference in arm.stages]
     if recipe.table.evaluation not in (stage.name for stage in stages):
         named = ", ".join(stage.name for stage in stages)
         raise SleuthError(
-            f"{where}: has no stage named {recipe.table.evaluation}, of which the table is to be; it has {named}"
+            f"{where}: has no stage named {recipe.table.evaluation}, which table.evaluation names; it has {named}"
         )
     draft = Draft(where)
     draft.table = {
@@ -146,24 +148,24 @@ def _draft(recipe: SweepRecipe, arm: ArmRecipe, where: str, path: Path, override
     return draft
 
 
-def _stage(name: str, path: Path, where: str, overrides: dict[str, str]) -> StageRecipe:
-    """The stage that an arm names `careless.toml:pretraining`."""
-    file, colon, wanted = name.rpartition(":")
+def _stage(reference: str, path: Path, where: str, overrides: dict[str, str]) -> StageRecipe:
+    """The stage named by `reference`, such as `careless.toml:pretraining`."""
+    file, colon, name = reference.rpartition(":")
     if not colon or not file:
-        raise SleuthError(f"{where}: stages = {name!r}: should be RECIPE:NAME, such as careless.toml:pretraining")
+        raise SleuthError(f"{where}: stages = {reference!r}: should be RECIPE:NAME, such as careless.toml:pretraining")
     load = partial(load_recipe, path.parent / file)
     names = [stage.name for stage in load().stage]
-    if wanted not in names:
-        raise SleuthError(f"{where}: {path.parent / file} has no stage named {wanted}; it has {', '.join(names)}")
-    at = names.index(wanted)
-    changes = [text.replace(wanted, f"stage.{at}", 1) for text, of in overrides.items() if of == wanted]
+    if name not in names:
+        raise SleuthError(f"{where}: {path.parent / file} has no stage named {name}; it has {', '.join(names)}")
+    at = names.index(name)
+    changes = [text.replace(name, f"stage.{at}", 1) for text, stage_name in overrides.items() if stage_name == name]
     try:
         return load(changes).stage[at]
-    except SleuthError as error:  # in the words of whoever changed it
-        raise SleuthError(*(line.replace(f"stage.{at}.", f"{wanted}.") for line in error.args)) from None
+    except SleuthError as error:  # name the key as the override did
+        raise SleuthError(*(line.replace(f"stage.{at}.", f"{name}.") for line in error.args)) from None
 
 
 def _stage_of(text: str) -> str | None:
-    """`thinking` of `thinking.steps=5`; None for a key of the file."""
+    """The stage that an override changes: `thinking` of `thinking.steps=5`; None for a key of the sweep file."""
     first, dot, _ = text.partition("=")[0].strip().partition(".")
     return first if dot and first not in SweepRecipe.model_fields else None

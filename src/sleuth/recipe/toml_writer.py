@@ -1,4 +1,4 @@
-"""A recipe back into TOML. Python reads TOML but does not write it; a recipe needs only these few shapes."""
+"""Writes recipes as TOML, which the standard library can only read."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from sleuth.recipe.recipe import Recipe
 
 
 def dump_toml(recipe: Recipe) -> str:
-    """The resolved recipe with every default written out. `load_recipe` of this text gives an equal recipe."""
+    """The recipe as TOML, defaults included. `load_recipe` of this text returns an equal recipe."""
     return emit_table(recipe.model_dump(exclude_none=True))
 
 
 def emit_table(table: Mapping[str, Any]) -> str:
-    """Nested tables, lists of tables and plain values as a TOML document."""
+    """A TOML document of nested tables, lists of tables and plain values."""
     return "\n".join(_lines(table, "")).strip() + "\n"
 
 
 def emit_value(value: Any) -> str:
-    """One value as TOML writes it: `"text"`, `3`, `1e-05`, `true`, `[1, 2]`."""
+    """A value in TOML syntax: `"text"`, `3`, `1e-05`, `true`, `[1, 2]`."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str | Path):
@@ -35,7 +35,7 @@ def emit_value(value: Any) -> str:
 
 
 def _lines(table: Mapping[str, Any], above: str) -> Iterator[str]:
-    """Plain values first, because all that follows a header belongs to it; what a table is comes before everything."""
+    """Lines of a table: `kind` and `name`, then other plain values, then inner tables, whose headers end the table."""
     inner = {}
     for name, value in sorted(table.items(), key=lambda item: item[0] not in ("kind", "name")):
         if isinstance(value, Mapping) or _is_list_of_tables(value):

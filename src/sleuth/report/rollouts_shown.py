@@ -80,7 +80,7 @@ def _read_table(file: Path, columns: Sequence[str], filters: list[tuple[str, str
         return pq.read_table(file, columns=list(columns), filters=filters, schema=SCHEMA)
     except pa.ArrowException as error:
         reason = str(error).splitlines()[0]
-        raise SleuthError(f"{file}: is no file of rollouts: {reason}") from error
+        raise SleuthError(f"{file}: is not a rollout file: {reason}") from error
 
 
 def _group_view(rows: Sequence[Mapping[str, Any]], pool: TextPool, tokenizer: Tokenizer | None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What goes wrong in runs, told from their figures. Each disease is a pure function of the rows of `metrics.jsonl`."""
+"""Alarms: what goes wrong in a run, detected from `metrics.jsonl`. Each detector is a pure function of its rows."""
 
 from __future__ import annotations
 
@@ -10,39 +10,39 @@ Rows = Sequence[Mapping[str, Any]]
 """A stage's rows of `metrics.jsonl`, oldest first."""
 
 RECENT = 5
-"""Figures are means over so many steps: one step alone says little."""
+"""Steps over which figures are averaged."""
 BEFORE = 20
-"""How far back "before" lies, in steps."""
+"""Steps between the two values that `length_runaway` compares."""
 QUIET = 20
-"""An alarm that was raised stays quiet for so many steps."""
+"""Steps for which a raised alarm is not repeated."""
 
 MISMATCH = 0.01
-"""Nats a token by which sampler and learner may disagree. In fp32 on a CPU, runs have shown 2e-12 at most."""
+"""Largest accepted `sampler_learner_kl`, in nats a token. In fp32 on a CPU, runs have shown 2e-12 at most."""
 DIVERGED = 0.15
-"""How much less of a score from 0 to 1 two judges may agree on than they did at best."""
+"""Largest accepted drop of the agreement of two judges (0 to 1) below its maximum."""
 HOLLOW = 0.5
-"""Share of thoughts (of their words, where they are copied) that may say nothing, if it was less at first."""
+"""Largest accepted share of empty or broken thoughts, or of copied words, if it was smaller at first."""
 NOTICED = 0.05
-"""Nats a token from which a gain is one."""
+"""Nats a token above which a gain counts."""
 TINY = 0.01
-"""Share of the stored weights that a step should change at least."""
+"""Smallest accepted share of the stored weights that a step changes."""
 
 
 def diagnose(rows: Rows) -> dict[str, str]:
-    """The diseases that the last row shows, each in one sentence; without those that were raised a short while ago."""
+    """The alarms of the last row, name -> sentence, without those that were raised in the last QUIET steps."""
     known = {name for row in rows[-1 - QUIET : -1] for name in row.get("alarms", ())}
-    found = {name: sentence for name, disease in DISEASES.items() if (sentence := disease(rows))}
+    found = {name: sentence for name, detect in DETECTORS.items() if (sentence := detect(rows))}
     return {name: sentence for name, sentence in found.items() if name not in known or name == "not_finite"}
 
 
 def smoothed(rows: Rows, name: str) -> list[float]:
-    """The mean of a figure over each stretch of RECENT steps that have it, oldest first."""
+    """Moving averages of a figure over RECENT steps that have it, oldest first."""
     values = [float(row[name]) for row in rows if row.get(name) is not None]
     return [fmean(values[end - RECENT : end]) for end in range(RECENT, len(values) + 1)]
 
 
 def reward_collapse(rows: Rows) -> str | None:
-    """Half of what had been reached is gone."""
+    """The reward fell below half of its maximum."""
     reward = smoothed(rows, "reward_mean")
     if not reward or max(reward) < 0.1 or reward[-1] >= max(reward) / 2:
         return None
@@ -53,7 +53,7 @@ def reward_collapse(rows: Rows) -> str | None:
 
 
 def entropy_collapse(rows: Rows) -> str | None:
-    """No variety is left to learn from, while other episodes score far better than the mean."""
+    """The entropy fell to a tenth while the best episodes score far above the mean."""
     entropy, reward, best = (smoothed(rows, name) for name in ("entropy", "reward_mean", "reward_max"))
     if not entropy or not reward or not best:
         return None
@@ -61,13 +61,13 @@ def entropy_collapse(rows: Rows) -> str | None:
         return None
     return (
         f"the entropy fell from {entropy[0]:.3f} to {entropy[-1]:.3f} nats a token at a reward of {reward[-1]:.2f}, "
-        f"where the best episodes get {best[-1]:.2f}: siblings say the same, so that little can be learned; raise "
+        f"where the best episodes get {best[-1]:.2f}: siblings are nearly equal, so little can be learned; raise "
         "loss.clip_high, set loss.beta, or lower learning_rate"
     )
 
 
 def length_runaway(rows: Rows) -> str | None:
-    """Twice as long as a while ago, and no better for it."""
+    """Responses are twice as long as BEFORE steps ago, without more reward."""
     length, reward = smoothed(rows, "response_tokens_mean"), smoothed(rows, "reward_mean")
     if len(length) <= RECENT or len(reward) != len(length):
         return None
@@ -75,98 +75,97 @@ def length_runaway(rows: Rows) -> str | None:
     if length[-1] < 2 * length[then] or reward[-1] > 1.05 * reward[then] + 0.01:
         return None
     return (
-        f"what the policy writes grew from {length[then]:.0f} to {length[-1]:.0f} tokens an episode, and the reward "
+        f"responses grew from {length[then]:.0f} to {length[-1]:.0f} tokens an episode, and the reward "
         f"went from {reward[then]:.2f} to {reward[-1]:.2f}: lower env.turn_tokens, or set "
         'loss.normalise = "token", which does not favour long wrong answers'
     )
 
 
 def tool_abandonment(rows: Rows) -> str | None:
-    """A quarter of the searches that there were."""
+    """The share of episodes that search fell to a quarter of its maximum."""
     searched = smoothed(rows, "searched")
     if not searched or max(searched) < 0.2 or searched[-1] >= max(searched) / 4:
         return None
     return (
-        f"episodes that search fell from {max(searched):.0%} to {searched[-1]:.0%}: searching does not pay; see in the "
-        "rollouts whether the index finds what is asked and whether the policy reads what is found"
+        f"episodes that search fell from {max(searched):.0%} to {searched[-1]:.0%}: searching does not pay; check "
+        "in the rollouts whether the index finds the answers and whether the policy reads the passages"
     )
 
 
 def no_signal(rows: Rows) -> str | None:
-    """In RECENT steps not one group to learn from, and why."""
+    """RECENT steps without a group to learn from, and why."""
     last = rows[-RECENT:]
     if len(last) < RECENT or any(row.get("nonzero_advantage_fraction") != 0 for row in last):
         return None
     rewards = [row.get("reward_mean") for row in last]
     best = max((row["reward_max"] for row in rows if row.get("reward_max") is not None), default=0.0)
     if all(reward is None for reward in rewards):
-        why = "every score is missing: mend what scores, as the notes of the rollouts tell"
+        why = "every score is missing: repair the scorer; the rollouts give the reasons"
     elif all(reward is not None and reward == best > 0 for reward in rewards):
-        why = "every episode is all right: take harder questions"
+        why = "every episode is right: use harder questions"
     elif all(not reward for reward in rewards):
-        why = "every episode is all wrong: take easier questions, more samples_per_prompt, or a stronger base"
+        why = "every episode is wrong: use easier questions, more samples_per_prompt, or a stronger base"
     else:
-        why = "siblings always score the same: take questions that the policy answers now and then"
-    return f"in {RECENT} steps no group carried any signal; {why}"
+        why = "siblings always score the same: use questions that the policy answers some of the time"
+    return f"no group carried a signal in {RECENT} steps; {why}"
 
 
 def judge_divergence(rows: Rows) -> str | None:
-    """The policy has found what one judge likes and another does not."""
+    """The judge that pays and the judge that watches agree less and less."""
     agreement, reward = smoothed(rows, "watch_agreement"), smoothed(rows, "reward_mean")
     if not agreement or max(agreement) - agreement[-1] < DIVERGED:
         return None
     paid = f", while the reward went from {reward[0]:.2f} to {reward[-1]:.2f}" if reward else ""
     return (
-        f"the agreement of the judge that watches with the one that pays fell from {max(agreement):.2f} to "
-        f"{agreement[-1]:.2f}{paid}: the policy may have found what the judge that pays is wrong about; read a few "
-        "episodes, and go back with --roll-back to a checkpoint before it, or pay by a better judge"
+        f"the agreement between the watching judge and the paying judge fell from {max(agreement):.2f} to "
+        f"{agreement[-1]:.2f}{paid}: the policy may exploit an error of the paying judge; read a few "
+        "episodes, and go back with --roll-back to an earlier checkpoint, or use a better judge"
     )
 
 
 def gamed_reward(rows: Rows) -> str | None:
-    """A trick is worth as much as honesty; told where the red team had its turn."""
+    """A trick of the red team is paid as much as an honest answer."""
     won = rows[-1].get("tricks_won") if rows else None
     if not won:
         return None
     return (
-        f"{', '.join(won)}: paid no less than an honest answer, which is paid {rows[-1]['honest_paid']:.2f}; a policy "
-        'may find that: take sum = "recommended", or another judge'
+        f"{', '.join(won)}: paid as much as an honest answer ({rows[-1]['honest_paid']:.2f}); a policy "
+        'may find that: set sum = "recommended", or use another judge'
     )
 
 
 def hollow_thoughts(rows: Rows) -> str | None:
-    """Thoughts that are paid, or were, and say nothing of their text."""
-    told = {name: smoothed(rows, name) for name in ("empty_thoughts", "thought_artefacts", "copied")}
-    grown = {name: values[-1] for name, values in told.items() if values and values[-1] - values[0] > HOLLOW / 2}
+    """Thoughts became empty, broken, copied, or independent of their text."""
+    shares = {name: smoothed(rows, name) for name in ("empty_thoughts", "thought_artefacts", "copied")}
+    grown = {name: values[-1] for name, values in shares.items() if values and values[-1] - values[0] > HOLLOW / 2}
     gain, swapped = smoothed(rows, "gain"), smoothed(rows, "swapped_gain")
     if grown.get("empty_thoughts", 0) > HOLLOW:
-        what = f"{grown['empty_thoughts']:.0%} of the thoughts hold no word: silence pays better than what is thought"
+        what = f"{grown['empty_thoughts']:.0%} of the thoughts hold no word: an empty thought pays better"
     elif grown.get("thought_artefacts", 0) > HOLLOW:
         what = f"{grown['thought_artefacts']:.0%} of the thoughts hold tags, ends of text or broken characters"
     elif grown.get("copied", 0) > HOLLOW:
-        what = f"{grown['copied']:.0%} of what is thought stands word for word in the text before it"
+        what = f"{grown['copied']:.0%} of the words of thoughts are copied from the text before them"
     elif gain and swapped and gain[-1] > NOTICED and swapped[-1] > 0.9 * gain[-1]:
-        what = f"a thought of another text gains {swapped[-1]:.2f} nats a token, and a text's own {gain[-1]:.2f}"
+        what = f"thoughts of other texts gain {swapped[-1]:.2f} nats a token, and the text's own {gain[-1]:.2f}"
     else:
         return None
     return f"{what}; read a few, go back with --roll-back, lower learning_rate, or set loss.beta"
 
 
 def mismatch(rows: Rows) -> str | None:
-    """The sampler is not the policy that is trained. With `max_policy_lag` it should not be: those steps tell
-    nothing."""
+    """The sampler is not the policy that is trained. Steps that are off-policy by `max_policy_lag` do not count."""
     one_policy = [row for row in rows[-RECENT:] if not row.get("off_policy_fraction")]
     values = [abs(row["sampler_learner_kl"]) for row in one_policy if row.get("sampler_learner_kl") is not None]
     if not values or max(values) < MISMATCH:
         return None
     return (
         f"sampler and learner disagree by {max(values):.2g} nats a token (sampler_learner_kl): the sampler has other "
-        "weights, another temperature or another precision; what it samples is not what is trained"
+        "weights, another temperature or another precision than the learner"
     )
 
 
 def tiny_updates(rows: Rows) -> str | None:
-    """The weights as stored hardly move."""
+    """Updates are too small to change the stored weights."""
     shares = [row["changed_weights_fraction"] for row in rows if row.get("loss") is not None][-RECENT:]
     if len(shares) < RECENT or max(shares) >= TINY:
         return None
@@ -177,11 +176,11 @@ def tiny_updates(rows: Rows) -> str | None:
 
 
 def not_finite(rows: Rows) -> str | None:
-    """Loss or gradient is no number; the stage noted it."""
+    """Loss or gradient is NaN or infinite; the stage recorded it."""
     return rows[-1].get("not_finite") if rows else None
 
 
-DISEASES: dict[str, Callable[[Rows], str | None]] = {
+DETECTORS: dict[str, Callable[[Rows], str | None]] = {
     "reward_collapse": reward_collapse,
     "entropy_collapse": entropy_collapse,
     "length_runaway": length_runaway,

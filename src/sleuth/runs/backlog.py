@@ -1,4 +1,4 @@
-"""Writes that outlive a full disk."""
+"""Writes that wait while the disk is full."""
 
 from __future__ import annotations
 
@@ -8,35 +8,35 @@ from collections.abc import Callable
 from sleuth.runs.disk import is_full
 from sleuth.types import SleuthError
 
-MOST = 64
-"""So many writes may wait. A run that goes on for longer saves nothing of what it does."""
+MAX_WAITING = 64
+"""Writes that may wait. With more, the run would go on without saving anything."""
 
 
 class Backlog:
-    """Writes in the order in which they were asked for. What finds no room waits, and is tried again before the next.
+    """Performs writes in order. A write that finds no room waits, and is retried before the next one.
 
-    `say` is told when the disk is full and when it no longer is. A write must do all or nothing.
+    `say` gets a line when the disk becomes full and when there is room again. Each write must be atomic.
     """
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self.say = say
         self._waiting: deque[tuple[str, Callable[[], object]]] = deque()
-        self._told = False
+        self._reported_full = False
 
     def write(self, what: str, action: Callable[[], object]) -> None:
-        """Do `action`, or keep it until there is room. `what` names it: "metrics of step 12".
+        """Calls `action`, or keeps it until there is room. `what` names it: "metrics of step 12".
 
-        Raises SleuthError where too much waits: the run can go on from its last checkpoint and lose nothing.
+        Raises SleuthError if more than MAX_WAITING writes wait: the run can resume from its last checkpoint.
         """
         self._waiting.append((what, action))
-        if not self.flush() and len(self._waiting) > MOST:
+        if not self.flush() and len(self._waiting) > MAX_WAITING:
             raise SleuthError(
                 f"the disk has been full for long: {len(self._waiting)} writes wait, the first of them "
-                f"{self._waiting[0][0]}; make room and run the same command again: it goes on from the last checkpoint"
+                f"{self._waiting[0][0]}; make room and run the same command again: it continues from the last save"
             )
 
     def flush(self) -> bool:
-        """Try again what waits; whether nothing waits any more."""
+        """Retries the waiting writes; returns whether all succeeded."""
         while self._waiting:
             what, action = self._waiting[0]
             try:
@@ -44,15 +44,15 @@ class Backlog:
             except OSError as error:
                 if not is_full(error):
                     raise
-                self._tell(f"no room on the disk for {what}: it waits, and the run goes on")
+                self._report_full(f"no room on the disk for {what}: it waits, and the run goes on")
                 return False
             self._waiting.popleft()
-        if self._told:
-            self._told = False
-            self.say("there is room on the disk again: all that waited is written")
+        if self._reported_full:
+            self._reported_full = False
+            self.say("there is room on the disk again: all waiting files are written")
         return True
 
-    def _tell(self, line: str) -> None:
-        if not self._told:
-            self._told = True
+    def _report_full(self, line: str) -> None:
+        if not self._reported_full:
+            self._reported_full = True
             self.say(line)

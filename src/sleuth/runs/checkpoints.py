@@ -1,9 +1,9 @@
-"""Checkpoints: a Hugging Face folder that any loader reads, with what Sleuth needs to go on beside it.
+"""Checkpoints: a Hugging Face folder that any loader reads, with the state that resuming needs beside it.
 
 `step-000100/` holds the model (safetensors), the tokenizer, `protocol.json`, `README.md` and `state/`. It is written
-as `step-000100.partial` and renamed when it is on the disk, and it gets that name again before it is removed, so that a
-folder with its final name is always whole. A milestone is a checkpoint whose state was removed.
-torch is imported where it is used: a report lists checkpoints without it.
+as `step-000100.partial` and renamed once it is on the disk, and renamed back before it is removed, so a folder with its
+final name is always complete. A milestone is a checkpoint whose state was removed. torch is imported where it is used:
+a report lists checkpoints without it.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sleuth.recipe import Recipe, TrainingRecipe, load_recipe
-from sleuth.recipe.sweep import begun_alike
+from sleuth.recipe.sweep import shared_stage_count
 from sleuth.runs.atomic import PARTIAL, replacing_folder
-from sleuth.runs.disk import SLACK, require_free, telling_full_disks
+from sleuth.runs.disk import SLACK, recognising_full_disk, require_free
 from sleuth.runs.metrics import MetricsFile
 from sleuth.runs.protocol import ProtocolCard
 from sleuth.runs.run_folder import RunFolder
@@ -35,7 +35,7 @@ CARD = "README.md"
 
 
 def step_name(step: int) -> str:
-    """`step-000100`: the name of step 100's checkpoint and, with an ending, of its rollouts."""
+    """`step-000100`: the name of step 100's checkpoint and the stem of its rollout file."""
     return f"step-{step:06d}"
 
 
@@ -54,18 +54,18 @@ def save_checkpoint(
     state: Mapping[str, Any] | None = None,
     beside: Mapping[str, str] | None = None,
 ) -> None:
-    """Write a checkpoint whole or not at all.
+    """Writes a checkpoint completely or not at all.
 
-    `card` is the text of `README.md`; `beside` has the texts of other files by their names. `state` is what the stage
-    needs to go on, in tensors and plain Python values only, because it is read again without unpickling anything else;
-    TypeError names what is neither.
+    `card` is the text of `README.md`; `beside` holds the texts of other files by name. `state` is what the stage needs
+    to resume: tensors and plain Python values only, because it is loaded without unpickling anything else. Raises
+    TypeError that names any other value.
     """
     import torch
 
     from sleuth.learn.adapters import write_model
 
     _check_plain(state, "state")
-    with replacing_folder(folder) as partial, telling_full_disks(folder.parent):
+    with replacing_folder(folder) as partial, recognising_full_disk(folder.parent):
         require_free(folder.parent, checkpoint_bytes(model, state or {}))
         write_model(model, partial)
         tokenizer.save_pretrained(partial)
@@ -80,19 +80,20 @@ def save_checkpoint(
 
 
 def checkpoint_bytes(model: PreTrainedModel, state: Mapping[str, Any]) -> int:
-    """What a checkpoint will take on the disk, nearly: weights that are tied are counted once."""
+    """The approximate size of a checkpoint on the disk, in bytes; tied weights count once."""
     weights = {id(weight): weight.nbytes for weight in model.parameters()}
     return sum(weights.values()) + sum(_tensor_bytes(state)) + SLACK
 
 
 def load_state(checkpoint: Path, *, mapped: bool = False) -> dict[str, Any]:
-    """The stage's state, tensors on the CPU; read only where they are looked at if it is `mapped`, for ranks that each
-    take a part. `SleuthError` where there is none or it cannot be read."""
+    """The stage's state, with tensors on the CPU; memory-mapped if `mapped`, for ranks that each read a part.
+
+    Raises SleuthError if it is missing or cannot be read."""
     import torch
 
     path = checkpoint / STATE
     if not path.exists():
-        raise SleuthError(f"{path}: is not there; this checkpoint can be evaluated but not continued")
+        raise SleuthError(f"{path}: no such file; this checkpoint can be evaluated but not resumed")
     try:
         return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
     except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
@@ -100,15 +101,15 @@ def load_state(checkpoint: Path, *, mapped: bool = False) -> dict[str, Any]:
 
 
 def checkpoints_in(directory: Path) -> list[Path]:
-    """Whole checkpoints, oldest first."""
+    """The complete checkpoints, oldest first."""
     if not directory.is_dir():
         return []
-    whole = (place for place in directory.iterdir() if re.fullmatch(r"step-\d{6,}", place.name) and place.is_dir())
-    return sorted(whole, key=step_of)
+    complete = (path for path in directory.iterdir() if re.fullmatch(r"step-\d{6,}", path.name) and path.is_dir())
+    return sorted(complete, key=step_of)
 
 
 def resumable(checkpoint: Path) -> bool:
-    """Whether a stage can go on from it."""
+    """Whether a stage can resume from it."""
     return (checkpoint / STATE).exists()
 
 
@@ -119,8 +120,8 @@ def latest_checkpoint(directory: Path) -> Path | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """Which checkpoints of a stage outlive a save: the `keep` newest and `best`, whole; and without their state, those
-    whose step is a multiple of `milestone_every`, as the stage counts from step `after` on."""
+    """Which checkpoints of a stage are kept after a save: the `keep` newest and `best` with their state, and without it
+    those whose step, counted from `after`, is a multiple of `milestone_every`."""
 
     keep: int
     milestone_every: int | None = None
@@ -128,34 +129,35 @@ class Retention:
     after: int = 0
 
     def is_milestone(self, checkpoint: Path) -> bool:
-        """Whether its weights are kept for good."""
+        """Whether its weights are kept permanently."""
         every = self.milestone_every
         return every is not None and (step_of(checkpoint) - self.after) % every == 0
 
 
 def prune_checkpoints(directory: Path, newest: Path, retention: Retention) -> None:
-    """Remove what `newest`, just saved, has outlived: what its stage does not retain; checkpoints of later steps, which
-    grew out of where this stage had ended before it went on; and what killed processes left half written. What came
-    until `retention.after` belongs to another stage, which this one may still need."""
+    """Removes the checkpoints that are not needed once `newest` is saved.
+
+    These are those that its stage does not retain, those of later steps, which belong to an abandoned continuation, and
+    partial ones of killed processes. Checkpoints up to step `retention.after` belong to an earlier stage and stay."""
     if retention.keep < 1:
         raise ValueError(f"keep = {retention.keep}: a run keeps at least its last checkpoint")
-    there, last = checkpoints_in(directory), step_of(newest)
-    own = [place for place in there if retention.after < step_of(place) <= last]
-    whole = [place for place in own if resumable(place)]
-    for place in [place for place in whole[: -retention.keep] if place != retention.best]:
-        if retention.is_milestone(place):
-            remove_state(place)
+    existing, last = checkpoints_in(directory), step_of(newest)
+    own = [path for path in existing if retention.after < step_of(path) <= last]
+    with_state = [path for path in own if resumable(path)]
+    for path in [path for path in with_state[: -retention.keep] if path != retention.best]:
+        if retention.is_milestone(path):
+            remove_state(path)
         else:
-            remove_checkpoint(place)
-    for place in there:
-        if step_of(place) > last:
-            remove_checkpoint(place)
-    for place in directory.glob(f"step-*{PARTIAL}"):
-        shutil.rmtree(place)
+            remove_checkpoint(path)
+    for path in existing:
+        if step_of(path) > last:
+            remove_checkpoint(path)
+    for path in directory.glob(f"step-*{PARTIAL}"):
+        shutil.rmtree(path)
 
 
 def remove_checkpoint(checkpoint: Path) -> None:
-    """It loses its name first: half of it would pass for a checkpoint."""
+    """Removes a checkpoint. It is renamed first, so that a half-removed one is never taken for a checkpoint."""
     doomed = checkpoint.with_name(checkpoint.name + ".removed" + PARTIAL)
     shutil.rmtree(doomed, ignore_errors=True)
     checkpoint.rename(doomed)
@@ -163,7 +165,7 @@ def remove_checkpoint(checkpoint: Path) -> None:
 
 
 def remove_state(checkpoint: Path) -> None:
-    """What is left is a model that cannot be trained further where it stopped."""
+    """Removes the state: the model stays, but training cannot resume from it."""
     (checkpoint / STATE).unlink()
     (checkpoint / STATE).parent.rmdir()
 
@@ -194,9 +196,10 @@ def _check_plain(value: Any, where: str) -> None:
 
 
 def reuse_checkpoints(run: RunFolder, others: Iterable[Path]) -> None:
-    """Where `run` has trained nothing yet: the checkpoints at the ends of the stages that it shares with one of the run
-    folders `others`, and the rows of their figures, from the one that shares most. Draws are keyed by seed and stage,
-    so that these are the bytes which the run would have come to. Files are linked where the disk allows it."""
+    """Copies finished stages from another run into a `run` that has trained nothing yet.
+
+    Of the run folders `others`, the one that shares most stages gives its checkpoints and metrics rows. Draws are keyed
+    by seed and stage, so these are the bytes that the run would have computed. Files are hard-linked where possible."""
     if checkpoints_in(run.checkpoints):
         return
     done = [(other, ends) for other in others if other != run.path and (ends := _shared_ends(run.recipe, other))]
@@ -205,21 +208,21 @@ def reuse_checkpoints(run: RunFolder, others: Iterable[Path]) -> None:
     other, ends = max(done, key=lambda pair: len(pair[1]))
     rows = MetricsFile(other / "metrics.jsonl").rows()
     for stage, _ in ends:
-        run.metrics.rewind(stage, 0)  # of a process that was killed here
+        run.metrics.rewind(stage, 0)  # rows of a process that was killed here
         for row in (row for row in rows if row["stage"] == stage):
             figures = {name: value for name, value in row.items() if name not in ("stage", "step")}
             run.metrics.append(stage, row["step"], figures)
     for _, end in ends:
         with replacing_folder(run.checkpoints / end.name) as partial:
             shutil.copytree(end, partial, copy_function=_linked, dirs_exist_ok=True)
-    run.say(f"{' and '.join(stage for stage, _ in ends)}: as in {other}, and taken over from there")
+    run.say(f"{' and '.join(stage for stage, _ in ends)}: same recipe and seed as in {other}; copied from there")
 
 
 def _shared_ends(recipe: Recipe, other: Path) -> list[tuple[str, Path]]:
-    """The stages that `other` has trained to their ends as `recipe` says too, with the checkpoints they ended with."""
+    """The leading stages that `other` has finished and `recipe` shares, with their last checkpoints."""
     if not (other / "recipe.toml").is_file():
         return []
-    shared = begun_alike(recipe, load_recipe(other / "recipe.toml"))
+    shared = shared_stage_count(recipe, load_recipe(other / "recipe.toml"))
     ends, first_step = [], 0
     for stage in recipe.stage[:shared]:
         if not isinstance(stage, TrainingRecipe):
@@ -233,7 +236,7 @@ def _shared_ends(recipe: Recipe, other: Path) -> list[tuple[str, Path]]:
 
 
 def _linked(source: str, target: str) -> None:
-    """No file of a checkpoint is written a second time: one that changes is replaced."""
+    """Links a file, which is safe because files of a checkpoint are replaced and never rewritten; copies otherwise."""
     try:
         os.link(source, target)
     except OSError:

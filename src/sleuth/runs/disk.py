@@ -1,4 +1,4 @@
-"""Room on the disk: how much there is, how much a run will take, and what a full disk looks like."""
+"""Disk space: how much is free, how much a run needs, and how to recognise a full disk."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from sleuth.types import SleuthError
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 SLACK = 2**20
-"""What a checkpoint's small files take beside its tensors: tokenizer, cards, configuration."""
+"""Bytes of a checkpoint's small files beside its tensors: tokenizer, cards, configuration."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskPlan:
-    """What the checkpoints of a run take. `weights` and `state` are bytes of one; `resumable` of them are kept with
-    their state and `milestones` without.
+    """Disk space of a run's checkpoints. `weights` and `state` are bytes of one checkpoint; `resumable` checkpoints are
+    kept with their state and `milestones` without.
 
-    `DiskPlan(weights=8e9, state=32e9, resumable=3, milestones=30).peak` is 440e9: the one being written counts too.
+    `DiskPlan(weights=8e9, state=32e9, resumable=3, milestones=30).peak` is 400e9 with the one being written.
     """
 
     weights: int
@@ -31,36 +31,36 @@ class DiskPlan:
 
     @property
     def one(self) -> int:
-        """Bytes of one checkpoint that a run can go on from."""
+        """Bytes of one resumable checkpoint."""
         return self.weights + self.state
 
     @property
     def least(self) -> int:
-        """Bytes without which a run could not save even once beside its last good save."""
+        """Bytes needed to save once beside the last good checkpoint."""
         return 2 * self.one
 
     @property
     def peak(self) -> int:
-        """The most bytes that checkpoints hold at any moment if nothing has to make room."""
+        """The most bytes that checkpoints take at any moment if none is removed early."""
         return (self.resumable + 1) * self.one + self.milestones * self.weights
 
 
 def free_bytes(place: Path) -> int:
-    """What this user may still write on the disk of `place`, which need not exist yet."""
-    there = next(path for path in (place, *place.absolute().parents) if path.exists())
-    found = os.statvfs(there)
-    return found.f_bavail * found.f_frsize
+    """Bytes that this user may still write on the disk of `place`, which need not exist yet."""
+    existing = next(path for path in (place, *place.absolute().parents) if path.exists())
+    filesystem = os.statvfs(existing)
+    return filesystem.f_bavail * filesystem.f_frsize
 
 
 def bytes_in(place: Path) -> int:
-    """What a folder holds."""
+    """Bytes of all files in a folder."""
     return sum(path.stat().st_size for path in place.rglob("*") if path.is_file())
 
 
 def require_room(place: Path, plan: DiskPlan, held: int = 0) -> str | None:
-    """What to say before the first step, if anything: that the plan fits only by pruning before each save.
+    """A warning if the plan fits only by removing older checkpoints before each save, else None.
 
-    `held` bytes are taken by what the plan counts already. Raises SleuthError where not even two checkpoints fit.
+    `held` bytes of the plan are on the disk already. Raises SleuthError if not even two checkpoints fit.
     """
     room = free_bytes(place) + held
     if room < plan.least:
@@ -77,26 +77,26 @@ def require_room(place: Path, plan: DiskPlan, held: int = 0) -> str | None:
 
 
 def require_free(place: Path, needed: int) -> None:
-    """Raises OSError (ENOSPC), before a byte is written, where `needed` bytes do not fit."""
+    """Raises OSError (ENOSPC) if `needed` bytes do not fit."""
     if free_bytes(place) < needed:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(place))
 
 
 @contextmanager
-def telling_full_disks(place: Path) -> Iterator[None]:
-    """Turns what libraries raise when the disk of `place` fills up into the OSError (ENOSPC) that the system raised."""
+def recognising_full_disk(place: Path) -> Iterator[None]:
+    """Converts what libraries raise when the disk of `place` is full into OSError (ENOSPC)."""
     try:
         yield
     except Exception as error:
         text = str(error)
-        told = "os error 28" in text or os.strerror(errno.ENOSPC) in text
-        if is_full(error) or not (told or free_bytes(place) < SLACK):
+        names_it = "os error 28" in text or os.strerror(errno.ENOSPC) in text
+        if is_full(error) or not (names_it or free_bytes(place) < SLACK):
             raise
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(place)) from error
 
 
 def is_full(error: BaseException) -> bool:
-    """Whether there was no room, or no quota, for what was being written."""
+    """Whether the error is a full disk or an exhausted quota."""
     return isinstance(error, OSError) and error.errno in FULL
 
 
@@ -110,21 +110,21 @@ def shown(count: float) -> str:
 
 
 class Shortages:
-    """A folder of empty files: `grpo@4096` says that an update of stage `grpo` did not fit with 4,096 tokens at once.
+    """A folder of empty files: `grpo@4096` records that an update of stage `grpo` ran out of memory with 4,096 tokens.
 
-    The rank that ran out of memory notes it itself: the first one, which writes the run otherwise, waits for it in the
-    middle of the update. Several may note the same at the same moment.
+    The rank that ran out of memory writes the file itself, because rank 0 is waiting for it within the update. Several
+    ranks may write the same file at once.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def note(self, stage: str, tokens: int) -> None:
-        """An update with so many tokens at once did not fit."""
+        """Records that an update of `tokens` tokens ran out of memory."""
         self.folder.mkdir(exist_ok=True)
         (self.folder / f"{stage}@{tokens}").touch()
 
     def fitting(self, stage: str, tokens: int) -> int:
-        """So many tokens at once, or half of the fewest that did not fit."""
-        noted = [int(place.name.rpartition("@")[2]) for place in self.folder.glob(f"{stage}@*")]
-        return min([tokens, *(each // 2 for each in noted)])
+        """`tokens`, or half of the fewest that ran out of memory."""
+        failed = [int(file.name.rpartition("@")[2]) for file in self.folder.glob(f"{stage}@*")]
+        return min([tokens, *(count // 2 for count in failed)])

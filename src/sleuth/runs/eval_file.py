@@ -1,4 +1,4 @@
-"""A file of what was measured of a model: a JSON object with the figures, the records and the name of who was asked."""
+"""Evaluation files: a JSON object with the figures, the records and the name of the evaluated model."""
 
 from __future__ import annotations
 
@@ -11,16 +11,15 @@ from sleuth.runs.atomic import write_text
 
 
 def write_eval(file: Path, contents: Mapping[str, Any]) -> None:
-    """The file whole, or not at all."""
+    """Writes the file atomically."""
     write_text(file, json.dumps(contents, ensure_ascii=False, indent=1) + "\n")
 
 
 def read_eval(file: Path, **models: str) -> dict[str, Any] | None:
-    """The contents where the file is there and of these very models, such as `model="runs/demo/..."`; else None: a
-    stage that went on makes what was measured of its earlier end stale. Names are compared, because a run folder may
-    have been moved."""
+    """The contents if the file exists and names these models (`model="runs/demo/..."`), else None: an evaluation of an
+    earlier checkpoint is stale. Only the last part of each name is compared, because a run folder may have moved."""
     if not file.exists():
         return None
-    found = json.loads(file.read_text(encoding="utf-8"))
-    same = all(Path(found[key]).name == Path(model).name for key, model in models.items())
-    return found if same else None
+    contents = json.loads(file.read_text(encoding="utf-8"))
+    same = all(Path(contents[key]).name == Path(model).name for key, model in models.items())
+    return contents if same else None

@@ -1,4 +1,4 @@
-"""A run folder as those ranks see it that do not write it."""
+"""The run folder on ranks other than 0, which only read it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sleuth.runs.run_folder import RunFolder
 def open_on(
     ranks: Ranks, path: Path, recipe: Recipe, *, accepted_reward: str | None = None, changed: bool = False
 ) -> RunFolder:
-    """As `RunFolder.open`, by the first rank; the others join it when it is open."""
+    """`RunFolder.open` on rank 0; the other ranks wait for it and get a folder that only reads."""
     opened: list[RunFolder] = []
     ranks.broadcast(
         lambda: opened.append(RunFolder.open(path, recipe, accepted_reward=accepted_reward, changed=changed))
@@ -27,7 +27,7 @@ def open_on(
 
 
 class JoinedFolder(RunFolder):
-    """To read, by processes that say and write nothing: the first rank does."""
+    """A run folder that is read only: rank 0 prints and writes."""
 
     def __init__(self, path: Path, recipe: Recipe, *, accepted_reward: str | None = None) -> None:
         super().__init__(path, recipe, accepted_reward=accepted_reward)
@@ -36,14 +36,14 @@ class JoinedFolder(RunFolder):
         self.backlog = _NoBacklog(self.say)
 
     def say(self, line: str) -> None:
-        """The first rank says it."""
+        """Does nothing: rank 0 prints."""
 
     def write_metrics(self, stage: str, step: int, figures: Mapping[str, Any]) -> None:
-        """The first rank writes them."""
+        """Does nothing: rank 0 writes."""
 
     @contextmanager
     def costing(self, stage: str, what: str) -> Iterator[None]:
-        """What a stage costs is what it costs the first rank."""
+        """Measures nothing: the manifest has the costs of rank 0."""
         yield
 
 

@@ -1,4 +1,4 @@
-"""`manifest.json`: what a run was made from and with."""
+"""`manifest.json`: versions, seed, hashes, costs and history of a run."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from sleuth import __version__
 from sleuth.recipe import Recipe
 from sleuth.runs.atomic import write_text
 
-_WAY_TO_A_JUDGE = re.compile(r"\.judge\.(urls\.\d+|seconds|at_once|budget|key_variable|verdicts)$")
-_WAY_TO_A_POOL = re.compile(r"\.engine(\.(urls\.\d+|weights|requests_at_once|seconds|unavailable_timeout|sleeps))?$")
+_JUDGE_ADDRESS = re.compile(r"\.judge\.(urls\.\d+|seconds|at_once|budget|key_variable|verdicts)$")
+_POOL_ADDRESS = re.compile(r"\.engine(\.(urls\.\d+|weights|requests_at_once|seconds|unavailable_timeout|sleeps))?$")
 _LIBRARIES = ("torch", "transformers", "tokenizers", "numpy", "tantivy")
 
 
 class Manifest:
-    """Versions, seed, hashes and origin of a run; each continuation is added, nothing is taken away."""
+    """Reads and writes the manifest. Each continuation is appended; nothing is removed."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def begin(self, recipe: Recipe) -> None:
-        """Write the first manifest of a run, or note in the one that is there that the run goes on."""
+        """Writes the first manifest of a run, or records in an existing one that the run continues."""
         session = {"at": datetime.now(UTC).isoformat(timespec="seconds"), "versions": versions()}
         if self.path.exists():
             manifest = self.read()
@@ -47,40 +47,40 @@ class Manifest:
         self._write(manifest)
 
     def add_hashes(self, **hashes: str) -> None:
-        """Keep the hash of something the run read: `add_hashes(corpus="5f1c...")`."""
+        """Stores hashes of what the run read: `add_hashes(corpus="5f1c...")`."""
         manifest = self.read()
         manifest["hashes"].update(hashes)
         self._write(manifest)
 
     @property
     def threads(self) -> int | None:
-        """The number of threads that the run began with; None before its first model, and on runs older than this."""
+        """The number of threads that the run began with; None before its first model, and in older runs."""
         return self.read().get("threads")
 
     def set_threads(self, number: int) -> None:
-        """Keep the number of threads, on which the last bits of results can depend."""
+        """Stores the number of threads, on which the last bits of results can depend."""
         self._write(self.read() | {"threads": number})
 
     def set_overlap(self, overlaps: Sequence[Mapping[str, Any]]) -> None:
-        """Keep how many questions of which evaluation are also trained on, and in which stage."""
+        """Stores how many questions of each evaluation are also trained on, and in which stage."""
         manifest = self.read()
         manifest["overlap"] = list(overlaps)
         self._write(manifest)
 
     def set_pool(self, stage: str, servers: Sequence[Mapping[str, Any]]) -> None:
-        """Keep which servers write a stage's episodes, and what they were found to do."""
+        """Stores the servers that write a stage's episodes, and their capabilities."""
         manifest = self.read()
         manifest.setdefault("pools", {})[stage] = list(servers)
         self._write(manifest)
 
     def add_roll_back(self, stage: str, *, left: int, begun_at: int) -> None:
-        """Note that a stage left step `left` to begin again at step `begun_at`, with other draws."""
+        """Records that a stage was rolled back from step `left` to step `begun_at`, to continue with other draws."""
         manifest = self.read()
         manifest.setdefault("rolled_back", []).append({"stage": stage, "left": left, "begun_at": begun_at})
         self._write(manifest)
 
     def add_cost(self, stage: str, *, host_memory: int = 0, gpu_memory: int = 0, **seconds: float) -> None:
-        """Add to what a stage has cost: seconds by what they went to, and bytes of memory at their peak.
+        """Adds to the cost of a stage: seconds by purpose, and bytes of memory, of which the maximum is kept.
 
         `add_cost("grpo", total=3.5)` and `add_cost("grpo", total=2.0, saving=0.2)` leave 5.5 and 0.2.
         """
@@ -93,21 +93,21 @@ class Manifest:
         self._write(manifest)
 
     def set_rank_memory(self, stage: str, peaks: Sequence[tuple[int, int]]) -> None:
-        """Keep how many bytes of (host memory, GPU memory) each rank has held at its peak by the end of a stage."""
+        """Stores the peak bytes of (host memory, GPU memory) of each rank at the end of a stage."""
         manifest = self.read()
         manifest["costs"][stage]["ranks_memory_bytes"] = [list(peak) for peak in peaks]
         self._write(manifest)
 
     def costs(self) -> dict[str, Any]:
-        """What every stage has cost so far, by its name."""
+        """The cost of each stage so far, by its name."""
         return self.read().get("costs", {})
 
     def roll_backs(self, stage: str) -> int:
-        """How often a stage was rolled back."""
+        """The number of times that a stage was rolled back."""
         return sum(entry["stage"] == stage for entry in self.read().get("rolled_back", ()))
 
     def read(self) -> dict[str, Any]:
-        """The manifest as it stands."""
+        """The contents of the file."""
         return json.loads(self.path.read_text(encoding="utf-8"))
 
     def _write(self, manifest: dict[str, Any]) -> None:
@@ -115,28 +115,27 @@ class Manifest:
 
 
 def versions() -> dict[str, str]:
-    """Name -> version of Python, of Sleuth and of the libraries that can move a number. Imports none of them."""
+    """Versions of Python, of Sleuth and of the libraries that can change a result, by name. Imports none of them."""
     found = {"python": platform.python_version(), "sleuth": __version__}
     for name in _LIBRARIES:
-        with suppress(metadata.PackageNotFoundError):  # a machine that needs one of them not at all can still train
+        with suppress(metadata.PackageNotFoundError):  # not every run needs every library
             found[name] = metadata.version(name)
     return found
 
 
 def identity(recipe: Recipe) -> dict[str, Any]:
-    """What makes a run that run: dotted key -> value of everything but where it came from, how early it ends, who is
-    told, where judges and engines are to be reached (another server of the same model says the same), and whose memory
-    it takes."""
+    """The recipe as dotted key -> value, without the keys that may change while a run continues: its origin,
+    `stop_after`, trackers, addresses of judges and engines (another server of the same model answers the same), and
+    `cpu_offload`."""
     table = recipe.model_dump(mode="json", exclude={"resolved_from", "trackers"})
     return {
         key: value
         for key, value in _flat(table, "")
         if not key.endswith((".stop_after", ".cpu_offload"))
-        and not _WAY_TO_A_JUDGE.search(key)
-        and not _WAY_TO_A_POOL.search(key)
-        and (
-            value or not key.endswith((".engine.max_policy_lag", ".lora"))
-        )  # absent, as in runs that are older than the key
+        and not _JUDGE_ADDRESS.search(key)
+        and not _POOL_ADDRESS.search(key)
+        # unset equals absent, as in runs that are older than these keys
+        and (value or not key.endswith((".engine.max_policy_lag", ".lora")))
     }
 
 

@@ -1,4 +1,4 @@
-"""How much memory there is, and how much this process has held at its peak."""
+"""Memory of this machine, and the peak of this process."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import resource
 import sys
 
 UNIT = 1 if sys.platform == "darwin" else 1024
-"""Bytes in which the system counts."""
+"""Bytes in a unit of `ru_maxrss`."""
 
 
 def peak_memory() -> tuple[int, int]:
-    """Bytes of host memory and of GPU memory, each at its peak since the process began."""
-    import torch  # heavy, and not everyone who reads a run folder computes
+    """Peak bytes of host memory and of GPU memory since the process began."""
+    import torch  # slow to import, and reading a run folder does not need it
 
     host = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * UNIT
     return host, torch.cuda.max_memory_reserved() if torch.cuda.is_available() else 0

@@ -1,4 +1,4 @@
-"""One progress bar with what matters beside it; plain lines where there is no terminal."""
+"""A progress bar with a note beside it; plain lines where there is no terminal."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 PLAIN_LINE_SECONDS = 10.0
-"""How often a log file, which is no terminal, gets a line."""
+"""Seconds between lines where there is no terminal."""
 
 
 class ProgressBar:
-    """`with ProgressBar("grpo", total=200) as bar: bar.advance(note="reward 0.31")`. Writes to stderr; a `silent` one
-    nowhere."""
+    """`with ProgressBar("grpo", total=200) as bar: bar.advance(note="reward 0.31")`. Writes to stderr, or nothing
+    if `silent`."""
 
     def __init__(self, name: str, total: int, done: int = 0, *, silent: bool = False) -> None:
         self.name = name
@@ -24,7 +24,7 @@ class ProgressBar:
         self.done = done
         self.silent = silent
         self.console = Console(stderr=True, quiet=silent)
-        self._said = 0.0
+        self._last_line = 0.0
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
@@ -39,14 +39,14 @@ class ProgressBar:
         self._task = self._bar.add_task(name, total=total, completed=done, note="")
 
     def advance(self, count: int = 1, note: str = "") -> None:
-        """`count` more are done; `note` replaces what is said beside the bar."""
+        """Adds `count` to what is done; `note` replaces the note beside the bar."""
         self.done += count
         self._bar.update(self._task, completed=self.done, note=note)
         if not self.silent and not self.console.is_terminal:
-            self._say_plainly(note)
+            self._print_plain_line(note)
 
     def say(self, line: str) -> None:
-        """A line above the bar."""
+        """Prints a line above the bar."""
         if self.silent:
             return
         if self.console.is_terminal:
@@ -54,10 +54,10 @@ class ProgressBar:
         else:
             print(line, file=sys.stderr, flush=True)
 
-    def _say_plainly(self, note: str) -> None:
+    def _print_plain_line(self, note: str) -> None:
         now = time.monotonic()
-        if now - self._said >= PLAIN_LINE_SECONDS or self.done >= self.total:
-            self._said = now
+        if now - self._last_line >= PLAIN_LINE_SECONDS or self.done >= self.total:
+            self._last_line = now
             print(f"{self.name} {self.done}/{self.total} {note}".rstrip(), file=sys.stderr, flush=True)
 
     def __enter__(self) -> Self:

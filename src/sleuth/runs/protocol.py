@@ -1,4 +1,4 @@
-"""`protocol.json`: the protocol that a checkpoint was trained under travels with it."""
+"""`protocol.json`: the protocol and reward that a checkpoint was trained under."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ class RewardPart(BaseModel):
     kind: str
     """As in `[[stage.reward]]`."""
     scorer: str
-    """Who decides."""
+    """Name of the scorer."""
     scorer_version: int
     """Raised whenever the same episode could score differently."""
     weight: float
-    """What the score is multiplied by."""
+    """Factor of the score."""
     shuffle: bool = False
-    """A control arm, where scores say nothing about their episodes."""
+    """Scores are shuffled among episodes: a control arm."""
 
 
 class RewardSpec(BaseModel):
-    """All that decides what an episode is worth."""
+    """All that decides the score of an episode."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, use_attribute_docstrings=True)
 
@@ -44,13 +44,13 @@ class RewardSpec(BaseModel):
 
     @property
     def hash(self) -> str:
-        """The first 12 digits of a sha256: two rewards with the same one pay the same."""
+        """The first 12 digits of a sha256: rewards with equal hashes give equal scores."""
         return hashlib.sha256(json.dumps(self.model_dump(mode="json"), sort_keys=True).encode()).hexdigest()[:12]
 
 
 FILE = "protocol.json"
 HISTORY = {"sleuth_version", "reward", "questions_sha256"}
-"""The fields that tell where a checkpoint comes from, not how it is to be asked."""
+"""Fields about the origin of a checkpoint, which do not affect evaluation."""
 
 
 def text_sha256(text: str) -> str:
@@ -59,12 +59,12 @@ def text_sha256(text: str) -> str:
 
 
 class ProtocolCard(BaseModel):
-    """All that must be the same for a checkpoint to be asked as it was trained: evaluation and serving read it."""
+    """All that evaluation and serving need to prompt a checkpoint as in training."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, use_attribute_docstrings=True)
 
     dialect: Dialect
-    """The search dialect, whole: tags, wrappers, passage format, action rule, stops, hint and budgets."""
+    """The whole search dialect: tags, wrappers, passage format, action rule, stops, hint and budgets."""
     prompt: str
     """Name of the prompt."""
     prompt_text: str
@@ -72,25 +72,25 @@ class ProtocolCard(BaseModel):
     prompt_sha256: str
     """`text_sha256(prompt_text)`; a card whose prompt was edited by hand is refused."""
     ask_with: AskWith = "question"
-    """What stood in its place of the question."""
+    """The field of a row that replaces the placeholder of the prompt."""
     prompt_role: Literal["raw", "user", "system"] = "raw"
-    """Where the prompt stands: as it is, or in a message of the chat template."""
+    """Raw text, or the role of the message in the chat template."""
     template_flags: dict[str, bool | int | float | str] = {}
-    """What the chat template was told besides."""
+    """Extra arguments of the chat template."""
     template_sha256: str | None = None
-    """The chat template; None where none was used."""
+    """sha256 of the chat template; None if none was used."""
     context: Annotated[int, Field(gt=0)]
     """Longest episode in tokens, prompt included."""
     forced_search: bool = False
     """The environment opens the first search."""
     scorer: str
-    """Who decided what a right answer is."""
+    """Name of the scorer of answers."""
     corpus_sha256: str | None = None
-    """The corpus that was searched; None where nothing was."""
+    """sha256 of the corpus; None without searches."""
     reward: RewardSpec | None = None
-    """What was paid for; None where nothing was trained."""
+    """The reward of training; None if nothing was trained."""
     questions_sha256: str | None = None
-    """The questions it was trained on."""
+    """sha256 of the training questions."""
     sleuth_version: str
     """The version that trained it."""
 
@@ -102,17 +102,16 @@ class ProtocolCard(BaseModel):
 
     @property
     def hash(self) -> str:
-        """sha256 of how questions are asked and answers are judged, whatever was trained on what: two evaluations with
-        the same one can be compared."""
+        """sha256 of how questions are asked and answers scored: evaluations with equal hashes can be compared."""
         return text_sha256(json.dumps(self.model_dump(exclude=HISTORY), sort_keys=True))
 
     def write(self, checkpoint: Path) -> None:
-        """Put the card into a checkpoint's folder."""
+        """Writes the card into a checkpoint's folder."""
         write_text(checkpoint / FILE, self.model_dump_json(indent=2) + "\n")
 
     @classmethod
     def read(cls, checkpoint: Path) -> Self | None:
-        """The card of a checkpoint; None for a model that carries none. A card that is not whole is a `SleuthError`."""
+        """The card of a checkpoint, or None if it has none. Raises SleuthError if the card is invalid."""
         path = checkpoint / FILE
         if not path.exists():
             return None

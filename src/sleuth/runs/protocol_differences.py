@@ -1,5 +1,4 @@
-"""How the protocols of two checkpoints differ, in plain sentences. A field without words of its own is told by its
-name, so that one that is added later is never passed over."""
+"""The differences of two protocols in plain sentences. A field without a wording of its own is given by its name."""
 
 from __future__ import annotations
 
@@ -16,17 +15,17 @@ from sleuth.dialects import Tags
 from sleuth.runs.protocol import ProtocolCard, RewardPart, RewardSpec
 
 LONGEST = 60
-"""Longer texts are shown from a little before the first character in which they differ."""
+"""Characters. Of longer texts, an excerpt around the first difference is shown."""
 BEFORE, AFTER = 20, 30
-"""How many characters of them."""
+"""Characters of the excerpt before and after the first difference."""
 DIGITS = 12
-"""How much of a hash is shown."""
+"""Digits of a hash that are shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wording:
-    """What a checkpoint does by a field: `says` with its value, `again` where the other one does it too, and `absent`
-    where the field is None or false."""
+    """The phrase for a field: `says` with its value, `again` for the second checkpoint, and `absent` if the
+    field is None or false."""
 
     says: str
     again: str = "{}"
@@ -66,8 +65,8 @@ WORDINGS = {
     "dialect.tool.name": Wording(says="calls the tool {}"),
     "dialect.tool.argument": Wording(says="gives its query as {}", again="as {}"),
     "dialect.tool.several": Wording(says="may ask several queries at once", absent="asks one query at a time"),
-    "dialect.tool.description": Wording(says="is told of its tool that it {}", again="that it {}"),
-    "dialect.tool.argument_description": Wording(says="is told of its query {}"),
+    "dialect.tool.description": Wording(says="gets the tool description {}"),
+    "dialect.tool.argument_description": Wording(says="gets the argument description {}"),
     "dialect.answer_inner": Wording(
         says="answers inside its tags with {}", again="with {}", absent="answers with all that its tags hold"
     ),
@@ -81,7 +80,7 @@ WORDINGS = {
     "dialect.response_tokens": Wording(
         says="limits all that follows the prompt to {} tokens",
         again="to {}",
-        absent="limits a whole response by nothing",
+        absent="does not limit the whole response",
     ),
     "dialect.cut_ends": Wording(
         says="ends at a turn that its limit cut", absent="goes on after a turn that its limit cut"
@@ -99,7 +98,7 @@ WORDINGS = {
     "prompt_text": Wording(says="is asked with the text {}", again="with {}"),
     "ask_with": Wording(says="is asked with the {} of a row", again="with the {}"),
     "prompt_role": Wording(says="is asked in the role {}", again="in the role {}"),
-    "template_flags": Wording(says="tells its chat template {}"),
+    "template_flags": Wording(says="gives its chat template {}"),
     "template_sha256": Wording(says="uses the chat template {}", absent="uses no chat template"),
     "context": Wording(says="limits an episode to {} tokens", again="to {}"),
     "forced_search": Wording(
@@ -116,11 +115,11 @@ WORDINGS = {
     "reward.part.scorer_version": Wording(
         says="was paid for {part} by version {} of its scorer", again="by version {}"
     ),
-    "reward.part.shuffle": Wording(says="shuffles the scores of {part}", absent="pays {part} to whom it belongs"),
+    "reward.part.shuffle": Wording(says="shuffles the scores of {part}", absent="does not shuffle {part}"),
     "questions_sha256": Wording(says="was trained on the questions {}", again="on {}", absent="names no questions"),
     "sleuth_version": Wording(says="was trained by Sleuth {}", again="by {}"),
 }
-"""By field, as a value is reached in the card."""
+"""By dotted field of the card."""
 
 
 def differences(a: ProtocolCard, b: ProtocolCard, names: tuple[str, str] = ("A", "B")) -> list[str]:
@@ -128,11 +127,11 @@ def differences(a: ProtocolCard, b: ProtocolCard, names: tuple[str, str] = ("A",
 
     A long text is shown where it first differs, with the white space visible.
     """
-    return [_sentence(difference, names) for difference in _differing("", a, b) if not _follows(difference, a, b)]
+    return [_sentence(difference, names) for difference in _differing("", a, b) if not _is_implied(difference, a, b)]
 
 
 def reward_differences(a: RewardSpec, b: RewardSpec, names: tuple[str, str] = ("A", "B")) -> list[str]:
-    """The same of two rewards."""
+    """The same for two rewards."""
     return [_sentence(difference, names) for difference in _differing("reward", a, b)]
 
 
@@ -159,12 +158,12 @@ def _differing(field: str, a: Any, b: Any) -> Iterator[Difference]:
 
 
 def _differing_parts(a: Sequence[RewardPart], b: Sequence[RewardPart]) -> Iterator[Difference]:
-    """Parts are the same by their kind, wherever they stand."""
-    one, other = _by_kind(a), _by_kind(b)
-    for kind in one | other:
-        found = _differing("reward.part", one.get(kind), other.get(kind))
-        yield from (dataclasses.replace(difference, part=visible(kind)) for difference in found)
-    orders = tuple(kind for kind in one if kind in other), tuple(kind for kind in other if kind in one)
+    """Parts are matched by kind, not by position."""
+    parts_a, parts_b = _by_kind(a), _by_kind(b)
+    for kind in parts_a | parts_b:
+        of_part = _differing("reward.part", parts_a.get(kind), parts_b.get(kind))
+        yield from (dataclasses.replace(difference, part=visible(kind)) for difference in of_part)
+    orders = tuple(kind for kind in parts_a if kind in parts_b), tuple(kind for kind in parts_b if kind in parts_a)
     if orders[0] != orders[1]:
         yield Difference(field="reward.parts", a=orders[0], b=orders[1])
 
@@ -179,8 +178,8 @@ def _by_kind(parts: Sequence[RewardPart]) -> dict[str, RewardPart]:
     return named
 
 
-def _follows(difference: Difference, a: ProtocolCard, b: ProtocolCard) -> bool:
-    """The prompt's hash says nothing that its text has not said."""
+def _is_implied(difference: Difference, a: ProtocolCard, b: ProtocolCard) -> bool:
+    """Whether another difference implies this one: a changed prompt text implies a changed hash."""
     return difference.field == "prompt_sha256" and a.prompt_text != b.prompt_text
 
 
@@ -199,7 +198,7 @@ def _fields(record: Any) -> list[str]:
 
 def _sentence(difference: Difference, names: tuple[str, str]) -> str:
     wording = WORDINGS.get(difference.field) or _plain(difference)
-    a, b, where = _shown_apart(difference)
+    a, b, where = _shown_pair(difference)
 
     def says(template: str, value: str) -> str:
         return template.format(value, part=difference.part)
@@ -211,13 +210,13 @@ def _sentence(difference: Difference, names: tuple[str, str]) -> str:
 
 
 def _plain(difference: Difference) -> Wording:
-    """The words of a field that has none of its own."""
+    """The wording of a field that has none in WORDINGS."""
     of = " of {part}" if difference.part else ""
     return Wording(says=f"has {difference.field}{of} = {{}}")
 
 
-def _shown_apart(difference: Difference) -> tuple[str, str, str]:
-    """Both values as they are shown, never alike, and where they differ."""
+def _shown_pair(difference: Difference) -> tuple[str, str, str]:
+    """Both values as shown, never equal, and the position of the first difference of long texts."""
     a, b, where = difference.a, difference.b, ""
     if difference.field.endswith("sha256"):
         shown = [str(value)[:DIGITS] for value in (a, b)]

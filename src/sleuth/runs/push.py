@@ -1,4 +1,4 @@
-"""A checkpoint goes to the hub: what others load, without what only the run needs to go on."""
+"""Uploads a checkpoint to the hub, without the state that only resuming needs."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from sleuth.types import SleuthError
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
-OWN = ["state/*"]
-"""Optimiser and counters: several times the weights, and of no use to anybody else."""
+NOT_UPLOADED = ["state/*"]
+"""Optimiser state and counters: several times the size of the weights, and of no use to others."""
 
 
 def require_push(repository: str) -> None:
-    """Make the model repository `repository` ("owner/name"), private, where it is not there: asked before a run, not
-    after it. Raises SleuthError where nothing could be uploaded to it."""
+    """Creates the private model repository `repository` ("owner/name") if it does not exist; called before a run.
+
+    Raises SleuthError if nothing could be uploaded to it."""
     owner, _, name = repository.partition("/")
     if not owner or not name or "/" in name:
         raise SleuthError(f"--push {repository}: should be OWNER/NAME, a model repository on the hub")
@@ -27,26 +28,26 @@ def require_push(repository: str) -> None:
 
 
 def push(checkpoint: Path, repository: str) -> None:
-    """Upload a checkpoint with its card and its protocol. Raises SleuthError where the hub does not take it."""
+    """Uploads a checkpoint with its card and its protocol. Raises SleuthError if the hub refuses it."""
     with _hub(repository) as hub:
         hub.upload_folder(
             repo_id=repository,
             folder_path=checkpoint,
-            ignore_patterns=OWN,
+            ignore_patterns=NOT_UPLOADED,
             commit_message=f"Sleuth checkpoint {checkpoint.name}",
         )
 
 
 @contextmanager
 def _hub(repository: str) -> Iterator[HfApi]:
-    """The hub's client. What it raises becomes one line: nobody is logged in, the hub cannot be reached or refuses."""
+    """The hub's client. Its errors become one line: not logged in, hub not reachable, or upload refused."""
     from huggingface_hub import HfApi
 
     try:
         yield HfApi()
-    except Exception as error:  # the hub's own and those of the web client below it, which differ by version
+    except Exception as error:  # errors of the hub and of its HTTP client, which differ by version
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise SleuthError(
-            f"--push {repository}: the hub did not take it: {reason}; `hf auth login` logs in, and the same command "
-            "with --push pushes a checkpoint later: no step is trained twice"
+            f"--push {repository}: the upload failed: {reason}; `hf auth login` logs in, and the same command "
+            "with --push uploads the checkpoint later without training again"
         ) from error

@@ -1,7 +1,7 @@
 """Groups of scored episodes in parquet: one row a trajectory.
 
-Log-probabilities are stored as float32, which is what engines compute: a Python float that came out of a float32
-returns as the same Python float. Every other number returns as it was.
+Log-probabilities are stored as float32, the precision of engines, so they are read back exactly. Every other number is
+read back exactly too.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _SEGMENT = pa.struct(
         ("author", pa.string()),
         ("text", pa.string()),
         ("tokens", pa.list_(pa.int32())),
-        ("logprobs", pa.list_(pa.float32())),  # null: the policy did not sample it, or the engine did not tell
+        ("logprobs", pa.list_(pa.float32())),  # null: not sampled by the policy, or not returned by the engine
         ("policy_version", pa.int32()),
         ("cut", pa.int32()),
     ]
@@ -51,8 +51,8 @@ _EVIDENCE = pa.struct(
         ("reasoning", pa.string()),
         ("output", pa.string()),
         ("snippets", pa.list_(_PASSAGE)),
-        ("answerable", pa.bool_()),  # null: nobody told
-        ("stated", pa.list_(_STATED)),  # null: the file is from before there was a table
+        ("answerable", pa.bool_()),  # null: unknown
+        ("stated", pa.list_(_STATED)),  # null: an older file
     ]
 )
 _CONTINUATION = pa.struct([("document", pa.string()), ("prefix", _SEGMENT), ("suffix", _SEGMENT)])
@@ -63,7 +63,7 @@ _CREDIT = pa.struct(
         ("value", pa.float64()),
         ("begin", pa.int32()),
         ("end", pa.int32()),
-    ]  # no end: to its last
+    ]  # null end: to the last token
 )
 SCHEMA = pa.schema(
     [
@@ -74,7 +74,7 @@ SCHEMA = pa.schema(
         ("gold_passages", pa.list_(pa.string())),
         ("kind", pa.string()),
         ("source", pa.string()),
-        ("prompt", pa.string()),  # null: the environment's, or a file from before tasks could bring their own
+        ("prompt", pa.string()),  # null: the environment's prompt, or an older file
         ("evidence", _EVIDENCE),  # null: the task has none, or the file is from before there was any; so the next two
         ("reference", pa.string()),
         ("rubrics", pa.list_(_RUBRIC)),
@@ -183,9 +183,9 @@ def _rows(path: Path) -> list[dict[str, Any]]:
     try:
         return pq.read_table(path, schema=SCHEMA).to_pylist()
     except FileNotFoundError:
-        raise SleuthError(f"{path}: no such file of rollouts") from None
+        raise SleuthError(f"{path}: no such rollout file") from None
     except pa.ArrowException as error:
-        raise SleuthError(f"{path}: is no file of rollouts: {str(error).splitlines()[0]}") from None
+        raise SleuthError(f"{path}: is not a rollout file: {str(error).splitlines()[0]}") from None
 
 
 def _group(rows: list[dict[str, Any]]) -> Group:

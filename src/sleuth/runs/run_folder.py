@@ -1,4 +1,4 @@
-"""The folder of a run: everything that it leaves behind, and all that is needed to go on."""
+"""The folder of a run: its files, its lock, and what resuming it needs."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from sleuth.types import PassingError, SleuthError
 REWARD_KEY = r"stage\.\d+\.reward\."
 STAGE_KEY = r"stage\.\d+\.(?!kind$|name$)"
 LAUNCHER = "ray"
-"""The folder in which a launcher may note things before the run begins, and which it removes."""
+"""A launcher's temporary folder, which may exist before the run begins."""
 
 
 class RunFolder:
     """An open run folder; one process at a time may hold it.
 
     `recipe.toml` (resolved), `manifest.json`, `metrics.jsonl`, `log.txt`, where a model judges `verdicts.sqlite`, and
-    the folders `rollouts`, `eval` and `checkpoints`, and `out_of_memory` where a rank was. Use it as a context manager,
-    or `close` it.
+    the folders `rollouts`, `eval` and `checkpoints`, and `out_of_memory` if a rank ran out of memory. Use it as a
+    context manager, or `close` it.
     """
 
     def __init__(
@@ -57,16 +57,16 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path, recipe: Recipe, *, accepted_reward: str | None = None, changed: bool = False) -> Self:
-        """Make the folder, or continue it if it holds this recipe (only `stop_after` may differ; with `accepted_reward`
-        the rewards too, and all that its stages are told where the recipe is said to be `changed`).
+        """Creates the folder, or continues the run in it if its recipe is the same. `stop_after` may always differ, the
+        rewards with `accepted_reward`, and any key of a stage with `changed`.
 
-        Raises `SleuthError` where the folder holds another recipe or other things, or another process writes it.
+        Raises SleuthError if the folder holds another run or other files, or if another process is writing it.
         """
-        _check_place(path)
+        _require_run_or_empty(path)
         path.mkdir(parents=True, exist_ok=True)
         lock = RunLock(path)
         try:
-            _check_recipe(path, recipe, free=_free(accepted_reward, changed))
+            _check_recipe(path, recipe, free=_free_keys(accepted_reward, changed))
             run = cls(path, recipe, lock, accepted_reward)
             run._begin()
         except BaseException:
@@ -76,7 +76,7 @@ class RunFolder:
 
     @classmethod
     def require(cls, path: Path, recipe: Recipe, *, accepted_reward: str | None = None, changed: bool = False) -> None:
-        """Raises SleuthError where `open` would, and makes nothing."""
+        """Raises SleuthError if `open` would; writes nothing."""
         cls.require_same(path, recipe, accepted_reward=accepted_reward, changed=changed)
         if (path / "lock").exists():
             RunLock(path).release()
@@ -85,27 +85,27 @@ class RunFolder:
     def require_same(
         cls, path: Path, recipe: Recipe, *, accepted_reward: str | None = None, changed: bool = False
     ) -> None:
-        """Raises SleuthError where the folder holds another recipe or other things. Only reads, so that several
-        processes may ask at once."""
-        _check_place(path)
-        _check_recipe(path, recipe, free=_free(accepted_reward, changed))
+        """Raises SleuthError if the folder holds another run or other files. Only reads, so several processes may call
+        it at once."""
+        _require_run_or_empty(path)
+        _check_recipe(path, recipe, free=_free_keys(accepted_reward, changed))
 
     @classmethod
     def look(cls, path: Path) -> Self:
-        """A folder that holds a run, to read it, also while another process writes it."""
+        """Opens a run to read it, even while another process writes it."""
         if not (path / "recipe.toml").exists():
             raise SleuthError(f"{path}: holds no run")
         return cls(path, load_recipe(path / "recipe.toml"))
 
     def say(self, line: str) -> None:
-        """A line for whoever watches, and for `log.txt`, with the time. A log that cannot be written ends no run."""
+        """Prints a line and appends it to `log.txt` with the time. A log that cannot be written ends no run."""
         self._console(line)
         with suppress(OSError), open(self.path / "log.txt", "a", encoding="utf-8") as file:
             file.write(f"{datetime.now().isoformat(sep=' ', timespec='seconds')}  {line}\n")
 
     @contextmanager
     def saying(self, console: Callable[[str], None]) -> Iterator[None]:
-        """What `say` prints goes through `console`: a progress bar keeps its place below."""
+        """Sends what `say` prints through `console`, so that a progress bar stays below it."""
         self._console, before = console, self._console
         try:
             yield
@@ -113,13 +113,13 @@ class RunFolder:
             self._console = before
 
     def write_metrics(self, stage: str, step: int, figures: Mapping[str, Any]) -> None:
-        """A row of `metrics.jsonl`; on a full disk it waits."""
+        """Appends a row to `metrics.jsonl`; on a full disk the row waits."""
         self.backlog.write(f"the figures of step {step}", lambda: self.metrics.append(stage, step, figures))
         self.trackers.log(stage, step, figures)
 
     @contextmanager
     def costing(self, stage: str, what: str) -> Iterator[None]:
-        """Adds to the manifest how long `what` took of a stage, and how much memory the process has held by its end."""
+        """Adds to the manifest the seconds that the block took, under `what`, and the peak memory of the process."""
         started = time.monotonic()
         yield
         seconds, host, gpu = time.monotonic() - started, *peak_memory()
@@ -129,19 +129,19 @@ class RunFolder:
         )
 
     def require_written(self) -> None:
-        """Raises SleuthError where something still waits for room on the disk."""
+        """Raises SleuthError if a write still waits for room on the disk."""
         if not self.backlog.flush():
             raise SleuthError(self.full_disk())
 
     def full_disk(self) -> str:
-        """What to say where a run ends without room for all that it made."""
+        """The error message of a run that ends while writes wait for room on the disk."""
         return (
-            f"{self.path}: the disk is full, and not all of the run could be written; make room and run the same "
-            "command again: it goes on from the last checkpoint"
+            f"{self.path}: the disk is full, and some files could not be written; make room and run the same "
+            "command again: it continues from the last checkpoint"
         )
 
     def close(self) -> None:
-        """Let another process continue the run."""
+        """Releases the folder for other processes."""
         self.trackers.close()
         if self._lock is not None:
             self._lock.release()
@@ -166,31 +166,31 @@ def _to_stderr(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def _check_place(path: Path) -> None:
+def _require_run_or_empty(path: Path) -> None:
     if path.exists() and not path.is_dir():
         raise SleuthError(f"{path}: is a file; a run needs a folder")
     if not path.exists() or (path / "recipe.toml").exists():
         return
     ours = ("lock", "recipe.toml" + PARTIAL, LAUNCHER)
-    foreign = sorted(place.name for place in path.iterdir() if place.name not in ours)
+    foreign = sorted(file.name for file in path.iterdir() if file.name not in ours)
     if foreign:
         raise SleuthError(f"{path}: holds no run but {foreign[0]!r}; choose a new or an empty folder with --run")
 
 
-def _free(accepted_reward: str | None, changed: bool) -> str | None:
-    """Which keys may differ from those of the run that is there."""
+def _free_keys(accepted_reward: str | None, changed: bool) -> str | None:
+    """A pattern of the keys that may differ from the stored recipe; None if all must be equal."""
     return STAGE_KEY if changed else REWARD_KEY if accepted_reward else None
 
 
 def _check_recipe(path: Path, recipe: Recipe, *, free: str | None) -> None:
-    """Keys that match `free` may differ."""
+    """Raises SleuthError if a key that does not match `free` differs from the stored recipe."""
     if not (path / "recipe.toml").exists():
         return
-    there, here = identity(load_recipe(path / "recipe.toml")), identity(recipe)
-    for key in there | here:
-        if there.get(key) != here.get(key) and not (free and re.match(free, key)):
+    stored, given = identity(load_recipe(path / "recipe.toml")), identity(recipe)
+    for key in stored | given:
+        if stored.get(key) != given.get(key) and not (free and re.match(free, key)):
             raise SleuthError(
-                f"{path}: holds another run: {key} is {_shown(there.get(key))} there and {_shown(here.get(key))} here; "
+                f"{path}: holds another run: {key} is {_shown(stored.get(key))} there, {_shown(given.get(key))} here; "
                 "choose another folder with --run"
             )
 
@@ -200,7 +200,7 @@ def _shown(value: object) -> str:
 
 
 class RunLock:
-    """Held from construction to `release`. The kernel frees it when its process dies, so that it is never stale."""
+    """Held from construction to `release`. The kernel releases it when the process dies, so it is never stale."""
 
     def __init__(self, folder: Path) -> None:
         self._file = open(folder / "lock", "a+", encoding="utf-8")  # noqa: SIM115 - held for the run's whole life
@@ -218,5 +218,5 @@ class RunLock:
         self._file.flush()
 
     def release(self) -> None:
-        """Let another process write the run."""
+        """Lets another process write the run."""
         self._file.close()

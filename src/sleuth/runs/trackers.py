@@ -1,5 +1,5 @@
-"""The figures of `metrics.jsonl` once more, for whoever watches runs in a tracker. The file stays the truth: a tracker
-that fails is told of once and left alone, and none of them sends anything anywhere by itself."""
+"""Experiment trackers, which get the figures of `metrics.jsonl`. A tracker that fails is reported once and dropped, and
+none sends anything over the network unless its own settings say so."""
 
 from __future__ import annotations
 
@@ -24,28 +24,27 @@ PROJECT = "sleuth"
 FOLDER = "trackers"
 """In the run folder; holds `tensorboard`, `wandb` and `trackio`."""
 BEHIND = 1000
-"""How many steps a tracker may be behind the run."""
+"""Steps that a tracker may be behind the run."""
 FINISH_SECONDS = 10.0
-"""How long the end of a run waits for a tracker."""
+"""Seconds that the end of a run waits for a tracker."""
 
 
 class Tracker(Protocol):
-    """Made of (folder, name of the run, its recipe). Opened on a folder that it has written before, it goes on there.
-
-    Both may raise anything and take any time.
+    """Constructed from (folder, name of the run, its recipe); continues what is in the folder. Its methods may raise
+    anything and take any time.
     """
 
     def log(self, stage: str, step: int, figures: Mapping[str, Any]) -> None:
-        """The row of one step, as `MetricsFile.append` takes it. A step that is done again may come again."""
+        """Logs the row of one step, as `MetricsFile.append` takes it. A repeated step is logged again."""
         ...
 
     def close(self) -> None:
-        """Nothing comes any more."""
+        """Called after the last row."""
         ...
 
 
 def curves(stage: str, figures: Mapping[str, Any]) -> dict[str, float]:
-    """`{"grpo/reward_mean": 0.31}`: what of a row can be drawn. Figures that are no finite numbers are left out."""
+    """The finite numbers of a row: `{"grpo/reward_mean": 0.31}`."""
     return {f"{stage}/{name}": float(value) for name, value in figures.items() if _is_number(value)}
 
 
@@ -57,7 +56,7 @@ def _is_number(value: Any) -> bool:
 
 
 class TensorBoard:
-    """`tensorboard --logdir RUN/trackers`. After a resume its readers pass over what is done again."""
+    """`tensorboard --logdir RUN/trackers`. After a resume, readers skip the steps that are repeated."""
 
     def __init__(self, folder: Path, run_name: str, config: Mapping[str, Any]) -> None:
         from torch.utils.tensorboard import SummaryWriter
@@ -81,10 +80,10 @@ class TensorBoard:
 
 class Wandb:
     """`wandb sync RUN/trackers/wandb/offline-run-*`, unless WANDB_MODE says otherwise. Each session of a run is a file
-    of the same run id, which `wandb sync` joins; the steps are the figure `step`, so that they may come again."""
+    of the same run id, which `wandb sync` joins; the figure `step` is the x axis, so steps may repeat."""
 
     def __init__(self, folder: Path, run_name: str, config: Mapping[str, Any]) -> None:
-        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # it reports to its makers in offline mode too
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # it reports errors to its makers even in offline mode
         os.environ.setdefault("WANDB_CACHE_DIR", str(folder / "wandb" / "cache"))
         import wandb  # pyright: ignore[reportMissingImports]
 
@@ -111,7 +110,7 @@ class Wandb:
 
 
 def _kept_id(path: Path) -> str:
-    """The id that wandb knows the run by, made at its first session."""
+    """The run id for wandb, made in the first session."""
     if not path.exists():
         write_text(path, uuid4().hex[:8] + "\n")
     return path.read_text(encoding="utf-8").strip()
@@ -127,9 +126,9 @@ class Trackio:
         import trackio  # pyright: ignore[reportMissingImports]
         from trackio import sqlite_storage, utils  # pyright: ignore[reportMissingImports]
 
-        utils.TRACKIO_DIR = sqlite_storage.TRACKIO_DIR = folder / "trackio"  # they read the environment only once
+        utils.TRACKIO_DIR = sqlite_storage.TRACKIO_DIR = folder / "trackio"  # both read the environment only once
         with _quietly_offline():
-            self._run = contextvars.copy_context().run(  # the current run of nobody else: trackio would end it twice
+            self._run = contextvars.copy_context().run(  # a context of its own: trackio would end the run twice
                 trackio.init,
                 project=PROJECT,
                 name=run_name,
@@ -150,7 +149,7 @@ class Trackio:
 
 @contextmanager
 def _quietly_offline() -> Iterator[None]:
-    """trackio asks the hub for the user's name, and prints its progress to stdout."""
+    """Keeps trackio from asking the hub for the user's name and from printing to stdout."""
     from huggingface_hub import constants
 
     before, constants.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE, True
@@ -169,15 +168,15 @@ TRACKERS: dict[str, Callable[[Path, str, Mapping[str, Any]], Tracker]] = {
 """By their name in a recipe's `trackers`."""
 
 
-# -- all of a run ----------------------------------------------------------------------------------------------------
+# -- the trackers of a run -----------------------------------------------------------------------------------------
 
 
 def open_trackers(
     names: Sequence[str], run_folder: Path, run_name: str, config: Mapping[str, Any], say: Callable[[str], None]
 ) -> Trackers:
-    """The trackers of a run, each going on where the run folder's earlier session left it.
+    """The trackers of a run, each continuing its earlier session.
 
-    Raises SleuthError, before the first step, for one that is not installed or cannot be opened.
+    Raises SleuthError for one that is not installed or cannot be opened.
     """
     folder = run_folder / FOLDER
     trackers = Trackers(say)
@@ -198,29 +197,31 @@ def _opened(name: str, folder: Path, run_name: str, config: Mapping[str, Any]) -
         return TRACKERS[name](folder, run_name, config)
     except ImportError:
         raise SleuthError(f'trackers: {name} is not installed; pip install "sleuth[trackers]"') from None
-    except Exception as error:  # what its package raises is its own affair; nothing is lost before the first step
-        raise SleuthError(f"trackers: {name} cannot be opened: {_told(error)}; mend that or leave it out") from error
+    except Exception as error:  # a tracker may raise anything
+        raise SleuthError(
+            f"trackers: {name} cannot be opened: {_one_line(error)}; repair it or remove it from trackers"
+        ) from error
 
 
 class Trackers:
-    """Every tracker of a run as one, which never fails and never waits. Use it as a context manager, or `close` it."""
+    """All trackers of a run; never raises and never waits. Use it as a context manager, or `close` it."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
         self._feeds: list[_Feed] = []
 
     def add(self, name: str, tracker: Tracker) -> None:
-        """Feed one more."""
+        """Adds a tracker."""
         self._feeds.append(_Feed(name, tracker))
 
     def log(self, stage: str, step: int, figures: Mapping[str, Any]) -> None:
-        """One step's row to each."""
+        """Sends the row of a step to each tracker."""
         for feed in self._feeds:
             feed.put((stage, step, dict(figures)))
         self._drop_failed()
 
     def close(self) -> None:
-        """Let them finish, for a while."""
+        """Waits up to FINISH_SECONDS for each tracker to finish."""
         for feed in self._feeds:
             feed.put(None)
         for feed in self._feeds:
@@ -231,7 +232,7 @@ class Trackers:
     def _drop_failed(self) -> None:
         for feed in self._feeds:
             if feed.failure is not None:
-                self._say(f"tracker {feed.name}: {feed.failure}; it is left alone, metrics.jsonl has every figure")
+                self._say(f"tracker {feed.name}: {feed.failure}; dropped; metrics.jsonl has every figure")
         self._feeds = [feed for feed in self._feeds if feed.failure is None]
 
     def __enter__(self) -> Self:
@@ -242,7 +243,7 @@ class Trackers:
 
 
 class _Feed:
-    """A tracker in a thread of its own, which may raise or hang there. `failure` says why it is not fed any more."""
+    """Runs a tracker in its own thread, where it may raise or hang. `failure` is the reason why it was dropped."""
 
     def __init__(self, name: str, tracker: Tracker) -> None:
         self.name = name
@@ -253,7 +254,7 @@ class _Feed:
         self._thread.start()
 
     def put(self, row: tuple[str, int, dict[str, Any]] | None) -> None:
-        """A row, or None for the end."""
+        """Queues a row, or None for the end."""
         try:
             self._rows.put_nowait(row)
         except Full:
@@ -269,10 +270,10 @@ class _Feed:
             for row in iter(self._rows.get, None):
                 self._tracker.log(*row)
             self._tracker.close()
-        except BaseException as error:  # a package may even call sys.exit; the run goes on
-            self.failure = _told(error)
+        except BaseException as error:  # a package may even call sys.exit
+            self.failure = _one_line(error)
 
 
-def _told(error: BaseException) -> str:
+def _one_line(error: BaseException) -> str:
     """An exception in one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"

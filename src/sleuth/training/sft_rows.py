@@ -105,7 +105,7 @@ def training_rows(
         documents, renderer = thought_documents(stage.data), Renderer(tokenizer)
         return ThoughtRows(documents, renderer, stage.data.row_tokens, stage.data.empty, context.key), None
     tasks = answered_tasks(stage.data)
-    env, longest = context.recipe.answered_in(context.index)
+    env, longest = context.recipe.refine_env_and_context(context.index)
     setting = setting_of(env, tokenizer, tasks)
     protocol = setting.protocol(STRICT.name, longest or positions, questions_sha256=questions_hash(tasks))
     return AnsweredRows(tasks, setting, context.key), protocol
@@ -118,7 +118,7 @@ def require_inputs(stage: SupervisedRecipe, inputs: StageInputs) -> list[Task]:
     if not isinstance(stage.data, AnsweredRowsRecipe):
         return texts
     tasks = answered_tasks(stage.data)
-    env, context = inputs.recipe.answered_in(inputs.index)
+    env, context = inputs.recipe.refine_env_and_context(inputs.index)
     setting = inputs.setting(env, tasks, context or inputs.positions)
     if inputs.tokenizer is not None:
         _require_answers_fit(setting, inputs.tokenizer, tasks)

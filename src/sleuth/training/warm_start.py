@@ -46,7 +46,7 @@ def run(stage: WarmStartRecipe, context: StageContext) -> Path:
 def require_inputs(stage: WarmStartRecipe, inputs: StageInputs) -> list[Task]:
     """No tasks of its own: it plays those of the GRPO stage after it, with a hint. Raises SleuthError if that does not
     fit."""
-    warmed = inputs.recipe.warmed(inputs.index)
+    warmed = inputs.recipe.grpo_stage_after(inputs.index)
     inputs.setting(hinted_env(warmed.env, stage.hint), played_tasks(warmed, inputs.tokenizer), warmed.context)
     return []
 
@@ -84,7 +84,7 @@ class Lesson:
     def __init__(self, stage: WarmStartRecipe, context: StageContext) -> None:
         self.stage = stage
         self.context = context
-        self.played_as = context.recipe.warmed(context.index)
+        self.played_as = context.recipe.grpo_stage_after(context.index)
         self.model, self.tokenizer = context.load(context.model)
         questions = played_tasks(self.played_as, self.tokenizer)
         self.tasks = InfiniteSampler(questions, seed=context.key).take(stage.prompts)

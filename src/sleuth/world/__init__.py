@@ -1,1 +1,1 @@
-"""A generated, searchable world with known facts: people, places, works and firms. Data only."""
+"""A generated, searchable world with known facts about people, towns, works and firms."""

@@ -1,9 +1,9 @@
-"""Texts by somebody who does not always read what stands above: what the web is to a pretraining run.
+"""Texts with endings that are wrong half of the time: the noisy pretraining data of the tiny experiments.
 
-A text tells one fact of each of a few subjects, and its last sentence tells one of these facts again: in half of the
-texts rightly, in the other half with what was said of another subject. Whoever imitates such texts to the letter is
-right in half of the cases. What a right ending names is known of each, so that a preference for right ones can be
-judged exactly. (The texts of `chained`, whose endings take inferences, are never wrong.)
+A text states one fact about each of a few subjects, and its last sentence repeats one of these facts: in half of the
+texts rightly, in the other half with the value of another subject. A model that imitates such texts is right half of
+the time. The right answer is known for each text, so that a preference for right endings can be judged exactly. (The
+texts of `chained`, whose endings need inferences, are never wrong.)
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from dataclasses import dataclass
 from sleuth.world import names
 from sleuth.world.names import Split
 from sleuth.world.text import SmallWorlds
-from sleuth.world.wording import who_then_what
+from sleuth.world.wording import subject_first_passages
 
 SUBJECTS = 3
-"""In a text."""
+"""Subjects of a text."""
 RIGHT = 0.5
-"""The share of endings that are right."""
+"""Share of endings that are right."""
 FORMS = {"birthplace": "life", "birth_year": "life", "profession": "career"}
-"""The passage that tells a relation."""
-WORDINGS = {relation: who_then_what(form, "person", relation) for relation, form in FORMS.items()}
-"""How a text tells a fact."""
+"""Relation -> the form of passage that states it."""
+WORDINGS = {relation: subject_first_passages(form, "person", relation) for relation, form in FORMS.items()}
+"""Relation -> wordings of a sentence that states it."""
 ENDINGS: dict[str, tuple[str, ...]] = {
     "birthplace": (" The birthplace of {subject} is", " {subject} was from the town of"),
     "birth_year": (" The birth year of {subject} is", " The year that {subject} was born in is"),
     "profession": (" The profession of {subject} is", " {subject} made a living as a"),
 }
-"""The last sentence, up to what is told again."""
+"""Relation -> wordings of the last sentence, up to the value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CarelessText:
-    """`beginning` and `ending` make the text; `answer` is what a right ending names.
+    """A text; `answer` is the value in a right ending.
 
     `CarelessText(beginning=" Ada Fenwick was born in Tamton in 1874. ... The birthplace of Ada Fenwick is",
     ending=" Osmark.", answer="Tamton", relation="birthplace")`.
@@ -47,12 +47,12 @@ class CarelessText:
 
     @property
     def text(self) -> str:
-        """All of it."""
+        """The whole text."""
         return self.beginning + self.ending
 
 
 class CarelessTexts:
-    """Texts about the names of one split of a world of `people` people, each a function of (key, index) alone."""
+    """Texts about names of one split of a world of `people` people, each a function of (key, index) alone."""
 
     def __init__(self, people: int, split: Split, key: tuple[object, ...]) -> None:
         self.worlds = SmallWorlds(people, split)
@@ -71,15 +71,15 @@ class CarelessTexts:
         subjects = [*self.worlds.draw_twins(rng, SUBJECTS).people]
         values = rng.sample(self._values[relation], SUBJECTS)
         sentences = [self._sentence(rng, relation, *fact) for fact in zip(subjects, values, strict=True)]
-        asked, *others = rng.sample(range(SUBJECTS), SUBJECTS)
-        named = asked if rng.random() < RIGHT else rng.choice(others)
-        last = rng.choice(ENDINGS[relation]).format(subject=subjects[asked])
+        target, *others = rng.sample(range(SUBJECTS), SUBJECTS)
+        named = target if rng.random() < RIGHT else rng.choice(others)
+        last = rng.choice(ENDINGS[relation]).format(subject=subjects[target])
         return CarelessText(
-            beginning="".join(sentences) + last, ending=f" {values[named]}.", answer=values[asked], relation=relation
+            beginning="".join(sentences) + last, ending=f" {values[named]}.", answer=values[target], relation=relation
         )
 
     def _sentence(self, rng: random.Random, relation: str, subject: str, value: str) -> str:
-        """A passage that tells the fact, and something else beside it."""
-        slots = {of: rng.choice(values) for of, values in self._values.items()} | {relation: value}
+        """A sentence that states the fact and random other ones."""
+        slots = {other: rng.choice(values) for other, values in self._values.items()} | {relation: value}
         employer = rng.choice(self.worlds.firms)
         return f" {rng.choice(WORDINGS[relation]).format(**slots, person=subject, employer=employer)}"

@@ -1,14 +1,14 @@
-"""Texts whose ending follows from their beginning by one or two inferences, with the thought that leads there.
+"""Texts whose ending follows from their beginning by one or two inferences, with the thought that leads to it.
 
-A text tells of a few chains of facts, their sentences shuffled: who worked for which firm, which firm is in which town,
-which town is in which region. Its last sentence asks where one chain ends: in which region somebody worked. All chains
-of a text have the same relations and nothing in common, and each is asked about equally often; so what can be known
-of the ending is known exactly:
+A text states a few chains of facts in shuffled sentences: who worked for which firm, which firm is in which town, which
+town is in which region. Its last sentence asks for the end of one chain: in which region a person worked. All chains of
+a text have the same relations and share no entity, and each is asked about equally often. So the entropy of the ending
+is known exactly:
 
-- whoever puts the facts of a chain together is sure of it: an entropy of 0;
-- whoever knows all values that stand in the text, and not which belongs to whom, is left with ln(chains) nats.
+- 0 with the facts of the chain put together;
+- ln(chains) nats with all values of the text, but not whose they are.
 
-Every text has facts of its own, which no other text shares: nothing can be known without reading.
+Every text has facts of its own, so that nothing can be known without reading it.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from sleuth.world.endings import ENDINGS, THOUGHTS, Path
 from sleuth.world.names import Split
 from sleuth.world.questions import Hop
 from sleuth.world.text import SmallWorlds
-from sleuth.world.wording import who_then_what
+from sleuth.world.wording import subject_first_passages
 
 CHAINS = 3
-"""In a text."""
+"""Chains of a text."""
 INFERENCES = {1: "one_inference", 2: "two_inferences"}
-"""How texts are called whose ending follows by so many."""
+"""Number of inferences -> kind of text."""
 FORMS = {
     "birthplace": ("life", "person"),
     "employer": ("career", "person"),
@@ -36,16 +36,16 @@ FORMS = {
     "seat": ("firm", "firm"),
     "region": ("town", "town"),
 }
-"""The passage that tells a relation, and the slot in it of whom it is about; that of the value is called as the
-relation is."""
-WORDINGS = {relation: who_then_what(form, about, relation) for relation, (form, about) in FORMS.items()}
-"""How a text tells a fact."""
+"""Relation -> the form of passage that states it, and the slot of its subject; the slot of its value is named after the
+relation."""
+WORDINGS = {relation: subject_first_passages(form, about, relation) for relation, (form, about) in FORMS.items()}
+"""Relation -> wordings of a sentence that states it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainedText:
-    """`beginning` and `ending` make the text; `hops` are the facts that lead from one to the other, `thought` puts them
-    in words, `others` are the chains that the text tells of beside them.
+    """A text. `hops` are the facts from which the ending follows, `thought` is their wording, `others` are the other
+    chains of the text.
 
     `ChainedText(beginning=" Ada Fenwick was born in Tamton in 1874. ... Ada Fenwick was born in the region of",
     ending=" Osmark.", thought=" birthplace of Ada Fenwick is Tamton and the region of Tamton is Osmark",
@@ -60,34 +60,33 @@ class ChainedText:
 
     @property
     def text(self) -> str:
-        """All of it, without the thought."""
+        """The whole text, without the thought."""
         return self.beginning + self.ending
 
     @property
     def answer(self) -> str:
-        """What a right ending names."""
+        """The value in the right ending."""
         return self.hops[-1].value
 
     @property
     def kind(self) -> str:
-        """By how many inferences the ending follows."""
+        """The number of inferences in words, such as "one_inference"."""
         return INFERENCES[len(self.hops) - 1]
 
 
 def thought_of(rng: random.Random, hops: Sequence[Hop]) -> str:
-    """Facts in words that are drawn."""
+    """A thought that states the facts, in random wordings."""
     return " and".join(rng.choice(THOUGHTS[hop.relation]).format(subject=hop.subject, value=hop.value) for hop in hops)
 
 
 def ending_of(hops: Sequence[Hop]) -> str:
-    """Where a chain ends, as the end of a text."""
+    """The end of a text: the last value of a chain."""
     return f" {hops[-1].value}."
 
 
 def entropies(inferences: int) -> Mapping[str, float]:
-    """What is known of texts of this kind, in nats a text: the entropy of the ending for whoever makes the inferences
-    and for whoever knows the candidates alone; and that of the thought, which is the choice of its words, because all
-    else in it follows from the text."""
+    """Entropies of texts of this kind, in nats a text: of the ending with the inferences and with the candidates alone,
+    and of the thought, which is that of its wording, because its facts follow from the text."""
     facts = inferences + 1
     return {
         "ending_inferred": 0.0,
@@ -97,7 +96,7 @@ def entropies(inferences: int) -> Mapping[str, float]:
 
 
 class ChainedTexts:
-    """Texts about the names of one split of a world of `people` people, in wordings of that split, each a function of
+    """Texts about names of one split of a world of `people` people, in wordings of that split, each a function of
     (key, index) alone."""
 
     def __init__(self, people: int, split: Split, key: tuple[object, ...]) -> None:
@@ -106,25 +105,25 @@ class ChainedTexts:
         self.key = key
 
     def text(self, index: int) -> ChainedText:
-        """Text number `index`; those of one and of two inferences take turns."""
+        """Text number `index`; texts with one and with two inferences alternate."""
         rng = random.Random(f"chained {self.split} {self.key} {index}")
         path = rng.choice([path for path in ENDINGS[self.split] if len(path) == 2 + index % 2])
         people = [*self.worlds.draw_twins(rng, 2 * CHAINS).people]
         chains = list(self._chains(rng, path, people[:CHAINS]))
         sentences = [_sentence(rng, hop, rng.choice(people[CHAINS:])) for chain in chains for hop in chain]
         rng.shuffle(sentences)
-        asked, *others = rng.sample(chains, CHAINS)
-        last = rng.choice(ENDINGS[self.split][path]).format(subject=asked[0].subject)
+        target, *others = rng.sample(chains, CHAINS)
+        last = rng.choice(ENDINGS[self.split][path]).format(subject=target[0].subject)
         return ChainedText(
             beginning="".join(sentences) + last,
-            ending=ending_of(asked),
-            thought=thought_of(rng, asked),
-            hops=asked,
+            ending=ending_of(target),
+            thought=thought_of(rng, target),
+            hops=target,
             others=tuple(others),
         )
 
     def _chains(self, rng: random.Random, path: Path, people: Sequence[str]) -> Iterator[tuple[Hop, ...]]:
-        """Chains that have nothing in common."""
+        """Yields chains that share no entity."""
         pools = {
             "birthplace": iter(rng.sample(self.worlds.words.places, CHAINS)),
             "employer": iter(rng.sample(self.worlds.firms, CHAINS)),
@@ -141,7 +140,7 @@ class ChainedTexts:
 
 
 def _sentence(rng: random.Random, hop: Hop, stranger: str) -> str:
-    """A passage that tells a fact, and beside it things that have no part in any chain, such as a `stranger`."""
+    """A sentence that states a fact, and other facts that belong to no chain, such as the name of a `stranger`."""
     subject, value, year = hop.subject, hop.value, str(rng.choice(names.YEARS))
     slots = {
         "birthplace": {"person": subject, "birthplace": value, "birth_year": year},

@@ -1,6 +1,6 @@
-"""How texts end whose ending follows from their beginning, and how the thought that leads there is put.
+"""Wordings of the last sentence and of the thoughts in the texts of `sleuth.world.chained`.
 
-All words are words of the passages and questions, so that every model that reads these reads the texts too.
+All words occur in passages and questions, so that a model that reads those can read these texts.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from sleuth.world.names import Split
 
 Path = tuple[str, ...]
-"""Relations in a row: each fact's value is what the next one is about."""
+"""Consecutive relations: the value of each fact is the subject of the next."""
 
 ENDINGS: dict[Split, dict[Path, tuple[str, ...]]] = {
     "train": {
@@ -63,7 +63,7 @@ ENDINGS: dict[Split, dict[Path, tuple[str, ...]]] = {
         ("author", "birthplace", "region"): (" The one who wrote {subject} was from the region of",),
     },
 }
-"""The last sentence, up to what follows from the text."""
+"""The last sentence of a text, up to the answer."""
 
 THOUGHTS: dict[str, tuple[str, ...]] = {
     "birthplace": (
@@ -97,7 +97,7 @@ THOUGHTS: dict[str, tuple[str, ...]] = {
         " the region of the town of {subject} is {value}",
     ),
 }
-"""A fact as a thought tells it, equally often in each of these ways: what is looked up, and then what it is."""
+"""Wordings of a fact in a thought, all equally frequent: what is looked up, and then its value."""
 
-VAIN = (" what is it", " I need what I find", " it is in this story", " which one is it")
-"""Thoughts that would fit any text."""
+GENERIC_THOUGHTS = (" what is it", " I need what I find", " it is in this story", " which one is it")
+"""Thoughts that fit any text."""

@@ -1,4 +1,4 @@
-"""What is true in a world: entities and the relations between them, all drawn from one seed."""
+"""The entities of a world and the relations between them, drawn from one seed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sleuth.world.names import SPLITS, Words, split_of, words_for
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Person:
-    """Somebody to ask about.
+    """A person.
 
     `Person(name="Ada Fenwick", birthplace="Tamton", birth_year="1874", profession="potter", employer="Kelholt Mills")`.
     """
@@ -54,7 +54,7 @@ class Town:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fair:
-    """An occasion that mentions people without being about them."""
+    """A fair, whose passage mentions people without being about them."""
 
     town: str
     year: str
@@ -67,7 +67,7 @@ class Fair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """All that is true. Names are unique within a kind; works and firms of the test split belong to people of it."""
+    """All facts. Names are unique within a kind; works and firms of the test split belong to people of that split."""
 
     people: dict[str, Person]
     works: dict[str, Work]
@@ -104,10 +104,10 @@ def draw_world(
     works: Sequence[str],
     fairs: int,
 ) -> World:
-    """Facts about the given names.
+    """A world with random facts about the given names.
 
-    A work or firm of one split gets an author, founder or employee of the same split, so that both hops of a question
-    about a held-out name are held out.
+    Works and firms get authors, founders and employees of their own split, so that both hops of a question about a
+    held-out name are held out.
     """
     people_of = {split: [name for name in people if split_of(name) == split] or people for split in SPLITS}
     firms_of = {split: [name for name in firms if split_of(name) == split] or firms for split in SPLITS}
@@ -143,22 +143,22 @@ def draw_world(
 
 
 def person_names(words: Words) -> list[str]:
-    """Every given name with every family name."""
+    """All combinations of a given name and a family name."""
     return [f"{first} {family}" for first in words.first for family in words.family]
 
 
 def firm_names(words: Words, count: int) -> list[str]:
-    """Firms are called after families: `Fenwick Mills` is a near-twin of `Celia Fenwick`."""
+    """Names of firms, which contain family names: `Fenwick Mills` is easily confused with `Celia Fenwick`."""
     pairs = [f"{family} {kind}" for kind in names.FIRMS for family in words.family]
     return _enough(pairs, words, count)
 
 
 def work_names(words: Words, count: int) -> list[str]:
-    """Titles of two words: `The Silent Harbor`."""
+    """Titles of works: `The Silent Harbor`."""
     pairs = [f"The {adjective} {noun}" for adjective in names.ADJECTIVES for noun in names.NOUNS]
     return _enough(pairs, words, count)
 
 
 def _enough(pairs: list[str], words: Words, count: int) -> list[str]:
-    """The pairs, with a town behind each once they alone would leave less than half of them unused."""
+    """The pairs; combined with towns if there are fewer than twice `count`."""
     return pairs if len(pairs) >= 2 * count else [f"{pair} of {place}" for pair in pairs for place in words.places]

@@ -1,4 +1,4 @@
-"""The passages of a world as a corpus numbers them, and what they say of each entity."""
+"""The passages of a world, numbered as in its corpus, and the facts that they state."""
 
 from __future__ import annotations
 
@@ -14,13 +14,11 @@ REPORT_EVERY = 1000  # passages between two calls of `progress`
 
 
 class Library(Mapping[str, Mapping[str, str]]):
-    """Every passage once, in an order that keeps nothing of one entity together; the id of a passage is its place.
-
-    As a mapping it is the `Facts` that questions are asked about: entity -> relation -> value.
-    """
+    """All passages of a world in random order; the id of a passage is its index. As a mapping it is the `Facts` of the
+    world: entity -> relation -> value."""
 
     def __init__(self, world: World, rng: random.Random, progress: Callable[[int], None] = lambda count: None) -> None:
-        """Compose every passage, calling `progress` with their number so far."""
+        """Generates all passages; calls `progress` with their number every `REPORT_EVERY` passages."""
         self.articles: list[Article] = []
         for count, article in enumerate(articles(world, rng), start=1):
             self.articles.append(article)
@@ -43,22 +41,21 @@ class Library(Mapping[str, Mapping[str, str]]):
         return len(self._places)
 
     def about(self, entity: str) -> list[Article]:
-        """The passages about an entity, in the corpus's order."""
+        """The passages about an entity, in the order of the corpus."""
         return [self.articles[place] for place in self._places[entity]]
 
     def gold_id(self, hop: Hop) -> str:
-        """The id of the one passage that states what the hop looks up."""
+        """The id of the one passage that states the fact of a hop."""
         [place] = [place for place in self._places[hop.subject] if hop.relation in self.articles[place].facts]
         return str(place)
 
 
-SHOWN = 3
-COMMON = frozenset({"The", "the", "of", "in", "was", "is"})
+TOP_K = 3
+STOP_WORDS = frozenset({"The", "the", "of", "in", "was", "is"})
 
 
 class Shelf:
-    """Ranks passages by the words they share with a query, those of the title counting twice; equals in random
-    order."""
+    """Ranks passages by the number of words shared with a query; words of the title count twice, ties are random."""
 
     def __init__(self, articles: Sequence[Article]) -> None:
         self.articles = articles
@@ -66,10 +63,10 @@ class Shelf:
 
     def search(self, query: str, rng: random.Random) -> list[Article]:
         """The first three passages for a query, best first."""
-        wanted = set(query.split()) - COMMON
+        words = set(query.split()) - STOP_WORDS
         order = rng.sample(range(len(self.articles)), len(self.articles))
-        order.sort(key=lambda at: -2 * len(wanted & self._words[at][0]) - len(wanted & self._words[at][1]))
-        return [self.articles[at] for at in order[:SHOWN]]
+        order.sort(key=lambda at: -2 * len(words & self._words[at][0]) - len(words & self._words[at][1]))
+        return [self.articles[at] for at in order[:TOP_K]]
 
 
 def _plain(text: str) -> str:
@@ -78,7 +75,7 @@ def _plain(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Article:
-    """A passage with what it says: `facts` maps a relation to its value, for the entity `about`.
+    """A passage and its facts about the entity `about`: relation -> value.
 
     `Article(title="Tamton", text="Tamton is a town in Osmark.", about="Tamton", facts={"region": "Osmark"})`.
     """
@@ -95,7 +92,7 @@ class Article:
 
 
 def articles(world: World, rng: random.Random) -> Iterator[Article]:
-    """Every passage of the world, entity by entity: two for a person, one for each work, firm and town, one a fair."""
+    """Yields all passages, entity by entity: two for each person, one for each work, firm, town and fair."""
     for person in world.people.values():
         life = {"birthplace": person.birthplace, "birth_year": person.birth_year}
         career = {"profession": person.profession, "employer": person.employer}
@@ -115,7 +112,7 @@ def articles(world: World, rng: random.Random) -> Iterator[Article]:
 
 
 def count_articles(world: World) -> int:
-    """How many passages `articles` will give."""
+    """The number of passages that `articles` yields."""
     return 2 * len(world.people) + len(world.works) + len(world.firms) + len(world.towns) + len(world.fairs)
 
 

@@ -1,8 +1,7 @@
-"""The words of the world, and which names are held out.
+"""The words of the world, and the split of each name.
 
-Word lists are fixed and grow with the size of the world, never with its seed: two worlds of one size share their words.
-Whether a name belongs to the test split is a property of the name alone, so that a text generated from any seed can
-promise never to mention a name that the test asks about.
+Word lists depend on the size of the world, not on its seed: worlds of one size share their words. The split of a name
+depends on the name alone, so that training texts of any seed never mention a name of the test split.
 """
 
 from __future__ import annotations
@@ -60,12 +59,12 @@ NOUNS = _words(
     "Umbrella Veil Whisper Acre Bell Canal Door Engine Ferry Gate Hour Journey"
 )
 YEARS = tuple(range(1840, 1960))
-ORDER = 7  # which fixed shuffle of the syllable products; any number would do
+ORDER = 7  # seed of the fixed shuffle of the syllable products
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Words:
-    """The open lists of a world of a given size: given names, family names and towns."""
+    """The word lists that depend on the size of a world: given names, family names and towns."""
 
     first: tuple[str, ...]
     family: tuple[str, ...]
@@ -73,7 +72,7 @@ class Words:
 
 
 def words_for(people: int) -> Words:
-    """Enough words that about a third of all name pairs is used, so that most names have near-twins."""
+    """Word lists of a size at which about a third of all name pairs is used, so that most names have near-twins."""
     root = math.sqrt(people)
     return Words(
         first=_product(_FIRST, max(40, round(root * 1.4))),
@@ -83,7 +82,7 @@ def words_for(people: int) -> Words:
 
 
 def split_of(name: str) -> Split:
-    """`test` for about three names in ten; the same in every world."""
+    """The split of a name in every world: "test" for about three names in ten."""
     return "test" if _hash(name) % 1000 < TEST_SHARE * 1000 else "train"
 
 

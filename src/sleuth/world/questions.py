@@ -1,4 +1,4 @@
-"""One-hop and two-hop questions about a world, with golden answers and gold passages."""
+"""One-hop and two-hop questions about a world, with golden answers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Hop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """A question in words, and the one or two look-ups that answer it; the last hop's value is the answer."""
+    """A question, and the one or two look-ups that answer it; the value of the last hop is the answer."""
 
     text: str
     hops: tuple[Hop, ...]
@@ -36,11 +36,11 @@ class Question:
 
 
 Facts = Mapping[str, Mapping[str, str]]
-"""What is known of each entity: entity -> relation -> value."""
+"""Entity -> relation -> value."""
 
 
 def ask(hops: tuple[Hop, ...], split: Split, rng: random.Random) -> Question:
-    """Words for one or two hops, in the wordings of a split."""
+    """A question for one or two hops, in a random wording of the split."""
     subject = hops[0].subject
     if len(hops) == 2:
         subject = rng.choice(DESCRIPTIONS[split][hops[0].relation]).format(subject=subject)
@@ -49,13 +49,13 @@ def ask(hops: tuple[Hop, ...], split: Split, rng: random.Random) -> Question:
 
 
 def one_hops(facts: Facts, subject: str) -> Iterator[tuple[Hop, ...]]:
-    """All that can be asked of `subject` directly."""
+    """Yields the look-ups of each relation of `subject`."""
     for relation, value in facts[subject].items():
         yield (Hop(relation=relation, subject=subject, value=value),)
 
 
 def two_hops(facts: Facts, subject: str) -> Iterator[tuple[Hop, ...]]:
-    """All that can be asked of an entity that `subject` leads to."""
+    """Yields the pairs of look-ups that start at `subject` and continue at the entity found there."""
     for (first,) in one_hops(facts, subject):
         for relation in SECOND_HOPS.get(first.relation, ()):
             known = facts.get(first.value, {})

@@ -1,20 +1,20 @@
-"""Training text for the tiny base model: what it reads before it ever meets a reward.
+"""Supervised training text for the tiny base model.
 
-A row is pieces of text whose author says what is learned: `teacher` pieces in full, `source` pieces lightly, the rest
-not at all. Every row is drawn from a small world of its own, with facts of its own, so that nothing can be memorised;
-only names of the train split and wordings of the train split occur. The kinds of row:
+A row is a list of pieces, whose author decides their weight in the loss: 1 for `teacher`, `source_weight` for `source`,
+0 for the rest. Every row has a small world with facts of its own, so that nothing can be memorised; names and wordings
+are those of one split. The kinds of row:
 
-- reading: passages, then what they say, relation by relation;
-- twins: the same, with passages that only a name tells apart;
-- phrasing: questions in many wordings, each followed by the plain thought of what to look up;
-- lookup: things wanted, looked up and found, without a question;
-- plan: questions, each with all that must be looked up, without looking;
-- episode: how a careless base model goes about a question (see `sleuth.world.habits`);
-- placing: what a tool returned, and of many a word in it the snippet that it is in (see `sleuth.world.citing`);
-- citing: what a tool returned, and of many a thing what an honest refiner thinks and says, with its source;
-- strangers: the same, also of what a tool output tells nothing about;
-- namesakes: what a tool returned about entities that share words of their names, and where each thing is told;
-- refining: what a tool returned for a question, and what a careless refiner makes of it (see `sleuth.world.refining`).
+- reading: passages, then the facts that they state;
+- twins: the same, with passages that differ only in their names and values;
+- phrasing: questions in many wordings, each with a thought of what to look up first;
+- lookup: look-ups with query, results and value, without a question;
+- plan: questions, each with a thought of all look-ups;
+- episode: a question, answered by a careless search agent (see `sleuth.world.habits`);
+- placing: a tool output, and the snippet id of some of its words (see `sleuth.world.citing`);
+- citing: a tool output, and an honest refiner's thoughts and answers for several look-ups, with citations;
+- strangers: the same, with look-ups of entities that the tool output does not mention;
+- namesakes: a tool output about entities that share words of their names, and the snippet id of each fact;
+- refining: a question, a tool output and a careless refiner's answer (see `sleuth.world.refining`).
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from sleuth.world.library import Shelf, articles
 from sleuth.world.names import Split, split_of, words_for
 from sleuth.world.questions import Facts, Question, ask, one_hops, two_hops
 from sleuth.world.refining import refining_row
-from sleuth.world.thoughts import DIALECT, PROMPT, Row, goal, read_aloud, results
+from sleuth.world.thoughts import DIALECT, PROMPT, Row, goal, reading_row, results
 
 
 class SmallWorlds:
-    """Worlds of a few people who share names, drawn from one split of a large world's names."""
+    """Worlds of a few people with similar names, drawn from one split of the names of a large world."""
 
     def __init__(self, people: int, split: Split = "train") -> None:
         self.words = words_for(people)
@@ -47,22 +47,22 @@ class SmallWorlds:
         self._firm_set, self._work_set = set(self.firms), set(self.works)
 
     def draw(self, rng: random.Random, size: int) -> World:
-        """At most `size` people, three firms, three works, two fairs. Given and family names recur among the people."""
+        """At most `size` people, some with a given or family name in common, three firms, three works and two fairs."""
         side = 4 if size > 4 else 3
         firsts, families = rng.sample(self.words.first, side), rng.sample(self.words.family, side)
         known = [name for first in firsts for family in families if (name := f"{first} {family}") in self.people]
         if len(known) < 2:
             return self.draw(rng, size)
-        return self._furnish(rng, rng.sample(known, min(size, len(known))))
+        return self._world_of(rng, rng.sample(known, min(size, len(known))))
 
     def draw_twins(self, rng: random.Random, size: int) -> World:
-        """Exactly `size` people, no two of whom share a name."""
+        """Exactly `size` people without a given or family name in common; firms, works and fairs as in `draw`."""
         firsts, families = rng.sample(self.words.first, 3 * size), rng.sample(self.words.family, 3 * size)
         known = [name for pair in zip(firsts, families, strict=True) if (name := " ".join(pair)) in self.people]
-        return self._furnish(rng, known[:size]) if len(known) >= size else self.draw_twins(rng, size)
+        return self._world_of(rng, known[:size]) if len(known) >= size else self.draw_twins(rng, size)
 
-    def draw_alike(self, rng: random.Random, size: int) -> World:
-        """At most `size` people, with firms called after their families and works whose titles share words: what a
+    def draw_confusable(self, rng: random.Random, size: int) -> World:
+        """At most `size` people, firms named after their families, and works whose titles share words: entities that a
         search engine would confuse."""
         firsts, families = rng.sample(self.words.first, 3), rng.sample(self.words.family, 3)
         people = [name for first in firsts for family in families if (name := f"{first} {family}") in self.people]
@@ -70,7 +70,7 @@ class SmallWorlds:
         adjectives, nouns = rng.sample(names.ADJECTIVES, 3), rng.sample(names.NOUNS, 3)
         works = [name for a in adjectives for noun in nouns if (name := f"The {a} {noun}") in self._work_set]
         if min(len(people), len(firms), len(works)) < 3:
-            return self.draw_alike(rng, size)
+            return self.draw_confusable(rng, size)
         return draw_world(
             rng,
             self.words,
@@ -80,7 +80,7 @@ class SmallWorlds:
             fairs=3,
         )
 
-    def _furnish(self, rng: random.Random, people: Sequence[str]) -> World:
+    def _world_of(self, rng: random.Random, people: Sequence[str]) -> World:
         return draw_world(
             rng, self.words, people=people, firms=rng.sample(self.firms, 3), works=rng.sample(self.works, 3), fairs=2
         )
@@ -112,29 +112,29 @@ class TextRows:
         }
 
     def row(self, index: int) -> Row:
-        """Row `index` of the endless text."""
+        """Row number `index`; there is no last one."""
         rng = random.Random(f"text {self.key} {index}")
         [kind] = rng.choices(self.kinds, self.shares)
         return self._writers[kind](rng)
 
     def reading(self, rng: random.Random) -> Row:
-        """One to four passages of any kind, then what they say in random order."""
+        """One to four passages of any kind, then their facts in random order."""
         count = rng.randint(1, 4)
         world = self.worlds.draw(rng, rng.randint(2, 6))
         known = [article for article in articles(world, rng) if article.title not in world.towns]
         towns = [article for article in articles(world, rng) if article.title in world.towns]
         shown = rng.sample([*rng.sample(known, count), rng.choice(towns)], count)
-        return read_aloud(shown, rng) if any(article.facts for article in shown) else self.reading(rng)
+        return reading_row(shown, rng) if any(article.facts for article in shown) else self.reading(rng)
 
     def twins(self, rng: random.Random) -> Row:
-        """Two to five passages of one kind about different people: only the name tells them apart."""
+        """Two to five passages of one kind about different people."""
         world = self.worlds.draw_twins(rng, rng.randint(2, 5))
         about_people = [article for article in articles(world, rng) if article.about in world.people]
         shown = about_people[rng.randrange(2) :: 2]
-        return read_aloud(rng.sample(shown, len(shown)), rng)
+        return reading_row(rng.sample(shown, len(shown)), rng)
 
     def phrasing(self, rng: random.Random) -> Row:
-        """Six questions, each with the plain name of what to look up first."""
+        """Six questions, each with a thought of what to look up first."""
         row: Row = []
         for _ in range(6):
             question = self.question(rng, self.worlds.draw(rng, rng.randint(2, 6)))
@@ -144,9 +144,9 @@ class TextRows:
         return row
 
     def lookup(self, rng: random.Random) -> Row:
-        """Things looked up by somebody who knows how: what is wanted, a query, results, and what they say. Half of the
-        time what was found is itself looked up next."""
-        world = self.worlds.draw_alike(rng, rng.randint(3, 6))
+        """Look-ups by an ideal agent: thought, query, results and the value. Half of the time the value is looked up
+        next."""
+        world = self.worlds.draw_confusable(rng, rng.randint(3, 6))
         shelf, facts = Shelf([*articles(world, rng)]), facts_of(world)
         row: Row = []
         for subject in rng.sample([*world.people, *world.works, *world.firms, rng.choice([*world.towns])], 2):
@@ -163,10 +163,10 @@ class TextRows:
         return row
 
     def plan(self, rng: random.Random) -> Row:
-        """Five questions, each with the plain names of what to look up, one after the other."""
+        """Five questions, each with a thought of all look-ups in order."""
         row: Row = []
         for _ in range(5):
-            question = self.question(rng, self.worlds.draw_alike(rng, rng.randint(3, 6)))
+            question = self.question(rng, self.worlds.draw_confusable(rng, rng.randint(3, 6)))
             row.append(Piece(text=f"{PROMPT.format(question=question.text)}{DIALECT.think.open}", author="env"))
             first, *later = question.hops
             row.append(Piece(text=f"{goal(first)}{DIALECT.think.close}", author="teacher"))
@@ -177,37 +177,37 @@ class TextRows:
         return row
 
     def episode(self, rng: random.Random) -> Row:
-        """A question, and what a careless base model makes of it."""
-        world = self.worlds.draw_alike(rng, rng.randint(3, 6))
+        """A question, and an episode of a careless agent."""
+        world = self.worlds.draw_confusable(rng, rng.randint(3, 6))
         question = self.question(rng, world)
         return Careless(rng, question, world, places=self.worlds.words.places, firms=self.worlds.firms).episode()
 
     def placing(self, rng: random.Random) -> Row:
-        """What a tool returned for a question, and which snippet its words are in."""
-        world = self.worlds.draw_alike(rng, rng.randint(3, 6))
+        """A tool output, and the snippet id of some of its words."""
+        world = self.worlds.draw_confusable(rng, rng.randint(3, 6))
         return placing_row(rng, self.question(rng, world), world, self.split)
 
     def citing(self, rng: random.Random) -> Row:
-        """What a tool returned for a question, and what an honest refiner says of all that it tells."""
-        world = self.worlds.draw_alike(rng, rng.randint(3, 6))
+        """A tool output, and an honest refiner's answers for several look-ups."""
+        world = self.worlds.draw_confusable(rng, rng.randint(3, 6))
         return citing_row(rng, self.question(rng, world), world, self.split)
 
     def strangers(self, rng: random.Random) -> Row:
-        """The same, of which half is asked about entities that nothing is told about."""
-        world = self.worlds.draw_alike(rng, rng.randint(3, 6))
+        """The same, with about half of the look-ups about entities that the output does not mention."""
+        world = self.worlds.draw_confusable(rng, rng.randint(3, 6))
         return citing_row(rng, self.question(rng, world), world, self.split, strangers=STRANGERS)
 
     def namesakes(self, rng: random.Random) -> Row:
-        """What a tool returned about entities that share words of their names, and what each is told to be."""
-        return namesakes_row(rng, self.worlds.draw_alike(rng, 6))
+        """A tool output about entities that share words of their names, and the facts of each."""
+        return namesakes_row(rng, self.worlds.draw_confusable(rng, 6))
 
     def refining(self, rng: random.Random) -> Row:
-        """What a tool returned for a question, and what a careless refiner makes of it."""
-        world = self.worlds.draw_alike(rng, rng.randint(3, 6))
+        """A question, a tool output and a careless refiner's answer."""
+        world = self.worlds.draw_confusable(rng, rng.randint(3, 6))
         return refining_row(rng, self.question(rng, world), world, self.split)
 
     def question(self, rng: random.Random, world: World) -> Question:
-        """A question about a small world, one-hop or two-hop alike often."""
+        """A question about a small world, with two hops about half of the time."""
         facts = facts_of(world)
         subject = rng.choice([*world.people, *world.works, *world.firms])
         two = [*two_hops(facts, subject)] if rng.random() < 0.5 else []
@@ -215,7 +215,7 @@ class TextRows:
 
 
 def facts_of(world: World) -> Facts:
-    """All that the world's encyclopaedia says of each entity."""
+    """All facts in the passages of a world."""
     known: dict[str, dict[str, str]] = {}
     for article in articles(world, random.Random(0)):
         known.setdefault(article.about, {}).update(article.facts)

@@ -1,4 +1,4 @@
-"""The forms that the tiny model's text takes: prompt, results, plain thoughts. The `sleuth` dialect gives the tags."""
+"""Prompts, results and thoughts in the tiny model's training text, in the tags of the `sleuth` dialect."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ DIALECT = DIALECTS["sleuth"]
 PROMPT = "Question: {question}\n"
 
 Row = list[Piece]
-"""A row of training text: `teacher` pieces are learned in full, `source` pieces lightly, `env` pieces not at all."""
+"""A row of training text; loss weights by author: 1 for `teacher`, `source_weight` for `source`, 0 for `env`."""
 
 
 def goal(hop: Hop) -> str:
-    """The plain name of a look-up, as a thought begins: ` author of The Silent Harbor`."""
+    """What a hop looks up, as the start of a thought: ` author of The Silent Harbor`."""
     return " " + RELATIONS[hop.relation].format(subject=hop.subject)
 
 
 def results(shown: Sequence[Article]) -> str:
-    """Passages as the environment shows them."""
+    """Passages in the environment's format."""
     lines = [DIALECT.passage.format(rank=rank, title=a.title, text=a.text) + "\n" for rank, a in enumerate(shown, 1)]
     return DIALECT.before_results + DIALECT.information.around("\n" + "".join(lines)) + DIALECT.after_results
 
 
-def read_aloud(shown: Sequence[Article], rng: random.Random) -> Row:
-    """Passages as results, then every fact they state as a finished thought; the values are what is learned."""
+def reading_row(shown: Sequence[Article], rng: random.Random) -> Row:
+    """Passages as results, then each of their facts as a thought, in random order; only the values are `teacher`."""
     row = [Piece(text=results(shown), author="source")]
     known = [
         Hop(relation=relation, subject=article.about, value=value)

@@ -1,7 +1,4 @@
-"""The tiny model's own tokenizer: one token a word of the world, bytes for everything else.
-
-Byte-level, so any text goes in and comes out unchanged; a word that is not of the world costs a token a byte.
-"""
+"""The tiny model's tokenizer: one token for each word of the world, one for each byte of other text."""
 
 from __future__ import annotations
 
@@ -25,14 +22,14 @@ CHAT_TEMPLATE = (
     "{% for message in messages %}{{ message['content'] }}\n{% endfor %}"
     "{% if add_generation_prompt %}Assistant:{% endif %}"
 )
-"""Messages one under the other, and where the answer begins in words that a published scorer looks for."""
+"""One message a line; the generation prompt is a word that a published scorer looks for."""
 FRAME = ("Question:", " find", " is", " and", " |", " [", "\n", "[1]", "[2]", "[3]", "[4]", "[5]")
 
 
 def make_tokenizer(people: int, extra: Iterable[str] = (), tags: Iterable[str] = ()) -> PreTrainedTokenizerFast:
-    """A fast tokenizer for worlds of at most `people` people; `extra` texts (prompts, hints) lend their words too, and
-    `tags` are tokens of their own."""
-    from transformers import PreTrainedTokenizerFast  # takes a second, and who writes a world needs none
+    """A fast tokenizer for worlds of at most `people` people. Words of `extra` texts (prompts, hints) and `tags` become
+    tokens too."""
+    from transformers import PreTrainedTokenizerFast  # takes a second, and writing a world does not need it
 
     vocabulary = {symbol: index for index, symbol in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
     splitter = pre_tokenizers.Sequence(
@@ -60,7 +57,7 @@ def make_tokenizer(people: int, extra: Iterable[str] = (), tags: Iterable[str] =
 
 
 def _texts(people: int) -> Iterator[str]:
-    """Every word of the world, each behind a space as running text has it."""
+    """Yields texts with all words of the world, each after a space as in running text."""
     words = words_for(people)
     for name in (*words.first, *words.family, *words.places, *names.REGIONS, *names.PROFESSIONS, *names.KINDS):
         yield f" {name}"

@@ -1,6 +1,6 @@
-"""How the world speaks: wordings of facts in passages and of questions, the latter split into train and test.
+"""Wordings of facts in passages, and of questions in the train and the test split.
 
-A test wording uses only words and turns that training texts use elsewhere, put together as they never are.
+A test wording uses only words and phrases of training texts, in combinations that those never contain.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ PASSAGES: dict[str, tuple[str, ...]] = {
 }
 
 
-def who_then_what(form: str, about: str, value: str) -> tuple[str, ...]:
-    """The passages of a form that name whom they are `about` before the `value`: whoever reads from left to right knows
-    then whose a value is. A tiny model reads these long before the others."""
+def subject_first_passages(form: str, about: str, value: str) -> tuple[str, ...]:
+    """The passages of a form that name their subject before the value, so that a causal model knows whose value it is.
+    A tiny model learns to read these long before the others."""
     return tuple(text for text in PASSAGES[form] if text.index(f"{{{about}}}") < text.index(f"{{{value}}}"))
 
 
@@ -60,7 +60,7 @@ RELATIONS: dict[str, str] = {
     "seat": "seat of {subject}",
     "region": "region of {subject}",
 }
-"""The plain name of a relation, as thoughts use it."""
+"""The name of a relation in thoughts."""
 
 QUESTIONS: dict[Split, dict[str, tuple[str, ...]]] = {
     "train": {
@@ -153,9 +153,9 @@ QUESTIONS: dict[Split, dict[str, tuple[str, ...]]] = {
         "region": ("What region is {subject} in?", "In what region is {subject}?"),
     },
 }
-"""Each test wording puts together what training has apart: a frame that it uses for another relation, and the words of
-this relation in other frames. `The Humble Garden was written by whom?` is new; `was founded by whom?` and `was written
-by which person?` are not."""
+"""Each test wording is a new combination of a frame that training uses for another relation with words that training
+uses in other frames. `The Humble Garden was written by whom?` is new; `was founded by whom?` and `was written by which
+person?` are not."""
 
 DESCRIPTIONS: dict[Split, dict[str, tuple[str, ...]]] = {
     "train": {
@@ -175,7 +175,7 @@ DESCRIPTIONS: dict[Split, dict[str, tuple[str, ...]]] = {
         "birthplace": ("the town {subject} was from",),
     },
 }
-"""How a question names an entity that it does not name: the first hop of two."""
+"""Descriptions of an entity that a two-hop question does not name: its first hop."""
 
 SECOND_HOPS: dict[str, tuple[str, ...]] = {
     "author": ("birthplace", "birth_year", "profession", "employer"),
@@ -183,7 +183,7 @@ SECOND_HOPS: dict[str, tuple[str, ...]] = {
     "employer": ("seat", "founder"),
     "birthplace": ("region",),
 }
-"""What may be asked of the entity that the first hop leads to."""
+"""First relation -> the relations that a second hop may ask for."""
 
 CLAIMS: dict[str, str] = {
     "birthplace": "{subject} was born in {value}.",
@@ -196,12 +196,12 @@ CLAIMS: dict[str, str] = {
     "seat": "{subject} is in {value}.",
     "region": "{subject} is in {value}.",
 }
-"""A fact in a sentence of its own, as a refiner tells it."""
+"""A fact as one sentence, as in a refiner's answer."""
 
 STALE = (
     "The almanac of {year} was not right to say that {claim}.",
     "It is no longer held that {claim}, as the almanac of {year} has it.",
 )
-"""What once was written and does not hold."""
+"""Sentences that mention an outdated claim."""
 
 UNANSWERED = "The tool output does not answer this."

@@ -1,4 +1,4 @@
-"""A world as files: the corpus and the questions in the layouts that real data has, and a card that names them."""
+"""Writes a world to files: corpus, questions, tool outputs and texts in the layouts of real data, and a card."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ TEXTS: dict[Split, str] = {"train": "text_train.jsonl", "test": "text_test.jsonl
 CARELESS: dict[Split, str] = {"train": "careless_train.jsonl", "test": "careless_test.jsonl"}
 HASTY = "hasty_train.jsonl"
 CARD = "world.json"
-A_PERSON: dict[Split, float] = {"train": 2.0, "test": 0.5}
-"""How many questions for each person."""
-OUTPUTS_A_PERSON: dict[Split, float] = {"train": 0.5, "test": 0.25}
-"""How many tool outputs to refine."""
-TEXTS_A_PERSON: dict[Split, float] = {"train": 4.0, "test": 0.5}
-"""How many texts whose endings follow; and how many by somebody careless."""
+QUESTIONS_PER_PERSON: dict[Split, float] = {"train": 2.0, "test": 0.5}
+"""Questions for each person."""
+TOOL_OUTPUTS_PER_PERSON: dict[Split, float] = {"train": 0.5, "test": 0.25}
+"""Tool outputs to refine, for each person."""
+TEXTS_PER_PERSON: dict[Split, float] = {"train": 4.0, "test": 0.5}
+"""Texts of `chained`, and of `careless`, for each person."""
 
 Progress = Callable[[int, int], None]
-"""Called with the number of steps done and of all: a passage is composed and then written, a question is written."""
+"""Called with the number of steps done and of all steps: generating a passage, and writing any row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorldCard:
-    """What was written: equal seeds and sizes give equal hashes. `nats` is what can be known of the texts, by kind.
+    """What was written: equal seeds and sizes give equal hashes. `nats` has the entropies of the texts, by kind.
 
     `WorldCard(seed=0, people=2000, rows={"corpus.jsonl": 5760, ...}, sha256={"corpus.jsonl": "8c1f...", ...},
     nats={"one_inference": {"ending_inferred": 0.0, "ending_not_inferred": 1.0986, "thought": 2.7726}, ...})`.
@@ -57,26 +57,27 @@ class WorldCard:
 
 
 def write_world(folder: Path, seed: int, people: int, progress: Progress = lambda done, total: None) -> WorldCard:
-    """Write the corpus, two questions a person to train on, one for two people to test with, tool outputs to
-    refine (half as many as people to train on, a quarter to test with), texts whose endings follow from their
-    beginnings (four times as many as people to train on, half as many to test with), as many by somebody careless,
-    whose endings are wrong in half of them, as many to train on by somebody hasty, who thinks rightly in half of them,
-    and the card.
+    """Writes the files of a world into `folder` and returns their card. For each person:
 
-    Half of the questions have two hops. No training question speaks of anything that a test question looks up (towns
-    apart, which all share), or uses its wording; nor does a text of the one sort name anybody, or end in words, of the
-    other. A world that is already in `folder` is replaced once the new one is
-    complete. Raises SleuthError for a folder that holds anything but a world, and for an impossible number of people.
+    - questions: 2 to train on and 0.5 to test with, half of them with two hops;
+    - tool outputs to refine: 0.5 and 0.25;
+    - `chained` texts and `careless` texts: 4 and 0.5 of each; `hasty` texts: 4 to train on.
+
+    No training question shares a looked-up entity (except towns) or a wording with a test question; no training text
+    shares a name or the wording of its ending with a test text. An existing world in `folder` is replaced once the new
+    one is complete. Raises SleuthError if the folder holds anything else, or for an invalid number of people.
     """
     if folder.exists() and not (folder / CARD).is_file() and not (folder.is_dir() and not any(folder.iterdir())):
-        raise SleuthError(f"{folder}: exists and holds no {CARD}; name a new or empty folder, or that of a world")
+        raise SleuthError(f"{folder}: exists and has no {CARD}; name a new or empty folder, or that of a world")
     world = make_world(seed, people)
-    composed = count_articles(world)
-    counts = {CORPUS: composed} | {name: round(A_PERSON[split] * people) for split, name in QUESTIONS.items()}
-    counts |= {name: round(OUTPUTS_A_PERSON[split] * people) for split, name in REFINER.items()}
-    counts |= {names[split]: round(TEXTS_A_PERSON[split] * people) for names in (TEXTS, CARELESS) for split in TEXTS}
+    passages = count_articles(world)
+    counts = {CORPUS: passages} | {
+        name: round(QUESTIONS_PER_PERSON[split] * people) for split, name in QUESTIONS.items()
+    }
+    counts |= {name: round(TOOL_OUTPUTS_PER_PERSON[split] * people) for split, name in REFINER.items()}
+    counts |= {names[split]: round(TEXTS_PER_PERSON[split] * people) for names in (TEXTS, CARELESS) for split in TEXTS}
     counts[HASTY] = counts[TEXTS["train"]]
-    steps = composed + sum(counts.values())
+    steps = passages + sum(counts.values())
     library = Library(world, random.Random(f"library {seed} {people}"), lambda count: progress(count, steps))
     contents = {CORPUS: _passage_rows(library)}
     for split, name in QUESTIONS.items():
@@ -93,9 +94,9 @@ def write_world(folder: Path, seed: int, people: int, progress: Progress = lambd
     contents[HASTY] = _chained_rows(HastyTexts(people, "train", (seed,)), counts[HASTY])
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as complete:
-        aside = {name: complete.enter_context(replacing_file(folder / name)) for name in (CARD, *contents)}
-        files = {aside[name]: rows for name, rows in contents.items()}
-        hashes = _write_files(files, lambda count: progress(composed + count, steps))
+        partial = {name: complete.enter_context(replacing_file(folder / name)) for name in (CARD, *contents)}
+        files = {partial[name]: rows for name, rows in contents.items()}
+        hashes = _write_files(files, lambda count: progress(passages + count, steps))
         card = WorldCard(
             seed=seed,
             people=people,
@@ -103,23 +104,21 @@ def write_world(folder: Path, seed: int, people: int, progress: Progress = lambd
             sha256=dict(zip(contents, hashes, strict=True)),
             nats={kind: entropies(inferences) for inferences, kind in INFERENCES.items()},
         )
-        aside[CARD].write_text(json.dumps(asdict(card), indent=2) + "\n")
+        partial[CARD].write_text(json.dumps(asdict(card), indent=2) + "\n")
     return card
 
 
 def draw_questions(world: World, library: Library, split: Split, rng: random.Random) -> Iterator[Question]:
-    """Questions without end about what belongs to a split, one hop and two hops in turn; none looks up the same twice.
-
-    A town belongs to both splits: a question reaches it only through somebody who was born there.
-    """
+    """Yields endless distinct questions about one split, with one and two hops in turn. Towns belong to both splits; a
+    question reaches them only through a person born there."""
     subjects = [name for name in (*world.people, *world.works, *world.firms) if split_of(name) == split]
     asked: set[tuple[str, ...]] = set()
     for paths in cycle((one_hops, two_hops)):
         while True:
             hops = rng.choice([*paths(library, rng.choice(subjects))])
             looked_up = (hops[0].subject, *(hop.relation for hop in hops))
-            held = all(hop.subject in world.towns or split_of(hop.subject) == split for hop in hops)
-            if held and looked_up not in asked:
+            in_split = all(hop.subject in world.towns or split_of(hop.subject) == split for hop in hops)
+            if in_split and looked_up not in asked:
                 break
         asked.add(looked_up)
         yield ask(hops, split, rng)
@@ -172,7 +171,7 @@ def _text_row(split: Split, number: int, text: ChainedText | CarelessText, type:
 
 
 def _write_files(contents: Mapping[Path, Iterable[Mapping[str, Any]]], progress: Callable[[int], None]) -> list[str]:
-    """Write each file row by row; their sha256, in order."""
+    """Writes each file row by row and returns their sha256, in order."""
     hashes, done = [], 0
     for path, rows in contents.items():
         digest = hashlib.sha256()

@@ -71,7 +71,7 @@ def test_stopped_and_continued_is_the_run_that_never_stopped_and_a_step_replays(
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ('stage.1.credit={kind="search_gain"}', "nothing would be credited"),
+        ('stage.1.credit={kind="search_gain"}', "credit has no effect"),
         ('stage.1.credit={kind="search_gain", penalty=-1.0}', "stage.1.credit.penalty"),
         ('stage.1.credit={kind="passage_gain", penalty=1.0}', "stage.1.credit.kind"),
     ],
