@@ -202,4 +202,4 @@ def test_a_checkpoint_is_scored_by_what_it_was_paid_by_beside_strict_exact_match
 def test_a_scorer_that_there_is_not_is_told_with_those_that_there_are(checkpoint: Path) -> None:
     result, _ = ask(checkpoint, "--scorer", "verrl")
     assert result.exit_code == 2
-    assert "scorer = 'verrl': there is no such scorer; there are strict, search_r1" in result.stderr
+    assert "scorer = 'verrl': unknown; the scorers are strict, search_r1" in result.stderr

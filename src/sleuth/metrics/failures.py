@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from sleuth.rewards.answer import normalise
+from sleuth.rewards.match import normalise
 
 Mode = Literal[
     "right",

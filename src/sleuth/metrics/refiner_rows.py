@@ -13,7 +13,7 @@ from sleuth import __version__
 from sleuth.data.refiner import row_of, snippets_of, tool_output_of
 from sleuth.dialects import Dialect
 from sleuth.metrics.intervals import share
-from sleuth.rewards.supplied import stands_in
+from sleuth.rewards.search_results import appears_in
 from sleuth.runs.protocol import ProtocolCard
 from sleuth.types import Action, Episode, Score
 
@@ -107,7 +107,7 @@ def _turns(episode: Episode, dialect: Dialect) -> Iterator[Row]:
                 "question": task.question,
                 "reasoning": reasoning_before(turn, action, dialect),
                 "tool_output": results_as_output(action),
-                "golden_answers": [golden for golden in task.golden_answers if stands_in(golden, "\n".join(texts))],
+                "golden_answers": [golden for golden in task.golden_answers if appears_in(golden, "\n".join(texts))],
                 "type": task.kind,
                 "data_source": task.source,
             }

@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Literal
 
 from sleuth.learn.batch import Row
-from sleuth.rewards.preference import author_of, written
+from sleuth.rewards.preference import author_of, continuation
 from sleuth.types import Episode, Group
 
 ENOUGH = 0.5
@@ -52,7 +52,7 @@ def pair_of(group: Group, choice: Choice) -> tuple[Row, Row] | None:
 
 def suffix_row(episode: Episode) -> Row:
     """A candidate as a row: what stands behind the prefix is trained, whoever wrote it."""
-    behind = len(written(episode).tokens)
+    behind = len(continuation(episode).tokens)
     tokens = episode.trajectory.tokens
     return Row(tokens=tokens, trained=(*[False] * (len(tokens) - behind), *[True] * behind))
 
@@ -92,7 +92,7 @@ def pool_figures(groups: Sequence[Group], choices: Sequence[Choice]) -> dict[str
         **{f"chosen_by_{author}": _share(chosen, author) for author in ("policy", "source", "teacher")},
         "response_tokens_mean": _mean(
             [
-                float(len(written(episode).tokens))
+                float(len(continuation(episode).tokens))
                 for group in groups
                 for episode in group.episodes
                 if author_of(episode) == "policy"

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from sleuth.factories import ThoughtSetting
 from sleuth.learn.token_budget import TokenBudget
 from sleuth.recipe.grpo import GrpoRecipe
-from sleuth.rewards.thoughts import thought_signs
+from sleuth.rewards.thoughts import thought_figures
 from sleuth.training.credit.thought_gain import GainScorer, gain_in
 from sleuth.types import Group
 
@@ -46,7 +46,7 @@ class Thoughts:
         paid, figures = list(groups), {}
         if (scorer := self.scorer) is not None:
             paid, figures = budget.run(lambda tokens: scorer.score(groups, budget=tokens))
-        signs = thought_signs(groups, self.tags, self.ends)
+        signs = thought_figures(groups, self.tags, self.ends)
         return shuffled_scores(paid, key) if self.shuffles else paid, {**figures, **signs}
 
     def follow(self, policy: PreTrainedModel) -> None:
