@@ -20,7 +20,7 @@ import numpy as np
 
 from sleuth.data.hub import HubLocation, files_below, local_file
 from sleuth.data.rows import ENDINGS, Row, checked_text, rows_and_faults, text_of, texts_of
-from sleuth.data.splicing import taken_apart
+from sleuth.data.splicing import split_copy
 from sleuth.recipe.text import Part
 from sleuth.types import Document, SleuthError, Thought
 
@@ -160,7 +160,7 @@ def _text_and_thoughts(row: Row, where: str) -> tuple[str, tuple[Thought, ...], 
     text = text_of(row, "raw_text" if "text" not in row and "raw_text" in row else "text", where)
     if row.get("thoughts") is not None or row.get("augmented_text") is None:
         return text, tuple(_thoughts(row.get("thoughts"), text, where)), False
-    apart = taken_apart(checked_text(row["augmented_text"], "augmented_text", where), text)
+    apart = split_copy(checked_text(row["augmented_text"], "augmented_text", where), text)
     if apart is None or (row.get("cut") is not None and apart[0] != text):
         return text, (), True
     return *apart, False

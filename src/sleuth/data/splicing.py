@@ -18,28 +18,28 @@ MARKS = (("\u27e6", "\u27e7"), ("\u2983", "\u2984"), ("\u2e28", "\u2e29"))
 """Brackets for the numbers of places; the first pair that a text does not hold is used."""
 
 
-def breaks(text: str) -> list[int]:
+def break_offsets(text: str) -> list[int]:
     """The places at which a thought can stand, as numbers of characters before them: behind sentences, parts of them
     and lines, never at the beginning or at the end."""
     ends = (found.end() for found in BREAK.finditer(text))
     return [at for at in dict.fromkeys(ends) if text[:at].strip() and text[at:].strip()]
 
 
-def numbered(text: str, places: Sequence[int]) -> str:
+def number_places(text: str, places: Sequence[int]) -> str:
     """The text with the numbers of the places in it, from 1: `Rain falls.⟦1⟧ Rivers rise.`"""
-    mark_open, mark_close = marks(text)
+    mark_open, mark_close = place_brackets(text)
     marked = [(at, f"{mark_open}{number}{mark_close}") for number, at in enumerate(places, start=1)]
     return _with(text, marked)
 
 
-def marks(text: str) -> tuple[str, str]:
+def place_brackets(text: str) -> tuple[str, str]:
     """The brackets around a number."""
     return next((pair for pair in MARKS if not any(mark in text for mark in pair)), MARKS[0])
 
 
-def spliced(text: str, thoughts: Sequence[Thought], tags: tuple[str, str]) -> str:
-    """The text with its thoughts between the tags. Raises SleuthError where text or thoughts hold a tag: `unspliced`
-    could not tell which is which."""
+def insert_thoughts(text: str, thoughts: Sequence[Thought], tags: tuple[str, str]) -> str:
+    """The text with its thoughts between the tags. Raises SleuthError where text or thoughts hold a tag:
+    `extract_thoughts` could not tell which is which."""
     named = [tag for tag in tags if any(tag in written for written in (text, *(thought.text for thought in thoughts)))]
     if named:
         raise SleuthError(f"the text or a thought holds {named[0]!r}, the tag of a thought")
@@ -47,9 +47,9 @@ def spliced(text: str, thoughts: Sequence[Thought], tags: tuple[str, str]) -> st
     return _with(text, [(thought.at, f"{opening}{thought.text}{closing}") for thought in thoughts])
 
 
-def unspliced(augmented: str, tags: tuple[str, str]) -> tuple[str, tuple[Thought, ...]]:
-    """A text with thoughts in it, taken apart: what `spliced` was given. Raises SleuthError for a tag without its
-    other half."""
+def extract_thoughts(augmented: str, tags: tuple[str, str]) -> tuple[str, tuple[Thought, ...]]:
+    """A text with thoughts in it, taken apart: what `insert_thoughts` was given. Raises SleuthError for a tag without
+    its other half."""
     text, thoughts = "", []
     opening, closing = tags
     rest = augmented
@@ -83,15 +83,15 @@ THINK = DIALECTS["sleuth"].think
 """The tags of a thought: those of the tokenizers that have any."""
 
 
-def taken_apart(augmented: str, raw: str) -> tuple[str, tuple[Thought, ...]] | None:
+def split_copy(augmented: str, raw: str) -> tuple[str, tuple[Thought, ...]] | None:
     """The text and its thoughts; None where the copy without its thoughts is not the `raw` text, or a tag stands alone.
     Empty thoughts are left out.
 
-    `taken_apart("Rain falls.<think>so wet</think> Go.", "Rain falls. Go.")` is
+    `split_copy("Rain falls.<think>so wet</think> Go.", "Rain falls. Go.")` is
     `("Rain falls. Go.", (Thought(at=11, text="so wet"),))`.
     """
     try:
-        text, thoughts = unspliced(augmented, (THINK.open, THINK.close))
+        text, thoughts = extract_thoughts(augmented, (THINK.open, THINK.close))
     except SleuthError:
         return None
     if text.split() != raw.split():

@@ -129,4 +129,4 @@ def _retry_limits(recipe: JudgeRecipe) -> RetryLimits:
     """With one behind HTTP for as long as one question may take, which is waited for in vain once and no more."""
     if not isinstance(recipe, HttpJudgeRecipe):
         return RetryLimits()
-    return RetryLimits(again=recipe.again, seconds=ATTEMPTS * recipe.seconds)
+    return RetryLimits(retries=recipe.again, seconds=ATTEMPTS * recipe.seconds)

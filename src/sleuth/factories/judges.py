@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from sleuth.factories.thoughts import THINK
 from sleuth.judges import LexicalJudge
-from sleuth.judges.asking import Asker
 from sleuth.judges.cache import NamedJudge, NamedPairJudge, NamedSheetJudge
 from sleuth.judges.http import HttpJudge
+from sleuth.judges.json_client import JsonClient
 from sleuth.judges.nli import NliJudge
 from sleuth.judges.pool import Ledger
 from sleuth.judges.rubric_writer import RubricWriter
@@ -61,7 +61,7 @@ def require_served(recipe: ServedModelRecipe) -> None:
     """Wait while the servers of a model are loading. Raises SleuthError where one does not answer or serves others."""
     if recipe.key_variable is not None and not _key(recipe):
         raise SleuthError(f"key_variable = {recipe.key_variable!r}: there is no such variable in the environment")
-    wait_until_served(recipe.urls, recipe.model, key=_key(recipe), say=_say)
+    wait_until_served(recipe.urls, recipe.model, key=_key(recipe), log=_say)
 
 
 def unasked(recipe: JudgeRecipe) -> OpenJudge:
@@ -85,17 +85,17 @@ def unasked(recipe: JudgeRecipe) -> OpenJudge:
 
 def rubric_writer_of(recipe: TeacherRecipe) -> RubricWriter:
     """The teacher of a recipe, who is there. Raises SleuthError where its server does not serve its model."""
-    return RubricWriter(_asker(recipe))
+    return RubricWriter(_json_client(recipe))
 
 
 def thought_writer_of(recipe: TeacherRecipe) -> ThoughtWriter:
     """The teacher of a recipe, who is there. Raises SleuthError where its server does not serve its model."""
-    return ThoughtWriter(_asker(recipe), (THINK.open, THINK.close))
+    return ThoughtWriter(_json_client(recipe), (THINK.open, THINK.close))
 
 
-def _asker(recipe: ServedModelRecipe) -> Asker:
+def _json_client(recipe: ServedModelRecipe) -> JsonClient:
     require_served(recipe)
-    return Asker(
+    return JsonClient(
         recipe.urls,
         recipe.model,
         timeout=recipe.seconds,

@@ -80,9 +80,9 @@ class ExamCard:
 
 def exam_card(judge: str, answers: Sequence[ExamAnswer], *, calls: int, seconds: float) -> ExamCard:
     """The marks of an exam; intervals are over the people that it asks about."""
-    cases = [answer for answer in answers if isinstance(answer.question.asked, Case)]
-    pairs = [answer for answer in answers if not isinstance(answer.question.asked, Case)]
-    repeated = [answer for answer in answers if answer.again is not None]
+    cases = [answer for answer in answers if isinstance(answer.question.item, Case)]
+    pairs = [answer for answer in answers if not isinstance(answer.question.item, Case)]
+    repeated = [answer for answer in answers if answer.repeated is not None]
     return ExamCard(
         judge=judge,
         cases=_right_by_kind(cases),
@@ -90,7 +90,9 @@ def exam_card(judge: str, answers: Sequence[ExamAnswer], *, calls: int, seconds:
         position=_effect([_position(pairs)]),
         length=_effect([_gain(cases, "padded_false", over="number_changed"), _length_in_pairs(pairs)]),
         obedience=_effect([_gain(side, "instructions", over="padded_false") for side in (cases, pairs)]),
-        changed=_share([(one, one.again is not None and one.again.score != one.verdict.score) for one in repeated]),
+        changed=_share(
+            [(one, one.repeated is not None and one.repeated.score != one.verdict.score) for one in repeated]
+        ),
         silent=_share([(answer, answer.verdict.score is None) for answer in answers]),
         questions=len(answers),
         calls=calls,
@@ -107,7 +109,7 @@ def _right_by_kind(answers: Sequence[ExamAnswer]) -> dict[str, Measured]:
 
 def _is_right(answer: ExamAnswer) -> bool:
     """On the right side of one half, or at it where neither answer is better."""
-    tested, right = answer.question.tested(answer.verdict), answer.question.right
+    tested, right = answer.question.tested_score(answer.verdict), answer.question.right
     return tested is not None and (tested > 0.5) - (tested < 0.5) == (right > 0.5) - (right < 0.5)
 
 
@@ -120,7 +122,7 @@ def _tested(answers: Sequence[ExamAnswer], kind: Kind) -> _BySubject:
     scores: defaultdict[int, list[float | None]] = defaultdict(list)
     for answer in answers:
         if answer.question.kind == kind:
-            scores[answer.question.subject].append(answer.question.tested(answer.verdict))
+            scores[answer.question.subject].append(answer.question.tested_score(answer.verdict))
     return {
         subject: fmean(known)
         for subject, of in scores.items()
