@@ -98,7 +98,7 @@ def test_a_source_whose_thoughts_do_not_help_is_left_out_and_the_answers_stay(
     assert (result.exit_code, len(server.asked)) == (0, asked)
     assert f"{COUNT} of {COUNT} texts with thoughts, {COUNT} of them answered before" in result.stdout
     assert "does not pass" in result.stdout
-    assert "Nothing was left out for it." in (tmp_path / "out.md").read_text()
+    assert "No source was left out." in (tmp_path / "out.md").read_text()
 
 
 def test_begun_again_it_asks_for_what_is_missing_alone(texts: Path, server: ChatServer, tmp_path: Path) -> None:

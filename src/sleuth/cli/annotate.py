@@ -70,7 +70,7 @@ def _print(found: Found, out: Path) -> None:
     told += f", {found.known:,} from before" if found.known else ""
     typer.echo(told + (f"; {found.left_out:,} left out, whose criteria tell too little" if found.left_out else ""))
     for way, share in found.shares().items():
-        shown = f"{share.told('.2f')} of {share.n:,}"
+        shown = f"{share.formatted('.2f')} of {share.n:,}"
         typer.echo(f"better than {way.replace('_', ' '):<16} {shown}")
     for reason, count in found.reasons.most_common(REASONS):
         typer.echo(f"{count:,} without criteria: {reason}")
@@ -132,7 +132,9 @@ def _print_thoughts(found: Thoughtful, out: Path) -> None:
         f"{out}: {found.kept:,} of {len(found.documents):,} texts with thoughts{answered}; {out.stem}.md tells more"
     )
     for gate in found.gates:
-        blank, generic = (gain.told("+.4f", unmeasured="unmeasured") for gain in (gate.over_blank, gate.over_generic))
+        blank, generic = (
+            gain.formatted("+.4f", unmeasured="unmeasured") for gain in (gate.over_blank, gate.over_generic)
+        )
         verdict = "passes" if gate.passes else "does not pass"
         typer.echo(
             f"{gate.source or '(no source)'}: over empty {blank}, over generic {generic} nats a token: {verdict}"

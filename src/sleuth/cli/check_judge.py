@@ -72,4 +72,4 @@ def _print(card: ExamCard) -> None:
 
 def _shown(figure: Measured | None) -> str:
     """`0.94 (0.80 to 0.98)`; nothing where nothing was measured."""
-    return "" if figure is None else figure.told(".2f", unmeasured="")
+    return "" if figure is None else figure.formatted(".2f", unmeasured="")

@@ -68,7 +68,7 @@ def _print(figures: dict[str, Any], kept: Path | None) -> None:
             table.add_row(arm, *map(cell, named), f"{count:,}")
     typer.echo(f"thoughts of {figures['model']}, in nats a token of the true suffix")
     Console().print(table)
-    left = measured["blank_nll"].told()
+    left = measured["blank_nll"].formatted()
     typer.echo(f"An empty thought leaves {left} to gain. Intervals are of 95 %, over documents.")
     needed = {name: count for name, count in figures["documents_needed"].items() if count}
     counts = ", ".join(f"{name} {count:,}" for name, count in needed.items())

@@ -50,4 +50,4 @@ class HeldOutThoughts:
 def told(figures: Mapping[str, Measured]) -> str:
     """`thought_nll 1.234 (1.100 to 1.300), ...`: those that were measured."""
     measured = {name: figure for name in TOLD if (figure := figures[name]).value is not None}
-    return ", ".join(f"{name} {one.told()}" for name, one in measured.items())
+    return ", ".join(f"{name} {one.formatted()}" for name, one in measured.items())
