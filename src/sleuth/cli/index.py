@@ -52,7 +52,7 @@ def index(
     r"""Index a corpus: rows {"id": "17", "contents": "\"Title\"\ntext"}.
 
     The corpus is streamed, whatever its size. The same command goes on where a killed one stopped. One that lies on
-    the hub is downloaded into DIR.corpus first.
+    the hub is download_from_hub into DIR.corpus first.
     """
     from sleuth.cli.watching import watched
 
@@ -103,7 +103,7 @@ def _corpus_here(corpus: Path, folder: Path) -> Path:
     """The corpus as a file of this machine. That of the hub is kept beside the index: an index that was killed is gone
     on with from there, and one that is adopted reads its passages there."""
     from sleuth.cli.watching import watched
-    from sleuth.data.hub import HubLocation, downloaded
+    from sleuth.data.hub import HubLocation, download_from_hub
     from sleuth.data.rows import ENDINGS
 
     place = HubLocation.read(corpus)
@@ -111,7 +111,7 @@ def _corpus_here(corpus: Path, folder: Path) -> Path:
         return corpus
     if place.path and not place.path.endswith(ENDINGS):
         raise SleuthError(f"{place}: unknown format; the name should end in {', '.join(ENDINGS)}")
-    return downloaded(place, folder.with_name(f"{folder.name}.corpus"), watched)
+    return download_from_hub(place, folder.with_name(f"{folder.name}.corpus"), watched)
 
 
 def _count_rows(corpus: Path) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sleuth.data.hub import local_file
-from sleuth.data.questions import COLUMNS, folded, task_from_row
+from sleuth.data.questions import COLUMNS, normalised_question, task_from_row
 from sleuth.data.rows import rows_and_faults
 from sleuth.data.suites import sets_in
 from sleuth.rewards.citation.claims import bracketed, tagged
@@ -73,7 +73,7 @@ def check_data(
         rows=rows,
         malformed=findings(malformed),
         repeated_ids=_repeated(tasks, lambda task: task.id, "id"),
-        repeated_questions=_repeated(tasks, lambda task: folded(task.question), "question"),
+        repeated_questions=_repeated(tasks, lambda task: normalised_question(task.question), "question"),
         empty_answers=findings(_empty_answers(tasks)),
         overlap=None if against is None else _overlap(tasks, against),
         sources=dict(Counter(task.source for _, task in tasks).most_common()),
@@ -132,11 +132,13 @@ def _unknown_citations(tasks: Iterable[tuple[str, Task]]) -> Iterator[str]:
 
 
 def _overlap(tasks: Sequence[tuple[str, Task]], against: Path) -> Findings:
-    places = {folded(task.question): where for where, task in tasks_and_faults(against) if isinstance(task, Task)}
+    places = {
+        normalised_question(task.question): where for where, task in tasks_and_faults(against) if isinstance(task, Task)
+    }
     return findings(
-        f"{where}: {task.question!r} is also at {places[folded(task.question)]}"
+        f"{where}: {task.question!r} is also at {places[normalised_question(task.question)]}"
         for where, task in tasks
-        if folded(task.question) in places
+        if normalised_question(task.question) in places
     )
 
 

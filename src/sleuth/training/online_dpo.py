@@ -17,8 +17,8 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from sleuth.data.documents import read_rewrites
 from sleuth.data.questions import questions_hash
-from sleuth.data.rewrites import read_rewrites
 from sleuth.engines.local.engine import LocalEngine
 from sleuth.evaluation.candidate_pools import continuations, pools_of
 from sleuth.evaluation.judge_exam import CARDS, in_file, require_accurate
