@@ -31,7 +31,7 @@ from sleuth.world.write_world import write_world
 RECIPE = Path(__file__).parents[1] / "recipes" / "tiny" / "refiner.toml"
 FIGURES = ("claim_f1", "abstention_f1", "invented_ids")
 FAILING = 0.5
-RETRY_LIMITS = RetryLimits(again=HttpJudgeRecipe.model_fields["again"].default)
+RETRY_LIMITS = RetryLimits(retries=HttpJudgeRecipe.model_fields["again"].default)
 
 
 class Unreliable(LexicalJudge):

@@ -16,8 +16,8 @@ from typer.testing import CliRunner, Result
 
 from sleuth.cli.app import app
 from sleuth.data.documents import read_documents
-from sleuth.data.splicing import unspliced
-from sleuth.judges.forms import NotAVerdictError
+from sleuth.data.splicing import extract_thoughts
+from sleuth.judges.forms import InvalidAnswerError
 from sleuth.judges.thought_writer import ThoughtQuestion
 from sleuth.types import Thought
 from sleuth.world.chained import ChainedTexts
@@ -73,7 +73,7 @@ def test_rows_hold_the_sources_text_and_the_thoughts_and_can_be_read_as_document
     sources = {document.id: document for document in read_documents(texts)}
     for row in rows:
         assert sources[row["id"]].text.startswith(row["raw_text"])
-        text, [thought] = unspliced(row["augmented_text"], TAGS)
+        text, [thought] = extract_thoughts(row["augmented_text"], TAGS)
         assert text == row["raw_text"]
         assert row["thoughts"] == [{"at": thought.at, "text": thought.text}]
         assert len(row["augmented_token_ids"]) > len(row["raw_token_ids"]) == 48
@@ -98,7 +98,7 @@ def test_a_source_whose_thoughts_do_not_help_is_left_out_and_the_answers_stay(
     assert (result.exit_code, len(server.asked)) == (0, asked)
     assert f"{COUNT} of {COUNT} texts with thoughts, {COUNT} of them answered before" in result.stdout
     assert "does not pass" in result.stdout
-    assert "Nothing was left out for it." in (tmp_path / "out.md").read_text()
+    assert "No source was left out." in (tmp_path / "out.md").read_text()
 
 
 def test_a_second_run_asks_only_for_missing_texts(texts: Path, server: ChatServer, tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_a_teachers_answer_is_read_strictly_and_its_thoughts_stand_in_order() ->
         (answer({"place": 1, "thought": "a <think> b"}), "no tags"),
         (answer({"place": 1, "thought": "x", "why": "y"}), "a place and a thought, and nothing else"),
     ):
-        with pytest.raises(NotAVerdictError, match=re.escape(why)):
+        with pytest.raises(InvalidAnswerError, match=re.escape(why)):
             QUESTION.read(wrong)
     assert "One.⟦1⟧ Two.⟦2⟧ Three." in QUESTION.message
     assert QUESTION.schema["properties"]["thoughts"]["items"]["properties"]["place"]["maximum"] == 2
@@ -171,4 +171,4 @@ def test_real_texts_are_annotated_without_a_malformed_row(server: ChatServer, tm
     assert result.exit_code in (0, 1), result.stderr
     rows = pyarrow.parquet.read_table(tmp_path / "out.parquet").to_pylist()
     assert len(rows) > 20
-    assert all(unspliced(row["augmented_text"], TAGS)[0] == row["raw_text"] for row in rows)
+    assert all(extract_thoughts(row["augmented_text"], TAGS)[0] == row["raw_text"] for row in rows)

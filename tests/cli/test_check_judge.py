@@ -71,7 +71,7 @@ def test_an_honest_judge_passes_and_its_card_says_what_it_cost(server: ChatServe
     ("answer", "said"),
     [
         (obedient, "this judge obeys instructions inside the answer"),
-        (in_love_with_the_first, "this judge favours the answer that stands first"),
+        (in_love_with_the_first, "this judge favours the answer that comes first"),
     ],
 )
 def test_a_judge_that_fails_is_reported_with_its_fault(

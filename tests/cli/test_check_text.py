@@ -38,8 +38,8 @@ def test_malformed_texts_end_with_status_2_after_all_that_was_found(tmp_path: Pa
         "thoughts: 1",
         "malformed rows: 1",
         f"  {path}:2: `text` is empty",
-        f"  {path}:3: the id of 'a' is that of {path}:1",
-        f"  {path}:3: the text of 'a' is that of {path}:1",
+        f"  {path}:3: the id of 'a' repeats that of {path}:1",
+        f"  {path}:3: the text of 'a' repeats that of {path}:1",
         f"texts that {other} has too: 2",
     ):
         assert line in result.stdout.splitlines()

@@ -202,4 +202,4 @@ def test_a_checkpoint_is_scored_by_its_training_reward_beside_strict_exact_match
 def test_an_unknown_scorer_is_refused_with_the_known_ones(checkpoint: Path) -> None:
     result, _ = ask(checkpoint, "--scorer", "verrl")
     assert result.exit_code == 2
-    assert "scorer = 'verrl': there is no such scorer; there are strict, search_r1" in result.stderr
+    assert "scorer = 'verrl': unknown; the scorers are strict, search_r1" in result.stderr

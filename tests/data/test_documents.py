@@ -151,7 +151,7 @@ def test_thoughts_by_themselves_go_before_those_in_a_copy() -> None:
         ({"text": 3}, "`text` should be a string, found int"),
         ({"cut": 7}, "`cut` should be a number of characters inside the text, found 7"),
         ({"cut": True}, "`cut` should be a number of characters inside the text, found True"),
-        ({"thoughts": [{"at": 9, "text": "x"}]}, "`thoughts.0.at` should be a number of characters, from that of the"),
+        ({"thoughts": [{"at": 9, "text": "x"}]}, "`thoughts.0.at` should be a number of characters from 0 to"),
         ({"thoughts": [{"at": 4, "text": "x"}, {"at": 2, "text": "x"}]}, "`thoughts.1.at` should be a number"),
         ({"thoughts": [{"at": 4, "text": ""}]}, "`thoughts.0.text` is empty"),
         ({"thoughts": "none"}, "`thoughts` should be a list"),

@@ -116,8 +116,8 @@ def test_what_an_earlier_call_left_is_gone_on_with(hub: Hub, tmp_path: Path) -> 
     hub.drops = [250_000] + [0] * downloads.ATTEMPTS
     result = index(tmp_path)
     assert result.exit_code == 2
-    assert "broke off at 0.2 of 0.7 MB" in result.stderr
-    assert "run the same again to go on from there" in result.stderr
+    assert "the download stopped at 0.2 of 0.7 MB" in result.stderr
+    assert "run the same command again to resume it" in result.stderr
     [part] = (tmp_path / "towns.corpus").iterdir()
     assert (part.name, part.stat().st_size) == (f"towns.jsonl.gz.{hub.etag[:12]}.part", 250_000)
     assert not (tmp_path / "towns").exists()
@@ -154,7 +154,7 @@ def test_what_is_not_the_file_is_removed_and_that_is_said(hub: Hub, tmp_path: Pa
     hub.etag = "0" * 64
     result = index(tmp_path)
     assert result.exit_code == 2
-    assert "what came is not the file (its checksum is another) and was removed" in result.stderr
+    assert "the download has a wrong checksum and was removed" in result.stderr
     assert list((tmp_path / "towns.corpus").iterdir()) == []
 
 
@@ -164,7 +164,7 @@ def test_the_id_of_a_git_blob_is_a_checksum_too(hub: Hub, tmp_path: Path) -> Non
     file = RemoteFile(url=url, name="towns", size=len(CORPUS), version=blob, shown=PLACE)
     assert download(file, tmp_path, progress_bar).read_bytes() == CORPUS
     other = RemoteFile(url=url, name="others", size=len(CORPUS), version=blob[::-1], shown=PLACE)
-    with pytest.raises(SleuthError, match="its checksum is another"):
+    with pytest.raises(SleuthError, match="wrong checksum"):
         download(other, tmp_path, progress_bar)
 
 
@@ -182,7 +182,7 @@ def test_a_file_that_the_hub_does_not_have_is_one_line(hub: Hub, tmp_path: Path)
     hub.status = 404
     result = index(tmp_path)
     assert result.exit_code == 2
-    assert result.stderr.startswith(f"error: {PLACE}: cannot be had from the hub: ")
+    assert result.stderr.startswith(f"error: {PLACE}: cannot be downloaded from the hub: ")
     assert result.stderr.count("\n") == 1
 
 

@@ -101,7 +101,7 @@ def test_a_path_that_names_no_file_is_told_what_would_be_right(path: str, hub: F
 def test_what_the_hub_refuses_is_one_line(hub: FolderHub) -> None:
     with pytest.raises(SleuthError) as caught:
         local_file(Path("hf://owner/sets/none.jsonl"))
-    message = "hf://owner/sets/none.jsonl: cannot be had from the hub: no none.jsonl in owner/sets"
+    message = "hf://owner/sets/none.jsonl: cannot be downloaded from the hub: no none.jsonl in owner/sets"
     assert str(caught.value) == message
 
 
@@ -116,7 +116,9 @@ def test_a_hub_that_cannot_be_reached_is_one_line_too(hub: FolderHub, monkeypatc
     monkeypatch.setattr(huggingface_hub, "HfApi", lambda: SimpleNamespace(list_repo_files=lost))
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", lost)
     for asked in (load_suite, load_questions):
-        with pytest.raises(SleuthError, match=r"^hf://owner/sets.*: cannot be had from the hub: Name or service"):
+        with pytest.raises(
+            SleuthError, match=r"^hf://owner/sets.*: cannot be downloaded from the hub: Name or service"
+        ):
             asked(Path("hf://owner/sets" if asked is load_suite else "hf://owner/sets/nq/test.jsonl"))
 
 

@@ -82,7 +82,7 @@ def test_an_unknown_format_and_a_missing_file_are_told_apart(tmp_path: Path) -> 
         ({"id": 7}, "f:1: `id` should be a string, found int"),
         ({"id": None}, "f:1: `id` should be a string, found NoneType"),
         ({"id": " \n"}, "f:1: `id` is empty"),
-        ({"id": "\ud800"}, "f:1: `id` holds half of a surrogate pair, which is not text"),
+        ({"id": "\ud800"}, "f:1: `id` holds an unpaired surrogate, which is not text"),
     ],
 )
 def test_a_missing_text_is_told_with_what_is_there(row: dict[str, object], message: str) -> None:

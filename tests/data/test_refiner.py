@@ -101,11 +101,11 @@ def test_the_table_of_support_comes_with_a_row_of_ours() -> None:
         (["a1"], "`support.0` should have claim, snippets and asked, found 'a1'"),
         (
             [{"claim": "Bo.", "snippets": ["zz", "b2"]}],
-            "`support.0.snippets` should name snippets of the tool output; zz",
+            "`support.0.snippets` should name snippets of the tool output, found zz",
         ),
         (
             [{"claim": "Bo.", "snippets": []}],
-            "`support.0.snippets` should name snippets of the tool output; there is none",
+            "`support.0.snippets` should name snippets of the tool output, found none",
         ),
         ([{"snippets": ["b2"]}], "`support.0.claim` should be a string"),
     ],
@@ -146,8 +146,8 @@ def test_a_published_row_can_be_asked_with_its_own_message() -> None:
     assert task_of(PUBLISHED, with_prompt=True).prompt == MESSAGE
     with_system = [{"role": "system", "content": "Help."}, *PUBLISHED["conversations"]]
     text = complaint(PUBLISHED | {"conversations": with_system}, with_prompt=True)
-    assert text.startswith("`conversations` has the messages system, user before the answer")
-    assert "brings no message of its own" in complaint(OURS, with_prompt=True)
+    assert text.startswith("`conversations` should have one user message before the answer, found system, user")
+    assert "no `conversations`" in complaint(OURS, with_prompt=True)
 
 
 def test_a_published_row_without_an_answer_has_the_one_that_was_generated() -> None:
@@ -174,7 +174,7 @@ def test_sources_become_a_tool_output_in_which_none_can_pass_for_another() -> No
         ({"tool_output": 3}, "`tool_output` should be a string, found int"),
         ({"answerable": "yes"}, "`answerable` should be true or false, found 'yes'"),
         ({"question": None}, "`question` should be a string"),
-        ({"rubrics": "{"}, "`rubrics` is no JSON"),
+        ({"rubrics": "{"}, "`rubrics` is not JSON"),
         ({"rubrics": "[1]"}, "`rubrics` should be a table, found list"),
         ({"rubrics": {"positive": []}}, "`rubrics` has positive; expected positive_rubrics and negative_rubrics"),
         ({"rubrics": {"positive_rubrics": [{"title": "x"}]}}, "`rubrics.positive_rubrics.0.description` should be"),
@@ -191,9 +191,9 @@ def test_what_is_wrong_with_a_row_is_one_line(change: dict[str, Any], expected: 
     [
         ({"conversations": "hello"}, "`conversations` should be a list of messages"),
         ({"conversations": [{"role": "user"}]}, "`conversations.0.content` should be a string"),
-        ({"conversations": PUBLISHED["conversations"], "metadata": "{"}, "`metadata` is no JSON"),
+        ({"conversations": PUBLISHED["conversations"], "metadata": "{"}, "`metadata` is not JSON"),
         (SOURCED | {"sources": [1]}, "`sources` should be a list"),
-        (SOURCED | {"sources": []}, "none of the `sources` holds any text"),
+        (SOURCED | {"sources": []}, "none of the `sources` has text to cite"),
     ],
 )
 def test_what_is_wrong_with_a_published_row_is_one_line(row: dict[str, Any], expected: str) -> None:

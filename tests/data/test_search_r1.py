@@ -86,8 +86,8 @@ def test_the_prompt_can_be_taken_from_the_row_byte_for_byte(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("prompt", "message"),
     [
-        (VERL["prompt"], "f:1: `prompt` has the messages system, user, and an episode begins with one of the user; "),
-        ([], "f:1: `prompt` has the messages of nobody"),
+        (VERL["prompt"], "f:1: `prompt` should be one user message, found system, user; "),
+        ([], "f:1: `prompt` should be one user message, found none"),
         (None, "f:1: no `prompt`; expected a list of messages"),
         ("Where?", "f:1: no `prompt`; expected a list of messages"),
         (["Where?"], "f:1: `prompt` should hold messages such as"),

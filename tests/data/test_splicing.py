@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sleuth.data.documents import read_documents
-from sleuth.data.splicing import breaks, numbered, spliced, unspliced
+from sleuth.data.splicing import break_offsets, extract_thoughts, insert_thoughts, number_places
 from sleuth.types import SleuthError, Thought
 
 TAGS = ("<think>", "</think>")
@@ -30,45 +30,45 @@ def thoughtful(draw: st.DrawFn) -> tuple[str, tuple[Thought, ...]]:
 @given(thoughtful())
 def test_taking_the_thoughts_out_gives_the_text_and_the_thoughts_again(drawn: tuple[str, tuple[Thought, ...]]) -> None:
     text, thoughts = drawn
-    assert unspliced(spliced(text, thoughts, TAGS), TAGS) == (text, thoughts)
+    assert extract_thoughts(insert_thoughts(text, thoughts, TAGS), TAGS) == (text, thoughts)
 
 
 def test_thoughts_stand_where_they_were_put() -> None:
     thoughts = (Thought(at=11, text="so rivers rise"), Thought(at=11, text="or not"), Thought(at=24, text="yes"))
-    augmented = spliced("Rain falls. Rivers rise.", thoughts, TAGS)
+    augmented = insert_thoughts("Rain falls. Rivers rise.", thoughts, TAGS)
     assert augmented == "Rain falls.<think>so rivers rise</think><think>or not</think> Rivers rise.<think>yes</think>"
-    assert unspliced(augmented, TAGS) == ("Rain falls. Rivers rise.", thoughts)
+    assert extract_thoughts(augmented, TAGS) == ("Rain falls. Rivers rise.", thoughts)
 
 
 @pytest.mark.parametrize("text", ["a <think> b", "a </think> b", "</think>a<think>", "<think>a<think>b</think>"])
 def test_a_tag_without_its_other_half_is_refused(text: str) -> None:
-    with pytest.raises(SleuthError, match="stands alone behind"):
-        unspliced(text, TAGS)
+    with pytest.raises(SleuthError, match="unpaired "):
+        extract_thoughts(text, TAGS)
     with pytest.raises(SleuthError, match="the tag of a thought"):
-        spliced(text, (), TAGS)
+        insert_thoughts(text, (), TAGS)
 
 
 def test_places_lie_behind_sentences_and_lines_and_never_at_an_end() -> None:
     text = ' Ada asked: "Why?" It rains.\n\nA title\nThe end.'
-    assert [text[:at] for at in breaks(text)] == [
+    assert [text[:at] for at in break_offsets(text)] == [
         " Ada asked:",
         ' Ada asked: "Why?"',
         ' Ada asked: "Why?" It rains.',
         ' Ada asked: "Why?" It rains.\n\nA title',
     ]
-    assert breaks("One sentence.") == breaks("") == []
+    assert break_offsets("One sentence.") == break_offsets("") == []
 
 
 def test_numbers_stand_in_brackets_that_the_text_does_not_hold() -> None:
-    assert numbered("It rains. So?", [9]) == "It rains.⟦1⟧ So?"
-    assert numbered("It ⟦1⟧ rains. So?", [13]) == "It ⟦1⟧ rains.⦃1⦄ So?"
+    assert number_places("It rains. So?", [9]) == "It rains.⟦1⟧ So?"
+    assert number_places("It ⟦1⟧ rains. So?", [13]) == "It ⟦1⟧ rains.⦃1⦄ So?"
 
 
 @pytest.mark.skipif(not REAL_DATA.is_dir(), reason="needs the real data beside the checkout")
 def test_every_real_text_is_spliced_at_all_its_places_and_comes_back() -> None:
     count = 0
     for document in read_documents(REAL_DATA / "midtrain_text.jsonl.gz"):
-        thoughts = tuple(Thought(at=at, text=f"thought {at}") for at in breaks(document.text))
-        assert unspliced(spliced(document.text, thoughts, TAGS), TAGS) == (document.text, thoughts)
+        thoughts = tuple(Thought(at=at, text=f"thought {at}") for at in break_offsets(document.text))
+        assert extract_thoughts(insert_thoughts(document.text, thoughts, TAGS), TAGS) == (document.text, thoughts)
         count += 1
     assert count == 1180

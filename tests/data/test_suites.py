@@ -46,7 +46,7 @@ def test_the_seven_are_asked_in_the_order_of_the_published_tables_and_no_others_
         write_set(tmp_path, f"{name}/test.jsonl")
     suite = load_suite(tmp_path)
     assert tuple(one.name for one in suite.sets) == SEVEN
-    assert suite.notes == (f"{tmp_path}: not asked, being none of the seven: eli5",)
+    assert suite.notes == (f"{tmp_path}: left out, not among the seven: eli5",)
 
 
 def test_a_folder_that_lacks_some_of_the_seven_says_so(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_a_subset_is_chosen_by_a_hash_of_the_id_and_never_by_order(tmp_path: Pat
     assert one.ids_sha256 == other.ids_sha256
     digests = sorted(hashlib.sha256(f"nq/q_{i}".encode()).hexdigest() for i in range(50))
     assert [hashlib.sha256(task.id.encode()).hexdigest() for task in one.tasks] == digests[:10]
-    assert (one.sets[0].of, len(one.tasks)) == (50, 10)
+    assert (one.sets[0].total, len(one.tasks)) == (50, 10)
 
 
 def test_the_ids_chosen_are_the_same_for_ever() -> None:
@@ -87,7 +87,7 @@ def test_a_smaller_subset_is_the_beginning_of_a_larger_one(tmp_path: Path) -> No
 def test_a_set_smaller_than_the_subset_is_asked_whole(tmp_path: Path) -> None:
     write_set(tmp_path, "bamboogle/test.jsonl", size=3)
     [asked] = load_suite(tmp_path, per_set=200).sets
-    assert (len(asked.tasks), asked.of) == (3, 3)
+    assert (len(asked.tasks), asked.total) == (3, 3)
 
 
 def test_the_hash_of_the_ids_tells_another_choice_and_no_other_order(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_real_questions_in_the_layout_of_a_suite(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         (tmp_path / name / "test.jsonl").symlink_to(REAL_DATA / file)
     suite = load_suite(tmp_path, per_set=200)
-    assert [(one.name, len(one.tasks), one.of) for one in suite.sets] == [
+    assert [(one.name, len(one.tasks), one.total) for one in suite.sets] == [
         ("efficientqa", 200, 1799),
         ("mixed", 200, 1720),
     ]

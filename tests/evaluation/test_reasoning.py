@@ -91,7 +91,7 @@ ROW = b"Which?,right,rec1,Physics,w1,w2,w3"
 @pytest.mark.parametrize(
     ("contents", "said"),
     [
-        (HEADER + ROW + b"\n\xff\xfe", "gpqa_diamond.csv:3: not UTF-8 text; should be UTF-8, a header of names"),
+        (HEADER + ROW + b"\n\xff\xfe", "gpqa_diamond.csv:3: not UTF-8 text; should be UTF-8 with a header of names"),
         (b"PK\x03\x04\x00\x9c", "gpqa_diamond.csv:1: not UTF-8 text"),
         (HEADER + ROW.replace(b"w3", b"\0"), "gpqa_diamond.csv:2: a NUL byte, which no text holds; should be"),
         (HEADER + ROW + b"\n" + ROW + b",w4", "gpqa_diamond.csv:3: more cells than the header has; should be"),

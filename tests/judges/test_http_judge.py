@@ -255,14 +255,14 @@ def test_before_a_run_a_server_is_waited_for_and_its_models_are_read(server: Cha
         said.append(line)
         server.models = (200, {"data": [{"id": MODEL}]})
 
-    wait_until_served([server.url], MODEL, say=say, pause=0)
+    wait_until_served([server.url], MODEL, log=say, pause=0)
     assert said == [f"{server.url}/v1: loading its model"]
     with pytest.raises(SleuthError, match=r"model = 'judge-7b': .* does not serve it; it serves judge-8b"):
         wait_until_served([server.url], "judge-7b")
     server.models = (404, {"detail": "Not Found"})
     wait_until_served([server.url], "anything")
     server.models = (401, {})
-    with pytest.raises(SleuthError, match="wants another key"):
+    with pytest.raises(SleuthError, match="rejects the API key"):
         wait_until_served([server.url], MODEL)
     with pytest.raises(SleuthError, match="does not answer"):
         wait_until_served([closed_url()], MODEL)

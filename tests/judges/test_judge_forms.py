@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from sleuth.judges.forms import CRITERION, FORMS, PAIR, SUPPORT, NotAVerdictError, question_of
+from sleuth.judges.forms import CRITERION, FORMS, PAIR, SUPPORT, InvalidAnswerError, question_of
 from sleuth.types import Case, Pair
 
 EVIDENCE = "Ada Voss (born 1874,\nTarn) was a painter."
@@ -60,7 +60,7 @@ def test_a_fence_of_backticks_is_no_fault() -> None:
     ],
 )
 def test_nothing_else_is_read_as_a_verdict(answer: str, wrong: str) -> None:
-    with pytest.raises(NotAVerdictError) as caught:
+    with pytest.raises(InvalidAnswerError) as caught:
         SUPPORT.read(answer, EVIDENCE)
     assert wrong in str(caught.value)
 

@@ -12,7 +12,7 @@ import pytest
 from chat_server import MODEL, ChatServer, part, says
 
 from sleuth.judges.cache import CachedSheetJudge, VerdictCache
-from sleuth.judges.forms import NotAVerdictError
+from sleuth.judges.forms import InvalidAnswerError
 from sleuth.judges.http import HttpJudge, sheet_question
 from sleuth.types import Sheet, Verdict
 
@@ -60,7 +60,7 @@ def test_each_verdict_belongs_to_its_criterion() -> None:
     ],
 )
 def test_a_sheet_that_is_half_answered_is_no_verdict_at_all(answer: str, wrong: str) -> None:
-    with pytest.raises(NotAVerdictError, match=wrong):
+    with pytest.raises(InvalidAnswerError, match=wrong):
         sheet_question(SHEET).read(answer)
 
 

@@ -96,7 +96,7 @@ def test_a_missing_verdict_is_asked_for_again(
 ) -> None:
     inner = Halting(fails)
     with VerdictCache(file) as cache:
-        judge = CachedJudge(inner, cache, RetryLimits(again=again))
+        judge = CachedJudge(inner, cache, RetryLimits(retries=again))
         [verdict] = asyncio.run(judge.judge([case("a")]))
     assert (verdict.score, len(inner.asked)) == (score, asked)
     assert judge.tally.take()["missing"] == (score is None)
@@ -106,7 +106,7 @@ def test_what_takes_too_long_is_not_asked_for_again(file: Path) -> None:
     """A question that a server never answers would hold a step up as often as it may be asked."""
     inner = Halting(3)
     with VerdictCache(file) as cache:
-        [verdict] = asyncio.run(CachedJudge(inner, cache, RetryLimits(again=4, seconds=0.0)).judge([case("a")]))
+        [verdict] = asyncio.run(CachedJudge(inner, cache, RetryLimits(retries=4, seconds=0.0)).judge([case("a")]))
     assert (verdict.score, len(inner.asked)) == (None, 1)
 
 
@@ -120,7 +120,7 @@ def test_an_invalid_verdict_is_not_asked_for_again(file: Path) -> None:
 
     inner = Babbling()
     with VerdictCache(file) as cache:
-        asyncio.run(CachedJudge(inner, cache, RetryLimits(again=4)).judge([case("a")]))
+        asyncio.run(CachedJudge(inner, cache, RetryLimits(retries=4)).judge([case("a")]))
     assert len(inner.asked) == 1
 
 
@@ -219,14 +219,14 @@ def resumed(server: ChatServer, file: Path) -> list[Verdict]:
 
 def test_a_file_that_is_something_else_is_left_as_it_is(file: Path) -> None:
     file.write_text("Dear diary, today I trained a model and nothing was lost.")
-    with pytest.raises(SleuthError, match=r"verdicts.sqlite: no cache of verdicts could be opened there"):
+    with pytest.raises(SleuthError, match=r"verdicts.sqlite: the verdict cache could not be opened"):
         VerdictCache(file)
     assert file.read_text().startswith("Dear diary")
     other = file.with_name("other.sqlite")
     made = sqlite3.connect(other)
     made.execute("CREATE TABLE verdicts (x)")
     made.close()
-    with pytest.raises(SleuthError, match="is no cache of verdicts of this version; name another file"):
+    with pytest.raises(SleuthError, match="is not a verdict cache of this version; name another file"):
         VerdictCache(other)
 
 
@@ -235,6 +235,6 @@ def test_a_verdict_for_which_there_is_no_room_is_one_line(tmp_path: Path) -> Non
         cache.put("a", "judge", Verdict(score=1.0))
         [pages] = cache._file.execute("PRAGMA page_count").fetchone()
         cache._file.execute(f"PRAGMA max_page_count = {pages}")
-        with pytest.raises(SleuthError, match=r"verdicts\.sqlite: a verdict could not be kept there: .* is full"):
+        with pytest.raises(SleuthError, match=r"verdicts\.sqlite: a verdict could not be stored: .* is full"):
             cache.put("b", "judge", Verdict(score=1.0, reason="long " * 100_000))
         assert cache.get("a") == Verdict(score=1.0)

@@ -10,7 +10,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from sleuth.metrics.data_check import SHOWN, Findings, check_data
+from sleuth.metrics.data_check import MAX_EXAMPLES, Findings, check_data
 from sleuth.types import SleuthError
 
 REAL_DATA = Path(__file__).parents[2] / ".." / "shared" / "data"
@@ -46,7 +46,7 @@ def test_every_malformed_row_is_counted_and_the_first_few_are_told(tmp_path: Pat
         f'{path}:5: no `golden_answers`; expected a list of strings such as ["Tarn"]',
         f"{path}:6: `golden_answers` should be a string, found int",
     )
-    assert len(found.malformed.first) == SHOWN
+    assert len(found.malformed.first) == MAX_EXAMPLES
 
 
 def test_malformed_parquet_rows_are_told_by_their_number(tmp_path: Path) -> None:
@@ -68,14 +68,14 @@ def test_damage_ends_the_reading_and_is_malformed(tmp_path: Path) -> None:
 def test_an_id_that_an_earlier_row_has_would_be_refused_by_a_run(tmp_path: Path) -> None:
     path = written(tmp_path / "q.jsonl", row("a"), row("a", "Who else?"))
     found = check_data(path)
-    assert found.repeated_ids == Findings(count=1, first=(f"{path}:2: id 'a' is that of {path}:1",))
+    assert found.repeated_ids == Findings(count=1, first=(f"{path}:2: id 'a' repeats that of {path}:1",))
     assert found.refused == 1
 
 
 def test_a_question_in_the_same_words_is_told_and_not_refused(tmp_path: Path) -> None:
     path = written(tmp_path / "q.jsonl", row("a", "Who wrote it?"), row("b", "who  wrote IT"), row("c", "who wrote?"))
     found = check_data(path)
-    told = f"{path}:2: question 'who  wrote IT' is that of {path}:1"
+    told = f"{path}:2: question 'who  wrote IT' repeats that of {path}:1"
     assert found.repeated_questions == Findings(count=1, first=(told,))
     assert found.refused == 0
 
@@ -83,7 +83,7 @@ def test_a_question_in_the_same_words_is_told_and_not_refused(tmp_path: Path) ->
 def test_a_golden_answer_of_which_normalising_leaves_nothing_is_told(tmp_path: Path) -> None:
     path = written(tmp_path / "q.jsonl", row("a", golden_answers=["The", "Ada"]), row("b", golden_answers=["?!"]))
     assert check_data(path).empty_answers.count == 2
-    assert check_data(path).empty_answers.first[0] == f"{path}:1: golden answer 'The' is empty once it is normalised"
+    assert check_data(path).empty_answers.first[0] == f"{path}:1: golden answer 'The' is empty after normalisation"
 
 
 def test_questions_that_other_data_asks_too_are_told_with_both_places(tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ def test_a_judge_that_is_fond_of_length_is_called_so() -> None:
 
 def test_a_judge_that_is_fond_of_the_first_place_is_called_so() -> None:
     card = card_of(FondOfTheFirst())
-    assert card.faults == ["favours the answer that stands first"]
+    assert card.faults == ["favours the answer that comes first"]
     assert card.position.value == 1.0
     assert {figure.value for kind, figure in card.pairs.items() if kind != "same"} == {0.5}
     assert not any(weak.endswith("(cases)") for weak in card.weak)

@@ -31,9 +31,9 @@ def test_wilson_matches_the_formula_by_hand(successes: int, n: int, low: float, 
 
 def test_a_figure_is_told_with_its_interval_in_the_same_number_format() -> None:
     figure = wilson(8, 10)
-    assert figure.told() == "0.800 (0.490 to 0.943)"
-    assert figure.told("+.4f") == "+0.8000 (+0.4902 to +0.9433)"
-    assert (UNMEASURED.told(), UNMEASURED.told(".2f", unmeasured="none")) == ("missing", "none")
+    assert figure.formatted() == "0.800 (0.490 to 0.943)"
+    assert figure.formatted("+.4f") == "+0.8000 (+0.4902 to +0.9433)"
+    assert (UNMEASURED.formatted(), UNMEASURED.formatted(".2f", unmeasured="none")) == ("missing", "none")
 
 
 def test_nothing_measured_is_neither_zero_nor_a_crash() -> None:

@@ -140,7 +140,7 @@ def test_a_hostile_passage_never_changes_the_strict_score_whoever_is_paid_by(
 def test_nor_does_it_where_the_transcript_comes_as_text(passage: str, outcome_: str) -> None:
     trajectory = looked_up(HOSTILE[passage], LAST_TURNS[outcome_]).trajectory
     prompt, response = trajectory.segments[0].text, "".join(segment.text for segment in trajectory.segments[1:])
-    score = SCORERS["strict"].of(transcript_from_text(prompt, response), ("Paris",))
+    score = SCORERS["strict"].score_transcript(transcript_from_text(prompt, response), ("Paris",))
     assert score == float(outcome_ == "correct")
 
 

@@ -11,7 +11,7 @@ from sleuth.dialects import DIALECTS
 from sleuth.factories import EPISODE_REWARDS, JudgePool, answer_scorer_of, reward_of, reward_spec_of
 from sleuth.recipe.rewards import AnswerRewardRecipe, FormatRecipe, SearchedRecipe, TokenF1Recipe
 from sleuth.rewards.answer import EpisodeReward
-from sleuth.rewards.supplied import passages_with, stands_in, stands_in_results
+from sleuth.rewards.search_results import appears_in, appears_in_results, passages_with
 from sleuth.types import Action, Episode, Passage
 
 DIALECT = DIALECTS["sleuth"]
@@ -73,7 +73,7 @@ def test_evidence_stands_in_whole_words_of_a_passage_not_in_the_words_around_it(
     ],
 )
 def test_an_answer_stands_in_a_text_with_all_its_words_whole_and_in_order(answer: str, text: str, stands: bool) -> None:
-    assert stands_in(answer, text) is stands
+    assert appears_in(answer, text) is stands
 
 
 def test_results_of_turns_that_are_told_anew_stand_before_the_turns_that_are_left() -> None:
@@ -81,7 +81,7 @@ def test_results_of_turns_that_are_told_anew_stand_before_the_turns_that_are_lef
     actions = (search, Action(kind="answer", text="Paris"))
     for copied, found in (("<search>x</search> Paris", True), ("<search>x</search> cut", False)):
         episode = episode_of(("env", copied), ("policy", RIGHT), actions=actions)
-        assert stands_in_results("Paris", episode.trajectory) is found
+        assert appears_in_results("Paris", episode.trajectory) is found
 
 
 def test_what_the_token_budget_cut_away_is_no_evidence() -> None:

@@ -18,7 +18,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from sleuth.data.documents import part_of, read_documents
-from sleuth.data.splicing import breaks, spliced
+from sleuth.data.splicing import break_offsets, insert_thoughts
 from sleuth.runs.rollouts import read_rollouts
 from sleuth.types import Document, Thought
 
@@ -100,11 +100,11 @@ def thoughts(documents: list[Document], tmp_path_factory: pytest.TempPathFactory
     file = tmp_path_factory.mktemp("thoughts") / "thoughts.jsonl"
     rows = []
     for document in documents:
-        if any(tag in document.text for tag in TAGS) or not breaks(document.text):
+        if any(tag in document.text for tag in TAGS) or not break_offsets(document.text):
             continue
-        put = [Thought(at=at, text=" so it goes on") for at in breaks(document.text)[1:6:2]]
+        put = [Thought(at=at, text=" so it goes on") for at in break_offsets(document.text)[1:6:2]]
         row = {"id": document.id, "origin": document.origin, "raw_text": document.text}
-        rows.append(row | {"augmented_text": spliced(document.text, put, TAGS)})
+        rows.append(row | {"augmented_text": insert_thoughts(document.text, put, TAGS)})
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return file
 

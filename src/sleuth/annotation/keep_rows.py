@@ -44,7 +44,7 @@ def keep_rows(
         questions=questions,
         questions_sha256=questions_hash(tasks.values()),
         protocol=session.protocol(),
-        bar=bar if refined else None,
+        min_f1=bar if refined else None,
     )
     file.parent.mkdir(parents=True, exist_ok=True)
     write_text(file.with_suffix(".md"), card)

@@ -13,7 +13,7 @@ from typing import Any
 
 from sleuth.data.questions import task_from_row
 from sleuth.data.rows import Row, read_rows
-from sleuth.judges.forms import NotAVerdictError
+from sleuth.judges.forms import InvalidAnswerError
 from sleuth.judges.pool import NoAnswerError
 from sleuth.judges.rubric_writer import KINDS, RubricWriter
 from sleuth.metrics.intervals import Measured, share
@@ -97,7 +97,7 @@ def annotate_rubrics(
         try:
             rubrics = await writer.write(task)
             separation = await _separation(task, rubrics, _other(task, answers), judge)
-        except (NoAnswerError, NotAVerdictError) as error:
+        except (NoAnswerError, InvalidAnswerError) as error:
             found.reasons[str(error)] += 1
         else:
             found.separated += [separation] if separation else []

@@ -14,12 +14,12 @@ from statistics import fmean
 from typing import Any
 
 from sleuth.data.documents import part_of
-from sleuth.data.splicing import spliced, unspliced
+from sleuth.data.splicing import extract_thoughts, insert_thoughts
 from sleuth.evaluation.thought_arms import GENERIC
 from sleuth.evaluation.thought_figures import Scorer, places_of, suffix_nlls
 from sleuth.factories import THINK, ThoughtPosition, chunks_of, has_tags, interleaved
 from sleuth.factories.text import plain_tokens
-from sleuth.judges.forms import NotAVerdictError
+from sleuth.judges.forms import InvalidAnswerError
 from sleuth.judges.pool import NoAnswerError
 from sleuth.judges.thought_writer import PROMPT, ThoughtWriter
 from sleuth.metrics.intervals import Measured, paired_bootstrap
@@ -112,7 +112,7 @@ def _ask(chunks: Sequence[Document], answers: Answers, writer: ThoughtWriter, fo
     async def one(chunk: Document, progress: Callable[[int, int], None]) -> None:
         try:
             answers.add(chunk, await writer.write(chunk.text))
-        except (NoAnswerError, NotAVerdictError) as error:
+        except (NoAnswerError, InvalidAnswerError) as error:
             found.reasons[str(error)] += 1
         progress(len(answers) - found.known + found.reasons.total(), len(due))
 
@@ -171,8 +171,8 @@ def _digest(text: str) -> str:
 def _row(document: Document, texts: TextRecipe, writer: ThoughtWriter, scorer: Scorer) -> dict[str, Any]:
     """A row in the layout of the published companion set, with the thoughts by themselves beside it."""
     tokens = scorer.renderer.render_all(interleaved(document, scorer.renderer, ROW_TOKENS))
-    augmented = spliced(document.text, document.thoughts, TAGS)
-    text, thoughts = unspliced(augmented, TAGS)
+    augmented = insert_thoughts(document.text, document.thoughts, TAGS)
+    text, thoughts = extract_thoughts(augmented, TAGS)
     if (text, thoughts) != (document.text, document.thoughts):
         raise AssertionError(f"the row of {document.id!r} does not give its text back")
     return {

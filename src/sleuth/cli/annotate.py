@@ -83,7 +83,7 @@ def _print_rubrics(found: AnnotatedRows, out: Path) -> None:
         line + (f"; {found.left_out:,} left out, whose criteria distinguish too little" if found.left_out else "")
     )
     for way, share in found.shares().items():
-        shown = f"{share.told('.2f')} of {share.n:,}"
+        shown = f"{share.formatted('.2f')} of {share.n:,}"
         typer.echo(f"better than {way.replace('_', ' '):<16} {shown}")
     for reason, count in found.reasons.most_common(SHOWN_REASONS):
         typer.echo(f"{count:,} without criteria: {reason}")
@@ -153,7 +153,9 @@ def _print_thoughts(found: AnnotatedTexts, out: Path) -> None:
     answered = f", {found.known:,} of them answered before" if found.known else ""
     typer.echo(f"{out}: {found.kept:,} of {len(found.documents):,} texts with thoughts{answered}; see {out.stem}.md")
     for gate in found.gates:
-        blank, generic = (gain.told("+.4f", unmeasured="unmeasured") for gain in (gate.over_blank, gate.over_generic))
+        blank, generic = (
+            gain.formatted("+.4f", unmeasured="unmeasured") for gain in (gate.over_blank, gate.over_generic)
+        )
         verdict = "passes" if gate.passes else "does not pass"
         typer.echo(
             f"{gate.source or '(no source)'}: over empty {blank}, over generic {generic} nats a token: {verdict}"

@@ -233,4 +233,4 @@ def _count(number: int, noun: str) -> str:
 
 def _share(figure: Measured | None) -> str:
     """`0.94 (0.80 to 0.98)`; empty where nothing was measured."""
-    return "" if figure is None else figure.told(".2f", unmeasured="")
+    return "" if figure is None else figure.formatted(".2f", unmeasured="")

@@ -41,7 +41,9 @@ def check_scorer(
     with progress_bar("score") as progress:
         for case in cases:
             transcript = transcript_from_text(case.prompt, case.response)
-            scores.append({name: scorer.of(transcript, case.golden_answers) for name, scorer in SCORERS.items()})
+            scores.append(
+                {name: scorer.score_transcript(transcript, case.golden_answers) for name, scorer in SCORERS.items()}
+            )
             progress(len(scores), len(cases))
     if as_json:
         for case, found in zip(cases, scores, strict=True):
@@ -53,13 +55,13 @@ def check_scorer(
 def _print_tables(cases: Sequence[ScorerCase], scores: Sequence[Scores]) -> None:
     from rich.console import Console
 
-    from sleuth.rewards.scorers.scorer import telling
+    from sleuth.rewards.scorers.scorer import disagreement_examples
 
     console = Console(highlight=False)
     console.print(_scorers_table(scores))
     console.print(f"of {len(scores):,} cases, how many change their score between two scorers")
     console.print(_changes_table(scores))
-    places = telling(scores)
+    places = disagreement_examples(scores)
     if not places:
         console.print(f"all scorers agree on all {len(cases):,} cases")
         return
@@ -87,7 +89,7 @@ def _scorers_table(scores: Sequence[Scores]) -> Table:
     for number, (name, scorer) in enumerate(SCORERS.items(), start=1):
         known = [value for case in scores if (value := case[name]) is not None]
         mean = f"{sum(known) / len(known):.3f}" if known else "missing"
-        table.add_row(str(number), name, scorer.view.words, mean, f"{len(known):,}")
+        table.add_row(str(number), name, scorer.view.label, mean, f"{len(known):,}")
     return table
 
 
@@ -96,9 +98,9 @@ def _changes_table(scores: Sequence[Scores]) -> Table:
     from rich import box
     from rich.table import Table
 
-    from sleuth.rewards.scorers.scorer import changes
+    from sleuth.rewards.scorers.scorer import disagreement_counts
 
-    changed, names = changes(scores), list(scores[0])
+    changed, names = disagreement_counts(scores), list(scores[0])
     table = Table("", box=box.SIMPLE_HEAD, pad_edge=False)
     for number in range(1, len(names) + 1):
         table.add_column(str(number), justify="right")

@@ -107,7 +107,7 @@ def _local_corpus(corpus: Path, folder: Path) -> Path:
     """The corpus as a file of this machine. One of the hub is kept beside the index, because a build that continues
     and an index made from faiss vectors read its passages there."""
     from sleuth.cli.progress import progress_bar
-    from sleuth.data.hub import HubLocation, downloaded
+    from sleuth.data.hub import HubLocation, download_from_hub
     from sleuth.data.rows import ENDINGS
 
     place = HubLocation.read(corpus)
@@ -115,7 +115,7 @@ def _local_corpus(corpus: Path, folder: Path) -> Path:
         return corpus
     if place.path and not place.path.endswith(ENDINGS):
         raise SleuthError(f"{place}: unknown format; the name should end in {', '.join(ENDINGS)}")
-    return downloaded(place, folder.with_name(f"{folder.name}.corpus"), progress_bar)
+    return download_from_hub(place, folder.with_name(f"{folder.name}.corpus"), progress_bar)
 
 
 def _count_rows(corpus: Path) -> int:

@@ -164,7 +164,7 @@ def _print_thoughts(figures: dict[str, Any], file: Path | None) -> None:
             table.add_row(arm, *map(table_cell, named), f"{count:,}")
     typer.echo(f"thoughts of {figures['model']}, in nats a token of the true suffix")
     Console().print(table)
-    left = measured["blank_nll"].told()
+    left = measured["blank_nll"].formatted()
     typer.echo(f"An empty thought leaves {left} to gain. Intervals are of 95 %, over documents.")
     needed = {name: count for name, count in figures["documents_needed"].items() if count}
     counts = ", ".join(f"{name} {count:,}" for name, count in needed.items())

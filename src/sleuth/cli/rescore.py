@@ -79,4 +79,4 @@ def _print(found: Rescored, reward: Path) -> None:
 
 def _shown(figure: Measured) -> str:
     """`0.94 (0.80 to 0.98)`."""
-    return figure.told(".2f", unmeasured="none")
+    return figure.formatted(".2f", unmeasured="none")

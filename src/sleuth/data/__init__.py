@@ -1,1 +1,1 @@
-"""Reading what people have on disk into the nouns of `sleuth.types`."""
+"""Loaders of questions, documents and problems from files on disk or on the hub."""

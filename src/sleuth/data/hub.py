@@ -1,6 +1,6 @@
-"""Files of data sets on the hub, by the path `hf://OWNER/NAME/FILE`. The one file that needs the extra `hub`.
+"""Downloads data set files from the hub, by the path `hf://OWNER/NAME/FILE`. The one file that needs the extra `hub`.
 
-Questions lie in the hub's cache; a corpus, which may be many gigabytes, where it is asked for."""
+Questions are kept in the hub's cache; a corpus, which may be many gigabytes, in a folder of the caller's choice."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ import httpx
 from sleuth.types import SleuthError
 
 SCHEME = "hf:"
-"""How such a path begins. A `Path` folds the two slashes behind it into one; both ways of writing are read."""
+"""The first part of such a path. A `Path` folds the two slashes after it into one; both spellings are read."""
 
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 
 
 def _to_stderr(line: str) -> None:
@@ -32,7 +32,7 @@ def _to_stderr(line: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HubLocation:
-    """`hf://RUC-NLPIR/FlashRAG_datasets@main/nq/test.jsonl`: a data set, a revision of it, and a path in it."""
+    """`hf://RUC-NLPIR/FlashRAG_datasets@main/nq/test.jsonl`: a data set, its revision, and a path in it."""
 
     repository: str
     revision: str | None
@@ -40,7 +40,7 @@ class HubLocation:
 
     @classmethod
     def read(cls, path: Path) -> Self | None:
-        """None where `path` is no place on the hub."""
+        """The location of a path on the hub; None for other paths. Raises SleuthError for a malformed one."""
         if path.parts[:1] != (SCHEME,):
             return None
         if len(path.parts) < 3:
@@ -48,105 +48,106 @@ class HubLocation:
         name, _, revision = path.parts[2].partition("@")
         return cls(repository=f"{path.parts[1]}/{name}", revision=revision or None, path="/".join(path.parts[3:]))
 
+    def require_file(self) -> None:
+        """Raises SleuthError if it is a whole data set."""
+        if not self.path:
+            raise SleuthError(f"{self}: names no file; should be hf://OWNER/NAME/FILE")
+
     def __str__(self) -> str:
         revision = f"@{self.revision}" if self.revision else ""
         return f"hf://{self.repository}{revision}{'/' if self.path else ''}{self.path}"
 
 
-def local_file(path: Path, say: Say = _to_stderr) -> Path:
-    """`path` itself or, of a file on the hub, its copy in the hub's cache. What has to be downloaded for that is said
-    first, with its size."""
-    place = HubLocation.read(path)
-    if place is None:
+def local_file(path: Path, log: Log = _to_stderr) -> Path:
+    """`path` itself or, for a file on the hub, its copy in the hub's cache. The size of a download is logged first."""
+    location = HubLocation.read(path)
+    if location is None:
         return path
-    if not place.path:
-        raise SleuthError(f"{place}: names no file; should be hf://OWNER/NAME/FILE")
-    with _hub_errors(place):
+    location.require_file()
+    with _hub_errors(location):
         from huggingface_hub import hf_hub_download
 
-        found = hf_hub_download(
-            place.repository, place.path, repo_type="dataset", revision=place.revision, dry_run=True
+        file = hf_hub_download(
+            location.repository, location.path, repo_type="dataset", revision=location.revision, dry_run=True
         )
-        if found.will_download:
-            say(f"{place}: {_megabytes(found.file_size)} to download")
-        return Path(hf_hub_download(place.repository, place.path, repo_type="dataset", revision=found.commit_hash))
+        if file.will_download:
+            log(f"{location}: {_megabytes(file.file_size)} to download")
+        return Path(hf_hub_download(location.repository, location.path, repo_type="dataset", revision=file.commit_hash))
 
 
-def downloaded(place: HubLocation, folder: Path, watch: Watch, say: Say = _to_stderr) -> Path:
-    """A large file of the hub in `folder`, where an earlier call may have left a part of it. Its size is said first."""
-    if not place.path:
-        raise SleuthError(f"{place}: names no file; should be hf://OWNER/NAME/FILE")
-
-    file = _remote_file(place)
-    say(f"{place}: {_megabytes(file.size)}, into {folder}")
+def download_from_hub(location: HubLocation, folder: Path, watch: ProgressBar, log: Log = _to_stderr) -> Path:
+    """A large file of the hub, downloaded into `folder` or resumed there. Its size is logged first."""
+    location.require_file()
+    file = _remote_file(location)
+    log(f"{location}: {_megabytes(file.size)}, into {folder}")
     return download(file, folder, watch)
 
 
-def _remote_file(place: HubLocation) -> RemoteFile:
-    """The file as the hub has it now: of the very commit that its size was told of."""
-    with _hub_errors(place):
+def _remote_file(location: HubLocation) -> RemoteFile:
+    """The file at its current commit, so that its size and its contents belong together."""
+    with _hub_errors(location):
         from huggingface_hub import get_hf_file_metadata, hf_hub_url
         from huggingface_hub.utils import build_hf_headers
 
-        where = {"repo_type": "dataset", "filename": place.path}
+        where = {"repo_id": location.repository, "repo_type": "dataset", "filename": location.path}
         headers = build_hf_headers()
-        told = get_hf_file_metadata(hf_hub_url(place.repository, **where, revision=place.revision), headers=headers)
-        if told.size is None:
-            raise ValueError("it does not tell how large the file is")
+        metadata = get_hf_file_metadata(hf_hub_url(**where, revision=location.revision), headers=headers)
+        if metadata.size is None:
+            raise ValueError("it does not report the file's size")
         return RemoteFile(
-            url=hf_hub_url(place.repository, **where, revision=told.commit_hash or place.revision),
-            name=Path(place.path).name,
-            size=told.size,
-            version=told.etag or told.commit_hash or "",
-            shown=str(place),
+            url=hf_hub_url(**where, revision=metadata.commit_hash or location.revision),
+            name=Path(location.path).name,
+            size=metadata.size,
+            version=metadata.etag or metadata.commit_hash or "",
+            shown=str(location),
             headers=headers,
         )
 
 
-def files_below(place: HubLocation) -> list[str]:
-    """The paths of a data set's files below `place`, relative to it."""
-    with _hub_errors(place):
+def files_below(location: HubLocation) -> list[str]:
+    """The paths of a data set's files below `location`, relative to it."""
+    with _hub_errors(location):
         from huggingface_hub import HfApi
 
-        files = HfApi().list_repo_files(place.repository, repo_type="dataset", revision=place.revision)
-    above = f"{place.path}/" if place.path else ""
-    return [file.removeprefix(above) for file in files if file.startswith(above)]
+        files = HfApi().list_repo_files(location.repository, repo_type="dataset", revision=location.revision)
+    prefix = f"{location.path}/" if location.path else ""
+    return [file.removeprefix(prefix) for file in files if file.startswith(prefix)]
 
 
 @contextmanager
-def _hub_errors(place: HubLocation) -> Iterator[None]:
-    """What the hub or the way to it refuses, as one line."""
+def _hub_errors(location: HubLocation) -> Iterator[None]:
+    """Turns errors of the hub and of the connection into a SleuthError of one line."""
     try:
         yield
     except ImportError as error:
-        raise SleuthError(f'{place}: needs the package {error.name}: pip install "sleuth[hub]"') from None
-    except Exception as error:  # the hub's own and those of the web client below it, which differ by version
+        raise SleuthError(f'{location}: needs the package {error.name}: pip install "sleuth[hub]"') from None
+    except Exception as error:  # the hub's own errors and those of its web client, which differ by version
         reason = " ".join(str(error).split())[:200]
-        raise SleuthError(f"{place}: cannot be had from the hub: {reason}") from error
+        raise SleuthError(f"{location}: cannot be downloaded from the hub: {reason}") from error
 
 
 def _megabytes(size: int | None) -> str:
     return "an unknown number of bytes" if size is None else f"{size / 1e6:,.1f} MB"
 
 
-ATTEMPTS = 5  # in a row that bring nothing
-PAUSE = 1.0  # seconds before the second attempt; each further one waits twice as long
-SILENCE_SECONDS = 30.0  # after which a connection is given up
+ATTEMPTS = 5  # in a row without progress
+PAUSE = 1.0  # seconds before the second attempt, doubled for each further one
+SILENCE_SECONDS = 30.0  # until a silent connection is closed
 BLOCK = 2**20
 MEGABYTE = 10**6
-TRY_AGAIN = (408, 416, 429, 500, 502, 503, 504)
+RETRIED_STATUS = (408, 416, 429, 500, 502, 503, 504)
 PART = ".part"
 
-Watch = Callable[[str], AbstractContextManager[Callable[[int, int], None]]]
-"""Makes work visible: `with watch("download") as progress: progress(done, total)`, in megabytes."""
+ProgressBar = Callable[[str], AbstractContextManager[Callable[[int, int], None]]]
+"""Shows progress in megabytes: `with watch("download") as progress: progress(done, total)`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteFile:
     """A file on a server, of a known size in bytes.
 
-    `version` names its contents: a sha256 (64 digits) or the id of a git blob (40 digits) is compared with what came,
-    anything else only tells versions apart. `shown` is what messages call it.
+    `version` identifies its contents: a sha256 (64 digits) or git blob id (40 digits) is verified, anything else only
+    distinguishes versions. `shown` is its name in messages.
     """
 
     url: str
@@ -157,68 +158,70 @@ class RemoteFile:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-def download(file: RemoteFile, folder: Path, watch: Watch) -> Path:
-    """`file` in `folder`, whole and checked; nothing is downloaded if it is there already.
+def download(file: RemoteFile, folder: Path, watch: ProgressBar) -> Path:
+    """`file` in `folder`, complete and verified; skips the download if it is there already.
 
-    It grows under another name, which ends in `.part`, and gets its own when it is whole. A part that an earlier call
-    left behind is gone on with. Raises SleuthError where the server refuses, where the disk has too little room, where
-    the connection breaks again and again, and where what came is not the file.
+    It is written to a file that ends in `.part`, which an interrupted download resumes, and renamed when complete.
+    Raises SleuthError if the server refuses, the disk is too small, the connection keeps breaking, or the checksum
+    differs.
     """
     target = folder / file.name
-    if target.exists() and target.stat().st_size == file.size and _is_sound(target, file, watch):
+    if target.exists() and target.stat().st_size == file.size and _is_valid(target, file, watch):
         return target
     folder.mkdir(parents=True, exist_ok=True)
     part = folder / f"{file.name}.{re.sub('[^0-9A-Za-z]', '', file.version)[:12]}{PART}"
     _require_room(part, file)
     with watch("download (MB)") as progress:
         _fill(part, file, progress)
-    if part.stat().st_size != file.size or not _is_sound(part, file, watch):
+    if part.stat().st_size != file.size or not _is_valid(part, file, watch):
         part.unlink()
         raise SleuthError(
-            f"{file.shown}: what came is not the file (its checksum is another) and was removed; run the same again"
+            f"{file.shown}: the download has a wrong checksum and was removed; run the same command again"
         )
     os.replace(part, target)
     return target
 
 
 def _fill(part: Path, file: RemoteFile, progress: Callable[[int, int], None]) -> None:
-    """Append to `part` until it is as long as the file."""
+    """Appends to `part` until it is as long as the file."""
     idle, reason = 0, ""
     timeout = httpx.Timeout(SILENCE_SECONDS)
     with httpx.Client(headers=dict(file.headers), follow_redirects=True, timeout=timeout) as client:
-        while (had := _size(part)) < file.size:
+        while (start := _size(part)) < file.size:
             if idle == ATTEMPTS:
                 raise SleuthError(
-                    f"{file.shown}: broke off at {_in_mb(had)} of {_in_mb(file.size)} MB ({reason}); "
-                    "run the same again to go on from there"
+                    f"{file.shown}: the download stopped at {_in_mb(start)} of {_in_mb(file.size)} MB ({reason}); "
+                    "run the same command again to resume it"
                 )
             if idle:
                 time.sleep(PAUSE * 2 ** (idle - 1))
             try:
-                _append(client, part, file, had, progress)
+                _append(client, part, file, start, progress)
             except httpx.HTTPError as error:
                 reason = " ".join(str(error).split()) or type(error).__name__
-            idle = idle + 1 if _size(part) <= had else 0
+            idle = idle + 1 if _size(part) <= start else 0
 
 
-def _append(client: httpx.Client, part: Path, file: RemoteFile, had: int, progress: Callable[[int, int], None]) -> None:
-    """What one connection brings. A server that knows no ranges begins anew, and so does the part."""
-    asked = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={had}-"} if had else {})
-    with client.stream("GET", file.url, headers=asked) as response:
-        if response.is_error and response.status_code not in TRY_AGAIN:
+def _append(
+    client: httpx.Client, part: Path, file: RemoteFile, start: int, progress: Callable[[int, int], None]
+) -> None:
+    """Appends what one connection sends from byte `start` on; starts over if the server does not support ranges."""
+    headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={start}-"} if start else {})
+    with client.stream("GET", file.url, headers=headers) as response:
+        if response.is_error and response.status_code not in RETRIED_STATUS:
             raise SleuthError(f"{file.shown}: the server answers {response.status_code} {response.reason_phrase}")
         response.raise_for_status()
-        goes_on = response.status_code == httpx.codes.PARTIAL_CONTENT
-        if goes_on and not response.headers.get("content-range", "").startswith(f"bytes {had}-"):
-            raise httpx.RemoteProtocolError("another range than was asked for")
-        with part.open("ab" if goes_on else "wb") as content:
-            for block in response.iter_raw():  # by itself it keeps nothing back that a broken connection would lose
+        resumed = response.status_code == httpx.codes.PARTIAL_CONTENT
+        if resumed and not response.headers.get("content-range", "").startswith(f"bytes {start}-"):
+            raise httpx.RemoteProtocolError("the server sent another range than requested")
+        with part.open("ab" if resumed else "wb") as content:
+            for block in response.iter_raw():  # unbuffered, so that a broken connection loses nothing
                 content.write(block)
                 progress(content.tell() // MEGABYTE, file.size // MEGABYTE)
 
 
-def _is_sound(path: Path, file: RemoteFile, watch: Watch) -> bool:
-    """Whether the contents have the checksum, where there is one."""
+def _is_valid(path: Path, file: RemoteFile, watch: ProgressBar) -> bool:
+    """Whether the contents match the checksum, if there is one."""
     if re.fullmatch("[0-9a-f]{64}", file.version):
         digest = hashlib.sha256()
     elif re.fullmatch("[0-9a-f]{40}", file.version):
@@ -236,7 +239,7 @@ def _require_room(part: Path, file: RemoteFile) -> None:
     needed, free = file.size - _size(part), shutil.disk_usage(part.parent).free
     if needed > free:
         raise SleuthError(
-            f"{file.shown}: {_in_mb(needed)} MB are to come and {part.parent} has {_in_mb(free)} MB free; "
+            f"{file.shown}: needs {_in_mb(needed)} MB and {part.parent} has {_in_mb(free)} MB free; "
             "name a DIR on a larger disk"
         )
 

@@ -1,4 +1,4 @@
-"""Questions with golden answers, as Search-R1 and FlashRAG lay them out, into tasks."""
+"""Loads questions with golden answers, in the layouts of Search-R1, FlashRAG and refiners, as tasks."""
 
 from __future__ import annotations
 
@@ -16,18 +16,17 @@ from sleuth.recipe.data import EvalQuestionsRecipe, QuestionsRecipe
 from sleuth.types import SleuthError, Task
 
 COLUMNS = ("id", "question", "golden_answers", "gold_ids", "type", "data_source", *search_r1.COLUMNS, *refiner.COLUMNS)
-"""All that is read of a parquet file, beside the prompt where it is asked for."""
+"""The columns read from a parquet file, besides the prompt on demand."""
 
 
 def load_questions(path: Path, *, with_prompt: bool = False) -> list[Task]:
-    """The tasks of a .jsonl, .jsonl.gz or .parquet file, in its order; the file may lie on the hub
-    (`hf://OWNER/NAME/FILE`).
+    """The tasks of a .jsonl, .jsonl.gz or .parquet file, local or on the hub (`hf://OWNER/NAME/FILE`), in its order.
 
-    Rows hold `id`, `question` and `golden_answers`, and may hold `gold_ids` (corpus ids), `type` and `data_source`:
-    `{"id": "q7", "question": "where was Ada Voss born?", "golden_answers": ["Tarn"], "gold_ids": ["17"]}`; or they are
-    in one of the layouts of `sleuth.data.search_r1`, or bring a tool output to refine in one of those of
-    `sleuth.data.refiner`, which need no golden answers. With `with_prompt` each brings its own prompt.
-    Raises SleuthError with file:line for a row that lacks one, for an id seen before, and for a file without rows.
+    Rows have `id`, `question` and `golden_answers`, and may have `gold_ids` (corpus ids), `type` and `data_source`:
+    `{"id": "q7", "question": "where was Ada Voss born?", "golden_answers": ["Tarn"], "gold_ids": ["17"]}`. The layouts
+    of `sleuth.data.search_r1`, and those of `sleuth.data.refiner` with a tool output, which need no golden answers, are
+    read too. `with_prompt` loads each row's own prompt. Raises SleuthError with file:line for a malformed row and a
+    repeated id, and for a file without rows.
     """
     tasks: dict[str, Task] = {}
     for where, row in read_rows(local_file(path), columns_of(with_prompt=with_prompt)):
@@ -41,17 +40,17 @@ def load_questions(path: Path, *, with_prompt: bool = False) -> list[Task]:
 
 
 def columns_of(*, with_prompt: bool) -> tuple[str, ...]:
-    """The columns that tasks are made of."""
+    """The columns to read for tasks."""
     return (*COLUMNS, "prompt") if with_prompt else COLUMNS
 
 
 def task_from_row(row: Row, where: str, *, with_prompt: bool = False) -> Task:
-    """One row as a task; `where` is what messages point at. Lists may be numpy arrays, as data frames hold them."""
+    """One row as a task; error messages begin with `where`. Lists may be numpy arrays, as in data frames."""
     if refiner.is_refiner(row):
         return _refiner_task(row, where, with_prompt=with_prompt)
     prompt = search_r1.message_of(row, where) if with_prompt else ""
     if search_r1.is_search_r1(row):
-        row = search_r1.as_ours(row, where)
+        row = search_r1.standard_row(row, where)
     return Task(
         id=text_of(row, "id", where),
         question=text_of(row, "question", where).strip(),
@@ -65,7 +64,7 @@ def task_from_row(row: Row, where: str, *, with_prompt: bool = False) -> Task:
 
 def _refiner_task(row: Row, where: str, *, with_prompt: bool) -> Task:
     prompt = refiner.message_of(row, where) if with_prompt else ""
-    row = refiner.as_ours(row, where)
+    row = refiner.standard_row(row, where)
     return Task(
         id=text_of(row, "id", where),
         question=text_of(row, "question", where).strip(),
@@ -80,13 +79,13 @@ def _refiner_task(row: Row, where: str, *, with_prompt: bool) -> Task:
 
 
 def questions_hash(tasks: Iterable[Task]) -> str:
-    """sha256 of everything the tasks hold, in order: two evaluations with equal hashes asked the same questions."""
+    """The sha256 of all fields of the tasks, in order: evaluations with equal hashes have the same questions."""
     digest = hashlib.sha256()
     for task in tasks:
-        told = [task.id, task.question, task.golden_answers, task.gold_passages, task.kind, task.source]
-        told += [task.prompt] if task.prompt else []
-        told += [asdict(task)] if task.evidence or task.continuation else []
-        digest.update(json.dumps(told, ensure_ascii=False).encode() + b"\n")
+        fields = [task.id, task.question, task.golden_answers, task.gold_passages, task.kind, task.source]
+        fields += [task.prompt] if task.prompt else []
+        fields += [asdict(task)] if task.evidence or task.continuation else []
+        digest.update(json.dumps(fields, ensure_ascii=False).encode() + b"\n")
     return digest.hexdigest()
 
 
@@ -102,24 +101,24 @@ def _label(row: Row, key: str, where: str) -> str:
 
 
 def select_tasks(data: QuestionsRecipe | EvalQuestionsRecipe) -> list[Task]:
-    """The questions of the file that a recipe's `[stage.data]` names."""
+    """The questions selected by a recipe's `[stage.data]` from its file."""
     assert data.questions is not None  # a suite is `sleuth.data.suites.load_suite`'s
     tasks = load_questions(data.questions, with_prompt=data.ask_with == "prompt")
     tasks = [task for task in tasks if not data.kinds or task.kind in data.kinds]
     if not tasks:
-        raise SleuthError(f"{data.questions}: holds no question of the kinds {', '.join(data.kinds)}")
+        raise SleuthError(f"{data.questions}: has no question of the kinds {', '.join(data.kinds)}")
     return tasks[: data.limit]
 
 
 def question_overlap(train: Sequence[Task], test: Sequence[Task]) -> list[Task]:
-    """The test tasks whose question is trained on in the same words, in their order."""
-    trained = {folded(task.question) for task in train}
-    return [task for task in test if folded(task.question) in trained]
+    """The test tasks whose normalised question is in the training set, in their order."""
+    trained = {normalised_question(task.question) for task in train}
+    return [task for task in test if normalised_question(task.question) in trained]
 
 
-def folded(question: str) -> str:
-    """Compatible Unicode forms as one (NFKC), lower case, and every run of punctuation and white space as one space:
-    `Who wrote “Well-Known”?` is `who wrote well known`. Symbols stay, so that `2+2` is not `2=2`."""
+def normalised_question(question: str) -> str:
+    """The question in NFKC and lower case, with each run of punctuation and white space as one space: `Who wrote
+    “Well-Known”?` gives `who wrote well known`. Symbols stay, so that `2+2` is not `2=2`."""
     lower = unicodedata.normalize("NFKC", question).lower()
     words = (" " if unicodedata.category(character).startswith("P") else character for character in lower)
     return " ".join("".join(words).split())

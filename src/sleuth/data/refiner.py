@@ -1,12 +1,12 @@
-"""Rows with a tool output to refine, read as tasks. Three layouts:
+"""Reads and writes rows with a tool output to refine. Three layouts are read:
 
-- ours, which `sleuth world` writes: `id`, `question`, `reasoning` (why the agent searched), `tool_output` and, as far
-  as they are known, `answer` (a good one), `answerable`, `golden_answers`, `rubrics`, `support` (every claim that the
-  snippets state: `{"claim": "...", "snippets": ["a1"], "asked": true}`), `type` and `data_source`;
-- the published refiners' (rl_hard_gpt5_sft_gpt54rubric and its kin): `conversations` of `role` and `content`, whose
-  last assistant turn is an answer, `metadata`, `rubrics` as JSON text, `gpt5_generation`. The tool output is what
-  stands in `<tool_output>` in what user and tool say; without the tag, all that they say. `metadata.tool_query` is the
-  question, `citation_score_applicable` of its metrics says whether there is anything to cite;
+- ours, which `sleuth world` writes: `id`, `question`, `reasoning` (why the agent searched), `tool_output` and, if
+  known, `answer` (a good one), `answerable`, `golden_answers`, `rubrics`, `support` (every claim that the snippets
+  state: `{"claim": "...", "snippets": ["a1"], "asked": true}`), `type` and `data_source`;
+- the published refiners' (rl_hard_gpt5_sft_gpt54rubric and similar): `conversations` of `role` and `content`, whose
+  last assistant turn is an answer, `metadata`, `rubrics` as JSON text, `gpt5_generation`. The tool output is the
+  content of `<tool_output>` in user and tool messages; without the tag, these messages in full. `metadata.tool_query`
+  is the question, `citation_score_applicable` of its metrics says whether there is anything to cite;
 - answers with their sources (ExpertQA, ScholarQABench, ALCE): `question`, `answer` with numbers in brackets, and
   `sources` of `id`, `title`, and `text` or `snippets`, which become the tool output.
 """
@@ -39,7 +39,7 @@ COLUMNS = (
     *(f"metadata.{key}" for key in ("sample_id", "traj_idx", "turn_index", "pass", "tool_query")),
     "metadata.citation_metrics.citation_score_applicable",
 )
-"""What is read of these layouts beside the columns of questions."""
+"""The columns of these layouts besides those of questions."""
 
 TOOL_OUTPUT = re.compile(r"<tool_output\b[^<>]*>(.*?)</tool_output>", re.DOTALL | re.IGNORECASE)
 
@@ -50,24 +50,26 @@ def is_refiner(row: Row) -> bool:
     return any(row.get(key) is not None for key in ("tool_output", "conversations")) or sourced
 
 
-def as_ours(row: Row, where: str) -> Row:
-    """The row in the layout of ours; a row without an id is named after its place in the file."""
+def standard_row(row: Row, where: str) -> Row:
+    """The row in our layout; a row without an id is named by its line."""
     if row.get("conversations") is not None:
-        row = _of_conversations(row, where)
+        row = _row_from_conversations(row, where)
     elif row.get("tool_output") is None:
-        row = dict(row) | {"tool_output": _of_sources(row, where), "reasoning": ""}
+        row = dict(row) | {"tool_output": _output_from_sources(row, where), "reasoning": ""}
     return row if row.get("id") is not None else dict(row) | {"id": f"row_{where.rpartition(':')[2]}"}
 
 
 def row_of(task: Task) -> dict[str, Any]:
-    """A task with a tool output as a row of ours: reading it gives the task again, but for a prompt of its own."""
+    """A task with a tool output as a row in our layout, which loads as the same task without its prompt."""
     evidence = task.evidence
-    assert evidence is not None  # whoever has none is no row of this kind
+    assert evidence is not None  # only tasks with a tool output have such rows
     rubrics = {
         f"{sign}_rubrics": [
-            {"title": rubric.title, "description": rubric.description} for rubric in task.rubrics if rubric.wanted == of
+            {"title": rubric.title, "description": rubric.description}
+            for rubric in task.rubrics
+            if rubric.wanted == wanted
         ]
-        for sign, of in (("positive", True), ("negative", False))
+        for sign, wanted in (("positive", True), ("negative", False))
     }
     return {
         "id": task.id,
@@ -85,26 +87,23 @@ def row_of(task: Task) -> dict[str, Any]:
 
 
 def evidence_of(row: Row, where: str) -> Evidence:
-    """What a row of ours has to refine. Raises SleuthError where there is nothing to cite in it, and something should
-    be."""
+    """The evidence of a row in our layout. Raises SleuthError if it has no snippet, unless it is marked
+    unanswerable."""
     output = text_of(row, "tool_output", where)
     answerable = row.get("answerable")
     if answerable is not None and not isinstance(answerable, bool):
         raise SleuthError(f"{where}: `answerable` should be true or false, found {answerable!r}")
     snippets = snippets_of(output)
     if not snippets and answerable is not False:
-        raise SleuthError(
-            f"{where}: `tool_output` holds no snippet, so that nothing could be cited; expected "
-            "<snippet id=ID>text</snippet>"
-        )
+        raise SleuthError(f"{where}: `tool_output` holds no snippet to cite; expected <snippet id=ID>text</snippet>")
     reasoning = checked_text(row["reasoning"], "reasoning", where) if row.get("reasoning") else ""
     stated = tuple(_stated(row.get("support"), {snippet.id for snippet in snippets}, where))
     return Evidence(reasoning=reasoning, output=output, snippets=snippets, answerable=answerable, stated=stated)
 
 
 def rubrics_of(row: Row, where: str) -> tuple[Rubric, ...]:
-    """The row's criteria: `{"positive_rubrics": [{"title", "description"}], "negative_rubrics": [...]}`, or that as
-    JSON text; none where there are none."""
+    """The row's criteria, from `{"positive_rubrics": [{"title", "description"}], "negative_rubrics": [...]}`, also as
+    JSON text; empty without any."""
     if not row.get("rubrics"):
         return ()
     table = _table(row["rubrics"], "rubrics", where)
@@ -120,38 +119,38 @@ def rubrics_of(row: Row, where: str) -> tuple[Rubric, ...]:
 
 
 def message_of(row: Row, where: str) -> str:
-    """The one user message that a published row asks with, byte for byte."""
+    """The one user message of a published row before its answer, unchanged."""
     if row.get("conversations") is None:
-        raise SleuthError(f'{where}: brings no message of its own; ask_with = "question" asks in the prompt of the env')
-    asked = _asked(_messages(row, where))
-    roles = [message["role"] for message in asked]
+        raise SleuthError(f'{where}: no `conversations`; ask_with = "question" uses the prompt of the environment')
+    context = _before_answer(_messages(row, where))
+    roles = [message["role"] for message in context]
     if roles != ["user"]:
         raise SleuthError(
-            f"{where}: `conversations` has the messages {', '.join(roles) or 'of nobody'} before the answer, and an "
-            'episode begins with one of the user; ask_with = "question" asks in the prompt of the environment'
+            f"{where}: `conversations` should have one user message before the answer, found "
+            f'{", ".join(roles) or "none"}; ask_with = "question" uses the prompt of the environment'
         )
-    return asked[0]["content"]
+    return context[0]["content"]
 
 
-def _of_conversations(row: Row, where: str) -> dict[str, Any]:
+def _row_from_conversations(row: Row, where: str) -> dict[str, Any]:
     messages = _messages(row, where)
-    asked = _asked(messages)
-    heard = [message["content"] for message in asked if message["role"] in ("user", "tool")]
-    marked = [output.strip() for content in heard for output in TOOL_OUTPUT.findall(content)]
-    thoughts = [message["content"] for message in asked if message["role"] == "assistant"]
-    around = TOOL_OUTPUT.sub("", heard[-1]).strip() if heard and marked else ""
+    context = _before_answer(messages)
+    inputs = [message["content"] for message in context if message["role"] in ("user", "tool")]
+    outputs = [output.strip() for content in inputs for output in TOOL_OUTPUT.findall(content)]
+    thoughts = [message["content"] for message in context if message["role"] == "assistant"]
+    around = TOOL_OUTPUT.sub("", inputs[-1]).strip() if inputs and outputs else ""
     metadata = _table(row["metadata"], "metadata", where) if row.get("metadata") is not None else {}
     applicable = _table(metadata.get("citation_metrics") or {}, "metadata.citation_metrics", where)
     has_sources = applicable.get("citation_score_applicable")
     parts = (metadata.get(key) for key in ("sample_id", "traj_idx", "turn_index", "pass"))
     name = "/".join(str(part) for part in parts if part is not None)
-    answers = [message["content"] for message in messages[len(asked) :]]
+    answers = [message["content"] for message in messages[len(context) :]]
     answer = answers[-1] if answers else row.get("gpt5_generation")
     return {
         "id": name or None,
-        "question": metadata.get("tool_query") or around or "\n".join(heard),
+        "question": metadata.get("tool_query") or around or "\n".join(inputs),
         "reasoning": (thoughts[-1] if thoughts else around).strip(),
-        "tool_output": "\n".join(marked or heard),
+        "tool_output": "\n".join(outputs or inputs),
         "answerable": None if has_sources is None else bool(has_sources),
         "answer": answer,
         "rubrics": row.get("rubrics"),
@@ -162,90 +161,90 @@ def _of_conversations(row: Row, where: str) -> dict[str, Any]:
 
 def _messages(row: Row, where: str) -> list[dict[str, str]]:
     messages = row["conversations"]
-    shaped = isinstance(messages, Sequence | np.ndarray) and not isinstance(messages, str)
-    if not shaped or not all(isinstance(message, Mapping) for message in messages):
+    is_list = isinstance(messages, Sequence | np.ndarray) and not isinstance(messages, str)
+    if not is_list or not all(isinstance(message, Mapping) for message in messages):
         raise SleuthError(
             f'{where}: `conversations` should be a list of messages such as {{"role": "user", "content": "..."}}'
         )
     return [
         {
-            "role": checked_text(message.get("role"), f"conversations.{at}.role", where),
-            "content": checked_text(message.get("content"), f"conversations.{at}.content", where),
+            "role": checked_text(message.get("role"), f"conversations.{index}.role", where),
+            "content": checked_text(message.get("content"), f"conversations.{index}.content", where),
         }
-        for at, message in enumerate(list[Any](messages))
+        for index, message in enumerate(list[Any](messages))
     ]
 
 
-def _asked(messages: Sequence[dict[str, str]]) -> list[dict[str, str]]:
-    """The messages up to the one that the answer answers."""
-    last = max((at for at, message in enumerate(messages) if message["role"] != "assistant"), default=-1)
+def _before_answer(messages: Sequence[dict[str, str]]) -> list[dict[str, str]]:
+    """The messages up to the last one that is not the assistant's."""
+    last = max((index for index, message in enumerate(messages) if message["role"] != "assistant"), default=-1)
     return list(messages[: last + 1])
 
 
-def _of_sources(row: Row, where: str) -> str:
+def _output_from_sources(row: Row, where: str) -> str:
     sources = row["sources"]
     if not isinstance(sources, Sequence | np.ndarray) or not all(isinstance(source, Mapping) for source in sources):
         raise SleuthError(f'{where}: `sources` should be a list such as [{{"id": "1", "title": "...", "text": "..."}}]')
     passages = list(_passages(list(sources), where))
     if not passages:
-        raise SleuthError(f"{where}: none of the `sources` holds any text, so that nothing could be cited")
+        raise SleuthError(f"{where}: none of the `sources` has text to cite")
     return tool_output_of(passages)
 
 
 def _passages(sources: Sequence[Mapping[str, Any]], where: str) -> Iterator[Passage]:
-    """Sources that hold any text; one whose page could not be read has none."""
-    for at, source in enumerate(sources):
+    """The sources that have text; those whose page could not be read have none."""
+    for index, source in enumerate(sources):
         texts = source.get("snippets")
         text = source.get("text") or "\n".join(texts if texts is not None else ())
         if text.strip():
             id_ = source.get("id")
             yield Passage(
-                id=checked_text(str(at) if id_ is None else str(id_), f"sources.{at}.id", where),
+                id=checked_text(str(index) if id_ is None else str(id_), f"sources.{index}.id", where),
                 title=str(source.get("title") or ""),
-                text=checked_text(text, f"sources.{at}.text", where),
+                text=checked_text(text, f"sources.{index}.text", where),
             )
 
 
-def _stated(found: Any, ids: Set[str], where: str) -> Iterator[Stated]:
-    """The table of support, whose ids are those of the tool output."""
-    entries = [] if found is None else found
+def _stated(value: Any, ids: Set[str], where: str) -> Iterator[Stated]:
+    """The table of support; its ids must be in the tool output."""
+    entries = [] if value is None else value
     if isinstance(entries, str) or not isinstance(entries, Sequence | np.ndarray):
         raise SleuthError(f'{where}: `support` should be a list such as [{{"claim": "...", "snippets": ["a1"]}}]')
-    for at, entry in enumerate(entries):
+    for index, entry in enumerate(entries):
         if not isinstance(entry, Mapping):
-            raise SleuthError(f"{where}: `support.{at}` should have claim, snippets and asked, found {entry!r:.40}")
+            raise SleuthError(f"{where}: `support.{index}` should have claim, snippets and asked, found {entry!r:.40}")
         given = entry.get("snippets")
         snippets = tuple(str(id_) for id_ in (given if given is not None else ()))
         unknown = sorted(set(snippets) - ids)
         if not snippets or unknown:
             raise SleuthError(
-                f"{where}: `support.{at}.snippets` should name snippets of the tool output; "
-                f"{' and '.join(unknown) or 'there is none'}"
+                f"{where}: `support.{index}.snippets` should name snippets of the tool output, found "
+                f"{' and '.join(unknown) or 'none'}"
             )
-        claim = checked_text(entry.get("claim"), f"support.{at}.claim", where)
+        claim = checked_text(entry.get("claim"), f"support.{index}.claim", where)
         yield Stated(claim=claim, snippets=snippets, asked=bool(entry.get("asked")))
 
 
-def _criteria(found: Any, key: str, where: str, *, wanted: bool) -> Iterator[Rubric]:
-    if found is not None and (isinstance(found, str) or not isinstance(found, Sequence | np.ndarray)):
+def _criteria(value: Any, key: str, where: str, *, wanted: bool) -> Iterator[Rubric]:
+    if value is not None and (isinstance(value, str) or not isinstance(value, Sequence | np.ndarray)):
         raise SleuthError(f'{where}: `{key}` should be a list such as [{{"title": "...", "description": "..."}}]')
-    for at, criterion in enumerate(found if found is not None else ()):
+    for index, criterion in enumerate(value if value is not None else ()):
         if not isinstance(criterion, Mapping):
-            raise SleuthError(f"{where}: `{key}.{at}` should have title and description, found {criterion!r:.40}")
+            raise SleuthError(f"{where}: `{key}.{index}` should have title and description, found {criterion!r:.40}")
         yield Rubric(
-            title=checked_text(criterion.get("title"), f"{key}.{at}.title", where),
-            description=checked_text(criterion.get("description"), f"{key}.{at}.description", where),
+            title=checked_text(criterion.get("title"), f"{key}.{index}.title", where),
+            description=checked_text(criterion.get("description"), f"{key}.{index}.description", where),
             wanted=wanted,
         )
 
 
 def _table(value: Any, key: str, where: str) -> Mapping[str, Any]:
-    """A table, or one that is written as JSON text."""
+    """A table, which may be given as JSON text."""
     if isinstance(value, str):
         try:
             value = json.loads(value)
         except (ValueError, RecursionError) as error:
-            raise SleuthError(f"{where}: `{key}` is no JSON: {error}") from None
+            raise SleuthError(f"{where}: `{key}` is not JSON: {error}") from None
     if not isinstance(value, Mapping):
         raise SleuthError(f"{where}: `{key}` should be a table, found {type(value).__name__}")
     return value
@@ -256,26 +255,26 @@ SNIPPET = re.compile(
     re.DOTALL | re.IGNORECASE,
 )
 ID = re.compile(r"\bid\s*=\s*[\"']?([^\s\"']+)")
-MARKS = re.compile(r"</?(?:snippet|webpage|tool_output)\b[^<>]*>", re.IGNORECASE)
+OUTPUT_TAGS = re.compile(r"</?(?:snippet|webpage|tool_output)\b[^<>]*>", re.IGNORECASE)
 
 
 def snippets_of(output: str) -> tuple[Passage, ...]:
-    """The snippets of a tool output, in order; of one that was cut off, what is left. What stands twice under one id is
-    one snippet, both texts in it; one without an id cannot be cited, and is none."""
-    found: dict[str, list[str]] = {}
+    """The snippets of a tool output, in order; a truncated one keeps its remaining text. Texts under the same id are
+    joined into one snippet; snippets without an id cannot be cited and are left out."""
+    texts_by_id: dict[str, list[str]] = {}
     for match in SNIPPET.finditer(output):
         id_ = ID.search(match["attributes"])
         if id_ is not None and match["text"].strip():
-            found.setdefault(id_[1], []).append(match["text"].strip())
-    return tuple(Passage(id=id_, title="", text="\n".join(texts)) for id_, texts in found.items())
+            texts_by_id.setdefault(id_[1], []).append(match["text"].strip())
+    return tuple(Passage(id=id_, title="", text="\n".join(texts)) for id_, texts in texts_by_id.items())
 
 
 def tool_output_of(snippets: Sequence[Passage]) -> str:
-    """Passages as a tool output, `<snippet id=a1> Title | text</snippet>`: `snippets_of` gives them back, each with its
-    title before its text. What would read as a mark of ours is taken out of them."""
-    return "\n".join(f"<snippet id={snippet.id}> {_told(snippet)}</snippet>" for snippet in snippets)
+    """Passages as a tool output, `<snippet id=a1> Title | text</snippet>`: `snippets_of` returns them, each with its
+    title before its text. Tags of this notation inside the passages are removed."""
+    return "\n".join(f"<snippet id={snippet.id}> {_snippet_text(snippet)}</snippet>" for snippet in snippets)
 
 
-def _told(snippet: Passage) -> str:
-    parts = (MARKS.sub("", part).strip() for part in (snippet.title, snippet.text))
+def _snippet_text(snippet: Passage) -> str:
+    parts = (OUTPUT_TAGS.sub("", part).strip() for part in (snippet.title, snippet.text))
     return " | ".join(part for part in parts if part)

@@ -1,4 +1,4 @@
-"""Rows of a table on disk, whatever its format, each with the place a message can point at."""
+"""Rows of JSON lines and parquet files, each with its place for error messages."""
 
 from __future__ import annotations
 
@@ -19,18 +19,17 @@ PARQUET_BATCH = 1024  # rows in memory at once
 
 
 def read_rows(path: Path, columns: Sequence[str] = ()) -> Iterator[tuple[str, Row]]:
-    """Stream (`where`, row) from a .jsonl, .jsonl.gz or .parquet file; `where` is "file:line", counted from 1.
+    """Streams (`where`, row) from a .jsonl, .jsonl.gz or .parquet file; `where` is "file:line", counted from 1.
 
-    Blank lines are skipped. Of a parquet file only `columns` are read, where it has any of them (`a.b` is the field b
-    of the column a), a batch at a time. A missing, damaged or unknown file and a line that is no JSON object raise
-    SleuthError.
+    Blank lines are skipped. A parquet file is read in batches, and only its `columns` if it has any of them (`a.b` is
+    field b of column a). Raises SleuthError for a missing, damaged or unknown file and a line that is no JSON object.
     """
-    return map(_sound, rows_and_faults(path, columns))
+    return map(_valid, rows_and_faults(path, columns))
 
 
 def rows_and_faults(path: Path, columns: Sequence[str] = ()) -> Iterator[tuple[str, Row | SleuthError]]:
-    """`read_rows` that goes on behind a line that is no row, and has its error in the row's place. Behind damage to the
-    file itself there is nothing to go on with: that is the last."""
+    """As `read_rows`, but yields the error of an invalid line in place of its row and continues. Damage to the file
+    itself is yielded last."""
     if not path.is_file():
         raise SleuthError(f"{path}: no such file")
     if path.name.endswith(ENDINGS[:2]):
@@ -40,22 +39,22 @@ def rows_and_faults(path: Path, columns: Sequence[str] = ()) -> Iterator[tuple[s
     raise SleuthError(f"{path}: unknown format; the name should end in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}")
 
 
-def _sound(found: tuple[str, Row | SleuthError]) -> tuple[str, Row]:
-    where, row = found
+def _valid(entry: tuple[str, Row | SleuthError]) -> tuple[str, Row]:
+    where, row = entry
     if isinstance(row, SleuthError):
         raise row
     return where, row
 
 
 def text_of(row: Row, key: str, where: str) -> str:
-    """The non-blank text under `key`, or a SleuthError that says what is there instead."""
+    """The non-blank text under `key`. Raises SleuthError if it is missing or something else."""
     if key not in row:
         raise SleuthError(f"{where}: no `{key}`; the row has {', '.join(row) or 'no keys'}")
     return checked_text(row[key], key, where)
 
 
 def texts_of(value: Any, key: str, where: str) -> tuple[str, ...]:
-    """A list of strings, a bare string (a list of one) or nothing, as a tuple. Lists may be numpy arrays."""
+    """A list of strings (or numpy array), a bare string or None, as a tuple."""
     if value is None:
         return ()
     if isinstance(value, str):
@@ -66,15 +65,15 @@ def texts_of(value: Any, key: str, where: str) -> tuple[str, ...]:
 
 
 def checked_text(value: object, key: str, where: str) -> str:
-    """`value` if it is text that can be written as UTF-8 and is not blank, or a SleuthError."""
+    """`value` if it is non-blank text that UTF-8 can encode; raises SleuthError otherwise."""
     if not isinstance(value, str):
         raise SleuthError(f"{where}: `{key}` should be a string, found {type(value).__name__}")
     if not value.strip():
         raise SleuthError(f"{where}: `{key}` is empty")
     try:
         value.encode()
-    except UnicodeEncodeError:  # JSON may spell half of a surrogate pair, which no file and no index can hold
-        raise SleuthError(f"{where}: `{key}` holds half of a surrogate pair, which is not text") from None
+    except UnicodeEncodeError:  # JSON can spell an unpaired surrogate, which no file and no index can hold
+        raise SleuthError(f"{where}: `{key}` holds an unpaired surrogate, which is not text") from None
     return value
 
 
@@ -98,7 +97,7 @@ def _json_object(line: bytes, where: str) -> Row | SleuthError:
         return SleuthError(f"{where}: not UTF-8 text")
     except json.JSONDecodeError as error:
         return SleuthError(f"{where}: not JSON ({error.msg}, column {error.colno})")
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits, thousands of nested brackets
+    except (ValueError, RecursionError) as error:  # thousands of digits or of nested brackets
         return SleuthError(f"{where}: not JSON ({error})")
     if not isinstance(row, dict):
         return SleuthError(f"{where}: expected a JSON object, found {type(row).__name__}")
@@ -112,9 +111,9 @@ def _parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, Row
     number = 0
     try:
         with pyarrow.parquet.ParquetFile(path) as table:
-            held = {table.schema.column(at).path for at in range(len(table.schema))}
-            wanted = [name for name in columns if any(f"{leaf}.".startswith(f"{name}.") for leaf in held)]
-            for batch in table.iter_batches(PARQUET_BATCH, columns=wanted or None):
+            leaves = {table.schema.column(index).path for index in range(len(table.schema))}
+            present = [name for name in columns if any(f"{leaf}.".startswith(f"{name}.") for leaf in leaves)]
+            for batch in table.iter_batches(PARQUET_BATCH, columns=present or None):
                 for row in batch.to_pylist():
                     number += 1
                     yield f"{path}:{number}", row

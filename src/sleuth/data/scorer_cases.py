@@ -1,4 +1,4 @@
-"""Prompts and responses with golden answers, for scorers to be tried on."""
+"""Prompts and responses with golden answers, for checking scorers."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from sleuth.types import SleuthError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScorerCase:
-    """`ScorerCase(id="7", prompt="Where?", response="<answer>Tarn</answer>", golden_answers=("Tarn",))`; `id` is what
-    the file has, text or a number."""
+    """`ScorerCase(id="7", prompt="Where?", response="<answer>Tarn</answer>", golden_answers=("Tarn",))`; `id` is text
+    or a number, as in the file."""
 
     id: str | int
     prompt: str
@@ -28,7 +28,7 @@ def load_scorer_cases(path: Path) -> list[ScorerCase]:
     """The cases of a .jsonl, .jsonl.gz or .parquet file, in its order.
 
     Rows are `{"id", "prompt", "response", "golden_answers"}`; prompt and response may be empty, golden answers may be
-    one string. Raises SleuthError with file:line for a row that lacks one, and for a file without rows.
+    one string. Raises SleuthError with file:line for a malformed row, and for a file without rows.
     """
     cases = [_case(row, where) for where, row in read_rows(path)]
     if not cases:

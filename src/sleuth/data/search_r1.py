@@ -1,14 +1,13 @@
-"""Rows as Search-R1 (arXiv:2503.09516) and its ports write them, read as ours.
+"""Converts question rows of Search-R1 (arXiv:2503.09516) and its ports to our layout.
 
-- Search-R1's own parquet, `nq_hotpotqa_train`: `id`, `question`, `golden_answers` and `data_source`, and beside them
-  what verl trains from: `prompt` (chat messages), `reward_model` and `extra_info`.
-- verl's rewrite of it: no `id`, `question` or `golden_answers`; the question is in `extra_info`, the answers are the
-  target of `reward_model`, and `data_source` begins with `searchR1_`.
-- SkyRL's rewrite: verl's, with `reward_spec` in place of `reward_model`.
+- Search-R1's own parquet, `nq_hotpotqa_train`: `id`, `question`, `golden_answers` and `data_source`, and what verl
+  trains from: `prompt` (chat messages), `reward_model` and `extra_info`.
+- verl's rewrite: no `id`, `question` or `golden_answers`; the question is in `extra_info`, the answers are the
+  target of `reward_model`, and `data_source` starts with `searchR1_`.
+- SkyRL's rewrite: as verl's, with `reward_spec` instead of `reward_model`.
 
-Ids begin anew in every source, so that one of ours is the source with the id: `nq/train_0` is not `hotpotqa/train_0`.
-`extra_info.index` begins anew too, and is never read: a row without an id is named after its place in the file,
-`nq/row_17`.
+Ids restart in every source, so that ours are prefixed with the source: `nq/train_0`, `hotpotqa/train_0`.
+`extra_info.index` restarts too and is ignored: a row without an id is named by its line, `nq/row_17`.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from sleuth.data.rows import Row, checked_text, text_of
 from sleuth.types import SleuthError
 
 COLUMNS = ("reward_model.ground_truth", "reward_spec.ground_truth", "extra_info.question")
-"""What is read of these layouts beside the columns of ours; the prompt only on demand, the rest never."""
+"""The columns of these layouts besides ours; the prompt is read only on demand."""
 
 VERL_PREFIX = "searchR1_"
 
@@ -32,8 +31,8 @@ def is_search_r1(row: Row) -> bool:
     return "reward_model" in row or "reward_spec" in row
 
 
-def as_ours(row: Row, where: str) -> Row:
-    """The row with the keys of ours: `id`, `question`, `golden_answers` and `data_source`."""
+def standard_row(row: Row, where: str) -> Row:
+    """The row in our layout: `id`, `question`, `golden_answers` and `data_source`."""
     source = str(row.get("data_source") or "").removeprefix(VERL_PREFIX)
     return {
         "id": f"{source}/{_own_id(row, where)}" if source else _own_id(row, where),
@@ -44,7 +43,7 @@ def as_ours(row: Row, where: str) -> Row:
 
 
 def message_of(row: Row, where: str) -> str:
-    """The one user message of the row's `prompt`, byte for byte: the published instruction with the question in it."""
+    """The one user message of the row's `prompt`, unchanged: the published instruction with the question."""
     messages = row.get("prompt")
     if not isinstance(messages, Sequence | np.ndarray) or isinstance(messages, str):
         raise SleuthError(f'{where}: no `prompt`; expected a list of messages such as [{{"role": "user", ...}}]')
@@ -53,8 +52,8 @@ def message_of(row: Row, where: str) -> str:
     roles = [message.get("role") for message in messages]
     if roles != ["user"]:
         raise SleuthError(
-            f"{where}: `prompt` has the messages {', '.join(map(str, roles)) or 'of nobody'}, and an episode begins "
-            'with one of the user; ask_with = "question" asks the question in the prompt of the environment'
+            f"{where}: `prompt` should be one user message, found {', '.join(map(str, roles)) or 'none'}; "
+            'ask_with = "question" puts the question into the prompt of the environment'
         )
     return checked_text(messages[0].get("content"), "prompt.content", where)
 
@@ -73,7 +72,7 @@ def _question(row: Row, where: str) -> str:
 
 
 def _target(row: Row, where: str) -> Any:
-    """What the row's own reward compares with: `{"ground_truth": {"target": ["Tarn"]}}`."""
+    """The golden answers of the row's own reward: `{"ground_truth": {"target": ["Tarn"]}}`."""
     key = "reward_model" if row.get("reward_model") is not None else "reward_spec"
     reward = row.get(key)
     truth = reward.get("ground_truth") if isinstance(reward, Mapping) else None

@@ -1,7 +1,7 @@
-"""Thoughts put into a text and taken out again: the text is never copied by anybody, so it cannot change.
+"""Inserts thoughts into a text and extracts them again; the text is never generated, so it cannot change.
 
-A tag begins with `<`, ends with `>` and has neither within: where text and thoughts hold no tag, no seam between them
-makes one, and what is taken out is what was put in.
+A tag starts with `<`, ends with `>` and has neither inside: if text and thoughts hold no tag, joining them creates
+none, and extraction returns exactly what was inserted.
 """
 
 from __future__ import annotations
@@ -13,43 +13,45 @@ from sleuth.dialects import DIALECTS
 from sleuth.types import SleuthError, Thought
 
 BREAK = re.compile(r"(?<=[.!?;:])[\"'\u201d\u2019)\]]*(?=\s)|(?<=\S)(?=\s*\n)")
-"""Where a sentence, a part of one or a line ends; the white space behind belongs to what follows."""
-MARKS = (("\u27e6", "\u27e7"), ("\u2983", "\u2984"), ("\u2e28", "\u2e29"))
-"""Brackets for the numbers of places; the first pair that a text does not hold is used."""
+"""The end of a sentence, clause or line; the white space after it belongs to what follows."""
+BRACKETS = (("\u27e6", "\u27e7"), ("\u2983", "\u2984"), ("\u2e28", "\u2e29"))
+"""Brackets for the numbers of places; the first pair that is not in the text is used."""
+THINK = DIALECTS["sleuth"].think
+"""The tags of a thought."""
 
 
-def breaks(text: str) -> list[int]:
-    """The places at which a thought can stand, as numbers of characters before them: behind sentences, parts of them
-    and lines, never at the beginning or at the end."""
-    ends = (found.end() for found in BREAK.finditer(text))
+def break_offsets(text: str) -> list[int]:
+    """The character offsets at which a thought can be inserted: after sentences, clauses and lines, never at the start
+    or the end of the text."""
+    ends = (match.end() for match in BREAK.finditer(text))
     return [at for at in dict.fromkeys(ends) if text[:at].strip() and text[at:].strip()]
 
 
-def numbered(text: str, places: Sequence[int]) -> str:
-    """The text with the numbers of the places in it, from 1: `Rain falls.⟦1⟧ Rivers rise.`"""
-    mark_open, mark_close = marks(text)
-    marked = [(at, f"{mark_open}{number}{mark_close}") for number, at in enumerate(places, start=1)]
-    return _with(text, marked)
+def number_places(text: str, places: Sequence[int]) -> str:
+    """The text with its places numbered from 1: `Rain falls.⟦1⟧ Rivers rise.`"""
+    opening, closing = place_brackets(text)
+    return _with(text, [(at, f"{opening}{number}{closing}") for number, at in enumerate(places, start=1)])
 
 
-def marks(text: str) -> tuple[str, str]:
-    """The brackets around a number."""
-    return next((pair for pair in MARKS if not any(mark in text for mark in pair)), MARKS[0])
+def place_brackets(text: str) -> tuple[str, str]:
+    """The brackets around the numbers of places in this text."""
+    return next((pair for pair in BRACKETS if not any(bracket in text for bracket in pair)), BRACKETS[0])
 
 
-def spliced(text: str, thoughts: Sequence[Thought], tags: tuple[str, str]) -> str:
-    """The text with its thoughts between the tags. Raises SleuthError where text or thoughts hold a tag: `unspliced`
-    could not tell which is which."""
-    named = [tag for tag in tags if any(tag in written for written in (text, *(thought.text for thought in thoughts)))]
-    if named:
-        raise SleuthError(f"the text or a thought holds {named[0]!r}, the tag of a thought")
+def insert_thoughts(text: str, thoughts: Sequence[Thought], tags: tuple[str, str]) -> str:
+    """The text with its thoughts between the tags. Raises SleuthError if text or thoughts hold a tag, which
+    `extract_thoughts` could not distinguish."""
+    texts = (text, *(thought.text for thought in thoughts))
+    tag = next((tag for tag in tags if any(tag in part for part in texts)), None)
+    if tag is not None:
+        raise SleuthError(f"the text or a thought holds {tag!r}, the tag of a thought")
     opening, closing = tags
     return _with(text, [(thought.at, f"{opening}{thought.text}{closing}") for thought in thoughts])
 
 
-def unspliced(augmented: str, tags: tuple[str, str]) -> tuple[str, tuple[Thought, ...]]:
-    """A text with thoughts in it, taken apart: what `spliced` was given. Raises SleuthError for a tag without its
-    other half."""
+def extract_thoughts(augmented: str, tags: tuple[str, str]) -> tuple[str, tuple[Thought, ...]]:
+    """(text, thoughts) from a text with thoughts: the inverse of `insert_thoughts`. Raises SleuthError for an unpaired
+    tag."""
     text, thoughts = "", []
     opening, closing = tags
     rest = augmented
@@ -63,37 +65,30 @@ def unspliced(augmented: str, tags: tuple[str, str]) -> tuple[str, tuple[Thought
     else:
         if closing not in rest:
             return text + rest, tuple(thoughts)
-    raise SleuthError(f"a {opening} or a {closing} stands alone behind {len(text):,} characters of the text")
+    raise SleuthError(f"unpaired {opening} or {closing} after {len(text):,} characters of the text")
 
 
-def _with(text: str, insertions: Sequence[tuple[int, str]]) -> str:
-    """Each insertion behind so many characters of the text, in order."""
-    parts, read = [], 0
-    for at, inserted in insertions:
-        parts += [text[read:at], inserted]
-        read = at
-    return "".join([*parts, text[read:]])
+def split_copy(augmented: str, raw: str) -> tuple[str, tuple[Thought, ...]] | None:
+    """(text, thoughts) from a teacher's copy of the `raw` text with thoughts; None if the copied text differs or a tag
+    is unpaired (66 of 8,704 rows of the companion set of the published 0.6B model). White space may differ; the
+    returned text is the copy's, in which the thoughts have their offsets. Empty thoughts are left out.
 
-
-# A teacher wrote that copy, so it need not be the text: of the companion set of the published 0.6B model 66 rows of
-# 8,704 are others. Where a copy differs in white space alone, its own spelling is the text, for that is what its
-# thoughts stand in.
-
-THINK = DIALECTS["sleuth"].think
-"""The tags of a thought: those of the tokenizers that have any."""
-
-
-def taken_apart(augmented: str, raw: str) -> tuple[str, tuple[Thought, ...]] | None:
-    """The text and its thoughts; None where the copy without its thoughts is not the `raw` text, or a tag stands alone.
-    Empty thoughts are left out.
-
-    `taken_apart("Rain falls.<think>so wet</think> Go.", "Rain falls. Go.")` is
+    `split_copy("Rain falls.<think>so wet</think> Go.", "Rain falls. Go.")` is
     `("Rain falls. Go.", (Thought(at=11, text="so wet"),))`.
     """
     try:
-        text, thoughts = unspliced(augmented, (THINK.open, THINK.close))
+        text, thoughts = extract_thoughts(augmented, (THINK.open, THINK.close))
     except SleuthError:
         return None
     if text.split() != raw.split():
         return None
     return text, tuple(thought for thought in thoughts if thought.text.strip())
+
+
+def _with(text: str, insertions: Sequence[tuple[int, str]]) -> str:
+    """The text with insertions (offset, inserted text), in order."""
+    parts, end = [], 0
+    for at, inserted in insertions:
+        parts += [text[end:at], inserted]
+        end = at
+    return "".join([*parts, text[end:]])

@@ -1,7 +1,7 @@
-"""Test sets asked side by side, as FlashRAG lays them out: `nq/test.jsonl`, `hotpotqa/dev.jsonl`, ...
+"""Suites of test sets in FlashRAG's layout: `nq/test.jsonl`, `hotpotqa/dev.jsonl`, ...
 
-A set is asked in its test split; where it has none, in its dev split, else in its train split (Search-R1,
-arXiv:2503.09516). Ids begin anew in every set, so that one of ours is the set with the id: `nq/test_0`.
+Each set uses its test split, else dev, else train (Search-R1, arXiv:2503.09516). Ids restart in every set, so that ours
+are prefixed with the set: `nq/test_0`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sleuth.recipe.data import EvalQuestionsRecipe
 from sleuth.types import SleuthError, Task
 
 SEVEN = ("nq", "triviaqa", "popqa", "hotpotqa", "2wikimultihopqa", "musique", "bamboogle")
-"""The sets whose simple mean Search-R1 and those after it report, in the order of their tables."""
+"""The sets whose unweighted mean Search-R1 and its successors report, in the order of their tables."""
 
 SPLITS = ("test", "dev", "train")
 
@@ -28,27 +28,27 @@ SUITES = {"seven": Path("hf://RUC-NLPIR/FlashRAG_datasets")}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuestionSet:
-    """A set of a suite: `tasks` are the questions to ask, out of the `of` that its split holds."""
+    """A set of a suite: `tasks` are the selected questions, out of `total` in its split."""
 
     name: str
     split: str
     tasks: tuple[Task, ...]
-    of: int
+    total: int
 
     @property
     def ids_sha256(self) -> str:
-        """Of the ids of the questions to ask, in whatever order."""
+        """The hash of the sorted ids of the tasks."""
         return _ids_hash(self.tasks)
 
     @property
     def questions_sha256(self) -> str:
-        """Of all that the questions to ask hold: under the same ids a set may have been corrected."""
+        """The hash of all fields of the tasks, since a set may be corrected under the same ids."""
         return questions_hash(sorted(self.tasks, key=lambda task: task.id))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suite:
-    """Sets to ask side by side, and `notes`: what is to be said of the choice of them."""
+    """The sets of an evaluation, and `notes` about sets that are missing or left out."""
 
     place: str
     per_set: int | None
@@ -57,20 +57,20 @@ class Suite:
 
     @property
     def tasks(self) -> list[Task]:
-        """The questions of all sets."""
+        """The tasks of all sets."""
         return [task for questions in self.sets for task in questions.tasks]
 
     @property
     def ids_sha256(self) -> str:
-        """Of the ids of all questions to ask: two evaluations with equal hashes asked the same ones."""
+        """The hash of the sorted ids of all tasks."""
         return _ids_hash(self.tasks)
 
 
 def load_suite(suite: Path, per_set: int | None = None) -> Suite:
-    """The sets of a folder, here or on the hub, or of a suite by its name; of each, `per_set` questions or all.
+    """The sets of a folder, local or on the hub, or of a named suite; `per_set` questions of each, or all.
 
-    Where the folder has any of the seven, those are asked and no others, because the mean is over them. Raises
-    SleuthError for a folder without sets and for a malformed row.
+    If the folder has any of the seven sets, only those are used, because the mean is over them. Raises SleuthError for
+    a folder without sets and for a malformed row.
     """
     folder = SUITES.get(str(suite), suite)
     splits = require_sets(suite)
@@ -81,7 +81,7 @@ def load_suite(suite: Path, per_set: int | None = None) -> Suite:
 
 
 def require_sets(suite: Path) -> dict[str, str]:
-    """The sets of a suite, by name, each with its file. Raises SleuthError where there are none."""
+    """The file of each set of a suite by its name. Raises SleuthError without any."""
     splits = sets_in(SUITES.get(str(suite), suite))
     if not splits:
         names = ", ".join(SUITES)
@@ -93,31 +93,30 @@ def require_sets(suite: Path) -> dict[str, str]:
 
 
 def eval_tasks(data: EvalQuestionsRecipe) -> list[Task]:
-    """All that an evaluation asks, from a file or from the sets of a suite."""
+    """All tasks of an evaluation, from a file or from the sets of a suite."""
     return select_tasks(data) if data.suite is None else load_suite(data.suite, data.per_set).tasks
 
 
 def sets_in(folder: Path) -> dict[str, str]:
-    """The sets of a folder, by name, each with the file of the split to ask: `{"nq": "nq/test.jsonl"}`."""
-    place = HubLocation.read(folder)
+    """The file of each set in a folder by its name, of the split to use: `{"nq": "nq/test.jsonl"}`; empty if none."""
+    location = HubLocation.read(folder)
+    files: list[str] = []
     if folder.name.endswith(ENDINGS):
-        files = []
-    elif place is not None:
-        files = files_below(place)
+        pass  # a file is no folder of sets
+    elif location is not None:
+        files = files_below(location)
     elif folder.is_dir():
         files = [f"{file.parent.name}/{file.name}" for file in sorted(folder.glob("*/*"))]
-    else:
-        files = []
-    found: dict[str, str] = {}
+    sets: dict[str, str] = {}
     for split in reversed(SPLITS):
         for ending in reversed(ENDINGS):
-            found |= {file.split("/")[0]: file for file in files if file.endswith(f"/{split}{ending}")}
-    return {name: file for name, file in found.items() if file.count("/") == 1}
+            sets |= {file.split("/")[0]: file for file in files if file.endswith(f"/{split}{ending}")}
+    return {name: file for name, file in sets.items() if file.count("/") == 1}
 
 
 def chosen_by_hash(tasks: Sequence[Task], number: int | None) -> tuple[Task, ...]:
-    """The `number` tasks whose ids have the least SHA-256, least first: the same ones in whatever order they come, and
-    the first of any larger choice; all of them, as they come, for None."""
+    """The `number` tasks with the smallest SHA-256 of their ids, in that order: independent of the input order, and a
+    prefix of any larger choice. None returns all tasks in their order."""
     if number is None:
         return tuple(tasks)
     return tuple(sorted(tasks, key=lambda task: hashlib.sha256(task.id.encode()).digest())[:number])
@@ -126,15 +125,15 @@ def chosen_by_hash(tasks: Sequence[Task], number: int | None) -> tuple[Task, ...
 def _question_set(name: str, file: Path, per_set: int | None) -> QuestionSet:
     tasks = [replace(task, id=f"{name}/{task.id}", source=name) for task in load_questions(file)]
     split = file.name.partition(".")[0]
-    return QuestionSet(name=name, split=split, tasks=chosen_by_hash(tasks, per_set), of=len(tasks))
+    return QuestionSet(name=name, split=split, tasks=chosen_by_hash(tasks, per_set), total=len(tasks))
 
 
 def _notes(suite: Path, known: Sequence[str], splits: Iterable[str]) -> list[str]:
-    """Which of the seven are not asked, and which others are not."""
+    """Notes on missing sets of the seven, and on other sets that are left out."""
     missing = [name for name in SEVEN if name not in known] if known else []
     others = [name for name in splits if name not in known] if known else []
     notes = [f"{suite} lacks {', '.join(missing)}: its mean is over {len(known)} of the seven sets"] if missing else []
-    return notes + ([f"{suite}: not asked, being none of the seven: {', '.join(sorted(others))}"] if others else [])
+    return notes + ([f"{suite}: left out, not among the seven: {', '.join(sorted(others))}"] if others else [])
 
 
 def _ids_hash(tasks: Iterable[Task]) -> str:

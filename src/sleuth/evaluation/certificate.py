@@ -62,7 +62,9 @@ def told(contents: Mapping[str, Any]) -> str:
     """The verdict of a probe's file in one line."""
     kept = contents["certificate"]
     over = ", ".join(
-        f"over {name} {Measured(**contents[f'over_{name}']).told()}" for name in ARMS[:-1] if f"over_{name}" in contents
+        f"over {name} {Measured(**contents[f'over_{name}']).formatted()}"
+        for name in ARMS[:-1]
+        if f"over_{name}" in contents
     )
     return f"{'PASS' if kept['passes'] else 'no certificate'}: {kept['claim']} ({over} nats a token)"
 

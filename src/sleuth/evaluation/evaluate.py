@@ -120,7 +120,7 @@ def set_evaluation(contents: dict[str, Any], questions: QuestionSet) -> dict[str
             "name": questions.name,
             "split": questions.split,
             "questions": len(questions.tasks),
-            "of": questions.of,
+            "of": questions.total,
             "ids_sha256": questions.ids_sha256,
             "questions_sha256": questions.questions_sha256,
         },

@@ -33,7 +33,7 @@ def take_exam(
     paper = exam_paper(PEOPLE, pairs=compared is not None)
     started, before = time.perf_counter(), opened.ledger.calls if opened.ledger else 0
     answers = asyncio.run(sit_exam(paper, opened.judge, compared, progress=progress))
-    asked = len(answers) + sum(answer.again is not None for answer in answers)
+    asked = len(answers) + sum(answer.repeated is not None for answer in answers)
     calls = opened.ledger.calls - before if opened.ledger else asked
     return exam_card(opened.identity, answers, calls=calls, seconds=time.perf_counter() - started)
 

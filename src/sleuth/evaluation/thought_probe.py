@@ -38,7 +38,7 @@ from sleuth.metrics.significance import clusters_for_difference
 from sleuth.recipe.evaluation import ProbeRecipe
 from sleuth.recipe.judges import EndingJudgeRecipe, HttpJudgeRecipe
 from sleuth.render import Renderer
-from sleuth.rewards.thoughts import Asks, is_yes
+from sleuth.rewards.thoughts import CaseBuilder, is_yes
 from sleuth.rollout import Rollout
 from sleuth.runs.eval_file import read_eval, write_eval
 from sleuth.stage_context import StageContext, StageInputs
@@ -175,7 +175,7 @@ async def _rights(
     engine: Engine,
     spots: Sequence[Spot],
     arms: Arms,
-    judge: tuple[Judge, Asks],
+    judge: tuple[Judge, CaseBuilder],
     seed: int,
 ) -> dict[str, ByPlace]:
     """Whether the suffix that is written behind each story comes to the true one. Every arm has the same draws: of

@@ -17,7 +17,7 @@ from sleuth.judges.ending import ends_right
 from sleuth.metrics.intervals import Measured, paired_bootstrap, share
 from sleuth.metrics.significance import mcnemar
 from sleuth.recipe.preference import WinRateRecipe
-from sleuth.rewards.preference import BETTER, written
+from sleuth.rewards.preference import PAIR_CRITERION, continuation
 from sleuth.runs.eval_file import read_eval, write_eval
 from sleuth.runs.progress import ProgressBar
 from sleuth.stage_context import StageContext, StageInputs
@@ -71,7 +71,7 @@ def compare_writers(
     texts = [(one.text, other.text) for one, other in both]
     shown = shown_to(stage.judge)
     pairs = [
-        Pair(question=task.question, first=one, second=other, evidence=shown(task), criterion=BETTER)
+        Pair(question=task.question, first=one, second=other, evidence=shown(task), criterion=PAIR_CRITERION)
         for task, (one, other) in zip(tasks, texts, strict=True)
     ]
     verdicts = _verdicts(stage, pairs, judge_pool)
@@ -104,7 +104,7 @@ def _continued(writer: NamedModel, stage: WinRateRecipe, tasks: Sequence[Task], 
 
     async def some(first: int) -> list[Segment]:
         found = await continuations(tasks[first : first + AT_ONCE], engine, sampling, samples=1, first_prompt=first)
-        return [written(episode) for [episode] in found]
+        return [continuation(episode) for [episode] in found]
 
     segments: list[Segment] = []
     with ProgressBar(f"continue with {Path(writer.name).name}", len(tasks)) as bar:

@@ -11,7 +11,6 @@ from typing import Self
 
 from sleuth.data.splicing import THINK
 from sleuth.judges import LexicalJudge
-from sleuth.judges.asking import Asker
 from sleuth.judges.cache import (
     CachedJudge,
     CachedPairJudge,
@@ -23,6 +22,7 @@ from sleuth.judges.cache import (
     VerdictCache,
 )
 from sleuth.judges.http import HttpJudge
+from sleuth.judges.json_client import JsonClient
 from sleuth.judges.nli import NliJudge
 from sleuth.judges.pool import ATTEMPTS, Ledger
 from sleuth.judges.rubric_writer import RubricWriter
@@ -74,7 +74,7 @@ def require_served(recipe: ServedModelRecipe) -> None:
     """Waits while the servers of a model are loading. Raises SleuthError if one does not answer or serves others."""
     if recipe.key_variable is not None and not _key(recipe):
         raise SleuthError(f"key_variable = {recipe.key_variable!r}: there is no such variable in the environment")
-    wait_until_served(recipe.urls, recipe.model, key=_key(recipe), say=_say)
+    wait_until_served(recipe.urls, recipe.model, key=_key(recipe), log=_say)
 
 
 def open_judge(recipe: JudgeRecipe) -> OpenJudge:
@@ -98,17 +98,17 @@ def open_judge(recipe: JudgeRecipe) -> OpenJudge:
 
 def rubric_writer_of(recipe: TeacherRecipe) -> RubricWriter:
     """The teacher of a recipe. Raises SleuthError if its server does not answer or serves other models."""
-    return RubricWriter(_asker(recipe))
+    return RubricWriter(_json_client(recipe))
 
 
 def thought_writer_of(recipe: TeacherRecipe) -> ThoughtWriter:
     """The teacher of a recipe. Raises SleuthError if its server does not answer or serves other models."""
-    return ThoughtWriter(_asker(recipe), (THINK.open, THINK.close))
+    return ThoughtWriter(_json_client(recipe), (THINK.open, THINK.close))
 
 
-def _asker(recipe: ServedModelRecipe) -> Asker:
+def _json_client(recipe: ServedModelRecipe) -> JsonClient:
     require_served(recipe)
-    return Asker(
+    return JsonClient(
         recipe.urls,
         recipe.model,
         timeout=recipe.seconds,
@@ -238,4 +238,4 @@ def _retry_limits(recipe: JudgeRecipe) -> RetryLimits:
     """For a judge behind HTTP as long as one question may take, so that an outage is waited for only once."""
     if not isinstance(recipe, HttpJudgeRecipe):
         return RetryLimits()
-    return RetryLimits(again=recipe.again, seconds=ATTEMPTS * recipe.seconds)
+    return RetryLimits(retries=recipe.again, seconds=ATTEMPTS * recipe.seconds)

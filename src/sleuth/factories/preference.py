@@ -50,7 +50,7 @@ def preference_reward_of(rewards: Sequence[PreferenceRecipe], judge_pool: JudgeP
         match reward:
             case PairwiseRecipe():
                 judge = pair_judge_of(reward, judge_pool)
-                return PairwiseReward(judge, schedule=reward.schedule, shown=shown_to(reward.judge))
+                return PairwiseReward(judge, schedule=reward.schedule, evidence_of=shown_to(reward.judge))
             case PointwiseRecipe():
                 return PointwiseReward(judge_pool.judge(reward.judge), reward.dimension)
             case MechanicsRecipe():

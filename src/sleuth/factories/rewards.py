@@ -37,8 +37,8 @@ from sleuth.rewards.citation.reward import CitationReward
 from sleuth.rewards.format import well_formed
 from sleuth.rewards.rubric import STATIC, Criteria, RubricReward
 from sleuth.rewards.scorers import SCORERS, scorer_of
-from sleuth.rewards.scorers.scorer import STRICT, worth_of_right
-from sleuth.rewards.thoughts import Asks, SuffixReward, comes_to_the_truth, ends_as_known
+from sleuth.rewards.scorers.scorer import STRICT, correct_answer_score
+from sleuth.rewards.thoughts import CaseBuilder, SuffixReward, equivalence_case, known_ending_case
 from sleuth.rewards.total import TotalReward
 from sleuth.runs.protocol import RewardPart, RewardSpec
 from sleuth.types import Episode, Judge, Reward, SleuthError, Task
@@ -180,11 +180,11 @@ def suffix_reward_of(reward: SuffixRecipe, dialect: Dialect, judge_pool: JudgePo
     return SuffixReward(*judge_of_suffixes(reward.judge, judge_pool), dialect.think.close)
 
 
-def judge_of_suffixes(judge: ContinuationJudge, judge_pool: JudgePool) -> tuple[Judge, Asks]:
+def judge_of_suffixes(judge: ContinuationJudge, judge_pool: JudgePool) -> tuple[Judge, CaseBuilder]:
     """The judge of whether a suffix is equivalent to the true one, and the question it gets."""
     if isinstance(judge, EndingJudgeRecipe):
-        return EndingJudge(judge.flip), ends_as_known
-    return judge_pool.judge(judge), comes_to_the_truth
+        return EndingJudge(judge.flip), known_ending_case
+    return judge_pool.judge(judge), equivalence_case
 
 
 def require_judges(rewards: Sequence[RewardRecipe]) -> None:
@@ -211,7 +211,7 @@ def judges_in(rewards: Sequence[RewardRecipe]) -> Iterator[tuple[str, JudgeRecip
 def require_gradable(rewards: Sequence[RewardRecipe], tasks: Sequence[Task]) -> None:
     """Raises SleuthError for a task whose answers a reward cannot judge: no golden answer, no criterion, no ending."""
     for reward in rewards:
-        bare = [task for task in tasks if isinstance(reward, RubricRecipe) and not criteria_of(reward).of(task)]
+        bare = [task for task in tasks if isinstance(reward, RubricRecipe) and not criteria_of(reward).for_task(task)]
         if bare:
             raise SleuthError(
                 f"question {bare[0].id!r} has no rubrics, so that there is nothing to judge its answers by: give "
@@ -243,13 +243,13 @@ def scorer_warnings(rewards: Sequence[RewardRecipe], setting: Setting) -> list[s
     """A sentence for each scorer that gives a right answer less than 1 under this prompt and dialect."""
     asked = {reward.scorer for reward in rewards if isinstance(reward, AnswerRewardRecipe)}
     worths = {
-        name: worth_of_right(scorer, setting.opening, setting.dialect)
+        name: correct_answer_score(scorer, setting.opening, setting.dialect)
         for name, scorer in SCORERS.items()
         if name in asked
     }
     return [
         f"the scorer {name} would pay a well-formed right answer {worth:g}, not 1: it reads "
-        f"{SCORERS[name].view.words}, and the prompt {setting.prompt_name} in the dialect {setting.dialect.name} is "
+        f"{SCORERS[name].view.label}, and the prompt {setting.prompt_name} in the dialect {setting.dialect.name} is "
         "not what it expects"
         for name, worth in worths.items()
         if worth < 1

@@ -1,4 +1,4 @@
-"""Who decides what supports what, and what is better. A judge that could not decide says so; it never says zero."""
+"""Judges: verdicts on claims, answers and pairs. A verdict that could not be had is missing, never zero."""
 
 from sleuth.judges.lexical import LexicalJudge
 

@@ -1,5 +1,4 @@
-"""Verdicts by what was judged and by whom: what was paid for once is not paid for again, in a run that was killed, in
-the next one, and among siblings that claim the same."""
+"""A cache of verdicts on disk, keyed by the item and the judge, shared by siblings, resumed runs and later runs."""
 
 from __future__ import annotations
 
@@ -18,19 +17,19 @@ from sleuth.types import Case, Judge, Pair, PairJudge, Sheet, SheetJudge, Sleuth
 
 Item = TypeVar("Item", Case, Sheet, Pair)
 Ask = Callable[[Sequence[Item]], Awaitable[list[list[Verdict]]]]
-"""Who is asked: the verdicts on each item."""
+"""Items -> the verdicts on each."""
 
 FORMAT = 1  # sqlite's user_version
-MARK = 0x51E07  # sqlite's application_id
-BUSY_SECONDS = 30.0  # to wait for another process that writes
+APPLICATION_ID = 0x51E07
+BUSY_SECONDS = 30.0  # timeout for another process's write lock
 
 
 class VerdictCache:
-    """An sqlite file of verdicts. Each is in it when `put` returns, and stays if the process is killed the next moment.
-    Several processes may share it, on a disk of the machine (sqlite's locks do not hold on every network disk)."""
+    """An sqlite file of verdicts, each durable against a kill of the process once `put` returns. Several processes may
+    share it on a local disk (sqlite's locks do not hold on every network disk)."""
 
     def __init__(self, path: Path) -> None:
-        """Opens `path`, or makes it. Raises SleuthError where it is something else."""
+        """Opens or creates `path`. Raises SleuthError if it is another kind of file."""
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path = path
         try:
@@ -41,27 +40,27 @@ class VerdictCache:
             self._file.execute(
                 "CREATE TABLE IF NOT EXISTS verdicts (key TEXT PRIMARY KEY, judge TEXT NOT NULL, verdict TEXT NOT NULL)"
             )
-            self._file.execute(f"PRAGMA application_id = {MARK}")
+            self._file.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             self._file.execute(f"PRAGMA user_version = {FORMAT}")
         except sqlite3.Error as error:
-            raise SleuthError(f"{path}: no cache of verdicts could be opened there: {error}") from None
+            raise SleuthError(f"{path}: the verdict cache could not be opened: {error}") from None
 
     def get(self, key: str) -> Verdict | None:
-        """The verdict of a key, if it is known."""
+        """The verdict stored under a key; None if there is none."""
         row = self._file.execute("SELECT verdict FROM verdicts WHERE key = ?", (key,)).fetchone()
         return Verdict(**json.loads(row[0])) if row else None
 
     def put(self, key: str, judge: str, verdict: Verdict) -> None:
-        """Keep a verdict; the first one of a key stays. Raises SleuthError where there is no room for it: to go on
-        would be to pay for it twice."""
+        """Stores a verdict; the first one under a key stays. Raises SleuthError if the disk is full, since to go on
+        would mean paying for it twice."""
         row = (key, judge, json.dumps(asdict(verdict)))
         try:
             self._file.execute("INSERT OR IGNORE INTO verdicts VALUES (?, ?, ?)", row)
         except sqlite3.Error as error:
-            raise SleuthError(f"{self._path}: a verdict could not be kept there: {error}; make room") from None
+            raise SleuthError(f"{self._path}: a verdict could not be stored: {error}; free disk space") from None
 
     def close(self) -> None:
-        """What was put is in the file already."""
+        """Closes the file; every stored verdict is in it already."""
         self._file.close()
 
     def __enter__(self) -> Self:
@@ -72,10 +71,10 @@ class VerdictCache:
 
     def _require_ours(self, path: Path) -> None:
         [tables] = self._file.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        [mark] = self._file.execute("PRAGMA application_id").fetchone()
+        [application] = self._file.execute("PRAGMA application_id").fetchone()
         [version] = self._file.execute("PRAGMA user_version").fetchone()
-        if tables and (mark, version) != (MARK, FORMAT):
-            raise SleuthError(f"{path}: is no cache of verdicts of this version; name another file")
+        if tables and (application, version) != (APPLICATION_ID, FORMAT):
+            raise SleuthError(f"{path}: is not a verdict cache of this version; name another file")
 
 
 class NamedJudge(Judge, Protocol):
@@ -86,14 +85,14 @@ class NamedJudge(Judge, Protocol):
 
 
 class NamedSheetJudge(SheetJudge, Protocol):
-    """As `NamedJudge`, of sheets."""
+    """As `NamedJudge`, for sheets."""
 
     @property
     def identity(self) -> str: ...
 
 
 class NamedPairJudge(PairJudge, Protocol):
-    """As `NamedJudge`, of pairs."""
+    """As `NamedJudge`, for pairs."""
 
     @property
     def identity(self) -> str: ...
@@ -101,67 +100,67 @@ class NamedPairJudge(PairJudge, Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryLimits:
-    """A verdict that is missing is asked for up to `again` times more, but not once `seconds` have gone by since it was
-    first asked for: that helps with servers that fail now and then, and not with questions that they cannot answer."""
+    """A missing verdict is requested up to `retries` times more, within `seconds` of the first request: that helps with
+    servers that fail now and then, not with questions that they cannot answer."""
 
-    again: int = 0
+    retries: int = 0
     seconds: float = math.inf
 
 
-NONE = RetryLimits()
+NO_RETRIES = RetryLimits()
 
 
 class CachedJudge:
-    """A `Judge` that remembers what another one said; `tally` counts what it was asked."""
+    """A `Judge` that caches the verdicts of another; `tally` counts the cases."""
 
-    def __init__(self, judge: NamedJudge, cache: VerdictCache, retry_limits: RetryLimits = NONE) -> None:
+    def __init__(self, judge: NamedJudge, cache: VerdictCache, retry_limits: RetryLimits = NO_RETRIES) -> None:
         self.identity = judge.identity
         self.tally = Tally()
-        self._verdicts = _Remembered(_singly(judge.judge), judge.identity, cache, self.tally, retry_limits)
+        self._verdicts = _CachedVerdicts(_one_per_item(judge.judge), judge.identity, cache, self.tally, retry_limits)
 
     async def judge(self, cases: Sequence[Case]) -> list[Verdict]:
-        """As `Judge.judge`; asks for what is not known yet."""
-        return [verdict for [verdict] in await self._verdicts.of(cases)]
+        """As `Judge.judge`; asks only for uncached verdicts."""
+        return [verdict for [verdict] in await self._verdicts.get(cases)]
 
 
 class CachedSheetJudge:
-    """A `SheetJudge` that remembers what another one said, of each sheet as a whole; `tally` counts the sheets."""
+    """A `SheetJudge` that caches the verdicts of another, each sheet as a whole; `tally` counts the sheets."""
 
-    def __init__(self, judge: NamedSheetJudge, cache: VerdictCache, retry_limits: RetryLimits = NONE) -> None:
+    def __init__(self, judge: NamedSheetJudge, cache: VerdictCache, retry_limits: RetryLimits = NO_RETRIES) -> None:
         self.identity = judge.identity
         self.tally = Tally()
-        self._verdicts = _Remembered(judge.rate, judge.identity, cache, self.tally, retry_limits)
+        self._verdicts = _CachedVerdicts(judge.rate, judge.identity, cache, self.tally, retry_limits)
 
     async def rate(self, sheets: Sequence[Sheet]) -> list[list[Verdict]]:
-        """As `SheetJudge.rate`; asks for what is not known yet."""
-        return await self._verdicts.of(sheets)
+        """As `SheetJudge.rate`; asks only for uncached verdicts."""
+        return await self._verdicts.get(sheets)
 
 
 class CachedPairJudge:
-    """A `PairJudge` that remembers what another one said, of each order by itself; `tally` counts the orders."""
+    """A `PairJudge` that caches the verdicts of another, each order separately; `tally` counts the orders."""
 
     def __init__(self, judge: NamedPairJudge, cache: VerdictCache) -> None:
         self.identity = judge.identity
         self.tally = Tally()
-        self._verdicts = _Remembered(_singly(judge.compare), judge.identity, cache, self.tally, NONE)
+        self._verdicts = _CachedVerdicts(_one_per_item(judge.compare), judge.identity, cache, self.tally, NO_RETRIES)
 
     async def compare(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        """As `PairJudge.compare`; asks for what is not known yet."""
-        return [verdict for [verdict] in await self._verdicts.of(pairs)]
+        """As `PairJudge.compare`; asks only for uncached verdicts."""
+        return [verdict for [verdict] in await self._verdicts.get(pairs)]
 
 
-def _singly(ask: Callable[[Sequence[Item]], Awaitable[list[Verdict]]]) -> Ask[Item]:
-    """As one who may be asked for many verdicts on an item, and gives one."""
+def _one_per_item(ask: Callable[[Sequence[Item]], Awaitable[list[Verdict]]]) -> Ask[Item]:
+    """Adapts a judge that gives one verdict per item to `Ask`."""
 
-    async def asked(items: Sequence[Item]) -> list[list[Verdict]]:
+    async def ask_for_lists(items: Sequence[Item]) -> list[list[Verdict]]:
         return [[verdict] for verdict in await ask(items)]
 
-    return asked
+    return ask_for_lists
 
 
-class _Remembered(Generic[Item]):
-    """Asks for each item by itself, so that what is said of it is kept as it comes, and for equal items once. An
-    invalid verdict is kept too, for the judge was asked and paid; a missing one is not."""
+class _CachedVerdicts(Generic[Item]):
+    """Requests each item separately, so that its verdicts are stored as they arrive, and equal items once. An invalid
+    verdict is stored too, since its call was paid for; a missing one is not."""
 
     def __init__(
         self, ask: Ask[Item], identity: str, cache: VerdictCache, tally: Tally, retry_limits: RetryLimits
@@ -172,61 +171,61 @@ class _Remembered(Generic[Item]):
         self._cache = cache
         self._tally = tally
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._under_way: dict[str, asyncio.Task[list[Verdict]]] = {}
+        self._pending: dict[str, asyncio.Task[list[Verdict]]] = {}
 
-    async def of(self, items: Sequence[Item]) -> list[list[Verdict]]:
-        if self._loop is not asyncio.get_running_loop():  # another `asyncio.run`: nothing of the last one can end
-            self._loop, self._under_way = asyncio.get_running_loop(), {}
+    async def get(self, items: Sequence[Item]) -> list[list[Verdict]]:
+        if self._loop is not asyncio.get_running_loop():  # another `asyncio.run`: tasks of the last one never end
+            self._loop, self._pending = asyncio.get_running_loop(), {}
         return await asyncio.gather(*(self._verdicts(item) for item in items))
 
     async def _verdicts(self, item: Item) -> list[Verdict]:
         [first, *_] = keys = self._keys(item)
-        verdicts = None if first in self._under_way else self._known(keys)
-        fresh = first not in self._under_way and verdicts is None
+        verdicts = None if first in self._pending else self._stored(keys)
+        fresh = first not in self._pending and verdicts is None
         self._tally.asked += fresh
         self._tally.cached += not fresh
         if fresh:
-            self._under_way[first] = asyncio.ensure_future(self._fetch(keys, item))
-        if verdicts is None:  # one who gives up leaves it to the others
-            verdicts = await asyncio.shield(self._under_way[first])
+            self._pending[first] = asyncio.ensure_future(self._fetch(keys, item))
+        if verdicts is None:  # shielded: another caller may wait for the same task
+            verdicts = await asyncio.shield(self._pending[first])
         return list(map(self._tally.enter, verdicts))
 
-    def _known(self, keys: Sequence[str]) -> list[Verdict] | None:
-        """What is kept under all of the keys; None where anything is not."""
-        found = [verdict for key in keys if (verdict := self._cache.get(key)) is not None]
-        return found if len(found) == len(keys) else None
+    def _stored(self, keys: Sequence[str]) -> list[Verdict] | None:
+        """The verdicts stored under the keys; None if any is missing."""
+        verdicts = [verdict for key in keys if (verdict := self._cache.get(key)) is not None]
+        return verdicts if len(verdicts) == len(keys) else None
 
     async def _fetch(self, keys: Sequence[str], item: Item) -> list[Verdict]:
-        until = time.monotonic() + self._retry_limits.seconds
+        deadline = time.monotonic() + self._retry_limits.seconds
         try:
             [verdicts] = await self._ask([item])
-            for _ in range(self._retry_limits.again):
-                if all(map(_is_given, verdicts)) or time.monotonic() > until:
+            for _ in range(self._retry_limits.retries):
+                if all(map(_is_answered, verdicts)) or time.monotonic() > deadline:
                     break
                 [verdicts] = await self._ask([item])
             for key, verdict in zip(keys, verdicts, strict=True):
-                if _is_given(verdict):
+                if _is_answered(verdict):
                     self._cache.put(key, self._identity, verdict)
             return verdicts
         finally:
-            del self._under_way[keys[0]]
+            del self._pending[keys[0]]
 
     def _keys(self, item: Item) -> list[str]:
-        """A key for each verdict on the item."""
-        named = [self._identity, type(item).__name__, asdict(item)]
-        key = hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()
-        return [f"{key}/{at}" for at in range(len(item.criteria))] if isinstance(item, Sheet) else [key]
+        """One key per verdict on the item."""
+        parts = [self._identity, type(item).__name__, asdict(item)]
+        key = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+        return [f"{key}/{index}" for index in range(len(item.criteria))] if isinstance(item, Sheet) else [key]
 
 
-def _is_given(verdict: Verdict) -> bool:
-    """Whether the judge answered, be it with what is no verdict."""
+def _is_answered(verdict: Verdict) -> bool:
+    """Whether the judge answered, even if invalidly."""
     return verdict.score is not None or verdict.invalid
 
 
 @dataclass(slots=True, kw_only=True)
 class Tally:
-    """Questions that were `asked` of the judge, or `cached`, because it had been asked already, a moment ago or in
-    another run; and of the verdicts on both, `missing` and `invalid` ones. A sheet is one question."""
+    """Counts of questions `asked` of the judge or `cached` (stored or pending), and of `missing` and `invalid` verdicts
+    on both. A sheet is one question."""
 
     asked: int = 0
     cached: int = 0
@@ -234,13 +233,13 @@ class Tally:
     invalid: int = 0
 
     def enter(self, verdict: Verdict) -> Verdict:
-        """Count how a verdict turned out."""
+        """Counts a verdict and returns it."""
         self.missing += verdict.score is None and not verdict.invalid
         self.invalid += verdict.invalid
         return verdict
 
     def take(self) -> dict[str, int]:
-        """What was counted since this was last called."""
+        """The counts since the last call."""
         counts = asdict(self)
         for field in fields(self):
             setattr(self, field.name, 0)

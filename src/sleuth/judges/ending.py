@@ -1,4 +1,4 @@
-"""A judge that knows how a text has to end: for world texts, whose ending follows from their beginning."""
+"""A judge with known right endings, for world texts, whose ending follows from their beginning."""
 
 from __future__ import annotations
 
@@ -9,19 +9,18 @@ from collections.abc import Sequence
 from sleuth.types import Case, Pair, Verdict
 
 WORD = re.compile(r"\w+")
-SENTENCE = re.compile(r"[.!?](?:\s|$)|\n")
-"""Where a sentence ends."""
+SENTENCE_END = re.compile(r"[.!?](?:\s|$)|\n")
 DIGESTS = 2.0**64
 UNKNOWN = Verdict(score=None, reason="the text does not say what a right ending names")
 
 
 class EndingJudge:
-    """A `Judge` of continuations and a `PairJudge`, whose cases and pairs have, as `evidence`, what a right ending
-    names, a name a line. Better is a continuation that ends right; two that both do, or both do not, are a tie. Without
-    evidence there is no verdict.
+    """A `Judge` and `PairJudge` of continuations; the `evidence` of a case or pair lists the right endings, one name
+    per line. The continuation that ends right is better; if both or neither do, it is a tie. Without evidence the
+    verdict is missing.
 
-    It errs on purpose in the share `flip` of its verdicts, which then say the opposite (a tie stays one): drawn by the
-    pair and its order, so that the same question always gets the same answer.
+    A share `flip` of the verdicts is inverted on purpose (a tie stays one), chosen by a hash of the texts in their
+    order, so that the same question always gets the same answer.
     """
 
     def __init__(self, flip: float = 0.0) -> None:
@@ -33,7 +32,7 @@ class EndingJudge:
         return f"ending flip={self.flip:g}" if self.flip else "ending"
 
     async def judge(self, cases: Sequence[Case]) -> list[Verdict]:
-        """1 for each continuation (the claim) that ends right, 0 for each other."""
+        """1 for each continuation (the claim) that ends right, else 0."""
         return [self._ending(case) for case in cases]
 
     async def compare(self, pairs: Sequence[Pair]) -> list[Verdict]:
@@ -59,12 +58,12 @@ class EndingJudge:
         return Verdict(score=right, reason=f"a right ending names {answers[0]}")
 
     def _errs(self, *texts: str) -> bool:
-        asked = "\0".join(texts).encode(errors="replace")
-        return int.from_bytes(hashlib.blake2b(asked, digest_size=8).digest(), "big") < self.flip * DIGESTS
+        key = "\0".join(texts).encode(errors="replace")
+        return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "big") < self.flip * DIGESTS
 
 
 def ends_right(text: str, answers: Sequence[str]) -> bool:
-    """Whether the first sentence of a continuation ends with the words of one of `answers`, but for case. A sentence
-    that goes on behind them names something else too, and then nobody could say which is meant."""
-    words = WORD.findall(SENTENCE.split(text.strip(), maxsplit=1)[0].lower())
-    return any((wanted := WORD.findall(answer.lower())) and words[-len(wanted) :] == wanted for answer in answers)
+    """Whether the first sentence of a continuation ends with the words of one of `answers`, ignoring case. A sentence
+    that continues after them does not count: it may mean something else."""
+    words = WORD.findall(SENTENCE_END.split(text.strip(), maxsplit=1)[0].lower())
+    return any((ending := WORD.findall(answer.lower())) and words[-len(ending) :] == ending for answer in answers)

@@ -1,8 +1,8 @@
-"""The lexical judge: a claim is supported where its names, dates and numbers stand in connected sentences of the
-evidence, with most of its other words, and neither side denies what the other says.
+"""The lexical judge: a claim is supported if connected sentences of the evidence contain its names, dates and numbers
+and most of its other words, and agree with it in negation.
 
 Deterministic, offline and strict: a paraphrase in other words may go unrecognised, while a changed name, number or date
-or a dropped "not" never passes. It does not know who did what to whom: "Ada hired Ben" supports "Ben hired Ada".
+or a dropped "not" never passes. It ignores syntax: "Ada hired Ben" supports "Ben hired Ada".
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from collections.abc import Iterable, Sequence
 from sleuth.judges.sentences import Item, Sentence, capitals_in, sentences_of
 from sleuth.types import Case, Verdict
 
-FULL, PARTIAL = 0.75, 0.5
-"""The shares of a claim's plain words that make full and partial support."""
-HALF = 0.5
-"""What partial support is worth (arXiv:2511.19399 gives it the same)."""
-SENTENCES = 3
-"""So many sentences of the evidence may support one of the claim together."""
-BEGINNINGS = 5
-"""So many of the likeliest sentences are tried as the first of them."""
+FULL_SHARE, PARTIAL_SHARE = 0.75, 0.5
+"""The shares of a claim's plain words needed for full and for partial support."""
+PARTIAL_SCORE = 0.5
+"""As in arXiv:2511.19399."""
+MAX_SENTENCES = 3
+"""The number of evidence sentences that may together support one sentence of the claim."""
+MAX_STARTS = 5
+"""The number of evidence sentences, those with most items of the claim, that are tried as the first one."""
 
 
 class LexicalJudge:
-    """Needs no model and no network. A criterion is a statement that the answer should make."""
+    """A judge without a model. A criterion is a statement that the answer should make."""
 
     identity = "lexical"
 
@@ -34,8 +34,8 @@ class LexicalJudge:
 
 
 def support(claim: str, evidence: str) -> Verdict:
-    """How far the evidence supports the claim: as far as the least supported of its sentences. A blank line parts
-    pieces of evidence, so that a pronoun never reaches back across it."""
+    """The verdict on the least supported sentence of the claim. Blank lines separate pieces of evidence; a pronoun
+    never refers across one."""
     stated = sentences_of(claim, capitals_in(evidence))
     if not stated:
         return Verdict(score=0.0, reason="the claim says nothing that could be checked")
@@ -47,83 +47,83 @@ def support(claim: str, evidence: str) -> Verdict:
 def _support(stated: Sentence, pieces: Sequence[Sequence[Sentence]]) -> Verdict:
     known = [sentence for piece in pieces for sentence in piece]
     for anchor in sorted(stated.anchors):
-        if not any(sentence.holds(anchor) for sentence in known):
+        if not any(sentence.contains(anchor) for sentence in known):
             return Verdict(score=0.0, reason=f"{' '.join(filter(None, anchor[1:]))} is not in the evidence")
     links = _Links(pieces)
     items = stated.anchors | stated.words
-    likeliest = sorted(range(len(known)), key=lambda at: -_count(known[at], items))[:BEGINNINGS]
-    verdicts = [_read_together(stated, known, links, first) for first in likeliest]
+    starts = sorted(range(len(known)), key=lambda index: -_count(known[index], items))[:MAX_STARTS]
+    verdicts = [_support_from(stated, known, links, first) for first in starts]
     if not verdicts:
         return Verdict(score=0.0, reason="there is no evidence")
     return max(verdicts, key=lambda verdict: verdict.score or 0.0)
 
 
-def _read_together(stated: Sentence, known: Sequence[Sentence], links: _Links, first: int) -> Verdict:
-    """The verdict on what sentence `first` says together with at most two that are linked to it."""
-    read = [first]
-    open_items = {item for item in stated.anchors | stated.words if not known[first].holds(item)}
-    while open_items and len(read) < SENTENCES:
-        linked = [at for at in range(len(known)) if at not in read and _linked(at, read, stated, known, links)]
+def _support_from(stated: Sentence, known: Sequence[Sentence], links: _Links, first: int) -> Verdict:
+    """The support by sentence `first` together with at most two sentences linked to it."""
+    used = [first]
+    open_items = {item for item in stated.anchors | stated.words if not known[first].contains(item)}
+    while open_items and len(used) < MAX_SENTENCES:
+        linked = [at for at in range(len(known)) if at not in used and _is_linked(at, used, stated, known, links)]
         best = max(linked, key=lambda at: _count(known[at], open_items), default=None)
         if best is None or not _count(known[best], open_items):
             break
-        read.append(best)
-        open_items = {item for item in open_items if not known[best].holds(item)}
+        used.append(best)
+        open_items = {item for item in open_items if not known[best].contains(item)}
     unconnected = sorted(" ".join(filter(None, item[1:])) for item in open_items if item[0] != "word")
     if unconnected:
         return Verdict(score=0.0, reason=f"nothing connects {unconnected[0]} with the rest of the claim")
     if stated.denies != known[first].denies:
         return Verdict(score=0.0, reason=f"one denies what the other says: {known[first].text}")
     share = 1 - len(open_items) / len(stated.words) if stated.words else 1.0
-    score = 1.0 if share >= FULL else HALF if share >= PARTIAL else 0.0
+    score = 1.0 if share >= FULL_SHARE else PARTIAL_SCORE if share >= PARTIAL_SHARE else 0.0
     return Verdict(score=score, reason=f"{share:.0%} of its words are in: {known[first].text}")
 
 
-def _linked(at: int, read: Sequence[int], stated: Sentence, known: Sequence[Sentence], links: _Links) -> bool:
-    """Whether sentence `at` may be read with those that are: it continues one or is continued by it; or both name the
-    same and each has a word of the claim to say about it. Two names beside each other are no support."""
+def _is_linked(at: int, used: Sequence[int], stated: Sentence, known: Sequence[Sentence], links: _Links) -> bool:
+    """Whether sentence `at` may be combined with the used ones: it continues one, or one continues it; or they share a
+    name and each contains a plain word of the claim. Names alone are no support."""
 
-    def says_something(place: int) -> bool:
-        return any(map(known[place].holds, stated.words))
+    def has_claim_word(index: int) -> bool:
+        return any(map(known[index].contains, stated.words))
 
-    return any(links.continued(at, other) for other in read) or (
-        says_something(at)
-        and any(says_something(other) and links.share_name(known[at], known[other]) for other in read)
+    return any(links.continued(at, other) for other in used) or (
+        has_claim_word(at)
+        and any(has_claim_word(other) and links.share_name(known[at], known[other]) for other in used)
     )
 
 
 class _Links:
-    """Which sentences of the evidence speak of the same thing."""
+    """Which sentences of the evidence are about the same thing."""
 
     def __init__(self, pieces: Sequence[Sequence[Sentence]]) -> None:
         self._continues: set[tuple[int, int]] = set()
         start = 0
         for piece in pieces:
             for at, sentence in enumerate(piece[1:], start=start + 1):
-                if sentence.goes_on or not sentence.names:
+                if sentence.starts_with_pronoun or not sentence.names:
                     self._continues.add((at - 1, at))
             start += len(piece)
 
     def continued(self, one: int, other: int) -> bool:
-        """Whether one of two sentences begins with a pronoun, or names nobody, right behind the other."""
+        """Whether one of two sentences directly follows the other and starts with a pronoun or has no name."""
         return (min(one, other), max(one, other)) in self._continues
 
     @staticmethod
     def share_name(one: Sentence, other: Sentence) -> bool:
-        """Whether a name of one stands in the other."""
-        return any(map(other.holds, one.names)) or any(map(one.holds, other.names))
+        """Whether a name in one occurs in the other."""
+        return any(map(other.contains, one.names)) or any(map(one.contains, other.names))
 
 
 def _count(sentence: Sentence, items: Iterable[Item]) -> int:
-    return sum(map(sentence.holds, items))
+    return sum(map(sentence.contains, items))
 
 
 TAG = re.compile(r"</?\w[^<>]*>")
 
 
 def as_support(case: Case) -> Case:
-    """A criterion read as a statement: it is fulfilled as far as the answer, without its tags, states it. Only of use
-    for criteria that are statements, such as "Ada Voss was born in Tarn."; a case without one stays as it is."""
+    """The case with its criterion as a claim and the answer, without tags, as evidence. Useful only for criteria that
+    are statements, such as "Ada Voss was born in Tarn."; a case without a criterion is returned unchanged."""
     if not case.criterion:
         return case
     return Case(claim=case.criterion, evidence=TAG.sub(" ", case.claim))

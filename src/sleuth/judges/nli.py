@@ -1,4 +1,4 @@
-"""A small cross-encoder that was trained to tell entailment, as a judge: no server, no prompt, nothing to obey."""
+"""A cross-encoder trained on entailment as a judge: no server and no prompt, so that no text can instruct it."""
 
 from __future__ import annotations
 
@@ -8,38 +8,38 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from sleuth.judges.forms import sound
+from sleuth.judges.forms import replace_surrogates
 from sleuth.judges.lexical import as_support
 from sleuth.model_path import require_model
 from sleuth.threads import PROCESS
 from sleuth.types import Case, SleuthError, Verdict
 
 OVERLAP = 32
-"""Tokens that two windows of a long evidence share."""
-SMALLEST_WINDOW = 2 * OVERLAP
-"""Tokens of the evidence that must fit beside a claim."""
+"""Tokens shared by neighbouring windows of a long evidence."""
+MIN_WINDOW = 2 * OVERLAP
+"""Tokens of evidence that must fit beside a claim."""
 SPARE = 8
-"""Tokens left free: a window that begins inside a sentence may be cut into tokens otherwise than the whole."""
-USUAL_ROOM = 512
+"""Tokens left free: a window that starts inside a sentence may be tokenised differently."""
+DEFAULT_MAX_TOKENS = 512
 
 
 class NliJudge:
     """A `Judge` of support by any sequence classifier with a label for entailment, from a folder or a hub id.
 
-    The score is the probability of that label, evidence before claim. Evidence that is too long is read in windows, of
-    which the best counts; a claim that leaves no room for it has no verdict. A criterion is a statement that the answer
-    should entail. Each case is computed by itself, so that its score does not depend on what else is asked.
+    The score is the probability of that label, evidence before claim. Long evidence is read in windows and the best one
+    counts; a claim that leaves no room for evidence has a missing verdict. A criterion is a statement that the answer
+    should entail. Cases are not batched, so that a score does not depend on the other cases.
     """
 
     def __init__(self, model: str, *, device: str = "cpu") -> None:
-        """Raises SleuthError where the model cannot be loaded or its labels do not say what they mean."""
+        """Raises SleuthError if the model cannot be loaded or no single label means entailment."""
         self._name = model
         self._model, self._tokenizer = _load(model)
         self._model.to(device)
         PROCESS.fit(sum(weight.numel() for weight in self._model.parameters()))
         self._entailment = entailment_label(self._model.config.id2label, model)
-        positions = getattr(self._model.config, "max_position_embeddings", USUAL_ROOM)
-        self._room = min(self._tokenizer.model_max_length, positions - 2)  # some families number positions from 2 on
+        positions = getattr(self._model.config, "max_position_embeddings", DEFAULT_MAX_TOKENS)
+        self._max_tokens = min(self._tokenizer.model_max_length, positions - 2)  # some families start positions at 2
 
     @property
     def identity(self) -> str:
@@ -60,7 +60,7 @@ class NliJudge:
 
     def _verdict(self, case: Case) -> Verdict:
         case = as_support(case)
-        claim, evidence = sound(case.claim), sound(case.evidence)
+        claim, evidence = replace_surrogates(case.claim), replace_surrogates(case.evidence)
         if not claim.strip() or not evidence.strip():
             return Verdict(score=0.0, reason="there is no claim" if not claim.strip() else "there is no evidence")
         windows = self._windows(claim, evidence)
@@ -70,14 +70,14 @@ class NliJudge:
         return Verdict(score=score, reason=f"entailed with probability {score:.3f}", evidence=window)
 
     def _windows(self, claim: str, evidence: str) -> list[str]:
-        """The evidence in pieces that fit beside the claim; none where they would be too short."""
-        spent = len(self._tokenizer(claim, add_special_tokens=False)["input_ids"])
-        room = self._room - spent - self._tokenizer.num_special_tokens_to_add(pair=True)
+        """The evidence in windows that fit beside the claim; empty if they would be too short."""
+        claim_tokens = len(self._tokenizer(claim, add_special_tokens=False)["input_ids"])
+        room = self._max_tokens - claim_tokens - self._tokenizer.num_special_tokens_to_add(pair=True)
         offsets = self._tokenizer(evidence, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
         if len(offsets) <= room:
             return [evidence]
         room -= SPARE
-        if room < SMALLEST_WINDOW:
+        if room < MIN_WINDOW:
             return []
         starts = range(0, len(offsets) - OVERLAP, room - OVERLAP)
         return [evidence[offsets[start][0] : offsets[min(start + room, len(offsets)) - 1][1]] for start in starts]
@@ -92,15 +92,15 @@ class NliJudge:
 
 
 def entailment_label(labels: Mapping[int, str], model: str) -> int:
-    """The place of the label that means entailment. Raises SleuthError where none says so, for to guess it would turn
-    verdicts into their opposite."""
-    found = [place for place, label in labels.items() if label.lower() in ("entailment", "entailed", "entails")]
-    if len(found) != 1:
+    """The index of the entailment label. Raises SleuthError unless exactly one label says so: a wrong guess would
+    invert the verdicts."""
+    entailing = [index for index, label in labels.items() if label.lower() in ("entailment", "entailed", "entails")]
+    if len(entailing) != 1:
         raise SleuthError(
             f"{model}: its labels are {', '.join(labels.values())}, and not exactly one of them is entailment; set "
             "id2label in its config.json"
         )
-    return found[0]
+    return entailing[0]
 
 
 def _load(model: str) -> tuple[Any, Any]:
@@ -108,7 +108,7 @@ def _load(model: str) -> tuple[Any, Any]:
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
     from transformers.utils import logging
 
-    logging.disable_progress_bar()  # one bar is shown, and it is ours
+    logging.disable_progress_bar()  # only our own bar is shown
     try:
         loaded = AutoModelForSequenceClassification.from_pretrained(model, trust_remote_code=False).eval()
         return loaded, AutoTokenizer.from_pretrained(model, use_fast=True, trust_remote_code=False)

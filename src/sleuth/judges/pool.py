@@ -1,5 +1,4 @@
-"""Servers that speak OpenAI's chat completions and serve one and the same model: one question put to them, retries and
-all."""
+"""A pool of chat completion servers of one model: retries, adaptive concurrency, a call budget."""
 
 from __future__ import annotations
 
@@ -15,43 +14,43 @@ from typing import Any
 
 import httpx
 
-from sleuth.judges.forms import sound
+from sleuth.judges.forms import replace_surrogates
 from sleuth.retrieval.connections import Connections
 from sleuth.retrieval.replicas import Replica, Replicas, RetryBudget
 from sleuth.types import Verdict
 
 ATTEMPTS = 4
 FAILURES_TO_REST = 10
-"""In a row. Many are under way at once, so that three failures in a row say little here."""
+"""Consecutive failures until a replica rests: with many concurrent calls three would mean little."""
 BUSY, TOO_SLOW = 429, 408
 THOUGHT = re.compile(r"\s*<think>.*?</think>", re.DOTALL)
 DATED = r"-\d{4}(-?\d{2}-?\d{2})?"
-"""What a provider may put behind the name of a model that it was asked for: the day of its release."""
+"""The release date that a provider may append to a model's name."""
 
 
 class NoAnswerError(Exception):
-    """The judge could not be asked, or did not answer; the message says why."""
+    """The server could not be asked or did not answer; the message says why."""
 
 
 class RefusedError(NoAnswerError):
-    """The request itself is wrong in the eyes of the server."""
+    """The server rejected the request as invalid."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """What a judge wrote. `cut`: its tokens were spent before it came to an end."""
+    """The text of a completion. `cut`: it ended because its tokens were spent."""
 
     text: str
     cut: bool
 
 
-class Pool:
-    """Asks for one completion at a time of each caller, of a replica that answers.
+class ServerPool:
+    """Gets completions from the replicas of a model.
 
-    An attempt that fails (no connection, no answer within `timeout` seconds, status 429 or 5xx, an answer of another
-    shape or by another model) is made again, if possible at another replica, `ATTEMPTS` times in all and within a
-    budget of retries; a replica that fails again and again is left alone for a while. Once no replica has answered for
-    as long as all attempts of a question may take, those that follow fail at once, but for single trials.
+    A failed attempt (no connection, no answer within `timeout` seconds, status 408, 429 or 5xx, an answer of another
+    shape or by another model) is retried, if possible at another replica, up to `ATTEMPTS` attempts and within a retry
+    budget; a replica that keeps failing rests for a while. Once no replica has answered for as long as all attempts of
+    a question may take, further questions fail at once, except for single trials.
     """
 
     def __init__(self, urls: Sequence[str], *, timeout: float, at_once: int, ledger: Ledger, key: str | None) -> None:
@@ -67,14 +66,13 @@ class Pool:
 
     @asynccontextmanager
     async def slot(self) -> AsyncIterator[float]:
-        """Wait for one of the seats that the servers can bear; the time on the monotonic clock by which what is asked
-        from it should be answered."""
+        """Waits for a free slot and yields the deadline (monotonic clock) for what is asked in it."""
         self._connect()
-        async with self._pace.slot():
+        async with self._concurrency.slot():
             yield time.monotonic() + self.down_timeout
 
     async def ask(self, body: Mapping[str, Any], deadline: float) -> Reply:
-        """One completion. Raises NoAnswerError where there is none by the deadline."""
+        """One completion. Raises NoAnswerError if there is none by the deadline."""
         tried: list[Replica] = []
         reason = "every replica is resting after failures"
         self._retries.record_request()
@@ -94,7 +92,7 @@ class Pool:
         raise NoAnswerError(f"no answer after {len(tried)} attempts: {reason}")
 
     async def _attempt(self, replica: Replica, body: Mapping[str, Any], deadline: float) -> Reply:
-        """One call, its outcome told to all who mind the replica."""
+        """One call; its outcome updates the ledger, the replica's health and the concurrency."""
         replica.in_flight += 1
         try:
             reply = await self._post(replica, body, deadline)
@@ -105,7 +103,7 @@ class Pool:
             self._ledger.failed += 1
             self._replicas.failed(replica)
             self._down_since = min(self._down_since, time.monotonic())
-            self._pace.ended(well=False)
+            self._concurrency.record(succeeded=False)
             raise
         finally:
             replica.in_flight -= 1
@@ -115,10 +113,10 @@ class Pool:
     def _answered(self, replica: Replica) -> None:
         self._replicas.succeeded(replica)
         self._down_since = math.inf
-        self._pace.ended(well=True)
+        self._concurrency.record(succeeded=True)
 
     async def _next(self, tried: Sequence[Replica], deadline: float) -> Replica | None:
-        """A replica to ask, waited for if all of them rest; None when the time is over."""
+        """A replica to ask, after a wait if all of them rest; None at the deadline."""
         while time.monotonic() < deadline:
             if (replica := self._replicas.pick(tried[-1:])) is not None:
                 return replica
@@ -139,31 +137,31 @@ class Pool:
         if 400 <= status < 500 and status not in (BUSY, TOO_SLOW):
             raise RefusedError(f"{replica.url}: refused with {status}: {_detail(response)}")
         if status != httpx.codes.OK:
-            raise _AttemptError(f"status {status}: {_detail(response)}", _asked_to_wait(response))
+            raise _AttemptError(f"status {status}: {_detail(response)}", _retry_after(response))
         try:
             answer = response.json()
             [choice, *_] = answer["choices"]
-            written = reply_of(choice)
+            reply = reply_of(choice)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise _AttemptError(f"an answer of another shape ({type(error).__name__}: {error})") from None
-        if not same_model(body["model"], told := answer.get("model")):
-            raise _AttemptError(f"answered by {told}, not by {body['model']}")
-        return written
+        if not same_model(body["model"], model := answer.get("model")):
+            raise _AttemptError(f"answered by {model}, not by {body['model']}")
+        return reply
 
     def _connect(self) -> None:
-        """Connections cannot outlive the event loop that they were made in."""
+        """Opens connections for the running event loop, which they cannot outlive."""
         if self._loop is not asyncio.get_running_loop():
             self._loop = asyncio.get_running_loop()
             self._client = httpx.AsyncClient(
                 transport=Connections(), timeout=None, trust_env=False
             )  # `_post` keeps the time
-            self._pace = Pace(self._at_once)
+            self._concurrency = AdaptiveConcurrency(self._at_once)
             for replica in self._replicas.members:
                 replica.in_flight = 0
 
 
 class _AttemptError(Exception):
-    """This call was not answered; another may be, after a pause of some seconds."""
+    """A failed call that may be retried after `pause` seconds."""
 
     def __init__(self, message: str, pause: float = 0.0) -> None:
         super().__init__(message)
@@ -177,43 +175,46 @@ def base_url(url: str) -> str:
 
 
 def reply_of(choice: Mapping[str, Any]) -> Reply:
-    """What stands in the message, behind a thought that the server left in it. Where it holds nothing, what the server
-    took for reasoning: a parser of thoughts may have put the whole answer there."""
+    """The text of the message without a leading thought. If the content is empty, the reasoning field: a server's
+    reasoning parser may have put the whole answer there."""
     message = choice["message"]
     fields = (message.get(field) for field in ("content", "reasoning_content", "reasoning"))
-    written = next((text for text in fields if isinstance(text, str) and text.strip()), "")
-    return Reply(text=THOUGHT.sub("", sound(written), count=1).strip(), cut=choice.get("finish_reason") == "length")
+    content = next((text for text in fields if isinstance(text, str) and text.strip()), "")
+    return Reply(
+        text=THOUGHT.sub("", replace_surrogates(content), count=1).strip(), cut=choice.get("finish_reason") == "length"
+    )
 
 
-def same_model(asked: str, told: object) -> bool:
-    """Whether an answer is by the model that was asked, as far as it tells; `gpt-5-2026-01-30` is `gpt-5`."""
-    return told is None or (isinstance(told, str) and re.fullmatch(f"{re.escape(asked)}({DATED})?", told) is not None)
+def same_model(requested: str, answered: object) -> bool:
+    """Whether the model named in an answer, if any, is the requested one; `gpt-5-2026-01-30` is `gpt-5`."""
+    dated = f"{re.escape(requested)}({DATED})?"
+    return answered is None or (isinstance(answered, str) and re.fullmatch(dated, answered) is not None)
 
 
-def _asked_to_wait(response: httpx.Response) -> float:
-    """Seconds; a server that names a day instead is not waited for."""
-    told = response.headers.get("retry-after", "")
-    return float(told) if told.isdecimal() else 0.0
+def _retry_after(response: httpx.Response) -> float:
+    """The Retry-After header in seconds; 0 if it is absent or a date."""
+    seconds = response.headers.get("retry-after", "")
+    return float(seconds) if seconds.isdecimal() else 0.0
 
 
 def _detail(response: httpx.Response) -> str:
     return " ".join(response.text.split())[:200]
 
 
-FIRST = 16
-TOLERATED = 0.15
-"""The share of failures that a pace is kept at: single ones happen, a server that is overrun fails by the dozen."""
-GROWTH = 1 / 8  # of the greatest pace, after the first retreat
+INITIAL_SLOTS = 16
+MAX_FAILED_SHARE = 0.15
+"""Above it the concurrency is halved: single failures happen, an overloaded server fails by the dozen."""
+GROWTH = 1 / 8  # of the maximum, per step after the first halving
 
 
-class Pace:
-    """Seats for what is under way, at most `most`. Each time as many calls have ended as there are seats, their number
-    is halved if more than `TOLERATED` of them failed, else it grows: doubled until the first retreat, then by a fixed
-    step. Belongs to one event loop."""
+class AdaptiveConcurrency:
+    """Slots for concurrent calls, at most `max_slots`. Whenever as many calls have ended as there are slots, their
+    number is halved if more than `MAX_FAILED_SHARE` of the calls failed; otherwise it doubles until the first halving
+    and then grows by a fixed step. Belongs to one event loop."""
 
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self.slots = min(FIRST, most)
+    def __init__(self, max_slots: int) -> None:
+        self.max_slots = max_slots
+        self.slots = min(INITIAL_SLOTS, max_slots)
         self.taken = 0
         self._doubles = True
         self._ended = self._failed = 0
@@ -221,24 +222,24 @@ class Pace:
 
     @asynccontextmanager
     async def slot(self) -> AsyncIterator[None]:
-        """Wait for a seat, first come, first served, and keep it while the block runs."""
+        """Waits for a slot, first come, first served, and holds it while the block runs."""
         await self._take()
         try:
             yield
         finally:
             self._leave()
 
-    def ended(self, well: bool) -> None:
-        """A call has ended."""
+    def record(self, succeeded: bool) -> None:
+        """Counts the end of a call and adapts the number of slots."""
         self._ended += 1
-        self._failed += not well
+        self._failed += not succeeded
         if self._ended < self.slots:
             return
-        if self._failed > TOLERATED * self._ended:
+        if self._failed > MAX_FAILED_SHARE * self._ended:
             self.slots, self._doubles = max(1, self.slots // 2), False
         else:
-            step = self.slots if self._doubles else max(1, int(self.most * GROWTH))
-            self.slots = min(self.most, self.slots + step)
+            step = self.slots if self._doubles else max(1, int(self.max_slots * GROWTH))
+            self.slots = min(self.max_slots, self.slots + step)
         self._ended = self._failed = 0
         self._admit()
 
@@ -251,7 +252,7 @@ class Pace:
         try:
             await called
         except asyncio.CancelledError:
-            if called.done() and not called.cancelled():  # was called at the very moment of giving up
+            if called.done() and not called.cancelled():  # admitted at the moment of the cancellation
                 self._leave()
             raise
 
@@ -268,13 +269,13 @@ class Pace:
 
 
 class BudgetSpentError(Exception):
-    """No further call may be made."""
+    """The call budget is spent."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Ledger:
-    """`calls` were made, `failed` of them without an answer, `asked_again` because the answer was no verdict. Every
-    question ends as one of `scored`, `missing` and `invalid`. At most `budget` calls are made; None is no limit."""
+    """Counts of `calls`, of those that `failed` without an answer, and of questions `asked_again` after an invalid
+    answer. Every question ends as `scored`, `missing` or `invalid`. `budget` limits the calls; None is no limit."""
 
     budget: int | None = None
     calls: int = 0
@@ -285,13 +286,13 @@ class Ledger:
     invalid: int = 0
 
     def spend(self) -> None:
-        """One more call. Raises BudgetSpentError where none is left."""
+        """Counts a call. Raises BudgetSpentError if none is left."""
         if self.budget is not None and self.calls >= self.budget:
             raise BudgetSpentError(f"the budget of {self.budget:,} judge calls is spent")
         self.calls += 1
 
     def enter(self, verdict: Verdict) -> Verdict:
-        """Count how a question ended."""
+        """Counts how a question ended and returns its verdict."""
         if verdict.score is not None:
             self.scored += 1
         elif verdict.invalid:

@@ -1,5 +1,4 @@
-"""A sentence as the lexical judge reads it: the names, dates and numbers that it holds, its other words, and whether it
-denies."""
+"""Sentences for the lexical judge: their names, dates and numbers, their other words, and whether they are negated."""
 
 from __future__ import annotations
 
@@ -9,11 +8,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 Item = tuple[str, ...]
-"""What can be looked for in another sentence: `("name", "ada", "voss")`, `("date", "1874", "3", "")` (year, month, day,
-as far as they are told), `("number", "12717")`, `("word", "paint")`."""
+"""A searchable unit: `("name", "ada", "voss")`, `("date", "1874", "3", "")` (year, month, day, empty if unknown),
+`("number", "12717")`, `("word", "paint")`."""
 
 CACHED_TEXTS = 4096
-"""A group's siblings are judged by the same snippets, and each snippet alone, together and left out."""
+"""Siblings are judged by the same snippets, each of them alone, together and left out."""
 
 TOKEN = re.compile(r"[^\W_]+(?:[.,'\u2019][^\W_]+)*")
 BOUNDARY = re.compile(r"(?<=[.!?])[\"'\u201d)\]]*\s+(?=[\"'\u201c(\[]?[A-Z0-9])|[;\n]+\s*")
@@ -38,10 +37,10 @@ DATES = tuple(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sentence:
-    """`Sentence` of "She was not born in Tarn in 1874.": anchors `("name", "tarn")` and `("number", "1874")`, the word
-    `("word", "born")`, `denies`, and `goes_on`, because it begins with a pronoun.
+    """A parsed sentence. "She was not born in Tarn in 1874.": anchors `("name", "tarn")` and `("number", "1874")`, the
+    word `("word", "born")`, `denies`, and `starts_with_pronoun`.
 
-    `anchors` must be supported to the letter, `words` by most; `tokens` are all of it in lower case, between spaces.
+    All `anchors` must be supported, and most of `words`; `tokens` is the sentence in lower case between spaces.
     """
 
     text: str
@@ -52,15 +51,15 @@ class Sentence:
     stems: frozenset[str]
     tokens: str
     denies: bool
-    goes_on: bool
+    starts_with_pronoun: bool
 
     @property
     def names(self) -> frozenset[Item]:
         """The anchors that are names."""
         return frozenset(item for item in self.anchors if item[0] == "name")
 
-    def holds(self, item: Item) -> bool:
-        """Whether the item stands here: a name with its words side by side, a date that tells at least as much."""
+    def contains(self, item: Item) -> bool:
+        """Whether the item occurs: a name with its words in a row, a date that is at least as precise."""
         kind, *parts = item
         if kind == "name":
             return f" {' '.join(parts)} " in self.tokens
@@ -71,25 +70,25 @@ class Sentence:
 
 @lru_cache(maxsize=CACHED_TEXTS)
 def sentences_of(text: str, capitals: frozenset[str] = frozenset()) -> tuple[Sentence, ...]:
-    """The sentences of a text that say anything. `capitals` are words that are names wherever they stand."""
+    """The sentences of a text that have an anchor or a word. `capitals` are words that count as names anywhere."""
     capitals |= capitals_in(text)
-    read = (_read(sentence, capitals) for sentence in _split(text))
-    return tuple(sentence for sentence in read if sentence.anchors or sentence.words)
+    sentences = (_parse(sentence, capitals) for sentence in _split(text))
+    return tuple(sentence for sentence in sentences if sentence.anchors or sentence.words)
 
 
 @lru_cache(maxsize=CACHED_TEXTS)
 def capitals_in(text: str) -> frozenset[str]:
-    """Words, in lower case, that are written with a capital where no sentence begins, or in capitals throughout."""
-    found = set()
+    """Words, in lower case, that are capitalised inside a sentence or written in capitals throughout."""
+    capitals = set()
     for sentence in _split(text):
-        for at, token in enumerate(TOKEN.findall(sentence)):
-            if (at and token[0].isupper()) or (len(token) > 1 and token.isupper()):
-                found.add(_plain(token))
-    return frozenset(found)
+        for index, token in enumerate(TOKEN.findall(sentence)):
+            if (index and token[0].isupper()) or (len(token) > 1 and token.isupper()):
+                capitals.add(_plain(token))
+    return frozenset(capitals)
 
 
 def _split(text: str) -> list[str]:
-    """Sentences; a stop behind an initial or an abbreviation ends none."""
+    """The sentences; a full stop after an initial or an abbreviation ends none."""
     sentences: list[str] = []
     for part in BOUNDARY.split(text):
         if sentences and ABBREVIATED.search(sentences[-1]):
@@ -99,11 +98,11 @@ def _split(text: str) -> list[str]:
     return sentences
 
 
-def _read(sentence: str, capitals: frozenset[str]) -> Sentence:
+def _parse(sentence: str, capitals: frozenset[str]) -> Sentence:
     dates, rest = _dates(sentence.replace("%", " percent "))
-    found = list(TOKEN.finditer(rest))
-    plain = [_plain(token[0]) for token in found]
-    names = list(_names(rest, found, plain, capitals))
+    tokens = list(TOKEN.finditer(rest))
+    plain = [_plain(token[0]) for token in tokens]
+    names = list(_names(rest, tokens, plain, capitals))
     in_names = {at for run in names for at in run}
     numbers = {at: number for at, token in enumerate(plain) if (number := _number(token, plain[at + 1 : at + 2]))}
     taken = in_names | numbers.keys()
@@ -119,38 +118,38 @@ def _read(sentence: str, capitals: frozenset[str]) -> Sentence:
         stems=frozenset(map(stem, plain)),
         tokens=f" {' '.join(plain)} ",
         denies=sum(map(_denies, plain)) % 2 == 1,
-        goes_on=plain[:1] != [] and plain[0] in PRONOUNS,
+        starts_with_pronoun=plain[:1] != [] and plain[0] in PRONOUNS,
     )
 
 
 def _dates(text: str) -> tuple[set[Item], str]:
-    """The dates of more than a year, and the text without them."""
+    """The dates with at least a month, and the text without them."""
     dates: set[Item] = set()
 
-    def taken(match: re.Match[str]) -> str:
-        told = {name: value for name, value in match.groupdict().items() if value}
-        month = told.get("month", "")
+    def collect(match: re.Match[str]) -> str:
+        fields = {name: value for name, value in match.groupdict().items() if value}
+        month = fields.get("month", "")
         number = MONTHS.index(month[:3].lower()) + 1 if month.isalpha() else int(month)
-        day = str(int(told["day"])) if "day" in told else ""
-        dates.add(("date", told.get("year", ""), str(number), day))
+        day = str(int(fields["day"])) if "day" in fields else ""
+        dates.add(("date", fields.get("year", ""), str(number), day))
         return " "
 
     for pattern in DATES:
-        text = pattern.sub(taken, text)
+        text = pattern.sub(collect, text)
     return dates, text
 
 
 def _names(
-    text: str, found: Sequence[re.Match[str]], plain: Sequence[str], capitals: frozenset[str]
+    text: str, tokens: Sequence[re.Match[str]], plain: Sequence[str], capitals: frozenset[str]
 ) -> Iterator[list[int]]:
-    """Runs of words with a capital and nothing but spaces between, by their places. A lone word at the beginning is one
-    if it is elsewhere, and neither an article nor a title is part of one."""
+    """Runs of capitalised tokens that only spaces or hyphens separate, as token indices. A single first word counts if
+    it is in `capitals`; articles and titles are not part of a name."""
     runs: list[list[int]] = []
-    for at, token in enumerate(found):
+    for at, token in enumerate(tokens):
         if not token[0][0].isupper() or plain[at] in STOP:
             continue
-        beside = at > 0 and WITHIN_NAME.fullmatch(text, found[at - 1].end(), token.start())
-        if beside and runs and runs[-1][-1] == at - 1:
+        adjacent = at > 0 and WITHIN_NAME.fullmatch(text, tokens[at - 1].end(), token.start())
+        if adjacent and runs and runs[-1][-1] == at - 1:
             runs[-1].append(at)
         else:
             runs.append([at])
@@ -158,7 +157,7 @@ def _names(
 
 
 def _number(token: str, following: Sequence[str]) -> str:
-    """The value of a number in digits or words, `12,717` and `12717` alike; empty for anything else."""
+    """The value of a number in digits or words, the same for `12,717` and `12717`; empty for anything else."""
     digits = NUMBER.fullmatch(token)
     if digits is None and token not in NUMBERS:
         return ""
@@ -177,7 +176,7 @@ def _plain(token: str) -> str:
 
 
 def stem(word: str) -> str:
-    """A word without its commonest endings: `painted`, `paints` and `painting` are `paint`, `wrote` is `write`."""
+    """The word without common endings: `painted`, `paints` and `painting` give `paint`, `wrote` gives `write`."""
     word = IRREGULAR.get(word, word)
     for ending in ("ing", "ed", "es", "s", "ly"):
         if word.endswith(ending) and len(word) - len(ending) >= 3 and not word.endswith("ss"):
@@ -206,7 +205,7 @@ IRREGULAR = dict(
         "drawn:draw spoke:speak spoken:speak sang:sing sung:sing chose:choose chosen:choose lost:lose brought:bring"
     )
 )
-"""Forms of verbs that no ending tells."""
+"""Irregular verb forms."""
 STOP = (
     frozenset(
         _words(
@@ -222,4 +221,4 @@ STOP = (
     | DENIALS
     | TITLES
 )
-"""Words that say too little to be looked for."""
+"""Words that carry too little meaning to be matched."""

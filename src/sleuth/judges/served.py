@@ -1,4 +1,4 @@
-"""Before a run: whether the servers of a judge are there, and serve the model that is asked for."""
+"""Checks before a run that a judge's servers answer and serve its model."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import httpx
 from sleuth.judges.pool import base_url
 from sleuth.types import SleuthError
 
-HEALTH_SECONDS = 10.0  # to answer what is served
-SHOWN = 5  # models that an error names
+HEALTH_SECONDS = 10.0  # timeout for the list of models
+SHOWN_MODELS = 5  # in an error
 
 
 def wait_until_served(
@@ -20,21 +20,21 @@ def wait_until_served(
     model: str,
     *,
     key: str | None = None,
-    say: Callable[[str], None] = lambda line: None,
+    log: Callable[[str], None] = lambda line: None,
     pause: float = 2.0,
 ) -> None:
-    """Wait while servers are loading (status 503). Raises SleuthError where one does not answer or serves other models;
-    a server that does not list its models is taken at its word."""
+    """Waits while servers are loading (status 503). Raises SleuthError if one does not answer or serves other models; a
+    server that does not list its models is accepted."""
     for url in map(base_url, urls):
         while (response := _models(url, key)).status_code == httpx.codes.SERVICE_UNAVAILABLE:
-            say(f"{url}: loading its model")
+            log(f"{url}: loading its model")
             time.sleep(pause)
         if response.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
-            raise SleuthError(f"urls: {url} wants another key: it answered with status {response.status_code}")
+            raise SleuthError(f"urls: {url} rejects the API key: it answered with status {response.status_code}")
         served = _names(response)
         if served and model not in served:
             nearest = difflib.get_close_matches(model, served, n=1)
-            shown = nearest or served[:SHOWN]
+            shown = nearest or served[:SHOWN_MODELS]
             raise SleuthError(f"model = {model!r}: {url} does not serve it; it serves {', '.join(shown)}")
 
 
@@ -49,7 +49,7 @@ def _models(url: str, key: str | None) -> httpx.Response:
 
 
 def _names(response: httpx.Response) -> list[str]:
-    """The models of a list; empty where it is none."""
+    """The names in a list of models; empty if the response is not one."""
     try:
         return [str(listed["id"]) for listed in response.json()["data"]]
     except (ValueError, TypeError, KeyError):

@@ -1,4 +1,4 @@
-"""A judge with another one looking over its shoulder: the first decides, the second only shows when they part."""
+"""A judge watched by a second one on a share of its cases: the first decides, the second measures their agreement."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from sleuth.types import Case, Judge, Pair, Sheet, Verdict
 
 
 class Watch:
-    """What both judges said of the same cases. `watcher` sees the `share` of all that is asked together (the answers of
-    one group), chosen by its words, so that a run which is resumed has the same watched. Where either said nothing,
-    nothing is compared."""
+    """The differences between two judges on the same cases. `watcher` judges a `share` of the batches (the answers of
+    one group), chosen by a hash of their text, so that a resumed run watches the same ones. Missing verdicts of either
+    are skipped."""
 
     def __init__(self, watcher: Judge, share: float) -> None:
         self._watcher = watcher
         self._share = share
-        self._apart: list[float] = []
+        self._differences: list[float] = []
 
-    async def look(self, cases: Sequence[Case], verdicts: asyncio.Future[list[Verdict]]) -> list[Verdict]:
-        """The verdicts that are under way on these cases, as they are; meanwhile the other judge may look too."""
-        if not self._sees(cases):
+    async def observe(self, cases: Sequence[Case], verdicts: asyncio.Future[list[Verdict]]) -> list[Verdict]:
+        """Awaits and returns the verdicts on these cases, unchanged; the watcher may judge them concurrently."""
+        if not self._is_selected(cases):
             return await verdicts
-        said, seen = await asyncio.gather(verdicts, self._watcher.judge(cases))
-        for one, other in zip(said, seen, strict=True):
+        decided, watched = await asyncio.gather(verdicts, self._watcher.judge(cases))
+        for one, other in zip(decided, watched, strict=True):
             if one.score is not None and other.score is not None:
-                self._apart.append(abs(one.score - other.score))
-        return said
+                self._differences.append(abs(one.score - other.score))
+        return decided
 
     def take(self) -> list[float]:
-        """How far apart the two were on each case since this was last called."""
-        apart, self._apart = self._apart, []
-        return apart
+        """The absolute difference on each compared case since the last call."""
+        differences, self._differences = self._differences, []
+        return differences
 
-    def _sees(self, cases: Sequence[Case]) -> bool:
-        words = "\0".join(case.claim for case in cases).encode(errors="replace")
-        return bool(cases) and int.from_bytes(hashlib.sha256(words).digest()[:8]) < self._share * 2**64
+    def _is_selected(self, cases: Sequence[Case]) -> bool:
+        text = "\0".join(case.claim for case in cases).encode(errors="replace")
+        return bool(cases) and int.from_bytes(hashlib.sha256(text).digest()[:8]) < self._share * 2**64
 
 
 class WatchedJudge:
-    """A `Judge` that is watched."""
+    """A watched `Judge`."""
 
     def __init__(self, judge: NamedJudge, watch: Watch) -> None:
         self.identity = judge.identity
@@ -50,12 +50,12 @@ class WatchedJudge:
         self._watch = watch
 
     async def judge(self, cases: Sequence[Case]) -> list[Verdict]:
-        """What the judge says."""
-        return await self._watch.look(cases, asyncio.ensure_future(self._judge.judge(cases)))
+        """The judge's own verdicts."""
+        return await self._watch.observe(cases, asyncio.ensure_future(self._judge.judge(cases)))
 
 
 class WatchedSheetJudge:
-    """A `SheetJudge` that is watched, criterion by criterion."""
+    """A `SheetJudge` watched criterion by criterion."""
 
     def __init__(self, judge: NamedSheetJudge, watch: Watch) -> None:
         self.identity = judge.identity
@@ -63,37 +63,37 @@ class WatchedSheetJudge:
         self._watch = watch
 
     async def rate(self, sheets: Sequence[Sheet]) -> list[list[Verdict]]:
-        """What the judge says."""
+        """The judge's own verdicts."""
         cases = [case for sheet in sheets for case in sheet.cases]
-        verdicts = iter(await self._watch.look(cases, asyncio.ensure_future(self._flat(sheets))))
+        verdicts = iter(await self._watch.observe(cases, asyncio.ensure_future(self._flat(sheets))))
         return [[next(verdicts) for _ in sheet.criteria] for sheet in sheets]
 
     async def _flat(self, sheets: Sequence[Sheet]) -> list[Verdict]:
-        return [verdict for of_sheet in await self._judge.rate(sheets) for verdict in of_sheet]
+        return [verdict for verdicts in await self._judge.rate(sheets) for verdict in verdicts]
 
 
-def agreement(apart: Sequence[float]) -> float | None:
-    """1 where two judges said the same of every case, 0 where the opposite of each; None where nothing is compared."""
-    return 1 - fmean(apart) if apart else None
+def agreement(differences: Sequence[float]) -> float | None:
+    """1 - the mean difference: 1 if two judges always agreed, 0 if they always said the opposite; None without any."""
+    return 1 - fmean(differences) if differences else None
 
 
-NOT_ASKED = Verdict(score=None, reason="no verdict was kept, and nobody is asked")
+NOT_CACHED = Verdict(score=None, reason="the verdict is not cached, and no judge may be called")
 
 
 class SilentJudge:
-    """Stands for the judge of an `identity` where no call may be made."""
+    """A judge with the `identity` of another that makes no calls: all of its verdicts are missing."""
 
     def __init__(self, identity: str) -> None:
         self.identity = identity
 
     async def judge(self, cases: Sequence[Case]) -> list[Verdict]:
-        """Nothing of any case."""
-        return [NOT_ASKED] * len(cases)
+        """A missing verdict for each case."""
+        return [NOT_CACHED] * len(cases)
 
     async def rate(self, sheets: Sequence[Sheet]) -> list[list[Verdict]]:
-        """Nothing of any sheet."""
-        return [[NOT_ASKED] * len(sheet.criteria) for sheet in sheets]
+        """Missing verdicts for each sheet."""
+        return [[NOT_CACHED] * len(sheet.criteria) for sheet in sheets]
 
     async def compare(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        """Nothing of any pair."""
-        return [NOT_ASKED] * len(pairs)
+        """A missing verdict for each pair."""
+        return [NOT_CACHED] * len(pairs)

@@ -1,1 +1,1 @@
-"""Figures of finished episodes, each with its interval."""
+"""Figures of finished episodes and their intervals; checks of data files; README cards."""

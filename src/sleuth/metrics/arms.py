@@ -1,18 +1,18 @@
-"""One arm, or one beside another, on the same questions: levels and paired differences, with one run an arm or several.
+"""The level of one arm and the paired difference of two on the same questions, with one run per arm or several.
 
-An arm is a table `runs[s][q]`: what run s (a seed) gave on question q, the mean over its samples; None where it gave
-nothing. A question that some run lacks is left out for all of them.
+An arm is a table `runs[s][q]`: the mean over the samples of run s (a seed) on question q, or None. A question that any
+run lacks is left out.
 
-**One run an arm.** Levels have Wilson's interval (shares) or a bootstrap over questions (means), differences a paired
-bootstrap over questions. They speak of these runs, and not of what another seed would have given.
+**One run per arm.** Levels have Wilson's interval (shares) or a bootstrap over questions (means), differences a paired
+bootstrap over questions. They describe these runs, not what another seed would give.
 
-**Several runs.** Runs and questions are two crossed samples, so that the value is modelled as x[s, q] = mean + run[s] +
-question[q] + rest[s, q], and the variance of its mean is estimated as V(runs) + V(questions) - V(rest), because the
-first two both hold the rest (two-way clustering: Cameron, Gelbach and Miller, J. Bus. Econ. Stat. 29, 2011; it is the
-analysis of variance of two crossed random effects). A difference of arms takes its questions' part from the paired
-differences and the runs' parts from each arm by itself. The interval is Student's, with Satterthwaite's degrees of
-freedom (Biometrics 2, 1946): with two or three runs it is wide where the runs disagree, as it should be; a bootstrap
-over so few would be too narrow. An arm of a single run beside one of several adds no part for its runs.
+**Several runs.** Runs and questions are two crossed samples, modelled as x[s, q] = mean + run[s] + question[q] +
+rest[s, q]. The variance of the mean is estimated as V(runs) + V(questions) - V(rest), because the first two both
+contain the rest (two-way clustering: Cameron, Gelbach and Miller, J. Bus. Econ. Stat. 29, 2011; the analysis of
+variance of two crossed random effects). For a difference, V(questions) comes from the paired differences and V(runs)
+from each arm. The interval is Student's, with Satterthwaite's degrees of freedom (Biometrics 2, 1946): with two or
+three runs it is wide if they disagree, where a bootstrap would be too narrow. An arm of a single run adds no variance
+of runs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Runs = Sequence[Sequence[float | None]]
 """`runs[s][q]`, as above."""
 
 Test = Literal["mcnemar", "sign_flip", "student"]
-"""Exact on outcomes that are 0 or 1; a randomisation test on any others; Student's t over runs and questions."""
+"""McNemar's exact test for outcomes of 0 or 1; a randomisation test for others; Student's t for several runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,27 +48,27 @@ class Difference:
 
 
 def level(runs: Runs, *, is_share: bool) -> Measured:
-    """The mean of one arm; `n` counts questions. Where no value is negative the interval is not either, and that of a
-    share stays below 1."""
+    """The mean of one arm; `n` counts questions. The interval of non-negative values stays at or above 0, that of a
+    share at or below 1."""
     table = _complete(runs)[0]
     if len(table) == 1:
         return share(list(table[0])) if is_share else bootstrap_mean(list(table[0]))
-    if is_share and len(set(table.flat)) == 1:  # all right or all wrong: no spread to estimate a variance from
+    if is_share and len(set(table.flat)) == 1:  # all right or all wrong: no variance to estimate
         return share(list(table[0]))
-    least = 0.0 if is_share or not (table < 0).any() else -math.inf
-    return _within(_crossed(table)[0], least, 1.0 if is_share else math.inf)
+    minimum = 0.0 if is_share or not (table < 0).any() else -math.inf
+    return _clipped(_crossed(table)[0], minimum, 1.0 if is_share else math.inf)
 
 
 def difference(ours: Runs, theirs: Runs, *, is_share: bool) -> Difference | None:
-    """Ours minus theirs over the questions that every run of both has; None where there is none. A difference of shares
-    stays between -1 and 1."""
+    """Ours minus theirs over the questions that every run of both has; None without any. A difference of shares stays
+    between -1 and 1."""
     a, b = _complete(ours, theirs)
     if not a.shape[1]:
         return None
     if len(a) > 1 or len(b) > 1:
         measured, p = _crossed(a, b)
-        most = 1.0 if is_share else math.inf
-        return Difference(measured=_within(measured, -most, most), p=p, test="student")
+        bound = 1.0 if is_share else math.inf
+        return Difference(measured=_clipped(measured, -bound, bound), p=p, test="student")
     measured = paired_bootstrap(list(a[0]), list(b[0]))
     if set(a[0]) | set(b[0]) <= {0.0, 1.0}:
         p = mcnemar(int((a[0] > b[0]).sum()), int((a[0] < b[0]).sum()))
@@ -76,43 +76,44 @@ def difference(ours: Runs, theirs: Runs, *, is_share: bool) -> Difference | None
     return Difference(measured=measured, p=sign_flip(list(a[0] - b[0])), test="sign_flip")
 
 
-def _within(measured: Measured, least: float, most: float) -> Measured:
-    """The interval cut to what is possible."""
+def _clipped(measured: Measured, minimum: float, maximum: float) -> Measured:
+    """The interval clipped to possible values."""
     if measured.low is None or measured.high is None:
         return measured
-    return Measured(value=measured.value, low=max(least, measured.low), high=min(most, measured.high), n=measured.n)
+    low, high = max(minimum, measured.low), min(maximum, measured.high)
+    return Measured(value=measured.value, low=low, high=high, n=measured.n)
 
 
 def _complete(*arms: Runs) -> list[np.ndarray]:
-    """Each arm as (runs, questions), with the questions that every run of every arm has."""
+    """Each arm as an array (S, Q) of the questions that every run of every arm has."""
     tables = [np.array([[math.nan if value is None else value for value in run] for run in runs]) for runs in arms]
-    whole = ~np.isnan(np.concatenate(tables)).any(axis=0)
-    return [table[:, whole] for table in tables]
+    complete = ~np.isnan(np.concatenate(tables)).any(axis=0)
+    return [table[:, complete] for table in tables]
 
 
 def _crossed(ours: np.ndarray, theirs: np.ndarray | None = None) -> tuple[Measured, float]:
-    """The mean of `ours` (S, Q), or of `ours` minus `theirs`, over runs and questions; and the p-value of zero."""
+    """The mean of `ours` (S, Q), or of `ours` minus `theirs`, over runs and questions, and the p-value against 0."""
     arms = [ours] if theirs is None else [ours, theirs]
     by_question = ours.mean(axis=0) if theirs is None else ours.mean(axis=0) - theirs.mean(axis=0)  # (Q,)
     n = len(by_question)
     if n == 0:
         return UNMEASURED, 1.0
-    of_questions = by_question.var(ddof=1) / n if n > 1 else 0.0
-    of_runs = [arm.mean(axis=1).var(ddof=1) / len(arm) if len(arm) > 1 else 0.0 for arm in arms]
-    counted_twice = sum(map(_variance_of_rest, arms))
-    variance = max(of_questions + sum(of_runs) - counted_twice, of_questions, sum(of_runs))
+    question_part = by_question.var(ddof=1) / n if n > 1 else 0.0
+    run_parts = [arm.mean(axis=1).var(ddof=1) / len(arm) if len(arm) > 1 else 0.0 for arm in arms]
+    rest = sum(map(_rest_variance, arms))
+    variance = max(question_part + sum(run_parts) - rest, question_part, sum(run_parts))
     value = float(by_question.mean())
     if variance == 0:
         return Measured(value=value, low=value, high=value, n=n), float(value == 0)
-    parts = [(of_questions, n - 1), *((part, len(arm) - 1) for part, arm in zip(of_runs, arms, strict=True))]
-    freedom = max(1.0, variance**2 / sum(part**2 / of for part, of in parts if of > 0))
+    parts = [(question_part, n - 1), *((part, len(arm) - 1) for part, arm in zip(run_parts, arms, strict=True))]
+    freedom = max(1.0, variance**2 / sum(part**2 / degrees for part, degrees in parts if degrees > 0))
     error = math.sqrt(variance)
     half = student_bound(freedom) * error
     return Measured(value=value, low=value - half, high=value + half, n=n), student_p(value / error, freedom)
 
 
-def _variance_of_rest(arm: np.ndarray) -> float:
-    """The part of the variance of the mean that is neither a run's nor a question's; 0 for a single run."""
+def _rest_variance(arm: np.ndarray) -> float:
+    """The part of the variance of the mean that is due neither to runs nor to questions; 0 for a single run."""
     runs, questions = arm.shape
     if runs < 2 or questions < 2:
         return 0.0

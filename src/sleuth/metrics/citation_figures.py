@@ -1,4 +1,4 @@
-"""Finished episodes of a refiner to the figures of an evaluation file."""
+"""The figures of a refiner's evaluation file from its finished episodes."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ FIGURES: dict[str, Callable[..., Measured]] = {
     "padding": bootstrap_mean,
     "claims": bootstrap_mean,
 }
-"""Each figure of an answer's citations, and how its mean is measured."""
+"""Each figure of an answer's citations, with the function that computes its mean and interval."""
 
 
 def citation_figures(records: Sequence[Record]) -> dict[str, Measured]:
-    """The figures of a refiner's evaluation, each over the tasks that can give it; siblings of one task count as one
+    """The figures of a refiner's evaluation, each over the tasks that can have it; siblings of one task count as one
     draw.
 
     - `citation_recall`, `citation_precision`, `citation_f1`, `citation_precision_concatenated`, `valid_ids`: as in
       `sleuth.rewards.citation.measure`; a right abstention has none of them;
-    - `invented_ids`: the share of an answer's ids that do not exist, over the answers that cite any;
-    - `claim_precision`, `claim_recall`, `claim_f1`, `off_query`: as in `sleuth.rewards.citation.measure`, by the data's
-      own table of what its snippets state, over the questions that these answer;
-    - `grounded`: answers in which a supported claim holds a golden answer, or that rightly abstain;
-    - `right_abstention`: of the questions without an answer, those that the policy abstained from;
-      `wrong_abstention`: of those with one, likewise; `abstention_f1`: the F1 of abstaining where nothing answers;
-    - `well_formed`, `padding` (words behind which no citation stands), `claims`, `response_tokens_mean`;
-    - `missing`: episodes without a verdict.
+    - `invented_ids`: the share of an answer's ids that do not exist, over answers that cite any;
+    - `claim_precision`, `claim_recall`, `claim_f1`, `off_query`: likewise, against the data's own table of what its
+      snippets state, over the questions that these answer;
+    - `grounded`: the share of answers in which a supported claim contains a golden answer, or that rightly abstain;
+    - `right_abstention` and `wrong_abstention`: the shares of abstentions on questions without and with an answer;
+      `abstention_f1`: the F1 of abstaining on those without;
+    - `well_formed`, `padding` (the share of uncited words), `claims`, `response_tokens_mean`;
+    - `missing`: the share of episodes without a verdict.
     """
     clusters = [task.id for task, _, _ in records]
     figures = {
@@ -57,7 +57,7 @@ def citation_figures(records: Sequence[Record]) -> dict[str, Measured]:
 
 
 def citation_value(name: str, task: Task, score: Score) -> float | None:
-    """What one answer contributes to a figure; None where it has no part in it."""
+    """The value of a figure for one answer; None if it has none."""
     if name == "wrong_abstention":
         answerable = task.evidence is not None and task.evidence.answerable is True
         return score.parts.get("abstained") if answerable else None
@@ -65,7 +65,7 @@ def citation_value(name: str, task: Task, score: Score) -> float | None:
 
 
 def _abstention(task: Task, score: Score) -> tuple[float | None, float | None]:
-    """Whether the policy abstained, and whether it should have; None where either is not known."""
+    """(abstained, should have abstained), each 1 or 0; both None if either is unknown."""
     answerable = task.evidence.answerable if task.evidence else None
     abstained = score.parts.get("abstained")
     return (None, None) if answerable is None or abstained is None else (abstained, float(not answerable))

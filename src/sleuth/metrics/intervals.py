@@ -1,8 +1,7 @@
 """Measured quantities and their 95 % intervals.
 
-A value may be missing (None): it is left out, never counted as zero, and `n` shows what is left. Values of one cluster
-(the siblings of one task) are averaged first and count as one draw, so that `n` is a number of independent draws and
-an interval never claims more.
+Missing values (None) are left out, never counted as zero, and `n` counts the rest. Values of one cluster (the siblings
+of one task) are averaged first and count as one draw, so that `n` is the number of independent draws.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import numpy as np
 Z = 1.959963984540054  # the normal quantile that leaves 2.5 % above
 RESAMPLES = 10_000
 MANY, FEW_DISTINCT = 2_000, 0.02
-BLOCK = 500  # of them drawn at once
+BLOCK = 500  # resamples drawn at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,11 +35,12 @@ class Measured:
         """`{"value": 0.8, "low": 0.49, "high": 0.943, "n": 10}`."""
         return asdict(self)
 
-    def told(self, number: str = ".3f", *, unmeasured: str = "missing") -> str:
-        """`0.800 (0.490 to 0.943)`, each number as its format says, or what stands for nothing measured."""
+    def formatted(self, number: str = ".3f", *, unmeasured: str = "missing") -> str:
+        """`0.800 (0.490 to 0.943)`, with the format `number` for each; the text `unmeasured` if nothing was
+        measured."""
         if self.value is None:
             return unmeasured
-        value, low, high = (format(one, number) for one in (self.value, self.low, self.high))
+        value, low, high = (format(figure, number) for figure in (self.value, self.low, self.high))
         return f"{value} ({low} to {high})"
 
 
@@ -48,9 +48,9 @@ UNMEASURED = Measured(value=None, low=None, high=None, n=0)
 
 
 def wilson(successes: float, n: int) -> Measured:
-    """The share successes / n with Wilson's score interval (J. Am. Stat. Assoc. 22, 1927), good near 0 and 1 too.
+    """The share successes / n with Wilson's score interval (J. Am. Stat. Assoc. 22, 1927), valid near 0 and 1 too.
 
-    `successes` may be a fraction where a draw is itself a mean.
+    `successes` may be fractional, for draws that are means.
     """
     if not 0 <= successes <= n:
         raise ValueError(f"{successes} successes in {n} draws")
@@ -71,7 +71,7 @@ def share(values: Sequence[float | None], clusters: Sequence[Hashable] | None = 
 def bootstrap_mean(
     values: Sequence[float | None], clusters: Sequence[Hashable] | None = None, seed: int = 0
 ) -> Measured:
-    """The mean of any values with a percentile bootstrap interval over clusters; one draw has no spread to show."""
+    """The mean of any values with a percentile bootstrap interval over clusters (of width 0 for a single one)."""
     means = np.array(cluster_means(values, clusters), dtype=float)
     n = len(means)
     if n == 0:
@@ -81,38 +81,38 @@ def bootstrap_mean(
 
 
 def bootstrap_ratio(
-    above: Sequence[float | None],
-    below: Sequence[float | None],
+    numerators: Sequence[float | None],
+    denominators: Sequence[float | None],
     clusters: Sequence[Hashable] | None = None,
     seed: int = 0,
 ) -> Measured:
-    """The mean of `above` by the mean of `below`, over aligned values, with a percentile bootstrap interval over
-    clusters; a pair that lacks either side is left out. `below` is never negative. Unmeasured where it is nothing but
-    zeros; a resample in which that is so is left out."""
-    lacking = [one is None or other is None for one, other in zip(above, below, strict=True)]
-    tops, sums = (
+    """The mean of the numerators over the mean of the aligned denominators, which are never negative, with a percentile
+    bootstrap interval over clusters. Pairs that lack either side are left out, and so are resamples in which all
+    denominators are 0; unmeasured if all are."""
+    lacking = [one is None or other is None for one, other in zip(numerators, denominators, strict=True)]
+    tops, bottoms = (
         np.array(cluster_means([None if lacks else one for one, lacks in zip(side, lacking, strict=True)], clusters))
-        for side in (above, below)
+        for side in (numerators, denominators)
     )
-    n = len(sums)
-    if not sums.any():
+    n = len(bottoms)
+    if not bottoms.any():
         return UNMEASURED
     rng = np.random.default_rng(seed)
-    drawn = np.concatenate([rng.multinomial(n, np.full(n, 1 / n), size=BLOCK) for _ in range(RESAMPLES // BLOCK)])
-    bottoms = drawn @ sums
-    low, high = np.quantile((drawn @ tops)[bottoms > 0] / bottoms[bottoms > 0], [0.025, 0.975])
-    return Measured(value=float(tops.sum() / sums.sum()), low=float(low), high=float(high), n=n)
+    counts = np.concatenate([rng.multinomial(n, np.full(n, 1 / n), size=BLOCK) for _ in range(RESAMPLES // BLOCK)])
+    sums = counts @ bottoms
+    low, high = np.quantile((counts @ tops)[sums > 0] / sums[sums > 0], [0.025, 0.975])
+    return Measured(value=float(tops.sum() / bottoms.sum()), low=float(low), high=float(high), n=n)
 
 
 def bootstrap_f1(
-    given: Sequence[float | None],
-    wanted: Sequence[float | None],
+    predicted: Sequence[float | None],
+    expected: Sequence[float | None],
     clusters: Sequence[Hashable] | None = None,
     seed: int = 0,
 ) -> Measured:
-    """The F1 of aligned verdicts (1 or 0) with those that were wanted, with a percentile bootstrap interval over
-    clusters. Unmeasured where neither ever says 1; a resample in which that is so is left out."""
-    pairs = list(zip(given, wanted, strict=True))
+    """The F1 of aligned predictions with expected labels (1 or 0), with a percentile bootstrap interval over clusters.
+    Unmeasured if neither has a 1; resamples without one are left out."""
+    pairs = list(zip(predicted, expected, strict=True))
     hits = [None if one is None or other is None else 2 * one * other for one, other in pairs]
     sums = [None if one is None or other is None else one + other for one, other in pairs]
     return bootstrap_ratio(hits, sums, clusters, seed)
@@ -120,25 +120,23 @@ def bootstrap_f1(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stratum:
-    """One of several populations that were measured side by side, with what `bootstrap_mean` takes."""
+    """The values of one of several populations, with their clusters as in `bootstrap_mean`."""
 
     values: Sequence[float | None]
     clusters: Sequence[Hashable] | None = None
 
 
 def mean_of_means(strata: Sequence[Stratum], seed: int = 0) -> Measured:
-    """The simple mean of the strata's means, each counting alike however large it is, with a percentile bootstrap
-    interval for which every stratum's clusters are drawn from that stratum alone; n is the clusters of all.
-
-    Unmeasured where one stratum is: the mean of those that are left would be of something else.
-    """
+    """The unweighted mean of the strata's means, with a percentile bootstrap interval that resamples clusters within
+    each stratum; n counts all clusters. Unmeasured if any stratum is empty: the mean of the rest would be another
+    figure."""
     means = [np.array(cluster_means(stratum.values, stratum.clusters), dtype=float) for stratum in strata]
     if not means or not all(map(len, means)):
         return UNMEASURED
     rng = np.random.default_rng(seed)
-    resampled = np.mean([_resampled_means(of_stratum, rng) for of_stratum in means], axis=0)  # (RESAMPLES,)
+    resampled = np.mean([_resampled_means(stratum_means, rng) for stratum_means in means], axis=0)  # (RESAMPLES,)
     low, high = np.quantile(resampled, [0.025, 0.975])
-    value = float(np.mean([of_stratum.mean() for of_stratum in means]))
+    value = float(np.mean([stratum_means.mean() for stratum_means in means]))
     return Measured(value=value, low=float(low), high=float(high), n=sum(map(len, means)))
 
 
@@ -148,15 +146,15 @@ def paired_bootstrap(
     clusters: Sequence[Hashable] | None = None,
     seed: int = 0,
 ) -> Measured:
-    """The mean of a - b over aligned values; a pair that lacks either side is left out."""
+    """The mean of a - b over aligned values, with a bootstrap interval; pairs that lack either side are left out."""
     pairs = zip(a, b, strict=True)
     differences = [None if left is None or right is None else left - right for left, right in pairs]
     return bootstrap_mean(differences, clusters, seed)
 
 
 def _resampled_means(means: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """(RESAMPLES,): the mean of as many draws with replacement as there are values, again and again. Where many values
-    are few distinct ones it is drawn how often each of these comes: the same distribution in a tenth of the time."""
+    """The means of `RESAMPLES` bootstrap resamples, (RESAMPLES,). Many values with few distinct ones are resampled by
+    multinomial counts: the same distribution in a tenth of the time."""
     n = len(means)
     distinct, counts = np.unique(means, return_counts=True)
     if n > MANY and len(distinct) <= n * FEW_DISTINCT:
@@ -165,7 +163,7 @@ def _resampled_means(means: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def cluster_means(values: Sequence[float | None], clusters: Sequence[Hashable] | None) -> list[float]:
-    """The mean of what is there in each cluster that has anything; without clusters every value is its own."""
+    """The mean of each cluster's values, without clusters that have none; `None` makes every value its own cluster."""
     members: defaultdict[Hashable, list[float]] = defaultdict(list)
     for cluster, value in zip(range(len(values)) if clusters is None else clusters, values, strict=True):
         if value is not None:

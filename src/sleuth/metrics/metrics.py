@@ -1,4 +1,4 @@
-"""Finished episodes to the figures of an evaluation file, and a retriever to its recall."""
+"""The figures of an evaluation file from finished episodes, and the recall of a retriever."""
 
 from __future__ import annotations
 
@@ -12,23 +12,24 @@ from sleuth.types import Retriever, Score, Task, Trajectory
 Record = tuple[Task, Trajectory, Score]
 """One finished episode."""
 
-COMPATIBLE = "score_"
-"""How the parts of a score begin that another scorer than the strict one gave."""
+SCORER_PREFIX = "score_"
+"""The prefix of score parts by scorers other than the strict one."""
 
 
 def episode_figures(records: Sequence[Record]) -> dict[str, Measured]:
     """The figures of an evaluation; siblings of one task count as one draw.
 
     - `em`, `em_one_hop`, `em_two_hop`: exact match, over all tasks and over those of a kind;
-    - `searched`: episodes that searched at least once; `searches_mean`: mean searches, and `searches_two_hop`: on
-      two-hop tasks; `response_tokens_mean`: mean tokens that the policy wrote, and `results_tokens_mean`: that it was
-      shown behind its first turn;
-    - `query_recall`: episodes whose first search showed a gold passage, where the task names one; an episode that
-      never searched counts as 0, and is left out of `query_recall_searched`;
-    - `missing`: episodes without a verdict;
-    - `score_NAME`: the mean of another scorer than the strict one, where it was asked too.
+    - `searched`: the share of episodes with a search; `searches_mean`: mean searches, `searches_two_hop`: those on
+      two-hop tasks;
+    - `response_tokens_mean`: mean tokens that the policy wrote; `results_tokens_mean`: mean tokens by other authors
+      after its first turn;
+    - `query_recall`: the share of episodes whose first search found a gold passage, over tasks that have one; one
+      without a search counts as 0, and is left out of `query_recall_searched`;
+    - `missing`: the share of episodes without a verdict;
+    - `score_NAME`: the mean score of a scorer other than the strict one.
 
-    A figure is absent when no task could give it, and unmeasured (value None, n 0) when every value is missing.
+    A figure is absent if no task could have it, and unmeasured (value None, n 0) if every value is missing.
     """
     one_hop = [record for record in records if record[0].kind == "one_hop"]
     two_hop = [record for record in records if record[0].kind == "two_hop"]
@@ -56,12 +57,12 @@ def episode_figures(records: Sequence[Record]) -> dict[str, Measured]:
 
 
 def compatible_scores(score: Score) -> dict[str, float]:
-    """What other scorers than the strict one made of an episode: `{"score_search_r1": 1.0}`."""
-    return {name: value for name, value in score.parts.items() if name.startswith(COMPATIBLE)}
+    """The scores of an episode by scorers other than the strict one: `{"score_search_r1": 1.0}`."""
+    return {name: value for name, value in score.parts.items() if name.startswith(SCORER_PREFIX)}
 
 
 def outcome_counts(records: Sequence[Record]) -> dict[str, int]:
-    """How many episodes ended in each way, most frequent first: the score's note, or the stop where there is none."""
+    """The number of episodes by outcome (the score's note, else the stop reason), most frequent first."""
     outcomes = Counter(score.note or trajectory.stop for _, trajectory, score in records)
     return dict(sorted(outcomes.items(), key=lambda item: (-item[1], item[0])))
 
@@ -69,7 +70,7 @@ def outcome_counts(records: Sequence[Record]) -> dict[str, int]:
 async def recall_at_k(retriever: Retriever, tasks: Sequence[Task], k: int) -> Measured:
     """The share of tasks for which a gold passage is among the first k, with the question as the query.
 
-    Tasks that name no gold passage are left out. `RetrievalFailed` travels: a recall of half the questions is none.
+    Tasks without gold passages are left out. Raises RetrievalFailed if any search fails.
     """
     with_gold = [task for task in tasks if task.gold_passages]
     found = await retriever.search([task.question for task in with_gold], k)
@@ -81,7 +82,7 @@ async def recall_at_k(retriever: Retriever, tasks: Sequence[Task], k: int) -> Me
 
 
 def _em(task: Task, trajectory: Trajectory, score: Score) -> float | None:
-    """Strict exact match is known wherever the episode ran to its end, also where another scorer could not read it."""
+    """Strict exact match, which exists for every finished episode, even if another scorer could not read it."""
     return score.parts.get("em")
 
 
@@ -94,7 +95,7 @@ def _missing(task: Task, trajectory: Trajectory, score: Score) -> float | None:
 
 
 def _searches(task: Task, trajectory: Trajectory, score: Score) -> float | None:
-    """A story that the retriever cut short does not tell how often the policy would have searched."""
+    """Missing if the retriever failed: the policy might have searched more often."""
     return None if trajectory.stop == "failed" else trajectory.searches
 
 
@@ -103,14 +104,15 @@ def _searched(task: Task, trajectory: Trajectory, score: Score) -> float | None:
 
 
 def response_tokens(task: Task, trajectory: Trajectory, score: Score) -> float | None:
-    """How many tokens the policy wrote; None where the retriever cut the story short."""
+    """The number of tokens that the policy wrote; None if the retriever failed."""
     if trajectory.stop == "failed":
         return None
     return sum(len(segment.tokens) for segment in trajectory.segments if segment.author == "policy")
 
 
 def _results_tokens(task: Task, trajectory: Trajectory, score: Score) -> float | None:
-    """How many tokens stand in the story that neither the prompt nor the policy brought."""
+    """The number of tokens after the policy's first turn that the policy did not write; None if the retriever
+    failed."""
     if trajectory.stop == "failed":
         return None
     authors = [segment.author for segment in trajectory.segments]
@@ -122,8 +124,8 @@ def _first_search_found_gold(task: Task, trajectory: Trajectory, score: Score) -
     if trajectory.stop == "failed":
         return None
     searches = (action for action in trajectory.actions if action.kind == "search")
-    shown = [passage.id for action in list(searches)[:1] for passage in action.passages]
-    return float(any(passage_id in task.gold_passages for passage_id in shown))
+    retrieved = [passage.id for action in list(searches)[:1] for passage in action.passages]
+    return float(any(passage_id in task.gold_passages for passage_id in retrieved))
 
 
 def _first_search_found_gold_if_any(task: Task, trajectory: Trajectory, score: Score) -> float | None:

@@ -1,4 +1,4 @@
-"""Records of evaluation files, question by question: what each contributes to a figure, and which belong together."""
+"""Paired comparison of evaluation files: the value of a figure for each record, matched by question."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from sleuth.metrics.arms import Difference, Runs
-from sleuth.metrics.arms import difference as difference_of_arms
+from sleuth.metrics.arms import difference as arm_difference
 from sleuth.metrics.citation_figures import FIGURES as CITATION_FIGURES
 from sleuth.metrics.failures import evidence_shown
 from sleuth.metrics.intervals import Measured, Stratum, bootstrap_mean, mean_of_means
@@ -34,23 +34,23 @@ FIGURES = (
     *CITATION_FIGURES,
     "missing",
 )
-"""What `question_value` can tell of a record, in the order of tables."""
+"""The figures of `question_value`, in the order of tables."""
 
 MEANS = {"f1", "searches_mean", "searches_two_hop", "response_tokens_mean"} | {
     name for name, measured in CITATION_FIGURES.items() if measured is bootstrap_mean
 }
-"""Those of them that are no share."""
+"""The figures that are means rather than shares."""
 
 
 def question_value(key: str, record: Record) -> float | None:
-    """What one record contributes to a figure; None if it has no part in it (another kind, missing, no gold passage).
+    """The value of a figure for one record; None if it has none (another kind, missing, no gold passage).
 
-    The same rules as `sleuth.metrics.metrics.episode_figures`, read from an evaluation file. `evidence_shown` has
-    `evidence_shown` of `sleuth.metrics.failures`, with 0 for an episode that never searched.
+    The same rules as `sleuth.metrics.metrics.episode_figures`, applied to an evaluation file. `evidence_shown` is that
+    of `sleuth.metrics.failures`, with 0 for an episode without a search.
     """
     em, kind = record.get("em"), record.get("kind")
-    whole = record.get("stop") != "failed"
-    searches = record.get("searches") if whole else None
+    finished = record.get("stop") != "failed"
+    searches = record.get("searches") if finished else None
     match key:
         case "em":
             return em
@@ -65,19 +65,19 @@ def question_value(key: str, record: Record) -> float | None:
         case "searches_two_hop":
             return searches if kind == "two_hop" else None
         case "query_recall":
-            return _first_query_recall(record) if whole else None
+            return _first_query_recall(record) if finished else None
         case "evidence_shown":
-            shown = evidence_shown(record) if whole else None
+            shown = evidence_shown(record) if finished else None
             return None if shown is None else float(shown)
         case "response_tokens_mean":
-            return _response_tokens(record) if whole else None
+            return _response_tokens(record) if finished else None
         case "missing":
             return float(em is None and "citation_f1" not in record)
     return record.get(key) if key.startswith("score_") or key in CITATION_FIGURES else None
 
 
 def by_question(records: Iterable[Record]) -> dict[str, list[Record]]:
-    """The samples of each question, in their order, by its id."""
+    """The samples of each question by its id, in their order."""
     grouped: defaultdict[str, list[Record]] = defaultdict(list)
     for record in records:
         grouped[record["id"]].append(record)
@@ -85,8 +85,8 @@ def by_question(records: Iterable[Record]) -> dict[str, list[Record]]:
 
 
 def question_means(key: str, questions: Sequence[str], runs: Sequence[Mapping[str, Sequence[Record]]]) -> Runs:
-    """The table `[run][question]` of a figure: the mean over the question's samples of what they contribute, None where
-    none contributes. Each run is its records `by_question`."""
+    """The table `[run][question]` of a figure: the mean over the question's samples, None if none has a value. Each run
+    is its records `by_question`."""
     return [[_mean([question_value(key, record) for record in run[name]]) for name in questions] for run in runs]
 
 
@@ -95,24 +95,24 @@ def difference(key: str, ours: Iterable[Record], theirs: Iterable[Record]) -> Di
     one, other = by_question(ours), by_question(theirs)
     common = [name for name in one if name in other]
     tables = (question_means(key, common, [run]) for run in (one, other))
-    return difference_of_arms(*tables, is_share=key not in MEANS)
+    return arm_difference(*tables, is_share=key not in MEANS)
 
 
 def mean_difference(key: str, ours: Sequence[Record], theirs: Sequence[Record]) -> Measured | None:
-    """`difference` as a figure alone; of a suite, whose records say which set they are of, the mean over its sets."""
+    """The measured part of `difference`; for a suite, whose records name their set, the mean over its sets."""
     if not any("set" in record for record in ours):
-        found = difference(key, ours, theirs)
-        return found and found.measured
+        result = difference(key, ours, theirs)
+        return result and result.measured
     sets: defaultdict[str, tuple[list[Record], list[Record]]] = defaultdict(lambda: ([], []))
     for side, records in enumerate((ours, theirs)):
         for record in records:
             sets[record.get("set", "")][side].append(record)
-    measured = mean_of_means([_differences(key, *of_set) for of_set in sets.values() if all(of_set)])
+    measured = mean_of_means([_differences(key, *sides) for sides in sets.values() if all(sides)])
     return measured if measured.n else None
 
 
 def _differences(key: str, ours: Sequence[Record], theirs: Sequence[Record]) -> Stratum:
-    """Ours minus theirs, question by question."""
+    """Ours minus theirs for each question."""
     one, other = by_question(ours), by_question(theirs)
     common = [name for name in one if name in other]
     [a], [b] = (question_means(key, common, [run]) for run in (one, other))
@@ -121,16 +121,16 @@ def _differences(key: str, ours: Sequence[Record], theirs: Sequence[Record]) -> 
 
 
 def records_of(evaluations: Mapping[str, Evaluation], name: str) -> list[Record]:
-    """The records of an evaluation; those of a suite are in the files of its sets, and say of which set they are."""
+    """The records of an evaluation. Those of a suite come from the files of its sets, with the name of the set
+    added."""
     evaluation = evaluations.get(name, {})
-    sets = {of_set: evaluations.get(f"{name}@{of_set}", {}) for of_set in evaluation.get("sets", ())}
-    of_sets = [{**record, "set": of_set} for of_set, one in sets.items() for record in one.get("records", ())]
-    return [*evaluation.get("records", ()), *of_sets]
+    sets = {set_name: evaluations.get(f"{name}@{set_name}", {}) for set_name in evaluation.get("sets", ())}
+    suite = [{**record, "set": set_name} for set_name, one in sets.items() for record in one.get("records", ())]
+    return [*evaluation.get("records", ()), *suite]
 
 
 def paired_records(*runs: Iterable[Record]) -> list[tuple[Record, ...]]:
-    """Records of the questions that all were asked, in the order of the first; the n-th sample of a question is paired
-    with the n-th."""
+    """The records of the questions that all runs share, in the order of the first; n-th samples are paired."""
     numbered = [_numbered(records) for records in runs]
     return [tuple(run[key] for run in numbered) for key in numbered[0] if all(key in run for run in numbered)]
 
@@ -143,12 +143,12 @@ def side_of_zero(measured: Measured | None) -> int:
 
 
 def _numbered(records: Iterable[Record]) -> dict[tuple[str, int], Record]:
-    """Records by question and sample: `("q7", 2)` is the second answer to q7."""
-    seen: Counter[str] = Counter()
+    """The records by question and sample: `("q7", 2)` is the second answer to q7."""
+    counts: Counter[str] = Counter()
     numbered = {}
     for record in records:
-        seen[record["id"]] += 1
-        numbered[record["id"], seen[record["id"]]] = record
+        counts[record["id"]] += 1
+        numbered[record["id"], counts[record["id"]]] = record
     return numbered
 
 
@@ -166,6 +166,6 @@ def _first_query_recall(record: Record) -> float | None:
 
 
 def _response_tokens(record: Record) -> float | None:
-    """How many tokens the policy wrote; None where the file does not tell."""
+    """The number of tokens that the policy wrote; None if the file does not say."""
     counts = [segment.get("tokens") for segment in record.get("segments", ()) if segment["author"] == "policy"]
     return None if None in counts else float(sum(counts))

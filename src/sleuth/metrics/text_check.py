@@ -1,4 +1,4 @@
-"""Whether texts can be learned from: all that is wrong with a file of them, not only the first thing."""
+"""A check of text data that reports all problems, not only the first."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from sleuth.types import Document, SleuthError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextReport:
-    """What a check of `rows` texts found.
+    """The findings in `rows` texts.
 
-    `malformed` rows are no documents. `repeated_ids` are of rows whose id an earlier row has: no run takes such a file.
-    `repeated_texts` have, but for white space, the text of an earlier row; a run passes them over. `overlap` are texts
-    that the other data has too; None where there is none. `altered` are texts whose copy with thoughts in it is another
-    text, so that a run has no thoughts of theirs. `parts` counts documents by what their origin is for,
-    `sources` by source. `cut` counts those that say where their ending begins, `thoughts` the thoughts in all.
+    `malformed` rows make no document. `repeated_ids` are rows with the id of an earlier row: a run refuses such a file.
+    `repeated_texts` equal an earlier text up to white space; a run skips them. `overlap` are texts that the other data
+    has too; None without other data. `altered` are texts whose copy with thoughts differs from the text, so that a run
+    ignores these thoughts. `parts` counts documents by the purpose of their origin, `sources` by source, `cut` those
+    that mark where their ending begins; `thoughts` is the total number of thoughts.
     """
 
     rows: int
@@ -37,22 +37,22 @@ class TextReport:
 
     @property
     def refused(self) -> int:
-        """Rows for which a run would refuse the data."""
+        """The number of rows for which a run would refuse the data."""
         return self.malformed.count + self.repeated_ids.count
 
 
 def check_text(
     data: Path, against: Path | None = None, progress: Callable[[int], None] = lambda done: None
 ) -> TextReport:
-    """Read texts to their end; `progress` is told the rows read."""
+    """The findings in text data; `progress` gets the number of rows read."""
     documents: list[tuple[str, Document]] = []
     malformed: list[str] = []
-    for done, (where, found) in enumerate(documents_and_faults(data), start=1):
+    for done, (where, document) in enumerate(documents_and_faults(data), start=1):
         progress(done)
-        if isinstance(found, SleuthError):
-            malformed.append(str(found))
+        if isinstance(document, SleuthError):
+            malformed.append(str(document))
         else:
-            documents.append((where, found))
+            documents.append((where, document))
     parts = Counter(part_of(document.origin) for _, document in documents)
     return TextReport(
         rows=len(documents) + len(malformed),
@@ -79,15 +79,14 @@ def _repeated(
     first: dict[Hashable, str] = {}
     for where, document in documents:
         if key(document) in first:
-            yield f"{where}: the {what} of {document.id!r} is that of {first[key(document)]}"
+            yield f"{where}: the {what} of {document.id!r} repeats that of {first[key(document)]}"
         else:
             first[key(document)] = where
 
 
 def _overlap(documents: Sequence[tuple[str, Document]], against: Path) -> Iterator[str]:
-    there = {
-        text_digest(found.text): where for where, found in documents_and_faults(against) if isinstance(found, Document)
-    }
+    rows = documents_and_faults(against)
+    places = {text_digest(document.text): where for where, document in rows if isinstance(document, Document)}
     for where, document in documents:
-        if (digest := text_digest(document.text)) in there:
-            yield f"{where}: the text of {document.id!r} is also at {there[digest]}"
+        if (digest := text_digest(document.text)) in places:
+            yield f"{where}: the text of {document.id!r} is also at {places[digest]}"

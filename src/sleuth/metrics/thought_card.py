@@ -1,4 +1,4 @@
-"""README of a data set of texts with thoughts, in markdown: no figure in it was typed by a person."""
+"""The README of a data set of texts with thoughts, in markdown, with all figures computed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def thought_card(
     gates: Sequence[Mapping[str, Any]],
     gated: bool,
 ) -> str:
-    """The card of the `rows` that were kept; `gates` tell of every source what its thoughts did for `model`."""
+    """The card of the kept `rows`; `gates` hold, for every source, the gain of its thoughts for `model`."""
     lines = [
         *(f"# {name}", ""),
         f"{len(rows):,} texts of `{texts}` with the thoughts of `{teacher}`, made with Sleuth {__version__}. The "
@@ -31,7 +31,7 @@ def thought_card(
         "a row is its text again, character by character.",
         *("", "| | |", "|---|---|", *(f"| {key} | {value} |" for key, value in _facts(rows, without).items())),
         f"| prompt of the teacher, sha256 | `{prompt_sha256}` |",
-        *("", "## What the thoughts are good for", "", _asked(model, gated), "", *_gate_table(gates)),
+        *("", "## What the thoughts are good for", "", _explanation(model, gated), "", *_gate_table(gates)),
         *("", "The rows hold text of their sources, under whatever licence these have."),
     ]
     return "\n".join(lines) + "\n"
@@ -51,15 +51,11 @@ def _facts(rows: Sequence[Mapping[str, Any]], without: Mapping[str, int]) -> dic
     return facts | {f"texts without thoughts: {reason}": f"{count:,}" for reason, count in without.items()}
 
 
-def _asked(model: str, gated: bool) -> str:
-    done = (
-        "Sources whose interval does not lie above 0 on both sides were left out."
-        if gated
-        else ("Nothing was left out for it.")
-    )
+def _explanation(model: str, gated: bool) -> str:
+    kept = "Sources without an interval above 0 in both columns were left out." if gated else "No source was left out."
     return (
-        f"How much likelier `{model}` holds a token behind a thought than behind an empty one, and than behind "
-        f"sentences that fit any text; nats a token, 95 % intervals over documents. {done}"
+        f"The gain in the log-probability of a token under `{model}` after a thought, over an empty thought and over "
+        f"sentences that fit any text; nats per token, 95 % intervals over documents. {kept}"
     )
 
 
@@ -67,7 +63,7 @@ def _gate_table(gates: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     yield "| source | documents | over an empty thought | over generic ones | |"
     yield "|---|---|---|---|---|"
     for gate in gates:
-        gains = " | ".join(gain.told(".4f", unmeasured="unmeasured") for gain in _gains(gate))
+        gains = " | ".join(gain.formatted(".4f", unmeasured="unmeasured") for gain in _gains(gate))
         verdict = "passes" if gate["passes"] else "does not pass"
         yield f"| {gate['source'] or '(no source)'} | {gate['documents']:,} | {gains} | {verdict} |"
 

@@ -75,7 +75,7 @@ def _reward(reward: Mapping[str, Any]) -> str:
     """`0.5 x search_r1 answer reward (reads prompt and response with observations)`."""
     scorer, weight = str(reward.get("scorer", "")), reward.get("weight", 1.0)
     times = "" if weight == 1 else f"{weight} x "
-    reads = f" (reads {SCORERS[scorer].view.words})" if scorer in SCORERS else ""
+    reads = f" (reads {SCORERS[scorer].view.label})" if scorer in SCORERS else ""
     return times + f"{scorer} {reward.get('kind', '')} reward".strip() + reads
 
 

@@ -1,1 +1,1 @@
-"""What an episode was worth. A reward reads records; it never calls the network itself."""
+"""Rewards: scores of episodes. A reward reads records and never calls the network itself."""

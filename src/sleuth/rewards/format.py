@@ -1,4 +1,4 @@
-"""The structure of a whole transcript, so that what nothing else pays for, such as a closing thought tag, stays."""
+"""The format reward: keeps structure that no other reward depends on, such as closing thought tags."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from sleuth.types import Episode
 
 
 def well_formed(episode: Episode, dialect: Dialect) -> float:
-    """1 where every turn is one closed thought and then one action, with nothing but white space around them: searches
-    first, an answer last.
+    """1 if every turn is one closed thought and one action with only white space around them, searches first and an
+    answer last; else 0.
 
-    Read off the policy's turns alone: neither a passage nor a cut can spoil a structure, or lend one. A turn whose
-    search the environment opened has no thought, nor has one of a refiner that is to answer only.
+    Only the policy's turns count, so passages and truncation cannot change the result. A turn whose search tag the
+    environment opened has no thought, nor does a turn of a refiner that only answers.
     """
     segments = [segment for trajectory in episode.trajectories for segment in trajectory.segments]
-    first = next((at for at, segment in enumerate(segments) if segment.author == "policy"), len(segments))
+    first = next((index for index, segment in enumerate(segments) if segment.author == "policy"), len(segments))
     turns = [segment.text for segment in segments if segment.author == "policy"]
-    search, answer, query = _forms(dialect)
+    search, answer, query = _patterns(dialect)
     opened = "".join(segment.text for segment in segments[:first]).endswith(dialect.search.open)
-    forms = [query if opened else search, *[search] * (len(turns) - 2), answer][-len(turns) :]
-    sound = episode.trajectory.stop == "answered" and len(turns) > opened
-    return float(sound and all(form.fullmatch(turn) for form, turn in zip(forms, turns, strict=True)))
+    patterns = [query if opened else search, *[search] * (len(turns) - 2), answer][-len(turns) :]
+    complete = episode.trajectory.stop == "answered" and len(turns) > opened
+    return float(complete and all(pattern.fullmatch(turn) for pattern, turn in zip(patterns, turns, strict=True)))
 
 
 @lru_cache
-def _forms(dialect: Dialect) -> tuple[re.Pattern[str], re.Pattern[str], re.Pattern[str]]:
-    """A turn that searches, one that answers, and one that begins inside a query."""
+def _patterns(dialect: Dialect) -> tuple[re.Pattern[str], re.Pattern[str], re.Pattern[str]]:
+    """Patterns of a turn that searches, one that answers, and one that starts inside a query."""
     no_tag = f"(?:(?!{'|'.join(map(re.escape, dialect.tags))}).)*"
 
     def element(tags_open: str, tags_close: str) -> str:

@@ -1,4 +1,4 @@
-"""What counts as the same answer: pure functions of an answer and its golden answers, shared by rewards and figures."""
+"""Exact match, substring match and token F1 of an answer against its golden answers."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections import Counter
 from collections.abc import Sequence
 
 CLOSED_ANSWERS = ("yes", "no", "noanswer")
-"""Answers that share no word by halves: in token F1 they count only where both sides say the same."""
+"""Answers without partial credit: in token F1 they score only if both sides are equal."""
 
 
 def normalise(text: str) -> str:
-    """Lower case; ASCII punctuation deleted; the whole words a, an, the dropped; white space folded.
+    """The text in lower case, without ASCII punctuation and the words a, an, the, white space collapsed, in that order.
 
-    The definition that Search-R1 and its descendants share (from SQuAD, arXiv:1606.05250), in that order. Nothing
-    else is folded: `Beyonce` is not `Beyoncé`, `well-known` is not `well known`.
+    The definition of SQuAD (arXiv:1606.05250), as in Search-R1 and its descendants. Nothing else is normalised:
+    `Beyonce` is not `Beyoncé`, `well-known` is not `well known`.
     """
     text = "".join(character for character in text.lower() if character not in string.punctuation)
     return " ".join(re.sub(r"\b(a|an|the)\b", " ", text).split())
@@ -29,18 +29,18 @@ def exact_match(answer: str, golden_answers: Sequence[str]) -> bool:
 def sub_match(answer: str, golden_answers: Sequence[str]) -> bool:
     """Whether the answer contains one of the golden answers, both normalised: FlashRAG's `acc` (arXiv:2405.13576).
 
-    Characters count, not words: `northern` contains `no`. Departure: a golden answer of which normalising leaves
-    nothing is contained in an empty answer only; there it is contained in every one.
+    Compares characters, not words: `northern` contains `no`. Departure: a golden answer that normalises to nothing
+    matches only an empty answer; in FlashRAG it matches every one.
     """
     given = normalise(answer)
     return any(golden in given if golden else not given for golden in map(normalise, golden_answers))
 
 
 def token_f1(answer: str, golden_answers: Sequence[str]) -> float:
-    """The best F1 over the golden answers between their words and the answer's, as bags, both normalised.
+    """The highest bag-of-words F1 between the answer and a golden answer, both normalised.
 
-    HotpotQA's (arXiv:1809.09600): `yes`, `no` and `noanswer` on either side score 1 or 0. Two answers of which nothing
-    is left are equal and score 1, as in exact match; there they score 0.
+    HotpotQA's (arXiv:1809.09600): `yes`, `no` and `noanswer` on either side score 1 or 0. Departure: two answers that
+    normalise to nothing score 1, as in exact match; in HotpotQA 0.
     """
     given = normalise(answer)
     return max((_f1(given, normalise(golden)) for golden in golden_answers), default=0.0)

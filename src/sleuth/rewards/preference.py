@@ -1,4 +1,4 @@
-"""The pairwise reward: the share of the other candidates that one is better than."""
+"""Rewards of text continuations: pairwise (share of wins), pointwise (a judge's criterion), and mechanical rules."""
 
 from __future__ import annotations
 
@@ -13,40 +13,40 @@ from statistics import fmean
 from sleuth.judges.tournament import find_extremes
 from sleuth.types import Author, Case, Episode, Group, Judge, Pair, PairJudge, Score, Segment, Task, Trajectory
 
-ENOUGH = 0.5
-"""Of the comparisons of a candidate, the share that needs a verdict; with fewer its score is missing."""
-BETTER = (
+MIN_JUDGED_SHARE = 0.5
+"""A candidate with a smaller share of its comparisons judged has no score."""
+PAIR_CRITERION = (
     "Question and answers are pieces of one text: the first is how it begins, the other two are ways in which it may "
     "go on. Better is the one that goes on coherently from where the beginning stops; of two that do, the one that is "
     "truer, more to the point and better written. All were cut off after a number of words: that one feels unfinished "
     "says nothing against it."
 )
-"""What decides (the dimension "quality"). Judges that are not told so prefer whatever comes to an end."""
+"""The criterion of the dimension "quality". Without its last sentence judges prefer any text that ends."""
 
 Wins = Mapping[str, tuple[float | None, float]]
-"""By text: the share of wins, and the share of its comparisons that had no verdict."""
+"""text -> (share of wins, share of comparisons without a verdict)."""
 
 
 class PairwiseReward:
-    """Candidates with the same text are one; a tie is half a win, and a candidate that nobody else differs from ties
-    with all. Round robin compares all pairs; a tournament fewer (`find_extremes`), and its shares are those that the
-    strengths which it estimates would give.
+    """The share of a group's other candidates that a candidate beats. A tie is half a win; equal texts are one
+    candidate, and a group of equal texts scores 0.5.
 
-    A missing verdict counts for nobody. A candidate with fewer than half of its verdicts has no score, nor has any in
-    a tournament of which half is missing. `shown` is what the judge is given to see of a task besides the texts.
+    Round robin compares all pairs; a tournament fewer (`find_extremes`), its shares computed from the estimated
+    strengths. Missing verdicts are left out. A candidate with less than half of its verdicts has no score, nor has any
+    in a tournament with half of them missing. `evidence_of(task)` is shown to the judge besides the texts.
 
     Parts: `wins`, and `unjudged`, the share of comparisons without a verdict.
     """
 
     def __init__(
-        self, judge: PairJudge, *, schedule: str = "round_robin", shown: Callable[[Task], str] = lambda task: ""
+        self, judge: PairJudge, *, schedule: str = "round_robin", evidence_of: Callable[[Task], str] = lambda task: ""
     ) -> None:
         self.judge = judge
-        self.shown = shown
+        self.evidence_of = evidence_of
         self._compare = {"round_robin": self._round_robin, "tournament": self._tournament}[schedule]
 
     async def __call__(self, group: Group) -> list[Score]:
-        texts = [written(episode).text for episode in group.episodes]
+        texts = [continuation(episode).text for episode in group.episodes]
         wins = await self._compare(group.task, list(dict.fromkeys(texts)))
         return [_score(*wins[text]) for text in texts]
 
@@ -57,38 +57,39 @@ class PairwiseReward:
         for (one, other), verdict in zip(pairs, verdicts, strict=True):
             won[one].append(verdict.score)
             won[other].append(None if verdict.score is None else 1 - verdict.score)
-        return {text: _share_of_wins(of_text) for text, of_text in won.items()}
+        return {text: _share_of_wins(scores) for text, scores in won.items()}
 
     async def _tournament(self, task: Task, pool: Sequence[str]) -> Wins:
-        found = await find_extremes(
+        result = await find_extremes(
             self.judge,
             task.question,
             pool,
-            evidence=self.shown(task),
-            criterion=BETTER,
+            evidence=self.evidence_of(task),
+            criterion=PAIR_CRITERION,
             seed=zlib.crc32("\0".join((task.id, *pool)).encode(errors="replace")),
         )
-        missing = found.missing / found.compared if found.compared else 0.0
-        if found.best is None and len(pool) > 1:
+        missing = result.missing / result.compared if result.compared else 0.0
+        if result.best is None and len(pool) > 1:
             return dict.fromkeys(pool, (None, missing))
-        return {text: (_expected_wins(found.strengths, at), missing) for at, text in enumerate(pool)}
+        return {text: (_expected_wins(result.strengths, index), missing) for index, text in enumerate(pool)}
 
     def _pair(self, task: Task, first: str, second: str) -> Pair:
-        return Pair(question=task.question, first=first, second=second, evidence=self.shown(task), criterion=BETTER)
+        evidence = self.evidence_of(task)
+        return Pair(question=task.question, first=first, second=second, evidence=evidence, criterion=PAIR_CRITERION)
 
 
 def _share_of_wins(scores: Sequence[float | None]) -> tuple[float | None, float]:
     known = [score for score in scores if score is not None]
     if not scores:
         return 0.5, 0.0
-    share = fmean(known) if len(known) > 0 and len(known) >= ENOUGH * len(scores) else None
+    share = fmean(known) if len(known) > 0 and len(known) >= MIN_JUDGED_SHARE * len(scores) else None
     return share, 1 - len(known) / len(scores)
 
 
-def _expected_wins(strengths: Sequence[float], at: int) -> float:
-    """By the odds of Bradley and Terry, as the tournament has them."""
-    others = [1 / (1 + math.exp(other - strengths[at])) for number, other in enumerate(strengths) if number != at]
-    return fmean(others) if others else 0.5
+def _expected_wins(strengths: Sequence[float], index: int) -> float:
+    """The mean Bradley-Terry probability of winning against each other candidate."""
+    chances = [1 / (1 + math.exp(other - strengths[index])) for at, other in enumerate(strengths) if at != index]
+    return fmean(chances) if chances else 0.5
 
 
 def _score(wins: float | None, unjudged: float) -> Score:
@@ -112,12 +113,12 @@ CRITERIA = {
     + "In truth the text goes on like this: «{reference}» It states nothing that contradicts that, the beginning, or "
     "what is known; harmless inventions that may well be true, and style, make no difference.",
 }
-"""By dimension. Only of factuality does the judge see the true suffix, which makes its verdicts better
-(arXiv:2601.21343); the wording is ours."""
+"""Pointwise criteria by dimension, in our words. The judge sees the true suffix for factuality alone, where it makes
+verdicts better (arXiv:2601.21343)."""
 
 
 class PointwiseReward:
-    """How far each candidate fulfils the criterion of a dimension, from 0 to 1, as the part of its name. Missing where
+    """How far each candidate fulfils the criterion of a dimension, from 0 to 1; also the part of that name. Missing if
     the verdict is."""
 
     def __init__(self, judge: Judge, dimension: str) -> None:
@@ -125,7 +126,7 @@ class PointwiseReward:
         self.dimension = dimension
 
     async def __call__(self, group: Group) -> list[Score]:
-        texts = [written(episode).text for episode in group.episodes]
+        texts = [continuation(episode).text for episode in group.episodes]
         cases = {text: self._case(group.task, text) for text in texts}
         verdicts = dict(zip(cases, await self.judge.judge([*cases.values()]), strict=True))
         return [self._score(verdicts[text].score, verdicts[text].reason) for text in texts]
@@ -140,80 +141,80 @@ class PointwiseReward:
         return Score(value=value, parts={self.dimension: value})
 
 
-def candidate(task: Task, sample: int, written: Segment, stop: str) -> Episode:
-    """The prefix of a task with what was written behind it: `stop` as a completion's, `source` for the text's own."""
-    trajectory = Trajectory(segments=(task.continued.prefix, written), stop=stop)
+def candidate(task: Task, sample: int, continuation: Segment, stop: str) -> Episode:
+    """An episode of the task's prefix and a continuation; `stop` as a completion's, `source` for the text's own."""
+    trajectory = Trajectory(segments=(task.continued.prefix, continuation), stop=stop)
     return Episode(task=task, sample=sample, trajectories=(trajectory,))
 
 
-def written(episode: Episode) -> Segment:
-    """What stands behind the prefix."""
+def continuation(episode: Episode) -> Segment:
+    """The segment after the prefix."""
     return episode.trajectory.segments[-1]
 
 
 def author_of(episode: Episode) -> Author:
-    """Who wrote it: the policy, the `source` (the text's own suffix), or a `teacher` (a rewrite)."""
-    return written(episode).author
+    """The author of the continuation: the policy, the `source` (the text's own suffix), or a `teacher` (a rewrite)."""
+    return continuation(episode).author
 
 
 WORD = re.compile(r"[^\W_]+(?:['\u2019-][^\W_]+)*")
 NAME = re.compile(r"(?<=[\w,;] )[A-Z][^\W\d_]+|\d+(?:[.,]\d+)*")
-"""A capitalised word behind another word, so that it does not begin a sentence; or a number."""
-REPEATED, COPIED = 3, 8
-"""Words in a row that are looked for a second time in the continuation, and in the prefix."""
-BROKEN = "\ufffd"
+"""A capitalised word after another word, so that it does not begin a sentence; or a number."""
+REPETITION_WORDS, COPYING_WORDS = 3, 8
+"""n-gram lengths for repetition within the continuation and copying from the prefix."""
+REPLACEMENT_CHARACTER = "\ufffd"
 
 
 def repetition(text: str, prefix: str) -> float:
-    """1 where no three words in a row come twice; 0 where all do."""
-    runs = _runs(text, REPEATED)
-    return len(set(runs)) / len(runs) if runs else float(bool(WORD.search(text)))
+    """The share of distinct 3-grams of words: 1 if none repeats."""
+    ngrams = _ngrams(text, REPETITION_WORDS)
+    return len(set(ngrams)) / len(ngrams) if ngrams else float(bool(WORD.search(text)))
 
 
 def copying(text: str, prefix: str) -> float:
-    """1 where no eight words in a row stand in the prefix."""
-    runs, there = _runs(text, COPIED), set(_runs(prefix, COPIED))
-    return 1 - fmean(run in there for run in runs) if runs else 1.0
+    """The share of 8-grams of words that are not in the prefix."""
+    ngrams, in_prefix = _ngrams(text, COPYING_WORDS), set(_ngrams(prefix, COPYING_WORDS))
+    return 1 - fmean(ngram in in_prefix for ngram in ngrams) if ngrams else 1.0
 
 
 def known_names(text: str, prefix: str) -> float:
-    """The share of names and numbers that the prefix holds: what is spoken of goes on being spoken of."""
-    found, there = NAME.findall(text), set(WORD.findall(prefix)) | set(NAME.findall(prefix))
-    return fmean(name in there for name in found) if found else 0.5
+    """The share of names and numbers that occur in the prefix; 0.5 without any."""
+    names, in_prefix = NAME.findall(text), set(WORD.findall(prefix)) | set(NAME.findall(prefix))
+    return fmean(name in in_prefix for name in names) if names else 0.5
 
 
 def common_words(text: str, prefix: str) -> float:
-    """The share of long words that the prefix holds too."""
+    """The share of words of five characters or more that occur in the prefix."""
     long = [word.lower() for word in WORD.findall(text) if len(word) > 4]
-    there = {word.lower() for word in WORD.findall(prefix)}
-    return fmean(word in there for word in long) if long else 0.0
+    in_prefix = {word.lower() for word in WORD.findall(prefix)}
+    return fmean(word in in_prefix for word in long) if long else 0.0
 
 
 def whole_characters(text: str, prefix: str) -> float:
-    """The share of characters that are some."""
-    return 1 - text.count(BROKEN) / len(text) if text else 0.0
+    """The share of characters that are not the replacement character."""
+    return 1 - text.count(REPLACEMENT_CHARACTER) / len(text) if text else 0.0
 
 
-SOUND = {"repetition": repetition, "copying": copying, "whole_characters": whole_characters}
-"""By the part of a score that each becomes: (continuation, prefix) -> from 0 to 1. Nothing makes up for these."""
-IN_PLACE = {"known_names": known_names, "common_words": common_words}
-"""Likewise; whether it belongs to the prefix at all."""
-RULES = SOUND | IN_PLACE
+SOUNDNESS = {"repetition": repetition, "copying": copying, "whole_characters": whole_characters}
+"""Rules (continuation, prefix) -> 0 to 1 by the part that each becomes. The score is their product ..."""
+RELEVANCE = {"known_names": known_names, "common_words": common_words}
+"""... times the mean of these, which measure whether the continuation belongs to the prefix."""
+RULES = SOUNDNESS | RELEVANCE
 
 
 class MechanicsReward:
-    """How far a candidate is in place, times how sound it is in each respect; every rule is a part."""
+    """The product of the `SOUNDNESS` rules times the mean of the `RELEVANCE` rules; every rule is a part."""
 
     async def __call__(self, group: Group) -> list[Score]:
-        return [self.judge(written(episode).text, group.task.question) for episode in group.episodes]
+        return [self.judge(continuation(episode).text, group.task.question) for episode in group.episodes]
 
     def judge(self, text: str, prefix: str) -> Score:
         """The score of one continuation of a prefix."""
         parts = {name: rule(text, prefix) for name, rule in RULES.items()}
-        value = prod(parts[name] for name in SOUND) * fmean(parts[name] for name in IN_PLACE)
+        value = prod(parts[name] for name in SOUNDNESS) * fmean(parts[name] for name in RELEVANCE)
         return Score(value=value, parts=parts)
 
 
-def _runs(text: str, length: int) -> Sequence[tuple[str, ...]]:
+def _ngrams(text: str, length: int) -> Sequence[tuple[str, ...]]:
     words = [word.lower() for word in WORD.findall(text)]
     return [tuple(words[at : at + length]) for at in range(len(words) - length + 1)]

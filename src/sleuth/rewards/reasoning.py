@@ -1,7 +1,6 @@
-"""When two mathematical answers are the same: as numbers where both are some, else as strings of one spelling.
+"""Equality of mathematical answers, as numbers if both are, else as normalised LaTeX strings; answer extraction.
 
-No computer algebra: `2x` is not `x+x`. What is folded is how LaTeX may spell one thing, after the normalisation that
-MATH (arXiv:2103.03874) is scored with.
+No computer algebra: `2x` is not `x+x`. LaTeX spellings are normalised as in the scoring of MATH (arXiv:2103.03874).
 """
 
 from __future__ import annotations
@@ -21,22 +20,22 @@ THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 PLAIN = re.compile(r"^[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:/\d+)?$")
 SCIENTIFIC = re.compile(r"^([-+]?\d+(?:\.\d+)?)(?:\\times|\\cdot)10\^\{?(-?\d+)\}?$")
 NAMED = re.compile(r"^[a-zA-Z](?:\([a-zA-Z]\))?=(?!=)")
-MOST_DIGITS = 400
-"""Longer exponents and numbers are compared as strings."""
+MAX_DIGITS = 400
+"""Numbers with more characters and larger exponents are compared as strings."""
 
 
 def same_answer(given: str, golden: str, *, several: bool = False) -> bool:
-    """Whether two answers are one. With `several` both are lists, in any order."""
+    """Whether two answers are equal. With `several` both are lists, in any order."""
     if several:
-        ours, theirs = (sorted(map(_key, _parts(text)), key=str) for text in (given, golden))
-        return ours == theirs
+        given_keys, golden_keys = (sorted(map(_key, _parts(text)), key=str) for text in (given, golden))
+        return given_keys == golden_keys
     return _key(given) == _key(golden)
 
 
 def same_number(given: str, golden: str) -> bool:
-    """Whether two texts are the same number; one that is none is no number's equal."""
-    ours, theirs = number_of(spelling(given)), number_of(spelling(golden))
-    return ours is not None and ours == theirs
+    """Whether both texts are numbers and equal."""
+    number = number_of(spelling(given))
+    return number is not None and number == number_of(spelling(golden))
 
 
 def _key(text: str) -> Fraction | str:
@@ -46,8 +45,8 @@ def _key(text: str) -> Fraction | str:
 
 
 def spelling(text: str) -> str:
-    """One spelling of an expression: without spaces, sizes, units in words behind a number, and names before `=`."""
-    text = TEXT.sub(lambda found: found[1], text.strip().rstrip("."))
+    """The normalised expression: no spaces, no sizes, no units in words after a number, no name before `=`."""
+    text = TEXT.sub(lambda match: match[1], text.strip().rstrip("."))
     text = re.sub(r"\\[dt]frac", r"\\frac", text)
     text = re.sub(r"^(-?[\d.,/]+)\s*(?:[a-zA-Z]{2,}[a-zA-Z .]*)$", r"\1", text.strip())  # 12 apples
     text = DROPPED.sub("", text)
@@ -61,62 +60,62 @@ def spelling(text: str) -> str:
 
 
 def number_of(text: str) -> Fraction | None:
-    """The number that a spelling is; None where it is none."""
-    if len(text) > MOST_DIGITS:
+    """The number that a normalised expression denotes; None if it is not a number."""
+    if len(text) > MAX_DIGITS:
         return None
     try:
         if PLAIN.match(text):
-            whole, _, below = text.partition("/")
-            return Fraction(whole if not whole.endswith(".") else whole[:-1]) / (Fraction(below) if below else 1)
-        if found := FRACTION.match(text):
-            sign = -1 if found[1] else 1
-            return sign * Fraction(int(found[2]), int(found[3]))
-        if (found := SCIENTIFIC.match(text)) and abs(int(found[2])) <= MOST_DIGITS:
-            return Fraction(found[1]) * Fraction(10) ** int(found[2])
+            numerator, _, denominator = text.partition("/")
+            return Fraction(numerator.removesuffix(".")) / (Fraction(denominator) if denominator else 1)
+        if match := FRACTION.match(text):
+            sign = -1 if match[1] else 1
+            return sign * Fraction(int(match[2]), int(match[3]))
+        if (match := SCIENTIFIC.match(text)) and abs(int(match[2])) <= MAX_DIGITS:
+            return Fraction(match[1]) * Fraction(10) ** int(match[2])
     except ZeroDivisionError:
         return None
     return None
 
 
-def _full_fraction(found: re.Match[str]) -> str:
-    over, below = [part for part in found.groups() if part is not None]
-    return f"\\frac{{{over}}}{{{below}}}"
+def _full_fraction(match: re.Match[str]) -> str:
+    numerator, denominator = [part for part in match.groups() if part is not None]
+    return f"\\frac{{{numerator}}}{{{denominator}}}"
 
 
 def _parts(text: str) -> list[str]:
-    """The entries of a list, cut at commas that stand in no bracket."""
-    parts, depth, begun = [], 0, 0
+    """The entries of a list, split at commas outside brackets."""
+    parts, depth, start = [], 0, 0
     text = THOUSANDS.sub("", text.strip().removeprefix("\\{").removesuffix("\\}"))
-    for at, character in enumerate(text):
+    for index, character in enumerate(text):
         depth += (character in "([{") - (character in ")]}")
         if character == "," and depth == 0:
-            parts.append(text[begun:at])
-            begun = at + 1
-    return [part for part in (*parts, text[begun:]) if part.strip()]
+            parts.append(text[start:index])
+            start = index + 1
+    return [part for part in (*parts, text[start:]) if part.strip()]
 
 
 Form = Literal["number", "boxed", "choice"]
-"""What a problem asks for: a number, any expression, or the letter of a choice."""
+"""The form of a problem's answer: a number, any expression in a box, or the letter of a choice."""
 
 BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
 NUMBER = re.compile(r"[-+]?\$?\d[\d,]*(?:\.\d+)?(?:/\d+)?")
 MARKED = re.compile(r"####\s*([^\n]+)")
 LETTER = re.compile(r"^\W*(?:\\text(?:bf)?\{)?\W*([A-Z])\b")
-SAID = re.compile(r"(?i:answer\s*(?:is|:)?)\s*\**\s*\(?([A-Z])\)?(?![\w'])")
+STATED_LETTER = re.compile(r"(?i:answer\s*(?:is|:)?)\s*\**\s*\(?([A-Z])\)?(?![\w'])")
 """`The answer is (B)`, `Answer: B`."""
 
 
 def extract(text: str, form: Form) -> str | None:
-    """The answer that a text gives; None where it gives none.
+    """The answer in a text; None without one.
 
-    The last closed box decides. Without one, a number may stand behind `####` or be the last of the text, and a letter
-    behind the word "answer"; an expression has to be in a box.
+    The last closed box decides. Without a box, a number is taken after the last `####`, else from the end of the text,
+    and a letter after the last word "answer"; an expression must be in a box.
     """
     box = boxed(text)
     if form == "choice":
         letter = LETTER.match(box) if box is not None else None
-        said = SAID.findall(text) if box is None else []
-        return letter[1] if letter else (said[-1] if said else None)
+        stated = STATED_LETTER.findall(text) if box is None else []
+        return letter[1] if letter else (stated[-1] if stated else None)
     if box is not None or form == "boxed":
         return box
     marked = MARKED.findall(text)
@@ -125,13 +124,13 @@ def extract(text: str, form: Form) -> str | None:
 
 
 def boxed(text: str) -> str | None:
-    r"""What stands in the last `\boxed{...}` that is closed; None where there is none or it is empty."""
-    found = None
+    r"""The content of the last closed, non-empty `\boxed{...}`; None without one."""
+    content = None
     for opening in BOX.finditer(text):
         depth = 1
-        for at in range(opening.end(), len(text)):
-            depth += (text[at] == "{") - (text[at] == "}")
+        for index in range(opening.end(), len(text)):
+            depth += (text[index] == "{") - (text[index] == "}")
             if depth == 0:
-                found = text[opening.end() : at].strip() or found
+                content = text[opening.end() : index].strip() or content
                 break
-    return found
+    return content

@@ -1,4 +1,4 @@
-"""The rubric reward: every answer judged by criteria of its own task, by some that all answers share, or by both."""
+"""The rubric reward: every answer judged by its task's own criteria, by static ones for all tasks, or by both."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from sleuth.types import Case, Episode, Group, Judge, Rubric, Score, Sheet, Shee
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Criteria:
-    """Which criteria an answer is judged by: those of its `task`, if `own`, and `static` ones. In each group every one
-    is left out with the probability `dropout`, but for the last that is left (arXiv:2608.11669): a policy that cannot
-    know which is asked for has less to gain from a judge's weakness for one.
+    """The criteria of an answer: those of its task, if `own`, and the `static` ones. In each group every criterion is
+    dropped with the probability `dropout`, though never all (arXiv:2608.11669): a policy that cannot know which apply
+    gains less from a judge's weakness for one.
 
     `Criteria(static=STATIC["refiner"], dropout=0.25)`.
     """
@@ -29,14 +29,14 @@ class Criteria:
     static: tuple[Rubric, ...] = ()
     dropout: float = 0.0
 
-    def of(self, task: Task) -> tuple[Rubric, ...]:
-        """All of a task."""
+    def for_task(self, task: Task) -> tuple[Rubric, ...]:
+        """All criteria of a task."""
         return (*(task.rubrics if self.own else ()), *self.static)
 
-    def drawn(self, group: Group) -> tuple[Rubric, ...]:
-        """Those that this group is judged by: the same for all siblings, who are compared with each other. The draw is
-        keyed by the task and by what was written, so that a stored group is judged by the same ones again."""
-        rubrics = self.of(group.task)
+    def sample(self, group: Group) -> tuple[Rubric, ...]:
+        """The criteria that remain for this group after dropout, the same for all siblings. The draw is keyed by the
+        task and the policy's text, so that a stored group is judged by the same ones again."""
+        rubrics = self.for_task(group.task)
         written = "\0".join(episode.whole.policy_text for episode in group.episodes)
         digest = hashlib.sha256(written.encode(errors="replace")).hexdigest()
         rng = random.Random(f"rubrics {group.task.id} {digest}")
@@ -45,9 +45,9 @@ class Criteria:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
-    """One episode's answer, as the policy wrote it between its tags; None where there is none with a word in it.
-    `answers` is false for one that says that nothing can be told, unless the data says so too."""
+class GivenAnswer:
+    """One episode's answer as the policy wrote it between its tags; `text` is None without an answer that has a word.
+    `answers` is false for an abstention, unless the data says that the question is unanswerable."""
 
     episode: Episode
     text: str | None
@@ -56,15 +56,15 @@ class Given:
 
 
 class RubricReward:
-    """What an answer is worth by the criteria, aggregated by `aggregation`. 0 for no answer, and nobody is asked about
-    one; missing where any verdict is, for half of the criteria are other criteria.
+    """The verdicts on an answer's criteria, combined by `aggregation`. 0 without an answer (not judged); missing if any
+    verdict is.
 
-    A `judge` is asked by one criterion at a time; a `sheet_judge`, in its place, by all of them in one call. With
-    `sees_evidence` they are shown what the answer was written from.
+    A `judge` rates one criterion per call; a `sheet_judge` instead rates all of an answer's in one call. With
+    `sees_evidence` the judge sees what the answer was written from.
 
-    Parts: `rubric`, the worth; `rubric_wanted` and `rubric_unwanted`, how far criteria of either kind are fulfilled on
-    average; and each of the static ones by its title, such as `citation_discipline`. The note is `judged`, `abstained`,
-    or why there was no answer.
+    Parts: `rubric`, the value; `rubric_wanted` and `rubric_unwanted`, the mean fulfilment of criteria of either kind;
+    and each static criterion by its title, such as `citation_discipline`. The note is `judged`, `abstained`, or why
+    there was no answer.
     """
 
     def __init__(
@@ -85,22 +85,22 @@ class RubricReward:
         self.sees_evidence = sees_evidence
 
     async def __call__(self, group: Group) -> list[Score]:
-        rubrics = self.criteria.drawn(group)
-        given = [_given(episode, self.dialect) for episode in group.episodes]
-        sheets = {one.text: self._sheet(one, rubrics) for one in given if one.text is not None}
+        rubrics = self.criteria.sample(group)
+        answers = [_given(episode, self.dialect) for episode in group.episodes]
+        sheets = {answer.text: self._sheet(answer, rubrics) for answer in answers if answer.text is not None}
         verdicts = dict(zip(sheets, await self._verdicts([*sheets.values()]), strict=True))
-        return [self._score(one, rubrics, verdicts.get(one.text or "", ())) for one in given]
+        return [self._score(answer, rubrics, verdicts.get(answer.text or "", ())) for answer in answers]
 
-    def _sheet(self, given: Given, rubrics: Sequence[Rubric]) -> Sheet:
+    def _sheet(self, answer: GivenAnswer, rubrics: Sequence[Rubric]) -> Sheet:
         return Sheet(
-            question=given.episode.task.question,
-            answer=given.text or "",
-            evidence=_evidence(given.episode) if self.sees_evidence else "",
+            question=answer.episode.task.question,
+            answer=answer.text or "",
+            evidence=_evidence(answer.episode) if self.sees_evidence else "",
             criteria=tuple(rubric.description for rubric in rubrics),
         )
 
     async def _verdicts(self, sheets: Sequence[Sheet]) -> list[list[Verdict]]:
-        """One call a sheet, or one a criterion."""
+        """One call per sheet, or one per criterion."""
         if self.sheet_judge is not None:
             return await self.sheet_judge.rate(sheets)
         assert self.judge is not None
@@ -108,21 +108,21 @@ class RubricReward:
         verdicts = dict(zip(cases, await self.judge.judge(cases) if cases else (), strict=True))
         return [[verdicts[case] for case in sheet.cases] for sheet in sheets]
 
-    def _score(self, given: Given, rubrics: Sequence[Rubric], verdicts: Sequence[Verdict]) -> Score:
-        if given.episode.trajectory.stop == "failed":
+    def _score(self, answer: GivenAnswer, rubrics: Sequence[Rubric], verdicts: Sequence[Verdict]) -> Score:
+        if answer.episode.trajectory.stop == "failed":
             return FAILED
-        if given.text is None:
-            return Score(value=0.0, parts={"rubric": 0.0}, note=given.outcome)
+        if answer.text is None:
+            return Score(value=0.0, parts={"rubric": 0.0}, note=answer.outcome)
         missing = next((verdict for verdict in verdicts if verdict.score is None), None)
         if missing is not None:
             return Score(value=None, note=f"the judge gave no verdict: {missing.reason}")
         graded = [(rubric, verdict.score or 0.0) for rubric, verdict in zip(rubrics, verdicts, strict=True)]
-        worth = self.aggregate([(rubric.wanted, score) for rubric, score in graded], given.answers)
-        assert worth is not None  # no verdict is missing
-        return Score(value=worth, parts=self._parts(graded, worth), note="judged" if given.answers else "abstained")
+        value = self.aggregate([(rubric.wanted, score) for rubric, score in graded], answer.answers)
+        assert value is not None  # no verdict is missing
+        return Score(value=value, parts=self._parts(graded, value), note="judged" if answer.answers else "abstained")
 
-    def _parts(self, graded: Sequence[tuple[Rubric, float]], worth: float) -> dict[str, float]:
-        parts = {"rubric": worth}
+    def _parts(self, graded: Sequence[tuple[Rubric, float]], value: float) -> dict[str, float]:
+        parts = {"rubric": value}
         for name, wanted in (("rubric_wanted", True), ("rubric_unwanted", False)):
             scores = [score for rubric, score in graded if rubric.wanted == wanted]
             if scores:
@@ -131,52 +131,53 @@ class RubricReward:
 
 
 def part_name(rubric: Rubric) -> str:
-    """`citation_discipline` of the title "Citation Discipline"."""
+    """`citation_discipline` for the title "Citation Discipline"."""
     return re.sub(r"\W+", "_", rubric.title.lower()).strip("_")
 
 
-def _given(episode: Episode, dialect: Dialect) -> Given:
+def _given(episode: Episode, dialect: Dialect) -> GivenAnswer:
     text, outcome = given_answer(episode, dialect)
     if text is None or not re.search(r"\w", TAG.sub(" ", text)):
-        return Given(episode=episode, text=None, outcome="no_answer" if text is not None else outcome, answers=False)
+        outcome = outcome if text is None else "no_answer"
+        return GivenAnswer(episode=episode, text=None, outcome=outcome, answers=False)
     evidence = episode.task.evidence
-    told = evidence is not None and evidence.answerable is False
-    silent = not read_answer(text, episode).claims and abstains(text)
-    return Given(episode=episode, text=text, outcome=outcome, answers=told or not silent)
+    unanswerable = evidence is not None and evidence.answerable is False
+    abstention = not read_answer(text, episode).claims and abstains(text)
+    return GivenAnswer(episode=episode, text=text, outcome=outcome, answers=unanswerable or not abstention)
 
 
 def _evidence(episode: Episode) -> str:
-    """What the answer was written from, with the ids that it may cite: of a refiner the tool output as it was, of a
-    search what was shown of the passages."""
+    """What the answer was written from, with the citable ids: a refiner's tool output as it was, or the shown parts of
+    retrieved passages."""
     if episode.task.evidence is not None:
         return episode.task.evidence.output
     return "\n\n".join(f"[{id_}] {text}" for id_, text in citable(episode).items())
 
 
-# Each criterion weighs 1 if it is wanted, -1 if it is not. For the same criteria the three are affine functions of each
-# other, so that they rank siblings alike; but a criterion that nobody fails moves them differently, and so does their
-# weight beside another reward. None, a verdict that could not be had, makes the whole None.
-
 Graded = Sequence[tuple[bool, float | None]]
-"""(wanted, score) by each criterion; a score is how far it is fulfilled, from 0 to 1, a fault too."""
+"""(wanted, score) for each criterion; the score is how far it is fulfilled, from 0 to 1, for a fault too."""
 
 Aggregation = Callable[[Graded, bool], float | None]
-"""The worth of an answer, and whether it is one that may be paid for the faults it does not have."""
+"""(graded, answers) -> the value of an answer; None if any verdict is missing. `answers` is false for an abstention.
+
+A criterion weighs 1 if it is wanted, -1 if not. For the same criteria the three are affine functions of each other and
+rank siblings alike, but a criterion that nobody fails moves them differently, and so does a weight beside another
+reward."""
 
 
 def mean_flipped(graded: Graded, answers: bool) -> float | None:
-    """The mean, where of what is not wanted 1 - s counts: from 0 to 1. As the published refiners have it.
+    """The mean, with 1 - s for unwanted criteria: from 0 to 1. As in the published refiners.
 
-    One that does not answer has no fault either: without `answers` it is paid nothing for that, or silence would be
-    worth the share of faults among the criteria.
+    An abstention has no faults either: without `answers` it gets 0 for their absence, or silence would score the share
+    of faults among the criteria.
     """
-    worths = [score if wanted else flipped(score, answers) for wanted, score in graded]
-    known = [worth for worth in worths if worth is not None]
-    return fmean(known) if len(known) == len(worths) else None
+    values = [score if wanted else absence_score(score, answers) for wanted, score in graded]
+    known = [value for value in values if value is not None]
+    return fmean(known) if len(known) == len(values) else None
 
 
-def flipped(score: float | None, answers: bool) -> float | None:
-    """What the absence of a fault is worth. Missing stays missing: a judge that fails clears nobody."""
+def absence_score(score: float | None, answers: bool) -> float | None:
+    """The score for the absence of a fault; missing stays missing."""
     if score is None:
         return None
     return 1 - score if answers else 0.0
@@ -184,17 +185,17 @@ def flipped(score: float | None, answers: bool) -> float | None:
 
 def positive_weights(graded: Graded, answers: bool) -> float | None:
     """sum(w s) over the sum of the positive weights, at least 1 (arXiv:2511.19399): below 0 where faults prevail."""
-    total = _weighted(graded)
+    total = _weighted_sum(graded)
     return None if total is None else total / max(1, sum(wanted for wanted, _ in graded))
 
 
 def absolute_weights(graded: Graded, answers: bool) -> float | None:
-    """sum(w s) over sum(|w|), as in open-instruct: cannot reach 1 where any fault is asked for."""
-    total = _weighted(graded)
+    """sum(w s) over sum(|w|), as in open-instruct: below 1 whenever any criterion is a fault."""
+    total = _weighted_sum(graded)
     return None if total is None else total / len(graded)
 
 
-def _weighted(graded: Graded) -> float | None:
+def _weighted_sum(graded: Graded) -> float | None:
     known = [score if wanted else -score for wanted, score in graded if score is not None]
     return sum(known) if len(known) == len(graded) else None
 
@@ -204,7 +205,7 @@ AGGREGATIONS: dict[str, Aggregation] = {
     "positive_weights": positive_weights,
     "absolute_weights": absolute_weights,
 }
-"""By the name that a recipe gives them."""
+"""By their names in recipes."""
 
 
 REFINER = (
@@ -226,8 +227,8 @@ REFINER = (
         wanted=False,
     ),
 )
-"""Under the names that the published refiners' card gives to theirs. Neither their wording nor whether the first is
-wanted was published: both are ours."""
+"""The published refiners' card gives these titles. Their wording, and that the first is wanted, are ours: neither was
+published."""
 
 STATIC: dict[str, tuple[Rubric, ...]] = {"none": (), "refiner": REFINER}
-"""By the name that a recipe gives them."""
+"""By their names in recipes."""

@@ -10,18 +10,18 @@ from sleuth.types import Group, Reward, Score
 
 
 class TotalReward:
-    """The weighted sum of several rewards, credits to single tokens included. Where one of them is missing, so is the
-    sum: half a reward is another reward. Parts stay unweighted; the note is the first that there is."""
+    """The weighted sum of several rewards and of their token credits; missing if any of them is. Parts stay unweighted;
+    the note is the first non-empty one."""
 
     def __init__(self, rewards: Sequence[Reward], weights: Sequence[float]) -> None:
         self.rewards = rewards
         self.weights = weights
 
     async def __call__(self, group: Group) -> list[Score]:
-        if not self.rewards:  # what is paid is told later
+        if not self.rewards:  # all scores come from a later phase
             return [Score(value=0.0) for _ in group.episodes]
-        scores = await asyncio.gather(*(reward(group) for reward in self.rewards))  # by reward, then by episode
-        return [self._sum(of_episode) for of_episode in zip(*scores, strict=True)]
+        by_reward = await asyncio.gather(*(reward(group) for reward in self.rewards))
+        return [self._sum(scores) for scores in zip(*by_reward, strict=True)]
 
     def _sum(self, scores: Sequence[Score]) -> Score:
         missing = [score.note for score in scores if score.value is None]

@@ -13,7 +13,7 @@ from sleuth.engines.stops import find_eos_ids
 from sleuth.factories import ThoughtSetting
 from sleuth.learn.token_budget import TokenBudget
 from sleuth.recipe.grpo import CreditRecipe
-from sleuth.rewards.thoughts import thought_signs
+from sleuth.rewards.thoughts import thought_figures
 from sleuth.stage_context import Saved
 from sleuth.training.credit.credit_assignment import assign_credit
 from sleuth.training.credit.thought_gain import GainScorer, gain_in
@@ -89,7 +89,7 @@ class ThoughtRewards(Hook):
             self.scorer = GainScorer(gain, frozen, tags, saved.state["scorer"] if saved else {})
 
     def score(self, step: int, groups: list[Group]) -> tuple[list[Group], Figures]:
-        signs = thought_signs(groups, self.tags, self.ends)
+        signs = thought_figures(groups, self.tags, self.ends)
         figures: Figures = {}
         if (scorer := self.scorer) is not None:
             played = groups

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerFast
 
+from sleuth.data.documents import read_rewrites
 from sleuth.data.questions import questions_hash
-from sleuth.data.rewrites import read_rewrites
 from sleuth.engines.local.engine import LocalEngine
 from sleuth.evaluation.candidate_pools import continuations, pools_of
 from sleuth.evaluation.judge_exam import CARDS, in_file, require_accurate

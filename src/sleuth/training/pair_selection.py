@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sleuth.learn.batch import Row
-from sleuth.rewards.preference import author_of, written
+from sleuth.rewards.preference import author_of, continuation
 from sleuth.training.step_metrics import mean_of
 from sleuth.types import Episode, Group
 
@@ -52,7 +52,7 @@ def pair_of(group: Group, choice: Choice) -> tuple[Row, Row] | None:
 
 def suffix_row(episode: Episode) -> Row:
     """A candidate as a row: everything after the prefix is trained, whoever wrote it."""
-    suffix = len(written(episode).tokens)
+    suffix = len(continuation(episode).tokens)
     tokens = episode.trajectory.tokens
     return Row(tokens=tokens, trained=(*[False] * (len(tokens) - suffix), *[True] * suffix))
 
@@ -92,7 +92,7 @@ def pool_figures(groups: Sequence[Group], choices: Sequence[Choice]) -> dict[str
         **{f"chosen_by_{author}": _share(chosen, author) for author in ("policy", "source", "teacher")},
         "response_tokens_mean": mean_of(
             [
-                float(len(written(episode).tokens))
+                float(len(continuation(episode).tokens))
                 for group in groups
                 for episode in group.episodes
                 if author_of(episode) == "policy"

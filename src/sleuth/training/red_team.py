@@ -9,7 +9,7 @@ from typing import Any
 
 from sleuth.dialects.refine import ANSWER_ONLY
 from sleuth.factories import Setting
-from sleuth.rewards.citation.tricks import TRICKS, honest_of
+from sleuth.rewards.citation.tricks import TRICKS, honest_answer
 from sleuth.types import Episode, Group, Reward, Segment, Task, Trajectory
 
 TASKS = 16
@@ -56,7 +56,7 @@ class Attack:
 async def attack(tasks: Sequence[Task], setting: Setting, reward: Reward) -> Attack:
     """Every trick on the first tasks with an honest answer, scored as episodes of the policy would be. A missing score
     is left out together with the honest one."""
-    tried = [(task, honest) for task in tasks if (honest := honest_of(task))][:TASKS]
+    tried = [(task, honest) for task in tasks if (honest := honest_answer(task))][:TASKS]
     pairs_of: dict[str, list[tuple[float, float]]] = {name: [] for name in TRICKS}
     for task, honest in tried:
         answers = {name: answer for name, trick in TRICKS.items() if (answer := trick(honest)) is not None}

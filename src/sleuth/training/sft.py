@@ -162,7 +162,7 @@ class HeldOutThoughts:
 def shown(figures: dict[str, Measured]) -> str:
     """`thought_nll 1.234 (1.100 to 1.300), ...`: the figures that were measured."""
     measured = {name: figure for name in SHOWN if (figure := figures[name]).value is not None}
-    return ", ".join(f"{name} {one.told()}" for name, one in measured.items())
+    return ", ".join(f"{name} {one.formatted()}" for name, one in measured.items())
 
 
 def held_out(model: PreTrainedModel, renderer: Renderer, data: WorldTextRecipe, budget: int) -> dict[str, float]:

@@ -79,7 +79,7 @@ def test_where_nobody_may_be_asked_only_what_was_kept_is_known(server: ChatServe
     with JudgePool(file, asks=False) as judge_pool:
         known, unknown = scores(recipe, judge_pool, BORN, PAINTED)
     assert (known.value, unknown.value) == (2.0, None)
-    assert "no verdict was kept, and nobody is asked" in unknown.note
+    assert "the verdict is not cached, and no judge may be called" in unknown.note
     assert len(server.asked) == 1
 
 

@@ -40,7 +40,7 @@ def test_3_filler_that_cites_nothing_neither_pays_nor_counts() -> None:
 
 
 def test_4_a_judge_that_is_out_gives_no_score_rather_than_a_better_one_to_silence() -> None:
-    out = CitationReward(REFINERS["answer_only"], ScriptedJudge({}, otherwise=None))
+    out = CitationReward(REFINERS["answer_only"], ScriptedJudge({}, default=None))
     cited, silent = scored(refined(BORN), refined("Just words."), reward=out)
     assert (cited.value, cited.note) == (None, "the judge gave no verdict: timed out")
     assert silent.value is not None
@@ -60,7 +60,7 @@ def test_6_a_claim_is_read_whatever_its_notation() -> None:
 
 
 def test_7_only_the_answer_is_taken_apart_and_not_the_thought_before_it() -> None:
-    thinking = CitationReward(REFINERS["thinking"], ScriptedJudge({}, otherwise=1.0))
+    thinking = CitationReward(REFINERS["thinking"], ScriptedJudge({}, default=1.0))
     thought = f"<think>Perhaps {WRONG} Or this: <snippet id=zz>nonsense</snippet></think>"
     with_thought, without = scored(refined(BORN, before=thought), refined(BORN), reward=thinking)
     for part in ("claims", "citation_f1", "valid_ids", "padding"):
@@ -73,7 +73,7 @@ def test_8_there_is_one_judge_and_one_way_to_read_what_it_says() -> None:
     one, other = scored(refined(BORN), refined(BORN), reward=CitationReward(REFINERS["answer_only"], judge))
     assert one == other
     assert (one.parts["citation_precision"], one.parts["citation_precision_concatenated"]) == (1.0, 1.0)
-    assert [len(cases) for cases in judge.asked] == [1]  # a group asks once, and nothing twice
+    assert [len(cases) for cases in judge.calls] == [1]  # a group asks once, and nothing twice
 
 
 def test_9_a_claim_that_is_repeated_is_one_claim_and_overwrites_nothing() -> None:

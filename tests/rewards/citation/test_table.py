@@ -6,7 +6,7 @@ import pytest
 from refined import refined, scored
 
 from sleuth.rewards.citation.claims import tagged
-from sleuth.rewards.citation.measure import Tabled, compare
+from sleuth.rewards.citation.measure import TableFigures, measure_against_table
 from sleuth.types import Stated
 
 TABLE = (
@@ -20,7 +20,9 @@ BORN = "<snippet id=b> Ada Voss was born in Tarn.</snippet>"
 
 def test_all_that_is_asked_for_with_an_id_that_states_it_is_right() -> None:
     for first in (WROTE, WROTE.replace("=a", "=c"), WROTE.replace("=a", "=a,c")):
-        assert compare(tagged(f"{first} {BORN}"), TABLE) == Tabled(precision=1.0, recall=1.0, f1=1.0, off_query=0.0)
+        assert measure_against_table(tagged(f"{first} {BORN}"), TABLE) == TableFigures(
+            precision=1.0, recall=1.0, f1=1.0, off_query=0.0
+        )
 
 
 @pytest.mark.parametrize(
@@ -37,7 +39,7 @@ def test_all_that_is_asked_for_with_an_id_that_states_it_is_right() -> None:
     ],
 )
 def test_each_fault_costs_what_it_should(answer: str, precision: float, recall: float, off_query: float) -> None:
-    found = compare(tagged(answer), TABLE)
+    found = measure_against_table(tagged(answer), TABLE)
     assert (found.precision, found.recall, found.off_query) == (precision, recall, off_query)
 
 

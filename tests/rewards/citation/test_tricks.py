@@ -12,7 +12,7 @@ from sleuth.dialects.refine import REFINERS
 from sleuth.judges import LexicalJudge
 from sleuth.rewards.citation.measure import RewardSum
 from sleuth.rewards.citation.reward import CitationReward, Formula
-from sleuth.rewards.citation.tricks import TRICKS, honest_of
+from sleuth.rewards.citation.tricks import TRICKS, honest_answer
 from sleuth.types import Task
 
 SNIPPETS = {
@@ -36,7 +36,7 @@ def task(answer: str = ANSWER, *, answerable: bool = True) -> Task:
 
 def paid(asked: Task, formula: Formula = "f1", **terms: Any) -> tuple[float, dict[str, float]]:
     """What the honest answer gets, and every trick that can be played."""
-    honest = honest_of(asked)
+    honest = honest_answer(asked)
     assert honest is not None
     assert asked.evidence is not None
     answers = {"honest": honest.text} | {name: text for name, t in TRICKS.items() if (text := t(honest)) is not None}
@@ -90,5 +90,5 @@ def test_the_published_sums_pay_some_tricks_as_much_as_honesty(
 
 
 def test_a_row_without_an_answer_of_its_own_has_no_honest_one() -> None:
-    assert honest_of(replace(task(), reference="")) is None
-    assert honest_of(replace(task(), evidence=None)) is None
+    assert honest_answer(replace(task(), reference="")) is None
+    assert honest_answer(replace(task(), evidence=None)) is None

@@ -9,7 +9,7 @@ from itertools import combinations
 import pytest
 
 from sleuth.judges.tournament import BothOrders
-from sleuth.rewards.preference import BETTER, PairwiseReward, candidate
+from sleuth.rewards.preference import PAIR_CRITERION, PairwiseReward, candidate
 from sleuth.types import Continuation, Group, Pair, Score, Segment, Task, Verdict
 
 PREFIX = Segment(author="source", tokens=(1, 2), text="Ada was born in")
@@ -55,7 +55,7 @@ def test_round_robin_compares_each_with_each_and_pays_the_share_of_wins():
     judge = Compares(longer)
     assert values(PairwiseReward(judge), "a", "bbb", "cc") == [0.0, 1.0, 0.5]
     assert [(pair.first, pair.second) for pair in judge.asked] == [*combinations(("a", "bbb", "cc"), 2)]
-    assert {(pair.question, pair.criterion) for pair in judge.asked} == {(PREFIX.text, BETTER)}
+    assert {(pair.question, pair.criterion) for pair in judge.asked} == {(PREFIX.text, PAIR_CRITERION)}
 
 
 def test_candidates_with_the_same_text_are_compared_once_and_score_alike():
@@ -115,5 +115,5 @@ def test_a_judge_who_prefers_what_stands_first_prefers_nobody_in_both_orders():
 
 def test_the_judge_is_shown_what_the_reward_is_told_to_show():
     judge = Compares(longer)
-    scores(PairwiseReward(judge, shown=lambda task: task.reference), "a", "bb")
+    scores(PairwiseReward(judge, evidence_of=lambda task: task.reference), "a", "bb")
     assert [pair.evidence for pair in judge.asked] == [" Tarn."]

@@ -7,8 +7,8 @@ import pytest
 from sleuth.rewards.rubric import (
     AGGREGATIONS,
     Graded,
+    absence_score,
     absolute_weights,
-    flipped,
     mean_flipped,
     positive_weights,
 )
@@ -46,4 +46,4 @@ def test_what_does_not_answer_is_not_paid_for_the_faults_it_lacks() -> None:
 @pytest.mark.parametrize("answers", [True, False])
 def test_a_missing_verdict_stays_missing_whether_it_is_flipped_or_not(name: str, wanted: bool, answers: bool) -> None:
     assert AGGREGATIONS[name]([(True, 1.0), (wanted, None)], answers) is None
-    assert flipped(None, answers) is None
+    assert absence_score(None, answers) is None

@@ -182,7 +182,7 @@ def test_dropout_leaves_siblings_the_same_criteria_and_is_drawn_again_as_it_was(
     task = replace(TASK, rubrics=many)
 
     def drawn(*answers: str, dropout: float = 0.5) -> tuple[Rubric, ...]:
-        return Criteria(dropout=dropout).drawn(Group(task=task, episodes=tuple(episode(a, task) for a in answers)))
+        return Criteria(dropout=dropout).sample(Group(task=task, episodes=tuple(episode(a, task) for a in answers)))
 
     assert drawn("a", "b", dropout=0.0) == many
     kept = drawn("a", "b")
@@ -198,7 +198,7 @@ def test_dropout_leaves_siblings_the_same_criteria_and_is_drawn_again_as_it_was(
 def test_one_criterion_is_always_left() -> None:
     for n in range(20):
         group = Group(task=TASK, episodes=(episode(str(n)),))
-        assert len(Criteria(dropout=0.99).drawn(group)) >= 1
+        assert len(Criteria(dropout=0.99).sample(group)) >= 1
 
 
 def test_the_lexical_judge_reads_a_criterion_as_a_statement_of_the_answer() -> None:

@@ -307,7 +307,7 @@ PLAIN: dict[str, Callable[[str, str, tuple[str, ...]], float | None]] = {
 def test_a_scorer_agrees_with_a_plain_reading_of_its_specification_on_thousands_of_transcripts(name: str) -> None:
     for prompt, response, golden in transcripts():
         expected = PLAIN[name](prompt, response, golden)
-        found = SCORERS[name].of(transcript_from_text(prompt, response), golden)
+        found = SCORERS[name].score_transcript(transcript_from_text(prompt, response), golden)
         assert found == (None if expected is None else pytest.approx(expected)), (prompt, response, golden)
 
 
@@ -316,7 +316,7 @@ def test_the_generated_transcripts_reach_every_outcome_of_every_scorer() -> None
     for prompt, response, golden in transcripts():
         transcript = transcript_from_text(prompt, response)
         for name, scorer in SCORERS.items():
-            value = scorer.of(transcript, golden)
+            value = scorer.score_transcript(transcript, golden)
             outcomes[name].add(None if value is None else round(value, 2))
     assert outcomes["strict"] == {None, 0.0, 1.0}
     assert outcomes["search_r1"] == outcomes["slime"] == outcomes["skyrl"] == {0.0, 1.0}

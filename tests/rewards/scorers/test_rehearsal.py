@@ -7,7 +7,7 @@ from transcripts import MENTIONS, PROMPT
 
 from sleuth.dialects import DIALECTS
 from sleuth.rewards.scorers import SCORERS
-from sleuth.rewards.scorers.scorer import worth_of_right
+from sleuth.rewards.scorers.scorer import correct_answer_score
 
 
 @pytest.mark.parametrize(
@@ -26,4 +26,4 @@ from sleuth.rewards.scorers.scorer import worth_of_right
 def test_a_scorer_and_a_prompt_that_do_not_fit_are_known_before_the_first_step(
     name: str, prompt: str, worth: float
 ) -> None:
-    assert worth_of_right(SCORERS[name], prompt, DIALECTS["sleuth"]) == pytest.approx(worth)
+    assert correct_answer_score(SCORERS[name], prompt, DIALECTS["sleuth"]) == pytest.approx(worth)

@@ -26,7 +26,7 @@ EPISODE = trajectory(
 
 def test_every_view_of_a_trajectory_is_cut_where_the_authors_change() -> None:
     transcript = transcript_of(EPISODE, END_TOKEN)
-    views = {name: scorer.view.of(transcript) for name, scorer in SCORERS.items()}
+    views = {name: scorer.view.text(transcript) for name, scorer in SCORERS.items()}
     response = "<search>a</search> found b"
     assert views == {
         "strict": "b",
@@ -57,13 +57,13 @@ def test_from_strings_nobody_can_tell_where_results_end_that_lost_their_tag() ->
     cut = searched("a passage").replace("</information>", "") + "<think>x</think><answer>Paris</answer>"
     transcript = transcript_from_text("p", cut)
     assert transcript.last_turn is None
-    assert SCORERS["strict"].of(transcript, ("Paris",)) is None
+    assert SCORERS["strict"].score_transcript(transcript, ("Paris",)) is None
     mention = "I read <information> myself. <answer>Paris</answer>"
-    assert SCORERS["strict"].of(transcript_from_text("p", mention), ("Paris",)) == 1.0
+    assert SCORERS["strict"].score_transcript(transcript_from_text("p", mention), ("Paris",)) == 1.0
 
 
 @pytest.mark.parametrize("endless", [f"{END} ", "<answer>", "<think>", "</search> <information", " ", "\\boxed{"])
 def test_what_a_broken_policy_repeats_without_end_is_scored_in_one_pass(endless: str) -> None:
     transcript = transcript_from_text("<|im_start|>assistant\n", "<think></think>" + endless * 50_000)
     for scorer in SCORERS.values():
-        assert scorer.of(transcript, ("Paris",)) in (-0.1, 0.0)
+        assert scorer.score_transcript(transcript, ("Paris",)) in (-0.1, 0.0)

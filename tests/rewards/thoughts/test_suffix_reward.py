@@ -9,7 +9,7 @@ import pytest
 
 from sleuth.dialects import Tags
 from sleuth.judges.ending import EndingJudge
-from sleuth.rewards.thoughts import SuffixReward, comes_to_the_truth, ends_as_known, thought_signs
+from sleuth.rewards.thoughts import SuffixReward, equivalence_case, known_ending_case, thought_figures
 from sleuth.types import Author, Case, Episode, Group, Segment, Task, Trajectory, Verdict
 
 TASK = Task(
@@ -49,7 +49,7 @@ def scores(reward: SuffixReward, of: Group) -> list[float | None]:
 
 
 def test_an_exact_judge_pays_right_endings_whatever_was_thought() -> None:
-    reward = SuffixReward(EndingJudge(), ends_as_known, TAGS.close)
+    reward = SuffixReward(EndingJudge(), known_ending_case, TAGS.close)
     found = asyncio.run(reward(group((" Osmark</think>", " Ulmark."), (" no idea", " Osmark. She"))))
     assert [score.value for score in found] == [0.0, 1.0]
     assert [dict(score.parts) for score in found] == [{"suffix": 0.0, "right": 0.0}, {"suffix": 1.0, "right": 1.0}]
@@ -57,7 +57,7 @@ def test_an_exact_judge_pays_right_endings_whatever_was_thought() -> None:
 
 def test_a_judge_sees_text_truth_and_suffix_and_never_the_thought() -> None:
     judge = Asked({" one": 0.9, " two": 0.5})
-    reward = SuffixReward(judge, comes_to_the_truth, TAGS.close)
+    reward = SuffixReward(judge, equivalence_case, TAGS.close)
     assert scores(reward, group((" SECRET</think>", " one"), (" SECRET", " two"), (" other", " one"))) == [1, 0, 1]
     assert [case.claim for case in judge.cases] == [" one", " two"]  # equal suffixes are asked about once
     assert all("SECRET" not in repr(case) for case in judge.cases)
@@ -66,19 +66,19 @@ def test_a_judge_sees_text_truth_and_suffix_and_never_the_thought() -> None:
 
 def test_an_unclosed_thought_is_worth_nothing_and_nobody_is_asked() -> None:
     judge = Asked({})
-    [score] = asyncio.run(SuffixReward(judge, comes_to_the_truth, TAGS.close)(group((" on and on", None))))
+    [score] = asyncio.run(SuffixReward(judge, equivalence_case, TAGS.close)(group((" on and on", None))))
     assert (score.value, score.note, judge.cases) == (0.0, "the thought was never closed", [])
 
 
 def test_a_missing_verdict_is_missing_and_no_zero() -> None:
     judge = Asked({" one": None, " two": 1.0})
     found = asyncio.run(
-        SuffixReward(judge, comes_to_the_truth, TAGS.close)(group((" a</think>", " one"), (" b</think>", " two")))
+        SuffixReward(judge, equivalence_case, TAGS.close)(group((" a</think>", " one"), (" b</think>", " two")))
     )
     assert [score.value for score in found] == [None, 1.0]
     assert "no verdict: because" in found[0].note
     unknown = Task(id="d", question="?", golden_answers=())
-    [verdict] = asyncio.run(EndingJudge().judge([ends_as_known(unknown, " Osmark.")]))
+    [verdict] = asyncio.run(EndingJudge().judge([known_ending_case(unknown, " Osmark.")]))
     assert verdict.score is None
 
 
@@ -91,7 +91,7 @@ def test_a_judge_that_errs_on_purpose_errs_as_often_as_it_says() -> None:
 
 def test_signs_count_what_is_no_thought() -> None:
     eight = "Ada lives in Tarn, which is in"
-    found = thought_signs(
+    found = thought_figures(
         [group((f" {eight} Osmark</think>", None), (" .", None), (" so <think> again", None), (" a b c a b c", None))],
         TAGS,
     )
@@ -107,6 +107,6 @@ def test_signs_see_a_copied_text_and_an_ended_one() -> None:
     long = Task(id="d", question=" one two three four five six seven eight nine ten", golden_answers=())
     own = episode(" two three four five six seven eight nine</think>", None)
     told = Episode(task=long, sample=0, trajectories=own.trajectories)
-    found = thought_signs([Group(task=long, episodes=(told,))], TAGS, ends={7})
+    found = thought_figures([Group(task=long, episodes=(told,))], TAGS, ends={7})
     assert found["copied"] == 1.0
     assert found["thought_artefacts"] == 1.0  # token 7 ends a text

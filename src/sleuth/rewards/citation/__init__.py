@@ -1,1 +1,1 @@
-"""Whether every claim of an answer has a source, and what that is worth."""
+"""Citation rewards: claims of an answer, their evidence, and scores from a judge's verdicts."""

@@ -1,7 +1,7 @@
-"""The claims of an answer, each with all that it cites, read off the answer alone.
+"""The claims of an answer and their citations, parsed from the answer alone.
 
-Two ways of citing are read: `<snippet id=a1,b2>claim</snippet>` (and `<cite id="a1">claim</cite>`), as refiners write
-it, and `claim [1][2]`, as ALCE (arXiv:2305.14627) and most search engines do.
+Two notations: `<snippet id=a1,b2>claim</snippet>` (and `<cite id="a1">claim</cite>`), as refiners write, and
+`claim [1][2]`, as in ALCE (arXiv:2305.14627) and most search engines.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """A statement, and every id that it cites, each once: `Claim(text="Ada was born in Tarn.", ids=("a1", "b2"))`."""
+    """A statement and the distinct ids that it cites: `Claim(text="Ada was born in Tarn.", ids=("a1", "b2"))`."""
 
     text: str
     ids: tuple[str, ...]
@@ -31,8 +31,8 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CitedAnswer:
-    """An answer taken apart, of so many `words`. `padding` is the share of them that no citation stands behind, or that
-    say again what an earlier claim said; 0 for an answer without words."""
+    """The claims of an answer of `words` words. `padding` is the share of words that are uncited or repeat an earlier
+    claim; 0 for an answer without words."""
 
     claims: tuple[Claim, ...]
     words: int
@@ -40,39 +40,37 @@ class CitedAnswer:
 
     @property
     def ids(self) -> frozenset[str]:
-        """Every id that is cited anywhere."""
+        """All ids that the answer cites."""
         return frozenset(id_ for claim in self.claims for id_ in claim.ids)
 
 
 def tagged(answer: str) -> CitedAnswer:
-    """What is wrapped in tags is a claim, with all of its ids however they are written: quoted or not, `id` or `ids`,
-    commas or spaces between. A claim in a claim lends it its ids; a tag that is never closed, or that names no id,
-    makes no claim."""
+    """The claims in tags. Ids may be quoted or not, in `id` or `ids`, separated by commas or spaces. A claim nested in
+    another adds its ids to the outer one; a tag without a closing tag or without an id makes no claim."""
     return _merged(_tagged_parts(answer))
 
 
 def bracketed(answer: str) -> CitedAnswer:
-    """Every sentence with numbers in brackets is a claim; the brackets may stand before or behind its full stop."""
+    """The sentences with numbers in brackets, before or after the full stop."""
     return _merged(_bracketed_parts(answer))
 
 
 def tag_spans(answer: str) -> Iterator[tuple[int, int, tuple[str, ...]]]:
-    """(begin, end, ids) of what stands in tags, as characters of the answer; a tag in a tag lends its ids to the whole,
-    as in `tagged`."""
-    begin, ids = 0, None
+    """(start, end, ids) of every tagged text, as character offsets in the answer; nested tags as in `tagged`."""
+    start, ids = 0, None
     for tag in TAG.finditer(answer):
         if not tag["close"]:
-            begin, ids = (tag.end(), []) if ids is None else (begin, ids)
+            start, ids = (tag.end(), []) if ids is None else (start, ids)
             ids += _ids(tag["attributes"])
         elif ids is not None:
-            yield begin, tag.start(), tuple(dict.fromkeys(ids))
+            yield start, tag.start(), tuple(dict.fromkeys(ids))
             ids = None
 
 
 def _tagged_parts(answer: str) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """(text, ids) of all that stands in tags and between them; no ids where nothing is cited."""
+    """(text, ids) of the text inside and between tags; no ids for uncited text."""
     start, text = 0, ""
-    ids: list[str] | None = None  # of the claim that is open
+    ids: list[str] | None = None  # of the open claim
     for tag in TAG.finditer(answer):
         text += answer[start : tag.start()]
         start = tag.end()
@@ -101,18 +99,18 @@ def _ids(attributes: str) -> tuple[str, ...]:
 
 
 def _merged(parts: Iterator[tuple[str, tuple[str, ...]]]) -> CitedAnswer:
-    """Claims that say the same become one, which cites what any of them does."""
+    """The answer with claims of equal normalised text merged and their ids united."""
     claims: dict[str, Claim] = {}
     words = padding = 0
     for text, ids in parts:
         plain = " ".join(MARKUP.sub("", text).split())
         length = len(plain.split())
         words += length
-        said = normalise(plain)
-        earlier = claims.get(said)
+        key = normalise(plain)
+        earlier = claims.get(key)
         if not ids or earlier:
             padding += length
         if ids:
             known = earlier or Claim(text=plain, ids=())
-            claims[said] = Claim(text=known.text, ids=tuple(dict.fromkeys((*known.ids, *ids))))
+            claims[key] = Claim(text=known.text, ids=tuple(dict.fromkeys((*known.ids, *ids))))
     return CitedAnswer(claims=tuple(claims.values()), words=words, padding=padding / words if words else 0.0)

@@ -1,4 +1,4 @@
-"""What an episode's answer may cite: what the environment supplied, and nothing that the policy wrote."""
+"""The citable texts of an episode, taken from the environment and never from the policy; claims; abstentions."""
 
 from __future__ import annotations
 
@@ -6,21 +6,20 @@ import re
 
 from sleuth.rewards.citation.claims import CitedAnswer, bracketed, tagged
 from sleuth.rewards.citation.measure import EvidenceTexts
-from sleuth.rewards.supplied import shown_passages
+from sleuth.rewards.search_results import shown_passages
 from sleuth.types import Episode, Passage
 
 
 def citable(episode: Episode) -> EvidenceTexts:
-    """The texts that can be cited, by their ids.
+    """The citable texts by id: the snippets of a refiner's tool output, or the shown parts of retrieved passages.
 
-    Of a refiner's task the snippets of its tool output. Of a search, the passages as far as they were shown: `2.1` is
-    the first of the second search, and its plain rank will do where there was one search.
+    `2.1` is the first passage of the second search; after a single search the plain rank is an id too.
     """
     if episode.task.evidence is not None:
         return {snippet.id: _text(snippet, snippet.text) for snippet in episode.task.evidence.snippets}
     texts: dict[str, str] = {}
-    for search, rank, passage, shown in shown_passages(episode.trajectory):
-        text = _text(passage, _shown_part(passage.text, shown))
+    for search, rank, passage, reply in shown_passages(episode.trajectory):
+        text = _text(passage, _shown_part(passage.text, reply))
         texts[f"{search}.{rank}"] = text
         if episode.trajectory.searches == 1:
             texts[str(rank)] = text
@@ -28,26 +27,26 @@ def citable(episode: Episode) -> EvidenceTexts:
 
 
 def read_answer(answer: str, episode: Episode) -> CitedAnswer:
-    """The claims of an answer: a refiner tags them, a searcher may also put numbers in brackets."""
-    found = tagged(answer)
-    return found if found.claims or episode.task.evidence is not None else bracketed(answer)
+    """The claims of an answer: a refiner tags them, a search policy may also cite by numbers in brackets."""
+    cited = tagged(answer)
+    return cited if cited.claims or episode.task.evidence is not None else bracketed(answer)
 
 
 def _text(passage: Passage, text: str) -> str:
     return f"{passage.title}\n{text}" if passage.title else text
 
 
-def _shown_part(text: str, shown: str) -> str:
-    """The longest beginning of a passage that stands in what was shown: a token budget cuts from the end."""
+def _shown_part(text: str, reply: str) -> str:
+    """The longest prefix of a passage that occurs in the reply, which the token budget cuts at the end."""
     low, high = 0, len(text)
     while low < high:
         middle = (low + high + 1) // 2
-        low, high = (middle, high) if text[:middle] in shown else (low, middle - 1)
+        low, high = (middle, high) if text[:middle] in reply else (low, middle - 1)
     return text[:low]
 
 
-LONGEST = 40
-"""Words of an abstention; what is longer says something else too."""
+MAX_ABSTENTION_WORDS = 40
+"""A longer answer says something else too."""
 
 NOTHING_FOUND = re.compile(
     r"""\b(?:
@@ -66,5 +65,6 @@ NOTHING_FOUND = re.compile(
 
 
 def abstains(answer: str) -> bool:
-    """Whether an answer that claims nothing says so in a sentence or two. Silence and evasion are no abstention."""
-    return 0 < len(answer.split()) <= LONGEST and NOTHING_FOUND.search(answer.replace("\u2019", "'")) is not None
+    """Whether an answer without claims says in a sentence or two that there is none. Silence and evasion are not."""
+    brief = 0 < len(answer.split()) <= MAX_ABSTENTION_WORDS
+    return brief and NOTHING_FOUND.search(answer.replace("\u2019", "'")) is not None

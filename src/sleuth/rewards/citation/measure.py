@@ -1,4 +1,5 @@
-"""How well an answer cites: recall, precision and F1, from what a judge said of its claims."""
+"""Citation recall, precision and F1 of an answer from a judge's verdicts, the reward sums over them, and figures
+against an exact table of claims."""
 
 from __future__ import annotations
 
@@ -11,10 +12,10 @@ from sleuth.rewards.match import normalise
 from sleuth.types import Case, Stated
 
 SUPPORTED = 0.5
-"""From here on a verdict is support."""
+"""The lowest verdict that counts as support."""
 
 EvidenceTexts = Mapping[str, str]
-"""What can be cited, by its id: `{"a1": "Ada Voss was born in Tarn."}`."""
+"""Citable texts by id: `{"a1": "Ada Voss was born in Tarn."}`."""
 
 Support = Mapping[Case, float]
 """How far the evidence of each case supports its claim, from 0 to 1."""
@@ -22,16 +23,16 @@ Support = Mapping[Case, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Citations:
-    """The figures of one answer, each from 0 to 1 but for the number of `claims`.
+    """The figures of one answer, each from 0 to 1 except the number of `claims`.
 
-    - `recall`: the mean over claims of how far all that a claim cites, taken together, supports it;
-    - `precision`: the share of citations that are needed. As in ALCE (arXiv:2305.14627) one is not where its claim is
-      unsupported, or where it alone does not support the claim and the others do without it; an id that does not exist
-      never is;
+    - `recall`: the mean over claims of how far a claim's citations together support it;
+    - `precision`: the share of citations that are needed. As in ALCE (arXiv:2305.14627), a citation is not needed if
+      its claim is unsupported, or if it alone does not support the claim and the others do without it; an id that does
+      not exist is never needed;
     - `f1`: their harmonic mean;
-    - `precision_concatenated`: the share of claims that what they cite supports at all, taken together: what DR Tulu
-      (arXiv:2511.19399) takes for precision, and what ten ids where one would do cannot hurt;
-    - `valid_ids`: the share of the different ids that exist;
+    - `precision_concatenated`: the share of claims that their citations together support: DR Tulu's precision
+      (arXiv:2511.19399), which citing ten ids instead of one does not lower;
+    - `valid_ids`: the share of the distinct ids that exist;
     - `published`: DR Tulu's 0.6 mean F1 of the claims, with that precision, + 0.4 `valid_ids`. Departure: text that
       cites nothing is no claim; there it may count as one with an F1 of 1.
     """
@@ -47,7 +48,7 @@ class Citations:
 
 
 def cases_of(answer: CitedAnswer, evidence: EvidenceTexts) -> list[Case]:
-    """All that a judge must be asked: each claim with all that it cites and, of several, each alone and left out."""
+    """The cases to judge: each claim with all its citations and, if several, with each one alone and left out."""
     cases = []
     for claim in answer.claims:
         known = _known(claim, evidence)
@@ -60,7 +61,7 @@ def cases_of(answer: CitedAnswer, evidence: EvidenceTexts) -> list[Case]:
 
 
 def measure(answer: CitedAnswer, evidence: EvidenceTexts, support: Support) -> Citations:
-    """The figures of an answer; all are 0 where it claims nothing. `support` holds every case of `cases_of`."""
+    """The figures of an answer; all 0 if it has no claims. `support` holds every case of `cases_of`."""
     if not answer.claims:
         return Citations(
             recall=0.0,
@@ -73,7 +74,7 @@ def measure(answer: CitedAnswer, evidence: EvidenceTexts, support: Support) -> C
             supported=(),
         )
     recalls = [_recall(claim, evidence, support) for claim in answer.claims]
-    at_all = [float(recall >= SUPPORTED) for recall in recalls]
+    supported = [float(recall >= SUPPORTED) for recall in recalls]
     needed = sum(_needed(claim, evidence, support) for claim in answer.claims)
     recall, precision = fmean(recalls), needed / sum(len(claim.ids) for claim in answer.claims)
     valid_ids = len(answer.ids & evidence.keys()) / len(answer.ids)
@@ -81,16 +82,16 @@ def measure(answer: CitedAnswer, evidence: EvidenceTexts, support: Support) -> C
         recall=recall,
         precision=precision,
         f1=harmonic_mean(recall, precision),
-        precision_concatenated=fmean(at_all),
+        precision_concatenated=fmean(supported),
         valid_ids=valid_ids,
-        published=0.6 * fmean(map(harmonic_mean, recalls, at_all)) + 0.4 * valid_ids,
+        published=0.6 * fmean(map(harmonic_mean, recalls, supported)) + 0.4 * valid_ids,
         claims=len(answer.claims),
-        supported=tuple(claim for claim, enough in zip(answer.claims, at_all, strict=True) if enough),
+        supported=tuple(claim for claim, yes in zip(answer.claims, supported, strict=True) if yes),
     )
 
 
 def harmonic_mean(recall: float, precision: float) -> float:
-    """F1; 0 where both are."""
+    """F1; 0 if both are 0."""
     return 2 * recall * precision / (recall + precision) if recall + precision else 0.0
 
 
@@ -100,7 +101,7 @@ def _recall(claim: Claim, evidence: EvidenceTexts, support: Support) -> float:
 
 
 def _needed(claim: Claim, evidence: EvidenceTexts, support: Support) -> int:
-    """How many of a claim's citations are needed."""
+    """The number of needed citations of a claim."""
     known = _known(claim, evidence)
     together = _recall(claim, evidence, support)
     if together < SUPPORTED:
@@ -125,31 +126,20 @@ def _without(id_: str, ids: Sequence[str]) -> list[str]:
 
 
 def _case(claim: Claim, ids: Sequence[str], evidence: EvidenceTexts) -> Case:
-    """The texts stand in the order of their ids, so that no verdict can depend on the order of citing."""
+    """The case with its texts sorted by id, so that no verdict depends on the order of citations."""
     return Case(claim=claim.text, evidence="\n\n".join(evidence[id_] for id_ in sorted(ids)))
 
 
-# The published cards name the parts and their weights, not the sum: `additive` and `convex` are the two that fit. The
-# difference matters. An additive citation term is worth as much beside a wrong answer as beside a right one, so that a
-# group in which only the citations vary is taught as hard as one in which the answer does; a convex one bounds that,
-# and neither keeps a policy from being paid for its form alone.
-#
-# Ours, `recommended`, is a gate times brevity times a convex mix, less a small penalty: nothing is paid unless there is
-# a well-formed answer whose ids all exist, so that no citation can be guessed; an answer that copies its evidence is
-# paid the less the longer it is; 0.6 of the rest is content, because an answer that cites well what was not asked is no
-# answer; and filler costs up to a tenth, so that it is never free, and never so much that an answer is cut short for
-# it.
-
-A_FEW = 30
-"""Words that are brief whatever they digest."""
+MIN_BRIEF_WORDS = 30
+"""Answers of at most so many words count as brief, however short their evidence is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Graded:
-    """What is known of one answer. `content` is None where nothing judges it; `finished` is false where the token
-    budget cut it off; `well_formed` where nothing but one closed answer, behind a thought where there should be one,
-    was written; `valid` where it abstains, or cites only ids that exist, and at least one; `brevity` is 1 for a digest
-    and less for what is longer than one (`brevity_of`)."""
+class RewardTerms:
+    """The terms of one answer's reward. `content` is None if nothing judges it; `finished` is false if the token budget
+    cut the answer; `well_formed` is true for one closed answer and nothing else but the thought that the dialect asks
+    for; `valid` is true if it abstains, or cites at least one id and only ids that exist; `brevity`: see `brevity_of`.
+    """
 
     content: float | None
     citation: float
@@ -162,11 +152,20 @@ class Graded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewardSum:
-    """`RewardSum(name="additive", citation_weight=0.2, verification_reward=10.0)`: as S2's card has it.
+    """A reward formula and its weights: `RewardSum(name="additive", citation_weight=0.2, verification_reward=10.0)` is
+    that of S2's card.
 
-    `format_gate` pays content only where the answer is well-formed; `non_stop_penalty` pays nothing at all where the
-    budget cut it off; `verification_reward` multiplies the sum (with advantages over sigma it changes nothing, with
-    centered ones the step's size); `padding_penalty` is what an answer of nothing but filler loses.
+    With `format_gate` content counts only if the answer is well-formed; with `non_stop_penalty` an answer that the
+    budget cut scores 0. `verification_reward` multiplies the sum (advantages divided by sigma do not change, centered
+    ones scale). `padding_penalty` is what an answer of nothing but filler loses.
+
+    The published cards name the parts and their weights, not the sum: `additive` and `convex` are the two that fit. An
+    additive citation term counts as much beside a wrong answer as beside a right one, so that a group in which only the
+    citations vary is trained as hard as one in which the answers do; a convex one bounds that. Both reward form alone.
+
+    Our `recommended` scores 0 or less unless a well-formed answer cites only existing ids, so that guessing ids never
+    pays; brevity lowers the score of long copies of the evidence; 0.6 of the rest is content, because citing well what
+    was not asked is no answer; and filler costs up to 0.1: never free, and never enough to cut an answer short.
     """
 
     name: str = "recommended"
@@ -176,42 +175,42 @@ class RewardSum:
     format_gate: bool = True
     padding_penalty: float = 0.1
 
-    def of(self, graded: Graded) -> float:
-        """The worth of an answer."""
-        if self.non_stop_penalty and not graded.finished:
+    def value(self, terms: RewardTerms) -> float:
+        """The reward of an answer."""
+        if self.non_stop_penalty and not terms.finished:
             return 0.0
-        return self.verification_reward * SUMS[self.name](self, graded)
+        return self.verification_reward * SUMS[self.name](self, terms)
 
 
-def additive(terms: RewardSum, graded: Graded) -> float:
+def additive(weights: RewardSum, terms: RewardTerms) -> float:
     """content + weight x citation."""
-    return _content(terms, graded) + terms.citation_weight * graded.citation
+    return _content(weights, terms) + weights.citation_weight * terms.citation
 
 
-def convex(terms: RewardSum, graded: Graded) -> float:
+def convex(weights: RewardSum, terms: RewardTerms) -> float:
     """(1 - weight) x content + weight x citation."""
-    return (1 - terms.citation_weight) * _content(terms, graded) + terms.citation_weight * graded.citation
+    return (1 - weights.citation_weight) * _content(weights, terms) + weights.citation_weight * terms.citation
 
 
-def recommended(terms: RewardSum, graded: Graded) -> float:
-    """gate x brevity x convex - padding penalty; see above."""
-    gate = float(graded.well_formed and graded.valid)
-    return gate * graded.brevity * convex(terms, graded) - terms.padding_penalty * graded.padding
+def recommended(weights: RewardSum, terms: RewardTerms) -> float:
+    """gate x brevity x convex - padding penalty, as explained in `RewardSum`."""
+    gate = float(terms.well_formed and terms.valid)
+    return gate * terms.brevity * convex(weights, terms) - weights.padding_penalty * terms.padding
 
 
 def brevity_of(words: int, evidence_words: int) -> float:
-    """1 for an answer of at most half as many words as its evidence has, or of a few; what is longer, inversely."""
-    return min(1.0, max(A_FEW, evidence_words / 2) / max(words, 1))
+    """min(1, allowed words / words); allowed is half the number of evidence words, at least `MIN_BRIEF_WORDS`."""
+    return min(1.0, max(MIN_BRIEF_WORDS, evidence_words / 2) / max(words, 1))
 
 
-def _content(terms: RewardSum, graded: Graded) -> float:
-    """Where nothing judges the content, the citation score stands in for it."""
-    if terms.format_gate and not graded.well_formed:
+def _content(weights: RewardSum, terms: RewardTerms) -> float:
+    """The content term; the citation score if nothing judges the content."""
+    if weights.format_gate and not terms.well_formed:
         return 0.0
-    return graded.citation if graded.content is None else graded.content
+    return terms.citation if terms.content is None else terms.content
 
 
-SUMS: dict[str, Callable[[RewardSum, Graded], float]] = {
+SUMS: dict[str, Callable[[RewardSum, RewardTerms], float]] = {
     "recommended": recommended,
     "additive": additive,
     "convex": convex,
@@ -219,14 +218,14 @@ SUMS: dict[str, Callable[[RewardSum, Graded], float]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tabled:
-    """The figures of one answer, each from 0 to 1; all are 0 for an answer that claims nothing.
+class TableFigures:
+    """The figures of one answer against a table of stated claims, each from 0 to 1; all 0 for an answer without claims.
 
-    - `precision`: the share of its citations that are right: their claim is asked for, and the table has that snippet
+    - `precision`: the share of its citations that are right: their claim is asked for, and the table lists that snippet
       for it;
     - `recall`: the share of the claims asked for that it makes with a right citation;
     - `f1`: their harmonic mean;
-    - `off_query`: the share of its claims that a cited snippet states, though nobody asked.
+    - `off_query`: the share of its claims that a cited snippet states but the question does not ask for.
     """
 
     precision: float
@@ -235,24 +234,24 @@ class Tabled:
     off_query: float
 
 
-def compare(answer: CitedAnswer, table: Sequence[Stated]) -> Tabled:
-    """The figures of an answer against the table. Claims are the same where their normalised words are: a paraphrase is
-    not found, so this is for claims in the table's own wording."""
-    known = {normalise(stated.claim): stated for stated in table}
-    right, told, off_query = 0, set[str](), 0
+def measure_against_table(answer: CitedAnswer, table: Sequence[Stated]) -> TableFigures:
+    """The figures of an answer against the table. Claims are matched by their normalised words: a paraphrase is not
+    recognised, so this is for claims in the table's own wording."""
+    by_claim = {normalise(stated.claim): stated for stated in table}
+    right, covered, off_query = 0, set[str](), 0
     for claim in answer.claims:
-        stated = known.get(normalise(claim.text))
-        stating = set(claim.ids) & set(stated.snippets) if stated else set[str]()
+        stated = by_claim.get(normalise(claim.text))
+        right_ids = set(claim.ids) & set(stated.snippets) if stated else set[str]()
         if stated and stated.asked:
-            right += len(stating)
-            told |= {stated.claim} if stating else set()
-        elif stating:
+            right += len(right_ids)
+            covered |= {stated.claim} if right_ids else set()
+        elif right_ids:
             off_query += 1
     citations = sum(len(claim.ids) for claim in answer.claims)
     asked = {stated.claim for stated in table if stated.asked}
     precision = right / citations if citations else 0.0
-    recall = len(told) / len(asked) if asked else 0.0
-    return Tabled(
+    recall = len(covered) / len(asked) if asked else 0.0
+    return TableFigures(
         precision=precision,
         recall=recall,
         f1=harmonic_mean(recall, precision),

@@ -1,4 +1,4 @@
-"""The citation reward: every claim of an answer judged by what it cites."""
+"""The citation reward: every claim of an answer judged against its citations."""
 
 from __future__ import annotations
 
@@ -12,27 +12,26 @@ from sleuth.rewards.citation.evidence import abstains, citable, read_answer
 from sleuth.rewards.citation.measure import (
     Citations,
     EvidenceTexts,
-    Graded,
     RewardSum,
+    RewardTerms,
     brevity_of,
     cases_of,
-    compare,
     measure,
+    measure_against_table,
 )
 from sleuth.rewards.format import well_formed
-from sleuth.rewards.supplied import stands_in
+from sleuth.rewards.search_results import appears_in
 from sleuth.types import Case, Episode, Group, Judge, Score, Verdict
 
 Formula = Literal["f1", "dr_tulu"]
-"""What stands for the citations in a sum: F1 with the precision that leaves one out, or DR Tulu's own score."""
+"""The citation term of the sum: F1 with leave-one-out precision, or DR Tulu's score."""
 Content = Literal["grounded", "none"]
-"""What judges the content: whether a supported claim holds a golden answer, or nothing."""
+"""The content term: whether a supported claim contains a golden answer, or none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
-    """One episode's answer, taken apart. `outcome` is what the strict reader made of it: `no_answer` or `malformed`
-    where there is none."""
+class ParsedAnswer:
+    """One episode's answer split into claims. `outcome` is that of `given_answer`."""
 
     episode: Episode
     outcome: str
@@ -48,81 +47,83 @@ class Reading:
 
 
 class CitationReward:
-    """`worth` of every episode's answer, by what `judge` says of its claims; one call for a whole group. Missing where
-    the judge gave no verdict that was needed: a judge that is out is no reason to pay for silence.
+    """`reward_sum` of every episode's answer, from the verdicts of `judge` on its claims, requested once per group.
+    Missing if any needed verdict is.
 
-    An abstention is a claimless answer that says so. It is right where the data says that nothing answers the question:
-    then content and citations count as 1. Anywhere else both are 0.
+    An abstention is an answer without claims that says so. It is right if the data says that nothing answers the
+    question: then content and citations count as 1. Otherwise both are 0.
 
     Parts: `citation_recall`, `citation_precision`, `citation_f1`, `citation_precision_concatenated` and `valid_ids` (0
-    where the answer claims nothing, left out where it rightly does not), `claims`, `padding`, `abstained`,
-    `right_abstention` (of questions without an answer), `well_formed`, `invented_ids` where it cites any, `grounded`
-    where the task can tell. Where the data has an exact table of what its snippets state, what that makes of the answer
-    is told beside it and never paid: `claim_precision`, `claim_recall`, `claim_f1` and `off_query`. The note is
-    `cited`, `abstained`, `uncited`, or why there was no answer.
+    for an answer without claims, left out for a right abstention), `claims`, `padding`, `abstained`,
+    `right_abstention` (of questions without an answer), `well_formed`, `invented_ids` if it cites any, `grounded` if
+    the task has golden answers or is unanswerable. If the data has an exact table of what its snippets state, the
+    figures against it are logged and not rewarded: `claim_precision`, `claim_recall`, `claim_f1` and `off_query`. The
+    note is `cited`, `abstained`, `uncited`, or why there was no answer.
     """
 
     def __init__(
         self,
         dialect: Dialect,
         judge: Judge,
-        worth: RewardSum | None = None,
+        reward_sum: RewardSum | None = None,
         *,
         formula: Formula = "f1",
         content: Content = "grounded",
     ) -> None:
         self.dialect = dialect
         self.judge = judge
-        self.worth = worth or RewardSum()
+        self.reward_sum = reward_sum or RewardSum()
         self.formula: Formula = formula
         self.content: Content = content
 
     async def __call__(self, group: Group) -> list[Score]:
-        readings = [_read(episode, self.dialect) for episode in group.episodes]
-        asked = list(dict.fromkeys(case for one in readings for case in cases_of(one.cited, one.evidence)))
-        verdicts = dict(zip(asked, await self.judge.judge(asked), strict=True)) if asked else {}
-        return [self._score(reading, verdicts) for reading in readings]
+        answers = [_parse(episode, self.dialect) for episode in group.episodes]
+        cases = list(dict.fromkeys(case for answer in answers for case in cases_of(answer.cited, answer.evidence)))
+        verdicts = dict(zip(cases, await self.judge.judge(cases), strict=True)) if cases else {}
+        return [self._score(answer, verdicts) for answer in answers]
 
-    def _score(self, reading: Reading, verdicts: dict[Case, Verdict]) -> Score:
-        if reading.episode.trajectory.stop == "failed":
+    def _score(self, answer: ParsedAnswer, verdicts: dict[Case, Verdict]) -> Score:
+        if answer.episode.trajectory.stop == "failed":
             return FAILED
-        cases = cases_of(reading.cited, reading.evidence)
+        cases = cases_of(answer.cited, answer.evidence)
         support = {case: verdicts[case].score for case in cases}
         known = {case: score for case, score in support.items() if score is not None}
         if len(known) < len(cases):
             reason = next(verdicts[case].reason for case, score in support.items() if score is None)
             return Score(value=None, note=f"the judge gave no verdict: {reason}")
-        citations = measure(reading.cited, reading.evidence, known)
-        whole = well_formed(reading.episode, self.dialect)
-        graded = Graded(
-            content=content_of(reading, citations) if self.content == "grounded" else None,
-            citation=_citation(reading, citations, self.formula),
-            padding=0.0 if reading.abstained else reading.cited.padding,
-            well_formed=bool(whole),
-            valid=reading.abstained or (citations.claims > 0 and citations.valid_ids == 1),
-            finished=reading.episode.trajectory.stop != "length",
-            brevity=brevity_of(reading.cited.words, sum(len(text.split()) for text in reading.evidence.values())),
+        citations = measure(answer.cited, answer.evidence, known)
+        form = well_formed(answer.episode, self.dialect)
+        terms = RewardTerms(
+            content=content_of(answer, citations) if self.content == "grounded" else None,
+            citation=_citation(answer, citations, self.formula),
+            padding=0.0 if answer.abstained else answer.cited.padding,
+            well_formed=bool(form),
+            valid=answer.abstained or (citations.claims > 0 and citations.valid_ids == 1),
+            finished=answer.episode.trajectory.stop != "length",
+            brevity=brevity_of(answer.cited.words, sum(len(text.split()) for text in answer.evidence.values())),
         )
         return Score(
-            value=self.worth.of(graded), parts=_parts(reading, citations) | {"well_formed": whole}, note=_note(reading)
+            value=self.reward_sum.value(terms),
+            parts=_parts(answer, citations) | {"well_formed": form},
+            note=_note(answer),
         )
 
 
-def content_of(reading: Reading, citations: Citations) -> float | None:
-    """1 where a golden answer stands in a supported claim, or where the policy rightly abstains; else 0, and None where
-    the task cannot tell."""
-    if reading.unanswerable:
-        return float(reading.abstained)
-    golden = reading.episode.task.golden_answers
+def content_of(answer: ParsedAnswer, citations: Citations) -> float | None:
+    """1 if a supported claim contains a golden answer or the abstention is right, else 0; None for an answerable task
+    without golden answers."""
+    if answer.unanswerable:
+        return float(answer.abstained)
+    golden = answer.episode.task.golden_answers
     if not golden:
         return None
-    return float(any(stands_in(answer, claim.text) for claim in citations.supported for answer in golden))
+    return float(any(appears_in(text, claim.text) for claim in citations.supported for text in golden))
 
 
-def _read(episode: Episode, dialect: Dialect) -> Reading:
+def _parse(episode: Episode, dialect: Dialect) -> ParsedAnswer:
     answer, outcome = given_answer(episode, dialect)
     cited = read_answer(answer or "", episode)
-    return Reading(
+    return ParsedAnswer(
         episode=episode,
         outcome=outcome,
         cited=cited,
@@ -131,19 +132,19 @@ def _read(episode: Episode, dialect: Dialect) -> Reading:
     )
 
 
-def _citation(reading: Reading, citations: Citations, formula: Formula) -> float:
-    if reading.unanswerable and reading.abstained:
+def _citation(answer: ParsedAnswer, citations: Citations, formula: Formula) -> float:
+    if answer.unanswerable and answer.abstained:
         return 1.0
     return citations.f1 if formula == "f1" else citations.published
 
 
-def _parts(reading: Reading, citations: Citations) -> dict[str, float]:
+def _parts(answer: ParsedAnswer, citations: Citations) -> dict[str, float]:
     parts = {
         "claims": float(citations.claims),
-        "padding": 0.0 if reading.abstained else reading.cited.padding,
-        "abstained": float(reading.abstained),
+        "padding": 0.0 if answer.abstained else answer.cited.padding,
+        "abstained": float(answer.abstained),
     }
-    if not (reading.unanswerable and reading.abstained):
+    if not (answer.unanswerable and answer.abstained):
         parts |= {
             "citation_recall": citations.recall,
             "citation_precision": citations.precision,
@@ -153,31 +154,31 @@ def _parts(reading: Reading, citations: Citations) -> dict[str, float]:
         }
     if citations.claims:
         parts["invented_ids"] = 1 - citations.valid_ids
-    if reading.unanswerable:
-        parts["right_abstention"] = float(reading.abstained)
-    grounded = content_of(reading, citations)
+    if answer.unanswerable:
+        parts["right_abstention"] = float(answer.abstained)
+    grounded = content_of(answer, citations)
     if grounded is not None:
         parts["grounded"] = grounded
-    return parts | _tabled(reading)
+    return parts | _table_figures(answer)
 
 
-def _tabled(reading: Reading) -> dict[str, float]:
-    """Against the table of a question that its evidence answers, where the data has one."""
-    evidence = reading.episode.task.evidence
-    if evidence is None or reading.unanswerable or not any(stated.asked for stated in evidence.stated):
+def _table_figures(answer: ParsedAnswer) -> dict[str, float]:
+    """The figures against the data's table of claims; empty if it has none or nothing answers the question."""
+    evidence = answer.episode.task.evidence
+    if evidence is None or answer.unanswerable or not any(stated.asked for stated in evidence.stated):
         return {}
-    found = compare(reading.cited, evidence.stated)
+    figures = measure_against_table(answer.cited, evidence.stated)
     return {
-        "claim_precision": found.precision,
-        "claim_recall": found.recall,
-        "claim_f1": found.f1,
-        "off_query": found.off_query,
+        "claim_precision": figures.precision,
+        "claim_recall": figures.recall,
+        "claim_f1": figures.f1,
+        "off_query": figures.off_query,
     }
 
 
-def _note(reading: Reading) -> str:
-    if reading.outcome in ("no_answer", "malformed"):
-        return reading.outcome
-    if reading.abstained:
+def _note(answer: ParsedAnswer) -> str:
+    if answer.outcome in ("no_answer", "malformed"):
+        return answer.outcome
+    if answer.abstained:
         return "abstained"
-    return "cited" if reading.cited.claims else "uncited"
+    return "cited" if answer.cited.claims else "uncited"

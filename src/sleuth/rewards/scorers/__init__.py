@@ -1,4 +1,4 @@
-"""How answers are read and paid for, ours and as published systems do it: one small file a family."""
+"""Answer scorers: the strict one and those of published systems, by name."""
 
 from sleuth.rewards.scorers.research import RESEARCH
 from sleuth.rewards.scorers.scorer import STRICT, Scorer, View
@@ -12,9 +12,9 @@ SCORERS: dict[str, Scorer] = {
 
 
 def scorer_of(name: str) -> Scorer:
-    """A scorer by its name."""
+    """The scorer of that name; raises `SleuthError` for an unknown one."""
     if name not in SCORERS:
-        raise SleuthError(f"scorer = {name!r}: there is no such scorer; there are {', '.join(SCORERS)}")
+        raise SleuthError(f"scorer = {name!r}: unknown; the scorers are {', '.join(SCORERS)}")
     return SCORERS[name]
 
 

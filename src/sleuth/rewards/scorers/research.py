@@ -1,9 +1,9 @@
-r"""ReSearch's reward (arXiv:2503.19470), which reason-over-search trained on: the token F1 of what is boxed.
+r"""ReSearch's reward (arXiv:2503.19470), which reason-over-search trained on: the token F1 of the boxed answer.
 
-Kept: the response is what stands between the first assistant marker and a second one; it must end with the end-of-text
-token, so that an episode cut by its length earns nothing; a sound format with a wrong answer is worth 0.1; results are
-`<result>` elements, and observations count as the policy's words; the box is the last one of the answer, and a `\boxed`
-followed by a space reaches to the next dollar sign.
+As in the original, the response is the text between the first assistant marker and a second one; it must end with the
+end-of-text token, so an episode cut by its length scores 0; a right format with a wrong answer scores 0.1; results are
+`<result>` elements, and observations count as the policy's words; the last box of the answer counts, and a `\boxed`
+followed by a space extends to the next dollar sign.
 
 Departure: without any assistant marker the original stops the run; here the score is missing.
 """
@@ -16,7 +16,7 @@ from sleuth.rewards.match import normalise, token_f1
 from sleuth.rewards.scorers.scorer import ENDS, EVERYTHING_AND_END, Scorer
 
 MARKERS = ("<|im_start|>assistant\n", "Assistant:")
-SOUND_FORMAT = 0.1
+FORMAT_SCORE = 0.1
 BOX, BARE_BOX = "\\boxed{", "\\boxed "
 
 
@@ -25,17 +25,17 @@ def _score(text: str, golden_answers: Sequence[str]) -> float | None:
     if marker is None:
         return None
     response = text.split(marker)[1]
-    if not response.endswith(ENDS) or not _is_sound(response):
+    if not response.endswith(ENDS) or not _is_well_formed(response):
         return 0.0
     boxed = _boxed(response.partition("<answer>")[2].partition("</answer>")[0])
     if boxed is None:
         return 0.0
-    shared = token_f1(boxed, golden_answers) if normalise(boxed) else 0.0  # nothing shares no word, not with nothing
-    return shared or SOUND_FORMAT
+    f1 = token_f1(boxed, golden_answers) if normalise(boxed) else 0.0  # here two empty answers share no word
+    return f1 or FORMAT_SCORE
 
 
-def _is_sound(response: str) -> bool:
-    """Thoughts paired, each search followed by its results, one answer element, a box in it."""
+def _is_well_formed(response: str) -> bool:
+    """Whether thoughts are paired, each search is followed by its results, and the one answer element holds a box."""
     thoughts = response.count("<think>")
     if not thoughts or thoughts != response.count("</think>"):
         return False
@@ -46,30 +46,30 @@ def _is_sound(response: str) -> bool:
 
 
 def _searches_have_results(response: str) -> bool:
-    """From every search that is not inside the results of another: its closing tag, then a result element."""
-    begin = response.find("<search>")
-    while begin >= 0:
-        asked = response.find("</search>", begin)
-        results = response.find("<result>", begin)
-        told = response.find("</result>", results)
-        if not begin < asked < results < told:
+    """Whether every search outside another one's results is closed and followed by a result element."""
+    search = response.find("<search>")
+    while search >= 0:
+        search_close = response.find("</search>", search)
+        result = response.find("<result>", search)
+        result_close = response.find("</result>", result)
+        if not search < search_close < result < result_close:
             return False
-        begin = response.find("<search>", told)
+        search = response.find("<search>", result_close)
     return True
 
 
 def _boxed(answer: str) -> str | None:
-    """The content of the last box; None where its braces do not close."""
+    """The content of the last box; None if its braces do not close."""
     if BARE_BOX in answer:
         return answer.rpartition(BARE_BOX)[2].partition("$")[0]
-    begin = answer.rfind("\\boxed")
-    if not answer.startswith(BOX, begin):
+    start = answer.rfind("\\boxed")
+    if not answer.startswith(BOX, start):
         return None
     depth = 0
-    for at in range(begin, len(answer)):
-        depth += (answer[at] == "{") - (answer[at] == "}")
-        if answer[at] == "}" and depth == 0:
-            return answer[begin + len(BOX) : at]
+    for index in range(start, len(answer)):
+        depth += (answer[index] == "{") - (answer[index] == "}")
+        if answer[index] == "}" and depth == 0:
+            return answer[start + len(BOX) : index]
     return None
 
 

@@ -1,6 +1,7 @@
-"""tinker-cookbook's search reward: what follows the one `Answer:` of the last assistant message.
+"""tinker-cookbook's search reward: exact match of what follows the one `Answer:` of the last assistant message.
 
-Kept: a last message without it, or with more than one, costs 0.1; all after it is the answer, an explanation too.
+As in the original, a last message without `Answer:`, or with more than one, scores -0.1, and everything after it is the
+answer, an explanation too.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from sleuth.rewards.match import exact_match
 from sleuth.rewards.scorers.scorer import LAST_TURN, Scorer
 
 PREFIX = "Answer:"
-NO_FORMAT = -0.1
+FORMAT_PENALTY = -0.1
 
 
 def _score(last_turn: str, golden_answers: Sequence[str]) -> float:
     if last_turn.count(PREFIX) != 1:
-        return NO_FORMAT
+        return FORMAT_PENALTY
     return float(exact_match(last_turn.partition(PREFIX)[2], golden_answers))
 
 

@@ -7,7 +7,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from sleuth.rewards.citation.claims import tagged
-from sleuth.rewards.supplied import passages_with
+from sleuth.rewards.search_results import passages_with
 from sleuth.rollout import Ended, PromptTooLong, play
 from sleuth.serve.chat.agent import Agent
 from sleuth.serve.chat.stream_parser import StreamParser, TextDelta

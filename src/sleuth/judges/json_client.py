@@ -1,20 +1,20 @@
-"""One question put to a language model behind HTTP, and its answer in a form that can be read, or none."""
+"""A client that gets strictly parsed JSON answers from a language model behind HTTP."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
-from sleuth.judges.forms import NotAVerdictError
-from sleuth.judges.pool import Ledger, Pool, RefusedError, Reply
+from sleuth.judges.forms import InvalidAnswerError
+from sleuth.judges.pool import Ledger, RefusedError, Reply, ServerPool
 
 Answer = TypeVar("Answer", covariant=True)
-SHOWN = 200  # characters of an answer that could not be read, in the reason
+SHOWN_CHARACTERS = 200  # of an invalid answer, in the error
 
 
-class Asked(Protocol[Answer]):
-    """A question: a system's `prompt` and a user's `message`, the JSON `schema` of an answer under a `name`, how many
-    `entries` it is to have, and how it is read."""
+class JsonQuestion(Protocol[Answer]):
+    """A question: the system `prompt`, the user `message`, the JSON `schema` of the answer with its `name`, the number
+    of `entries` in it, and its parser."""
 
     @property
     def name(self) -> str: ...
@@ -32,13 +32,13 @@ class Asked(Protocol[Answer]):
     def entries(self) -> int: ...
 
     def read(self, text: str) -> Answer:
-        """What an answer says. Raises NotAVerdictError for one that is not exactly of the form."""
+        """The parsed answer. Raises InvalidAnswerError if it is not exactly of the form."""
         ...
 
 
-class Asker:
-    """Asks one model and never another, at temperature 0. An answer is asked for as JSON of a schema; a server that
-    refuses schemas is asked without, and read as strictly. `max_tokens` are those of one entry."""
+class JsonClient:
+    """Asks one model, at temperature 0, for JSON of a schema. A server that refuses schemas is asked without, and its
+    answers are parsed as strictly. `max_tokens` is for one entry."""
 
     def __init__(
         self,
@@ -54,12 +54,12 @@ class Asker:
     ) -> None:
         self.settings = {**(extra or {}), "model": model, "temperature": 0.0, "max_tokens": max_tokens}
         self._ledger = ledger
-        self._pool = Pool(urls, timeout=timeout, at_once=at_once, ledger=ledger, key=key)
+        self._pool = ServerPool(urls, timeout=timeout, at_once=at_once, ledger=ledger, key=key)
         self._takes_schemas: bool | None = None  # None: not known yet
 
-    async def ask(self, question: Asked[Answer]) -> Answer:
-        """What the first answer of two says that can be read. Raises NoAnswerError where one is not there, and
-        NotAVerdictError where neither can be read."""
+    async def ask(self, question: JsonQuestion[Answer]) -> Answer:
+        """The parsed answer, with one retry that says what was wrong. Raises NoAnswerError if the server gives none,
+        and InvalidAnswerError if the second one is invalid too."""
         async with self._pool.slot() as deadline:
             messages = [
                 {"role": "system", "content": question.prompt},
@@ -68,20 +68,22 @@ class Asker:
             reply = await self._reply(question, messages, deadline)
             try:
                 return question.read(reply.text)
-            except NotAVerdictError as error:
-                wrong = _what_was_wrong(error, reply)
+            except InvalidAnswerError as error:
+                fault = _fault(error, reply)
             self._ledger.asked_again += 1
-            once_more = f"That cannot be read: {wrong}. Answer again, in the form that is wanted."
+            once_more = f"That cannot be read: {fault}. Answer again, in the form that is wanted."
             messages.append({"role": "assistant", "content": reply.text or "(nothing)"})
             messages.append({"role": "user", "content": once_more})
             reply = await self._reply(question, messages, deadline)
             try:
                 return question.read(reply.text)
-            except NotAVerdictError as error:
-                wrong = _what_was_wrong(error, reply)
-            raise NotAVerdictError(f"{wrong}: {' '.join(reply.text.split())[:SHOWN]}")
+            except InvalidAnswerError as error:
+                fault = _fault(error, reply)
+            raise InvalidAnswerError(f"{fault}: {' '.join(reply.text.split())[:SHOWN_CHARACTERS]}")
 
-    async def _reply(self, question: Asked[Any], messages: Sequence[Mapping[str, str]], deadline: float) -> Reply:
+    async def _reply(
+        self, question: JsonQuestion[Any], messages: Sequence[Mapping[str, str]], deadline: float
+    ) -> Reply:
         body = {**self.settings, "messages": messages}
         body["max_tokens"] *= question.entries
         if self._takes_schemas is False:
@@ -93,12 +95,12 @@ class Asker:
         except RefusedError:
             if self._takes_schemas:
                 raise
-            reply = await self._pool.ask(body, deadline)  # raises again where it was not the schema that was refused
+            reply = await self._pool.ask(body, deadline)  # raises again if the schema was not the cause
             self._takes_schemas = False
         else:
             self._takes_schemas = True
         return reply
 
 
-def _what_was_wrong(error: NotAVerdictError, reply: Reply) -> str:
+def _fault(error: InvalidAnswerError, reply: Reply) -> str:
     return "the tokens were spent before its end" if reply.cut else str(error)

@@ -1,0 +1,52 @@
+"""The passages that an episode's searches returned, as far as the policy was shown them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sleuth.rewards.match import normalise
+from sleuth.types import Passage, Trajectory
+
+
+def appears_in_results(answer: str, trajectory: Trajectory) -> bool:
+    """Whether the words of an answer appear in the shown part of a retrieved passage."""
+    return next(passages_with(answer, trajectory), None) is not None
+
+
+def passages_with(answer: str, trajectory: Trajectory) -> Iterator[Passage]:
+    """The passages that contain the answer in the part that the policy was shown, in that order."""
+    for _, _, passage, shown in shown_passages(trajectory):
+        if appears_in(answer, f"{passage.title}\n{passage.text}") and appears_in(answer, shown):
+            yield passage
+
+
+def appears_in(answer: str, text: str) -> bool:
+    """Whether the words of the answer occur in a row in the text, both normalised. Stricter than `sub_match`: whole
+    words only, and an answer that normalises to nothing appears nowhere."""
+    words = normalise(answer)
+    return bool(words) and f" {words} " in f" {normalise(text)} "
+
+
+def shown_passages(trajectory: Trajectory) -> Iterator[tuple[int, int, Passage, str]]:
+    """(search, rank, passage, reply): each passage with its search and its rank, both from 1, and all that the
+    environment wrote in reply to that search.
+
+    Actions are matched to policy turns from the end: after a chat template rewrote the history in mid-episode, earlier
+    actions have no turn of their own and their results are in the text before the first turn."""
+    before, *replies = _replies(trajectory)
+    rewritten = len(trajectory.actions) - len(replies)
+    search = 0
+    for action, reply in zip(trajectory.actions, [before] * rewritten + replies, strict=False):
+        search += action.kind == "search"
+        yield from ((search, rank, passage, reply) for rank, passage in enumerate(action.passages, start=1))
+
+
+def _replies(trajectory: Trajectory) -> list[str]:
+    """The text by other authors than the policy: before its first turn, then after each turn."""
+    replies = [""]
+    for segment in trajectory.segments:
+        if segment.author == "policy":
+            replies.append("")
+        else:
+            replies[-1] += segment.text
+    return replies
