@@ -7,7 +7,7 @@ import pytest
 from synthetic_run import write_run
 from tokenizers import Tokenizer
 
-from sleuth.report.rollouts_shown import MOST_BYTES, evenly, questions_played, rollouts_shown, step_of
+from sleuth.report.rollouts_shown import MAX_ROLLOUT_BYTES, evenly, questions_played, rollouts_shown, step_of
 from sleuth.report.transcripts import TextPool, read_tokenizer, token_ends
 from sleuth.runs.rollouts import write_rollouts
 from sleuth.types import Episode, Group, Score, Segment, SleuthError, Task, Trajectory
@@ -59,7 +59,7 @@ def test_long_rollouts_leave_every_step_a_group_and_the_page_small(tmp_path: Pat
     pool = TextPool()
     steps = rollouts_shown(sorted(tmp_path.glob("*.parquet")), pool, None)
     assert [len(step["groups"]) for step in steps] == [2, 2, 1]
-    assert pool.size < MOST_BYTES + 300_000
+    assert pool.size < MAX_ROLLOUT_BYTES + 300_000
 
 
 def long_group(text: str) -> Group:
@@ -107,7 +107,7 @@ def test_every_stored_question_counts_as_played(tmp_path: Path) -> None:
 def test_a_file_that_is_no_parquet_is_named(tmp_path: Path) -> None:
     file = tmp_path / "step-000001.parquet"
     file.write_text("torn")
-    with pytest.raises(SleuthError, match=r"step-000001\.parquet: is no file of rollouts"):
+    with pytest.raises(SleuthError, match=r"step-000001\.parquet: is not a rollout file"):
         rollouts_shown([file], TextPool(), None)
 
 

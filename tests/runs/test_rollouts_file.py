@@ -128,5 +128,5 @@ def test_a_file_that_is_missing_or_something_else_is_told_in_one_line(tmp_path: 
     with pytest.raises(SleuthError, match="no such file of rollouts"):
         read_rollouts(tmp_path / "none.parquet")
     (tmp_path / "text.parquet").write_text("hello", encoding="utf-8")
-    with pytest.raises(SleuthError, match=r"text\.parquet: is no file of rollouts: [^\n]*$"):
+    with pytest.raises(SleuthError, match=r"text\.parquet: is not a rollout file: [^\n]*$"):
         read_rollouts(tmp_path / "text.parquet")

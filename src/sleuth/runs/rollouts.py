@@ -185,7 +185,7 @@ def _rows(path: Path) -> list[dict[str, Any]]:
     except FileNotFoundError:
         raise SleuthError(f"{path}: no such file of rollouts") from None
     except pa.ArrowException as error:
-        raise SleuthError(f"{path}: is no file of rollouts: {str(error).splitlines()[0]}") from None
+        raise SleuthError(f"{path}: is not a rollout file: {str(error).splitlines()[0]}") from None
 
 
 def _group(rows: list[dict[str, Any]]) -> Group:
