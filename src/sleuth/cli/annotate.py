@@ -12,7 +12,7 @@ from sleuth.cli.heavy import import_heavy
 
 if TYPE_CHECKING:
     from sleuth.annotation.rubrics import Annotated as Found
-    from sleuth.annotation.thoughts import Thoughtful
+    from sleuth.annotation.thoughts import AnnotatedTexts
 
 annotate = typer.Typer(help="Data made by a teacher.", no_args_is_help=True, rich_markup_mode=None)
 REASONS = 3  # shown of why rows have no criteria, or texts no thoughts
@@ -126,7 +126,7 @@ def thoughts(
         raise typer.Exit(1)
 
 
-def _print_thoughts(found: Thoughtful, out: Path) -> None:
+def _print_thoughts(found: AnnotatedTexts, out: Path) -> None:
     answered = f", {found.known:,} of them answered before" if found.known else ""
     typer.echo(
         f"{out}: {found.kept:,} of {len(found.documents):,} texts with thoughts{answered}; {out.stem}.md tells more"
