@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from sleuth.factories import random_model
-from sleuth.pipeline import require_inputs, run_recipe
+from sleuth.pipeline import STAGES, require_inputs, run_recipe
 from sleuth.recipe import InitRecipe, Recipe, load_recipe
+from sleuth.recipe.recipe import StageRecipe
 from sleuth.runs.run_folder import RunFolder
 from sleuth.types import SleuthError
 from sleuth.world.tokens import make_tokenizer
@@ -61,6 +63,11 @@ def complaint(given: Recipe) -> str:
         require_inputs(given)
     assert "\n" not in str(caught.value)
     return str(caught.value)
+
+
+def test_every_kind_of_stage_has_its_row_in_the_table() -> None:
+    kinds = {get_args(kind.model_fields["kind"].annotation)[0] for kind in get_args(get_args(StageRecipe)[0])}
+    assert STAGES.keys() == kinds
 
 
 def test_a_recipe_that_has_all_it_needs_passes(folder: Path) -> None:

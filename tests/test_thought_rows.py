@@ -86,13 +86,13 @@ def test_documents_without_thoughts_and_with_tags_of_their_own_are_no_rows(tmp_p
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert [document.id for document in thought_documents(recipe(path))] == ["c"]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows[:2]))
-    with pytest.raises(SleuthError, match=r"no document brings `thoughts`; `sleuth annotate thoughts` adds them"):
+    with pytest.raises(SleuthError, match=r"no document has `thoughts`; `sleuth annotate thoughts` adds them"):
         thought_documents(recipe(path))
 
 
 def test_a_held_out_text_that_is_taught_is_refused() -> None:
     require_apart(["another text"], [DOCUMENT])
-    with pytest.raises(SleuthError, match="held_out: the text of 'd' is taught too"):
+    with pytest.raises(SleuthError, match="held_out: the text of 'd' is trained too"):
         require_apart([DOCUMENT.text + " "], [DOCUMENT])
-    with pytest.raises(SleuthError, match="held_out: the text of 'd' is taught too"):
+    with pytest.raises(SleuthError, match="held_out: the text of 'd' is trained too"):
         require_apart([], [DOCUMENT], {"d"})

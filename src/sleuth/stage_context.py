@@ -1,10 +1,10 @@
-"""What every stage is handed: its place in the run, where it begins, and how it saves and resumes."""
+"""What every stage gets: its index in the run, the model it starts from, and how it saves and resumes."""
 
 from __future__ import annotations
 
 import json
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,11 +13,15 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from sleuth.factories import adapters_of, load_model
+from sleuth.factories import Setting, adapters_of, context_of, load_model, require_room, setting_of
 from sleuth.learn.adapters import add_adapters, load_adapters
+from sleuth.learn.batch import Advantages
+from sleuth.learn.policy import frozen_copy
 from sleuth.learn.token_budget import TokenBudget
+from sleuth.learn.update_resolution import UpdateResolution
 from sleuth.ranks import ALONE, Ranks
-from sleuth.recipe import Recipe
+from sleuth.recipe import Recipe, SupervisedRecipe
+from sleuth.recipe.envs import TrainedEnvRecipe
 from sleuth.recipe.training import TrainingRecipe
 from sleuth.runs.alarms import RECENT
 from sleuth.runs.atomic import write_text
@@ -38,13 +42,15 @@ from sleuth.runs.disk import bytes_in, free_bytes
 from sleuth.runs.model_card import model_card, read_results
 from sleuth.runs.protocol import ProtocolCard, RewardSpec
 from sleuth.runs.protocol_differences import reward_differences
+from sleuth.runs.rollouts import write_rollouts
 from sleuth.runs.run_folder import RunFolder
-from sleuth.types import SleuthError
+from sleuth.threads import PROCESS
+from sleuth.types import Group, SleuthError, Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
-    """A checkpoint of a stage after `steps` of its steps, with the state to go on from."""
+    """A checkpoint of a stage after `steps` of its steps, with the state to resume from."""
 
     checkpoint: Path
     steps: int
@@ -53,11 +59,11 @@ class Saved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageContext:
-    """Stage number `index` of a recipe in a run folder. `model` is what the stage begins with: a folder or a hub id.
+    """Stage number `index` of a recipe in a run folder. `model` is what the stage starts from: a folder or a hub id.
 
     Steps are counted through the whole run, so that a file named after a step belongs to one stage: `first_step` is the
-    sum of the horizons of the earlier stages, wherever `stop_after` ended them. `ranks` run it together: what is asked
-    of the folder's checkpoints is agreed among them, and all of them save at the same time.
+    sum of `steps` of the earlier stages, wherever `stop_after` ended them. `ranks` run the stage together: the first
+    one reads the checkpoints in the folder for all, and all of them save at the same time.
     """
 
     recipe: Recipe
@@ -69,8 +75,8 @@ class StageContext:
 
     @property
     def key(self) -> tuple[int, ...]:
-        """The beginning of every random draw's name. After a roll-back the draws are others: the same ones would lead
-        to where the run came from."""
+        """The prefix of the key of every random draw. It changes with each roll-back: the same draws would repeat what
+        the run went back from."""
         times = self.folder.manifest.roll_backs(self.stage.name)
         return (self.recipe.seed, self.index, *([times] if times else []))
 
@@ -78,16 +84,20 @@ class StageContext:
         """A model in the run's precision, on the run's device."""
         return load_model(str(path), dtype=self.recipe.dtype, device=self.recipe.device)
 
-    def begun(self, saved: Saved | None) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
-        """The model that learns, as `saved` left it or as the stage begins with it. Adapters go on beside the weights
-        that the stage began with: those of a checkpoint have them added in."""
+    def model_to_train(self, saved: Saved | None) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
+        """The model and tokenizer of `saved`, or those that the stage starts from. A stage with adapters always loads
+        the weights it started from, since a checkpoint's weights have the adapters merged in."""
         own = saved is not None and self.stage.lora is None
         model, tokenizer = self.load(saved.checkpoint if saved and own else self.model)
         self.adapt(model, saved)
         return model, tokenizer
 
+    def starting_weights(self, model: PreTrainedModel, saved: Saved | None) -> PreTrainedModel:
+        """A frozen model with the weights that the stage starts from; a copy of `model`, unless that is of `saved`."""
+        return frozen_copy(self.load(self.model)[0] if saved else model)
+
     def adapt(self, model: PreTrainedModel, saved: Saved | None = None) -> None:
-        """Put the stage's adapters into a model that it begins with, where it has any."""
+        """Add the stage's adapters, if it has any, to the model that it starts from; with the values of `saved`."""
         if self.stage.lora is None:
             return
         seed = random.Random(f"adapters {self.key}").getrandbits(63)
@@ -96,7 +106,7 @@ class StageContext:
             load_adapters(model, saved.checkpoint)
 
     def token_budget(self, saved: Saved | None) -> TokenBudget:
-        """Tokens of a micro-batch: the recipe's, or as few as it came to before."""
+        """Tokens of a micro-batch: the recipe's number, or the smaller one of an earlier part of the run."""
         shortages, before = self.folder.shortages, saved.state["budget"] if saved else self.stage.tokens_per_micro_batch
         tokens = self.ranks.broadcast(lambda: shortages.fitting(self.stage.name, before))
         if tokens < before:
@@ -104,7 +114,7 @@ class StageContext:
         return TokenBudget(tokens, self.folder.say, self.ranks, partial(shortages.note, self.stage.name))
 
     def saved(self) -> Saved | None:
-        """This stage's last checkpoint that it can go on from, if it has saved one."""
+        """This stage's last checkpoint that it can resume from, if it has saved one."""
         own = self.ranks.broadcast(self.checkpoints)
         if not own:
             return None
@@ -112,14 +122,14 @@ class StageContext:
         return Saved(checkpoint=own[-1], steps=step_of(own[-1]) - self.first_step, state=state)
 
     def require_same_reward(self, saved: Saved, reward: RewardSpec) -> None:
-        """Raises SleuthError where the stage began under another reward, unless this one was accepted by its hash."""
+        """Raises SleuthError if the stage started under another reward, unless this one was accepted by its hash."""
         before = RewardSpec.model_validate_json(json.dumps(saved.state["reward"]))
         if before.hash == reward.hash or reward.hash == self.folder.accepted_reward:
             return
         changed = ", and ".join(reward_differences(before, reward, ("the checkpoint", "the recipe")))
         raise SleuthError(
-            f"{saved.checkpoint}: its reward {before.hash} is not that of the recipe: {changed}; begin a new run, or "
-            f"go on under the new one with --accept-reward {reward.hash}"
+            f"{saved.checkpoint}: its reward {before.hash} is not that of the recipe: {changed}; start a new run, or "
+            f"continue under the new one with --accept-reward {reward.hash}"
         )
 
     def save(
@@ -132,9 +142,9 @@ class StageContext:
         protocol: ProtocolCard | None = None,
         beside: Mapping[str, str] | None = None,
     ) -> Path:
-        """A checkpoint after `step` steps of this stage, with the texts `beside` as files; those that it has outlived
-        go, and first, where both do not fit on the disk. Raises OSError (ENOSPC), with the last one untouched, where
-        there is no room all the same."""
+        """Saves a checkpoint after `step` steps of this stage, with the texts `beside` as files, and removes the
+        checkpoints it replaces; before saving, if both do not fit on the disk. Raises OSError (ENOSPC), with the last
+        checkpoint untouched, if there is still no room."""
 
         def write() -> Path:
             checkpoint = self.folder.checkpoints / step_name(self.first_step + step)
@@ -148,35 +158,41 @@ class StageContext:
         return self.ranks.broadcast(write)
 
     def checkpoints(self) -> list[Path]:
-        """Those of this stage that it can go on from, oldest first."""
+        """The checkpoints that this stage can resume from, oldest first."""
         steps = range(self.first_step + 1, self.first_step + self.stage.steps + 1)
         own = [place for place in checkpoints_in(self.folder.checkpoints) if step_of(place) in steps]
         return [place for place in own if resumable(place)]
 
     def best(self) -> Path | None:
-        """The checkpoint before which the mean reward of a few steps was highest, the earlier one of equals; None where
-        no reward is paid."""
+        """The checkpoint with the highest mean reward over the few steps before it, the earliest of equals; None if the
+        stage has no reward."""
         rows = [row for row in self.folder.metrics.rows() if row["stage"] == self.stage.name]
         rewards = {row["step"]: row.get("reward_mean") for row in rows}
 
-        def reached(checkpoint: Path) -> float | None:
+        def mean_reward(checkpoint: Path) -> float | None:
             last = step_of(checkpoint)
             values = [rewards.get(step) for step in range(last - RECENT + 1, last + 1)]
             known = [value for value in values if value is not None]
             return fmean(known) if known else None
 
-        values = {place: value for place in self.checkpoints() if (value := reached(place)) is not None}
+        values = {place: value for place in self.checkpoints() if (value := mean_reward(place)) is not None}
         return max(values, key=values.__getitem__, default=None)
 
+    def write_rollouts(self, step: int, groups: Sequence[Group], advantages: Advantages) -> Path:
+        """Writes the rollouts of a step, now or when the disk has room; returns their file."""
+        file = self.folder.rollouts / f"{step_name(self.first_step + step)}.parquet"
+        self.folder.backlog.write(f"the rollouts of step {step}", lambda: write_rollouts(file, groups, advantages))
+        return file
+
     def write_card(self, checkpoint: Path) -> None:
-        """The card of a checkpoint of this stage again: more was measured since it was saved."""
+        """Writes the card of a checkpoint of this stage again, with what was measured since it was saved."""
         card = self._card(checkpoint, ProtocolCard.read(checkpoint))
         self.folder.backlog.write(f"the card of {checkpoint.name}", lambda: write_text(checkpoint / CARD, card))
 
     def roll_back(self) -> str:
-        """Forget what came after the best checkpoint; what to say about it. The draws that follow will be others."""
+        """Removes the checkpoints after the best one; a line about it. Later random draws change (see `key`)."""
         best, last = self.best(), self.checkpoints()[-1]
-        assert best is not None  # the pipeline goes back in no other stage
+        assert best is not None  # the pipeline rolls back no other stage
         for place in reversed(checkpoints_in(self.folder.checkpoints)):
             if step_of(place) > step_of(best):
                 remove_checkpoint(place)
@@ -184,12 +200,12 @@ class StageContext:
         return f"back from step {step_of(last)} to step {step_of(best)}, the best checkpoint of stage {self.stage.name}"
 
     def held_bytes(self) -> int:
-        """What the checkpoints of this stage take."""
+        """The disk space of the checkpoints of this stage."""
         return sum(bytes_in(place) for place in self.checkpoints())
 
     @property
     def stage(self) -> TrainingRecipe:
-        """What this stage is told."""
+        """The recipe of this stage."""
         stage = self.recipe.stage[self.index]
         assert isinstance(stage, TrainingRecipe)
         return stage
@@ -212,9 +228,44 @@ class StageContext:
         )
 
     def _make_room(self, needed: int) -> None:
-        """Where `needed` bytes are not free, remove all checkpoints but the last and the best, then the best."""
+        """If `needed` bytes are not free, remove all checkpoints but the last and the best, then the best."""
         for best in (self.best(), None):
-            there = self.checkpoints()
-            if not there or free_bytes(self.folder.path) >= needed:
+            kept = self.checkpoints()
+            if not kept or free_bytes(self.folder.path) >= needed:
                 return
-            prune_checkpoints(self.folder.checkpoints, there[-1], self._retention(best=best, keep=1))
+            prune_checkpoints(self.folder.checkpoints, kept[-1], self._retention(best=best, keep=1))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageInputs:
+    """What a stage is checked against before the run starts: its `index` in the recipe, the `tokenizer` and number of
+    `positions` of the model that the run starts from, and which updates can change its weights. A model with random
+    weights does not exist yet: it has no `tokenizer` and no `resolution`."""
+
+    recipe: Recipe
+    index: int
+    tokenizer: PreTrainedTokenizerFast | None
+    positions: int
+    resolution: UpdateResolution | None
+
+    def setting(self, env: TrainedEnvRecipe, tasks: Sequence[Task], context: int) -> Setting:
+        """The setting of a stage that plays these tasks. Raises SleuthError if the model or `context` is too short, or
+        the tasks are of another kind than the environment."""
+        if context > self.positions:
+            raise SleuthError(f"context = {context} is more than the {self.positions} positions of the model")
+        setting = setting_of(env, self.tokenizer, tasks)
+        if self.tokenizer is not None:
+            require_room(setting, self.tokenizer, tasks, context)
+        return setting
+
+
+def stage_inputs(recipe: Recipe) -> list[StageInputs]:
+    """What each stage of a recipe is checked against. Loads the model; raises SleuthError if that fails."""
+    first = recipe.stage[0]
+    if isinstance(first, SupervisedRecipe) and first.init is not None:
+        PROCESS.fit(first.init.layer_weights)
+        known: dict[str, Any] = {"tokenizer": None, "positions": first.init.context, "resolution": None}
+    else:
+        model, tokenizer = load_model(recipe.model, dtype=recipe.dtype, device="cpu")
+        known = {"tokenizer": tokenizer, "positions": context_of(model), "resolution": UpdateResolution(model)}
+    return [StageInputs(recipe=recipe, index=index, **known) for index in range(len(recipe.stage))]

@@ -10,13 +10,13 @@ from unittest.mock import patch
 import torch
 from processes import on_ranks
 
+from sleuth.factories import learning
 from sleuth.learn.policy import Policy
 from sleuth.pipeline import run_recipe
 from sleuth.ranks import Ranks
 from sleuth.recipe import load_recipe
 from sleuth.runs.joined_folder import open_on
 from sleuth.runs.rollouts import read_rollouts
-from sleuth.training import grpo
 from sleuth.types import Group
 
 
@@ -50,7 +50,7 @@ def _run_short_of_memory(ranks: Ranks, recipe: Path, folder: Path, overrides: tu
                 raise torch.OutOfMemoryError("CUDA out of memory")
             return sums
 
-    with patch.object(grpo, "Policy", Scarce):
+    with patch.object(learning, "Policy", Scarce):
         return _run(ranks, recipe, folder, overrides)
 
 

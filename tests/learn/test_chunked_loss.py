@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import random
-from functools import partial
 from unittest.mock import patch
 
 import pytest
@@ -16,13 +15,12 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from sleuth.learn.batch import Row, collate
 from sleuth.learn.chunked_loss import add_gradients
 from sleuth.learn.logprobs import token_loss, tree_attention
-from sleuth.learn.objective import PolicyLoss, policy_objective
+from sleuth.learn.objective import PolicyLoss
 from sleuth.learn.policy import recomputed_layers
 from sleuth.learn.subtree_chunks import subtree_chunks
 from sleuth.learn.targets import PassFigures
 
 LOSS = PolicyLoss(old_logprobs="sampler", clip_low=0.2, clip_high=0.28)
-SHARE = partial(policy_objective, loss=LOSS)
 EXACT = in_float64(FAMILIES["qwen3"]().eval())
 MODELS = {name: make().eval() for name, make in FAMILIES.items()}
 
@@ -61,11 +59,11 @@ def compare(model, draw: random.Random, budget: int, tolerance: float) -> None:
     if not batch.trained.any():
         return
     expected = padded_logprobs(model, batch)
-    loss = policy_objective(batch, expected, None, LOSS)[0]
+    loss = LOSS(batch, expected, None)[0]
     model.zero_grad()
     loss.backward()
     theirs = {name: weight.grad.clone() for name, weight in model.named_parameters() if weight.grad is not None}
-    told, ours = added(model, whole(batch), SHARE, budget=budget)
+    told, ours = added(model, whole(batch), LOSS, budget=budget)
     assert told.loss.item() == pytest.approx(loss.item(), rel=1e-5, abs=1e-6)
     torch.testing.assert_close(told.logprobs, expected.detach(), rtol=0, atol=1e-4 if tolerance > 1e-8 else 1e-10)
     assert relative_error(ours, theirs) <= tolerance
@@ -92,7 +90,7 @@ def test_in_float64_they_equal_to_ten_digits(draw, budget, bush):
 @pytest.mark.parametrize("budget", [1, 50, 90])
 def test_a_trained_trunk_and_layers_that_run_again_change_no_gradient(make_model, recompute, budget):
     model, part = in_float64(make_model()), whole(collate(searchers()))
-    share, logprobs, entropy = token_loss(model, part, SHARE)
+    share, logprobs, entropy = token_loss(model, part, LOSS)
     model.zero_grad()
     share.backward()
     theirs = {name: weight.grad.clone() for name, weight in model.named_parameters()}
@@ -100,7 +98,7 @@ def test_a_trained_trunk_and_layers_that_run_again_change_no_gradient(make_model
     with tree_attention(model):
         for module in layers:
             module.training = True
-        told, ours = added(model, part, SHARE, budget=budget)
+        told, ours = added(model, part, LOSS, budget=budget)
     for mine, expected in ((told.loss, share), (told.logprobs, logprobs), (told.entropy, entropy)):
         torch.testing.assert_close(mine, expected.detach(), rtol=0, atol=1e-12)
     assert relative_error(ours, theirs) < 1e-11
@@ -112,7 +110,7 @@ def test_each_token_is_computed_once_whatever_the_budget(make_model):
     model.get_input_embeddings().register_forward_hook(lambda module, args, output: seen.extend(args[0][0].tolist()))
     for budget in (1, 50, 90, 10**6):
         seen.clear()
-        told = add_gradients(model, part, SHARE, budget=budget)
+        told = add_gradients(model, part, LOSS, budget=budget)
         assert told.computed == len(part.tree)
         assert seen == part.tree.tokens.tolist(), "in the tree's order"
 
@@ -134,7 +132,7 @@ def test_no_more_is_kept_for_the_backward_pass_than_a_path_of_limbs(make_model):
     for budget in (1, 120, 10**6):
         kept["most"] = 0
         with torch.autograd.graph.saved_tensors_hooks(Saved, lambda saved: saved.tensor):
-            add_gradients(model, part, SHARE, budget=budget)
+            add_gradients(model, part, LOSS, budget=budget)
         assert kept["now"] == 0
         most[budget] = kept["most"]
     # 6 groups of 156 tokens; a path is at most 12 of a prompt, 24 of a shared turn and 8.
@@ -145,7 +143,7 @@ def test_no_more_is_kept_for_the_backward_pass_than_a_path_of_limbs(make_model):
 def test_gradients_are_collected_behind_each_limb(make_model):
     """Those of 16-bit weights add up in fp32: they are taken away each time."""
     model, part = make_model(), whole(collate(searchers()))
-    _, together = added(model, part, SHARE, budget=50)
+    _, together = added(model, part, LOSS, budget=50)
     model.zero_grad()
     sums = {name: torch.zeros_like(weight) for name, weight in model.named_parameters()}
     calls = []
@@ -157,7 +155,7 @@ def test_gradients_are_collected_behind_each_limb(make_model):
                 sums[name] += weight.grad
                 weight.grad = None
 
-    add_gradients(model, part, SHARE, budget=50, collect=collect)
+    add_gradients(model, part, LOSS, budget=50, collect=collect)
     assert len(calls) == len(list(subtree_chunks(part.tree.ends, 50)))
     assert relative_error(sums, together) < 1e-5  # fp32 adds in another order
 
@@ -166,10 +164,10 @@ def test_where_nothing_below_learns_only_what_is_above_it_gets_a_gradient(make_m
     model, part = make_model(), whole(collate(searchers()))
     model.requires_grad_(False)
     model.base_model.layers[-1].mlp.requires_grad_(True)
-    share, *_ = token_loss(model, part, SHARE)
+    share, *_ = token_loss(model, part, LOSS)
     share.backward()
     theirs = {name: weight.grad.clone() for name, weight in model.named_parameters() if weight.grad is not None}
-    _, ours = added(model, part, SHARE, budget=1)
+    _, ours = added(model, part, LOSS, budget=1)
     assert relative_error(ours, theirs) < 1e-5
 
 
@@ -179,7 +177,7 @@ def test_a_branch_that_nobody_is_trained_on_is_not_computed(make_model):
     written = Row(tokens=(1, 2, 6, 7), trained=(False, True, True, True), advantage=1.0)
     seen: list[int] = []
     model.get_input_embeddings().register_forward_hook(lambda module, args, output: seen.extend(args[0][0].tolist()))
-    told = add_gradients(model, whole(collate([read, written])), SHARE, budget=3)
+    told = add_gradients(model, whole(collate([read, written])), LOSS, budget=3)
     assert seen == [1, 2, 6, 7]
     assert told.computed == 4
 
@@ -201,5 +199,5 @@ def test_the_only_array_as_large_as_the_vocabularys_weight_is_its_gradient():
             return result
 
     with Made():
-        add_gradients(model, whole(collate(searchers())), SHARE, budget=50)
+        add_gradients(model, whole(collate(searchers())), LOSS, budget=50)
     assert {*made} - {weight.untyped_storage().data_ptr()} == {weight.grad.untyped_storage().data_ptr()}

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from functools import partial
 from unittest.mock import patch
 
 import pytest
@@ -12,7 +11,7 @@ from padded import whole
 from sleuth.learn import vocabulary
 from sleuth.learn.batch import Batch
 from sleuth.learn.logprobs import token_hits, token_logprobs, token_loss
-from sleuth.learn.objective import PolicyLoss, policy_objective
+from sleuth.learn.objective import PolicyLoss
 from sleuth.learn.prefix_tree import Pack
 
 FAMILIES = ["qwen3", "qwen2", "llama"]
@@ -129,12 +128,10 @@ def test_a_sum_over_tokens_has_the_same_value_and_gradient_with_less_work(make_m
     part, model = whole(rows), make_model().double()
     measured = (reference - 3.5) * trained if loss.beta else None
     logprobs, entropy = token_logprobs(model, part, temperature=loss.temperature)
-    plain, _ = policy_objective(part.rows, logprobs, measured, loss)
+    plain, _ = loss(part.rows, logprobs, measured)
     of_plain = torch.autograd.grad(plain, [*model.parameters()], allow_unused=True)
     with patch.multiple(vocabulary, LEAST_ROWS=chunk, LOGITS_AT_ONCE=1):
-        share, told, of_told = token_loss(
-            model, part, partial(policy_objective, loss=loss), measured, temperature=loss.temperature
-        )
+        share, told, of_told = token_loss(model, part, loss, measured, temperature=loss.temperature)
         ours = torch.autograd.grad(share, [*model.parameters()], allow_unused=True)
     for mine, theirs in ((share, plain), (told, logprobs), (of_told, entropy)):
         torch.testing.assert_close(mine.detach(), theirs.detach(), rtol=0, atol=1e-10)

@@ -1,7 +1,7 @@
 """Our loss is TRL's, verl's and open-instruct's: value and gradient on a frozen batch, setting by setting.
 
 The batch and what the others make of it are in `fixtures/` (see its README). Ours goes the way of a training step:
-recipe -> advantages and token weights -> `policy_objective` -> gradient by the learner's log-probabilities. Tests whose
+recipe -> advantages and token weights -> `PolicyLoss` -> gradient by the learner's log-probabilities. Tests whose
 name begins with `departure` are of the places where the same setting is not the same number; they say by how much, and
 docs/coming_from.md names each of them.
 """
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from sleuth.learn.advantages import group_advantages
 from sleuth.learn.batch import Batch
 from sleuth.learn.losses import token_weights
-from sleuth.learn.objective import PolicyLoss, policy_objective
+from sleuth.learn.objective import PolicyLoss
 from sleuth.learn.vocabulary import chosen_logprobs
 from sleuth.recipe.loss import NAMED_LOSSES, LossRecipe
 from sleuth.recipe.toml_writer import emit_table
@@ -60,7 +60,7 @@ def ours(recipe: dict[str, Any], advantages: list[float], empty: tuple[int, ...]
     )
     logprobs = tensor(BATCH["learner"]).requires_grad_()
     reference = tensor(BATCH["reference"]) if loss.beta else None
-    scalar, statistics = policy_objective(micro, logprobs, reference, policy_loss_of(loss))
+    scalar, statistics = policy_loss_of(loss)(micro, logprobs, reference)
     scalar.backward()
     assert logprobs.grad is not None
     return scalar.detach(), logprobs.grad, (statistics["clip_fraction"] * trained).sum() / trained.sum()

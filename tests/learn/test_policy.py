@@ -11,7 +11,7 @@ from padded import whole
 from sleuth.learn.batch import Row, collate
 from sleuth.learn.logprobs import token_logprobs
 from sleuth.learn.losses import kl_penalty, token_weights
-from sleuth.learn.objective import PolicyLoss, policy_objective
+from sleuth.learn.objective import PolicyLoss
 from sleuth.learn.optim import Optimisation
 from sleuth.learn.policy import Policy, frozen_copy
 from sleuth.learn.prefix_tree import pack, prefix_tree
@@ -33,7 +33,7 @@ def gradients_of(model, batch, loss: PolicyLoss, budget: int):
         logprobs, _ = token_logprobs(model, part)
         with torch.no_grad():
             ref, _ = token_logprobs(reference, part)
-        share, _ = policy_objective(part.rows, logprobs, ref, loss)
+        share, _ = loss(part.rows, logprobs, ref)
         share.backward()
         total += share.item()
     return total, [parameter.grad.clone() for parameter in model.parameters()]
@@ -155,7 +155,7 @@ def test_retrieved_tokens_get_no_gradient(make_model, make_rows):
     model.base_model.register_forward_hook(keep)
     part = whole(batch)
     logprobs, _ = token_logprobs(model, part)
-    policy_objective(batch, logprobs, None, PolicyLoss())[0].backward()
+    PolicyLoss()(batch, logprobs, None)[0].backward()
     predicts_policy = torch.zeros(len(part.tree), dtype=torch.bool)
     predicts_policy[part.tree.parents[part.tree.places[batch.trained]]] = True
     # only the vocabulary projection reads the last hidden states: no gradient there is no gradient of any logit

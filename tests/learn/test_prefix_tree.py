@@ -11,7 +11,7 @@ from tiny_models import FAMILIES
 
 from sleuth.learn.batch import Row, collate
 from sleuth.learn.logprobs import token_logprobs
-from sleuth.learn.objective import PolicyLoss, policy_objective
+from sleuth.learn.objective import PolicyLoss
 from sleuth.learn.prefix_tree import pack, prefix_tree
 
 draws = st.integers(0, 10**6).map(random.Random)
@@ -143,11 +143,9 @@ def compare(model, draw: random.Random, budget: int, tolerance: float) -> None:
     batch = collate(some_rows(draw))
     if not batch.trained.any():
         return
-    expected = policy_objective(batch, padded_logprobs(model, batch), None, LOSS)[0]
+    expected = LOSS(batch, padded_logprobs(model, batch), None)[0]
     theirs = gradients(model, expected)
-    shares = [
-        policy_objective(part.rows, token_logprobs(model, part)[0], None, LOSS)[0] for part in pack(batch, budget)
-    ]
+    shares = [LOSS(part.rows, token_logprobs(model, part)[0], None)[0] for part in pack(batch, budget)]
     ours = gradients(model, sum(shares))
     assert sum(shares).item() == pytest.approx(expected.item(), rel=1e-5, abs=1e-6)
     assert relative_error(ours, theirs) <= tolerance
@@ -179,8 +177,8 @@ def test_a_token_that_two_rows_share_keeps_its_own_loss_in_each(make_model):
     ]
     batch = collate(rows)
     assert len(prefix_tree(batch)) == 3
-    both = gradients(model, policy_objective(batch, token_logprobs(model, whole(batch))[0], None, LOSS)[0])
-    padded = gradients(model, policy_objective(batch, padded_logprobs(model, batch), None, LOSS)[0])
+    both = gradients(model, LOSS(batch, token_logprobs(model, whole(batch))[0], None)[0])
+    padded = gradients(model, LOSS(batch, padded_logprobs(model, batch), None)[0])
     assert relative_error(both, padded) <= 1e-5
     assert any(gradient.any() for gradient in padded)
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from sleuth.engines.local.engine import LocalEngine
+from sleuth.learn.batch import has_gradient
 from sleuth.runs.alarms import DISEASES, RECENT
-from sleuth.training import batching
 from sleuth.training.grpo import GRPOTrainer
 from sleuth.types import SleuthError
 
@@ -61,7 +61,7 @@ def be_sure_of_everything(trainer: GRPOTrainer) -> None:
 
 @torch.no_grad()
 def never_search(trainer: GRPOTrainer) -> None:
-    (tag,) = trainer.tokenizer.encode(trainer.setting.dialect.search.open, add_special_tokens=False)
+    (tag,) = trainer.tokenizer.encode(trainer.worker.setting.dialect.search.open, add_special_tokens=False)
     trainer.model.get_input_embeddings().weight[tag].mul_(-3)  # tied: what was likely is what is least likely now
 
 
@@ -118,7 +118,7 @@ def test_weights_that_are_no_numbers(
 
     @torch.no_grad()
     def broken(self: GRPOTrainer, *played: Any) -> dict[str, Any]:
-        if batching.teaches(played[1], self.stage):
+        if has_gradient(*played):
             next(self.model.parameters())[0] = float("nan")  # a bit that flipped
         return update(self, *played)
 

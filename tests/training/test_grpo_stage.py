@@ -21,7 +21,8 @@ from sleuth.runs.protocol import ProtocolCard
 from sleuth.runs.rollouts import read_advantages, read_rollouts
 from sleuth.runs.run_folder import RunFolder
 from sleuth.stage_context import StageContext
-from sleuth.training.grpo import GRPOTrainer, shuffled_scores
+from sleuth.training.grpo import GRPOTrainer
+from sleuth.training.rollout_worker import shuffled_scores
 from sleuth.types import Episode, Group, Passage, RetrievalFailed, Score, SleuthError, Task, Trajectory
 
 Run = Callable[..., Path]
@@ -148,9 +149,9 @@ def learning(recipe_file: Path, folder: Path, *overrides: str) -> Iterator[GRPOT
     stage = recipe.stage[1]
     assert isinstance(stage, GrpoRecipe)
     with RunFolder.open(folder, recipe) as place:
-        run = StageContext(recipe=recipe, index=1, folder=place, model=recipe.model)
+        context = StageContext(recipe=recipe, index=1, folder=place, model=recipe.model)
         with JudgePool(place.verdicts) as judge_pool:
-            yield GRPOTrainer(stage, run, None, judge_pool)
+            yield GRPOTrainer(stage, context, None, judge_pool)
 
 
 def learned(trainer: GRPOTrainer) -> list[torch.Tensor]:
@@ -186,11 +187,21 @@ class Broken:
         raise RetrievalFailed("the shelf is on fire")
 
 
+@pytest.mark.parametrize(
+    ("override", "hooks"), [("seed=4", []), ('stage.1.credit={kind="search_gain", bonus=0.5}', ["CreditAssignment"])]
+)
+def test_hooks_are_those_that_the_recipe_asks_for(
+    recipe_file: Path, tmp_path: Path, override: str, hooks: list[str]
+) -> None:
+    with learning(recipe_file, tmp_path / "run", override) as trainer:
+        assert [type(hook).__name__ for hook in trainer.hooks] == hooks
+
+
 def test_a_retriever_that_fails_stops_the_run_with_the_reason_and_never_scores_zero(
     recipe_file: Path, tmp_path: Path
 ) -> None:
     with learning(recipe_file, tmp_path / "run", "stage.1.max_missing_fraction=0.0") as trainer:
-        trainer.setting = dataclasses.replace(trainer.setting, retriever=Broken())
+        trainer.worker.setting = dataclasses.replace(trainer.worker.setting, retriever=Broken())
         with pytest.raises(SleuthError, match=r"\d+ of 32 scores are missing \(retriever failed\), more than max_miss"):
             trainer.step(1)
 
@@ -199,7 +210,7 @@ def test_groups_with_too_few_scores_are_not_blamed_on_the_share_that_may_be_miss
     recipe_file: Path, tmp_path: Path
 ) -> None:
     with learning(recipe_file, tmp_path / "run", "stage.1.max_missing_fraction=1.0") as trainer:
-        trainer.reward = Missing()
+        trainer.worker.reward = Missing()
         expected = r"28 of 32 scores are missing \(judge asleep\), so that no group keeps the min_siblings = 2 scores"
         with pytest.raises(SleuthError, match=expected):
             trainer.step(1)
@@ -207,10 +218,10 @@ def test_groups_with_too_few_scores_are_not_blamed_on_the_share_that_may_be_miss
 
 def test_a_step_without_signal_leaves_weights_momentum_and_schedule_alone(recipe_file: Path, tmp_path: Path) -> None:
     with learning(recipe_file, tmp_path / "run") as trainer:
-        trainer.reward = ByQuestion(lambda task: 4)
+        trainer.worker.reward = ByQuestion(lambda task: 4)
         assert trainer.step(1)["changed_weights_fraction"] > 0.5
         before = copy.deepcopy(learned(trainer))
-        trainer.reward = ByQuestion(lambda task: 8)
+        trainer.worker.reward = ByQuestion(lambda task: 8)
         figures = trainer.step(2)
         after = learned(trainer)
     assert len(before) > len(list(trainer.model.parameters()))
@@ -239,9 +250,9 @@ def test_a_step_without_signal_is_said_on_the_console_and_in_the_log_and_has_its
 
 def test_a_penalty_still_pulls_where_no_score_does(recipe_file: Path, tmp_path: Path) -> None:
     with learning(recipe_file, tmp_path / "run", "stage.1.loss.beta=0.1") as trainer:
-        trainer.reward = ByQuestion(lambda task: 4)
+        trainer.worker.reward = ByQuestion(lambda task: 4)
         trainer.step(1)
-        trainer.reward = ByQuestion(lambda task: 8)
+        trainer.worker.reward = ByQuestion(lambda task: 8)
         figures = trainer.step(2)
     assert figures["loss"] is not None
     assert figures["changed_weights_fraction"] > 0
@@ -252,9 +263,9 @@ def test_groups_without_signal_make_room_and_stay_on_record_as_they_were_played(
 ) -> None:
     overrides = ("stage.1.replace_no_signal=2", "stage.1.prompts_per_step=2")
     with learning(recipe_file, tmp_path / "run", *overrides) as trainer:
-        asked = [task.id for task in trainer.order.peek(5)]
+        asked = [task.id for task in trainer.worker.order.peek(5)]
         useful = {asked[1], asked[3]}  # of the first two, one is replaced by the third, that one by the fourth
-        trainer.reward = ByQuestion(lambda task: 4 if task.id in useful else 0)
+        trainer.worker.reward = ByQuestion(lambda task: 4 if task.id in useful else 0)
         figures = trainer.step(1)
     file = tmp_path / "run" / "rollouts" / "step-000001.parquet"
     groups, advantages = read_rollouts(file), read_advantages(file)
@@ -273,7 +284,7 @@ def test_a_share_of_clipped_tokens_is_claimed_only_where_a_bound_could_have_acte
     recipe_file: Path, tmp_path: Path, old: str, share: float | None
 ) -> None:
     with learning(recipe_file, tmp_path / "run", f"stage.1.loss.old_logprobs={old}") as trainer:
-        trainer.reward = ByQuestion(lambda task: 4)
+        trainer.worker.reward = ByQuestion(lambda task: 4)
         figures = trainer.step(1)
     assert (figures["clip_fraction"], figures["old_logprobs"]) == (share, old)
 

@@ -97,7 +97,7 @@ def test_a_judge_that_does_not_answer_ends_the_run_before_its_first_step(
 
 
 def test_answers_without_a_criterion_to_judge_them_by_are_refused(recipe_file: Path, judged: list[str]) -> None:
-    with pytest.raises(SleuthError, match="brings no rubrics, so that there is nothing to judge its answers by"):
+    with pytest.raises(SleuthError, match="has no rubrics, so that there is nothing to judge its answers by"):
         require_inputs(load_recipe(recipe_file, [*judged, "stage.1.reward.0.own=true", "stage.1.reward.0.static=none"]))
 
 

@@ -10,12 +10,12 @@ import torch
 
 from sleuth.evaluation.evaluate import question_record
 from sleuth.factories import random_model
+from sleuth.learn.batch import Batch, batch_of_groups
 from sleuth.learn.objective import PolicyLoss
 from sleuth.learn.optim import Optimisation
 from sleuth.learn.policy import Policy
 from sleuth.recipe import GrpoRecipe, InitRecipe
 from sleuth.runs.rollouts import read_advantages, read_rollouts, write_rollouts
-from sleuth.training.batching import training_batch
 from sleuth.training.step_metrics import response_tokens, step_figures
 from sleuth.types import Action, Episode, Group, Passage, Score, Segment, Task, Trajectory
 from sleuth.world.tokens import make_tokenizer
@@ -74,6 +74,11 @@ def stage(normalise: Literal["token", "sequence", "constant"]) -> GrpoRecipe:
     )  # type: ignore[arg-type]
 
 
+def batch_of(normalise: Literal["token", "sequence", "constant"]) -> Batch:
+    loss = stage(normalise).loss
+    return batch_of_groups([GROUP], ADVANTAGES, normalise=loss.normalise, constant=loss.constant)
+
+
 @pytest.mark.parametrize(
     ("normalise", "of_linked", "of_whole"),
     [("token", 6 / 9, 3 / 9), ("sequence", 1 / 2, 1 / 2), ("constant", 0.3, 0.15)],
@@ -81,7 +86,7 @@ def stage(normalise: Literal["token", "sequence", "constant"]) -> GrpoRecipe:
 def test_linked_trajectories_share_the_advantage_and_weigh_as_one_episode(
     normalise: Literal["token", "sequence", "constant"], of_linked: float, of_whole: float
 ) -> None:
-    batch = training_batch([GROUP], ADVANTAGES, stage(normalise))
+    batch = batch_of(normalise)
     assert [set(row[trained].tolist()) for row, trained in zip(batch.advantages, batch.trained, strict=True)] == [
         {0.75},
         {0.75},
@@ -93,7 +98,7 @@ def test_linked_trajectories_share_the_advantage_and_weigh_as_one_episode(
 
 
 def test_the_copy_of_a_turn_is_read_and_never_trained() -> None:
-    batch = training_batch([GROUP], ADVANTAGES, stage("token"))
+    batch = batch_of("token")
     assert batch.tokens[1, :7].tolist() == [1, 2, 5, 6, 7, 8, 9]
     assert batch.trained[1, :7].tolist() == [False, False, False, False, False, True, True]
 
@@ -102,7 +107,7 @@ def test_the_gradient_of_linked_trajectories_is_the_sum_of_both_under_their_weig
     tokenizer = make_tokenizer(200)
     shape = InitRecipe(layers=1, width=16, heads=1, kv_heads=1, head_dim=16, mlp=16, context=64)
     policy = Policy(random_model(shape, tokenizer, seed=0), Optimisation(steps=1, learning_rate=1e-3))
-    batch = training_batch([GROUP], ADVANTAGES, stage("sequence"))
+    batch = batch_of("sequence")
     loss = PolicyLoss()
     whole, gradient = policy.gradient(batch, loss, budget=10_000)
     parts = [policy.gradient(batch.take([row]), loss, budget=10_000) for row in range(3)]

@@ -16,7 +16,7 @@ from sleuth.cli.app import app
 from sleuth.factories import load_model
 from sleuth.recipe import load_recipe
 from sleuth.runs.rollouts import read_rollouts
-from sleuth.training.prefetch import Prefetcher, off_policy_fraction
+from sleuth.training.rollout_worker import Prefetcher, off_policy_fraction
 from sleuth.types import Episode, Group, Segment, SleuthError, Task, Trajectory
 
 Run = Callable[..., Path]

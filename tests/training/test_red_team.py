@@ -58,7 +58,7 @@ def attacked(tasks: list[Task], mode: str = "answer_only", **terms: object) -> A
 def test_our_reward_pays_no_trick_as_much_as_honest_answers(tasks: list[Task], mode: str) -> None:
     found = attacked(tasks, mode)
     assert found.questions == TASKS
-    assert found.paid.keys() == TRICKS.keys()
+    assert found.rewards.keys() == TRICKS.keys()
     assert found.winners == []
     assert found.honest is not None
     assert found.honest > 0.8
@@ -74,7 +74,7 @@ def test_a_published_sum_pays_some_and_the_line_names_them(tasks: list[Task]) ->
 def test_rows_without_an_honest_answer_cannot_be_attacked(tasks: list[Task]) -> None:
     found = attacked([replace(task, reference="") for task in tasks[:3]])
     assert (found.questions, found.winners, found.honest) == (0, [], None)
-    assert "no question brings an honest answer" in found.line()
+    assert "no question has an honest answer" in found.line()
 
 
 def test_a_missing_score_is_left_out_with_the_honest_one_beside_it(tasks: list[Task]) -> None:
@@ -83,8 +83,8 @@ def test_a_missing_score_is_left_out_with_the_honest_one_beside_it(tasks: list[T
 
     setting = setting_of(RefineEnvRecipe(kind="refine", prompt="bare"), None, tasks)
     found = asyncio.run(attack(tasks[:2], setting, only_half))
-    assert 0 < len(found.paid) < len(TRICKS)
-    assert set(found.paid.values()) == {(1.0, 1.0)}
+    assert 0 < len(found.rewards) < len(TRICKS)
+    assert set(found.rewards.values()) == {(1.0, 1.0)}
 
 
 def test_a_run_says_which_tricks_its_reward_pays_before_its_first_step_and_while_it_trains(

@@ -83,7 +83,7 @@ def test_a_refiners_checkpoint_is_asked_as_it_was_trained(run: Run, recipe: Path
         assert episode.task.evidence.output in episode.trajectory.text
     with pytest.raises(SleuthError, match="--index is for a search"):
         open_eval_session(str(last), tasks, index=world / "index")
-    with pytest.raises(SleuthError, match=r"brings no tool output to refine"):
+    with pytest.raises(SleuthError, match=r"has no tool output to refine"):
         open_eval_session(str(last), load_questions(world / "qa_test.jsonl")[:2], index=None)
 
 
@@ -96,7 +96,7 @@ def test_a_model_without_a_protocol_refines_what_brings_a_tool_output(world: Pat
 
 def test_rows_of_the_wrong_kind_stop_the_run_before_its_first_step(recipe: Path, world: Path) -> None:
     questions = f"stage.1.data.questions={world}/qa_train.jsonl"
-    with pytest.raises(SleuthError, match="brings no tool output to refine"):
+    with pytest.raises(SleuthError, match="has no tool output to refine"):
         require_inputs(load_recipe(recipe, [questions]))
     search = "stage.1.env={kind='search', dialect='sleuth', prompt='plain', retriever='empty'}"
     with pytest.raises(SleuthError, match="has no golden answers to compare"):

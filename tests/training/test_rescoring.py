@@ -97,8 +97,8 @@ def test_another_reward_is_told_beside_the_old_one_and_new_weights_make_no_call(
     [
         ("", "new.toml: reward is missing"),
         ("[[reward]]\nkind = 'formt'\n", 'new.toml: reward.0.kind = "formt": should be one of'),
-        ("[[reward]]\nkind = 'format'\nshuffle = true\n", "scores that were dealt out anew say nothing"),
-        ("[[reward]]\nkind = 'rubric'\n", "brings no rubrics"),
+        ("[[reward]]\nkind = 'format'\nshuffle = true\n", "shuffled scores say nothing"),
+        ("[[reward]]\nkind = 'rubric'\n", "has no rubrics"),
     ],
 )
 def test_what_cannot_be_paid_is_one_line(

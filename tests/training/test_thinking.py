@@ -144,7 +144,7 @@ def test_what_does_not_fit_is_refused_before_the_first_step(recipe: Path, world:
         recipe, "stage.0.data.row_tokens=2000"
     )
     same = f"stage.0.held_out.texts={world}/text_train.jsonl"
-    assert "held_out: the text of 'train-0' is taught too" in refused(recipe, same)
+    assert "held_out: the text of 'train-0' is trained too" in refused(recipe, same)
     assert "corpus.jsonl:1: no `text`" in refused(recipe, f"stage.0.data.texts={world}/corpus.jsonl")
 
 

@@ -175,7 +175,7 @@ def test_what_does_not_fit_is_refused_before_the_first_step(recipe: Path, world:
     assert "do not fit in context = 60; raise context, lower env.thought_tokens" in refused(
         recipe, "stage.0.context=60"
     )
-    assert "no document of the part brings a thought with 5000 tokens before it" in refused(
+    assert "no document of the part has a thought with 5000 tokens before it" in refused(
         recipe, "stage.0.data.least_before=5000"
     )
     bare = tmp_path / "bare.jsonl"

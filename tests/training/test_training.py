@@ -15,13 +15,14 @@ from typer.testing import CliRunner
 
 from sleuth import stage_context
 from sleuth.cli.app import app
+from sleuth.learn.policy import Policy
 from sleuth.pipeline import run_recipe, stage_to_roll_back
 from sleuth.recipe import load_recipe
 from sleuth.rewards.scorers import SCORERS
 from sleuth.runs import disk, eval_file
 from sleuth.runs.checkpoints import checkpoints_in, load_state, step_of
 from sleuth.runs.run_folder import RunFolder
-from sleuth.training import batching, grpo
+from sleuth.training import grpo
 from sleuth.training.grpo import GRPOTrainer
 from sleuth.types import SleuthError
 
@@ -56,7 +57,7 @@ class FullDisk:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, steps: range) -> None:
         self.step = 0
-        step, free, rollouts = GRPOTrainer.step, disk.free_bytes, grpo.write_rollouts
+        step, free, rollouts = GRPOTrainer.step, disk.free_bytes, stage_context.write_rollouts
 
         def counted(trainer: GRPOTrainer, number: int) -> dict[str, Any]:
             self.step = number
@@ -73,7 +74,7 @@ class FullDisk:
         monkeypatch.setattr(GRPOTrainer, "step", counted)
         monkeypatch.setattr(disk, "free_bytes", room)
         monkeypatch.setattr(stage_context, "free_bytes", room)
-        monkeypatch.setattr(grpo, "write_rollouts", written)
+        monkeypatch.setattr(stage_context, "write_rollouts", written)
 
 
 def test_a_disk_that_is_full_for_a_while_loses_nothing_and_the_weights_are_those_of_a_run_without(
@@ -156,9 +157,7 @@ def test_an_alarm_that_is_off_says_nothing(
 def test_a_loss_that_is_no_number_leaves_the_weights_and_ends_the_run_unless_it_is_only_to_be_told(
     run: Run, recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        batching, "group_advantages", lambda values, *_, **__: [float("nan")] + [1.0] * (len(values) - 1)
-    )
+    monkeypatch.setattr(grpo, "group_advantages", lambda values, *_, **__: [float("nan")] + [1.0] * (len(values) - 1))
     with pytest.raises(SleuthError, match="stopped at step 1 by not_finite; the last checkpoint is none yet"):
         run(recipe_file, tmp_path / "stopped")
     last = run(recipe_file, tmp_path / "told", 'stage.1.alarms.not_finite="warn"')
@@ -213,7 +212,7 @@ def test_a_run_does_not_go_on_under_another_reward_unless_that_one_is_named(
 def test_an_update_that_runs_out_of_memory_is_made_again_in_halves_and_so_are_those_after_a_resume(
     run: Run, recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    update = grpo.Policy.update
+    update = Policy.update
     budgets: list[int] = []
 
     def scarce(self: Any, batch: Any, loss: Any, *, budget: int) -> Any:
@@ -222,7 +221,7 @@ def test_an_update_that_runs_out_of_memory_is_made_again_in_halves_and_so_are_th
             raise torch.OutOfMemoryError("CUDA out of memory")
         return update(self, batch, loss, budget=budget)
 
-    monkeypatch.setattr(grpo.Policy, "update", scarce)
+    monkeypatch.setattr(Policy, "update", scarce)
     run(recipe_file, tmp_path / "run", "stage.1.stop_after=2")
     assert "out of memory: the update is made again, and all after it, with 1024 tokens" in log(tmp_path / "run")
     assert budgets == [4096, 2048, 1024]

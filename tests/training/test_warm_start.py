@@ -102,7 +102,7 @@ def test_the_protocol_alone_is_taught_by_all_that_was_answered(recipe_file: Path
     assert 0 < len(searched) < len(texts)  # the base answers from memory, too
     assert all('<information>Doc 1(Title: "' in text or "<information></information>" in text for text in searched)
     assert all(text.count("<answer>") == 1 for text in texts)
-    assert "ended with an answer" in found.said
+    assert "ended with an answer" in found.summary
 
 
 def test_questions_may_be_played_another_number_of_times_than_in_the_stage_that_follows(
@@ -110,7 +110,7 @@ def test_questions_may_be_played_another_number_of_times_than_in_the_stage_that_
 ) -> None:
     found = lesson(load_recipe(warm_file, ["stage.1.samples_per_prompt=9"]), tmp_path / "run")
     found.rows()
-    assert "of 216 episodes under the hint" in found.said  # 24 questions
+    assert "of 216 episodes under the hint" in found.summary  # 24 questions
 
 
 def test_an_episode_that_the_context_cannot_hold_is_not_taught(warm_file: Path, tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_a_policy_that_searches_is_left_as_it_is(warm_file: Path, tmp_path: Path
     recipe = load_recipe(warm_file, ["stage.1.below=0.01", "stage.2.steps=1"])
     with RunFolder.open(tmp_path / "run", recipe) as place:
         run_recipe(recipe, place)
-    assert "warm_start is left out" in (tmp_path / "run" / "log.txt").read_text()
+    assert "warm_start is skipped" in (tmp_path / "run" / "log.txt").read_text()
     assert "warm_start" not in (tmp_path / "run" / "metrics.jsonl").read_text()
 
 
@@ -171,8 +171,11 @@ def test_a_hint_under_which_nothing_is_right_is_one_line(warm_file: Path, tmp_pa
     ("change", "said"),
     [
         ("stage.1.hint={}", "stage.1.hint.prompt is missing: name one that hints, or a dialect that is known already"),
-        ('stage.1.hint={dialect="klingon"}', "stage.1 (warm_start): dialect = 'klingon'"),
-        ('stage.1.hint={prompt="nowhere"}', "stage.1 (warm_start): prompt = 'nowhere'"),
+        ('stage.1.hint={dialect="klingon"}', 'stage.1.hint.dialect = "klingon": there is no such dialect'),
+        (
+            'stage.1.hint={prompt="nowhere"}',
+            'stage.1.hint.prompt = "nowhere": no such file, and no prompt of that name',
+        ),
     ],
 )
 def test_a_hint_that_is_none_is_told_before_the_run(warm_file: Path, tmp_path: Path, change: str, said: str) -> None:

@@ -22,7 +22,7 @@ def check_recipe(path: Path, as_json: bool, *, weights: bool) -> None:
 
     import_heavy()
     from sleuth.pipeline import require_inputs
-    from sleuth.training.server_pool_check import hand_out, pool_findings, pooled_stages, unhealthy
+    from sleuth.training.server_pool_check import pool_findings, pooled_stages, send_weights, unhealthy
 
     require_inputs(recipe)
     steps = sum(stage.last_step for stage in recipe.stage if isinstance(stage, TrainingRecipe))
@@ -43,7 +43,7 @@ def check_recipe(path: Path, as_json: bool, *, weights: bool) -> None:
         if (wrong := unhealthy(findings)) is not None:
             problem = problem or f"{name}: {wrong}"
         elif weights:
-            seconds = hand_out(recipe, index)
+            seconds = send_weights(recipe, index)
             lines.append(f"ok: {name}: all took the model's weights, and write with them ({seconds:.1f} s)")
             found["seconds_weights"] = seconds
     if problem is not None:

@@ -52,8 +52,8 @@ def replay(
     if as_json:
         typer.echo(json.dumps(dataclasses.asdict(found)))
         return
-    between = found.step - found.begun_at - 1
-    typer.echo(f"step {found.step}, with the weights of step {found.begun_at} and {between} updates made again")
+    between = found.step - found.restored_at - 1
+    typer.echo(f"step {found.step}, with the weights of step {found.restored_at} and {between} updates made again")
     typer.echo(f"loss as recorded     {_shown(found.recorded_loss)}")
     typer.echo(f"loss, computed again {_shown(found.loss)}")
     typer.echo(f"loss after changes   {_shown(found.changed_loss)}")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sleuth.data.questions import select_tasks
-from sleuth.data.suites import QuestionSet, Suite, load_suite
+from sleuth.data.suites import QuestionSet, Suite, eval_tasks, load_suite
 from sleuth.dialects.refine import refines
 from sleuth.evaluation.eval_session import EvalSession
 from sleuth.factories import answer_scorer_of, setting_of
@@ -22,49 +22,61 @@ from sleuth.metrics.paired import question_value
 from sleuth.recipe.evaluation import EvaluateRecipe
 from sleuth.rewards.match import sub_match, token_f1
 from sleuth.runs.eval_file import read_eval, write_eval
-from sleuth.stage_context import StageContext
+from sleuth.stage_context import StageContext, StageInputs
 from sleuth.types import Episode, Score, Task
 
 
-def run_evaluate(stage: EvaluateRecipe, run: StageContext) -> Path:
+def require_inputs(stage: EvaluateRecipe, inputs: StageInputs) -> list[Task]:
+    """The questions. Raises SleuthError if they do not fit the model or the environment."""
+    env, longest = inputs.recipe.played_in(inputs.index)
+    tasks = eval_tasks(stage.data)
+    inputs.setting(env, tasks, longest)
+    return tasks
+
+
+def run(stage: EvaluateRecipe, context: StageContext) -> Path:
     """Write `eval/NAME.json` (of a suite, a file for each set too), and `eval/NAME_forced.json` if asked, unless they
-    are there already, of this very model; the model goes on as it came."""
-    env, context = run.recipe.played_in(run.index)
+    exist for this model; returns the model unchanged."""
+    env, longest = context.recipe.played_in(context.index)
     arms = {stage.name: env}
     if stage.forced_search_arm:
         arms[f"{stage.name}_forced"] = env.model_copy(update={"forced_search": True})
     due = {
-        name: arm for name, arm in arms.items() if read_eval(run.folder.eval / f"{name}.json", model=run.model) is None
+        name: arm
+        for name, arm in arms.items()
+        if read_eval(context.folder.eval / f"{name}.json", model=context.model) is None
     }
     if not due:
-        return Path(run.model)
-    model, tokenizer = run.load(run.model)
+        return Path(context.model)
+    model, tokenizer = context.load(context.model)
     suite = load_suite(stage.data.suite, stage.data.per_set) if stage.data.suite is not None else None
     tasks = suite.tasks if suite is not None else select_tasks(stage.data)
 
     def kept(file: Path, contents: dict[str, Any]) -> None:
         """Written, or waiting for room on the disk."""
-        run.folder.backlog.write(f"the evaluation {file.stem}", lambda: write_eval(file, contents))
+        context.folder.backlog.write(f"the evaluation {file.stem}", lambda: write_eval(file, contents))
 
     for name, arm in due.items():
         session = EvalSession(
             model=model,
             tokenizer=tokenizer,
             setting=setting_of(arm, tokenizer, tasks),
-            context=context,
+            context=longest,
             temperature=stage.temperature,
-            seed=run.recipe.seed,
-            scorer=answer_scorer_of(run.recipe.paid_in(run.index)),
+            seed=context.recipe.seed,
+            scorer=answer_scorer_of(context.recipe.paid_in(context.index)),
         )
-        file = run.folder.eval / f"{name}.json"
-        with run.folder.costing(stage.name, "asking"):
+        file = context.folder.eval / f"{name}.json"
+        with context.folder.costing(stage.name, "asking"):
             if suite is not None:
-                contents = ask_suite(session, suite, name=name, model=run.model, file=file, going_on=True, write=kept)
+                contents = ask_suite(
+                    session, suite, name=name, model=context.model, file=file, going_on=True, write=kept
+                )
             else:
                 answered = session.ask(tasks, f"evaluate {name}")
-                contents = evaluation(answered, session, name=name, model=run.model)
+                contents = evaluation(answered, session, name=name, model=context.model)
         kept(file, contents)
-    return Path(run.model)
+    return Path(context.model)
 
 
 def ask_suite(

@@ -22,7 +22,7 @@ from sleuth.render import encode
 from sleuth.rewards.reasoning import extract, same_answer, same_number
 from sleuth.runs.eval_file import read_eval, write_eval
 from sleuth.runs.progress import ProgressBar
-from sleuth.stage_context import StageContext
+from sleuth.stage_context import StageContext, StageInputs
 from sleuth.types import Completion, Engine, Sampling, SleuthError, Task
 
 SHOTS = r"""Problem: A shelf holds 4 boxes of 6 cups. Nine cups are sold. How many cups are left?
@@ -43,18 +43,23 @@ DIRECTIONS = {
 }
 
 
-def run_reason(stage: ReasonRecipe, run: StageContext) -> Path:
-    """Write `eval/NAME.json` and a file for each set, unless this very model was asked; it goes on as it came."""
-    file = run.folder.eval / f"{stage.name}.json"
-    if read_eval(file, model=run.model) is not None:
-        return Path(run.model)
-    solver = load_named(run.model, run.recipe)
-    with run.folder.costing(stage.name, "asking"):
-        for name, contents in reasoned(stage, solver, seed=run.recipe.seed).items():
+def require_inputs(stage: ReasonRecipe, inputs: StageInputs) -> list[Task]:
+    """As `require_problems`, of a stage in a recipe."""
+    return require_problems(stage, inputs.tokenizer, inputs.positions)
+
+
+def run(stage: ReasonRecipe, context: StageContext) -> Path:
+    """Write `eval/NAME.json` and a file for each set, unless they exist for this model; returns the model unchanged."""
+    file = context.folder.eval / f"{stage.name}.json"
+    if read_eval(file, model=context.model) is not None:
+        return Path(context.model)
+    solver = load_named(context.model, context.recipe)
+    with context.folder.costing(stage.name, "asking"):
+        for name, contents in reasoned(stage, solver, seed=context.recipe.seed).items():
             place = file.with_name(f"{name}.json")
             write = partial(write_eval, place, {"name": name, **contents})
-            run.folder.backlog.write(f"the evaluation {name}", write)
-    return Path(run.model)
+            context.folder.backlog.write(f"the evaluation {name}", write)
+    return Path(context.model)
 
 
 def reasoned(stage: ReasonRecipe, solver: NamedModel, *, seed: int = 0) -> dict[str, dict[str, Any]]:

@@ -26,8 +26,8 @@ from sleuth.factories import (
     Spot,
     ThoughtSetting,
     judge_of_suffixes,
+    require_available,
     require_endings,
-    require_there,
     spots_of,
     thought_setting,
     thought_tokens,
@@ -41,7 +41,7 @@ from sleuth.render import Renderer
 from sleuth.rewards.thoughts import Asks, is_yes
 from sleuth.rollout import Rollout
 from sleuth.runs.eval_file import read_eval, write_eval
-from sleuth.stage_context import StageContext
+from sleuth.stage_context import StageContext, StageInputs
 from sleuth.types import Engine, Judge, Sampling, SleuthError, Task
 
 BUDGET = 4_096
@@ -52,18 +52,23 @@ TURN = 2
 """The place of suffix draws among those of the probe: arms share them, sample by sample."""
 
 
-def run_probe(stage: ProbeRecipe, run: StageContext) -> Path:
-    """Write `eval/NAME.json` and the certificate, unless this very model was probed; the model goes on as it came."""
-    file = run.folder.eval / f"{stage.name}.json"
-    if read_eval(file, model=run.model) is not None:
-        return Path(run.model)
-    thinker = load_named(run.model, run.recipe)
-    with JudgePool(run.folder.verdicts) as judge_pool, run.folder.costing(stage.name, "asking"):
-        contents = {"name": stage.name, **probed(stage, thinker, judge_pool, seed=run.recipe.seed)}
-    run.folder.say(f"{stage.name}: {told(contents)}")
-    run.folder.backlog.write(f"the probe {stage.name}", lambda: write_eval(file, contents))
-    run.folder.backlog.write(f"the certificate {stage.name}", lambda: write_certificate(run.model, contents))
-    return Path(run.model)
+def require_inputs(stage: ProbeRecipe, inputs: StageInputs) -> list[Task]:
+    """As `require_places`, of a stage in a recipe."""
+    return require_places(stage, inputs.tokenizer, inputs.positions)
+
+
+def run(stage: ProbeRecipe, context: StageContext) -> Path:
+    """Write `eval/NAME.json` and the certificate, unless they exist for this model; returns the model unchanged."""
+    file = context.folder.eval / f"{stage.name}.json"
+    if read_eval(file, model=context.model) is not None:
+        return Path(context.model)
+    thinker = load_named(context.model, context.recipe)
+    with JudgePool(context.folder.verdicts) as judge_pool, context.folder.costing(stage.name, "asking"):
+        contents = {"name": stage.name, **probed(stage, thinker, judge_pool, seed=context.recipe.seed)}
+    context.folder.say(f"{stage.name}: {told(contents)}")
+    context.folder.backlog.write(f"the probe {stage.name}", lambda: write_eval(file, contents))
+    context.folder.backlog.write(f"the certificate {stage.name}", lambda: write_certificate(context.model, contents))
+    return Path(context.model)
 
 
 def probed(stage: ProbeRecipe, thinker: NamedModel, judge_pool: JudgePool, *, seed: int = 0) -> dict[str, Any]:
@@ -134,7 +139,7 @@ def require_places(stage: ProbeRecipe, tokenizer: PreTrainedTokenizerFast | None
     """The tasks of a stage. Raises SleuthError where it could not be made; a tokenizer that does not exist yet cuts
     nothing, and then the first document is read."""
     if isinstance(stage.judge, HttpJudgeRecipe):
-        require_there(stage.judge)
+        require_available(stage.judge)
     if tokenizer is None:
         next(read_documents(stage.data.texts), None)
         return []

@@ -12,7 +12,7 @@ from typing import Any
 from sleuth.engines.local.engine import LocalEngine
 from sleuth.evaluation.candidate_pools import continuations
 from sleuth.evaluation.named_model import NamedModel, load_named
-from sleuth.factories import JudgePool, excerpts_of, pair_judge_of, shown_to
+from sleuth.factories import JudgePool, excerpts_of, pair_judge_of, require_pools, shown_to
 from sleuth.judges.ending import ends_right
 from sleuth.metrics.intervals import Measured, paired_bootstrap, share
 from sleuth.metrics.significance import mcnemar
@@ -20,31 +20,36 @@ from sleuth.recipe.preference import WinRateRecipe
 from sleuth.rewards.preference import BETTER, written
 from sleuth.runs.eval_file import read_eval, write_eval
 from sleuth.runs.progress import ProgressBar
-from sleuth.stage_context import StageContext
+from sleuth.stage_context import StageContext, StageInputs
 from sleuth.types import Pair, Sampling, Segment, SleuthError, Task, Verdict
 
 AT_ONCE = 64
 """Prefixes that are continued between two steps of the progress bar."""
 
 
-def run_win_rate(stage: WinRateRecipe, run: StageContext) -> Path:
-    """Write `eval/NAME.json`, unless it is there already, of these very models; the model goes on as it came."""
-    against = stage.against or run.recipe.model
+def require_inputs(stage: WinRateRecipe, inputs: StageInputs) -> list[Task]:
+    """The texts. Raises SleuthError if they do not fit the model, or cannot be judged."""
+    return require_pools(stage, inputs.tokenizer, inputs.positions)
+
+
+def run(stage: WinRateRecipe, context: StageContext) -> Path:
+    """Write `eval/NAME.json`, unless it exists for these models; returns the model unchanged."""
+    against = stage.against or context.recipe.model
     if not against:
         raise SleuthError(
-            f"stage.{run.index}.against is missing: the recipe begins with random weights, and there is no other model "
-            "to compare with; name a checkpoint"
+            f"stage.{context.index}.against is missing: the recipe begins with random weights, and there is no other "
+            "model to compare with; name a checkpoint"
         )
-    file = run.folder.eval / f"{stage.name}.json"
-    if read_eval(file, model=run.model, against=against) is not None:
-        return Path(run.model)
-    with JudgePool(run.folder.verdicts) as judge_pool:
-        ours, theirs = (load_named(name, run.recipe) for name in (run.model, against))
-        with run.folder.costing(stage.name, "asking"):
-            contents = compare_writers(stage, ours, theirs, judge_pool, seed=run.recipe.seed)
+    file = context.folder.eval / f"{stage.name}.json"
+    if read_eval(file, model=context.model, against=against) is not None:
+        return Path(context.model)
+    with JudgePool(context.folder.verdicts) as judge_pool:
+        ours, theirs = (load_named(name, context.recipe) for name in (context.model, against))
+        with context.folder.costing(stage.name, "asking"):
+            contents = compare_writers(stage, ours, theirs, judge_pool, seed=context.recipe.seed)
     contents = {"name": stage.name, **contents}
-    run.folder.backlog.write(f"the win rate {stage.name}", lambda: write_eval(file, contents))
-    return Path(run.model)
+    context.folder.backlog.write(f"the win rate {stage.name}", lambda: write_eval(file, contents))
+    return Path(context.model)
 
 
 def compare_writers(

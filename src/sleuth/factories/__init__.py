@@ -1,19 +1,26 @@
-"""The one place where a recipe's parts become objects. Registries are dictionaries in plain sight; nothing runs
-here."""
+"""Makes objects from the tables of a recipe. Registries are plain dictionaries; nothing runs here."""
 
 from sleuth.factories.engines import TrainingEngine, engine_of
 from sleuth.factories.environments import (
+    RefineSetting,
     SearchSetting,
     dialect_in,
+    refine_setting,
     retriever_of,
     search_setting,
     setting_of,
     setting_of_card,
 )
-from sleuth.factories.judge_pool import JudgePool
-from sleuth.factories.judges import OpenJudge, judge_of, require_there, rubric_writer_of, thought_writer_of
-from sleuth.factories.learning import adapters_of, holding_on, optimisation_of, policy_loss_of
-from sleuth.factories.models import Outline, context_of, load_model, load_outline, pick_device, random_model
+from sleuth.factories.judges import (
+    JudgePool,
+    OpenJudge,
+    judge_of,
+    require_available,
+    rubric_writer_of,
+    thought_writer_of,
+)
+from sleuth.factories.learning import adapters_of, optimisation_of, policy_loss_of, policy_of
+from sleuth.factories.models import Outline, add_tokens, context_of, load_model, load_outline, pick_device, random_model
 from sleuth.factories.preference import (
     continuation_judges_in,
     pair_judge_of,
@@ -23,7 +30,6 @@ from sleuth.factories.preference import (
     require_pools,
     shown_to,
 )
-from sleuth.factories.refining import RefineSetting, refine_setting
 from sleuth.factories.rewards import (
     EPISODE_REWARDS,
     answer_reward_of,
@@ -39,24 +45,28 @@ from sleuth.factories.rewards import (
     reward_spec_of,
     scorer_warnings,
 )
-from sleuth.factories.setting import Setting, changes_of_card
+from sleuth.factories.setting import LONGEST, Setting, changes_of_card, require_room
 from sleuth.factories.text import Excerpts, chunks_of, excerpts_of
-from sleuth.factories.thinking import Spot, ThoughtSetting, played_tasks, spots_of, thought_setting
 from sleuth.factories.thoughts import (
     THINK,
+    Spot,
     ThoughtPosition,
+    ThoughtSetting,
     has_tags,
     interleaved,
     places_in,
+    played_tasks,
     require_apart,
+    spots_of,
     tag_piece,
     thought_documents,
+    thought_setting,
     thought_tokens,
 )
-from sleuth.factories.vocabulary import add_tokens
 
 __all__ = [
     "EPISODE_REWARDS",
+    "LONGEST",
     "THINK",
     "Excerpts",
     "JudgePool",
@@ -83,7 +93,6 @@ __all__ = [
     "eval_reward_of",
     "excerpts_of",
     "has_tags",
-    "holding_on",
     "interleaved",
     "judge_of",
     "judge_of_suffixes",
@@ -96,17 +105,19 @@ __all__ = [
     "places_in",
     "played_tasks",
     "policy_loss_of",
+    "policy_of",
     "preference_judges_in",
     "preference_reward_of",
     "preference_spec_of",
     "random_model",
     "refine_setting",
     "require_apart",
+    "require_available",
     "require_endings",
     "require_gradable",
     "require_judges",
     "require_pools",
-    "require_there",
+    "require_room",
     "retriever_of",
     "reward_of",
     "reward_spec_of",

@@ -1,4 +1,4 @@
-"""Who writes the episodes of a stage that trains."""
+"""The engine that samples the episodes of a stage that trains."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from sleuth.types import Engine
 
 
 class TrainingEngine(Engine, Protocol):
-    """An engine that writes with the learner's weights."""
+    """An engine that samples with the learner's weights."""
 
     def publish(self, version: int) -> None:
-        """The weights have changed; what is written next carries this version."""
+        """The weights have changed; what is sampled next has this version."""
         ...
 
     def rest(self) -> None:
-        """Nothing is asked until the next `publish`."""
+        """No request comes until the next `publish`."""
         ...
 
     def figures(self) -> dict[str, float]:
-        """What of its work belongs into a step's row, since this was last called."""
+        """Figures for a step's row of `metrics.jsonl`, since the last call."""
         ...
 
 
@@ -40,8 +40,8 @@ def engine_of(
     weights: Path,
     say: Callable[[str], None],
 ) -> tuple[TrainingEngine, list[dict[str, Any]]]:
-    """The engine in this process, or the recipe's pool, whose weights go through the folder `weights` unless the recipe
-    names another; and what the manifest should keep of it. Raises SleuthError where a server cannot be used."""
+    """The engine in this process, or the recipe's pool, which loads its weights from the folder `weights` unless the
+    recipe names another; and the manifest's record of its servers. Raises SleuthError if a server cannot be used."""
     pool = stage.engine
     if pool is None:
         return LocalEngine(model, tokenizer, slots=stage.slots, context=stage.context), []

@@ -1,5 +1,4 @@
-"""What the policy talks to, by the kind of its environment; and a search's dialect, prompt, retriever and template as
-one setting."""
+"""The setting of a stage's episodes by the kind of its environment: dialect, prompt, retriever and template."""
 
 from __future__ import annotations
 
@@ -13,20 +12,23 @@ from transformers import PreTrainedTokenizerFast
 
 from sleuth.dialects import DIALECTS, Dialect, dialect_of, require_speakable
 from sleuth.dialects.refine import REFINERS
+from sleuth.envs.refine import RefineEnv
 from sleuth.envs.search import SearchEnv
-from sleuth.factories.refining import refine_setting
 from sleuth.factories.setting import Setting, asked_with, changes_of_card, template_of
-from sleuth.factories.thinking import thought_setting
+from sleuth.factories.thoughts import thought_setting
+from sleuth.judges import LexicalJudge
 from sleuth.prompts.library import read_prompt, require_askable
 from sleuth.recipe.envs import RefineEnvRecipe, SearchEnvRecipe, ThoughtEnvRecipe, TrainedEnvRecipe
 from sleuth.retrieval.control import EmptyRetriever, ShuffledRetriever
 from sleuth.retrieval.open_index import open_index
 from sleuth.retrieval.remote import Remote, wait_until_ready
-from sleuth.runs.protocol import ProtocolCard
+from sleuth.runs.protocol import ProtocolCard, RewardSpec
 from sleuth.types import Env, Retriever, SleuthError, Task
 
 BUDGETS = ("top_k", "searches", "turns", "turn_tokens", "response_tokens", "passage_tokens", "results_tokens")
-"""What a recipe may set otherwise than its dialect."""
+"""The limits of a dialect that a recipe may override."""
+EVAL_JUDGE = LexicalJudge()
+"""The judge of a refiner's claims in evaluations."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +50,22 @@ class SearchSetting(Setting):
         )
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RefineSetting(Setting):
+    """What the episodes of a refining stage share. There is no search: the evidence comes with the task."""
+
+    def env(self, task: Task) -> Env:
+        return RefineEnv(task, self.dialect, self.asked_prompt(), frame=self.frame())
+
+    def protocol(
+        self, scorer: str, context: int, reward: RewardSpec | None = None, questions_sha256: str | None = None
+    ) -> ProtocolCard:
+        """The card names the judge of claims in place of `scorer`: no answer is compared with a golden one."""
+        return Setting.protocol(self, EVAL_JUDGE.identity, context, reward, questions_sha256)
+
+
 def setting_of(env: TrainedEnvRecipe, tokenizer: PreTrainedTokenizerFast | None, tasks: Sequence[Task]) -> Setting:
-    """What the episodes in an environment share. Raises SleuthError for tasks that are for another kind of it."""
+    """What the episodes in an environment share. Raises SleuthError for tasks of another kind."""
     if isinstance(env, ThoughtEnvRecipe):
         return thought_setting(env, tokenizer)
     if isinstance(env, RefineEnvRecipe):
@@ -60,10 +76,10 @@ def setting_of(env: TrainedEnvRecipe, tokenizer: PreTrainedTokenizerFast | None,
 def search_setting(
     env: SearchEnvRecipe, tokenizer: PreTrainedTokenizerFast | None, tasks: Sequence[Task]
 ) -> SearchSetting:
-    """The dialect with the recipe's budgets, the prompt and the retriever. The dialect's tags and the chat template are
-    tried on the tokenizer, unless it does not exist yet."""
+    """The dialect with the recipe's limits, the prompt and the retriever. Checks that the tokenizer, if it exists yet,
+    can encode the dialect's tags and the chat template."""
     changed: dict[str, Any] = {key: value for key in BUDGETS if (value := getattr(env, key)) is not None}
-    if env.passage_tokens or env.results_tokens:  # the limit that is named takes the place of the dialect's
+    if env.passage_tokens or env.results_tokens:  # the limit that the recipe names replaces both of the dialect's
         changed |= {"passage_tokens": env.passage_tokens, "results_tokens": env.results_tokens}
     if env.hint is not None:
         changed["hint"] = read_prompt(env.hint)
@@ -74,8 +90,8 @@ def search_setting(
 def setting_of_card(
     card: ProtocolCard, env: SearchEnvRecipe, tokenizer: PreTrainedTokenizerFast, tasks: Sequence[Task]
 ) -> tuple[SearchSetting, list[str]]:
-    """The dialect that a checkpoint carries, its prompt byte for byte unless `env` names another, on the retriever of
-    `env`; and what differs, in words."""
+    """The dialect and prompt of a checkpoint's card, unless `env` names another prompt, with the retriever of `env`;
+    and a sentence for each difference."""
     same = env.prompt == card.prompt
     name, prompt = (card.prompt, card.prompt_text) if same else (Path(env.prompt).stem, None)
     setting = _setting(env, card.dialect, tokenizer, tasks, prompt_name=name, prompt=prompt)
@@ -116,8 +132,39 @@ def _setting(
     )
 
 
+def refine_setting(
+    env: RefineEnvRecipe,
+    tokenizer: PreTrainedTokenizerFast | None,
+    tasks: Sequence[Task],
+    card: ProtocolCard | None = None,
+) -> RefineSetting:
+    """The mode's dialect with the recipe's limits, and the prompt: that of a checkpoint's `card` if `env` names no
+    other. Raises SleuthError for a task without tool output."""
+    bare = next((task for task in tasks if task.evidence is None), None)
+    if bare is not None:
+        raise SleuthError(
+            f"question {bare.id!r} has no tool output to refine: give rows with reasoning and tool_output, or set "
+            'kind = "search"'
+        )
+    dialect = REFINERS[env.mode]
+    if env.turn_tokens is not None:
+        dialect = dataclasses.replace(dialect, turn_tokens=env.turn_tokens)
+    carried = card is not None and env.prompt == card.prompt
+    prompt = card.prompt_text if card is not None and carried else read_prompt(env.prompt)
+    name = Path(env.prompt).stem
+    require_askable(prompt, env.prompt_role, name)
+    return RefineSetting(
+        dialect=dialect,
+        prompt_name=name,
+        prompt=prompt,
+        ask_with=card.ask_with if card is not None and not tasks else asked_with(tasks),
+        prompt_role=env.prompt_role,
+        template=template_of(env, dialect, tokenizer),
+    )
+
+
 def dialect_in(env: TrainedEnvRecipe) -> Dialect:
-    """The dialect that is spoken in an environment, without the recipe's own budgets."""
+    """The dialect of an environment, without the recipe's limits."""
     match env:
         case RefineEnvRecipe():
             return REFINERS[env.mode]
@@ -128,7 +175,7 @@ def dialect_in(env: TrainedEnvRecipe) -> Dialect:
 
 
 def retriever_of(env: SearchEnvRecipe, tasks: Sequence[Task]) -> tuple[Retriever, str | None]:
-    """What answers searches, and the hash of the corpus behind it."""
+    """The retriever, and the hash of its corpus."""
     if env.retriever == "empty":
         return EmptyRetriever(), None
     if env.urls:

@@ -1,21 +1,34 @@
-"""Who judges, and who teaches: a recipe's model as an object."""
+"""Judges and teacher models of a recipe; the judges of a stage share a pool with a cache of verdicts."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
 
-from sleuth.factories.thoughts import THINK
+from sleuth.data.splicing import THINK
 from sleuth.judges import LexicalJudge
 from sleuth.judges.asking import Asker
-from sleuth.judges.cache import NamedJudge, NamedPairJudge, NamedSheetJudge
+from sleuth.judges.cache import (
+    CachedJudge,
+    CachedPairJudge,
+    CachedSheetJudge,
+    NamedJudge,
+    NamedPairJudge,
+    NamedSheetJudge,
+    RetryLimits,
+    VerdictCache,
+)
 from sleuth.judges.http import HttpJudge
 from sleuth.judges.nli import NliJudge
-from sleuth.judges.pool import Ledger
+from sleuth.judges.pool import ATTEMPTS, Ledger
 from sleuth.judges.rubric_writer import RubricWriter
 from sleuth.judges.served import wait_until_served
 from sleuth.judges.thought_writer import ThoughtWriter
+from sleuth.judges.watched import SilentJudge, Watch, WatchedJudge, WatchedSheetJudge, agreement
 from sleuth.recipe.judges import (
     HttpJudgeRecipe,
     JudgeRecipe,
@@ -24,13 +37,14 @@ from sleuth.recipe.judges import (
     ServedModelRecipe,
     TeacherRecipe,
 )
+from sleuth.recipe.rewards import WatchRecipe
 from sleuth.types import SleuthError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenJudge:
-    """A judge that can be asked. `sheets` is None for one that judges by one criterion at a time, `pairs` for one that
-    compares nothing, `ledger` for one that makes no calls."""
+    """A judge that can be called. `sheets` is None for one that judges by one criterion at a time, `pairs` for one that
+    compares nothing, `ledger` for one that makes no HTTP calls."""
 
     judge: NamedJudge
     sheets: NamedSheetJudge | None = None
@@ -39,33 +53,32 @@ class OpenJudge:
 
     @property
     def identity(self) -> str:
-        """Changes whenever the same question could get another verdict."""
+        """A name that changes whenever the same question could get another verdict."""
         return self.judge.identity
 
 
 def judge_of(recipe: JudgeRecipe) -> OpenJudge:
-    """The judge of a recipe, which is there. Raises SleuthError where its server does not serve its model, or it cannot
-    be loaded."""
-    require_there(recipe)
-    return unasked(recipe)
+    """The judge of a recipe, after `require_available`. Raises SleuthError if it cannot be used."""
+    require_available(recipe)
+    return open_judge(recipe)
 
 
-def require_there(recipe: JudgeRecipe) -> None:
-    """Wait while the servers of a judge are loading. Raises SleuthError where one does not answer or serves other
-    models; a judge of this machine is there when it is loaded."""
+def require_available(recipe: JudgeRecipe) -> None:
+    """Waits while the servers of a judge are loading. Raises SleuthError if one does not answer or serves other
+    models. Judges without servers need no check."""
     if isinstance(recipe, HttpJudgeRecipe):
         require_served(recipe)
 
 
 def require_served(recipe: ServedModelRecipe) -> None:
-    """Wait while the servers of a model are loading. Raises SleuthError where one does not answer or serves others."""
+    """Waits while the servers of a model are loading. Raises SleuthError if one does not answer or serves others."""
     if recipe.key_variable is not None and not _key(recipe):
         raise SleuthError(f"key_variable = {recipe.key_variable!r}: there is no such variable in the environment")
     wait_until_served(recipe.urls, recipe.model, key=_key(recipe), say=_say)
 
 
-def unasked(recipe: JudgeRecipe) -> OpenJudge:
-    """The judge of a recipe; whether its servers are there shows when they are asked."""
+def open_judge(recipe: JudgeRecipe) -> OpenJudge:
+    """The judge of a recipe. Its servers are not contacted before the first question."""
     if isinstance(recipe, LexicalJudgeRecipe):
         return OpenJudge(judge=LexicalJudge())
     if isinstance(recipe, NliJudgeRecipe):
@@ -84,12 +97,12 @@ def unasked(recipe: JudgeRecipe) -> OpenJudge:
 
 
 def rubric_writer_of(recipe: TeacherRecipe) -> RubricWriter:
-    """The teacher of a recipe, who is there. Raises SleuthError where its server does not serve its model."""
+    """The teacher of a recipe. Raises SleuthError if its server does not answer or serves other models."""
     return RubricWriter(_asker(recipe))
 
 
 def thought_writer_of(recipe: TeacherRecipe) -> ThoughtWriter:
-    """The teacher of a recipe, who is there. Raises SleuthError where its server does not serve its model."""
+    """The teacher of a recipe. Raises SleuthError if its server does not answer or serves other models."""
     return ThoughtWriter(_asker(recipe), (THINK.open, THINK.close))
 
 
@@ -108,8 +121,8 @@ def _asker(recipe: ServedModelRecipe) -> Asker:
 
 
 def identity_of(recipe: JudgeRecipe) -> str:
-    """Who judges, as it travels with a checkpoint. Asks nobody; a cross-encoder is loaded for it."""
-    return unasked(recipe).identity
+    """The identity of a judge that checkpoints carry. Contacts no server; a cross-encoder is loaded for it."""
+    return open_judge(recipe).identity
 
 
 def _key(recipe: ServedModelRecipe) -> str | None:
@@ -118,3 +131,111 @@ def _key(recipe: ServedModelRecipe) -> str | None:
 
 def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
+
+
+class JudgePool:
+    """The judges of a stage, each opened once. All but the lexical one cache verdicts in the file `verdicts`, or in
+    that of the judge's recipe. With `asks` false only cached verdicts are returned, and nothing is watched.
+
+    Use it as a context manager, or `close` it.
+    """
+
+    def __init__(self, verdicts: Path, *, asks: bool = True) -> None:
+        self._verdicts = verdicts
+        self._asks = asks
+        self._opened: dict[str, OpenJudge] = {}
+        self._cached: dict[str, CachedJudge] = {}
+        self._sheets: dict[str, CachedSheetJudge] = {}
+        self._pairs: dict[str, CachedPairJudge] = {}
+        self._watchers: dict[str, CachedJudge] = {}
+        self._watches: list[Watch] = []
+        self._files: dict[Path, VerdictCache] = {}
+
+    def open(self, recipe: JudgeRecipe) -> OpenJudge:
+        """The judge without its cache."""
+        key = recipe.model_dump_json()
+        if key not in self._opened:
+            self._opened[key] = open_judge(recipe)
+        return self._opened[key]
+
+    def identity(self, recipe: JudgeRecipe) -> str:
+        """As `identity_of`, with a judge that is opened once."""
+        return self.open(recipe).identity
+
+    def judge(self, recipe: JudgeRecipe, watch: WatchRecipe | None = None) -> NamedJudge:
+        """The judge behind its cache, watched by another one if `watch` is given; the lexical judge has no cache."""
+        judge = self._cached_judge(recipe, self._cached)
+        return WatchedJudge(judge, self._watch(watch)) if watch is not None and self._asks else judge
+
+    def sheet_judge(self, recipe: JudgeRecipe, watch: WatchRecipe | None = None) -> NamedSheetJudge:
+        """As `judge`, for whole sheets of criteria; the recipe's checks allow no other judge here."""
+        opened = self.open(recipe).sheets
+        assert opened is not None
+        assert isinstance(recipe, HttpJudgeRecipe)
+        key = recipe.model_dump_json()
+        if key not in self._sheets:
+            asked = opened if self._asks else SilentJudge(opened.identity)
+            self._sheets[key] = CachedSheetJudge(asked, self._file(recipe.verdicts), _retry_limits(recipe))
+        judge = self._sheets[key]
+        return WatchedSheetJudge(judge, self._watch(watch)) if watch is not None and self._asks else judge
+
+    def pair_judge(self, recipe: HttpJudgeRecipe) -> NamedPairJudge:
+        """As `judge`, for comparisons of two texts."""
+        key = recipe.model_dump_json()
+        if key not in self._pairs:
+            opened = self.open(recipe)
+            assert opened.pairs is not None
+            asked = opened.pairs if self._asks else SilentJudge(opened.identity)
+            self._pairs[key] = CachedPairJudge(asked, self._file(recipe.verdicts))
+        return self._pairs[key]
+
+    def figures(self) -> dict[str, float | None]:
+        """How the questions since the last call were answered, and how far watching judges agreed; without the lexical
+        judge, unless it is watched."""
+        counts: Counter[str] = Counter()
+        for judge in (*self._cached.values(), *self._sheets.values(), *self._pairs.values()):
+            counts.update(judge.tally.take())
+        figures: dict[str, float | None] = {f"judge_{name}": count for name, count in counts.items()}
+        if self._watches:
+            apart = [difference for watch in self._watches for difference in watch.take()]
+            calls = sum(judge.tally.take()["asked"] for judge in self._watchers.values())
+            figures |= {"watch_agreement": agreement(apart), "watch_verdicts": len(apart), "watch_asked": calls}
+        return figures
+
+    def _watch(self, watch: WatchRecipe) -> Watch:
+        self._watches.append(Watch(self._cached_judge(watch.judge, self._watchers), watch.share))
+        return self._watches[-1]
+
+    def _cached_judge(self, recipe: JudgeRecipe, known: dict[str, CachedJudge]) -> NamedJudge:
+        opened = self.open(recipe).judge
+        if isinstance(recipe, LexicalJudgeRecipe):
+            return opened
+        key = recipe.model_dump_json()
+        if key not in known:
+            asked = opened if self._asks else SilentJudge(opened.identity)
+            known[key] = CachedJudge(asked, self._file(recipe.verdicts), _retry_limits(recipe))
+        return known[key]
+
+    def close(self) -> None:
+        """Closes the caches, which are written already."""
+        for file in self._files.values():
+            file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _file(self, named: Path | None) -> VerdictCache:
+        path = named or self._verdicts
+        if path not in self._files:
+            self._files[path] = VerdictCache(path)
+        return self._files[path]
+
+
+def _retry_limits(recipe: JudgeRecipe) -> RetryLimits:
+    """For a judge behind HTTP as long as one question may take, so that an outage is waited for only once."""
+    if not isinstance(recipe, HttpJudgeRecipe):
+        return RetryLimits()
+    return RetryLimits(again=recipe.again, seconds=ATTEMPTS * recipe.seconds)

@@ -1,20 +1,23 @@
-"""What a stage's numbers are to the learner: its optimiser, its loss, and who holds its weights."""
+"""The learner of a stage: its optimiser settings, its loss, and its policy."""
 
 from __future__ import annotations
 
 from functools import partial
 
+from transformers import PreTrainedModel
+
 from sleuth.learn.adapters import Adapters
 from sleuth.learn.masters import Holding, MasterWeights
 from sleuth.learn.objective import PolicyLoss
 from sleuth.learn.optim import Optimisation
-from sleuth.ranks import Ranks
+from sleuth.learn.policy import Policy
+from sleuth.ranks import ALONE, Ranks
 from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.recipe.training import LoraRecipe, TrainingRecipe
 
 
 def optimisation_of(stage: TrainingRecipe) -> Optimisation:
-    """The optimiser's numbers of any stage that trains."""
+    """The optimiser settings of a stage that trains."""
     return Optimisation(
         name=stage.optimiser,
         steps=stage.steps,
@@ -29,12 +32,25 @@ def optimisation_of(stage: TrainingRecipe) -> Optimisation:
 
 
 def adapters_of(lora: LoraRecipe) -> Adapters:
-    """The recipe's `lora` as the learner takes it."""
+    """The adapters of `[stage.lora]`."""
     return Adapters(rank=lora.rank, alpha=lora.alpha, targets=lora.targets)
 
 
-def holding_on(ranks: Ranks, *, offload: bool = False) -> Holding:
-    """Whole in one process, in shards over several; with `offload` the shards are kept in the memory of processors."""
+def policy_of(
+    stage: TrainingRecipe, model: PreTrainedModel, reference: PreTrainedModel | None = None, ranks: Ranks = ALONE
+) -> Policy:
+    """The policy that a stage trains on these ranks, with the optimiser at its start."""
+    return Policy(
+        model,
+        optimisation_of(stage),
+        reference,
+        gradient_checkpointing=stage.gradient_checkpointing,
+        holding=_holding(ranks, offload=stage.cpu_offload),
+    )
+
+
+def _holding(ranks: Ranks, *, offload: bool) -> Holding:
+    """Whole in one process, in shards over several; with `offload` the shards are kept in CPU memory."""
     if ranks.alone:
         return MasterWeights
     from sleuth.distributed.shards import Shards  # which loads FSDP
@@ -43,7 +59,7 @@ def holding_on(ranks: Ranks, *, offload: bool = False) -> Holding:
 
 
 def policy_loss_of(stage: GrpoRecipe) -> PolicyLoss:
-    """The recipe's `[stage.loss]` as the policy takes it."""
+    """The policy loss of `[stage.loss]`."""
     loss = stage.loss
     return PolicyLoss(
         policy_loss=loss.policy_loss,

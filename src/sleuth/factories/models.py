@@ -1,14 +1,17 @@
-"""Models: read from a folder or the hub, or made from random weights."""
+"""Models from a folder or the hub, or with random weights; and tokens added to their vocabulary."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
 import transformers
 from safetensors import SafetensorError
+from torch import Tensor, nn
 from transformers import (
+    AddedToken,
     AutoConfig,
     AutoModelForCausalLM,
     GenerationConfig,
@@ -26,12 +29,12 @@ from sleuth.render import load_tokenizer
 from sleuth.threads import PROCESS
 from sleuth.types import SleuthError
 
-transformers.utils.logging.disable_progress_bar()  # a run shows one bar, and it is ours
+transformers.utils.logging.disable_progress_bar()  # a run shows one progress bar: its own
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 Loaded = tuple[PreTrainedModel, dict[str, Any]]
-"""A model, and what transformers found and missed while it loaded it."""
+"""A model, and the loading info of transformers."""
 
 
 def load_model(path: str, *, dtype: str | None, device: str) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
@@ -48,10 +51,10 @@ def load_model(path: str, *, dtype: str | None, device: str) -> tuple[PreTrained
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         reason = " ".join(str(error).split())[:200]
         raise SleuthError(f"{path}: no model could be loaded from this folder or hub id: {reason}") from error
-    if missing := sorted(found["missing_keys"]):  # transformers would go on with random weights
+    if missing := sorted(found["missing_keys"]):  # transformers would fill them with random weights
         raise SleuthError(f"{path}: the weights lack {len(missing)} of the model's parameters, such as {missing[0]}")
     try:
-        cast(torch.nn.Module, model).to(place)
+        cast(nn.Module, model).to(place)
     except torch.OutOfMemoryError:
         raise SleuthError(f"{path}: the weights in {model.dtype} do not fit on this machine's GPU") from None
     if place == "cpu":
@@ -68,8 +71,8 @@ def fit_threads(model: PreTrainedModel) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outline:
-    """What a model's folder tells without its weights, for one that another process holds: its tokenizer, the tokens
-    that end a text, and the longest sequence it was made for."""
+    """What is known of a model without loading its weights, which another process has: its tokenizer, the tokens that
+    end a text, and the longest sequence it was made for."""
 
     tokenizer: PreTrainedTokenizerFast
     ends: frozenset[int]
@@ -77,7 +80,7 @@ class Outline:
 
 
 def load_outline(path: str) -> Outline:
-    """Of a folder or a hub id; never runs code that comes with it."""
+    """The outline of a model in a folder or on the hub; never runs code that comes with it."""
     tokenizer = load_tokenizer(path)
     try:
         config = cast(PreTrainedConfig, AutoConfig.from_pretrained(path, trust_remote_code=False))
@@ -86,7 +89,7 @@ def load_outline(path: str) -> Outline:
         raise SleuthError(f"{path}: no model's config could be read from this folder or hub id: {reason}") from error
     try:
         generation = GenerationConfig.from_pretrained(path)
-    except OSError:  # most folders have none: transformers then makes one of the config, as it does for a loaded model
+    except OSError:  # most folders have none; transformers too makes one from the config
         generation = GenerationConfig.from_model_config(config)
     return Outline(
         tokenizer=tokenizer, ends=end_tokens(generation, tokenizer), context=int(config.max_position_embeddings)
@@ -94,7 +97,7 @@ def load_outline(path: str) -> Outline:
 
 
 def pick_device(device: str) -> str:
-    """`auto` is a GPU where there is one."""
+    """The device; `auto` is a GPU if there is one."""
     if device == "cuda" and not torch.cuda.is_available():
         raise SleuthError('device = "cuda": this machine shows no CUDA device; set device = "cpu" or "auto"')
     return ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
@@ -129,5 +132,38 @@ def random_model(init: InitRecipe, tokenizer: PreTrainedTokenizerFast, seed: int
 
 
 def context_of(model: PreTrainedModel) -> int:
-    """The longest sequence that a model says it was made for."""
+    """The longest sequence that a model was made for, by its config."""
     return int(model.config.max_position_embeddings)
+
+
+def add_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> list[str]:
+    """Adds a token for each text that the tokenizer encodes with several; returns the texts that were added.
+
+    The new embeddings are drawn from a normal distribution with mean and covariance of the others, with a fixed seed
+    (Hewitt, 2021). The mean of the embeddings of a text's tokens would not do: single bytes are hardly ever trained, so
+    they are nearly equal, and attention could not distinguish their means. Unused rows beyond the vocabulary, which
+    some models have, are used first.
+    """
+    added = [text for text in texts if len(tokenizer.encode(text, add_special_tokens=False)) > 1]
+    known = len(tokenizer)
+    tokenizer.add_tokens([AddedToken(text, normalized=False, special=False) for text in added])
+    if len(tokenizer) > cast(nn.Embedding, model.get_input_embeddings()).num_embeddings:
+        model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+    tables = {
+        id(table): table for table in map(_weights, (model.get_input_embeddings(), model.get_output_embeddings()))
+    }
+    with torch.no_grad():
+        for table in tables.values():  # one where they are tied
+            table[known : known + len(added)] = _drawn_like(table[:known], len(added))
+    return added
+
+
+def _weights(module: object) -> Tensor:
+    return cast(nn.Embedding, module).weight
+
+
+def _drawn_like(rows: Tensor, count: int) -> Tensor:
+    """`count` draws from a normal distribution with the mean and covariance of the rows."""
+    mean = rows.float().mean(dim=0)
+    draws = torch.randn(count, len(rows), generator=torch.Generator().manual_seed(0)).to(rows.device)
+    return (mean + draws @ (rows.float() - mean) / len(rows) ** 0.5).to(rows.dtype)

@@ -1,4 +1,4 @@
-"""Who compares continuations, and what they are worth: a recipe's tables as objects."""
+"""Judges and rewards of continuations."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from transformers import PreTrainedTokenizerFast
 
 from sleuth.data.documents import read_documents
-from sleuth.factories.judge_pool import JudgePool
-from sleuth.factories.judges import identity_of, require_there
+from sleuth.factories.judges import JudgePool, identity_of, require_available
 from sleuth.factories.rewards import require_endings
 from sleuth.factories.text import excerpts_of
 from sleuth.judges.cache import NamedPairJudge
@@ -31,21 +30,21 @@ from sleuth.types import PairJudge, Reward, SleuthError, Task
 
 ORDERS = {"both": BothOrders, "one": OneOrder}
 PAIRWISE_VERSION, POINTWISE_VERSION, MECHANICS_VERSION = 1, 1, 1
-"""Raised whenever the same candidates could score differently."""
+"""Increased whenever the same candidates could get another score."""
 
 
 def pair_judge_of(recipe: ComparisonRecipe, judge_pool: JudgePool) -> PairJudge:
-    """Who compares two continuations, in the orders that the recipe asks for."""
+    """The judge that compares two continuations, in the orders of the recipe."""
     return ORDERS[recipe.orders](_asked(recipe.judge, judge_pool))
 
 
 def shown_to(judge: ContinuationJudge) -> Callable[[Task], str]:
-    """What a judge sees besides the texts: one that knows right endings, what they name, a name a line."""
+    """What a judge sees besides the texts: a judge of endings the golden answers, one a line; others nothing."""
     return _right_endings if isinstance(judge, EndingJudgeRecipe) else lambda task: ""
 
 
 def preference_reward_of(rewards: Sequence[PreferenceRecipe], judge_pool: JudgePool) -> Reward:
-    """What candidates are judged by, summed."""
+    """The weighted sum of the rewards of candidates."""
 
     def build(reward: PreferenceRecipe) -> Reward:
         match reward:
@@ -61,12 +60,12 @@ def preference_reward_of(rewards: Sequence[PreferenceRecipe], judge_pool: JudgeP
 
 
 def preference_spec_of(rewards: Sequence[PreferenceRecipe]) -> RewardSpec:
-    """What `preference_reward_of` pays for, as it travels with a checkpoint."""
+    """The record of `preference_reward_of` that checkpoints carry."""
     return RewardSpec(parts=tuple(map(_part, rewards)))
 
 
 def preference_judges_in(rewards: Sequence[PreferenceRecipe]) -> Iterator[tuple[str, JudgeRecipe]]:
-    """(kind of the reward, judge): the models that judge."""
+    """(kind of the reward, judge) of each judge that is a model."""
     for reward in rewards:
         if not isinstance(reward, MechanicsRecipe) and isinstance(reward.judge, HttpJudgeRecipe):
             yield reward.kind, reward.judge
@@ -75,8 +74,8 @@ def preference_judges_in(rewards: Sequence[PreferenceRecipe]) -> Iterator[tuple[
 def require_pools(
     stage: OnlineDpoRecipe | WinRateRecipe, tokenizer: PreTrainedTokenizerFast | None, positions: int
 ) -> list[Task]:
-    """The texts of a stage. Raises SleuthError where they cannot be continued by a model of so many positions, or not
-    be judged. A tokenizer that does not exist yet cuts nothing: then the first document is read, and none is told."""
+    """The texts of a stage. Raises SleuthError if a model with these positions cannot continue them, or they cannot be
+    judged. Without a tokenizer only the first document is read, and there are no tasks."""
     window = stage.data.prefix_tokens + stage.data.suffix_tokens
     if window > positions:
         raise SleuthError(
@@ -86,7 +85,7 @@ def require_pools(
     judges = continuation_judges_in(stage)
     for judge in judges:
         if isinstance(judge, HttpJudgeRecipe):
-            require_there(judge)
+            require_available(judge)
     if tokenizer is None:
         next(read_documents(stage.data.texts), None)
         return []
@@ -97,7 +96,7 @@ def require_pools(
 
 
 def continuation_judges_in(stage: OnlineDpoRecipe | WinRateRecipe) -> list[ContinuationJudge]:
-    """Those who are asked in a stage."""
+    """The judges of a stage."""
     if isinstance(stage, WinRateRecipe):
         return [stage.judge]
     if stage.loss.kind == "original_nll":

@@ -1,4 +1,4 @@
-"""What is paid for: a recipe's rewards as one, and what travels with a checkpoint of them."""
+"""The rewards of a recipe as one function, their record in checkpoints, and what they are checked for."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from transformers import PreTrainedTokenizerFast
 
 from sleuth.dialects import Dialect
 from sleuth.dialects.refine import refines
-from sleuth.factories.judge_pool import JudgePool
-from sleuth.factories.judges import identity_of, require_there
-from sleuth.factories.refining import EVAL_JUDGE
+from sleuth.factories.environments import EVAL_JUDGE
+from sleuth.factories.judges import JudgePool, identity_of, require_available
 from sleuth.factories.setting import Setting
 from sleuth.judges.ending import EndingJudge
 from sleuth.recipe.judges import ContinuationJudge, EndingJudgeRecipe, HttpJudgeRecipe, JudgeRecipe
@@ -52,23 +51,22 @@ EPISODE_REWARDS: dict[str, tuple[int, Callable[[Episode, Dialect], float]]] = {
     "evidence_in_results": (1, evidence_in_results),
     "answer_from_evidence": (1, answer_from_evidence),
 }
-"""What may be paid for beside the answer, by kind: a version, raised whenever the same episode could score differently,
-and the function that measures an episode."""
+"""The rewards of single episodes by kind: a version, increased whenever the same episode could get another score, and
+the function."""
 
 CITATION_VERSION = 2
 RUBRIC_VERSION = 1
 SUFFIX_VERSION = 1
 GAIN_VERSION = 1
-"""Raised whenever the same episode could score differently under that reward, its criteria in our words included, or
-under a judge of this machine."""
-
+"""Increased whenever the same episode could get another score under that reward, by our own criteria, or by a judge
+that runs in this process."""
 
 Identify = Callable[[JudgeRecipe], str]
-"""Who a judge is, of its recipe."""
+"""The identity of a recipe's judge."""
 
 
 def reward_spec_of(rewards: Sequence[RewardRecipe], identify: Identify = identity_of) -> RewardSpec:
-    """What `reward_of` pays for, as it travels with a checkpoint."""
+    """The record of `reward_of` that checkpoints carry."""
     return RewardSpec(parts=tuple(_reward_part(reward, identify) for reward in rewards))
 
 
@@ -95,13 +93,13 @@ def _reward_part(reward: RewardRecipe, identify: Identify) -> RewardPart:
 
 
 def _terms(reward: CitationRecipe | RubricRecipe, identify: Identify) -> str:
-    """All that decides what a judged reward pays: `lexical, sum=additive, formula=f1, ...`."""
+    """All that a judged reward depends on: `lexical, sum=additive, formula=f1, ...`."""
     terms = reward.model_dump(exclude={"kind", "judge", "watch", "weight", "shuffle"})
     return ", ".join([identify(reward.judge), *(f"{name}={value}" for name, value in terms.items())])
 
 
 def citation_reward_of(reward: CitationRecipe, dialect: Dialect, judge: Judge) -> CitationReward:
-    """What pays for the citations of the answers given in a dialect, as the judge finds them."""
+    """The reward for the citations of answers in a dialect, as the judge finds them."""
     worth = RewardSum(
         name=reward.sum,
         citation_weight=reward.citation_weight,
@@ -114,12 +112,12 @@ def citation_reward_of(reward: CitationRecipe, dialect: Dialect, judge: Judge) -
 
 
 def criteria_of(reward: RubricRecipe) -> Criteria:
-    """By which criteria a rubric reward judges."""
+    """The criteria of a rubric reward."""
     return Criteria(own=reward.own, static=STATIC[reward.static], dropout=reward.dropout)
 
 
 def rubric_reward_of(reward: RubricRecipe, dialect: Dialect, judge_pool: JudgePool) -> RubricReward:
-    """What pays for the answers given in a dialect, as a judge of the bench finds them by the criteria."""
+    """The reward for answers in a dialect, by the criteria and a judge of the pool."""
     sheets = reward.calls == "per_answer"
     return RubricReward(
         dialect,
@@ -132,19 +130,19 @@ def rubric_reward_of(reward: RubricRecipe, dialect: Dialect, judge_pool: JudgePo
 
 
 def answer_scorer_of(rewards: Sequence[RewardRecipe]) -> str:
-    """Who decides what a right answer is: the scorer of the first reward for answers, ours where there is none."""
+    """The scorer of the first reward for answers; the strict one if there is none."""
     return next((reward.scorer for reward in rewards if isinstance(reward, AnswerRewardRecipe)), STRICT.name)
 
 
 def answer_reward_of(scorer: str, dialect: Dialect, tokenizer: PreTrainedTokenizerFast | None) -> AnswerReward:
-    """What reads the answers given in a dialect; the tokenizer tells which token ends a text."""
+    """The reward for answers in a dialect; the tokenizer gives the token that ends a text."""
     end_token = cast("int | None", tokenizer.eos_token_id) if tokenizer else None
     return AnswerReward(dialect, scorer=scorer_of(scorer), end_token=end_token)
 
 
 def eval_reward_of(scorer: str, dialect: Dialect, tokenizer: PreTrainedTokenizerFast | None) -> Reward:
-    """What an evaluation tells of each episode: strict exact match with what `scorer` says beside it, or, of a refiner,
-    how well it cites."""
+    """The reward by which evaluations measure episodes: strict exact match and `scorer`, or, of a refiner, its
+    citations."""
     if refines(dialect):
         return CitationReward(dialect, EVAL_JUDGE)
     return answer_reward_of(scorer, dialect, tokenizer)
@@ -153,9 +151,9 @@ def eval_reward_of(scorer: str, dialect: Dialect, tokenizer: PreTrainedTokenizer
 def reward_of(
     rewards: Sequence[RewardRecipe], dialect: Dialect, tokenizer: PreTrainedTokenizerFast | None, judge_pool: JudgePool
 ) -> Reward:
-    """The rewards of a stage as their weighted sum, judged by those on the bench. Strict exact match is told of every
-    episode that searches, whatever is paid; what a refiner writes is never a golden answer and nothing else, and a text
-    that is thought about has none. A gain is added behind all others, by `sleuth.training.credit.thought_gain`."""
+    """The weighted sum of a stage's rewards, with the judges of the pool. Episodes that search are also measured by
+    strict exact match, with weight 0; refiners and thoughts have no golden answer to match. A gain is added later, by
+    `sleuth.training.credit.thought_gain`."""
 
     def build(reward: RewardRecipe) -> Reward:
         if isinstance(reward, AnswerRewardRecipe):
@@ -171,36 +169,36 @@ def reward_of(
 
     early = [reward for reward in rewards if not isinstance(reward, GainRecipe)]
     parts, weights = [build(reward) for reward in early], [reward.weight for reward in early]
-    told = (AnswerRewardRecipe, SuffixRecipe, GainRecipe)
-    if not refines(dialect) and not any(isinstance(reward, told) for reward in rewards):
+    without_match = (AnswerRewardRecipe, SuffixRecipe, GainRecipe)
+    if not refines(dialect) and not any(isinstance(reward, without_match) for reward in rewards):
         parts, weights = [answer_reward_of(STRICT.name, dialect, tokenizer), *parts], [0.0, *weights]
     return TotalReward(parts, weights)
 
 
 def suffix_reward_of(reward: SuffixRecipe, dialect: Dialect, judge_pool: JudgePool) -> SuffixReward:
-    """What pays for what is written behind a thought."""
+    """The reward for the suffix that is written after a thought."""
     return SuffixReward(*judge_of_suffixes(reward.judge, judge_pool), dialect.think.close)
 
 
 def judge_of_suffixes(judge: ContinuationJudge, judge_pool: JudgePool) -> tuple[Judge, Asks]:
-    """Who decides whether a suffix comes to the true one, and what they are asked."""
+    """The judge of whether a suffix is equivalent to the true one, and the question it gets."""
     if isinstance(judge, EndingJudgeRecipe):
         return EndingJudge(judge.flip), ends_as_known
     return judge_pool.judge(judge), comes_to_the_truth
 
 
 def require_judges(rewards: Sequence[RewardRecipe]) -> None:
-    """Raises SleuthError where a judge of these rewards is not there, or could not be loaded."""
+    """Raises SleuthError if a judge of these rewards does not answer or cannot be loaded."""
     for kind, judge in judges_in(rewards):
         try:
-            require_there(judge)
+            require_available(judge)
             identity_of(judge)
         except SleuthError as error:
             raise SleuthError(f"the judge of the {kind} reward: {error}") from None
 
 
 def judges_in(rewards: Sequence[RewardRecipe]) -> Iterator[tuple[str, JudgeRecipe]]:
-    """(kind of the reward, judge): those who pay, and those who watch them."""
+    """(kind of the reward, judge) of each judge, and of each that watches one."""
     for reward in rewards:
         if isinstance(reward, JudgedPartRecipe):
             yield reward.kind, reward.judge
@@ -211,13 +209,12 @@ def judges_in(rewards: Sequence[RewardRecipe]) -> Iterator[tuple[str, JudgeRecip
 
 
 def require_gradable(rewards: Sequence[RewardRecipe], tasks: Sequence[Task]) -> None:
-    """Raises SleuthError for a task that a citation reward could not tell the content of, or that a rubric reward has
-    no criterion for."""
+    """Raises SleuthError for a task whose answers a reward cannot judge: no golden answer, no criterion, no ending."""
     for reward in rewards:
         bare = [task for task in tasks if isinstance(reward, RubricRecipe) and not criteria_of(reward).of(task)]
         if bare:
             raise SleuthError(
-                f"question {bare[0].id!r} brings no rubrics, so that there is nothing to judge its answers by: give "
+                f"question {bare[0].id!r} has no rubrics, so that there is nothing to judge its answers by: give "
                 'rows with rubrics, or set static = "refiner" in the rubric reward'
             )
         if isinstance(reward, SuffixRecipe) and isinstance(reward.judge, EndingJudgeRecipe):
@@ -227,23 +224,23 @@ def require_gradable(rewards: Sequence[RewardRecipe], tasks: Sequence[Task]) -> 
     for task in tasks:
         if not task.golden_answers and (task.evidence is None or task.evidence.answerable is not False):
             raise SleuthError(
-                f"question {task.id!r} has no golden answers, so that nobody can tell whether an answer is right: set "
+                f"question {task.id!r} has no golden answers, so that an answer cannot be judged right or wrong: set "
                 'content = "none" in the citation reward, and citations alone are paid'
             )
 
 
 def require_endings(tasks: Sequence[Task]) -> None:
-    """Raises SleuthError for a text without a right ending, which a judge of endings could not judge."""
-    mute = next((task for task in tasks if not task.golden_answers), None)
-    if mute is not None:
+    """Raises SleuthError for a text without a right ending for a judge of endings to compare with."""
+    unanswered = next((task for task in tasks if not task.golden_answers), None)
+    if unanswered is not None:
         raise SleuthError(
-            f'text {mute.id!r} has no golden_answers, and judge.kind = "ending" compares with nothing else: give texts '
-            'that say what a right ending names, or a judge of kind "http"'
+            f'text {unanswered.id!r} has no golden_answers, and judge.kind = "ending" compares with nothing else: give '
+            'texts that say what a right ending names, or a judge of kind "http"'
         )
 
 
 def scorer_warnings(rewards: Sequence[RewardRecipe], setting: Setting) -> list[str]:
-    """Scorers that would not pay a right answer in full under this prompt and dialect, in sentences."""
+    """A sentence for each scorer that gives a right answer less than 1 under this prompt and dialect."""
     asked = {reward.scorer for reward in rewards if isinstance(reward, AnswerRewardRecipe)}
     worths = {
         name: worth_of_right(scorer, setting.opening, setting.dialect)

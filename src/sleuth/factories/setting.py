@@ -1,10 +1,13 @@
-"""What the episodes of one stage share, whatever the policy does in them: how it speaks, and how it is asked."""
+"""What the episodes of one stage share: the dialect, the prompt, and how prompts are rendered."""
 
 from __future__ import annotations
 
+import asyncio
+import heapq
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from transformers import PreTrainedTokenizerFast
 
@@ -15,15 +18,18 @@ from sleuth.envs.frames import Frame, frame_of
 from sleuth.prompts.published import QUESTION, place_of
 from sleuth.recipe.data import AskWith
 from sleuth.recipe.envs import EnvRecipe, Role
-from sleuth.render import check_writable
+from sleuth.render import Renderer, check_writable
 from sleuth.runs.protocol import ProtocolCard, RewardSpec, text_sha256
-from sleuth.types import Env, Piece, Task
+from sleuth.types import Env, Piece, SleuthError, Task
+
+LONGEST = 100
+"""Tasks, those of the most bytes, whose tokens are counted before a run: counting all would take minutes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting(ABC):
-    """All that the episodes of one stage share; each kind of environment adds what it needs. `env` makes the
-    environment of a task; it needs the `template` wherever the prompt is a message."""
+    """What the episodes of one stage share; each kind of environment adds what it needs. `env` makes the environment of
+    a task; if the prompt is a chat message, it needs the `template`."""
 
     dialect: Dialect
     prompt_name: str
@@ -34,32 +40,36 @@ class Setting(ABC):
     corpus_sha256: str | None = None
     forced_search: bool = False
 
+    longest_answer_is: ClassVar[str] = "turn_tokens = "
+    longest_answer_key: ClassVar[str] = "env.turn_tokens"
+    """How an error message calls `longest_answer`, and the recipe key that sets it."""
+
     @abstractmethod
     def env(self, task: Task) -> Env:
         """A fresh environment for one episode."""
 
     @property
     def longest_answer(self) -> int:
-        """Tokens that a context has to leave room for behind the prompt."""
+        """Tokens that a context must leave room for after the prompt."""
         return self.dialect.turn_tokens
 
     def asked_prompt(self) -> str:
-        """The prompt with the place of its question written as ours."""
+        """The prompt with our placeholder of the question."""
         return self.prompt.replace(place_of(self.prompt), QUESTION)
 
     @property
     def opening(self) -> str:
-        """What stands before the policy's first word, a question mark in the question's place."""
+        """The text before the policy's first token, with a question mark as the question."""
         return "".join(piece.text for piece in self.frame().open(self.asked_prompt(), Piece(text="?")))
 
     def frame(self) -> Frame:
-        """What puts an environment's words where the policy reads them, for one episode."""
+        """The frame that puts an environment's texts into the policy's context, for one episode."""
         return frame_of(self.dialect, self.prompt_role, self.template)
 
     def protocol(
         self, scorer: str, context: int, reward: RewardSpec | None = None, questions_sha256: str | None = None
     ) -> ProtocolCard:
-        """The card that travels with what is trained here, in episodes of at most `context` tokens."""
+        """The card of checkpoints that are trained here, in episodes of at most `context` tokens."""
         return ProtocolCard(
             dialect=self.dialect,
             prompt=self.prompt_name,
@@ -80,8 +90,8 @@ class Setting(ABC):
 
 
 def template_of(env: EnvRecipe, dialect: Dialect, tokenizer: PreTrainedTokenizerFast | None) -> ChatTemplate | None:
-    """The tokenizer's chat template, wherever the prompt is a message of it; the dialect's tags are tried on the
-    tokenizer. None where it does not exist yet."""
+    """The tokenizer's chat template, if the prompt is a chat message; None without a tokenizer. Raises SleuthError if
+    the tokenizer cannot encode the dialect's tags."""
     if tokenizer is None:
         return None
     check_writable(tokenizer, dialect.tags)
@@ -92,12 +102,12 @@ def template_of(env: EnvRecipe, dialect: Dialect, tokenizer: PreTrainedTokenizer
 
 
 def asked_with(tasks: Sequence[Task]) -> AskWith:
-    """What stands in the prompt when these are asked."""
+    """Whether prompts contain the tasks' questions or their own prompts."""
     return "prompt" if any(task.prompt for task in tasks) else "question"
 
 
 def changes_of_card(card: ProtocolCard, setting: Setting) -> list[str]:
-    """What of a setting is not as a checkpoint's card has it, in words."""
+    """A sentence for each difference of a setting from a checkpoint's card."""
     template = setting.template.sha256 if setting.template else None
     same_role = setting.prompt_role == card.prompt_role
     changed = {
@@ -109,3 +119,29 @@ def changes_of_card(card: ProtocolCard, setting: Setting) -> list[str]:
         "the chat template": (card.template_sha256, template if same_role else card.template_sha256),
     }
     return [f"{what} is not what the checkpoint was trained with" for what, (was, now) in changed.items() if was != now]
+
+
+def require_room(setting: Setting, tokenizer: PreTrainedTokenizerFast, tasks: Sequence[Task], context: int) -> None:
+    """Raises SleuthError if the longest prompt leaves no room for a whole turn in `context` tokens."""
+    renderer = Renderer(tokenizer)
+
+    async def prompt_tokens(task: Task) -> int:
+        opening = await setting.env(task).open()
+        return sum(len(segment.tokens) for segment in renderer.render_all(opening.pieces))
+
+    async def longest_prompt() -> tuple[int, str]:
+        return max([(await prompt_tokens(task), task.id) for task in heapq.nlargest(LONGEST, tasks, key=_prompt_bytes)])
+
+    tokens, question = asyncio.run(longest_prompt())
+    answer = setting.longest_answer
+    if tokens + answer > context:
+        raise SleuthError(
+            f"question {question!r}: its prompt of {tokens} tokens and {setting.longest_answer_is}{answer} do not fit "
+            f"in context = {context}; raise context, lower {setting.longest_answer_key}, or leave the question out"
+        )
+
+
+def _prompt_bytes(task: Task) -> int:
+    """How much of a prompt comes from the task; a message of its own holds the tool output too."""
+    brought = task.evidence is not None and not task.prompt
+    return len(task.asked.encode()) + (len(task.evidence.output.encode()) if brought and task.evidence else 0)

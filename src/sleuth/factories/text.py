@@ -1,4 +1,4 @@
-"""Documents, cut by the tokens of a model, into tasks of continuing them."""
+"""Cuts documents by the tokens of a model into tasks of continuing them."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from sleuth.render import CHARACTER_TOKENS, UNFINISHED, Renderer, decode
 from sleuth.types import Continuation, Document, Piece, Segment, SleuthError, Task
 
 CHARACTERS_A_TOKEN = 12
-"""Of a long document so many characters for each token that is needed are encoded at first; English has about four."""
+"""Characters of a long document that are encoded for each token that is needed; English has about four a token."""
 SURE = 16
-"""So many tokens before the end of a piece of text, the text behind it no longer changes them."""
+"""Tokens at the end of a piece of text that the text after it could change."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Excerpts:
-    """The tasks of continuing that documents gave, and what became of the documents: how many were `read`, how many of
-    those are for `another` part, `repeated` an earlier one or were too `short`."""
+    """The tasks cut from documents, and how many documents were `read`; of those, how many are for `another` part,
+    `repeated` an earlier one or were too `short`."""
 
     tasks: list[Task]
     read: int = 0
@@ -32,17 +32,16 @@ class Excerpts:
 
     def __str__(self) -> str:
         left_out = {"for another part": self.another, "repeated": self.repeated, "too short": self.short}
-        told = [f"{count:,} {why}" for why, count in left_out.items() if count]
-        behind = f" ({', '.join(told)})" if told else ""
-        return f"{len(self.tasks):,} prefixes with their suffixes, from {self.read:,} documents{behind}"
+        counts = [f"{count:,} {why}" for why, count in left_out.items() if count]
+        details = f" ({', '.join(counts)})" if counts else ""
+        return f"{len(self.tasks):,} prefixes with their suffixes, from {self.read:,} documents{details}"
 
 
 def excerpts_of(data: TextRecipe, tokenizer: PreTrainedTokenizerFast) -> Excerpts:
-    """The first `data.limit` tasks that the documents give; it reads no further than it must.
+    """The first `data.limit` tasks of the documents; reads no further than needed.
 
-    Of documents that begin alike, as far as their first prefix goes, the first one stays, whichever part it is for: a
-    beginning that is trained on in one part would otherwise be asked for in another. Raises SleuthError for a malformed
-    row, and where there is no task at all.
+    Of documents with the same first prefix only the first one is used, whichever part it is for: a prefix that one part
+    trains on would otherwise be evaluated in another. Raises SleuthError for a malformed row, and if there is no task.
     """
     found = Excerpts(tasks=[])
     windows = _windows(data, Renderer(tokenizer), found)
@@ -53,7 +52,7 @@ def excerpts_of(data: TextRecipe, tokenizer: PreTrainedTokenizerFast) -> Excerpt
 
 
 def chunks_of(data: TextRecipe, tokenizer: PreTrainedTokenizerFast) -> list[Document]:
-    """The same windows as documents of their own, whose text is prefix and suffix in one."""
+    """The same windows as documents, whose text is prefix and suffix together."""
     found = _windows(data, Renderer(tokenizer), Excerpts(tasks=[]))
     chunks = [
         replace(document, id=_name(document, number), text=window.prefix.text + window.suffix.text, cut=None)
@@ -65,16 +64,16 @@ def chunks_of(data: TextRecipe, tokenizer: PreTrainedTokenizerFast) -> list[Docu
 
 
 def _windows(data: TextRecipe, renderer: Renderer, found: Excerpts) -> Iterator[tuple[Document, int, Continuation]]:
-    """Each window with its document and its number there, while `found` counts what becomes of the documents."""
+    """Each window with its document and its number there; counts the documents in `found`."""
 
     def repeated() -> None:
         found.read, found.repeated = found.read + 1, found.repeated + 1
 
-    begun: set[tuple[int, ...]] = set()
+    prefixes: set[tuple[int, ...]] = set()
     for document in read_documents(data.texts, repeated):
         windows = list(islice(continuations(document, data, renderer), data.windows))
         prefix = windows[0].prefix.tokens if windows else ()
-        if prefix in begun:
+        if prefix in prefixes:
             repeated()
             continue
         found.read += 1
@@ -85,15 +84,15 @@ def _windows(data: TextRecipe, renderer: Renderer, found: Excerpts) -> Iterator[
         else:
             yield from ((document, number, window) for number, window in enumerate(windows))
         if windows:
-            begun.add(prefix)
+            prefixes.add(prefix)
 
 
 def continuations(document: Document, data: TextRecipe, renderer: Renderer) -> Iterator[Continuation]:
-    """The windows of a document, one behind the other: a prefix of exactly `prefix_tokens` and a suffix of exactly
-    `suffix_tokens` each; or, where the document says where to cut, one of at most so many.
+    """The windows of a document, one after the other: a prefix of exactly `prefix_tokens` and a suffix of exactly
+    `suffix_tokens` each; or, if the document says where to cut, one window of at most so many.
 
-    The name of a control token in a document is only letters. No cut goes through a character: where one would, the
-    window begins up to three tokens later.
+    The name of a control token in a document is encoded as plain text. No cut splits a character: if one would, the
+    window starts up to three tokens later.
     """
     if document.cut is not None:
         prefix = plain_tokens(renderer, document.text[: document.cut])[-data.prefix_tokens :]
@@ -150,14 +149,14 @@ def _cuts_a_character(found: Continuation) -> bool:
 
 
 def _first_tokens(renderer: Renderer, text: str, needed: int) -> list[int]:
-    """At least the first `needed` tokens of a text, where it has so many, and no more work than that takes."""
-    begun = text[: needed * CHARACTERS_A_TOKEN]
-    tokens = plain_tokens(renderer, begun)
-    if len(begun) < len(text):
+    """At least the first `needed` tokens of a text, if it has so many, without encoding all of it."""
+    start = text[: needed * CHARACTERS_A_TOKEN]
+    tokens = plain_tokens(renderer, start)
+    if len(start) < len(text):
         tokens = plain_tokens(renderer, text) if len(tokens) < needed + SURE else tokens[:-SURE]
     return tokens
 
 
 def plain_tokens(renderer: Renderer, text: str) -> list[int]:
-    """The tokens of a text in which the name of a control token is only letters."""
+    """The tokens of a text; names of control tokens in it are encoded as plain text."""
     return list(renderer.render(Piece(text=text)).tokens)

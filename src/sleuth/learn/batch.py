@@ -1,4 +1,4 @@
-"""The batch of one optimiser step: its rows as the losses see them."""
+"""The batch of one optimiser step: its rows as tensors."""
 
 from __future__ import annotations
 
@@ -10,17 +10,20 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from sleuth.learn.losses import Normaliser, token_weights
-from sleuth.types import Credit, Trajectory
+from sleuth.types import Credit, Episode, Group, Score, Trajectory
+
+Advantages = Sequence[Sequence[float | None]]
+"""By group and episode; None where an episode is left out of the loss."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One trajectory, or one text, as a loss sees it: T token ids, which of them are trained, and its advantage.
+    """One trajectory, or one text, for the loss: T token ids, which of them are trained, and its advantage.
 
-    `sampler_logprobs` has T values, read only where a token is trained; None if the engine told none. `token_weight`
-    has T numbers: how much each trained token counts beside the others; None is 1 for all. `credit` has T numbers that
-    are added to the advantage, token by token; None is 0 for all. Rows with the same `episode_id` are linked
-    trajectories of one episode, and a loss that counts rows counts them as one; None is an episode by itself.
+    `sampler_logprobs` has T values, read only where a token is trained; None if the engine gave none. `token_weight`
+    has T numbers: the relative weight of each trained token; None is 1 for all. `credit` has T numbers that are added
+    to the advantage, token by token; None is 0 for all. Rows with the same `episode_id` are linked trajectories of one
+    episode, and a loss that counts rows counts them as one; None is an episode by itself.
     `Row(tokens=(7, 5, 9), trained=(False, True, True), advantage=0.5, sampler_logprobs=(0.0, -0.1, -1.2))`.
     """
 
@@ -37,7 +40,7 @@ def trajectory_row(
     trajectory: Trajectory, advantage: float, episode_id: int | None = None, credits: Sequence[Credit] = ()
 ) -> Row:
     """What the policy wrote is trained; prompts, retrieved text, inserted tags and copied turns are not. `credits` are
-    added to the advantage of the tokens that they name."""
+    added to the advantage of the tokens that they cover."""
     trained: list[bool] = []
     logprobs: list[float] = []
     complete = True
@@ -51,19 +54,19 @@ def trajectory_row(
         trained=tuple(trained),
         advantage=advantage,
         sampler_logprobs=tuple(logprobs) if complete else None,
-        credit=tuple(_paid(trajectory, credits)) if credits else None,
+        credit=tuple(_credit_by_token(trajectory, credits)) if credits else None,
         episode_id=episode_id,
     )
 
 
-def _paid(trajectory: Trajectory, credits: Sequence[Credit]) -> Iterator[float]:
-    """What each token is paid: the sum of the credits that name it."""
+def _credit_by_token(trajectory: Trajectory, credits: Sequence[Credit]) -> Iterator[float]:
+    """For each token the sum of the credits that cover it."""
     for at, segment in enumerate(trajectory.segments):
-        paid = [0.0] * len(segment.tokens)
+        values = [0.0] * len(segment.tokens)
         for credit in credits:
-            for token in range(len(paid))[credit.begin : credit.end] if credit.segment == at else ():
-                paid[token] += credit.value
-        yield from paid
+            for token in range(len(values))[credit.begin : credit.end] if credit.segment == at else ():
+                values[token] += credit.value
+        yield from values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -88,12 +91,12 @@ class Batch:
         return self._map(lambda tensor: tensor[index, :longest] if tensor.dim() == 2 else tensor[index])
 
     def with_advantage(self) -> Batch:
-        """The rows with an advantage other than 0, or all rows where there is none."""
+        """The rows with an advantage other than 0, or all rows if there is none."""
         rows = self.advantages.count_nonzero(dim=1).nonzero().flatten().tolist()
         return self.take(rows) if rows else self
 
     def tokens_at(self, places: Tensor) -> Batch:
-        """Single tokens as one row: `places` (n,) count through the rows, one behind the other."""
+        """Single tokens as one row: `places` (n,) are indices into the concatenated rows."""
         of_tokens = self._map(lambda tensor: tensor.flatten()[places][None] if tensor.dim() == 2 else tensor)
         return replace(of_tokens, lengths=self.lengths.new_tensor([len(places)]))
 
@@ -131,18 +134,48 @@ def collate(rows: Sequence[Row], *, normalise: Normaliser = "token", constant: i
     trained = _pad([row.trained for row in rows], torch.bool)
     trained[:, 0] = False
     token_weight = _pad([row.token_weight or (1.0,) * len(row.tokens) for row in rows], torch.float32)
-    paid = torch.tensor([[row.advantage] for row in rows], dtype=torch.float32)
+    advantages = torch.tensor([[row.advantage] for row in rows], dtype=torch.float32)
     if any(row.credit for row in rows):
-        paid = paid + _pad([row.credit or (0.0,) * len(row.tokens) for row in rows], torch.float32)
+        advantages = advantages + _pad([row.credit or (0.0,) * len(row.tokens) for row in rows], torch.float32)
     sampler = [row.sampler_logprobs for row in rows if row.sampler_logprobs is not None]
     return Batch(
         tokens=_pad([row.tokens for row in rows], torch.int64),
         lengths=torch.tensor([len(row.tokens) for row in rows]),
         trained=trained,
-        advantages=paid * trained,
+        advantages=advantages * trained,
         weights=token_weights(trained * token_weight, normalise, constant=constant, episode_ids=_episode_ids(rows)),
         sampler_logprobs=_pad(sampler, torch.float32) * trained if len(sampler) == len(rows) else None,
     )
+
+
+def batch_of_groups(
+    groups: Sequence[Group], advantages: Advantages, *, normalise: Normaliser, constant: int | None = None
+) -> Batch:
+    """The trajectories of all episodes that have an advantage. Linked trajectories of one episode share its advantage,
+    and count as one row; the credits of its score apply to the last of them."""
+    rows = [
+        trajectory_row(
+            trajectory, advantage, episode_id, credits=score.credits if trajectory is episode.trajectory else ()
+        )
+        for episode_id, (episode, score, advantage) in enumerate(_in_loss(groups, advantages))
+        for trajectory in episode.trajectories
+    ]
+    return collate(rows, normalise=normalise, constant=constant)
+
+
+def has_gradient(groups: Sequence[Group], advantages: Advantages) -> bool:
+    """Whether any advantage or credit is nonzero."""
+    return any(
+        advantage or any(credit.value for credit in score.credits)
+        for _, score, advantage in _in_loss(groups, advantages)
+    )
+
+
+def _in_loss(groups: Sequence[Group], advantages: Advantages) -> Iterator[tuple[Episode, Score, float]]:
+    for group, of_group in zip(groups, advantages, strict=True):
+        for episode, score, advantage in zip(group.episodes, group.scores, of_group, strict=True):
+            if advantage is not None:
+                yield episode, score, advantage
 
 
 def _episode_ids(rows: Sequence[Row]) -> Tensor | None:

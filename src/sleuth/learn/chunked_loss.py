@@ -1,10 +1,10 @@
-"""The loss of a pack and its gradients, chunk by chunk: forward down the tree, backward as soon as nothing is left to
-grow out of a chunk.
+"""The loss of a pack and its gradients, chunk by chunk: forward down the tree, backward as soon as a chunk has no more
+descendants to compute.
 
-A trunk is computed once, and its activations stay while its branches are computed, each forward and backward by
-itself. A branch reads keys, values and the last hidden state of what it grows out of as leaves; the gradients that
-gathered there are where the trunk's own backward pass begins. So values and gradients are those of the whole tree, each
-token is computed once, and in memory is no more than one path of subtree_chunks.
+A trunk is computed once, and its activations are kept while its branches are computed, each forward and backward by
+itself. A branch reads keys, values and the last hidden state of its trunk as leaves; the gradients that accumulate
+there are the start of the trunk's own backward pass. So values and gradients are those of the whole tree, each token is
+computed once, and no more than one path of chunks is in memory.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def add_gradients(
     budget: int,
     collect: Callable[[], None] = lambda: None,
 ) -> PassFigures:
-    """Adds the gradients of `token_loss`, with the activations of no more than `budget` tokens at once (see
-    `subtree_chunks`), on a CPU. `collect` is called behind each backward pass."""
+    """Adds the gradients of `token_loss`, with the activations of at most `budget` tokens at once (see
+    `subtree_chunks`), on a CPU. `collect` is called after each backward pass."""
     descent = _Descent(model, pack, loss, reference, temperature, collect)
     with embedding_in_place(model):
         for chunk in subtree_chunks(pack.tree.ends, budget):
@@ -53,7 +53,7 @@ def add_gradients(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Trunk:
-    """A chunk that others grow out of: what they read of it, and its own part of the loss, if it has any."""
+    """A chunk with descendants: what they read of it, and its own part of the loss, if it has any."""
 
     chunk: SubtreeChunk
     boundary: ActivationBoundary
@@ -80,7 +80,7 @@ class _Descent:
         self.path: list[_Trunk] = []
 
     def enter(self, chunk: SubtreeChunk) -> None:
-        """Forward; and backward, where nothing grows out of it."""
+        """Forward; and backward, if it has no descendants."""
         while self.path and self.path[-1].chunk.end <= chunk.first:
             self._leave(self.path.pop())
         boundary = None if chunk.stop == chunk.end else ActivationBoundary()
@@ -92,7 +92,7 @@ class _Descent:
             self.collect()
 
     def leave_all(self) -> None:
-        """Backward for all that still waits."""
+        """Backward for the chunks that are left."""
         while self.path:
             self._leave(self.path.pop())
 
@@ -105,7 +105,7 @@ class _Descent:
             self.collect()
 
     def _forward(self, chunk: SubtreeChunk, boundary: ActivationBoundary | None) -> Tensor | None:
-        """The chunk's part of the loss; None where it has no targets."""
+        """The chunk's part of the loss; None if it has no targets."""
         first, last = torch.searchsorted(self.targets.numbers, torch.tensor([chunk.first, chunk.stop])).tolist()
         before = self.targets.before[first:last] - chunk.first  # -1 or less: the last token above
         wanted = before[before >= 0]

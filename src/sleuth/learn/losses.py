@@ -1,4 +1,4 @@
-"""Losses and the estimators beside them. Tensors in, tensors out; every array is (B, T) and index t speaks of token t.
+"""Losses and the estimators beside them. Tensors in, tensors out; every array is (B, T), and index t is about token t.
 
 A loss is a plain sum over tokens, each times its weight. The weights of a whole step are fixed before it is cut into
 micro-batches (`token_weights`), so the losses of the micro-batches add up to the loss of the step, and so do the
@@ -30,20 +30,20 @@ def token_weights(
     - `sequence`: every row counts the same, its tokens share it (GRPO, arXiv:2402.03300).
     - `constant`: 1 / (rows * constant), so that a long row is not diluted (Dr. GRPO, arXiv:2503.20783).
 
-    `mask` is bool, or says with numbers from 0 on how much each token counts beside the others. Rows without a trained
+    `mask` is bool, or has the relative weight of each token, 0 or more. Rows without a trained
     token are no rows: adding them changes nothing. Rows with the same number in `episode_ids`, (B,) int64, are one
     episode and count as one row. Raises ValueError if no token is trained.
     """
     counts = mask.to(torch.promote_types(mask.dtype, torch.float32))  # (B, T)
     of_row = counts.sum(dim=1, keepdim=True)  # (B, 1)
-    told = of_row if episode_ids is None else of_row.new_zeros(len(of_row), 1).index_add(0, episode_ids, of_row)
-    rows = (told > 0).sum()
+    by_episode = of_row if episode_ids is None else of_row.new_zeros(len(of_row), 1).index_add(0, episode_ids, of_row)
+    rows = (by_episode > 0).sum()
     if rows == 0:
         raise ValueError("no token of this step is trained, so there is no loss")
     if kind == "token":
         return counts / of_row.sum()
     if kind == "sequence":
-        of_episode = told if episode_ids is None else told[episode_ids]  # (B, 1)
+        of_episode = by_episode if episode_ids is None else by_episode[episode_ids]  # (B, 1)
         return counts / (torch.where(of_episode > 0, of_episode, 1.0) * rows)
     if constant is None:
         raise ValueError("the constant normaliser needs its constant")
@@ -96,7 +96,7 @@ def clipped(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, *, low: 
 
 
 def out_of_bounds(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, *, low: float, high: float) -> Tensor:
-    """(B, T) bool: where `cispo_policy_loss` counts a token for other than its ratio, whatever its advantage."""
+    """(B, T) bool: where `cispo_policy_loss` weights a token by other than its ratio, whatever its advantage."""
     ratio = _ratio(logprobs, old_logprobs)
     return ((ratio > 1 + high) | (ratio < 1 - low)) & (advantages != 0)
 
@@ -119,9 +119,9 @@ def kl_penalty(logprobs: Tensor, ref_logprobs: Tensor, kind: KLKind) -> Tensor:
 
 
 def truncated_importance_weights(learner_logprobs: Tensor, sampler_logprobs: Tensor, cap: float) -> Tensor:
-    """min(exp(learner - sampler), cap), (B, T), without gradient: what a token sampled by another engine is worth here.
+    """min(exp(learner - sampler), cap), (B, T), without gradient: the weight of a token that another engine sampled.
 
-    Both speak of the same weights before the update; they differ because two programs computed them. Source: Yao et
+    Both are of the same weights before the update; they differ because two programs computed them. Source: Yao et
     al. 2025, "Your Efficient RL Framework Secretly Brings You Off-Policy RL Training" (TIS).
     """
     return _ratio(learner_logprobs, sampler_logprobs).detach().clamp(max=cap)
@@ -129,8 +129,8 @@ def truncated_importance_weights(learner_logprobs: Tensor, sampler_logprobs: Ten
 
 def sequence_mask(learner_logprobs: Tensor, sampler_logprobs: Tensor, mask: Tensor, factor: float) -> Tensor:
     """(B, T) 1 or 0, without gradient: 0 in rows whose geometric mean of exp(learner - sampler) over their `mask` is
-    not within 1/factor and factor. Rows that another policy wrote than the one that learns would pull wherever their
-    ratios happen to point. `mask` is bool."""
+    not within 1/factor and factor. The gradient of rows that another policy sampled would be
+    arbitrary. `mask` is bool."""
     of_row = mask.sum(dim=1, keepdim=True).clamp(min=1)  # (B, 1)
     apart = torch.where(mask, learner_logprobs - sampler_logprobs, 0.0).detach().sum(dim=1, keepdim=True) / of_row
     return (apart.abs() <= math.log(factor)).to(learner_logprobs.dtype).expand_as(learner_logprobs)
@@ -138,7 +138,7 @@ def sequence_mask(learner_logprobs: Tensor, sampler_logprobs: Tensor, mask: Tens
 
 def sampler_learner_kl(learner_logprobs: Tensor, sampler_logprobs: Tensor) -> Tensor:
     """Per token, (B, T): the k3 estimate of KL(sampler || learner) before the update, on tokens the sampler drew.
-    0 means that engine and learner agree about the same weights."""
+    0 means that engine and learner agree on the same weights."""
     return kl_penalty(sampler_logprobs, learner_logprobs, "k3")
 
 

@@ -1,14 +1,16 @@
-"""What one step of the policy gradient minimises: the parts of `losses` put together as a recipe asks."""
+"""What one optimiser step minimises, by the kind of the loss: policy gradient, cross-entropy or preference."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from torch import Tensor
 
 from sleuth.learn import losses
 from sleuth.learn.batch import Batch
+from sleuth.learn.dpo import PAIR, dpo_objective
 from sleuth.learn.losses import KLKind
 
 POLICY_LOSSES = {
@@ -19,17 +21,39 @@ POLICY_LOSSES = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyLoss:
-    """The policy-gradient loss of one step: the policy's gain within bounds plus `beta` times the KL to the reference.
+class Objective(ABC):
+    """The loss of one step as a function of log-probabilities (a `TokenLoss`), which are taken at `temperature`."""
+
+    temperature: float = 1.0
+
+    reads_reference: ClassVar[bool] = False
+    """Whether the log-probabilities of the policy's reference model, if it has one, are computed."""
+    rows_together: ClassVar[int] = 1
+    """Rows that must be in the same pass."""
+
+    @abstractmethod
+    def __call__(self, rows: Batch, logprobs: Tensor, reference: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
+        """The share of these rows in the loss of the step, and statistics of each token by name. `logprobs`, those of
+        the `reference` model and the statistics are (R, T)."""
+
+    @property
+    def is_sum_over_tokens(self) -> bool:
+        """Whether the loss of a token depends on no other token of its row; otherwise rows are computed whole."""
+        return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyLoss(Objective):
+    """The policy-gradient loss: the policy's gain within bounds plus `beta` times the KL to the reference.
 
     `old_logprobs` names whose log-probabilities the ratio starts from. The learner's own are taken in the same pass:
-    the ratio is then 1, no bound ever acts, and every `policy_loss` and `ratio` has the same gradient, A d log p. The
-    sampler's make the ratio tell how far the learner is from what sampled the tokens: there the bounds act. `tis_cap`
-    weighs tokens by learner over sampler, truncated; it needs `old_logprobs="learner"`, since with the sampler's the
-    ratio already tells the difference. `ratio` is each token's own, or one for a whole row (GSPO, arXiv:2507.18071).
-    `policy_loss` is PPO's clip (arXiv:1707.06347) or CISPO's capped weight (arXiv:2506.13585). `sequence_mask` silences
-    rows that are further than this factor from what sampled them; the weights of the others stay what they were.
-    `temperature` is the one that was sampled at.
+    the ratio is then 1, no bound ever acts, and every `policy_loss` and `ratio` has the same gradient, A d log p. With
+    the sampler's, the ratio measures how far the learner is from what sampled the tokens, and the bounds act. `tis_cap`
+    weights tokens by learner over sampler, truncated; it needs `old_logprobs="learner"`, since with the sampler's the
+    ratio already contains the difference. `ratio` is each token's own, or one for a whole row (GSPO, arXiv:2507.18071).
+    `policy_loss` is PPO's clip (arXiv:1707.06347) or CISPO's capped weight (arXiv:2506.13585). `sequence_mask` removes
+    rows that are further than this factor from what sampled them; the weights of the others do not change.
+    `temperature` is the sampling temperature.
     """
 
     policy_loss: Literal["clip", "cispo"] = "clip"
@@ -41,43 +65,70 @@ class PolicyLoss:
     old_logprobs: Literal["learner", "sampler"] = "learner"
     tis_cap: float | None = None
     sequence_mask: float | None = None
-    temperature: float = 1.0
+
+    reads_reference: ClassVar[bool] = True
 
     @property
     def is_sum_over_tokens(self) -> bool:
-        """Whether no token is looked at beside others of its row."""
         return self.ratio == "token" and self.sequence_mask is None
+
+    @property
+    def needs_sampler(self) -> bool:
+        """Whether the batch must have the sampler's log-probabilities."""
+        return self.old_logprobs == "sampler" or self.tis_cap is not None or self.sequence_mask is not None
 
     def __post_init__(self) -> None:
         if self.tis_cap is not None and self.old_logprobs == "sampler":
             raise ValueError("tis_cap corrects the learner's ratio; it cannot be joined with old_logprobs='sampler'")
 
+    def __call__(self, rows: Batch, logprobs: Tensor, reference: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
+        learner, sampler = logprobs.detach(), rows.sampler_logprobs
+        old_logprobs = sampler if self.old_logprobs == "sampler" and sampler is not None else learner
+        if self.ratio == "sequence":
+            old_logprobs = losses.sequence_old_logprobs(learner, old_logprobs, rows.trained)
+        weights = rows.weights
+        if self.tis_cap is not None and sampler is not None:
+            weights = weights * losses.truncated_importance_weights(learner, sampler, self.tis_cap)
+        kept = None
+        if self.sequence_mask is not None and sampler is not None:
+            kept = losses.sequence_mask(learner, sampler, rows.trained, self.sequence_mask)  # (R, T)
+            weights = weights * kept
+        policy_loss, bounded = POLICY_LOSSES[self.policy_loss]
+        bounds = {"low": self.clip_low, "high": self.clip_high}
+        scalar = policy_loss(logprobs, old_logprobs, rows.advantages, weights, **bounds)
+        statistics = {"clip_fraction": bounded(learner, old_logprobs, rows.advantages, **bounds).float()}
+        if kept is not None:
+            statistics["masked_fraction"] = 1 - kept
+        if sampler is not None:
+            statistics["sampler_learner_kl"] = losses.sampler_learner_kl(learner, sampler)
+        if reference is not None:
+            penalty = losses.kl_penalty(logprobs, reference, self.kl)  # (R, T)
+            scalar = scalar + self.beta * (penalty * rows.weights).sum()
+            statistics["kl"] = penalty.detach()
+        return scalar, statistics
 
-def policy_objective(
-    micro: Batch, logprobs: Tensor, reference: Tensor | None, loss: PolicyLoss
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """The micro-batch's share of the policy loss, and per-token statistics. `logprobs`, `reference` are (B, T)."""
-    learner, sampler = logprobs.detach(), micro.sampler_logprobs
-    old_logprobs = sampler if loss.old_logprobs == "sampler" and sampler is not None else learner
-    if loss.ratio == "sequence":
-        old_logprobs = losses.sequence_old_logprobs(learner, old_logprobs, micro.trained)
-    weights = micro.weights
-    if loss.tis_cap is not None and sampler is not None:
-        weights = weights * losses.truncated_importance_weights(learner, sampler, loss.tis_cap)
-    kept = None
-    if loss.sequence_mask is not None and sampler is not None:
-        kept = losses.sequence_mask(learner, sampler, micro.trained, loss.sequence_mask)  # (B, T)
-        weights = weights * kept
-    policy_loss, bounded = POLICY_LOSSES[loss.policy_loss]
-    bounds = {"low": loss.clip_low, "high": loss.clip_high}
-    scalar = policy_loss(logprobs, old_logprobs, micro.advantages, weights, **bounds)
-    statistics = {"clip_fraction": bounded(learner, old_logprobs, micro.advantages, **bounds).float()}
-    if kept is not None:
-        statistics["masked_fraction"] = 1 - kept
-    if sampler is not None:
-        statistics["sampler_learner_kl"] = losses.sampler_learner_kl(learner, sampler)
-    if reference is not None:
-        penalty = losses.kl_penalty(logprobs, reference, loss.kl)  # (B, T)
-        scalar = scalar + loss.beta * (penalty * micro.weights).sum()
-        statistics["kl"] = penalty.detach()
-    return scalar, statistics
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SupervisedLoss(Objective):
+    """Cross-entropy on the trained tokens."""
+
+    def __call__(self, rows: Batch, logprobs: Tensor, reference: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
+        return losses.supervised_loss(logprobs, rows.weights), {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreferenceLoss(Objective):
+    """Direct preference optimisation on the pairs of `pair_batch`; it needs the reference model."""
+
+    beta: float
+
+    reads_reference: ClassVar[bool] = True
+    rows_together: ClassVar[int] = PAIR
+
+    @property
+    def is_sum_over_tokens(self) -> bool:
+        return False
+
+    def __call__(self, rows: Batch, logprobs: Tensor, reference: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
+        assert reference is not None
+        return dpo_objective(rows, logprobs, reference, beta=self.beta)

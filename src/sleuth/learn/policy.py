@@ -9,24 +9,21 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from sleuth.learn import losses
 from sleuth.learn.batch import Batch
-from sleuth.learn.dpo import PAIR, dpo_objective
 from sleuth.learn.heap import keep_freed_memory, return_freed_memory
 from sleuth.learn.logprobs import tree_attention
 from sleuth.learn.masters import Holding, MasterWeights
-from sleuth.learn.objective import PolicyLoss, policy_objective
+from sleuth.learn.objective import Objective, PolicyLoss, PreferenceLoss, SupervisedLoss
 from sleuth.learn.optim import Optimisation, Optimiser
 from sleuth.learn.prefix_tree import Pack, pack, packed
 from sleuth.learn.rank_sharding import shard_packs
-from sleuth.learn.targets import PassFigures, TokenLoss
+from sleuth.learn.targets import PassFigures
 from sleuth.types import SleuthError
 
 ONE_ROW = 1
@@ -37,10 +34,10 @@ ONE_ROW = 1
 class Update:
     """What one optimiser step did. Means are over the trained tokens, by their weights in the loss.
 
-    `kl` is to the reference model and None without one; `sampler_learner_kl` is None if the sampler told no
+    `kl` is to the reference model and None without one; `sampler_learner_kl` is None if the sampler gave no
     log-probabilities, `masked_fraction` without a sequence mask.
     `gradient_norm` is before the clip. `tokens_computed` counts the learner's own pass, each distinct prefix once;
-    `tokens_dense` what the rows hold.
+    `tokens_dense` all tokens of the rows.
     """
 
     loss: float
@@ -59,7 +56,7 @@ class Update:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreferenceUpdate(Update):
-    """What one step on pairs did: besides, the mean over the pairs of what `dpo_objective` tells of each."""
+    """What one step on pairs did, with the means over the pairs of the statistics of `dpo_objective`."""
 
     margin: float
     accuracy: float
@@ -77,29 +74,18 @@ def no_update(kind: type[Update] = Update) -> dict[str, Any]:
 
 
 class NotFiniteError(SleuthError):
-    """A loss or a gradient is no number. The weights were left as they were."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Objective:
-    """`share` tells what rows add to the loss, and per-token statistics (R, T) by name, of their log-probabilities and
-    those of the reference model, which is read where it is `measured`. Most are a `sum_over_tokens`; one that is not
-    needs all of a row first."""
-
-    share: TokenLoss
-    sum_over_tokens: bool = True
-    measured: bool = False
+    """A loss or a gradient is NaN or infinite. The weights were not changed."""
 
 
 class Policy:
-    """A causal language model that learns. Dropout stays off: the learner must be the policy that was sampled.
+    """A causal language model in training. Dropout stays off: the learner must be the policy that was sampled.
 
     Only parameters that require a gradient are stepped. `reference`, if given, is a frozen model (see `frozen_copy`)
-    that every update measures the KL to. With `gradient_checkpointing` a layer's activations are computed again in the
-    backward pass instead of being kept, and freed memory goes back to the system: the same gradients in less memory,
-    for a third more work, and on a CPU the time in which the system gives pages anew. `holding` says how models
-    are held: whole, in this process, or in shards over ranks. Then every rank makes the same updates of the same
-    batches, computes its share of each, and `model` has the new weights on all of them.
+    that every update measures the KL to. With `gradient_checkpointing` a layer's activations are recomputed in the
+    backward pass instead of being kept, and freed memory is returned to the system: the same gradients in less memory,
+    for a third more work, and on a CPU the time to allocate pages again. `holding` says how models are held: whole in
+    this process, or in shards over ranks. Then every rank makes the same updates with the same batches, computes its
+    share of each, and `model` has the new weights on all of them.
     """
 
     def __init__(
@@ -125,74 +111,57 @@ class Policy:
         model.eval()
 
     def measure_from(self, reference: PreTrainedModel | None) -> None:
-        """Take another reference model, or none."""
+        """Replaces the reference model, or removes it."""
         self.reference = None if reference is None else self._holding(reference)
 
     def update(self, batch: Batch, loss: PolicyLoss, *, budget: int) -> Update:
-        """One step of the policy gradient, in passes over at most `budget` distinct tokens, of which none is computed
-        twice where the process holds the model on a CPU and the loss is a sum over tokens (see `limb_loss`).
+        """One step of the policy gradient, in passes over at most `budget` distinct tokens. No token is computed twice
+        if the model is whole and on a CPU, and the loss is a sum over tokens (see `chunked_loss`).
 
-        Without a KL term, rows of advantage 0 pull on nothing: their gradient is exactly 0, so they are not computed,
-        and the statistics are of the rows that were. The weights of the others, fixed over all rows, stay what they
-        were.
+        Without a KL term the gradient of rows with advantage 0 is exactly 0, so they are not computed, and the
+        statistics are of the other rows. Their token weights, which are fixed over all rows, do not change.
 
         Raises NotFiniteError, with the weights untouched, if loss or gradient is not finite, and SleuthError if the
         loss needs the sampler's log-probabilities and the batch has none.
         """
-        taught, objective = self._policy_objective(batch, loss)
-        return self._step(taught, objective, Update, budget=budget, temperature=loss.temperature)
+        return self._step(self._rows_with_gradient(batch, loss), loss, Update, budget=budget)
 
     def gradient(self, batch: Batch, loss: PolicyLoss, *, budget: int, by_row: bool = False) -> tuple[float, Tensor]:
-        """The loss of `update` and its gradient as one fp32 vector, before any clip; the weights stay as they are.
-        `by_row`: each row in a pass of its own, as in padded batches; nothing is shared."""
-        taught, objective = self._policy_objective(batch, loss)
+        """The loss of `update` and its gradient as one fp32 vector, before any clip; the weights do not change.
+        `by_row`: each row in a pass of its own, as in padded batches; no prefix is shared."""
+        batch = self._rows_with_gradient(batch, loss)
         try:
-            packs = (
-                shard_packs(taught, ONE_ROW, self.masters.ranks) if by_row else self._packs(taught, objective, budget)
-            )
-            sums = self._accumulate(packs, objective, loss.temperature, budget)
+            packs = shard_packs(batch, ONE_ROW, self.masters.ranks) if by_row else self._packs(batch, loss, budget)
+            sums = self._accumulate(packs, loss, budget)
             return sums["loss"], self.masters.gradient()
         finally:
             self.masters.discard_gradients()
 
-    def _policy_objective(self, batch: Batch, loss: PolicyLoss) -> tuple[Batch, Objective]:
-        """The rows that pull, and what each pack of them adds to the loss."""
-        if batch.sampler_logprobs is None and (_needs_sampler(loss)):
+    def supervise(self, batch: Batch, *, budget: int) -> Update:
+        """One step of cross-entropy on the batch's trained tokens; otherwise as `update`."""
+        return self._step(batch, SupervisedLoss(), Update, budget=budget)
+
+    def prefer(self, batch: Batch, *, beta: float, budget: int) -> PreferenceUpdate:
+        """One step of direct preference optimisation on the pairs of `pair_batch`, against the reference model;
+        otherwise as `update`. Both rows of a pair are computed in one pass, whatever their length."""
+        if self.reference is None:
+            raise ValueError("preferences are measured from a reference model, and the policy has none")
+        return self._step(batch, PreferenceLoss(beta=beta), PreferenceUpdate, budget=budget)
+
+    def _rows_with_gradient(self, batch: Batch, loss: PolicyLoss) -> Batch:
+        """The rows that a policy loss computes; raises SleuthError if it needs log-probabilities that are missing."""
+        if batch.sampler_logprobs is None and loss.needs_sampler:
             raise SleuthError(
                 "stage.loss: the engine gave no log-probabilities, which tis_cap, sequence_mask and "
                 "old_logprobs = 'sampler' need; ask the engine for them, or remove these keys"
             )
         if loss.beta and self.reference is None:
             raise ValueError("beta is not zero, but the policy has no reference model")
-
-        share = partial(policy_objective, loss=loss)
-        objective = Objective(share=share, sum_over_tokens=loss.is_sum_over_tokens, measured=self.reference is not None)
-        return batch if loss.beta else batch.with_advantage(), objective
-
-    def supervise(self, batch: Batch, *, budget: int) -> Update:
-        """One step of cross-entropy on the batch's trained tokens; otherwise as `update`."""
-
-        def share(rows: Batch, logprobs: Tensor, _: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
-            return losses.supervised_loss(logprobs, rows.weights), {}
-
-        return self._step(batch, Objective(share=share), Update, budget=budget, temperature=1.0)
-
-    def prefer(self, batch: Batch, *, beta: float, budget: int) -> PreferenceUpdate:
-        """One step of direct preference optimisation on the pairs of `pair_batch`, against the reference model;
-        otherwise as `update`. A pair stays in one pass, whatever its length."""
-        if self.reference is None:
-            raise ValueError("preferences are measured from a reference model, and the policy has none")
-
-        def share(rows: Batch, logprobs: Tensor, reference: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
-            assert reference is not None
-            return dpo_objective(rows, logprobs, reference, beta=beta)
-
-        objective = Objective(share=share, sum_over_tokens=False, measured=True)
-        return self._step(batch, objective, PreferenceUpdate, budget=budget, temperature=1.0, together=PAIR)
+        return batch if loss.beta else batch.with_advantage()
 
     @property
     def state_bytes(self) -> int:
-        """What `state_dict` will hold once every weight was stepped."""
+        """The size of `state_dict` once every weight was stepped."""
         moments = {"adamw": 2, "muon": 1}
         stepped = self.optimiser.stepped.items()
         return sum(moments[name] * tensor.nbytes for name, of_part in stepped for tensor in of_part) + (
@@ -200,8 +169,8 @@ class Policy:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """All that the model's own files do not hold: optimiser, schedule, and the masters of 16-bit weights; the same
-        on any number of ranks, with its tensors on the first."""
+        """All state that the model's own files do not have: optimiser, schedule, and the masters of 16-bit weights; the
+        same on any number of ranks, with its tensors on the first."""
         return {
             "optimiser": self.masters.whole(self.optimiser.state_dict()),
             "masters": self.masters.state_dict(),
@@ -219,13 +188,11 @@ class Policy:
         kind: type[Made],
         *,
         budget: int,
-        temperature: float,
-        together: int = 1,
     ) -> Made:
-        packs = self._packs(batch, objective, budget, together)
+        packs = self._packs(batch, objective, budget)
         self.masters.set_aside()
         try:
-            sums = self._accumulate(packs, objective, temperature, budget)
+            sums = self._accumulate(packs, objective, budget)
             norm = self._clip_gradients()
         except NotFiniteError:
             self.masters.discard_gradients()
@@ -251,45 +218,46 @@ class Policy:
             **{name: value / total_weight for name, value in sums.items()},
         )
 
-    def _packs(self, batch: Batch, objective: Objective, budget: int, together: int = 1) -> list[Pack]:
-        """This rank's; the whole batch where the budget is kept to limb by limb."""
-        if objective.sum_over_tokens and self.masters.takes_chunks:
+    def _packs(self, batch: Batch, objective: Objective, budget: int) -> list[Pack]:
+        """This rank's packs; the whole batch as one where the budget is kept chunk by chunk."""
+        if objective.is_sum_over_tokens and self.masters.takes_chunks:
             return [packed(batch, range(len(batch.lengths)))]
-        return shard_packs(batch, budget, self.masters.ranks, together=together)
+        return shard_packs(batch, budget, self.masters.ranks, together=objective.rows_together)
 
-    def _accumulate(
-        self, packs: Sequence[Pack], objective: Objective, temperature: float, budget: int
-    ) -> dict[str, float]:
+    def _accumulate(self, packs: Sequence[Pack], objective: Objective, budget: int) -> dict[str, float]:
         """Add the gradients of all packs; over all ranks, the loss, the tokens computed for it, and each statistic's
         weighted sum."""
         sums = Counter[str]()
         for part in packs:
-            sums.update(self._backward(part.to(self.model.device), objective, temperature, budget))
+            sums.update(self._backward(part.to(self.model.device), objective, budget))
         total = self.masters.ranks.all_reduce(sums)
         self._require_finite("loss", total["loss"])
         return total
 
-    def _backward(self, part: Pack, objective: Objective, temperature: float, budget: int) -> dict[str, float]:
+    def _backward(self, part: Pack, objective: Objective, budget: int) -> dict[str, float]:
         """Add the pack's gradients; its share of what `_accumulate` adds up."""
-        # The last layer spares what nobody looks at also where layers run again.
+        temperature = objective.temperature
+        # In the last layer tree attention skips outputs that nothing reads, also when layers are recomputed.
         with tree_attention(self.masters.module), _marked_as_training(self._recomputed):
-            reference = self._reference_logprobs(part, temperature, budget) if objective.measured else None
-            if objective.sum_over_tokens:
-                told = self.masters.add_gradients(
-                    part, objective.share, reference, temperature=temperature, budget=budget
+            reference = None
+            if objective.reads_reference and self.reference is not None:
+                reference = self._reference_logprobs(part, temperature, budget)
+            if objective.is_sum_over_tokens:
+                computed = self.masters.add_gradients(
+                    part, objective, reference, temperature=temperature, budget=budget
                 )
-                _, statistics = objective.share(part.rows, told.logprobs, reference)
+                _, statistics = objective(part.rows, computed.logprobs, reference)
             else:
                 logprobs, entropy = self.masters.logprobs(part, temperature=temperature)
-                share, statistics = objective.share(part.rows, logprobs, reference)
+                share, statistics = objective(part.rows, logprobs, reference)
                 share.backward()
                 self.masters.collect_gradients()
-                told = PassFigures(
+                computed = PassFigures(
                     loss=share.detach(), logprobs=logprobs.detach(), entropy=entropy, computed=len(part.tree)
                 )
-        statistics["entropy"] = told.entropy
+        statistics["entropy"] = computed.entropy
         sums = {name: (values * part.rows.weights).sum().item() for name, values in statistics.items()}
-        return {"loss": told.loss.item(), "tokens_computed": told.computed, **sums}
+        return {"loss": computed.loss.item(), "tokens_computed": computed.computed, **sums}
 
     def _clip_gradients(self) -> float:
         norm = self.masters.clip_gradients(self.max_grad_norm)
@@ -306,15 +274,15 @@ class Policy:
 
     @torch.no_grad()
     def _reference_logprobs(self, part: Pack, temperature: float, budget: int) -> Tensor:
-        """(R, T). A pack over the budget, of which the policy takes limbs, is packed anew."""
+        """(R, T). A pack over the budget, which the policy computes in chunks, is split into smaller packs."""
         assert self.reference is not None
         if len(part.tree) <= budget or not self.masters.takes_chunks:
             return self.reference.logprobs(part, temperature=temperature)[0]
-        found = torch.zeros_like(part.rows.weights)
+        result = torch.zeros_like(part.rows.weights)
         for some in pack(part.rows, budget):
             logprobs, _ = self.reference.logprobs(some, temperature=temperature)
-            found[list(some.members), : logprobs.shape[1]] = logprobs
-        return found
+            result[list(some.members), : logprobs.shape[1]] = logprobs
+        return result
 
 
 def frozen_copy(model: PreTrainedModel) -> PreTrainedModel:
@@ -322,12 +290,8 @@ def frozen_copy(model: PreTrainedModel) -> PreTrainedModel:
     return copy.deepcopy(model).eval().requires_grad_(False)
 
 
-def _needs_sampler(loss: PolicyLoss) -> bool:
-    return loss.old_logprobs == "sampler" or loss.tis_cap is not None or loss.sequence_mask is not None
-
-
 def recomputed_layers(model: PreTrainedModel) -> list[nn.Module]:
-    """Turn gradient checkpointing on; the modules that will do it, as soon as they are marked as training."""
+    """Enables gradient checkpointing; returns the modules that recompute once they are marked as training."""
     if not model.supports_gradient_checkpointing:
         raise SleuthError(f"gradient_checkpointing: {type(model).__name__} has none; leave the key out")
     # The name before transformers 6 and the one from it on.
@@ -338,7 +302,7 @@ def recomputed_layers(model: PreTrainedModel) -> list[nn.Module]:
 
 @contextmanager
 def _marked_as_training(modules: Sequence[nn.Module]) -> Iterator[None]:
-    """Only these modules, not what is in them: transformers recomputes in training alone, but dropout stays off."""
+    """Marks only these modules, not their children: transformers recomputes only in training, and dropout stays off."""
     for module in modules:
         module.training = True
     try:

@@ -1,1 +1,1 @@
-"""One loop a file: checkpoint in, checkpoint out. A stage holds no mathematics, no HTTP and no file formats."""
+"""The stages that train: each takes a checkpoint and returns one. No mathematics, HTTP or file formats here."""

@@ -1,4 +1,4 @@
-"""In which order tasks are asked, and rows are taught."""
+"""The order in which tasks are played and rows are trained."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Item = TypeVar("Item")
 
 
 class InfiniteSampler(Generic[Item]):
-    """An endless order of items, shuffled anew each time through: a function of the seed and of how many were taken."""
+    """An endless sequence of items, shuffled again in each epoch: a function of the seed and of how many were taken."""
 
     def __init__(self, items: Sequence[Item], *, seed: tuple[int, ...], taken: int = 0) -> None:
         self.items = items
@@ -25,13 +25,13 @@ class InfiniteSampler(Generic[Item]):
         return taken
 
     def peek(self, count: int) -> list[Item]:
-        """What `take` would give."""
+        """What `take` would return."""
         return [self.at(index) for index in range(self.taken, self.taken + count)]
 
     def at(self, index: int) -> Item:
-        """The item in a place of the order, from 0."""
-        time_through, place = divmod(index, len(self.items))
-        return self.items[_permutation(len(self.items), (*self.seed, time_through))[place]]
+        """The item at an index of the sequence, from 0."""
+        epoch, place = divmod(index, len(self.items))
+        return self.items[_permutation(len(self.items), (*self.seed, epoch))[place]]
 
 
 @functools.lru_cache(maxsize=2)

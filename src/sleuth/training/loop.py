@@ -1,16 +1,22 @@
-"""The loop of every stage that trains: step, write down, watch, save. What a step is, a trainee knows."""
+"""The loop of every stage that trains: step, log, check for alarms, save; and what such a stage is checked for."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from transformers import PreTrainedModel
 
-from sleuth.learn.policy import Policy
+from sleuth.factories import optimisation_of
+from sleuth.learn.policy import NotFiniteError, Policy, Update, no_update
+from sleuth.learn.token_budget import TokenBudget
+from sleuth.learn.update_resolution import UpdateResolution, path_length, step_distance
+from sleuth.ranks import Ranks
 from sleuth.recipe.training import TrainingRecipe
-from sleuth.runs.alarms import diagnose
+from sleuth.runs.alarms import TINY, diagnose
 from sleuth.runs.disk import SLACK, DiskPlan, is_full, require_room
 from sleuth.runs.progress import ProgressBar
 from sleuth.stage_context import Saved, StageContext
@@ -20,60 +26,60 @@ Figures = dict[str, Any]
 """A row of `metrics.jsonl`."""
 
 
-class Trainer(Protocol):
+class Trainer(ABC):
     """What a stage trains. Steps are the stage's own, counted from 1."""
 
     model: PreTrainedModel
     policy: Policy
 
-    def opening(self) -> list[str]:
-        """What to say before the first step of all."""
-        ...
-
+    @abstractmethod
     def step(self, step: int) -> Figures:
-        """One optimiser step."""
-        ...
+        """One optimiser step; its figures."""
 
-    def note(self, figures: Figures) -> str:
-        """What stands beside the progress bar."""
-        ...
-
-    def remarks(self, step: int, figures: Figures) -> list[str]:
-        """What of a step is worth a line of its own."""
-        ...
-
-    def evidence(self, alarm: str) -> str:
-        """Where the last step shows an alarm; empty where nothing does."""
-        ...
-
+    @abstractmethod
     def save(self, step: int) -> Path:
         """A checkpoint after `step` steps."""
-        ...
+
+    @abstractmethod
+    def note(self, figures: Figures) -> str:
+        """Text beside the progress bar."""
+
+    def opening(self) -> list[str]:
+        """Lines to print before the first step of the stage."""
+        return []
+
+    def remarks(self, step: int, figures: Figures) -> list[str]:
+        """Lines to print about a step."""
+        return []
+
+    def evidence(self, alarm: str) -> str:
+        """Where the last step shows an alarm; empty if nothing does."""
+        return ""
 
 
-def train(stage: TrainingRecipe, run: StageContext, trainer: Trainer, saved: Saved | None) -> Path:
+def train(stage: TrainingRecipe, context: StageContext, trainer: Trainer, saved: Saved | None) -> Path:
     """Step after step until the stage's last one; the last checkpoint.
 
-    A full disk leaves the run training on its last good save; what could not be written is tried again. Raises
-    SleuthError where an alarm ends the run, and where the disk never had room for all.
+    A full disk does not end the run: training continues, and failed writes are retried after each step. Raises
+    SleuthError if an alarm ends the run, and if at its end something is still not written.
     """
     begin, end = saved.steps if saved else 0, stage.last_step
-    folder, ranks = run.folder, run.ranks
-    rows = ranks.broadcast(lambda: _rows_until(run, begin))
+    folder, ranks = context.folder, context.ranks
+    rows = ranks.broadcast(lambda: _rows_until(context, begin))
     checkpoint, owed = saved.checkpoint if saved else None, False
     with ProgressBar(stage.name, end, begin, silent=not ranks.first) as bar, folder.saying(bar.say):
-        ranks.broadcast(lambda: _preflight(stage, run, trainer))
+        ranks.broadcast(lambda: _require_disk_space(stage, context, trainer))
         for line in trainer.opening() if begin == 0 else ():
             folder.say(line)
         for step in range(begin + 1, end + 1):
-            figures = _broadcast_figures(trainer.step(step), run)
+            figures = _of_first_rank(trainer.step(step), ranks)
             raised = {
                 name: sentence
                 for name, sentence in diagnose([*rows, figures]).items()
                 if getattr(stage.alarms, name) != "off"
             }
             rows.append(figures | ({"alarms": sorted(raised)} if raised else {}))
-            folder.write_metrics(stage.name, run.first_step + step, rows[-1])
+            folder.write_metrics(stage.name, context.first_step + step, rows[-1])
             bar.advance(note=trainer.note(figures))
             for line in trainer.remarks(step, figures):
                 folder.say(line)
@@ -81,13 +87,13 @@ def train(stage: TrainingRecipe, run: StageContext, trainer: Trainer, saved: Sav
                 folder.say(f"step {step}: {name}: {sentence}{trainer.evidence(name)}")
             actions = {name: getattr(stage.alarms, name) for name in raised}
             if "stop" in actions.values():
-                raise SleuthError(_stopped(run, step, actions, checkpoint))
+                raise SleuthError(_stopped(context, step, actions, checkpoint))
             pausing = "pause" in actions.values()
             if owed or pausing or saves_at(stage, step):
-                found = _saved(trainer, run, step, checkpoint)
+                found = _saved(trainer, context, step, checkpoint)
                 owed, checkpoint = found is None, found or checkpoint
             if pausing:
-                raise SleuthError(_paused(run, step, actions, checkpoint))
+                raise SleuthError(_paused(context, step, actions, checkpoint))
     if checkpoint is None or owed:
         raise SleuthError(folder.full_disk())
     ranks.broadcast(folder.require_written)
@@ -96,60 +102,106 @@ def train(stage: TrainingRecipe, run: StageContext, trainer: Trainer, saved: Sav
 
 def saves_at(stage: TrainingRecipe, step: int) -> bool:
     """Whether the recipe asks for a checkpoint after `step` steps."""
-    rhythms = [stage.save_every] + ([stage.milestone_every] if stage.milestone_every else [])
-    return step == stage.last_step or any(step % rhythm == 0 for rhythm in rhythms)
+    intervals = [stage.save_every] + ([stage.milestone_every] if stage.milestone_every else [])
+    return step == stage.last_step or any(step % interval == 0 for interval in intervals)
 
 
-def _rows_until(run: StageContext, begin: int) -> list[Figures]:
-    """The stage's figures until its step `begin`; later ones are forgotten."""
-    run.folder.metrics.rewind(run.stage.name, run.first_step + begin)
-    return [row for row in run.folder.metrics.rows() if row["stage"] == run.stage.name]
+def update_figures(budget: TokenBudget, update: Callable[[int], Update], kind: type[Update] = Update) -> Figures:
+    """The figures of an update within a token budget; those of no update if loss or gradient is not finite."""
+    try:
+        return asdict(budget.run(update))
+    except NotFiniteError as error:
+        return no_update(kind) | {"not_finite": str(error)}
 
 
-def _broadcast_figures(mine: Figures, run: StageContext) -> Figures:
-    """Those of the first rank, which asked the judges and whose time is told: all ranks watch the same row."""
-    return run.ranks.broadcast(lambda: mine)
+def require_ranks(stage: TrainingRecipe, ranks: Ranks) -> None:
+    """Raises SleuthError for a setting that needs one process, or several."""
+    if ranks.alone and stage.cpu_offload:
+        raise SleuthError(
+            "cpu_offload = true is for shards, and one process holds its weights whole: start several, or set "
+            "cpu_offload = false; a run can be resumed either way"
+        )
+    if not ranks.alone and stage.optimiser == "muon":
+        raise SleuthError(
+            f'optimiser = "muon" needs whole matrices, and {ranks.world} ranks hold parts of them; take "adamw", or '
+            "one process"
+        )
 
 
-def _preflight(stage: TrainingRecipe, run: StageContext, trainer: Trainer) -> None:
-    """Whether the disk has room for the checkpoints that the stage will write."""
+def require_update_resolution(stage: TrainingRecipe, dtype: str, resolution: UpdateResolution) -> None:
+    """Raises SleuthError if less than one weight in a hundred could change: in any single step, if the stored weights
+    are stepped themselves, and in all steps together, if masters add the steps up."""
+    settings = optimisation_of(stage)
+    if not stage.master_weights:
+        moved = resolution.share(step_distance(settings))
+        if moved < TINY:
+            raise SleuthError(
+                f"learning_rate = {stage.learning_rate:g} can move {moved:.2%} of the weights: a step is about the "
+                f"rate, and with master_weights = false a step that is no larger than half the spacing of {dtype} at a "
+                f"weight (|w|/512 to |w|/256) is rounded away; {resolution.distance(TINY):.1g} would move {TINY:.0%}, "
+                "and with master_weights = true small steps add up"
+            )
+    steps = stage.last_step
+    length = path_length(settings, steps)
+    moved = resolution.share(length)
+    if moved < TINY:
+        raise SleuthError(
+            f"learning_rate = {stage.learning_rate:g} can move {moved:.2%} of the weights: {steps:,} steps move one by "
+            f"{length:.1g} at most, and {dtype}, in which they are stored and sampled from, shows that in no more of "
+            f"them; it takes {resolution.distance(TINY):.1g} to move {TINY:.0%}: raise learning_rate or steps"
+        )
+
+
+def _rows_until(context: StageContext, begin: int) -> list[Figures]:
+    """The stage's rows until its step `begin`; later ones are deleted."""
+    context.folder.metrics.rewind(context.stage.name, context.first_step + begin)
+    return [row for row in context.folder.metrics.rows() if row["stage"] == context.stage.name]
+
+
+def _of_first_rank(figures: Figures, ranks: Ranks) -> Figures:
+    """The first rank called the judges and takes the time, and all ranks must decide by the same row."""
+    return ranks.broadcast(lambda: figures)
+
+
+def _require_disk_space(stage: TrainingRecipe, context: StageContext, trainer: Trainer) -> None:
+    """Raises SleuthError if the disk has no room for two checkpoints; prints a line if not all will fit."""
     plan = DiskPlan(
         weights=sum(weight.nbytes for weight in trainer.model.parameters()) + SLACK,
         state=trainer.policy.state_bytes,
-        resumable=stage.keep + 1,  # the best one stays beside the newest
+        resumable=stage.keep + 1,  # the best one is kept beside the newest
         milestones=stage.last_step // stage.milestone_every if stage.milestone_every else 0,
     )
-    line = require_room(run.folder.path, plan, held=run.held_bytes())
+    line = require_room(context.folder.path, plan, held=context.held_bytes())
     if line:
-        run.folder.say(line)
+        context.folder.say(line)
 
 
-def _saved(trainer: Trainer, run: StageContext, step: int, last: Path | None) -> Path | None:
-    """The checkpoint of this step; None, and a line, where the disk has no room for it or for what came before it."""
+def _saved(trainer: Trainer, context: StageContext, step: int, last: Path | None) -> Path | None:
+    """The checkpoint of this step; None, and a line, if the disk has no room for it or for earlier files."""
     try:
-        if run.ranks.broadcast(run.folder.backlog.flush):
+        if context.ranks.broadcast(context.folder.backlog.flush):
             return trainer.save(step)
     except OSError as error:
         if not is_full(error):
             raise
-    run.folder.say(
+    context.folder.say(
         f"step {step}: no room on the disk for a checkpoint; the last good one is {last or 'none yet'}, "
         "the run goes on, and the next step tries again"
     )
     return None
 
 
-def _stopped(run: StageContext, step: int, actions: Mapping[str, str], last: Path | None) -> str:
+def _stopped(context: StageContext, step: int, actions: Mapping[str, str], last: Path | None) -> str:
     return (
         f"stopped at step {step} by {_names(actions, 'stop')}; the last checkpoint is {last or 'none yet'}: change the "
-        f"recipe and begin anew, or go back to the best one with --roll-back --run {run.folder.path}"
+        f"recipe and start again, or go back to the best checkpoint with --roll-back --run {context.folder.path}"
     )
 
 
-def _paused(run: StageContext, step: int, actions: Mapping[str, str], last: Path | None) -> str:
+def _paused(context: StageContext, step: int, actions: Mapping[str, str], last: Path | None) -> str:
     return (
         f"paused at step {step} by {_names(actions, 'pause')}; {last or 'no checkpoint'} is saved: the same command "
-        f"goes on, and with --roll-back it goes on from the best checkpoint of {run.folder.path}"
+        f"resumes the run, and with --roll-back it resumes from the best checkpoint of {context.folder.path}"
     )
 
 

@@ -1,25 +1,25 @@
-"""Which two of a pool are the pair: the best and the worst, where they differ."""
+"""Chooses the pair of a pool, its best and worst candidate if they differ, and computes the figures of pools."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean
 from typing import Literal
 
 from sleuth.learn.batch import Row
 from sleuth.rewards.preference import author_of, written
+from sleuth.training.step_metrics import mean_of
 from sleuth.types import Episode, Group
 
 ENOUGH = 0.5
-"""Of a pool's candidates, the share that needs a score; with fewer, best and worst would be guesses."""
+"""The share of a pool's candidates that need a score; with fewer, best and worst would be guesses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """What became of a pool: a `pair`, a `tie`, or `dropped` for want of verdicts; of a pair, the places of its `best`
-    and its `worst`.
+    """The outcome of a pool: a `pair` with the indices of its `best` and `worst`, a `tie`, or `dropped` for missing
+    verdicts.
 
     `Choice(outcome="pair", best=3, worst=0)`.
     """
@@ -30,8 +30,8 @@ class Choice:
 
 
 def choose(group: Group, key: tuple[int, ...]) -> Choice:
-    """The best and the worst of a scored pool. Among those that are equally good, or equally bad, one is drawn by
-    `key`, so that it is not the place in the pool that decides."""
+    """The best and the worst of a scored pool. Among equal ones, one is drawn by `key`, so that the order of the pool
+    does not decide."""
     scores = {at: score.value for at, score in enumerate(group.scores) if score.value is not None}
     if len(scores) < max(2, ENOUGH * len(group.scores)):
         return Choice(outcome="dropped")
@@ -44,32 +44,32 @@ def choose(group: Group, key: tuple[int, ...]) -> Choice:
 
 
 def pair_of(group: Group, choice: Choice) -> tuple[Row, Row] | None:
-    """The rows of best and worst; None where the pool has no pair."""
+    """The rows of best and worst; None if the pool has no pair."""
     if choice.best is None or choice.worst is None:
         return None
     return suffix_row(group.episodes[choice.best]), suffix_row(group.episodes[choice.worst])
 
 
 def suffix_row(episode: Episode) -> Row:
-    """A candidate as a row: what stands behind the prefix is trained, whoever wrote it."""
-    behind = len(written(episode).tokens)
+    """A candidate as a row: everything after the prefix is trained, whoever wrote it."""
+    suffix = len(written(episode).tokens)
     tokens = episode.trajectory.tokens
-    return Row(tokens=tokens, trained=(*[False] * (len(tokens) - behind), *[True] * behind))
+    return Row(tokens=tokens, trained=(*[False] * (len(tokens) - suffix), *[True] * suffix))
 
 
 def signs_of(group: Group, choice: Choice) -> list[float | None]:
-    """1 for the best, -1 for the worst, None for all others: how a stored pool tells what was trained."""
+    """1 for the best, -1 for the worst, None for all others: the advantages of a stored pool."""
     ends = {choice.best: 1.0, choice.worst: -1.0}
     return [ends.get(at) for at in range(len(group.episodes))]
 
 
 def pool_figures(groups: Sequence[Group], choices: Sequence[Choice]) -> dict[str, float | None]:
-    """The judged side of a step's row in `metrics.jsonl`.
+    """The figures of a step's judged pools in `metrics.jsonl`.
 
     `reward_mean` is the mean score of what the policy wrote. `chosen_over_original` is how often the best of a pool is
     better than the original (a tie, such as with itself, counts half), `rollouts_over_original` how often one of the
-    policy's own is; `chosen_by_policy`, `_source` and `_teacher` who wrote the best. `ties` and `dropped` are shares of
-    pools. Parts of scores have their means under their own names.
+    policy's own is; `chosen_by_policy`, `_source` and `_teacher` are who wrote the best. `ties` and `dropped` are
+    shares of pools. Parts of scores have their means under their own names.
     """
     own = [score.value for group in groups for at, score in enumerate(group.scores) if _by_policy(group, at)]
     known = [value for value in own if value is not None]
@@ -81,16 +81,16 @@ def pool_figures(groups: Sequence[Group], choices: Sequence[Choice]) -> dict[str
     outcomes = [choice.outcome for choice in choices]
     scores = [score for group in groups for score in group.scores]
     return {
-        "reward_mean": _mean(known),
+        "reward_mean": mean_of(known),
         "reward_max": max(known, default=None),
         "nonzero_advantage_fraction": _share(outcomes, "pair"),
         "ties": _share(outcomes, "tie"),
         "dropped": _share(outcomes, "dropped"),
-        "missing_fraction": _mean([float(score.value is None) for score in scores]),
-        "chosen_over_original": _mean(_wins_of_chosen(groups, choices)),
-        "rollouts_over_original": _mean(_wins_of_rollouts(groups)),
+        "missing_fraction": mean_of([float(score.value is None) for score in scores]),
+        "chosen_over_original": mean_of(_wins_of_chosen(groups, choices)),
+        "rollouts_over_original": mean_of(_wins_of_rollouts(groups)),
         **{f"chosen_by_{author}": _share(chosen, author) for author in ("policy", "source", "teacher")},
-        "response_tokens_mean": _mean(
+        "response_tokens_mean": mean_of(
             [
                 float(len(written(episode).tokens))
                 for group in groups
@@ -99,7 +99,7 @@ def pool_figures(groups: Sequence[Group], choices: Sequence[Choice]) -> dict[str
             ]
         ),
         **{
-            name: _mean([score.parts[name] for score in scores if name in score.parts])
+            name: mean_of([score.parts[name] for score in scores if name in score.parts])
             for name in dict.fromkeys(name for score in scores for name in score.parts)
         },
     }
@@ -143,8 +143,4 @@ def _by_policy(group: Group, at: int) -> bool:
 
 
 def _share(values: Sequence[str], name: str) -> float | None:
-    return _mean([float(value == name) for value in values])
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return fmean(values) if values else None
+    return mean_of([float(value == name) for value in values])

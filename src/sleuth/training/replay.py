@@ -1,4 +1,4 @@
-"""One recorded step again, from its rollouts: under the same reward, loss and layout, or under others."""
+"""Computes a recorded step again from its rollouts: with the same reward, loss and layout, or with others."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from pathlib import Path
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from sleuth.factories import JudgePool, dialect_in, optimisation_of, policy_loss_of, reward_of
+from sleuth.factories import JudgePool, dialect_in, policy_loss_of, policy_of, reward_of
+from sleuth.learn.batch import Advantages, Batch, batch_of_groups, has_gradient
 from sleuth.learn.policy import Policy, frozen_copy
 from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.render import load_tokenizer
@@ -18,21 +19,21 @@ from sleuth.rollout import scored
 from sleuth.runs.checkpoints import load_state, step_name, step_of
 from sleuth.runs.rollouts import read_advantages, read_rollouts
 from sleuth.stage_context import Saved, StageContext
-from sleuth.training.batching import advantages_of, teaches, training_batch
 from sleuth.training.credit.thought_gain import gain_in
-from sleuth.training.step_metrics import Advantages, values_of
+from sleuth.training.grpo import advantages_of
+from sleuth.training.step_metrics import values_of
 from sleuth.types import Group, SleuthError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """What a step's update was, is again, and would be after a change. Losses are None where nothing is taught.
+    """The loss of a step as recorded, computed again, and after a change; None if there was no update.
 
     `cosine` is between the gradients of the step as it was and of the changed one; `scores_changed` counts episodes.
     """
 
     step: int
-    begun_at: int
+    restored_at: int
     recorded_loss: float | None
     loss: float | None
     changed_loss: float | None
@@ -42,8 +43,8 @@ class Replay:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Begun:
-    """The policy after `step`, and the tokens of a micro-batch that it then had memory for."""
+class Restored:
+    """The policy after `step`, and the tokens of a micro-batch that it had memory for."""
 
     policy: Policy
     step: int
@@ -51,60 +52,60 @@ class Begun:
 
 
 def replay(
-    run: StageContext,
+    context: StageContext,
     step: int,
     changed: GrpoRecipe,
     *,
     padded: bool = False,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Replay:
-    """Step `step` of the run, which is one of `run`'s stage, as recorded and under the stage `changed`.
+    """Step `step` of the context, which is one of `run`'s stage, as recorded and under the stage `changed`.
 
-    The weights before it are those of the nearest earlier checkpoint, or of the model that the stage began with, and
-    the updates of the steps between, made again from their rollouts. Shuffled scores cannot be dealt again, and gains
-    of thoughts not be read again: they stay, and so do the credits of single searches. A judge is asked only where the
-    rewards are others, and then for what was not kept.
-    Raises SleuthError where a file is missing.
+    The weights before it are those of the nearest earlier checkpoint, or of the model that the stage started from,
+    updated again by the recorded steps between. Shuffled scores and gains of thoughts are not computed again: the
+    recorded ones are used, and so are the credits of single searches. Judges are called only if the rewards differ, and
+    then for verdicts that are not cached.
+    Raises SleuthError if a file is missing.
     """
-    stage = run.recipe.stage[run.index]
+    stage = context.recipe.stage[context.index]
     assert isinstance(stage, GrpoRecipe)
     if gain_in(changed.reward) != gain_in(stage.reward):
-        raise SleuthError(
-            'kind = "gain": what thoughts gained was told while the run had its scorer; leave it as it is'
-        )
-    rows = {row["step"]: row for row in run.folder.metrics.rows() if row["stage"] == stage.name}
+        raise SleuthError('kind = "gain": the gain of thoughts needs the scorer of the run; leave the reward as it is')
+    rows = {row["step"]: row for row in context.folder.metrics.rows() if row["stage"] == stage.name}
     if step not in rows:
-        raise SleuthError(f"{run.folder.path}: stage {stage.name} has recorded no step {step}")
-    begun = _begin_before(run, stage, step)
-    policy = begun.policy
-    for between in range(begun.step + 1, step):
+        raise SleuthError(f"{context.folder.path}: stage {stage.name} recorded no step {step}")
+    restored = _restored_before(context, stage, step)
+    policy = restored.policy
+    for between in range(restored.step + 1, step):
         if rows[between]["loss"] is not None:
-            batch = training_batch(*_recorded(run, between), stage)
-            policy.update(batch, policy_loss_of(stage), budget=begun.budget)
-        progress(between - begun.step, step - begun.step)
-    groups, advantages = _recorded(run, step)
-    anew = groups
+            batch = _batch(*_recorded(context, between), stage)
+            policy.update(batch, policy_loss_of(stage), budget=restored.budget)
+        progress(between - restored.step, step - restored.step)
+    groups, advantages = _recorded(context, step)
+    rescored = groups
     if not any(reward.shuffle for reward in changed.reward) and gain_in(changed.reward) is None:
-        tokenizer = load_tokenizer(str(run.model))
-        with JudgePool(run.folder.verdicts, asks=changed.reward != stage.reward) as judge_pool:
+        tokenizer = load_tokenizer(str(context.model))
+        with JudgePool(context.folder.verdicts, asks=changed.reward != stage.reward) as judge_pool:
             reward = reward_of(changed.reward, dialect_in(changed.env), tokenizer, judge_pool)
-            anew = list(map(_with_credits_of, groups, asyncio.run(scored(groups, reward))))
+            rescored = list(map(_with_credits_of, groups, asyncio.run(scored(groups, reward))))
     left_out = [all(value is None for value in of_group) for of_group in advantages]
-    new_advantages = [advantages_of(group, changed, replaced=out) for group, out in zip(anew, left_out, strict=True)]
+    new_advantages = [
+        advantages_of(group, changed, replaced=out) for group, out in zip(rescored, left_out, strict=True)
+    ]
     was = None
     if rows[step]["loss"] is not None:
-        was = _gradient(policy, groups, advantages, stage, begun.budget)
+        was = _gradient(policy, groups, advantages, stage, restored.budget)
     if policy.reference is None:
-        policy.measure_from(_reference(run, changed))
-    now = _gradient(policy, anew, new_advantages, changed, begun.budget, by_row=padded)
+        policy.measure_from(_reference(context, changed))
+    now = _gradient(policy, rescored, new_advantages, changed, restored.budget, by_row=padded)
     pairs = [
         pair
-        for one, other in zip(groups, anew, strict=True)
+        for one, other in zip(groups, rescored, strict=True)
         for pair in zip(values_of(one), values_of(other), strict=True)
     ]
     return Replay(
         step=step,
-        begun_at=begun.step,
+        restored_at=restored.step,
         recorded_loss=rows[step]["loss"],
         loss=was[0] if was else None,
         changed_loss=now[0] if now else None,
@@ -119,30 +120,28 @@ def _with_credits_of(recorded: Group, group: Group) -> Group:
     return replace(group, scores=tuple(replace(score, credits=was.credits) for score, was in scores))
 
 
-def _begin_before(run: StageContext, stage: GrpoRecipe, step: int) -> Begun:
-    """With the nearest checkpoint before `step`, or with the model that the stage began with."""
-    earlier = [place for place in run.checkpoints() if step_of(place) < step]
-    saved = _saved(run, earlier[-1]) if earlier else None
-    model, _ = run.begun(saved)
-    policy = Policy(
-        model, optimisation_of(stage), _reference(run, stage), gradient_checkpointing=stage.gradient_checkpointing
-    )
+def _restored_before(context: StageContext, stage: GrpoRecipe, step: int) -> Restored:
+    """From the nearest checkpoint before `step`, or the model that the stage started from."""
+    earlier = [place for place in context.checkpoints() if step_of(place) < step]
+    saved = _saved(context, earlier[-1]) if earlier else None
+    model, _ = context.model_to_train(saved)
+    policy = policy_of(stage, model, _reference(context, stage))
     if saved is None:
-        return Begun(policy=policy, step=run.first_step, budget=stage.tokens_per_micro_batch)
+        return Restored(policy=policy, step=context.first_step, budget=stage.tokens_per_micro_batch)
     policy.load_state_dict(saved.state["policy"])
-    return Begun(policy=policy, step=run.first_step + saved.steps, budget=saved.state["budget"])
+    return Restored(policy=policy, step=context.first_step + saved.steps, budget=saved.state["budget"])
 
 
-def _saved(run: StageContext, checkpoint: Path) -> Saved:
-    return Saved(checkpoint=checkpoint, steps=step_of(checkpoint) - run.first_step, state=load_state(checkpoint))
+def _saved(context: StageContext, checkpoint: Path) -> Saved:
+    return Saved(checkpoint=checkpoint, steps=step_of(checkpoint) - context.first_step, state=load_state(checkpoint))
 
 
-def _reference(run: StageContext, stage: GrpoRecipe) -> PreTrainedModel | None:
-    return frozen_copy(run.load(run.model)[0]) if stage.loss.beta else None
+def _reference(context: StageContext, stage: GrpoRecipe) -> PreTrainedModel | None:
+    return frozen_copy(context.load(context.model)[0]) if stage.loss.beta else None
 
 
-def _recorded(run: StageContext, step: int) -> tuple[list[Group], list[list[float | None]]]:
-    file = run.folder.rollouts / f"{step_name(step)}.parquet"
+def _recorded(context: StageContext, step: int) -> tuple[list[Group], list[list[float | None]]]:
+    file = context.folder.rollouts / f"{step_name(step)}.parquet"
     return read_rollouts(file), read_advantages(file)
 
 
@@ -155,11 +154,14 @@ def _gradient(
     *,
     by_row: bool = False,
 ) -> tuple[float, Tensor] | None:
-    """None where nothing is taught."""
-    if not teaches(groups, advantages, stage):
+    """Loss and gradient; None if the step has no update."""
+    if not stage.loss.beta and not has_gradient(groups, advantages):
         return None
-    batch = training_batch(groups, advantages, stage)
-    return policy.gradient(batch, policy_loss_of(stage), budget=budget, by_row=by_row)
+    return policy.gradient(_batch(groups, advantages, stage), policy_loss_of(stage), budget=budget, by_row=by_row)
+
+
+def _batch(groups: Sequence[Group], advantages: Advantages, stage: GrpoRecipe) -> Batch:
+    return batch_of_groups(groups, advantages, normalise=stage.loss.normalise, constant=stage.loss.constant)
 
 
 def _cosine(a: Tensor, b: Tensor) -> float:

@@ -1,4 +1,4 @@
-"""Stored rollouts under another reward: what it would have paid, and whether it would have taught the same."""
+"""Scores stored rollouts with another reward, and compares the scores with the recorded ones."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from sleuth.types import Group, SleuthError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scoring:
-    """One of the two ways in which all episodes were scored: their `mean`, how many have no score and why the first of
-    these has none, and the share of groups whose scores differ, so that they teach something."""
+    """The scores of all episodes under one reward: their `mean`, how many are missing and why the first one is, and the
+    share of groups with `signal`, whose scores differ."""
 
     mean: float | None
     missing: int
@@ -38,13 +38,11 @@ class Scoring:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rescored:
-    """A stage's episodes `before`, as they were paid, and `after`, under the other reward; each episode that both could
-    score is compared.
+    """A stage's scores `before`, as recorded, and `after`, under the other reward; episodes with both are compared.
 
-    `within` is Kendall's tau-b of siblings, the mean over the groups that both rewards put into an order: advantages
-    see nothing else. `overall` is that of all episodes together. `same_best` is the share of the groups that either
-    puts into an order in which a best sibling of the one is a best one of the other. `judge` counts what was asked of
-    judges that cost anything.
+    `within` is Kendall's tau-b of siblings, the mean over the groups that both rewards rank: advantages depend on
+    nothing else. `overall` is that of all episodes together. `same_best` is the share of the groups that either reward
+    ranks in which a best sibling under the one is a best one under the other. `judge` counts the calls of judges.
     """
 
     stage: str
@@ -64,31 +62,31 @@ class Rescored:
 
 
 def rescore(
-    run: StageContext,
+    context: StageContext,
     rewards: Sequence[RewardRecipe],
     *,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Rescored:
-    """What `rewards` make of the rollouts of `run`'s stage. Nothing is generated and nothing written but verdicts.
+    """The rollouts of a stage scored with `rewards`. Nothing is generated, and nothing but verdicts is written.
 
-    Verdicts come from those that the run kept. What is not there is asked for, but not where all parts of the reward
-    were paid by the run already and only their weights are others: then what was missing stays missing. Raises
-    SleuthError where scores say nothing about their episodes, because they were shuffled, or there are no rollouts.
+    Verdicts that the run cached are used. Judges are called for the others, unless all parts of the reward were used by
+    the run already and only their weights differ: then missing scores stay missing. Raises SleuthError if scores were
+    shuffled, so that they say nothing about their episodes, and if there are no rollouts.
     """
-    stage, rewards = run.stage, list(map(_unwatched, rewards))
+    stage, rewards = context.stage, list(map(_unwatched, rewards))
     assert isinstance(stage, GrpoRecipe)
     if any(reward.shuffle for reward in (*stage.reward, *rewards)):
-        raise SleuthError("shuffle = true: scores that were dealt out anew say nothing about their episodes")
+        raise SleuthError("shuffle = true: shuffled scores say nothing about their episodes")
     if gain_in((*stage.reward, *rewards)) is not None:
-        raise SleuthError('kind = "gain": thoughts are scored by the weights that the stage began with; train again')
-    steps = range(run.first_step + 1, run.first_step + stage.steps + 1)
-    files = [file for step in steps if (file := run.folder.rollouts / f"{step_name(step)}.parquet").exists()]
+        raise SleuthError('kind = "gain": thoughts are scored by the weights that the stage started from; train again')
+    steps = range(context.first_step + 1, context.first_step + stage.steps + 1)
+    files = [file for step in steps if (file := context.folder.rollouts / f"{step_name(step)}.parquet").exists()]
     if not files:
-        raise SleuthError(f"{run.folder.rollouts}: holds no rollouts of stage {stage.name}")
+        raise SleuthError(f"{context.folder.rollouts}: holds no rollouts of stage {stage.name}")
     before: list[Group] = []
     after: list[Group] = []
-    with JudgePool(run.folder.verdicts, asks=not _paid_already(rewards, stage.reward)) as judge_pool:
-        reward = reward_of(rewards, dialect_in(stage.env), load_tokenizer(str(run.model)), judge_pool)
+    with JudgePool(context.folder.verdicts, asks=not _only_weights_differ(rewards, stage.reward)) as judge_pool:
+        reward = reward_of(rewards, dialect_in(stage.env), load_tokenizer(str(context.model)), judge_pool)
         for done, file in enumerate(files, start=1):
             groups = read_rollouts(file)
             require_gradable(rewards, [group.task for group in groups])
@@ -100,12 +98,12 @@ def rescore(
 
 
 def _unwatched(reward: RewardRecipe) -> RewardRecipe:
-    """Who watches a judge changes no score."""
+    """The reward without the watch of its judge, which changes no score."""
     return reward.model_copy(update={"watch": None}) if isinstance(reward, JudgedPartRecipe) else reward
 
 
-def _paid_already(rewards: Sequence[RewardRecipe], before: Sequence[RewardRecipe]) -> bool:
-    """Whether every part is one of those before, whatever it weighs."""
+def _only_weights_differ(rewards: Sequence[RewardRecipe], before: Sequence[RewardRecipe]) -> bool:
+    """Whether every part was one of the parts before, with any weight."""
     known, parts = (
         [part.model_copy(update={"weight": 1.0}) for part in reward_spec_of(side).parts] for side in (before, rewards)
     )
@@ -113,14 +111,14 @@ def _paid_already(rewards: Sequence[RewardRecipe], before: Sequence[RewardRecipe
 
 
 def _scores_alone(group: Group) -> Group:
-    """A run's episodes would not all fit into memory."""
+    """The group without episodes: those of a whole run would not fit into memory."""
     return Group(task=group.task, episodes=(), scores=group.scores)
 
 
 def _compared(
     stage: str, files: Sequence[Path], before: Sequence[Group], after: Sequence[Group], judge: dict[str, float | None]
 ) -> Rescored:
-    tasks = [group.task.id for group in before]  # a question that was asked twice is one draw
+    tasks = [group.task.id for group in before]  # a question that was played twice is one cluster
     common = [_common(one, other) for one, other in zip(before, after, strict=True)]
     return Rescored(
         stage=stage,
@@ -148,7 +146,7 @@ def _scoring(groups: Sequence[Group]) -> Scoring:
 
 
 def _common(one: Group, other: Group) -> tuple[list[float], list[float]]:
-    """The values of the siblings that both rewards could score."""
+    """The values of the siblings that have a score under both rewards."""
     pairs = zip(values_of(one), values_of(other), strict=True)
     known = [(a, b) for a, b in pairs if a is not None and b is not None]
     return [a for a, _ in known], [b for _, b in known]

@@ -1,4 +1,4 @@
-"""Whether the pool of a stage is healthy, before a run: every server is asked, whatever the others are like."""
+"""Checks the servers of a stage's pool before a run, all of them, whatever is found of the others."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from sleuth.types import SleuthError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What was found of a server: `Finding(url="http://127.0.0.1:8000", line="vLLM 0.32.0, ...", ok=True,
-    seconds=0.4)`. `seconds` is how long it took to answer a few questions."""
+    """The result for one server: `Finding(url="http://127.0.0.1:8000", line="vLLM 0.32.0, ...", ok=True,
+    seconds=0.4)`. `seconds` is how long its checks took."""
 
     url: str
     line: str
@@ -28,13 +28,13 @@ class Finding:
 
 
 def pooled_stages(recipe: Recipe) -> list[int]:
-    """The places of the stages whose episodes a pool writes."""
+    """The indices of the stages with a pool of servers."""
     return [at for at, stage in enumerate(recipe.stage) if isinstance(stage, GrpoRecipe) and stage.engine is not None]
 
 
 def pool_findings(recipe: Recipe, index: int) -> list[Finding]:
-    """Each server of a stage's pool, as training would find it. All are asked at once: one that hangs costs its own
-    time alone."""
+    """Each server of a stage's pool, checked as training would. All are checked at once, so that one that hangs delays
+    no other."""
     stage = recipe.stage[index]
     assert isinstance(stage, GrpoRecipe)
     assert stage.engine is not None
@@ -54,27 +54,27 @@ def pool_findings(recipe: Recipe, index: int) -> list[Finding]:
         return list(asking.map(finding, stage.engine.urls))
 
 
-def hand_out(recipe: Recipe, index: int) -> float:
-    """Give the servers the weights of the recipe's model, as the first step would, and compare what they write with
-    what the model would; the seconds it took. Raises SleuthError where one did not take them."""
+def send_weights(recipe: Recipe, index: int) -> float:
+    """Sends the recipe's model to the servers, as the first step would, and compares what they sample with the model;
+    the seconds it took. Raises SleuthError if a server did not load the weights."""
     stage = recipe.stage[index]
     assert isinstance(stage, GrpoRecipe)
     assert stage.engine is not None
     model, tokenizer = load_model(recipe.model, dtype=recipe.dtype, device=recipe.device)
     shared = stage.engine.weights
     place: AbstractContextManager[str] = nullcontext(str(shared)) if shared else tempfile.TemporaryDirectory()
-    said: list[str] = []
+    lines: list[str] = []
     with place as weights:
-        engine, _ = engine_of(stage, model, tokenizer, weights=Path(weights), say=said.append)
+        engine, _ = engine_of(stage, model, tokenizer, weights=Path(weights), say=lines.append)
         started = time.monotonic()
         engine.publish(0)
         seconds = time.monotonic() - started
-    if without := [line for line in said if line.startswith("without")]:
+    if without := [line for line in lines if line.startswith("without")]:
         raise SleuthError(without[0])
     return seconds
 
 
 def unhealthy(findings: Sequence[Finding]) -> str | None:
-    """What is wrong with a pool, in a few words; None where nothing is."""
+    """A line about the servers that cannot be used; None if there are none."""
     bad = [finding for finding in findings if not finding.ok]
     return f"{len(bad)} of {len(findings)} servers of the pool cannot be used" if bad else None

@@ -1,26 +1,29 @@
-"""Next-token prediction on rows of text: the tiny base model from scratch, or fine-tuning."""
+"""Supervised fine-tuning, or pretraining from random weights: next-token prediction on rows of text."""
 
 from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from sleuth.factories import add_tokens, context_of, pick_device, random_model
+from sleuth.evaluation.thought_figures import Scorer, thought_figures
+from sleuth.factories import add_tokens, context_of, pick_device, policy_of, random_model, thought_documents
 from sleuth.learn.batch import Batch, Row, collate
 from sleuth.learn.logprobs import token_hits
 from sleuth.learn.prefix_tree import pack
+from sleuth.learn.token_budget import TokenBudget
 from sleuth.metrics.intervals import Measured
-from sleuth.recipe import SupervisedRecipe, WorldTextRecipe
+from sleuth.recipe import HeldOutThoughtsRecipe, SupervisedRecipe, WorldTextRecipe
+from sleuth.recipe.training import TrainingRecipe
 from sleuth.render import Renderer
+from sleuth.runs.eval_file import write_eval
+from sleuth.runs.protocol import ProtocolCard
 from sleuth.stage_context import Saved, StageContext
-from sleuth.training.held_out_thoughts import TOLD, HeldOutThoughts, told
-from sleuth.training.loop import saves_at, train
-from sleuth.training.sft_rows import lesson_rows
-from sleuth.training.sft_trainer import SFTTrainer
+from sleuth.training.loop import Figures, Trainer, saves_at, train, update_figures
+from sleuth.training.sft_rows import training_rows
 from sleuth.types import Piece
 from sleuth.world import citing
 from sleuth.world.text import TextRows
@@ -29,57 +32,96 @@ from sleuth.world.tokens import make_tokenizer
 HELD_OUT_ROWS = 100
 HELD_OUT_KEY = (1,)
 HELD_OUT = "held_out_"
-"""Begins the names of the figures of held-out rows."""
+"""The prefix of the figures of held-out rows."""
+SHOWN = ("thought_nll", "text_nll", "suffix_nll_raw", "suffix_nll_true", "suffix_nll_corrupted", "thought_gain")
+"""The figures of held-out thoughts that are printed and logged; the evaluation files have all."""
 
 
-def run_supervised(stage: SupervisedRecipe, run: StageContext) -> Path:
+def run(stage: SupervisedRecipe, context: StageContext) -> Path:
     """Train on the stage's rows; the last checkpoint."""
-    saved = run.saved()
+    saved = context.saved()
     if saved and saved.steps >= stage.last_step:
         return saved.checkpoint
-    return train(stage, run, TextTrainer(stage, run, saved), saved)
+    return train(stage, context, TextTrainer(stage, context, saved), saved)
+
+
+class SFTTrainer(Trainer):
+    """A model with its policy and its token budget, new or resumed from `saved`. Subclasses add `step`."""
+
+    protocol: ProtocolCard | None = None
+    """What checkpoints carry, if the trained model plays episodes."""
+
+    def __init__(
+        self,
+        stage: TrainingRecipe,
+        context: StageContext,
+        saved: Saved | None,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerFast,
+    ) -> None:
+        self.context = context
+        self.model = model
+        self.tokenizer = tokenizer
+        self.policy = policy_of(stage, model, ranks=context.ranks)
+        self.budget = context.token_budget(saved)
+        if saved:
+            self.policy.load_state_dict(saved.state["policy"])
+
+    def learn(self, batch: Batch, started: float) -> Figures:
+        """One optimiser step on a batch; its figures. `started` is the time at which the batch was begun."""
+        update = update_figures(self.budget, lambda budget: self.policy.supervise(batch, budget=budget))
+        return update | {"seconds_update": time.monotonic() - started}
+
+    def note(self, figures: Figures) -> str:
+        """The loss."""
+        return "no update" if figures["loss"] is None else f"loss {figures['loss']:.3f}"
+
+    def save(self, step: int) -> Path:
+        """A checkpoint after `step` steps."""
+        state = {"policy": self.policy.state_dict(), "budget": self.budget.tokens}
+        return self.context.save(step, self.model, self.tokenizer, state, protocol=self.protocol)
 
 
 class TextTrainer(SFTTrainer):
-    """What a supervised stage teaches. Row i of the text is read in step i // rows_per_step, always."""
+    """The trainer of a supervised stage. Row i of the text is always trained in step i // rows_per_step."""
 
-    def __init__(self, stage: SupervisedRecipe, run: StageContext, saved: Saved | None) -> None:
-        super().__init__(stage, run, saved, *(run.begun(saved) if saved else _first_model(stage, run)))
+    def __init__(self, stage: SupervisedRecipe, context: StageContext, saved: Saved | None) -> None:
+        model, tokenizer = context.model_to_train(saved) if saved else _first_model(stage, context)
+        super().__init__(stage, context, saved, model, tokenizer)
         self.stage = stage
-        self.renderer = Renderer(self.tokenizer)
-        self.rows, self.protocol = lesson_rows(stage, run, self.tokenizer, context_of(self.model))
-        self.thoughts = HeldOutThoughts(stage.held_out, run) if stage.held_out else None
+        self.renderer = Renderer(tokenizer)
+        self.rows, self.protocol = training_rows(stage, context, tokenizer, context_of(model))
+        self.thoughts = HeldOutThoughts(stage.held_out, context) if stage.held_out else None
 
     def opening(self) -> list[str]:
-        """What the model makes of held-out thoughts before it is taught any."""
+        """The figures of held-out thoughts before training."""
         if self.thoughts is None:
             return []
-        found = self._measured("before")
-        return [f"held out, before: {told(found)}"]
+        return [f"held out, before: {shown(self._measured('before'))}"]
 
-    def step(self, step: int) -> dict[str, Any]:
-        """One optimiser step on the next rows; where the weights are saved, also what they hold of held-out rows."""
+    def step(self, step: int) -> Figures:
+        """One optimiser step on the next rows; at a checkpoint also the figures of held-out rows."""
         started = time.monotonic()
         first = (step - 1) * self.stage.rows_per_step
         pieces = [self.rows.row(index) for index in range(first, first + self.stage.rows_per_step)]
         figures = self.learn(text_batch(pieces, self.renderer, self.stage.source_weight), started)
         if saves_at(self.stage, step) and isinstance(self.stage.data, WorldTextRecipe):
             data, budget = self.stage.data, self.stage.tokens_per_micro_batch
-            found = self.run.ranks.broadcast(lambda: held_out(self.model, self.renderer, data, budget))
+            found = self.context.ranks.broadcast(lambda: held_out(self.model, self.renderer, data, budget))
             figures |= {f"{HELD_OUT}{kind}": share for kind, share in found.items()}
         if saves_at(self.stage, step) and self.thoughts is not None:
             measured = self._measured("after")
-            figures |= {f"{HELD_OUT}{name}": measured[name].value for name in TOLD}
+            figures |= {f"{HELD_OUT}{name}": measured[name].value for name in SHOWN}
         return figures
 
     def _measured(self, when: str) -> dict[str, Measured]:
-        """By the first rank, which writes it down."""
+        """The first rank measures, and writes the file."""
         thoughts = self.thoughts
         assert thoughts is not None
-        return self.run.ranks.broadcast(lambda: thoughts.measure(self.model, self.renderer, self.budget, when))
+        return self.context.ranks.broadcast(lambda: thoughts.measure(self.model, self.renderer, self.budget, when))
 
-    def remarks(self, step: int, figures: dict[str, Any]) -> list[str]:
-        """What is held of rows that are never trained."""
+    def remarks(self, step: int, figures: Figures) -> list[str]:
+        """The figures of rows that are never trained."""
         found = [
             f"{name.removeprefix(HELD_OUT)} {value:.3f}"
             for name, value in figures.items()
@@ -88,9 +130,44 @@ class TextTrainer(SFTTrainer):
         return [f"step {step}, held out: {', '.join(found)}"] if found else []
 
 
+class HeldOutThoughts:
+    """Documents with thoughts that are never trained, `[stage.held_out]`. They are measured before the first step and
+    at checkpoints; the figures are written to `eval/STAGE_WHEN.json`."""
+
+    def __init__(self, recipe: HeldOutThoughtsRecipe, context: StageContext) -> None:
+        self.recipe = recipe
+        self.context = context
+        self.documents = thought_documents(recipe)
+
+    def measure(
+        self, model: PreTrainedModel, renderer: Renderer, budget: TokenBudget, when: str
+    ) -> dict[str, Measured]:
+        """Every figure; writes the file."""
+        found = budget.run(
+            lambda tokens: thought_figures(
+                Scorer(model=model, renderer=renderer, budget=tokens),
+                self.documents,
+                row_tokens=self.recipe.row_tokens,
+                suffix_tokens=self.recipe.suffix_tokens,
+            )
+        )
+        name = f"{self.context.stage.name}_{when}"
+        contents = {"name": name, "texts": str(self.recipe.texts), "documents": len(self.documents)}
+        contents |= {figure: measured.as_json() for figure, measured in found.items()}
+        file = self.context.folder.eval / f"{name}.json"
+        self.context.folder.backlog.write(f"the evaluation {name}", lambda: write_eval(file, contents))
+        return found
+
+
+def shown(figures: dict[str, Measured]) -> str:
+    """`thought_nll 1.234 (1.100 to 1.300), ...`: the figures that were measured."""
+    measured = {name: figure for name in SHOWN if (figure := figures[name]).value is not None}
+    return ", ".join(f"{name} {one.told()}" for name, one in measured.items())
+
+
 def held_out(model: PreTrainedModel, renderer: Renderer, data: WorldTextRecipe, budget: int) -> dict[str, float]:
-    """By kind of row, the share of teachers' tokens that the model holds likeliest, on names and wordings that are
-    never trained. Reading below 0.9 is too poor a base for reinforcement learning: what is found would not pay."""
+    """By kind of row, the share of the teacher's tokens that are the model's most likely ones, on names and wordings
+    that are never trained. Below 0.9 the base reads too poorly for reinforcement learning: searches would not pay."""
     shares = {}
     for kind in data.mix:
         text = TextRows(data.people, {kind: 1.0}, HELD_OUT_KEY, split="test")
@@ -101,8 +178,7 @@ def held_out(model: PreTrainedModel, renderer: Renderer, data: WorldTextRecipe, 
 
 
 def text_batch(rows: list[list[Piece]], renderer: Renderer, source_weight: float) -> Batch:
-    """Rows of pieces as a batch: what a teacher wrote counts 1, what a source wrote `source_weight`, the rest
-    nothing."""
+    """Rows of pieces as a batch, with weight 1 for a teacher's tokens, `source_weight` for a source's, and 0 else."""
     weight_of = {"teacher": 1.0, "source": source_weight}
 
     def row(pieces: list[Piece]) -> Row:
@@ -117,14 +193,14 @@ def text_batch(rows: list[list[Piece]], renderer: Renderer, source_weight: float
     return collate([row(pieces) for pieces in rows])
 
 
-def _first_model(stage: SupervisedRecipe, run: StageContext) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
+def _first_model(stage: SupervisedRecipe, context: StageContext) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
     if stage.init is None:
-        model, tokenizer = run.begun(None)
+        model, tokenizer = context.model_to_train(None)
     else:
-        assert isinstance(stage.data, WorldTextRecipe)  # no other recipe with an init can be read
+        assert isinstance(stage.data, WorldTextRecipe)  # the recipe's checks allow no other data with an init
         more = (citing.words(), citing.TAGS) if {"placing", "citing"} & {*stage.data.mix} else ()
         tokenizer = make_tokenizer(stage.data.people, *more)
-        model = random_model(stage.init, tokenizer, run.recipe.seed)
-        cast(torch.nn.Module, model).to(pick_device(run.recipe.device))
+        model = random_model(stage.init, tokenizer, context.recipe.seed)
+        cast(torch.nn.Module, model).to(pick_device(context.recipe.device))
     add_tokens(model, tokenizer, stage.tokens)
     return model, tokenizer

@@ -1,9 +1,10 @@
-"""What a supervised stage teaches, row by row: text of a generated world, documents with thoughts in them or without,
-or prompts with answers of their own."""
+"""The rows of a supervised stage: text of a generated world, documents with or without thoughts, or prompts with their
+answers; and what the stage is checked for."""
 
 from __future__ import annotations
 
 import asyncio
+import heapq
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,6 +14,7 @@ from transformers import PreTrainedTokenizerFast
 
 from sleuth.data.questions import questions_hash, select_tasks
 from sleuth.factories import (
+    LONGEST,
     THINK,
     Setting,
     excerpts_of,
@@ -22,53 +24,53 @@ from sleuth.factories import (
     thought_documents,
 )
 from sleuth.recipe import AnsweredRowsRecipe, SupervisedRecipe, TextRecipe, ThoughtTextRecipe, WorldTextRecipe
-from sleuth.render import Renderer, check_writable
+from sleuth.render import Renderer, check_writable, encode
 from sleuth.rewards.scorers.scorer import STRICT
 from sleuth.runs.protocol import ProtocolCard
-from sleuth.stage_context import StageContext
+from sleuth.stage_context import StageContext, StageInputs
 from sleuth.training.infinite_sampler import InfiniteSampler
 from sleuth.types import Document, Piece, SleuthError, Task
 from sleuth.world.text import TextRows
 
 
-class LessonRows(Protocol):
-    """An endless text of rows, each a function of its place; of what a `teacher` wrote in one, all is learned."""
+class TrainingRows(Protocol):
+    """An endless sequence of rows, each a function of its index; all of what a `teacher` wrote in one is trained."""
 
     def row(self, index: int) -> list[Piece]: ...
 
 
 class AnsweredRows:
-    """Tasks as their environment asks them, each with its own answer behind, shuffled anew each time through."""
+    """The prompt of each task followed by its answer, shuffled in each epoch."""
 
     def __init__(self, tasks: Sequence[Task], setting: Setting, key: tuple[int, ...]) -> None:
         self.order = InfiniteSampler(tasks, seed=key)
         self.setting = setting
 
     def row(self, index: int) -> list[Piece]:
-        """The prompt, and the answer that the row brings."""
+        """The prompt, and the task's answer."""
         task = self.order.at(index)
         opening = asyncio.run(self.setting.env(task).open())
         return [*opening.pieces, Piece(text=task.reference, author="teacher")]
 
 
 class Excerpts:
-    """Prefixes with their suffixes as one text each, shuffled anew each time through."""
+    """Prefixes with their suffixes as one text each, shuffled in each epoch."""
 
     def __init__(self, tasks: Sequence[Task], key: tuple[int, ...]) -> None:
         self.order = InfiniteSampler(tasks, seed=key)
 
     def row(self, index: int) -> list[Piece]:
-        """The very tokens that the document was cut into."""
+        """The tokens that the document was cut into, unchanged."""
         text = self.order.at(index).continuation
-        assert text is not None  # these tasks are all texts to continue
+        assert text is not None  # all of these tasks are texts to continue
         return [
             Piece(text=segment.text, author="source", tokens=segment.tokens) for segment in (text.prefix, text.suffix)
         ]
 
 
 class ThoughtRows:
-    """Documents with their thoughts in place, of which a teacher wrote the thoughts, shuffled anew each time through;
-    at most `most` tokens of each. In a share of the rows, `empty`, nothing was thought, which nobody is to imitate."""
+    """Documents with the thoughts of a teacher in place, at most `most` tokens of each, shuffled in each epoch. In a
+    share of the rows, `empty`, the thoughts are empty and not trained."""
 
     def __init__(
         self, documents: Sequence[Document], renderer: Renderer, most: int, empty: float, key: tuple[int, ...]
@@ -80,7 +82,7 @@ class ThoughtRows:
         self.key = key
 
     def row(self, index: int) -> list[Piece]:
-        """The text, and its thoughts between their tags."""
+        """The text with its thoughts between their tags."""
         document = self.order.at(index)
         if random.Random(f"empty {self.key} {index}").random() >= self.empty:
             return interleaved(document, self.renderer, self.most)
@@ -91,56 +93,78 @@ class ThoughtRows:
         ]
 
 
-def lesson_rows(
-    stage: SupervisedRecipe, run: StageContext, tokenizer: PreTrainedTokenizerFast, holds: int
-) -> tuple[LessonRows, ProtocolCard | None]:
-    """The rows of a stage, and what they are asked under, where they are asked anything, by a model that `holds` so
-    many tokens."""
+def training_rows(
+    stage: SupervisedRecipe, context: StageContext, tokenizer: PreTrainedTokenizerFast, positions: int
+) -> tuple[TrainingRows, ProtocolCard | None]:
+    """The rows of a stage, and the protocol of their prompts if they have any. `positions` are those of the model."""
     if isinstance(stage.data, WorldTextRecipe):
-        return TextRows(stage.data.people, stage.data.mix, run.key), None
+        return TextRows(stage.data.people, stage.data.mix, context.key), None
     if isinstance(stage.data, TextRecipe):
-        return Excerpts(excerpts_of(stage.data, tokenizer).tasks, run.key), None
+        return Excerpts(excerpts_of(stage.data, tokenizer).tasks, context.key), None
     if isinstance(stage.data, ThoughtTextRecipe):
         documents, renderer = thought_documents(stage.data), Renderer(tokenizer)
-        return ThoughtRows(documents, renderer, stage.data.row_tokens, stage.data.empty, run.key), None
+        return ThoughtRows(documents, renderer, stage.data.row_tokens, stage.data.empty, context.key), None
     tasks = answered_tasks(stage.data)
-    env, context = run.recipe.answered_in(run.index)
+    env, longest = context.recipe.answered_in(context.index)
     setting = setting_of(env, tokenizer, tasks)
-    protocol = setting.protocol(STRICT.name, context or holds, questions_sha256=questions_hash(tasks))
-    return AnsweredRows(tasks, setting, run.key), protocol
+    protocol = setting.protocol(STRICT.name, longest or positions, questions_sha256=questions_hash(tasks))
+    return AnsweredRows(tasks, setting, context.key), protocol
 
 
-def require_texts(stage: SupervisedRecipe, tokenizer: PreTrainedTokenizerFast | None, holds: int) -> list[Task]:
-    """Read the texts that a stage teaches or measures on, by a model that `holds` so many tokens; those that it cuts
-    into tasks. Raises SleuthError for what does not fit, and where a held-out text is taught too."""
+def require_inputs(stage: SupervisedRecipe, inputs: StageInputs) -> list[Task]:
+    """The tasks of the stage; none if it trains on text that is not cut into tasks. Raises SleuthError if texts, rows
+    or answers do not fit the model, and if a held-out text is trained too."""
+    texts = _require_texts(stage, inputs.tokenizer, inputs.positions)
+    if not isinstance(stage.data, AnsweredRowsRecipe):
+        return texts
+    tasks = answered_tasks(stage.data)
+    env, context = inputs.recipe.answered_in(inputs.index)
+    setting = inputs.setting(env, tasks, context or inputs.positions)
+    if inputs.tokenizer is not None:
+        _require_answers_fit(setting, inputs.tokenizer, tasks)
+    return tasks
+
+
+def _require_texts(stage: SupervisedRecipe, tokenizer: PreTrainedTokenizerFast | None, positions: int) -> list[Task]:
     tasks: list[Task] = []
-    taught: list[str] = []
+    trained: list[str] = []
     ids: set[str] = set()
     longest = {}
     if isinstance(stage.data, TextRecipe) and tokenizer is not None:
         tasks = excerpts_of(stage.data, tokenizer).tasks
         longest["data.prefix_tokens + data.suffix_tokens"] = stage.data.prefix_tokens + stage.data.suffix_tokens
-        taught = [task.question + task.reference for task in tasks]
+        trained = [task.question + task.reference for task in tasks]
         if stage.held_out is not None and stage.held_out.texts == stage.data.texts:
             ids = {task.continuation.document for task in tasks if task.continuation is not None}
     if isinstance(stage.data, ThoughtTextRecipe):
         longest["data.row_tokens"] = stage.data.row_tokens
-        taught = [document.text for document in thought_documents(stage.data)]
+        trained = [document.text for document in thought_documents(stage.data)]
     if stage.held_out is not None:
         longest["held_out.row_tokens"] = stage.held_out.row_tokens
-        require_apart(taught, thought_documents(stage.held_out), ids)
+        require_apart(trained, thought_documents(stage.held_out), ids)
     if tokenizer is not None and (stage.held_out is not None or isinstance(stage.data, ThoughtTextRecipe)):
         check_writable(tokenizer, (THINK.open, THINK.close))
     for key, tokens in longest.items():
-        if tokens > holds:
-            raise SleuthError(f"{key} = {tokens} is more than the {holds} positions of the model")
+        if tokens > positions:
+            raise SleuthError(f"{key} = {tokens} is more than the {positions} positions of the model")
     return tasks
 
 
+def _require_answers_fit(setting: Setting, tokenizer: PreTrainedTokenizerFast, tasks: Sequence[Task]) -> None:
+    """Raises SleuthError for an answer that is longer than a turn may be."""
+    long = heapq.nlargest(LONGEST, tasks, key=lambda task: len(task.reference.encode()))
+    tokens, name = max((len(encode(tokenizer, task.reference)), task.id) for task in long)
+    if tokens > setting.dialect.turn_tokens:
+        raise SleuthError(
+            f"row {name!r}: its answer of {tokens} tokens is more than turn_tokens = {setting.dialect.turn_tokens}, "
+            "in which it is to be written; raise env.turn_tokens, or leave the row out"
+        )
+
+
 def answered_tasks(data: AnsweredRowsRecipe) -> list[Task]:
-    """The tasks of a file of rows that bring an answer. Raises SleuthError for one that brings none."""
+    """The tasks of a file of rows with answers. Raises SleuthError for a row without one."""
     tasks = select_tasks(data)
-    mute = next((task for task in tasks if not task.reference), None)
-    if mute is not None:
-        raise SleuthError(f"{data.questions}: row {mute.id!r} has no `answer` that could be taught")
+    unanswered = next((task for task in tasks if not task.reference), None)
+    if unanswered is not None:
+        raise SleuthError(f"{data.questions}: row {unanswered.id!r} has no `answer` to train on")
     return tasks

@@ -1,19 +1,31 @@
-"""What a step of episodes looks like in figures, and what the probe before the first step says in sentences."""
+"""The figures of a step's episodes, the sentences of the probe before the first step, and the episodes that show an
+alarm."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+import math
+from collections.abc import Callable, Container, Sequence
 from statistics import fmean
+from typing import Any
 
 from sleuth.learn.advantages import has_signal
+from sleuth.learn.batch import Advantages
 from sleuth.rewards.answer import OUTCOMES
 from sleuth.types import Episode, Group, Score
 
-Advantages = Sequence[Sequence[float | None]]
-"""Of each episode of each group; None where an episode is left out of the loss."""
-
 FEW = 0.05
 """Below this share of episodes or groups, learning starts from almost nothing."""
+SHOWN = 3
+"""Episodes that are named with an alarm."""
+
+Scored = tuple[Episode, Score]
+
+SHOWS: dict[str, Callable[[Scored], Any]] = {
+    "reward_collapse": lambda scored: math.inf if scored[1].value is None else scored[1].value,
+    "length_runaway": lambda scored: -response_tokens(scored[0]),
+    "tool_abandonment": lambda scored: scored[0].trajectory.searches,
+}
+"""By alarm, a number that is lowest in the episodes that show it best; any episode shows the other alarms."""
 
 
 def values_of(group: Group) -> list[float | None]:
@@ -24,23 +36,23 @@ def values_of(group: Group) -> list[float | None]:
 def step_figures(
     groups: Sequence[Group], advantages: Advantages, replaced: Container[int] = ()
 ) -> dict[str, float | None]:
-    """The episode side of a step's row in `metrics.jsonl`; shares are of groups or of episodes, as their names say.
+    """The figures of a step's episodes in `metrics.jsonl`; shares are of groups or of episodes, as their names say.
 
-    Every group that was played counts, `replaced` ones (by their place) too: what was played is what the policy does.
-    Episodes that a retriever cut short are in `missing_fraction` alone. `em` is always strict; the other parts of the
-    scores have their means under their own names (`score_search_r1`, `format`), over the episodes that have them.
+    Every group that was played counts, also `replaced` ones (indices): they too show what the policy does. Episodes
+    that failed are in `missing_fraction` only. `em` is always strict; the other parts of the scores have their means
+    under their own names (`score_search_r1`, `format`), over the episodes that have them.
     """
     episodes = _whole_episodes(groups)
     scores = [score for group in groups for score in group.scores]
     present = [score for score in scores if score.value is not None]
     figures = {
-        "reward_mean": _mean([score.value for score in present if score.value is not None]),
+        "reward_mean": mean_of([score.value for score in present if score.value is not None]),
         "reward_max": max((score.value for score in present if score.value is not None), default=None),
-        "em": _mean([score.parts["em"] for score in scores if "em" in score.parts]),
-        "searched": _mean([float(episode.trajectory.searches > 0) for episode in episodes]),
-        "searches_mean": _mean([episode.trajectory.searches for episode in episodes]),
-        "response_tokens_mean": _mean([response_tokens(episode) for episode in episodes]),
-        "nonzero_advantage_fraction": _mean([float(has_signal(values_of(group))) for group in groups]),
+        "em": mean_of([score.parts["em"] for score in scores if "em" in score.parts]),
+        "searched": mean_of([float(episode.trajectory.searches > 0) for episode in episodes]),
+        "searches_mean": mean_of([episode.trajectory.searches for episode in episodes]),
+        "response_tokens_mean": mean_of([response_tokens(episode) for episode in episodes]),
+        "nonzero_advantage_fraction": mean_of([float(has_signal(values_of(group))) for group in groups]),
         "missing_fraction": 1 - len(present) / len(scores),
         "dropped_groups": sum(
             all(value is None for value in of_group) for at, of_group in enumerate(advantages) if at not in replaced
@@ -51,27 +63,26 @@ def step_figures(
 
 
 def _part_means(scores: Sequence[Score]) -> dict[str, float]:
-    """The mean of every part, over the scores that have it. How an episode ended is no part of a reward."""
+    """The mean of every part, over the scores that have it, without the parts that say how an episode ended."""
     names = dict.fromkeys(name for score in scores for name in score.parts if name not in OUTCOMES)
     return {name: fmean(score.parts[name] for score in scores if name in score.parts) for name in names}
 
 
 def sampled_entropy(groups: Sequence[Group]) -> float | None:
-    """The entropy in nats a token as the sampled tokens tell it, by the mean of their negative log-probability; None
-    where the engine told none."""
-    told = [
+    """The entropy in nats a token, estimated by the mean negative log-probability of the sampled tokens; None if the
+    engine gave none."""
+    logprobs = [
         logprob
         for episode in _whole_episodes(groups)
         for trajectory in episode.trajectories
         for segment in trajectory.segments
         for logprob in segment.logprobs or ()
     ]
-    return -fmean(told) if told else None
+    return -fmean(logprobs) if logprobs else None
 
 
 def probe_lines(groups: Sequence[Group], *, searches: bool = True) -> list[str]:
-    """Whether there is anything to learn from, and what to do where there is not; `searches` where there is a tool to
-    search with."""
+    """Whether there is anything to learn from, and what to do if not; `searches` if there is a tool to search with."""
     episodes = _whole_episodes(groups)
     values = [value for group in groups for value in values_of(group) if value is not None]
     if not episodes or not values:
@@ -100,8 +111,16 @@ def probe_lines(groups: Sequence[Group], *, searches: bool = True) -> list[str]:
 
 
 def _whole_episodes(groups: Sequence[Group]) -> list[Episode]:
-    """Those that ran to their end: one cut short does not tell what the policy would have done."""
+    """The episodes that did not fail: a failed one does not show what the policy would have done."""
     return [episode for group in groups for episode in group.episodes if episode.trajectory.stop != "failed"]
+
+
+def episodes_showing(alarm: str, groups: Sequence[Group]) -> list[str]:
+    """The few episodes of a step that show an alarm best, by question and sample: "q17 sample 3"."""
+    scored = [pair for group in groups for pair in zip(group.episodes, group.scores, strict=True)]
+    if alarm in SHOWS:
+        scored = sorted(scored, key=SHOWS[alarm])
+    return [f"{episode.task.id} sample {episode.sample}" for episode, _ in scored[:SHOWN]]
 
 
 def response_tokens(episode: Episode) -> int:
@@ -114,5 +133,6 @@ def response_tokens(episode: Episode) -> int:
     )
 
 
-def _mean(values: Sequence[float]) -> float | None:
+def mean_of(values: Sequence[float]) -> float | None:
+    """The mean; None of no values."""
     return fmean(values) if values else None

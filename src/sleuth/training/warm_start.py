@@ -1,72 +1,76 @@
-"""A beginning for a policy that never searches: what it does right under a hint, taught without it (STaR,
+"""A warm start for a policy that never searches: what it does right under a hint, trained without the hint (STaR,
 arXiv:2203.14465)."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 from sleuth.data.questions import questions_hash
+from sleuth.envs.translation import translated
 from sleuth.evaluation.eval_session import EvalSession
 from sleuth.factories import Setting, answer_scorer_of, played_tasks, reward_spec_of, setting_of
 from sleuth.learn.batch import Row, collate
 from sleuth.recipe.envs import EnvRecipe, SearchEnvRecipe, TrainedEnvRecipe
 from sleuth.recipe.supervised import HintRecipe, WarmStartRecipe
 from sleuth.render import Renderer
-from sleuth.stage_context import Saved, StageContext
-from sleuth.training.hint_removal import without_hints
+from sleuth.stage_context import Saved, StageContext, StageInputs
 from sleuth.training.infinite_sampler import InfiniteSampler
-from sleuth.training.loop import train
-from sleuth.training.sft_trainer import SFTTrainer
-from sleuth.types import Episode, Score, SleuthError
+from sleuth.training.loop import Figures, train
+from sleuth.training.sft import SFTTrainer
+from sleuth.types import Episode, Piece, Score, Segment, SleuthError, Task
 
 LEAST = 8
-"""Right episodes without which there is nothing to begin with."""
+"""Different right episodes that are needed to train on."""
 OWN, HINTED = 0, 1
-"""Where the draws of the two arms stand among those of the stage."""
+"""The two arms in the keys of random draws."""
 ARMS = ("as it is", "under the hint")
 
+Marked = list[tuple[Segment, bool]]
+"""Segments, and which of them are trained."""
 
-def run_warm_start(stage: WarmStartRecipe, run: StageContext) -> Path:
-    """Teach the right episodes; the last checkpoint. The model goes on as it came where it searches already."""
-    saved = run.saved()
+
+def run(stage: WarmStartRecipe, context: StageContext) -> Path:
+    """Train on the right episodes; the last checkpoint. If the policy searches already, its model is returned."""
+    saved = context.saved()
     if saved and saved.steps >= stage.last_step:
         return saved.checkpoint
-    beginner = _beginner(stage, run, saved)
-    return train(stage, run, beginner, saved) if beginner else Path(run.model)
+    lesson = Lesson(stage, context)
+    rows, lesson.summary = context.ranks.broadcast(lambda: (lesson.rows(), lesson.summary))  # the first rank plays
+    return train(stage, context, WarmStartTrainer(lesson, rows, saved), saved) if rows else Path(context.model)
 
 
-def _beginner(stage: WarmStartRecipe, run: StageContext, saved: Saved | None) -> WarmStartTrainer | None:
-    """None where the policy searches by itself."""
-    lesson = Lesson(stage, run)
-    rows, lesson.said = run.ranks.broadcast(lambda: (lesson.rows(), lesson.said))  # the first rank plays them
-    return WarmStartTrainer(lesson, rows, saved) if rows else None
+def require_inputs(stage: WarmStartRecipe, inputs: StageInputs) -> list[Task]:
+    """No tasks of its own: it plays those of the GRPO stage after it, with a hint. Raises SleuthError if that does not
+    fit."""
+    warmed = inputs.recipe.warmed(inputs.index)
+    inputs.setting(hinted_env(warmed.env, stage.hint), played_tasks(warmed, inputs.tokenizer), warmed.context)
+    return []
 
 
 class WarmStartTrainer(SFTTrainer):
-    """What a warm start teaches: the rows of its lesson, again and again, shuffled anew each time through."""
+    """Trains on the rows of a lesson, shuffled in each epoch."""
 
     def __init__(self, lesson: Lesson, rows: Sequence[Row], saved: Saved | None) -> None:
         if saved:
-            begun = lesson.run.begun(saved)
+            model, tokenizer = lesson.context.model_to_train(saved)
         else:
-            lesson.run.adapt(lesson.model)
-            begun = lesson.model, lesson.tokenizer
-        super().__init__(lesson.stage, lesson.run, saved, *begun)
+            model, tokenizer = lesson.model, lesson.tokenizer
+            lesson.context.adapt(model)
+        super().__init__(lesson.stage, lesson.context, saved, model, tokenizer)
         self.protocol = lesson.protocol
-        self.said = lesson.said
-        self.order = InfiniteSampler(rows, seed=lesson.run.key)
+        self.summary = lesson.summary
+        self.order = InfiniteSampler(rows, seed=lesson.context.key)
         self.rows_per_step = lesson.stage.rows_per_step
 
     def opening(self) -> list[str]:
-        """What was played, and how much of it is taught."""
-        return [self.said]
+        """How many episodes were played, and how many of them are trained."""
+        return [self.summary]
 
-    def step(self, step: int) -> dict[str, Any]:
+    def step(self, step: int) -> Figures:
         """One optimiser step on the next rows."""
         started = time.monotonic()
         self.order.taken = (step - 1) * self.rows_per_step
@@ -74,16 +78,16 @@ class WarmStartTrainer(SFTTrainer):
 
 
 class Lesson:
-    """The episodes of one warm start, a function of the model that it begins with: a run which goes on plays them
-    again. `protocol` is what they are taught under; `said` tells how many there were, once `rows` were played."""
+    """The episodes of one warm start, a function of the model that it starts from: a resumed run plays them again.
+    `protocol` is that of the trained rows; `summary` has the number of episodes, once `rows` has played them."""
 
-    def __init__(self, stage: WarmStartRecipe, run: StageContext) -> None:
+    def __init__(self, stage: WarmStartRecipe, context: StageContext) -> None:
         self.stage = stage
-        self.run = run
-        self.played_as = run.recipe.warmed(run.index)
-        self.model, self.tokenizer = run.load(run.model)
+        self.context = context
+        self.played_as = context.recipe.warmed(context.index)
+        self.model, self.tokenizer = context.load(context.model)
         questions = played_tasks(self.played_as, self.tokenizer)
-        self.tasks = InfiniteSampler(questions, seed=run.key).take(stage.prompts)
+        self.tasks = InfiniteSampler(questions, seed=context.key).take(stage.prompts)
         env, reward = self.played_as.env, self.played_as.reward
         self.real = setting_of(env, self.tokenizer, self.tasks)
         self.hinted = setting_of(hinted_env(env, stage.hint), self.tokenizer, self.tasks)
@@ -93,16 +97,16 @@ class Lesson:
             reward=reward_spec_of(reward),
             questions_sha256=questions_hash(questions),
         )
-        self.said = ""
+        self.summary = ""
 
     def rows(self) -> list[Row]:
-        """The right episodes under the hint as they read without it; none where the policy searches by itself."""
+        """The right episodes under the hint, without the hint; none if the policy searches by itself."""
         name, below = self.stage.name, self.stage.below
         own = self._play(self.real, OWN, samples=1)
         searched = fmean(float(episode.trajectory.searches > 0) for episode, _ in own)
-        self.said = f"{searched:.0%} of {len(self.tasks)} episodes search"
+        self.summary = f"{searched:.0%} of {len(self.tasks)} episodes search"
         if searched >= below:
-            self.run.folder.say(f"{self.said}, and below = {below}: {name} is left out")
+            self.context.folder.say(f"{self.summary}, and below = {below}: {name} is skipped")
             return []
         samples = self.stage.samples_per_prompt or self.played_as.samples_per_prompt
         played = self._play(self.hinted, HINTED, samples)
@@ -112,16 +116,16 @@ class Lesson:
         found = f"of {len(played)} episodes under the hint {len(kept)} {WORDS[self.stage.taught]}"
         if len(rows) < LEAST:
             raise SleuthError(
-                f"stage {name}: {found}, which makes {len(rows)} different ones in the real protocol, and a beginning "
+                f"stage {name}: {found}, which makes {len(rows)} different ones in the real protocol, and a warm start "
                 f"needs {LEAST}: take more prompts, easier questions or another hint"
             )
-        self.said += f"; {found}: {len(rows)} different ones are taught"
+        self.summary += f"; {found}: {len(rows)} different ones are trained"
         return rows
 
     def _play(self, setting: Setting, arm: int, samples: int) -> list[tuple[Episode, Score]]:
-        """Episodes of the model as it stands, with their strict scores."""
+        """Episodes of the model before training, with their strict scores."""
         stage = self.played_as
-        seed, *of_stage = self.run.key
+        seed, *of_stage = self.context.key
         session = EvalSession(
             model=self.model,
             tokenizer=self.tokenizer,
@@ -136,9 +140,76 @@ class Lesson:
         return session.ask(self.tasks, f"{self.stage.name}, {ARMS[arm]}")
 
 
+async def without_hints(
+    episodes: Sequence[Episode], real: Setting, hinted: Setting, renderer: Renderer, *, context: int
+) -> list[Row]:
+    """Each episode without the hint, in at most `context` tokens; of equal ones the first is kept.
+
+    In the same dialect the prompt is replaced, and everything after it stays, token by token. In another one every turn
+    is translated and given to the real environment, whose replies then stand between the turns.
+    """
+    rows: dict[tuple[int, ...], Row] = {}
+    for episode in episodes:
+        if real.dialect == hinted.dialect:
+            marked = await _with_real_prompt(episode, real, hinted, renderer)
+        else:
+            marked = await _replayed(episode, real, hinted, renderer)
+        tokens = tuple(token for segment, _ in marked for token in segment.tokens)
+        if marked and len(tokens) <= context:
+            trained = tuple(is_trained for segment, is_trained in marked for _ in segment.tokens)
+            rows.setdefault(tokens, Row(tokens=tokens, trained=trained))
+    return list(rows.values())
+
+
+async def _with_real_prompt(episode: Episode, real: Setting, hinted: Setting, renderer: Renderer) -> Marked:
+    """What the policy wrote is trained, and so is a search tag that was opened for it."""
+    openings = [await setting.env(episode.task).open() for setting in (real, hinted)]
+    before, hint = (renderer.render_all(opening.pieces) for opening in openings)
+    opened = hint[-1:] if hinted.forced_search else []
+    rest = episode.trajectory.segments[len(hint) :]
+    return [
+        *((segment, False) for segment in before),
+        *((segment, True) for segment in opened),
+        *((segment, segment.author == "policy") for segment in rest),
+    ]
+
+
+async def _replayed(episode: Episode, real: Setting, hinted: Setting, renderer: Renderer) -> Marked:
+    """The turns in the real dialect, and the replies of its environment; empty if one cannot be translated, or the
+    environment ends otherwise than with the answer."""
+    env = real.env(episode.task)
+    reply = await env.open()
+    marked = list(_untrained(renderer.render_all(reply.pieces)))
+    for turn in _turns(episode, hinted):
+        text = translated(turn, hinted.dialect, real.dialect)
+        if text is None or reply.done is not None:
+            return []
+        stopped = text.endswith(real.dialect.stops)
+        end = "" if stopped else str(renderer.tokenizer.eos_token)
+        marked.append((renderer.render(Piece(text=text + end, author="teacher")), True))
+        reply = await env.reply(text, "stop" if stopped else "eos")
+        if reply.restarts:
+            return []
+        marked += _untrained(renderer.render_all(reply.pieces))
+    return marked if reply.done == "answered" else []
+
+
+def _untrained(segments: Iterable[Segment]) -> Iterator[tuple[Segment, bool]]:
+    return ((segment, False) for segment in segments)
+
+
+def _turns(episode: Episode, hinted: Setting) -> Iterator[str]:
+    """What the policy wrote, turn by turn, with the tag that was opened for the first."""
+    opened = hinted.dialect.search.open if hinted.forced_search else ""
+    for segment in episode.trajectory.segments:
+        if segment.author == "policy":
+            yield opened + segment.text
+            opened = ""
+
+
 def hinted_env(env: TrainedEnvRecipe, hint: HintRecipe) -> EnvRecipe:
     """The environment with the hint in it."""
-    assert isinstance(env, SearchEnvRecipe)  # a recipe in which anything else is warmed up cannot be read
+    assert isinstance(env, SearchEnvRecipe)  # the recipe's checks allow no other env here
     role = hint.prompt_role or env.prompt_role
     changes = {
         "dialect": hint.dialect or env.dialect,
@@ -156,7 +227,7 @@ def is_right(episode: Episode, score: Score) -> bool:
 
 
 def is_answered(episode: Episode, score: Score) -> bool:
-    """It ended with an answer. Where a chat template told the story anew there is no one text to teach."""
+    """It ended with an answer, in one trajectory: rewritten chats have no single text to train on."""
     return episode.trajectory.stop == "answered" and len(episode.trajectories) == 1
 
 

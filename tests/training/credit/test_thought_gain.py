@@ -12,13 +12,14 @@ import torch
 
 from sleuth.envs.thought import thinking_of
 from sleuth.factories import THINK, load_model, policy_loss_of, tag_piece
+from sleuth.learn.batch import batch_of_groups
 from sleuth.learn.optim import Optimisation
 from sleuth.learn.policy import Policy
 from sleuth.recipe import GainRecipe, load_recipe
 from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.render import Renderer
-from sleuth.training.batching import advantages_of, training_batch
 from sleuth.training.credit.thought_gain import GainScorer
+from sleuth.training.grpo import advantages_of
 from sleuth.types import Continuation, Episode, Group, Piece, Score, Segment, Task, Trajectory
 
 ROOT = Path(__file__).parents[3]
@@ -273,7 +274,7 @@ def test_the_gradient_is_that_of_the_thoughts_tokens_alone(base, renderer, stage
     [scored], _ = scorer(base, renderer).score([group(renderer, *THOUGHTS)], budget=512)
     advantages = [advantages_of(scored, stage)]
     policy = Policy(model, Optimisation(name="adamw", steps=1, learning_rate=1e-3))
-    batch = training_batch([scored], advantages, stage)
+    batch = batch_of_groups([scored], advantages, normalise=stage.loss.normalise, constant=stage.loss.constant)
     _, found = policy.gradient(batch, policy_loss_of(stage), budget=512)
 
     gains = [score.value or 0.0 for score in scored.scores]
@@ -308,7 +309,7 @@ def test_distilling_the_best_is_cross_entropy_on_the_thought_that_gained_most(ba
     advantages = [advantages_of(scored, asked)]
     assert advantages[0] == [float(at == best) for at in range(3)]
     policy = Policy(copy.deepcopy(base[0]), Optimisation(name="adamw", steps=1, learning_rate=1e-3))
-    batch = training_batch([scored], advantages, asked)
+    batch = batch_of_groups([scored], advantages, normalise=asked.loss.normalise, constant=asked.loss.constant)
     _, found = policy.gradient(batch, policy_loss_of(asked), budget=512)
 
     plain = copy.deepcopy(base[0])

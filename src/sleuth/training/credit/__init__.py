@@ -1,1 +1,1 @@
-"""What a search, a citation or a thought earns by itself."""
+"""Rewards of single searches, citations and thoughts."""

@@ -1,0 +1,209 @@
+"""Plays and scores the episodes of each GRPO step; one step ahead, while the learner computes, if the recipe allows."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from threading import Thread
+from typing import Any, Generic, TypeVar
+
+from sleuth.factories import JudgePool, Setting, ThoughtSetting, TrainingEngine
+from sleuth.learn.advantages import has_signal
+from sleuth.learn.batch import Advantages
+from sleuth.recipe.grpo import GrpoRecipe
+from sleuth.render import Renderer
+from sleuth.rollout import Rollout
+from sleuth.stage_context import StageContext
+from sleuth.training.infinite_sampler import InfiniteSampler
+from sleuth.training.step_metrics import values_of
+from sleuth.types import Group, Reward, SleuthError, Task
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Played:
+    """The groups of a step, of which those at the indices `replaced` are not trained; how many prompts of the order
+    were drawn by its end; and the figures of judges and weights."""
+
+    groups: list[Group]
+    replaced: set[int]
+    prompts_drawn: int
+    figures: dict[str, float | None]
+
+
+@dataclass(kw_only=True)
+class RolloutWorker:
+    """What plays the episodes of a stage. Only the first rank has the `reward`, and calls judges."""
+
+    stage: GrpoRecipe
+    context: StageContext
+    engine: TrainingEngine
+    renderer: Renderer
+    setting: Setting
+    order: InfiniteSampler[Task]
+    reward: Reward | None
+    judge_pool: JudgePool
+    _next: Prefetcher[Played] | None = field(default=None, init=False)
+
+    @property
+    def max_policy_lag(self) -> int:
+        """How many updates the weights that sample may lag behind the learner's."""
+        return self.stage.engine.max_policy_lag if self.stage.engine is not None else 0
+
+    def play(self, step: int) -> Played:
+        """The scored groups of a step. If they may lag, those of the next step are played in the background."""
+        played = self._next.result() if self._next is not None else asyncio.run(self._play(step))
+        self._next = None
+        lag = self.max_policy_lag
+        off_policy = off_policy_fraction(played.groups, step - 1, max_policy_lag=lag)
+        if not lag:
+            return played
+        if step < self.stage.last_step:
+            self._next = Prefetcher(lambda: self._play(step + 1))
+        return replace(played, figures=played.figures | {"off_policy_fraction": off_policy})
+
+    def probe(self, count: int) -> list[Group]:
+        """Scored groups of the next `count` prompts, which stay in the order."""
+        groups = asyncio.run(self._groups(self.order.peek(count), step=0, first_prompt=0))
+        self.judge_pool.figures()  # the probe's judge calls belong to no step
+        return groups
+
+    def wait(self) -> None:
+        """Returns when no episode is being played: a turn is sampled by one version of the weights."""
+        if self._next is not None:
+            self._next.wait()
+
+    def close(self) -> None:
+        """Cancels the episodes that are being played."""
+        if self._next is not None:
+            self._next.cancel()
+
+    async def _play(self, step: int) -> Played:
+        """If the recipe asks for it, groups without signal are replaced in the update by those of other prompts."""
+        groups = await self._fresh(step, self.stage.prompts_per_step)
+        replaced: set[int] = set()
+        for _ in range(self.stage.replace_no_signal):
+            no_signal = {at for at, group in enumerate(groups) if not has_signal(values_of(group))} - replaced
+            if not no_signal:
+                break
+            replaced |= no_signal
+            groups += await self._fresh(step, len(no_signal))
+        figures = self.judge_pool.figures()
+        return Played(groups=groups, replaced=replaced, prompts_drawn=self.order.taken, figures=figures)
+
+    async def _fresh(self, step: int, count: int) -> list[Group]:
+        first = self.order.taken
+        return await self._groups(self.order.take(count), step=step, first_prompt=first)
+
+    async def _groups(self, tasks: Sequence[Task], *, step: int, first_prompt: int) -> list[Group]:
+        stage, key = self.stage, (*self.context.key, step)
+        rollout = Rollout(
+            engine=self.engine,
+            renderer=self.renderer,
+            context=stage.context,
+            temperature=stage.sampling.temperature,
+            key=key,
+        )
+        groups = await rollout.groups(
+            tasks,
+            self.setting.env,
+            samples=stage.samples_per_prompt,
+            first_prompt=first_prompt,
+            reward=self.reward,
+            ranks=self.context.ranks,
+        )
+        if any(reward.shuffle for reward in stage.reward) and not isinstance(self.setting, ThoughtSetting):
+            return shuffled_scores(groups, key)
+        return groups
+
+
+def require_enough_scores(groups: Sequence[Group], advantages: Advantages, stage: GrpoRecipe) -> None:
+    """Raises SleuthError if too many scores are missing: the rest would be another distribution."""
+    notes = [score.note for group in groups for score in group.scores if score.value is None]
+    episodes = sum(len(group.episodes) for group in groups)
+    allowed = stage.max_missing_fraction
+    if len(notes) > allowed * episodes:
+        reason = f"more than max_missing_fraction = {allowed} allows"
+    elif all(advantage is None for of_group in advantages for advantage in of_group):
+        reason = f"so that no group keeps the min_siblings = {stage.min_siblings} scores that it needs"
+    else:
+        return
+    raise SleuthError(
+        f"{len(notes)} of {episodes} scores are missing ({notes[0]}), {reason}; "
+        "nothing was trained: remove the cause and start the run again"
+    )
+
+
+def shuffled_scores(groups: Sequence[Group], key: tuple[int, ...]) -> list[Group]:
+    """Control arm: the step's scores in random order, so that they say nothing about their episodes."""
+    scores = [score for group in groups for score in group.scores]
+    random.Random(f"shuffle {key}").shuffle(scores)
+    shuffled = iter(scores)
+    return [replace(group, scores=tuple(next(shuffled) for _ in group.scores)) for group in groups]
+
+
+class Prefetcher(Generic[Result]):
+    """Runs `work` at once in a thread with an event loop of its own. `result` waits for it; `cancel` ends it."""
+
+    def __init__(self, work: Callable[[], Coroutine[Any, Any, Result]]) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._task: asyncio.Task[Result] | None = None
+        self._cancelled = False
+        self._done: Future[Result] = Future()
+        self._thread = Thread(target=self._run, args=(work,), name="prefetch", daemon=True)
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Returns when the work has ended, with a result or an error."""
+        self._thread.join()
+
+    def result(self) -> Result:
+        """What the work returned; raises what it raised."""
+        self.wait()
+        return self._done.result()
+
+    def cancel(self) -> None:
+        """Cancels the work and waits for its end."""
+        self._cancelled = True
+        with suppress(RuntimeError):  # the loop is closed: the work has ended
+            self._loop.call_soon_threadsafe(lambda: self._task.cancel() if self._task is not None else None)
+        self.wait()
+
+    def _run(self, work: Callable[[], Coroutine[Any, Any, Result]]) -> None:
+        async def main() -> Result:
+            self._task = asyncio.current_task()
+            if self._cancelled:
+                raise asyncio.CancelledError
+            return await work()
+
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            try:
+                self._done.set_result(runner.run(main()))
+            except BaseException as error:  # raised by `result`
+                self._done.set_exception(error)
+
+
+def off_policy_fraction(groups: Sequence[Group], newest: int, *, max_policy_lag: int) -> float | None:
+    """The share of sampled tokens that older weights than version `newest` wrote; None if no version is recorded.
+    Raises SleuthError if they are older than by `max_policy_lag` versions."""
+    counts = Counter[int]()
+    for group in groups:
+        for episode in group.episodes:
+            for trajectory in episode.trajectories:
+                for segment in trajectory.segments:
+                    if segment.author == "policy" and segment.policy_version is not None:
+                        counts[segment.policy_version] += len(segment.tokens)
+    if not counts:
+        return None
+    if min(counts) < newest - max_policy_lag:
+        raise SleuthError(
+            f"an episode was written with the weights of version {min(counts)}, and the learner is at {newest}: more "
+            f"than engine.max_policy_lag = {max_policy_lag} allows"
+        )
+    return sum(count for version, count in counts.items() if version < newest) / sum(counts.values())
