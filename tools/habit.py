@@ -2,7 +2,7 @@
 
 It never searches:
     python tools/habit.py silent models/tiny-base runs/world runs/silent-base
-It mostly looks the first thing up twice:
+It mostly search_spans the first thing up twice:
     python tools/habit.py wasteful runs/demo/checkpoints/step-000220 runs/world runs/wasteful
 """
 
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from sleuth.data.questions import load_questions
 from sleuth.engines.local.engine import LocalEngine
-from sleuth.evaluation.search_gain import looks
+from sleuth.evaluation.search_gain import search_spans
 from sleuth.factories import load_model, optimisation_of, search_setting
 from sleuth.learn.batch import collate, trajectory_row
 from sleuth.learn.policy import Policy
@@ -38,7 +38,7 @@ def silent(played: Sequence[Trajectory]) -> list[Trajectory]:
 
 def wasteful(played: Sequence[Trajectory]) -> list[Trajectory]:
     """Those that answered after a search: nine of ten with the first one, and what that found, told twice."""
-    searched = [trajectory for trajectory in _answered(played) if looks(trajectory)]
+    searched = [trajectory for trajectory in _answered(played) if search_spans(trajectory)]
     return [trajectory if at % 10 == 0 else _searching_twice(trajectory) for at, trajectory in enumerate(searched)]
 
 
@@ -47,9 +47,9 @@ def _answered(played: Sequence[Trajectory]) -> list[Trajectory]:
 
 
 def _searching_twice(trajectory: Trajectory) -> Trajectory:
-    first, *_ = looks(trajectory)
-    before, behind = trajectory.segments[: first.asked], trajectory.segments[first.asked :]
-    return replace(trajectory, segments=(*before, *trajectory.segments[first.asked : first.stop], *behind))
+    first, *_ = search_spans(trajectory)
+    before, behind = trajectory.segments[: first.query], trajectory.segments[first.query :]
+    return replace(trajectory, segments=(*before, *trajectory.segments[first.query : first.stop], *behind))
 
 
 HABITS = {"silent": silent, "wasteful": wasteful}

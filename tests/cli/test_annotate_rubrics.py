@@ -189,7 +189,7 @@ def test_wrong_inputs_are_one_line(data: Path, server: ChatServer) -> None:
         assert result.exit_code == 2
         assert all(part in line for part, line in zip(said, lines, strict=True))
     before = data.read_text()
-    assert "this file is another one's" in annotated(data, server, "--out", str(data)).stderr
+    assert "was not written by annotate" in annotated(data, server, "--out", str(data)).stderr
     assert data.read_text() == before
     data.write_text(before.replace('"answer"', '"reply"'))
     assert "no row has an `answer`" in annotated(data, server).stderr

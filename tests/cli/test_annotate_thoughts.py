@@ -91,7 +91,7 @@ def test_a_source_whose_thoughts_do_not_help_is_left_out_and_the_answers_stay(
     server.answer = lambda body: thinking((1, "zebra zebra"))
     result = annotated(texts, server)
     assert result.exit_code == 2
-    assert "the thoughts of no source make the text behind them likelier" in result.stderr
+    assert "no source has thoughts that make the following text likelier" in result.stderr
     assert not (tmp_path / "out.parquet").exists()
     asked = len(server.asked)
     result = annotated(texts, server, "--no-gate")

@@ -1,4 +1,4 @@
-"""What a search was worth: how much likelier it made what was written after it."""
+"""The gain of a search: how much likelier it made what was written after it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from sleuth.dialects import DIALECTS, Dialect
 from sleuth.engines.scripted import ScriptedEngine
 from sleuth.envs.search import SearchEnv
-from sleuth.evaluation.search_gain import gains, looks
+from sleuth.evaluation.search_gain import search_gains, search_spans
 from sleuth.factories import load_model
 from sleuth.render import Renderer
 from sleuth.retrieval.control import EmptyRetriever
@@ -70,59 +70,65 @@ def plain_logprob(model, tokens: tuple[int, ...], last: int) -> float:
 
 
 @pytest.mark.parametrize("name", ["sleuth", "search_r1", "slime"])
-def test_a_search_is_worth_the_log_probability_of_what_followed_with_it_minus_with_nothing_found(base, name) -> None:
+def test_the_gain_of_a_search_is_the_log_probability_of_later_text_with_resultss_results_minus_without(
+    base, name
+) -> None:
     model, tokenizer = base
     dialect = DIALECTS[name]
-    with_it, without = (played(base, dialect, TURNS, retriever) for retriever in (Shelf(), EmptyRetriever()))
-    [[gain]] = gains(model, Renderer(tokenizer), dialect, [with_it], removed="search", budget=512)
-    last = len(with_it.segments[-1].tokens)
-    expected = plain_logprob(model, with_it.tokens, last) - plain_logprob(model, without.tokens, last)
+    with_results, without = (played(base, dialect, TURNS, retriever) for retriever in (Shelf(), EmptyRetriever()))
+    [[gain]] = search_gains(model, Renderer(tokenizer), dialect, [with_results], removed="search", budget=512)
+    last = len(with_results.segments[-1].tokens)
+    expected = plain_logprob(model, with_results.tokens, last) - plain_logprob(model, without.tokens, last)
     assert gain.value == pytest.approx(expected, abs=1e-3)  # a difference of two sums of some 15 fp32 values
     assert gain.answer == gain.value
     assert (gain.number, gain.passage, gain.tokens) == (0, None, last)
-    assert with_it.segments[gain.look.asked].text == TURNS[0]
+    assert with_results.segments[gain.search.query].text == TURNS[0]
 
 
-def test_of_a_search_made_twice_neither_is_worth_words_that_the_other_found_too(base) -> None:
+def test_a_repeated_search_gains_little_because_the_other_one_has_the_same_results(base) -> None:
     model, tokenizer = base
     dialect, renderer = DIALECTS["sleuth"], Renderer(tokenizer)
     once, twice = (played(base, dialect, turns) for turns in (TURNS, (TURNS[0], *TURNS)))
-    [[single], both] = gains(model, renderer, dialect, [once, twice], removed="search", budget=512)
+    [[single], both] = search_gains(model, renderer, dialect, [once, twice], removed="search", budget=512)
     assert len(both) == 2
-    assert single.found > 5
-    assert max(gain.found for gain in both) < single.found / 3
+    assert single.retrieved > 5
+    assert max(gain.retrieved for gain in both) < single.retrieved / 3
 
 
-def test_what_a_search_found_is_counted_in_the_words_it_showed(base) -> None:
+def test_the_retrieved_part_of_a_gain_counts_only_tokens_that_the_results_contain(base) -> None:
     model, tokenizer = base
     dialect = DIALECTS["sleuth"]
-    with_it, without = (played(base, dialect, TURNS, retriever) for retriever in (Shelf(), EmptyRetriever()))
-    [[gain]] = gains(model, Renderer(tokenizer), dialect, [with_it], removed="search", budget=512)
-    shown = {token for segment in with_it.segments[gain.look.first : gain.look.stop] for token in segment.tokens}
+    with_results, without = (played(base, dialect, TURNS, retriever) for retriever in (Shelf(), EmptyRetriever()))
+    [[gain]] = search_gains(model, Renderer(tokenizer), dialect, [with_results], removed="search", budget=512)
+    shown = {
+        token for segment in with_results.segments[gain.search.first : gain.search.stop] for token in segment.tokens
+    }
     expected = 0.0
     for at in range(-gain.tokens, 0):
-        if with_it.tokens[at] in shown:
-            one, other = (story.tokens[: len(story.tokens) + at + 1] for story in (with_it, without))
+        if with_results.tokens[at] in shown:
+            one, other = (one.tokens[: len(one.tokens) + at + 1] for one in (with_results, without))
             expected += plain_logprob(model, one, 1) - plain_logprob(model, other, 1)
-    assert gain.found == pytest.approx(expected, abs=1e-3)
-    assert gain.found != gain.value
+    assert gain.retrieved == pytest.approx(expected, abs=1e-3)
+    assert gain.retrieved != gain.value
 
 
-def test_the_passage_that_was_read_gains_more_than_those_that_were_not(base) -> None:
+def test_the_passage_that_the_answer_uses_gains_more_than_the_others(base) -> None:
     model, tokenizer = base
     dialect = DIALECTS["sleuth"]
-    [found] = gains(model, Renderer(tokenizer), dialect, [played(base, dialect, TURNS)], removed="passage", budget=512)
+    [found] = search_gains(
+        model, Renderer(tokenizer), dialect, [played(base, dialect, TURNS)], removed="passage", budget=512
+    )
     assert [gain.passage for gain in found] == list(PASSAGES)
     gold, *others = (gain.value for gain in found)
     assert gold > 1
     assert all(gold > other for other in others)
 
 
-def test_a_passage_taken_away_leaves_the_others_their_ranks(base) -> None:
+def test_removing_a_passage_keeps_the_ranks_of_the_others(base) -> None:
     model, tokenizer = base
     dialect = DIALECTS["sleuth"]
     trajectory = played(base, dialect, TURNS)
-    [found] = gains(model, Renderer(tokenizer), dialect, [trajectory], removed="passage", budget=512)
+    [found] = search_gains(model, Renderer(tokenizer), dialect, [trajectory], removed="passage", budget=512)
     text = trajectory.text.replace("[2] Jarin Norworth | Jarin Norworth was born in Morburg.\n", "")
     assert "[3] Hinheim" in text
     tokens = Renderer(tokenizer).tokenizer(text)["input_ids"]
@@ -131,28 +137,28 @@ def test_a_passage_taken_away_leaves_the_others_their_ranks(base) -> None:
     assert found[1].value == pytest.approx(expected, abs=1e-3)
 
 
-def test_the_first_of_two_searches_is_paid_for_what_the_second_asks_and_the_answer_apart(base) -> None:
+def test_the_gain_of_the_first_of_two_searches_includes_the_second_query_beside_the_answer(base) -> None:
     model, tokenizer = base
     dialect = DIALECTS["sleuth"]
     trajectory = played(base, dialect, (TURNS[0], "<search> Hinheim</search>", TURNS[1]))
-    [[first, second]] = gains(model, Renderer(tokenizer), dialect, [trajectory], removed="search", budget=512)
+    [[first, second]] = search_gains(model, Renderer(tokenizer), dialect, [trajectory], removed="search", budget=512)
     assert (first.number, second.number) == (0, 1)
     assert first.tokens > second.tokens
     assert first.value != first.answer
     assert second.value == second.answer
 
 
-def test_a_search_that_found_nothing_or_was_never_read_has_no_gain(base) -> None:
+def test_a_search_without_results_or_whose_results_were_never_shown_has_no_gain(base) -> None:
     model, tokenizer = base
     dialect = replace(DIALECTS["sleuth"], searches=1)
     nothing = played(base, dialect, TURNS, EmptyRetriever())
     unread = played(base, dialect, (TURNS[0], TURNS[0]))  # the second is not allowed any more
-    assert len(looks(unread)) == 1
-    found = gains(model, Renderer(tokenizer), dialect, [nothing, unread], removed="search", budget=512)
+    assert len(search_spans(unread)) == 1
+    found = search_gains(model, Renderer(tokenizer), dialect, [nothing, unread], removed="search", budget=512)
     assert [len(of_trajectory) for of_trajectory in found] == [0, 1]
 
 
-def test_a_dialect_of_messages_is_one_line(base) -> None:
+def test_a_dialect_of_chat_messages_is_refused_in_one_line(base) -> None:
     model, tokenizer = base
     with pytest.raises(SleuthError, match="dialect of plain text"):
-        gains(model, Renderer(tokenizer), DIALECTS["chat"], [], removed="search", budget=512)
+        search_gains(model, Renderer(tokenizer), DIALECTS["chat"], [], removed="search", budget=512)

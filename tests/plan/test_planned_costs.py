@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sleuth.plan.plan import plan_of, rank_memory
-from sleuth.plan.probe import Asked, Cost, Probe, run_probe, shortened
+from sleuth.plan.probe import Cost, Evaluated, Probe, run_probe, shortened
 from sleuth.recipe import CitationRecipe, GrpoRecipe, Recipe, load_recipe
 from sleuth.recipe.judges import HttpJudgeRecipe
 from sleuth.types import SleuthError
@@ -64,7 +64,7 @@ def probe(*rows: dict[str, float | None]) -> Probe:
             "base": Cost(seconds={"total": 7.0, "asking": 5.0}, host_memory=500, gpu_memory=0),
             "grpo": Cost(seconds={"total": spent + 3.0 + 0.5, "saving": 0.5}, host_memory=800, gpu_memory=90),
         },
-        asked={"base": Asked(questions=100, tokens=2_500, bytes=40_000)},
+        evaluated={"base": Evaluated(questions=100, tokens=2_500, bytes=40_000)},
         checkpoints={"grpo": (10_000, 30_000)},
         bytes_a_step={"grpo": 700.0},
     )

@@ -83,7 +83,7 @@ def test_an_arm_of_several_runs_has_the_name_it_is_given(tmp_path: Path) -> None
     arms = read_arms([f"plain={a},{b}", str(c)])
     assert [(arm.name, len(arm.members)) for arm in arms] == [("plain", 2), ("c", 1)]
     assert (tmp_path / "x=y").mkdir() is None
-    assert "is neither a run nor a checkpoint" in complaint(tmp_path / "x=y", c)
+    assert "neither a run nor a checkpoint" in complaint(tmp_path / "x=y", c)
 
 
 def test_what_cannot_be_compared_is_one_line(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_what_cannot_be_compared_is_one_line(tmp_path: Path) -> None:
         ((f"x={a},", b), "an arm is a name and its runs"),
         ((a, tmp_path / "nowhere"), "no such run, checkpoint or evaluation file"),
         ((a, tmp_path / "empty.json"), "holds no answered questions"),
-        ((a, tmp_path / "recipe.txt"), "is no evaluation file (.json)"),
+        ((a, tmp_path / "recipe.txt"), "not an evaluation file (.json)"),
         ([f"n{number}={a}" for number in range(9)], "9 sides are too many"),
     ]:
         assert message in complaint(*places)
@@ -112,7 +112,7 @@ def test_questions_that_only_one_side_has_are_left_out_counted_and_said(tmp_path
     assert len(found.matched.questions) == 15
     assert found.matched.left_out == {"a": 5, "b": 2}
     assert found.levels["em"]["a"].n == 15
-    assert "Left out: 5 questions of a that not all were asked." in found.notes
+    assert "Left out: 5 questions of a that not all answered." in found.notes
 
 
 def test_an_id_that_stands_for_another_question_is_no_pair(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_an_id_that_stands_for_another_question_is_no_pair(tmp_path: Path) -> No
     b.write_text(json.dumps(told))
     found = compared(a, b)
     assert (len(found.matched.questions), found.matched.reworded) == (18, 2)
-    assert any(line.startswith("Left out: 2 ids that all have, asked in other words") for line in found.notes)
+    assert any(line.startswith("Left out: 2 ids shared by all, with another wording") for line in found.notes)
     write_file(b, 0.9, range(30, 40))
     assert "a and b have no question in common (they share no id)" in complaint(a, b)
 
@@ -158,7 +158,7 @@ def test_several_runs_an_arm_are_measured_over_runs_and_questions(tmp_path: Path
     assert sum(found.modes["plain"].values()) == 60
     assert "Intervals are over runs and questions (plain 3, credit 3 runs)." in found.notes
     alone = compared(f"plain={plain}", files[3])
-    assert any("3 is one run, whose luck they cannot tell" in line for line in alone.notes)
+    assert any("3 is one run, whose variation by seed is unknown" in line for line in alone.notes)
 
 
 def test_protocols_that_differ_are_told_in_words(tmp_path: Path) -> None:
@@ -170,10 +170,10 @@ def test_protocols_that_differ_are_told_in_words(tmp_path: Path) -> None:
     assert "a limits an episode to 200 tokens, b to 512." in found.protocols
     assert "Temperatures differ: a 0.0, b 1.0." in found.notes
     assert compared(a, write_file(tmp_path / "c.json", 0.5, protocol=protocol(CARD))).protocols == [
-        "All were asked under the same protocol."
+        "All were evaluated under the same protocol."
     ]
     assert compared(a, write_file(tmp_path / "d.json", 0.5)).protocols == [
-        "d: the file does not tell under which protocol it was asked."
+        "d: the file does not record the protocol of the evaluation."
     ]
 
 

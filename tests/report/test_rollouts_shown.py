@@ -7,7 +7,7 @@ import pytest
 from synthetic_run import write_run
 from tokenizers import Tokenizer
 
-from sleuth.report.rollouts_shown import MOST_BYTES, evenly, questions_played, rollouts_shown, step_of
+from sleuth.report.rollouts_shown import MAX_ROLLOUT_BYTES, evenly, questions_played, rollouts_shown, step_of
 from sleuth.report.transcripts import TextPool, read_tokenizer, token_ends
 from sleuth.runs.rollouts import write_rollouts
 from sleuth.types import Episode, Group, Score, Segment, SleuthError, Task, Trajectory
@@ -59,7 +59,7 @@ def test_long_rollouts_leave_every_step_a_group_and_the_page_small(tmp_path: Pat
     pool = TextPool()
     steps = rollouts_shown(sorted(tmp_path.glob("*.parquet")), pool, None)
     assert [len(step["groups"]) for step in steps] == [2, 2, 1]
-    assert pool.size < MOST_BYTES + 300_000
+    assert pool.size < MAX_ROLLOUT_BYTES + 300_000
 
 
 def long_group(text: str) -> Group:

@@ -166,7 +166,7 @@ def test_a_second_report_replaces_the_first(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_no_run_is_refused_in_one_line(tmp_path: Path) -> None:
-    with pytest.raises(SleuthError, match=r"no run folder, it holds no recipe\.toml"):
+    with pytest.raises(SleuthError, match=r"not a run folder, it holds no recipe\.toml"):
         write_report(tmp_path)
     with pytest.raises(SleuthError, match="nowhere: no such folder"):
         write_report(tmp_path / "nowhere")
@@ -179,7 +179,7 @@ def test_what_a_probe_measured_is_shown_though_it_asked_no_question(tmp_path: Pa
     figures = {"gain_sampled": {"value": -1.25, "low": -1.5, "high": -1.0, "n": 40}}
     (run / "eval" / "thoughts.json").write_text(json.dumps(figures | {"records": [{"id": "t1"}]}), encoding="utf-8")
     page = write_report(run).read_text(encoding="utf-8")
-    assert "What its own thoughts gain, in nats a token" in page
+    assert "Gain of its own thoughts, in nats a token" in page
     assert "-1.250" in page
 
 
@@ -206,8 +206,8 @@ def test_evaluations_stand_in_the_order_of_their_stages(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
-        ("recipe.toml", "name = ", r"recipe\.toml: no valid TOML"),
-        ("manifest.json", "{", r"manifest\.json: no valid JSON"),
+        ("recipe.toml", "name = ", r"recipe\.toml: invalid TOML"),
+        ("manifest.json", "{", r"manifest\.json: invalid JSON"),
         ("metrics.jsonl", 'torn\n{"step": 2}\n', r"metrics\.jsonl:1: "),
         ("eval/base.json", "[]", r"base\.json: expected one JSON object, found a list"),
         ("eval/base.json", '{"records": [{"id": "q1"}]}', r"base\.json: records\[0\] has no `question`"),

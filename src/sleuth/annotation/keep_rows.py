@@ -1,4 +1,4 @@
-"""What an examination played, kept as rows to refine with a card beside them."""
+"""Stores the episodes of an evaluation as refiner rows, with a data card beside them."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def keep_rows(
     questions: str,
     bar: float,
 ) -> str:
-    """Write the rows, and FILE.md beside them; what to say about it. Of a refiner those whose answers pass the `bar`,
-    of a search what every search found. Raises SleuthError where there is nothing to keep."""
+    """Writes the rows, with FILE.md beside them, and returns a line. A refiner's rows are those whose answers pass
+    the `bar`; a search agent's are the results of every search. Raises SleuthError if there are none."""
     dialect = session.setting.dialect
     refined = refines(dialect)
     rows = accepted_rows(answered, bar) if refined else rows_of_searches(answered, dialect)
@@ -34,7 +34,7 @@ def keep_rows(
             if refined
             else "no search found anything"
         )
-        raise SleuthError(f"--rows {file}: {why}, so that there is nothing to keep")
+        raise SleuthError(f"--rows {file}: {why}, so there is nothing to write")
     tasks = {episode.task.id: episode.task for episode, _ in answered}
     card = data_card(
         file.name,
@@ -49,4 +49,4 @@ def keep_rows(
     file.parent.mkdir(parents=True, exist_ok=True)
     write_text(file.with_suffix(".md"), card)
     write_text(file, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
-    return f"{file}: {len(rows)} rows; {file.with_suffix('.md').name} tells where they come from"
+    return f"{file}: {len(rows)} rows; {file.with_suffix('.md').name} describes where they come from"

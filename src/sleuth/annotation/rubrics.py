@@ -1,4 +1,4 @@
-"""Criteria for each question of a file, written by a teacher and kept where they tell a good answer from worse ones."""
+"""Criteria for each question, written by a teacher and kept if they separate good answers from spoiled ones."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from sleuth.types import Case, Judge, Rubric, SleuthError, Task
 
 ANSWER_TAG = re.compile(r"</?answer>")
 KEY = "rubrics_of"
-"""Under which a row that was written names its question: rows of some layouts have no id but their place."""
-LEAST = 0.5
-"""Of the spoiled answers, the share that criteria must find worse than the good one, or they are left out."""
+"""Key of a written row that names its question: rows of some layouts have no id but their position."""
+MIN_SEPARATED = 0.5
+"""Share of spoiled answers that criteria must score below the good one to be kept."""
 
 Separation = Mapping[str, bool]
-"""By the way in which a good answer was spoiled: whether the criteria found it worse."""
+"""By the way of spoiling: whether the criteria scored the spoiled answer lower."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Annotated:
-    """What became of the rows of a file: `kept` with new criteria, `left_out` because these do not tell a good answer
-    from a spoiled one, `known` from before; and those without, by the `reasons`. `separated` has the rows of this time
-    that were checked."""
+    """Counts of rows: `kept` with new criteria, `left_out` because the criteria do not separate good from spoiled
+    answers, `known` from an earlier call; and rows without criteria by `reasons`. `separated` has the rows checked in
+    this call."""
 
     kept: int = 0
     left_out: int = 0
@@ -44,11 +44,11 @@ class Annotated:
     separated: list[Separation] = field(default_factory=list)
 
     def shares(self) -> dict[str, Measured]:
-        """By the way of spoiling, of the good answers those that were found better."""
+        """By the way of spoiling: the share of good answers that scored higher."""
         return {
-            way: share([float(found[way]) for found in self.separated if way in found])
+            way: share([float(row[way]) for row in self.separated if way in row])
             for way in WAYS
-            if any(way in found for found in self.separated)
+            if any(way in row for row in self.separated)
         }
 
     def as_json(self) -> dict[str, Any]:
@@ -58,7 +58,7 @@ class Annotated:
             "left_out": self.left_out,
             "known": self.known,
             "without": dict(self.reasons),
-            "separated": {way: found.as_json() for way, found in self.shares().items()},
+            "separated": {way: measured.as_json() for way, measured in self.shares().items()},
         }
 
 
@@ -71,13 +71,12 @@ def annotate_rubrics(
     limit: int | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Annotated:
-    """Write the rows of `data` to `out` (.jsonl) with criteria of a teacher's, each row as it comes; rows that are
-    there already are not asked about again, and those that got none are when the same is begun again.
+    """Writes the rows of `data` to `out` (.jsonl) with criteria from a teacher, each row as soon as it is done. Called
+    again, it skips rows that were written and retries those that failed.
 
-    With a `judge`, criteria are tried on the row's own answer and on spoiled ones: those that find less than `LEAST` of
-    these worse go to a file beside `out`. A row that the judge has no verdict on is asked about again another time.
-    Raises SleuthError for a malformed row, for an `out` that is something else, and where there is a judge and no row
-    has an answer.
+    With a `judge`, criteria are tried on the row's own answer and on spoiled ones: rows whose criteria score fewer than
+    MIN_SEPARATED of these lower go to a file beside `out`. A row without a verdict is retried in the next call. Raises
+    SleuthError for a malformed row, for an `out` with other contents, and for a judge if no row has an answer.
     """
     if not out.name.endswith(".jsonl"):
         raise SleuthError(f"--out {out}: should end in .jsonl")
@@ -86,9 +85,11 @@ def annotate_rubrics(
     if repeated:
         raise SleuthError(f"{data}: id {repeated[0]!r} is used by several rows; ids should be unique")
     if judge is not None and not any(task.reference for _, task in rows):
-        raise SleuthError(f"{data}: no row has an `answer`, so that no judge can try criteria on it; leave out --judge")
-    beside = out.with_name(out.name.removesuffix(".jsonl") + ".left_out.jsonl")
-    done = _written(out) | _written(beside)
+        raise SleuthError(
+            f"{data}: no row has an `answer`, so a judge has nothing to try criteria on; leave out --judge"
+        )
+    rejected = out.with_name(out.name.removesuffix(".jsonl") + ".left_out.jsonl")
+    done = _written(out) | _written(rejected)
     due = [(row, task) for row, task in rows if task.id not in done]
     found = Annotated(known=len(rows) - len(due))
     answers = [task.reference for _, task in rows if task.reference]
@@ -101,9 +102,9 @@ def annotate_rubrics(
             found.reasons[str(error)] += 1
         else:
             found.separated += [separation] if separation else []
-            separates = not separation or sum(separation.values()) >= LEAST * len(separation)
+            separates = not separation or sum(separation.values()) >= MIN_SEPARATED * len(separation)
             found.kept, found.left_out = found.kept + separates, found.left_out + (not separates)
-            _append(out if separates else beside, row, task, rubrics, separation)
+            _append(out if separates else rejected, row, task, rubrics, separation)
         progress(found.kept + found.left_out + found.reasons.total(), len(due))
 
     async def every() -> None:
@@ -114,7 +115,8 @@ def annotate_rubrics(
 
 
 async def _separation(task: Task, rubrics: Sequence[Rubric], other: str, judge: Judge | None) -> Separation:
-    """Empty where nothing is checked. Raises NoAnswerError where a verdict is missing."""
+    """Whether the criteria score each spoiled answer lower; empty without a judge. Raises NoAnswerError if a verdict is
+    missing."""
     if judge is None or not task.reference:
         return {}
     good_answer = ANSWER_TAG.sub("", task.reference).strip()
@@ -127,15 +129,14 @@ async def _separation(task: Task, rubrics: Sequence[Rubric], other: str, judge: 
         for rubric in rubrics
     ]
     scores = iter([verdict.score for verdict in await judge.judge(cases)])
-    worths = [mean_flipped([(rubric.wanted, next(scores)) for rubric in rubrics], True) for _ in answers]
-    good, *of_worse = worths
-    if good is None or None in of_worse:
+    good, *spoiled_scores = [mean_flipped([(rubric.wanted, next(scores)) for rubric in rubrics], True) for _ in answers]
+    if good is None or None in spoiled_scores:
         raise NoAnswerError("the judge gave no verdict on an answer that the criteria were tried on")
-    return {way: worth is not None and worth < good for way, worth in zip(worse, of_worse, strict=True)}
+    return {way: score is not None and score < good for way, score in zip(worse, spoiled_scores, strict=True)}
 
 
 def _other(task: Task, answers: Sequence[str]) -> str:
-    """The answer behind this one in the file; the first behind the last."""
+    """The next answer in the file, cyclically."""
     if task.reference not in answers:
         return ""
     return answers[(answers.index(task.reference) + 1) % len(answers)]
@@ -146,8 +147,7 @@ def _tasks(file: Path) -> list[tuple[Row, Task]]:
 
 
 def _written(file: Path) -> set[str]:
-    """The questions whose rows an earlier time left. A last line that was half written goes, once it is known that the
-    others are ours."""
+    """The questions of rows that an earlier call wrote. An incomplete last line is removed if the file is ours."""
     if not file.exists():
         return set()
     text = file.read_text(encoding="utf-8", errors="replace")
@@ -168,12 +168,12 @@ def _question(line: str, where: str) -> str:
 
 
 def _foreign(where: str) -> str:
-    return f"{where}: has no `{KEY}`, so that this file is another one's; name a new one with --out"
+    return f"{where}: has no `{KEY}`, so this file was not written by annotate; name a new one with --out"
 
 
 def _append(file: Path, row: Row, task: Task, rubrics: Sequence[Rubric], separation: Separation) -> None:
-    """The row with its criteria, in the layout that `sleuth.data.refiner` reads, handed to the system at once. Its
-    question comes first, so that half of a line still tells whose it is."""
+    """Appends the row with its criteria in the layout that `sleuth.data.refiner` reads. Its question comes first, so an
+    incomplete line still names it."""
     table: dict[str, list[dict[str, str]]] = {key: [] for key in KINDS}
     for rubric in rubrics:
         key = next(key for key, wanted in KINDS.items() if wanted == rubric.wanted)
@@ -188,23 +188,23 @@ VERB = re.compile(r"\b(is|are|was|were|has|had|can|could|will|would)\b(?! not)")
 
 
 def another(answer: str, other: str) -> str:
-    """What answers another question."""
+    """The answer to another question."""
     return other
 
 
 def half(answer: str, other: str) -> str:
-    """The first half of its words, so that something is missing."""
+    """The first half of its words."""
     words = answer.split()
     return " ".join(words[: len(words) // 2])
 
 
 def denied(answer: str, other: str) -> str:
-    """The opposite of each of its sentences that has an auxiliary verb."""
+    """Negates each auxiliary verb."""
     return VERB.sub(r"\1 not", answer)
 
 
 def numbers_changed(answer: str, other: str) -> str:
-    """Every number is another one of as many digits; ids in tags stay."""
+    """Changes every digit outside tags."""
     parts = re.split(r"(<[^<>]*>)", answer)
     return "".join(part if part.startswith("<") else re.sub(r"\d", _next_digit, part) for part in parts)
 
@@ -219,10 +219,10 @@ WAYS: dict[str, Callable[[str, str], str]] = {
     "denied": denied,
     "numbers_changed": numbers_changed,
 }
-"""By name: of the good answer, and of one to another question."""
+"""Functions of (good answer, answer to another question), by name."""
 
 
 def spoiled(answer: str, other: str) -> dict[str, str]:
-    """The answer in every way that changes it, and leaves a word of it."""
-    made = {name: way(answer, other) for name, way in WAYS.items()}
-    return {name: text for name, text in made.items() if text.strip() and text != answer}
+    """The spoiled answers by way, without empty and unchanged ones."""
+    texts = {name: way(answer, other) for name, way in WAYS.items()}
+    return {name: text for name, text in texts.items() if text.strip() and text != answer}

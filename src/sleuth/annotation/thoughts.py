@@ -1,4 +1,4 @@
-"""Texts with the thoughts of a teacher, spliced in: the teacher names places, and never writes the text again."""
+"""Splices a teacher's thoughts into texts. The teacher names positions and never copies the text."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from sleuth.runs.atomic import replacing_file, write_text
 from sleuth.types import Document, SleuthError, Thought
 
 ROW_TOKENS = 768
-"""Of a row with its thoughts, so many token ids are written (arXiv:2601.21343's small reproduction)."""
+"""Token ids stored of a row with its thoughts (arXiv:2601.21343's small reproduction)."""
 TAGS = (THINK.open, THINK.close)
 
 Watch = Callable[[str], AbstractContextManager[Callable[[int, int], None]]]
-"""Makes work visible: `with watch("gate") as progress: progress(done, total)`."""
+"""Shows progress: `with watch("gate") as progress: progress(done, total)`."""
 
 
 @dataclass(slots=True, kw_only=True)
-class Thoughtful:
-    """What became of the texts: `documents` with thoughts, of which the first `known` were answered before; those
-    without, by the `reasons`; the `gates` of the sources, and how many rows were `kept`."""
+class AnnotatedTexts:
+    """`documents` with thoughts, of which `known` were answered in an earlier call; texts without thoughts by
+    `reasons`; the `gates` of the sources, and the number of rows `kept`."""
 
     documents: list[Document] = field(default_factory=list)
     known: int = 0
@@ -60,22 +60,23 @@ class Thoughtful:
 
 def annotate_thoughts(
     texts: TextRecipe, out: Path, writer: ThoughtWriter, scorer: Scorer, *, gated: bool, watch: Watch
-) -> Thoughtful:
-    """Write rows of the texts with a teacher's thoughts to `out` (.parquet), and a card beside it.
+) -> AnnotatedTexts:
+    """Writes rows of the texts with a teacher's thoughts to `out` (.parquet), and a card beside it.
 
-    Answers are kept as they come, in `out`.answers.jsonl: begun again, it asks for what is missing alone. With `gated`,
-    sources whose thoughts do not help are left out. Raises SleuthError for malformed texts and where no row is kept.
+    Answers are stored as they arrive, in `out`.answers.jsonl, so a repeated call requests only missing ones. With
+    `gated`, sources whose thoughts do not help are left out. Raises SleuthError for malformed texts and if no row is
+    kept.
     """
     if not out.name.endswith(".parquet"):
         raise SleuthError(f"--out {out}: should end in .parquet")
     chunks = [chunk for chunk in chunks_of(texts, scorer.renderer.tokenizer) if not has_tags(chunk.text)]
-    found = Thoughtful()
+    found = AnnotatedTexts()
     out.parent.mkdir(parents=True, exist_ok=True)
     answers = Answers(out.with_name(f"{out.name.removesuffix('.parquet')}.answers.jsonl"), writer.model)
     _ask(chunks, answers, writer, found, watch)
     found.documents = [replace(chunk, thoughts=answers.of(chunk) or ()) for chunk in chunks if answers.of(chunk)]
     if not found.documents:
-        raise SleuthError(f"{texts.texts}: no text got a thought: {', '.join(found.reasons) or 'there is none'}")
+        raise SleuthError(f"{texts.texts}: no text got a thought: {', '.join(found.reasons) or 'there are no texts'}")
     with watch("gate") as progress:
         found.gates = thought_gates(scorer, found.documents, progress)
     passed = {gate.source for gate in found.gates if gate.passes or not gated}
@@ -83,9 +84,9 @@ def annotate_thoughts(
     found.kept = len(kept)
     if not kept:
         raise SleuthError(
-            f"{out}: the thoughts of no source make the text behind them likelier than empty and generic ones do, over "
-            f"enough documents to tell; the answers are kept in {answers.file.name}: take another teacher or model, or "
-            "--no-gate"
+            f"{out}: no source has thoughts that make the following text likelier than empty and generic ones do, over "
+            f"at least {MIN_DOCUMENTS} documents; the answers are in {answers.file.name}: use another teacher or "
+            "model, or --no-gate"
         )
     rows = [_row(document, texts, writer, scorer) for document in kept]
     _write(out, rows)
@@ -104,8 +105,10 @@ def annotate_thoughts(
     return found
 
 
-def _ask(chunks: Sequence[Document], answers: Answers, writer: ThoughtWriter, found: Thoughtful, watch: Watch) -> None:
-    """Ask about the chunks that nobody has answered; each answer is kept as it comes."""
+def _ask(
+    chunks: Sequence[Document], answers: Answers, writer: ThoughtWriter, found: AnnotatedTexts, watch: Watch
+) -> None:
+    """Requests thoughts for chunks without an answer; each answer is stored as it arrives."""
     due = [chunk for chunk in chunks if answers.of(chunk) is None]
     found.known = len(chunks) - len(due)
 
@@ -124,8 +127,8 @@ def _ask(chunks: Sequence[Document], answers: Answers, writer: ThoughtWriter, fo
 
 
 class Answers:
-    """What a teacher said, in a file of its own, by the text that it was asked about. A last line that was half written
-    when the process ended goes. Raises SleuthError where another teacher was asked, or the file is something else."""
+    """A teacher's answers by text, stored in a file. An incomplete last line is removed. Raises SleuthError if the file
+    has another teacher's answers or other contents."""
 
     def __init__(self, file: Path, teacher: str) -> None:
         self.file = file
@@ -142,11 +145,11 @@ class Answers:
         return len(self._thoughts)
 
     def of(self, document: Document) -> tuple[Thought, ...] | None:
-        """The thoughts about a text; None where there are none yet."""
+        """The thoughts for a text; None if there is no answer yet."""
         return self._thoughts.get(_digest(document.text))
 
     def add(self, document: Document, thoughts: tuple[Thought, ...]) -> None:
-        """Keep an answer, handed to the system at once."""
+        """Stores an answer in memory and in the file."""
         digest = _digest(document.text)
         self._thoughts[digest] = thoughts
         row = {"text_sha256": digest, "teacher": self.teacher, "thoughts": [asdict(thought) for thought in thoughts]}
@@ -159,9 +162,9 @@ class Answers:
             teacher = row["teacher"]
             self._thoughts[row["text_sha256"]] = tuple(Thought(**thought) for thought in row["thoughts"])
         except (ValueError, KeyError, TypeError):
-            raise SleuthError(f"{where}: is no answer of a teacher; name a new file with --out") from None
+            raise SleuthError(f"{where}: not an answer of a teacher; name a new file with --out") from None
         if teacher != self.teacher:
-            raise SleuthError(f"{where}: {teacher} was asked, and now it is {self.teacher}; name a new file with --out")
+            raise SleuthError(f"{where}: has answers of {teacher}, not of {self.teacher}; name a new file with --out")
 
 
 def _digest(text: str) -> str:
@@ -169,7 +172,7 @@ def _digest(text: str) -> str:
 
 
 def _row(document: Document, texts: TextRecipe, writer: ThoughtWriter, scorer: Scorer) -> dict[str, Any]:
-    """A row in the layout of the published companion set, with the thoughts by themselves beside it."""
+    """A row in the layout of the published companion set, with the thoughts also as a separate list."""
     tokens = scorer.renderer.render_all(interleaved(document, scorer.renderer, ROW_TOKENS))
     augmented = insert_thoughts(document.text, document.thoughts, TAGS)
     text, thoughts = extract_thoughts(augmented, TAGS)
@@ -204,17 +207,17 @@ def _write(out: Path, rows: Sequence[dict[str, Any]]) -> None:
 
 
 SUFFIX_TOKENS = 64
-"""So many tokens behind a thought are looked at: its influence fades."""
-LEAST = 16
-"""Documents below which a source cannot be told."""
-MOST = 256
-"""Documents of a source that are looked at."""
+"""Tokens behind a thought that are scored; its influence fades."""
+MIN_DOCUMENTS = 16
+"""Documents that a source needs to pass."""
+MAX_DOCUMENTS = 256
+"""Documents of a source that are scored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceGate:
-    """How much likelier a source's thoughts make each token behind them, in nats, than an empty thought and than
-    generic ones; intervals are over documents."""
+    """The gain of a source's thoughts over an empty thought and over generic ones, in nats a following token; intervals
+    are over documents."""
 
     source: str
     documents: int
@@ -223,8 +226,10 @@ class SourceGate:
 
     @property
     def passes(self) -> bool:
-        """Both gains are above 0 with their whole intervals, over enough documents to tell."""
-        return self.documents >= LEAST and all((gain.low or 0) > 0 for gain in (self.over_blank, self.over_generic))
+        """Whether both intervals are above 0, over at least MIN_DOCUMENTS documents."""
+        return self.documents >= MIN_DOCUMENTS and all(
+            (gain.low or 0) > 0 for gain in (self.over_blank, self.over_generic)
+        )
 
     def as_json(self) -> dict[str, Any]:
         """The record as plain values."""
@@ -234,13 +239,13 @@ class SourceGate:
 def thought_gates(
     scorer: Scorer, documents: Sequence[Document], progress: Callable[[int, int], None] = lambda done, total: None
 ) -> list[SourceGate]:
-    """The gate of each source, in the order of their names; of a source the first `MOST` documents are looked at."""
+    """The gate of each source, by name, from its first MAX_DOCUMENTS documents."""
     of_source: dict[str, list[Document]] = {}
     for document in documents:
         of_source.setdefault(document.source, []).append(document)
-    looked_at = {source: of_source[source][:MOST] for source in sorted(of_source)}
-    total, done, gates = sum(map(len, looked_at.values())), 0, []
-    for source, chosen in looked_at.items():
+    scored = {source: of_source[source][:MAX_DOCUMENTS] for source in sorted(of_source)}
+    total, done, gates = sum(map(len, scored.values())), 0, []
+    for source, chosen in scored.items():
         places: list[ThoughtPosition] = []
         nlls: dict[str, list[float]] = {}
         for document in chosen:

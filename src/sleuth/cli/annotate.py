@@ -14,7 +14,7 @@ from sleuth.threads import PROCESS
 
 if TYPE_CHECKING:
     from sleuth.annotation.rubrics import Annotated as AnnotatedRows
-    from sleuth.annotation.thoughts import Thoughtful as AnnotatedTexts
+    from sleuth.annotation.thoughts import AnnotatedTexts
 
 annotate = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 SHOWN_REASONS = 3

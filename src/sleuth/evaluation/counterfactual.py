@@ -1,7 +1,7 @@
-"""One question for thoughts, passages and cited words: how much likelier do they make what follows?
+"""How much likelier a piece of context makes a suffix: its log-probability with that context minus without it.
 
-The story is told twice, with them and without, and the same last words are read under both. What the two stories share
-at their beginning is computed once (`sleuth.learn.prefix_tree`), however often it is told.
+Thoughts, passages and cited words are all measured this way. The prefix that both rows of a pair share is computed once
+(`sleuth.learn.prefix_tree`).
 """
 
 from __future__ import annotations
@@ -16,45 +16,45 @@ from sleuth.learn.logprobs import row_logprobs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Telling:
-    """A story `as_it_is` and told `otherwise`, as rows that end with the same `behind` tokens; those of them that are
-    `trained` in the rows are read.
+class RowPair:
+    """Two rows, `factual` and `counterfactual`, that end with the same `suffix_len` tokens, of which those that are
+    `trained` in the rows are scored.
 
-    `Telling(as_it_is=Row(tokens=(5, 2, 7, 3, 9), ...), otherwise=Row(tokens=(5, 2, 3, 9), ...), behind=1)`.
+    `RowPair(factual=Row(tokens=(5, 2, 7, 3, 9), ...), counterfactual=Row(tokens=(5, 2, 3, 9), ...), suffix_len=1)`.
     """
 
-    as_it_is: Row
-    otherwise: Row
-    behind: int
+    factual: Row
+    counterfactual: Row
+    suffix_len: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Read:
-    """The log-probability in nats of each token of a telling's end, in both stories; 0 where it is not read."""
+class PairLogprobs:
+    """The log-probability in nats of each token of a pair's suffix, in both rows; 0 where it is not scored."""
 
-    as_it_is: tuple[float, ...]
-    otherwise: tuple[float, ...]
+    factual: tuple[float, ...]
+    counterfactual: tuple[float, ...]
 
     @property
-    def gained(self) -> tuple[float, ...]:
-        """Token by token, how much likelier it is as it is."""
-        return tuple(one - other for one, other in zip(self.as_it_is, self.otherwise, strict=True))
+    def gains(self) -> tuple[float, ...]:
+        """Token by token, the factual log-probability minus the counterfactual one."""
+        return tuple(one - other for one, other in zip(self.factual, self.counterfactual, strict=True))
 
 
-def read_twice(
-    model: PreTrainedModel, tellings: Sequence[Telling], *, budget: int, temperature: float = 1.0
-) -> list[Read]:
-    """Both stories of each telling, in passes over at most `budget` distinct tokens; no gradient."""
-    rows = [row for telling in tellings for row in (telling.as_it_is, telling.otherwise)]
+def pair_logprobs(
+    model: PreTrainedModel, pairs: Sequence[RowPair], *, budget: int, temperature: float = 1.0
+) -> list[PairLogprobs]:
+    """The log-probabilities of each pair, in passes over at most `budget` distinct tokens; without gradients."""
+    rows = [row for pair in pairs for row in (pair.factual, pair.counterfactual)]
     values = iter(row_logprobs(model, rows, budget=budget, temperature=temperature))
     return [
-        Read(as_it_is=_last(next(values), telling.behind), otherwise=_last(next(values), telling.behind))
-        for telling in tellings
+        PairLogprobs(factual=_last(next(values), pair.suffix_len), counterfactual=_last(next(values), pair.suffix_len))
+        for pair in pairs
     ]
 
 
 def suffix_row(before: Sequence[int], suffix: Sequence[int]) -> Row:
-    """A row of which the suffix is read."""
+    """A row of which only the suffix is scored."""
     return Row(tokens=(*before, *suffix), trained=(*[False] * len(before), *[True] * len(suffix)))
 
 

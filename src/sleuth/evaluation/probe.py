@@ -1,5 +1,5 @@
-"""Whether a model uses what it looks up: the same questions without searching, with results that say nothing, and what
-each search and each passage was worth to it; or, of a refiner, what snippets were worth to its claims."""
+"""Measures whether a model uses what it retrieves: the same questions without a search, without results and with
+results of other questions, and the gain of each search and passage; of a refiner, the gain of snippets to claims."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from typing import Any
 
 from sleuth.evaluation.citation_gain import citation_gains
 from sleuth.evaluation.eval_session import EvalSession
-from sleuth.evaluation.search_gain import Gain, Removed, gains, require_text
+from sleuth.evaluation.search_gain import Removed, SearchGain, require_text_dialect, search_gains
 from sleuth.factories import RefineSetting, SearchSetting
 from sleuth.metrics.intervals import Measured, bootstrap_mean, paired_bootstrap, share
 from sleuth.render import Renderer
 from sleuth.retrieval.control import EmptyRetriever, ShuffledRetriever
 from sleuth.types import Episode, Score, SleuthError, Task
 
-AS_IT_IS = "as it is"
-KINDS = {"em": None, "em_one_hop": "one_hop", "em_two_hop": "two_hop"}
+BASE_ARM = "as it is"
+EM_KINDS = {"em": None, "em_one_hop": "one_hop", "em_two_hop": "two_hop"}
 MARGIN = 1.0
-"""Nats. A search that made what followed likelier by no more than this was idle."""
+"""Nats. A search whose results made later text likelier by no more than this was idle."""
 BUDGET = 4_096
-"""Distinct tokens of one pass."""
+"""Distinct tokens per forward pass."""
 
 Answered = Sequence[tuple[Episode, Score]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Probed:
-    """What `probe` found. `arms` has the figures of each arm, and `difference`, its exact match minus that of the arm
-    as it is, question by question; `searches` and `passages` the gains of groups of them, `snippets` those of a
-    refiner; `records` every gain."""
+class ProbeResult:
+    """The result of `probe`. `arms` has the figures of each arm, with `difference`, its exact match minus that of the
+    base arm, paired by question; `searches`, `passages` and, of a refiner, `snippets` have the gains of groups;
+    `records` has every gain."""
 
     arms: Mapping[str, Mapping[str, Measured]] = field(default_factory=dict)
     searches: Mapping[str, Mapping[str, Measured]] = field(default_factory=dict)
@@ -39,17 +39,17 @@ class Probed:
     records: Sequence[Mapping[str, Any]] = ()
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values."""
-        told = {"arms": self.arms, "searches": self.searches, "passages": self.passages, "snippets": self.snippets}
-        tables = {name: table for name, table in told.items() if table}
+        """Plain values, without empty tables."""
+        tables = {"arms": self.arms, "searches": self.searches, "passages": self.passages, "snippets": self.snippets}
         return {
-            name: {row: {key: figure.as_json() for key, figure in of_row.items()} for row, of_row in table.items()}
+            name: {row: {key: figure.as_json() for key, figure in figures.items()} for row, figures in table.items()}
             for name, table in tables.items()
+            if table
         } | {"margin": MARGIN, "records": list(self.records)}
 
 
-def probe(session: EvalSession, tasks: Sequence[Task]) -> Probed:
-    """Ask the questions in every arm, then tell the episodes of the first again without what they found.
+def probe(session: EvalSession, tasks: Sequence[Task]) -> ProbeResult:
+    """Answers the questions in every arm, then computes the gains of the base arm's searches and passages.
 
     Raises SleuthError for a dialect in messages of a chat template, before anything is asked.
     """
@@ -57,79 +57,77 @@ def probe(session: EvalSession, tasks: Sequence[Task]) -> Probed:
     if isinstance(setting, RefineSetting):
         return _probe_citations(session, tasks)
     if not isinstance(setting, SearchSetting):
-        raise SleuthError(f"the dialect {setting.dialect.name!r} looks nothing up: there is nothing to probe")
-    require_text(setting.dialect)
+        raise SleuthError(f"the dialect {setting.dialect.name!r} does not search: there is nothing to probe")
+    require_text_dialect(setting.dialect)
     answered = {name: replace(session, setting=arm).ask(tasks, name) for name, arm in _arms(setting, tasks)}
-    told = answered[AS_IT_IS]
-    by_search = _gains(session, told, "search")
-    by_passage = _gains(session, told, "passage")
-    return Probed(
-        arms={name: _arm(of_arm, told) for name, of_arm in answered.items()},
-        searches=_grouped(by_search, _search_groups),
-        passages=_with_wins(_grouped(by_passage, _passage_groups), by_passage),
-        records=[_record(*found) for found in (*by_search, *by_passage)],
+    base = answered[BASE_ARM]
+    by_search = _gain_cases(session, base, "search")
+    by_passage = _gain_cases(session, base, "passage")
+    return ProbeResult(
+        arms={name: _arm_figures(of_arm, base) for name, of_arm in answered.items()},
+        searches=_group_figures(by_search, _search_groups),
+        passages=_with_wins(_group_figures(by_passage, _passage_groups), by_passage),
+        records=[_record(*case) for case in (*by_search, *by_passage)],
     )
 
 
-def _probe_citations(session: EvalSession, tasks: Sequence[Task]) -> Probed:
-    """Of all claims that cite, by question: the gain of the snippets that they cite and of the others, and how often a
+def _probe_citations(session: EvalSession, tasks: Sequence[Task]) -> ProbeResult:
+    """Over all claims that cite, clustered by question: the gain of cited snippets and of the others, and how often a
     cited one gained more than any other."""
-    answered = session.ask(tasks, AS_IT_IS)
+    answered = session.ask(tasks, BASE_ARM)
     episodes = [episode for episode, _ in answered]
     renderer = Renderer(session.tokenizer)
-    found = citation_gains(session.weights, renderer, session.setting, episodes, budget=BUDGET)
-    pairs = [(episode.task.id, gain) for episode, gains in zip(episodes, found, strict=True) for gain in gains]
+    by_episode = citation_gains(session.weights, renderer, session.setting, episodes, budget=BUDGET)
+    pairs = [(episode.task.id, gain) for episode, gains in zip(episodes, by_episode, strict=True) for gain in gains]
     claims: dict[tuple[int, int], tuple[list[float], list[float]]] = {}
-    for at, of_episode in enumerate(found):
-        for gain in of_episode:
+    for at, gains in enumerate(by_episode):
+        for gain in gains:
             claims.setdefault((at, gain.number), ([], []))[not gain.cited].append(gain.value)
     wins = {key: float(max(own) > max(others)) for key, (own, others) in claims.items() if own and others}
     groups = {"cited": [pair for pair in pairs if pair[1].cited], "not cited": [p for p in pairs if not p[1].cited]}
     snippets: dict[str, dict[str, Measured]] = {
-        name: {"gain": bootstrap_mean([gain.value for _, gain in of_group], [task for task, _ in of_group])}
-        for name, of_group in groups.items()
-        if of_group
+        name: {"gain": bootstrap_mean([gain.value for _, gain in group], [task for task, _ in group])}
+        for name, group in groups.items()
+        if group
     }
     if wins:
         snippets["cited"]["ahead"] = share([*wins.values()], [episodes[at].task.id for at, _ in wins])
-    return Probed(snippets=snippets, records=[{"id": task, **asdict(gain)} for task, gain in pairs])
+    return ProbeResult(snippets=snippets, records=[{"id": task, **asdict(gain)} for task, gain in pairs])
 
 
 def _arms(setting: SearchSetting, tasks: Sequence[Task]) -> Iterator[tuple[str, SearchSetting]]:
-    yield AS_IT_IS, setting
+    yield BASE_ARM, setting
     yield "closed book", replace(setting, closed_book=True, forced_search=False)
     yield "nothing found", replace(setting, retriever=EmptyRetriever())
     questions = [task.question for task in tasks]
     yield "others' passages", replace(setting, retriever=ShuffledRetriever(setting.retriever, questions))
 
 
-def _arm(answered: Answered, as_it_is: Answered) -> dict[str, Measured]:
+def _arm_figures(answered: Answered, base: Answered) -> dict[str, Measured]:
     figures = {
         key: share([score.parts.get("em") for _, score in of_kind], [episode.task.id for episode, _ in of_kind])
-        for key, kind in KINDS.items()
+        for key, kind in EM_KINDS.items()
         if (of_kind := [pair for pair in answered if kind in (None, pair[0].task.kind)])
     }
     searches = [_searches(episode) for episode, _ in answered]
     clusters = [episode.task.id for episode, _ in answered]
     figures["searches_mean"] = bootstrap_mean(searches, clusters)
-    if answered is not as_it_is:
-        ours, theirs = ([score.parts.get("em") for _, score in arm] for arm in (answered, as_it_is))
+    if answered is not base:
+        ours, theirs = ([score.parts.get("em") for _, score in arm] for arm in (answered, base))
         figures["difference"] = paired_bootstrap(ours, theirs, clusters)
     return figures
 
 
 def _searches(episode: Episode) -> float | None:
-    """A story that the retriever cut short does not tell how often the policy would have searched."""
+    """The number of searches; None where the retriever failed, since the policy might have searched again."""
     return None if episode.trajectory.stop == "failed" else episode.trajectory.searches
 
 
-# -- gains ------------------------------------------------------------------------------------------------------------
-
-Found = tuple[Episode, Score, Gain]
+GainCase = tuple[Episode, Score, SearchGain]
 
 
-def _gains(session: EvalSession, answered: Answered, removed: Removed) -> list[Found]:
-    found = gains(
+def _gain_cases(session: EvalSession, answered: Answered, removed: Removed) -> list[GainCase]:
+    by_episode = search_gains(
         session.weights,
         Renderer(session.tokenizer),
         session.setting.dialect,
@@ -138,13 +136,11 @@ def _gains(session: EvalSession, answered: Answered, removed: Removed) -> list[F
         budget=BUDGET,
     )
     return [
-        (episode, score, gain)
-        for (episode, score), of_episode in zip(answered, found, strict=True)
-        for gain in of_episode
+        (episode, score, gain) for (episode, score), gains in zip(answered, by_episode, strict=True) for gain in gains
     ]
 
 
-def _search_groups(episode: Episode, score: Score, gain: Gain) -> Iterator[str]:
+def _search_groups(episode: Episode, score: Score, gain: SearchGain) -> Iterator[str]:
     yield "all"
     kind = episode.task.kind.replace("_", "-") or "question"
     if score.parts.get("em") == 1:
@@ -153,7 +149,7 @@ def _search_groups(episode: Episode, score: Score, gain: Gain) -> Iterator[str]:
         yield "not right"
 
 
-def _passage_groups(episode: Episode, score: Score, gain: Gain) -> Iterator[str]:
+def _passage_groups(episode: Episode, score: Score, gain: SearchGain) -> Iterator[str]:
     gold = episode.task.gold_passages
     if gold and gain.passage is not None:
         yield "gold passages" if gain.passage.id in gold else "other passages"
@@ -161,11 +157,11 @@ def _passage_groups(episode: Episode, score: Score, gain: Gain) -> Iterator[str]
         yield "passages"
 
 
-def _with_wins(groups: dict[str, dict[str, Measured]], found: Sequence[Found]) -> dict[str, dict[str, Measured]]:
-    """The groups, and of gold passages how often they were worth more than any other that the same search showed, where
-    it showed both and the answer was right."""
+def _with_wins(groups: dict[str, dict[str, Measured]], cases: Sequence[GainCase]) -> dict[str, dict[str, Measured]]:
+    """The groups, with the share of searches in which a gold passage gained more than any other, among those that
+    showed both before a right answer."""
     searches: dict[tuple[int, int], tuple[Task, list[float], list[float]]] = {}
-    for episode, score, gain in found:
+    for episode, score, gain in cases:
         if score.parts.get("em") == 1 and gain.passage is not None:
             task = episode.task
             _, gold, others = searches.setdefault((id(episode), gain.number), (task, [], []))
@@ -176,38 +172,38 @@ def _with_wins(groups: dict[str, dict[str, Measured]], found: Sequence[Found]) -
     return groups
 
 
-def _grouped(
-    found: Sequence[Found], groups: Callable[[Episode, Score, Gain], Iterator[str]]
+def _group_figures(
+    cases: Sequence[GainCase], groups: Callable[[Episode, Score, SearchGain], Iterator[str]]
 ) -> dict[str, dict[str, Measured]]:
-    """By group: the mean gain, its parts in words that were found and in the last turn, and the share of idle ones;
-    questions are clusters."""
-    members: dict[str, list[Found]] = {}
-    for case in found:
+    """By group: the mean gain, its parts from retrieved words and from the last turn, and the share of idle ones;
+    clustered by question."""
+    members: dict[str, list[GainCase]] = {}
+    for case in cases:
         for group in groups(*case):
             members.setdefault(group, []).append(case)
     return {group: _gain_figures(members[group]) for group in sorted(members)}
 
 
-def _gain_figures(found: Sequence[Found]) -> dict[str, Measured]:
-    clusters = [episode.task.id for episode, _, _ in found]
+def _gain_figures(cases: Sequence[GainCase]) -> dict[str, Measured]:
+    clusters = [episode.task.id for episode, _, _ in cases]
     return {
-        "gain": bootstrap_mean([gain.value for _, _, gain in found], clusters),
-        "found_gain": bootstrap_mean([gain.found for _, _, gain in found], clusters),
-        "answer_gain": bootstrap_mean([gain.answer for _, _, gain in found], clusters),
-        "idle": share([float(gain.found <= MARGIN) for _, _, gain in found], clusters),
+        "gain": bootstrap_mean([gain.value for _, _, gain in cases], clusters),
+        "found_gain": bootstrap_mean([gain.retrieved for _, _, gain in cases], clusters),
+        "answer_gain": bootstrap_mean([gain.answer for _, _, gain in cases], clusters),
+        "idle": share([float(gain.retrieved <= MARGIN) for _, _, gain in cases], clusters),
     }
 
 
-def _record(episode: Episode, score: Score, gain: Gain) -> dict[str, Any]:
+def _record(episode: Episode, score: Score, gain: SearchGain) -> dict[str, Any]:
     return {
         "id": episode.task.id,
         "sample": episode.sample,
         "em": score.parts.get("em"),
         "search": gain.number,
-        "query": episode.trajectory.segments[gain.look.asked].text,
+        "query": episode.trajectory.segments[gain.search.query].text,
         "passage": None if gain.passage is None else gain.passage.id,
         "gain": gain.value,
-        "found_gain": gain.found,
+        "found_gain": gain.retrieved,
         "answer_gain": gain.answer,
         "tokens": gain.tokens,
     }

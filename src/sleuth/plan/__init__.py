@@ -1,1 +1,1 @@
-"""What a run will take, told before it begins."""
+"""Estimates of what a run takes in steps, tokens, time, memory and disk."""

@@ -1,4 +1,4 @@
-"""What a recipe names and its run will read, looked for without torch, so that a wrong path is told at once."""
+"""Checks that the files and names in a recipe exist, without importing torch."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ from sleuth.types import SleuthError
 
 
 def missing_inputs(table: StrictModel) -> Iterator[str]:
-    """A message for each thing that a table names and that is not there, such as `questions = "nope.jsonl": no such
-    file`. Keys that the table lacks, because their values are wrong, are passed over."""
+    """A message for each missing file or unknown name in a table: `questions = "nope.jsonl": no such file`. Keys that
+    the table lacks because their values are invalid are skipped."""
     for key, require in _named_in(table):
         value = getattr(table, key, None)
         if not value:
@@ -49,15 +49,15 @@ def missing_inputs(table: StrictModel) -> Iterator[str]:
 
 
 def require_named(table: StrictModel, where: str, key: Key = ()) -> None:
-    """Raises SleuthError with a line for each thing that a table, or one in it, names and that is not there. `where`
-    names its file, `key` its place there."""
+    """Raises SleuthError with a line for each missing file or unknown name in a table and the tables within it. `where`
+    names the file of the table, `key` its position there."""
     problems = [f"{where}: {sentence}" for _, sentence in looked_for(table, missing_inputs, key)]
     if problems:
         raise SleuthError(*problems)
 
 
 def _named_in(table: StrictModel) -> Iterator[tuple[str, Callable[[Any], object]]]:
-    """Keys of a table, each with what raises SleuthError where its value is not there."""
+    """Keys of a table, each with a check that raises SleuthError if its value does not exist."""
     match table:
         case QuestionsRecipe():
             yield "questions", require_file
@@ -94,19 +94,19 @@ def _named_in(table: StrictModel) -> Iterator[tuple[str, Callable[[Any], object]
 
 
 def require_file(path: Path) -> None:
-    """Raises SleuthError where no file is there; whether the hub has one shows when it is downloaded."""
+    """Raises SleuthError if there is no such file. Files on the hub are checked when they are downloaded."""
     if HubLocation.read(path) is None and not path.is_file():
         raise SleuthError(f"{path}: no such file")
 
 
 def require_texts(path: Path) -> None:
-    """Likewise, of a file or a folder."""
+    """Likewise for a file or a folder."""
     if HubLocation.read(path) is None and not path.exists():
         raise SleuthError(f"{path}: no such file or folder")
 
 
 def require_suite(suite: Path) -> None:
-    """Likewise, of test sets in a folder, or of a suite by name."""
+    """Likewise for a folder of test sets, or a suite by name."""
     from sleuth.data.suites import SUITES, require_sets
 
     if HubLocation.read(SUITES.get(str(suite), suite)) is None:
@@ -114,7 +114,7 @@ def require_suite(suite: Path) -> None:
 
 
 def require_index(folder: Path) -> None:
-    """Raises SleuthError where no index is there, or its encoder is not."""
+    """Raises SleuthError if there is no such index, or its encoder is missing."""
     card = read_card(folder)
     if card.encoder is not None:
         from sleuth.retrieval.encoder import require_encoder

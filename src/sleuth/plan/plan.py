@@ -1,4 +1,4 @@
-"""What a recipe will take: what its numbers tell, and what a probe of its first steps measured, carried to the end."""
+"""The plan of a recipe: counts from its numbers, and costs extrapolated from a probe of its first steps."""
 
 from __future__ import annotations
 
@@ -24,25 +24,24 @@ from sleuth.recipe.judges import HttpJudgeRecipe, LexicalJudgeRecipe
 from sleuth.training.loop import saves_at
 
 WARM_UP = 1
-"""The first step of a process loads code and grows the heap: it does not count where there are others."""
+"""First steps that are left out if there are others: they load code and grow the heap."""
 SIGNAL = 0.5
-"""Share of a run's groups that carry signal, where it learns: what is all right teaches nothing more. The first steps
-show more of them (the demo: 0.91 in a probe of 12 steps, 0.50 over the run), and what an update costs follows them."""
+"""Expected share of groups with signal over a run that learns; the cost of an update is proportional to it. First steps
+have more (the demo: 0.91 in a probe of 12 steps, 0.50 over the run)."""
 NEAR, LATER = 3, 0.6
-"""Steps cost what they did in a probe for so many times its length, and later this share of it: siblings of a policy
-that learns come to agree, and what they share is read and computed once (the demo: a step's rollouts took 1.07 s in a
-probe of 12 steps, 0.99 in steps 13 to 32, and 0.63 from step 65 on)."""
-ASKED = ("judge_asked", "watch_asked")
-"""What a step asks of models that judge: of those who pay, and of those who watch them."""
+"""A step costs as much as in the probe for NEAR times the probe's length, and LATER times as much after that: siblings
+become more alike, and what they share is computed once (the demo: a step's rollouts took 1.07 s in a probe of 12 steps,
+0.99 in steps 13 to 32, and 0.63 from step 65 on)."""
+JUDGE_CALLS = ("judge_asked", "watch_asked")
+"""Figures that count calls of judges: of those that pay, and of those that watch."""
 SUMMED = ("steps", "prompts", "episodes", "tokens", "judge_calls", "seconds", "seconds_at_most")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagePlan:
-    """What one stage will take: `steps` of the optimiser, `prompts` and the `episodes` that are played for them; and
-    what only a probe can tell: `judge_calls`, verdicts of models that are asked for (none where no model judges), the
-    `tokens` that the policy writes (that it is taught, where it is taught by rows), `seconds`, and `seconds_at_most`,
-    where every step costs what the probe's did.
+    """The plan of one stage: optimiser `steps`, `prompts`, and `episodes` played. Only a probe gives `judge_calls` (0
+    if no model judges), `tokens` that the policy samples (trained tokens in supervised stages), expected `seconds`, and
+    `seconds_at_most`, if every step costs as much as in the probe.
     """
 
     name: str
@@ -58,9 +57,8 @@ class StagePlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a run will take, stage by stage, and at their peak the bytes in memory and on the disk: of checkpoints,
-    rollouts, figures and evaluations. `ranks` is what each of several ranks would hold. None is what only a probe can
-    tell, where there was none."""
+    """The plan of a run by stage, and peak bytes in memory and on the disk (checkpoints, rollouts, figures and
+    evaluations). `ranks` is the memory of each of several ranks. Values that need a probe are None without one."""
 
     stages: tuple[StagePlan, ...]
     peak_memory_bytes: int | None = None
@@ -69,19 +67,19 @@ class Plan:
     ranks: RankMemory | None = None
 
     def total(self, figure: str) -> float | None:
-        """The sum of a figure over the stages; None where a stage does not know it."""
+        """The sum of a figure over the stages; None if it is unknown for one of them."""
         values = [getattr(stage, figure) for stage in self.stages]
         return None if None in values else sum(values)
 
     def as_json(self) -> dict[str, Any]:
-        """Sums, peaks and stages as plain values."""
+        """Sums, peaks and stages as plain values for JSON."""
         table = asdict(self)
         stages = table.pop("stages")
         return {figure: self.total(figure) for figure in SUMMED} | table | {"stages": stages}
 
 
 def plan_of(recipe: Recipe, questions: Mapping[int, int], probe: Probe | None = None, *, world: int = 1) -> Plan:
-    """The plan of a recipe whose stage number i reads `questions[i]` questions, on so many ranks."""
+    """The plan of a recipe whose stage i reads `questions[i]` questions, on `world` ranks."""
     stages = tuple(_stage(stage, questions.get(index, 0), probe) for index, stage in enumerate(recipe.stage))
     if probe is None:
         return Plan(stages=stages)
@@ -98,7 +96,7 @@ def _stage(stage: StageRecipe, questions: int, probe: Probe | None) -> StagePlan
     if not isinstance(stage, TrainingRecipe):
         arms = _arms(stage)
         plan: dict[str, Any] = {"prompts": questions, "episodes": questions * arms}
-        told = {} if probe is None else _asked(stage, questions, probe)
+        measured = {} if probe is None else _evaluated(stage, questions, probe)
     else:
         if probe is not None and stage.name not in probe.rows:  # a warm start that is not needed
             seconds = probe.costs[stage.name].seconds["total"]
@@ -109,8 +107,8 @@ def _stage(stage: StageRecipe, questions: int, probe: Probe | None) -> StagePlan
         plan = {"steps": steps, "prompts": steps * prompts, "episodes": episodes}
         if _asks_a_model(stage):
             plan["judge_calls"] = None
-        told = {} if probe is None else _trained(stage, episodes, probe)
-    return StagePlan(name=stage.name, kind=stage.kind, **(plan | told))
+        measured = {} if probe is None else _trained(stage, episodes, probe)
+    return StagePlan(name=stage.name, kind=stage.kind, **(plan | measured))
 
 
 def _arms(stage: EvaluateRecipe | WinRateRecipe | ProbeRecipe | ReasonRecipe) -> int:
@@ -118,7 +116,7 @@ def _arms(stage: EvaluateRecipe | WinRateRecipe | ProbeRecipe | ReasonRecipe) ->
     match stage:
         case WinRateRecipe():
             return 2
-        case ProbeRecipe():  # at the place, and at another of its document
+        case ProbeRecipe():  # at the position, and at another one of its document
             return 2 * stage.samples
         case ReasonRecipe():
             return stage.samples
@@ -142,30 +140,29 @@ def _asks_a_model(stage: TrainingRecipe) -> bool:
     return any(not isinstance(judge, LexicalJudgeRecipe) for _, judge in judges)
 
 
-def _asked(
+def _evaluated(
     stage: EvaluateRecipe | WinRateRecipe | ProbeRecipe | ReasonRecipe, questions: int, probe: Probe
 ) -> dict[str, Any]:
-    """All but the asking itself is done once, however many are asked."""
-    cost, asked = probe.costs[stage.name], probe.asked[stage.name]
-    share = questions / asked.questions
+    """The time of asking is proportional to the questions; the rest is spent once."""
+    cost, evaluated = probe.costs[stage.name], probe.evaluated[stage.name]
+    share = questions / evaluated.questions
     asking = cost.seconds["asking"]
     seconds = cost.seconds["total"] - asking + asking * share
-    return {"tokens": round(asked.tokens * share), "seconds": seconds, "seconds_at_most": seconds}
+    return {"tokens": round(evaluated.tokens * share), "seconds": seconds, "seconds_at_most": seconds}
 
 
 def _trained(stage: TrainingRecipe, episodes: int, probe: Probe) -> dict[str, Any]:
-    """Steps cost what those of the probe did, or less where a policy learns; saves what its save did; what is left of
-    its time is done once."""
+    """Extrapolates steps and saves of the probe; the rest of its time is spent once."""
     cost, rows, steps = probe.costs[stage.name], probe.rows[stage.name], stage.last_step
     saves = sum(saves_at(stage, step) for step in range(1, steps + 1))
     once = cost.seconds["total"] - sum(map(_seconds, rows)) - cost.seconds["saving"]
-    beside = once + cost.seconds["saving"] * saves
+    fixed = once + cost.seconds["saving"] * saves
     near = min(steps, NEAR * len(rows)) if episodes else steps
     return {
-        "judge_calls": round(_typical(sum(row.get(name, 0) for name in ASKED) for row in rows) * steps),
+        "judge_calls": round(_typical(sum(row.get(name, 0) for name in JUDGE_CALLS) for row in rows) * steps),
         "tokens": round(_typical(_written(row, episodes / steps) for row in rows) * steps),
-        "seconds": beside + _typical(map(_expected, rows)) * (near + LATER * (steps - near)),
-        "seconds_at_most": beside + _typical(map(_seconds, rows)) * steps,
+        "seconds": fixed + _typical(map(_expected, rows)) * (near + LATER * (steps - near)),
+        "seconds_at_most": fixed + _typical(map(_seconds, rows)) * steps,
     }
 
 
@@ -174,34 +171,33 @@ def _seconds(row: Mapping[str, Any]) -> float:
 
 
 def _expected(row: Mapping[str, Any]) -> float:
-    """What a step like this one costs where fewer groups carry signal."""
+    """Seconds of this step if only the share SIGNAL of its groups had signal."""
     signal = row.get("nonzero_advantage_fraction") or SIGNAL
     return row.get("seconds_rollout", 0.0) + row["seconds_update"] * min(1.0, SIGNAL / signal)
 
 
 def _written(row: Mapping[str, Any], episodes: float) -> float:
-    """Tokens of one step."""
+    """Tokens of one step: sampled, or trained if it plays no episodes."""
     return row["response_tokens_mean"] * episodes if episodes else row["tokens_trained"]
 
 
 def _typical(values: Iterable[float]) -> float:
-    """Their mean, without those of the warm-up."""
-    found = list(values)
-    return fmean(found[WARM_UP:] or found)
+    """The mean without the warm-up."""
+    known = list(values)
+    return fmean(known[WARM_UP:] or known)
 
 
 def _disk(recipe: Recipe, questions: Mapping[int, int], probe: Probe) -> int:
-    """The most bytes the run folder holds: what all stages leave, and a checkpoint that is written beside those that it
-    outlives."""
+    """Peak bytes of the run folder: the files of all stages, and a checkpoint being written before older ones go."""
     left = writing = 0
     for index, stage in enumerate(recipe.stage):
         if not isinstance(stage, TrainingRecipe):
-            asked = probe.asked[stage.name]
-            left += round(asked.bytes * questions[index] / asked.questions)
+            evaluated = probe.evaluated[stage.name]
+            left += round(evaluated.bytes * questions[index] / evaluated.questions)
         elif stage.name in probe.rows:
             steps, (weights, state) = stage.last_step, probe.checkpoints[stage.name]
             saves = sum(saves_at(stage, step) for step in range(1, steps + 1))
-            whole = min(saves, stage.keep + 1)  # the best one stays beside the newest
+            whole = min(saves, stage.keep + 1)  # the best one is kept beside the newest
             milestones = steps // stage.milestone_every if stage.milestone_every else 0
             left += whole * (weights + state) + milestones * weights
             left += round(probe.bytes_a_step[stage.name] * steps)
@@ -211,14 +207,14 @@ def _disk(recipe: Recipe, questions: Mapping[int, int], probe: Probe) -> int:
 
 FP32 = 4
 MOMENTS = 2 * FP32
-"""Bytes of a weight's moments: AdamW's, for ranks take no other optimiser."""
+"""Bytes of AdamW's moments for a weight; ranks support no other optimiser."""
 STORED = {"float32": 4, "bfloat16": 2}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankMemory:
-    """Bytes at their peak: `each` rank's, where it computes, and in the memory of its `host`, which is the same where
-    it computes there; and what the first holds in its host's memory at a save, when the whole state comes together.
+    """Peak bytes: of `each` rank on its device, on its `host` (the same on a CPU), and of the `first` rank's host at a
+    save, when it gathers the whole state.
     `RankMemory(world=4, each=1_076_000_000, host=1_076_000_000, first=1_604_000_000)`."""
 
     world: int
@@ -228,8 +224,8 @@ class RankMemory:
 
 
 def rank_memory(recipe: Recipe, probe: Probe, world: int) -> RankMemory:
-    """Of the hungriest stage. What does not depend on the weights (libraries, activations, the engine's cache) is what
-    the probe's process held beside them."""
+    """The memory of the most demanding stage. What does not depend on the weights (libraries, activations, the engine's
+    cache) is taken from the probe's process."""
     stages = [stage for stage in recipe.stage if isinstance(stage, TrainingRecipe) and stage.name in probe.rows]
     of_stages = [_of_stage(recipe, stage, probe, world) for stage in stages]
     return RankMemory(
@@ -244,14 +240,14 @@ def _of_stage(recipe: Recipe, stage: TrainingRecipe, probe: Probe, world: int) -
     cost, (stored, state) = probe.costs[stage.name], probe.checkpoints[stage.name]
     computed = STORED[recipe.dtype]  # bytes of a weight in the forward pass
     masters = FP32 if computed < FP32 and stage.master_weights else 0
-    stepped = state // (MOMENTS + masters)  # weights that learn
-    reference = stored if _measures_from_the_beginning(stage) else 0
-    # In one process a step holds the weights, their gradients and moments, and masters or a copy to compare with.
+    stepped = state // (MOMENTS + masters)  # trained weights
+    reference = stored if _keeps_first_weights(stage) else 0
+    # In one process a step holds weights, gradients, moments, and masters or a copy to compare with.
     alone = stored + stepped * (MOMENTS + FP32 + (masters or computed)) + reference
     if world == 1:
         each = cost.gpu_memory or cost.host_memory
         return RankMemory(world=1, each=each, host=cost.host_memory, first=cost.host_memory)
-    # On ranks it is fullest behind a step: the whole model, and in shards weights, moments and the copy.
+    # On ranks the peak is after a step: the whole model, and shards of weights, moments and the copy.
     shards = stepped * (MOMENTS + (masters or computed)) + (stored - stepped * computed) + reference
     copied, own = stepped * computed, shards // world
     beside = max(0, (cost.gpu_memory or cost.host_memory) - alone)
@@ -260,7 +256,7 @@ def _of_stage(recipe: Recipe, stage: TrainingRecipe, probe: Probe, world: int) -
         return RankMemory(world=world, each=each, host=each, first=beside + stored + own + state)
     if not stage.cpu_offload:
         return RankMemory(world=world, each=each, host=cost.host_memory, first=cost.host_memory + state)
-    # What is stepped is fullest in a step, when its gradients lie beside it.
+    # The offloaded state peaks within a step, when it has its gradients.
     stepping = (shards + copied + stepped * FP32) // world
     return RankMemory(
         world=world,
@@ -270,8 +266,8 @@ def _of_stage(recipe: Recipe, stage: TrainingRecipe, probe: Probe, world: int) -
     )
 
 
-def _measures_from_the_beginning(stage: TrainingRecipe) -> bool:
-    """Whether it holds the weights that it began with too."""
+def _keeps_first_weights(stage: TrainingRecipe) -> bool:
+    """Whether a stage keeps its first weights as the reference."""
     if isinstance(stage, GrpoRecipe):
         return bool(stage.loss.beta)
     return isinstance(stage, OnlineDpoRecipe) and stage.loss.kind == "dpo"

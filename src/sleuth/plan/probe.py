@@ -1,4 +1,4 @@
-"""The first steps of a recipe, made in a process of their own, and what they cost."""
+"""Runs the first steps of a recipe in their own process and measures their costs."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from sleuth.runs.metrics import MetricsFile
 from sleuth.types import SleuthError
 
 QUESTIONS = 128
-"""An evaluation asks so many in a probe: two rounds of its slots, so that its end, when few are left, weighs little."""
+"""Questions of an evaluation in a probe: two rounds of its slots, so that the emptying end weighs little."""
 PER_SET = 32
-"""Of a suite, so many of each set."""
-LOOK = 0.5
-"""Seconds between two looks at how far the probe is."""
+"""Questions of each set of a suite."""
+POLL_SECONDS = 0.5
+"""Seconds between checks of the probe's progress."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What a stage took: seconds by what they went to ("total", and of it "asking" and "saving"), bytes at its peak."""
+    """The cost of a stage: seconds by purpose ("total", of which "asking" and "saving"), and peak bytes."""
 
     seconds: Mapping[str, float]
     host_memory: int
@@ -36,8 +36,8 @@ class Cost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """What an evaluation left, in all its arms together: `tokens` that the policy wrote, and `bytes` of its files."""
+class Evaluated:
+    """Sums over the arms of an evaluation: `tokens` that the policy sampled, and `bytes` of its files."""
 
     questions: int
     tokens: int
@@ -46,19 +46,19 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """What a shortened run left, by the names of its stages: rows of metrics, costs, what evaluations asked, bytes of
-    (weights, state) of a checkpoint, and bytes that each step leaves beside them."""
+    """Measurements of a shortened run by stage name: metrics rows, costs, evaluations, bytes of (weights, state) of a
+    checkpoint, and other bytes that each step writes."""
 
     rows: Mapping[str, Sequence[Mapping[str, Any]]]
     costs: Mapping[str, Cost]
-    asked: Mapping[str, Asked]
+    evaluated: Mapping[str, Evaluated]
     checkpoints: Mapping[str, tuple[int, int]]
     bytes_a_step: Mapping[str, float]
 
 
 def shortened(recipe: Recipe, steps: int) -> Recipe:
-    """The recipe with at most `steps` steps of every stage that trains, saved once, and `QUESTIONS` of every
-    evaluation. Horizons stay, and with them what is done in a step."""
+    """The recipe with at most `steps` steps of every training stage, saved once, and `QUESTIONS` questions of every
+    evaluation. Learning-rate horizons stay, so a step does the same work."""
 
     def cut(stage: Any) -> Any:
         if isinstance(stage, WinRateRecipe | ProbeRecipe):
@@ -72,8 +72,8 @@ def shortened(recipe: Recipe, steps: int) -> Recipe:
             fewer = {key: min(getattr(stage.data, key) or most, most)}
             return stage.model_copy(update={"data": stage.data.model_copy(update=fewer)})
         last = min(steps, stage.stop_after or stage.steps)
-        alone = {"cpu_offload": False}  # one process makes them
-        return stage.model_copy(update={"stop_after": last, "save_every": last, "milestone_every": None} | alone)
+        one_process = {"cpu_offload": False}
+        return stage.model_copy(update={"stop_after": last, "save_every": last, "milestone_every": None} | one_process)
 
     return recipe.model_copy(update={"stage": tuple(cut(stage) for stage in recipe.stage), "trackers": ()})
 
@@ -84,40 +84,40 @@ def run_probe(
     folder: Path,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Probe:
-    """Run a (shortened) recipe in an empty folder by `command`, which `RECIPE --run DIR` is added to: a process of its
-    own, so that what it takes is taken by nothing else. Raises SleuthError, with the last line it said, where it fails.
+    """Runs a (shortened) recipe in an empty folder by `command` + `RECIPE --run DIR`, in its own process, so that its
+    memory is measured alone. Raises SleuthError with its last line of output if it fails.
     """
-    place, file, said = folder / "run", folder / "probe.toml", folder / "said.txt"
+    run, file, log = folder / "run", folder / "probe.toml", folder / "output.txt"
     file.write_text(dump_toml(recipe), encoding="utf-8")
     total = sum(getattr(stage, "stop_after", None) or 0 for stage in recipe.stage)
-    metrics, seen = MetricsFile(place / "metrics.jsonl"), 0
-    with said.open("wb") as output:
-        child = subprocess.Popen([*command, str(file), "--run", str(place)], stdout=output, stderr=output)
+    metrics, seen = MetricsFile(run / "metrics.jsonl"), 0
+    with log.open("wb") as output:
+        child = subprocess.Popen([*command, str(file), "--run", str(run)], stdout=output, stderr=output)
         try:
             while child.poll() is None:
-                time.sleep(LOOK)
-                if (made := len(metrics.rows())) > seen:
-                    progress(seen := made, total)
+                time.sleep(POLL_SECONDS)
+                if (done := len(metrics.rows())) > seen:
+                    progress(seen := done, total)
         finally:
             child.kill()
             child.wait()
     if child.returncode:
-        lines = said.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        raise SleuthError(f"the probe failed: {lines[-1].removeprefix('error: ') if lines else 'it said nothing'}")
-    return read_probe(recipe, place)
+        lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        raise SleuthError(f"the probe failed: {lines[-1].removeprefix('error: ') if lines else 'it printed nothing'}")
+    return read_probe(recipe, run)
 
 
 def read_probe(recipe: Recipe, place: Path) -> Probe:
-    """What the folder of a run that has ended says of its costs."""
-    evaluated = [
+    """The measurements in the folder of a finished run."""
+    evaluations = [
         stage
         for stage in recipe.stage
         if isinstance(stage, EvaluateRecipe | WinRateRecipe | ProbeRecipe | ReasonRecipe)
     ]
     rows = MetricsFile(place / "metrics.jsonl").rows()
-    trained = list(dict.fromkeys(row["stage"] for row in rows))  # a warm start may have been left out
+    trained = list(dict.fromkeys(row["stage"] for row in rows))  # a warm start may have been skipped
     by_stage = {name: [row for row in rows if row["stage"] == name] for name in trained}
-    saved = zip(trained, checkpoints_in(place / "checkpoints"), strict=True)  # each has saved its last step alone
+    saved = zip(trained, checkpoints_in(place / "checkpoints"), strict=True)  # each stage saved only its last step
     return Probe(
         rows=by_stage,
         costs={
@@ -126,19 +126,19 @@ def read_probe(recipe: Recipe, place: Path) -> Probe:
             )
             for name, cost in Manifest(place / "manifest.json").costs().items()
         },
-        asked={stage.name: _asked(stage, place / "eval") for stage in evaluated},
+        evaluated={stage.name: _evaluated(stage, place / "eval") for stage in evaluations},
         checkpoints={name: _sizes(checkpoint) for name, checkpoint in saved},
         bytes_a_step={name: fmean(_bytes_of_step(place, row) for row in by_stage[name]) for name in trained},
     )
 
 
-def _asked(stage: EvaluateRecipe | WinRateRecipe | ProbeRecipe | ReasonRecipe, folder: Path) -> Asked:
-    """From the files of the stage's arms; those of a suite have their records in a file for each set."""
+def _evaluated(stage: EvaluateRecipe | WinRateRecipe | ProbeRecipe | ReasonRecipe, folder: Path) -> Evaluated:
+    """Reads the files of the stage's arms; a suite has its records in a file for each set."""
     forced = isinstance(stage, EvaluateRecipe) and stage.forced_search_arm
     arms = (stage.name, f"{stage.name}_forced") if forced else (stage.name,)
     files = [file for arm in arms for file in (folder / f"{arm}.json", *folder.glob(f"{arm}@*.json"))]
     records = [record for file in files for record in json.loads(file.read_text(encoding="utf-8")).get("records", ())]
-    return Asked(
+    return Evaluated(
         questions=len(records) // len(arms),
         tokens=sum(map(_written, records)),
         bytes=sum(file.stat().st_size for file in files),
@@ -146,14 +146,14 @@ def _asked(stage: EvaluateRecipe | WinRateRecipe | ProbeRecipe | ReasonRecipe, f
 
 
 def _written(record: Mapping[str, Any]) -> int:
-    """Tokens that were written for one question, or for one prefix by both models."""
+    """Tokens sampled for one question, or for one prefix by both models."""
     if "tokens" in record:
         return record["tokens"]
     return sum(segment["tokens"] for segment in record["segments"] if segment["author"] == "policy")
 
 
 def _bytes_of_step(place: Path, row: Mapping[str, Any]) -> int:
-    """Its rollouts, where it played any, and its row of metrics."""
+    """Bytes of its rollouts, if any, and of its row of metrics."""
     rollouts = place / "rollouts" / f"{step_name(row['step'])}.parquet"
     return len(json.dumps(row)) + (rollouts.stat().st_size if rollouts.exists() else 0)
 

@@ -1,4 +1,4 @@
-"""A run folder becomes one HTML page that opens offline. Reads files only: never live objects, never torch."""
+"""Reports: a run folder as one HTML page that opens offline. Reads files only, and never imports torch."""
 
 from __future__ import annotations
 

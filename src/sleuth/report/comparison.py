@@ -11,7 +11,7 @@ from sleuth.metrics.arms import Difference, difference, level
 from sleuth.metrics.failures import Mode, mode_counts, transitions
 from sleuth.metrics.intervals import Measured
 from sleuth.metrics.paired import FIGURES, MEANS, Record, by_question, paired_records, question_means, side_of_zero
-from sleuth.report.arms import Arm, Asked
+from sleuth.report.arms import Arm, Evaluated
 from sleuth.report.summary import flat
 from sleuth.runs.protocol import HISTORY, ProtocolCard
 from sleuth.runs.protocol_differences import differences
@@ -22,10 +22,9 @@ Table = Mapping[Mode, Mapping[Mode, int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """All that the table and the page show. `levels[figure][arm]`; `differences[figure][pair]` is None where no
-    question has the figure on both sides; `modes[arm]` counts the answers of all its runs; `became[pair]` is
-    `transitions` of the arms' first runs. `notes` and `protocols` are sentences; `recipes[key][arm]` holds what the
-    runs were told otherwise.
+    """All that the table and the page show. `levels[figure][arm]`; `differences[figure][pair]` is None if no question
+    has the figure in both arms; `modes[arm]` counts the answers of all its runs; `became[pair]` is `transitions` of the
+    arms' first runs. `notes` and `protocols` are sentences; `recipes[key][arm]` holds recipe values that differ.
     """
 
     arms: tuple[Arm, ...]
@@ -40,17 +39,17 @@ class Comparison:
 
     @property
     def names(self) -> list[str]:
-        """The arms, in the order in which they were given."""
+        """Names of the arms, in the given order."""
         return [arm.name for arm in self.arms]
 
     @property
     def headlines(self) -> list[str]:
-        """Exact match of each arm beside the first, in a sentence."""
+        """A sentence on the exact match of each arm beside the first."""
         found = self.differences.get("em", {})
         return [_headline(pair, found[pair]) for pair in found if pair[0] == self.names[0]]
 
     def as_json(self) -> dict[str, Any]:
-        """One object of plain values; a pair is `"A -> B"`, and its difference is B minus A."""
+        """Plain values for JSON; the key of a pair is `"A -> B"`, and its difference is B minus A."""
         return {
             "arms": {arm.name: [str(member.file) for member in arm.members] for arm in self.arms},
             "questions": len(self.matched.questions),
@@ -75,8 +74,8 @@ class Comparison:
 
 
 def compare(arms: Sequence[Arm], progress: Callable[[int, int], None] | None = None) -> Comparison:
-    """Measure the arms on the questions that they share; `SleuthError` where they share none. Tells `progress` how many
-    figures of how many are done: thousands of questions take a while to draw again."""
+    """Compares the arms on the questions that they share; raises SleuthError if they share none. Calls `progress(done,
+    total)` after each figure: bootstrap intervals of thousands of questions take a while."""
     matched = match(arms)
     names = [arm.name for arm in arms]
     pairs = list(combinations(names, 2))
@@ -123,100 +122,100 @@ def _without_zeros(table: Table) -> dict[str, dict[str, int]]:
     return {before: row for before, row in rows.items() if row}
 
 
-SAME_PROTOCOL = "All were asked under the same protocol."
-NO_PART = ("name", "seed", "resolved_from", "trackers")
-"""Keys of a recipe that tell two runs of the same kind apart."""
+SAME_PROTOCOL = "All were evaluated under the same protocol."
+NOT_COMPARED = ("name", "seed", "resolved_from", "trackers")
+"""Recipe keys that differ between runs of the same kind."""
 
 
 def notes(arms: Sequence[Arm], matched: Matched) -> list[str]:
-    """Which questions are compared and what the intervals speak of; then, how arms were asked otherwise."""
-    return [*_questions(matched), _intervals(arms), *_asking(arms), *_unlike_members(arms)]
+    """Sentences on the questions compared, on what the intervals cover, and on differences in sampling."""
+    return [*_questions(matched), _intervals(arms), *_sampling(arms), *_unlike_members(arms)]
 
 
 def protocol_sentences(arms: Sequence[Arm]) -> list[str]:
-    """How each arm's protocol differs from the first one's, in sentences; and what its checkpoint was trained for,
-    where both checkpoints carry that. One sentence where nothing differs."""
-    untold = [arm.name for arm in arms if arm.first.asked is None]
-    if untold:
-        return [f"{' and '.join(untold)}: the file does not tell under which protocol it was asked."]
+    """Sentences on how each arm's protocol differs from the first arm's, and the training of its checkpoint if both
+    record it. One sentence if nothing differs."""
+    unknown = [arm.name for arm in arms if arm.first.protocol is None]
+    if unknown:
+        return [f"{' and '.join(unknown)}: the file does not record the protocol of the evaluation."]
     first, *others = arms
-    found = [f"{sentence}." for other in others for sentence in _apart(first, other)]
-    return found or [SAME_PROTOCOL]
+    sentences = [f"{sentence}." for other in others for sentence in _apart(first, other)]
+    return sentences or [SAME_PROTOCOL]
 
 
 def recipe_differences(arms: Sequence[Arm]) -> dict[str, dict[str, str]]:
-    """`found[key][arm]`: what the first runs of the arms were told otherwise, by the key of the recipe. Empty where an
-    arm has no run, or where all have the same one."""
-    recipes = {arm.name: _told(arm.first) for arm in arms}
+    """`differences[key][arm]`: the recipe values of the arms' first runs that differ. Empty if an arm has no run, or if
+    all arms have the same one."""
+    recipes = {arm.name: _recipe_values(arm.first) for arm in arms}
     if not all(recipes.values()) or len({arm.first.run.folder for arm in arms if arm.first.run}) < 2:
         return {}
-    keys = dict.fromkeys(key for told in recipes.values() for key in told)
-    values = {key: {name: told.get(key, "absent") for name, told in recipes.items()} for key in keys}
+    keys = dict.fromkeys(key for recipe in recipes.values() for key in recipe)
+    values = {key: {name: recipe.get(key, "absent") for name, recipe in recipes.items()} for key in keys}
     return {key: of_arms for key, of_arms in values.items() if len(set(of_arms.values())) > 1}
 
 
 def _questions(matched: Matched) -> Iterator[str]:
-    yield f"{_count(len(matched.questions), 'question')} that all were asked, paired by id."
+    yield f"{_count(len(matched.questions), 'question')} answered by all, paired by id."
     for name, count in matched.left_out.items():
         if count:
-            yield f"Left out: {_count(count, 'question')} of {name} that not all were asked."
+            yield f"Left out: {_count(count, 'question')} of {name} that not all answered."
     if matched.reworded:
         count = _count(matched.reworded, "id")
-        yield f"Left out: {count} that all have, asked in other words or with other golden answers."
+        yield f"Left out: {count} shared by all, with another wording or other golden answers."
 
 
 def _intervals(arms: Sequence[Arm]) -> str:
     several = [f"{arm.name} {len(arm.members)}" for arm in arms if len(arm.members) > 1]
     if not several:
-        return "Intervals are over questions: they speak of these runs, not of what another seed would give."
+        return "Intervals are over questions: they hold for these runs, not for other seeds."
     single = [arm.name for arm in arms if len(arm.members) == 1]
-    alone = f"; {' and '.join(single)} is one run, whose luck they cannot tell" if single else ""
+    alone = f"; {' and '.join(single)} is one run, whose variation by seed is unknown" if single else ""
     return f"Intervals are over runs and questions ({', '.join(several)} runs){alone}."
 
 
-def _asking(arms: Sequence[Arm]) -> Iterator[str]:
-    heat = {arm.name: arm.first.evaluation.get("temperature") for arm in arms}
-    if len(set(heat.values())) > 1:
-        yield "Temperatures differ: " + ", ".join(f"{name} {told}" for name, told in heat.items()) + "."
+def _sampling(arms: Sequence[Arm]) -> Iterator[str]:
+    temperatures = {arm.name: arm.first.evaluation.get("temperature") for arm in arms}
+    if len(set(temperatures.values())) > 1:
+        yield "Temperatures differ: " + ", ".join(f"{name} {value}" for name, value in temperatures.items()) + "."
     samples = {arm.name: max(map(len, by_question(arm.first.evaluation["records"]).values())) for arm in arms}
     if len(set(samples.values())) > 1:
-        told = ", ".join(f"{name} {count}" for name, count in samples.items())
-        yield f"Samples a question differ: {told}; a question counts by their mean."
+        counts = ", ".join(f"{name} {count}" for name, count in samples.items())
+        yield f"Samples a question differ: {counts}; a question counts by their mean."
 
 
 def _unlike_members(arms: Sequence[Arm]) -> Iterator[str]:
-    """Runs of one arm should differ by their seed alone."""
+    """Warnings about arms whose runs differ by more than their seed."""
     for arm in arms:
-        recipes = [_told(member) for member in arm.members]
-        keys = dict.fromkeys(key for told in recipes for key in told if all(recipes))
-        unlike = [key for key in keys if len({told.get(key) for told in recipes}) > 1]
+        recipes = [_recipe_values(member) for member in arm.members]
+        keys = dict.fromkeys(key for recipe in recipes for key in recipe if all(recipes))
+        unlike = [key for key in keys if len({recipe.get(key) for recipe in recipes}) > 1]
         if unlike:
             yield f"Careful: the runs of {arm.name} differ by more than their seed: {', '.join(unlike)}."
-        cards = [member.asked for member in arm.members]
+        cards = [member.protocol for member in arm.members]
         if any(cards[0] and card and card.hash != cards[0].hash for card in cards):
-            yield f"Careful: the runs of {arm.name} were not asked under one protocol."
+            yield f"Careful: the runs of {arm.name} were evaluated under different protocols."
 
 
 def _apart(one: Arm, other: Arm) -> list[str]:
     ours, theirs = one.first, other.first
-    if ours.asked is None or theirs.asked is None:
+    if ours.protocol is None or theirs.protocol is None:
         return []
-    a, b = ours.asked, theirs.asked.model_copy(update=_history(ours.asked))
+    a, b = ours.protocol, theirs.protocol.model_copy(update=_history(ours.protocol))
     if ours.trained and theirs.trained:
         a, b = a.model_copy(update=_history(ours.trained)), b.model_copy(update=_history(theirs.trained))
     return differences(a, b, names=(one.name, other.name))
 
 
 def _history(card: ProtocolCard) -> dict[str, Any]:
-    """Where a checkpoint comes from, which the protocol of an evaluation does not tell."""
+    """The fields about a checkpoint's origin, which the protocol of an evaluation lacks."""
     return {field: getattr(card, field) for field in HISTORY}
 
 
-def _told(member: Asked) -> dict[str, str]:
-    """A run's recipe by its keys, without what tells runs of a kind apart."""
+def _recipe_values(member: Evaluated) -> dict[str, str]:
+    """The recipe of a run by dotted key, without NOT_COMPARED."""
     if member.run is None:
         return {}
-    return {key: value for key, value in flat(member.run.recipe) if key.split(".")[0] not in NO_PART}
+    return {key: value for key, value in flat(member.run.recipe) if key.split(".")[0] not in NOT_COMPARED}
 
 
 def _count(number: int, noun: str) -> str:
@@ -229,9 +228,9 @@ Pair = tuple[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matched:
-    """`questions` are the ids that every run of every arm was asked, in the order of the first; in `answers[arm][run]`
-    are the records of each. `left_out[arm]` counts questions that it was asked and some other run was not; `reworded`
-    those whose id stands for other words or other golden answers somewhere."""
+    """`questions` are the ids that all runs of all arms answered, in the order of the first; `answers[arm][run]` holds
+    their records. `left_out[arm]` counts its questions that some other run did not answer; `reworded` counts ids whose
+    wording or golden answers differ."""
 
     questions: tuple[str, ...]
     answers: Mapping[str, Sequence[Mapping[str, Sequence[Record]]]]
@@ -239,25 +238,25 @@ class Matched:
     reworded: int
 
     def records(self, arm: str) -> list[Record]:
-        """All answers of an arm, run by run."""
+        """All records of an arm, run by run."""
         return [record for run in self.answers[arm] for name in self.questions for record in run[name]]
 
     def paired(self, arms: Sequence[str]) -> list[tuple[Record, ...]]:
-        """The answers of these arms' first runs beside each other, question by question."""
+        """The records of the arms' first runs, one tuple a question."""
         firsts = (self.answers[arm][0] for arm in arms)
         return paired_records(*([record for name in self.questions for record in run[name]] for run in firsts))
 
 
 def match(arms: Sequence[Arm]) -> Matched:
-    """Find them by id; `SleuthError` where there are none."""
+    """The shared questions, matched by id. Raises SleuthError if there are none."""
     answers = {arm.name: [by_question(member.evaluation["records"]) for member in arm.members] for arm in arms}
     runs = [run for of_arm in answers.values() for run in of_arm]
     common = [name for name in runs[0] if all(name in run for run in runs)]
     same = tuple(name for name in common if len({_meaning(run[name][0]) for run in runs}) == 1)
     if not same:
         names = " and ".join(arm.name for arm in arms)
-        why = f"all {len(common)} ids that they share stand for different questions" if common else "they share no id"
-        raise SleuthError(f"{names} have no question in common ({why}): ask them the same file of questions")
+        why = f"all {len(common)} shared ids have different questions" if common else "they share no id"
+        raise SleuthError(f"{names} have no question in common ({why}): evaluate them on the same file of questions")
     left_out = {name: len(set().union(*of_arm) - set(common)) for name, of_arm in answers.items()}
     return Matched(questions=same, answers=answers, left_out=left_out, reworded=len(common) - len(same))
 

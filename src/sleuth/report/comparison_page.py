@@ -1,4 +1,4 @@
-"""`write_comparison`: the page of a comparison. It carries all it needs and asks no network for anything."""
+"""`write_comparison`: the page of a comparison, self-contained and without network access."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sleuth.report.comparison import Comparison
 from sleuth.report.curves import (
     BOTTOM,
     LEFT,
-    MOST_POINTS,
+    MAX_POINTS,
     PANELS,
     RIGHT,
     TOP,
@@ -34,13 +34,13 @@ SCRIPTS = ("elements.js", "transcript.js", "questions.js", "curves.js", "compare
 
 
 def write_comparison(comparison: Comparison, file: Path) -> None:
-    """Write the page, in a folder that is made if need be."""
+    """Writes the page, and its folder if needed."""
     file.parent.mkdir(parents=True, exist_ok=True)
     write_page(file, render_comparison(comparison))
 
 
 def render_comparison(comparison: Comparison) -> str:
-    """The page as HTML. Everything that a model or a corpus wrote is escaped, in text and in data."""
+    """The page as HTML. All text of models and corpora is escaped, in text and in data."""
     pool = TextPool()
     curves = _curves(comparison)
     stages = matched_charts(curves)
@@ -65,7 +65,7 @@ def render_comparison(comparison: Comparison) -> str:
 
 
 def _row(comparison: Comparison, key: str) -> dict[str, Any]:
-    """One figure: its levels with their picture, and its differences by pair."""
+    """A row of the table: levels with their picture, and differences by pair."""
     drawn, axis = whiskers(comparison.levels[key])
     return {
         "key": key,
@@ -82,7 +82,7 @@ def _row(comparison: Comparison, key: str) -> dict[str, Any]:
 
 
 def _curves(comparison: Comparison) -> Arms:
-    """The rows of each arm's runs; none at all unless every arm is made of runs, and not all of one."""
+    """The metrics rows of each arm's runs; empty unless every arm has runs and they are not all the same run."""
     runs = {arm.name: [member.run for member in arm.members if member.run] for arm in comparison.arms}
     folders = {run.folder.resolve() for of_arm in runs.values() for run in of_arm}
     if len(folders) < 2 or not all(runs.values()):
@@ -99,7 +99,7 @@ Column = list[float | None]
 
 
 def matched_charts(arms: Arms) -> dict[str, list[Chart]]:
-    """Charts by stage, for the stages (by name) that every arm has; the panels of `SHOWN` that some arm can fill."""
+    """Charts by stage, for the stages (by name) that every arm has: the panels of `SHOWN` with data."""
     if not arms:
         return {}
     stages = {name: [stages_of(rows) for rows in runs] for name, runs in arms.items()}
@@ -116,8 +116,8 @@ def matched_charts(arms: Arms) -> dict[str, list[Chart]]:
 
 
 def overlaid(panel: Panel, arms: Arms) -> Chart | None:
-    """One panel with a curve for each arm, in their order, so that a colour is an arm in every chart; None if no arm
-    has a value. An arm of several runs is its mean over them, in a band from the lowest to the highest."""
+    """One panel with a curve for each arm, in order, so that an arm has one colour in all charts; None without data. An
+    arm of several runs is drawn as their mean, in a band from the lowest to the highest."""
     [key] = panel.keys
     found = {name: [_by_step(key, rows) for rows in runs] for name, runs in arms.items()}
     steps = sorted({step for runs in found.values() for run in runs for step in run})
@@ -127,7 +127,7 @@ def overlaid(panel: Panel, arms: Arms) -> Chart | None:
     low, high = round_domain(values if panel.top is None else [panel.top])
     x = Scale(low=min(steps[0], steps[-1] - 1), high=steps[-1], start=LEFT, end=RIGHT)
     y = Scale(low=low, high=high, start=BOTTOM, end=TOP)
-    kept = steps[:: -(-len(steps) // MOST_POINTS)]
+    kept = steps[:: -(-len(steps) // MAX_POINTS)]
     return Chart(
         title=panel.title,
         hint=panel.hint,

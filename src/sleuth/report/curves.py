@@ -1,4 +1,4 @@
-"""Metrics over steps as small charts: what is drawn, in which order and under which name."""
+"""Metrics over steps as small charts: the panels, their order and their names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sleuth.report.axes import Scale, Tick, area, dots, line, round_domain, runn
 
 WIDTH, HEIGHT = 340, 168
 LEFT, RIGHT, TOP, BOTTOM = 46, 324, 8, 146
-MOST_POINTS = 500  # more dots than pixels show nothing more
+MAX_POINTS = 500  # more dots than pixels are invisible
 
 Row = dict[str, Any]
 Values = Sequence[float | None]
@@ -19,7 +19,7 @@ Values = Sequence[float | None]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
     """One line of a chart. `line`, `dots` and, if stacked, `area` are SVG paths; `values` and `heights` (pixels) are
-    what the pointer reads out."""
+    shown at the pointer."""
 
     label: str
     line: str
@@ -31,7 +31,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """One panel: its axes, its curves, and the steps that they share (as numbers, and as pixels in `at`)."""
+    """One panel: axes, curves, and their shared steps (as numbers, and as pixels in `at`)."""
 
     title: str
     hint: str
@@ -42,14 +42,14 @@ class Chart:
     at: tuple[float, ...]
 
     def read_out(self) -> dict[str, Any]:
-        """What the page's script needs to answer the pointer."""
+        """The data that the page's script shows at the pointer."""
         curves = [{"label": c.label, "values": c.values, "heights": c.heights} for c in self.curves]
         return {"steps": self.steps, "at": self.at, "curves": curves}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """What one chart shows. `top` fixes the upper end of the axis; several keys are stacked."""
+    """The definition of a chart. `top` fixes the upper end of the axis; several keys are stacked."""
 
     title: str
     hint: str
@@ -87,12 +87,12 @@ PANELS = (
 
 
 def charts_of(rows: Sequence[Row]) -> list[Chart]:
-    """The panels that these rows (one stage, rising steps) can fill; a metric that never had a value is left out."""
+    """The charts of these rows (one stage, rising steps); a metric without values is left out."""
     return [chart for panel in (*PANELS[:2], *_scorer_panels(rows), *PANELS[2:]) if (chart := draw(panel, rows))]
 
 
 def _scorer_panels(rows: Sequence[Row]) -> list[Panel]:
-    """One for every scorer that was asked beside the strict one."""
+    """A panel for each scorer beside the strict one."""
     keys = dict.fromkeys(key for row in rows for key in row if key.startswith("score_"))
     return [
         Panel(title=f"Score by {key.removeprefix('score_')}", hint="mean over the step's episodes", keys=(key,))
@@ -116,7 +116,7 @@ def draw(panel: Panel, rows: Sequence[Row]) -> Chart | None:
     rows = [row for row in rows if any(_value(row, key) is not None for key in keys)]
     columns = [[_value(row, key) for row in rows] for key in keys]
     x, y = _scales(panel, rows, columns)
-    kept = slice(None, None, -(-len(rows) // MOST_POINTS))
+    kept = slice(None, None, -(-len(rows) // MAX_POINTS))
     steps = tuple(row["step"] for row in rows[kept])
     at = tuple(x(step) for step in steps)
     window, curves = smoothing(len(rows)), []

@@ -1,4 +1,4 @@
-"""The figures of an evaluation, base beside trained: table rows with their pictures, and outcome counts."""
+"""Figures of evaluations, base beside trained: table rows with their pictures, and counts of outcomes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LABELS = {
     "claim_precision": "Citations that are right, by the table",
     "claim_recall": "Asked claims with a right citation, by the table",
     "claim_f1": "F1 of the claims, by the table",
-    "off_query": "Claims that nobody asked for",
+    "off_query": "Claims not asked for",
     "grounded": "Right answer in a supported claim",
     "right_abstention": "Abstains where nothing answers",
     "wrong_abstention": "Abstains where something does",
@@ -41,9 +41,9 @@ LABELS = {
     "claims": "Claims",
     "response_tokens_mean": "Tokens the policy wrote",
     "missing": "Missing verdicts",
-    "gain_sampled": "What its own thoughts gain, in nats a token",
-    "blank_nll": "What an empty thought leaves to gain",
-    "gained_share": "How much of it they gain",
+    "gain_sampled": "Gain of its own thoughts, in nats a token",
+    "blank_nll": "Nats a token behind an empty thought",
+    "gained_share": "Share of these that its own thoughts gain",
     "over_generic": "Its own over phrases that fit any text",
     "over_swapped": "Its own over thoughts of other texts",
     "over_within": "Its own over thoughts of other places",
@@ -56,14 +56,14 @@ LABELS = {
 }
 
 DECIMALS = {"searches_mean": 2, "searches_two_hop": 2, "claims": 2, "response_tokens_mean": 1}
-"""How many are told of a figure; 3 of any other."""
+"""Decimals of a figure; 3 by default."""
 
 OUTCOMES = ("correct", "wrong", "no_answer", "malformed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Whisker:
-    """One measured value drawn on the row's axis; `low`, `value` and `high` are pixels, `arm` names its colour."""
+    """A value and its interval on the row's axis; `low`, `value` and `high` are pixels, `arm` selects the colour."""
 
     arm: str
     low: float
@@ -74,7 +74,7 @@ class Whisker:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FigureRow:
     """One figure in every arm. `measured` is in the order of the arms, None where an arm lacks it; `difference` is
-    trained minus base over the questions that both answered, None where the records do not tell."""
+    trained minus base over the questions that both answered, None without records."""
 
     key: str
     label: str
@@ -85,19 +85,19 @@ class FigureRow:
 
     @property
     def clear(self) -> bool:
-        """Whether the interval of the difference leaves zero out."""
+        """Whether the interval of the difference excludes zero."""
         return side_of_zero(self.difference) != 0
 
 
 def arms_of(evaluations: Mapping[str, Evaluation]) -> list[str]:
-    """Names of the evaluations as columns: base, trained, then the others. A set of a suite is no column of its own:
-    the suite's has the mean over them."""
+    """Names of the evaluations that are columns: base, trained, then the others. Sets of a suite are left out: the
+    suite has their mean."""
     first = [name for name in (BASE, TRAINED) if name in evaluations]
     return first + [name for name, one in evaluations.items() if name not in first and "set" not in one]
 
 
 def figure_rows(evaluations: Mapping[str, Evaluation]) -> list[FigureRow]:
-    """Every figure that some evaluation holds: the known ones in their order, then what else was measured."""
+    """A row for each figure of some evaluation: those of LABELS in their order, then the others."""
     arms = arms_of(evaluations)
     found = [key for name in arms for key, value in evaluations[name].items() if measured_of(value)]
     keys = [key for key in LABELS if key in found] + [key for key in dict.fromkeys(found) if key not in LABELS]
@@ -105,8 +105,8 @@ def figure_rows(evaluations: Mapping[str, Evaluation]) -> list[FigureRow]:
 
 
 def outcome_table(evaluations: Mapping[str, Evaluation]) -> list[tuple[str, list[tuple[int, float]]]]:
-    """Rows (outcome, [(count, share) of each arm]). The four verdicts keep their zeros; then come the reasons why a
-    verdict is missing, or one row of zeros that says that none is."""
+    """Rows (outcome, [(count, share) of each arm]): the four outcomes, then the reasons of missing verdicts, or one row
+    of zeros."""
     counts = [evaluations[name].get("outcomes", {}) for name in arms_of(evaluations)]
     if not any(counts):
         return []
@@ -119,7 +119,7 @@ def outcome_table(evaluations: Mapping[str, Evaluation]) -> list[tuple[str, list
 
 
 def measured_of(value: object) -> Measured | None:
-    """An entry of an evaluation file as a figure; None if it is none, or if nothing was measured."""
+    """An entry of an evaluation file as a figure; None if it is something else or has no value."""
     parts = ("value", "low", "high", "n")
     if not isinstance(value, Mapping) or not all(isinstance(value.get(part), int | float) for part in parts):
         return None
@@ -141,7 +141,7 @@ def _row(key: str, arms: Sequence[str], evaluations: Mapping[str, Evaluation]) -
 
 
 def whiskers(measured: Mapping[str, Measured | None]) -> tuple[tuple[Whisker, ...], Scale]:
-    """What was measured in each arm, and on which axis: from 0 to 1 for shares, and to where it must for others."""
+    """The picture of each arm's value, and its axis: 0 to 1 for shares, else the range of the values."""
     bounds = [
         (arm, one.low or 0.0, one.value or 0.0, one.high or 0.0) for arm, one in measured.items() if one and one.n
     ]

@@ -1,4 +1,4 @@
-"""`write_report`: the one page of a run. It carries all it needs and asks no network for anything."""
+"""`write_report`: the page of a run, self-contained and without network access."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ SCRIPTS = ("elements.js", "transcript.js", "rollouts.js", "questions.js", "curve
 
 
 def write_report(run: Path) -> Path:
-    """Read the run folder and write `RUN/report.html`; returns its path.
+    """Writes `RUN/report.html` and returns its path.
 
-    A part that the run does not have yet is named on the page in place of its section. Raises `SleuthError` if the
-    folder is no run or a file in it cannot be understood.
+    The page names the parts that the run does not have yet. Raises SleuthError if the folder is not a run or one of its
+    files is invalid.
     """
     page = render(read_run(run))
     report = run / "report.html"
@@ -39,7 +39,7 @@ def write_report(run: Path) -> Path:
 
 
 def render(run: RunFiles) -> str:
-    """The page of a run, as HTML. Everything that a model or a corpus wrote is escaped, in text and in data."""
+    """The page of a run as HTML. All text of models and corpora is escaped, in text and in data."""
     pool = TextPool()
     tokenizer = read_tokenizer(run.folder) if run.rollouts else None
     stages = {stage: charts_of(rows) for stage, rows in stages_of(run.metrics).items()}
@@ -71,7 +71,7 @@ def render(run: RunFiles) -> str:
 
 
 def fill(template: str, scripts: Sequence[str], **shown: Any) -> str:
-    """A page with all that it needs inside: the style, and the scripts, which alone may run."""
+    """A template filled with values, style and scripts; its policy lets no other script run."""
     script = "\n".join(map(_asset, scripts))
     return (
         _environment()
@@ -87,7 +87,7 @@ def fill(template: str, scripts: Sequence[str], **shown: Any) -> str:
 
 
 def write_page(file: Path, page: str) -> None:
-    """The page whole, or not at all. A model can write half a surrogate pair, which no file can hold."""
+    """Writes the page atomically. Lone surrogates, which a model can sample, are replaced."""
     write_text(file, page.encode("utf-8", "replace").decode("utf-8"))
 
 
@@ -128,21 +128,21 @@ def verdict(evaluations: Mapping[str, Evaluation]) -> str:
 
 
 def _certified(evaluations: Mapping[str, Evaluation]) -> str:
-    """What the probes of a model's thoughts came to, in the order of their certificates' names; empty without one."""
-    told = {name: one["certificate"]["claim"] for name, one in evaluations.items() if "certificate" in one}
-    return " ".join(f"{name}: {claim}." for name, claim in told.items())
+    """The claims of thought-probe certificates; empty without one."""
+    claims = {name: one["certificate"]["claim"] for name, one in evaluations.items() if "certificate" in one}
+    return " ".join(f"{name}: {claim}." for name, claim in claims.items())
 
 
-def overlap(evaluations: Mapping[str, Evaluation], played: Set[str]) -> str:
-    """Whether the evaluated questions are among those that the stored rollouts played; empty if that is unknown."""
+def overlap(evaluations: Mapping[str, Evaluation], trained: Set[str]) -> str:
+    """A sentence on evaluated questions that are also in the stored rollouts; empty if unknown."""
     asked = {record["question"] for name in (BASE, TRAINED) for record in records_of(evaluations, name)}
-    if not asked or not played:
+    if not asked or not trained:
         return ""
-    if seen := len(asked & played):
+    if seen := len(asked & trained):
         return (
-            f"Careful: {seen} of these {len(asked)} questions are also among the {len(played)} in the stored rollouts."
+            f"Careful: {seen} of these {len(asked)} questions are also among the {len(trained)} in the stored rollouts."
         )
-    return f"None of these {len(asked)} questions is among the {len(played)} in the stored rollouts."
+    return f"None of these {len(asked)} questions is among the {len(trained)} in the stored rollouts."
 
 
 def interval(measured: Measured) -> str:

@@ -1,4 +1,4 @@
-"""A fair sample of a run's rollouts, small enough to travel inside one page."""
+"""An even sample of a run's rollouts and answered questions, small enough for one page."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from sleuth.report.transcripts import TextPool, action_view, segment_view
 from sleuth.runs.rollouts import SCHEMA
 from sleuth.types import SleuthError
 
-MOST_STEPS = 12
-MOST_GROUPS = 8
-MOST_BYTES = 1_200_000
+MAX_STEPS = 12
+MAX_GROUPS = 8
+MAX_ROLLOUT_BYTES = 1_200_000
 COLUMNS = [name for name in SCHEMA.names if name not in ("source", "credits")]
 
 T = TypeVar("T")
 
 
 def rollouts_shown(files: Sequence[Path], pool: TextPool, tokenizer: Tokenizer | None) -> list[dict[str, Any]]:
-    """Steps spread evenly over the run, each `{"step", "of", "groups"}` with the first groups of `of` that were played.
+    """Steps spread evenly over the run, each `{"step", "of", "groups"}` with the first of its `of` groups.
 
-    Every step gets its first group before any gets its second, until the groups or the page's share of bytes run out.
+    Every step gets its first group before any gets its second, up to MAX_GROUPS and MAX_ROLLOUT_BYTES.
     """
-    steps = [{"step": step_of(file), "of": 0, "groups": []} for file in evenly(files, MOST_STEPS)]
+    steps = [{"step": step_of(file), "of": 0, "groups": []} for file in evenly(files, MAX_STEPS)]
     waiting = []
-    for step, file in zip(steps, evenly(files, MOST_STEPS), strict=True):
+    for step, file in zip(steps, evenly(files, MAX_STEPS), strict=True):
         step["of"], groups = _read_groups(file)
         waiting.append([(step, rows) for rows in groups])
     used, texts_before = 0, pool.size
     for turn in zip_longest(*waiting):
         for step, rows in filter(None, turn):
-            if used + pool.size - texts_before > MOST_BYTES:
+            if used + pool.size - texts_before > MAX_ROLLOUT_BYTES:
                 break
             group = _group_view(rows, pool, tokenizer)
             step["groups"].append(group)
@@ -49,7 +49,7 @@ def rollouts_shown(files: Sequence[Path], pool: TextPool, tokenizer: Tokenizer |
 
 
 def evenly(items: Sequence[T], most: int) -> list[T]:
-    """At most `most` items, the first and the last among them, spread evenly."""
+    """At most `most` items, spread evenly, with the first and the last."""
     if len(items) <= most:
         return list(items)
     return [items[round(index * (len(items) - 1) / (most - 1))] for index in range(most)]
@@ -69,9 +69,9 @@ def questions_played(files: Sequence[Path]) -> set[str]:
 
 
 def _read_groups(file: Path) -> tuple[int, list[list[dict[str, Any]]]]:
-    """How many groups the file holds, and the rows of the first few."""
+    """The number of groups in a file, and the rows of the first few."""
     of = len(_read_table(file, ["group"])["group"].unique())
-    first = _read_table(file, COLUMNS, filters=[("group", "<", MOST_GROUPS)]).to_pylist()
+    first = _read_table(file, COLUMNS, filters=[("group", "<", MAX_GROUPS)]).to_pylist()
     return of, [list(rows) for _, rows in groupby(first, key=lambda row: row["group"])]
 
 
@@ -108,16 +108,16 @@ def _sibling_view(row: Mapping[str, Any], pool: TextPool, tokenizer: Tokenizer |
     }
 
 
-MOST_QUESTIONS = 600
-MOST_QUESTION_BYTES = 2_500_000  # before repeated texts are stored once
+MAX_QUESTIONS = 600
+MAX_QUESTION_BYTES = 2_500_000  # before repeated texts are stored once
 
 
 def questions_shown(names: Sequence[str], answered: Sequence[Sequence[Record]], pool: TextPool) -> dict[str, Any]:
-    """`{"names", "modes", "of", "rows"}`: questions with the answer of each side (`answered[question][side]`), evenly
-    thinned where they are too many."""
+    """`{"names", "modes", "of", "rows"}`: questions with the answer of each side (`answered[question][side]`), an even
+    sample if they are too many."""
     size = len(json.dumps(answered))
-    fitting = len(answered) * MOST_QUESTION_BYTES // size
-    shown = evenly(answered, min(MOST_QUESTIONS, max(2, fitting)))
+    fitting = len(answered) * MAX_QUESTION_BYTES // size
+    shown = evenly(answered, min(MAX_QUESTIONS, max(2, fitting)))
     rows = [_row_view(sides, pool) for sides in shown]
     return {"names": list(names), "modes": MODES, "of": len(answered), "rows": rows}
 

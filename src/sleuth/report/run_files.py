@@ -1,4 +1,4 @@
-"""What a run folder holds, as plain data. A part that is not there yet is empty: a run has a page while it runs."""
+"""The files of a run folder as plain data. Missing parts are empty: a run has a page while it runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sleuth.types import SleuthError
 BASE, TRAINED = "base", "trained"
 """The evaluations that a report compares."""
 WITHOUT_QUESTIONS = ("probe", "win_rate", "reason")
-"""Kinds of stages whose records are no answered questions."""
+"""Kinds of stages whose records are not answered questions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,20 +34,22 @@ class RunFiles:
 
 
 def read_run(folder: Path) -> RunFiles:
-    """Read `folder`; raises `SleuthError` if it is no run or if one of its files cannot be understood."""
+    """Reads a run folder. Raises SleuthError if it is not a run or one of its files is invalid."""
     recipe_file = folder / "recipe.toml"
     if not folder.is_dir():
         raise SleuthError(f"{folder}: no such folder; give the folder of a run, for example runs/demo")
     if not recipe_file.is_file():
-        raise SleuthError(f"{folder}: no run folder, it holds no recipe.toml; give a folder that `sleuth train` wrote")
+        raise SleuthError(
+            f"{folder}: not a run folder, it holds no recipe.toml; give a folder that `sleuth train` wrote"
+        )
     recipe_text = recipe_file.read_text(encoding="utf-8")
     try:
         recipe = renamed_keys(tomllib.loads(recipe_text))
     except tomllib.TOMLDecodeError as error:
-        raise SleuthError(f"{recipe_file}: no valid TOML: {error}") from error
+        raise SleuthError(f"{recipe_file}: invalid TOML: {error}") from error
     manifest = folder / "manifest.json"
-    files = {file.stem: file for file in sorted((folder / "eval").glob("*.json"), key=partial(_told_at, recipe))}
-    unasked = {stage.get("name") for stage in recipe.get("stage", ()) if stage.get("kind") in WITHOUT_QUESTIONS}
+    files = {file.stem: file for file in sorted((folder / "eval").glob("*.json"), key=partial(_order_of, recipe))}
+    unanswered = {stage.get("name") for stage in recipe.get("stage", ()) if stage.get("kind") in WITHOUT_QUESTIONS}
     return RunFiles(
         folder=folder,
         recipe=recipe,
@@ -55,7 +57,7 @@ def read_run(folder: Path) -> RunFiles:
         manifest=read_object(manifest) if manifest.is_file() else {},
         metrics=MetricsFile(folder / "metrics.jsonl").rows(),
         evaluations={
-            name: _without_records(file) if name.partition("@")[0] in unasked else read_evaluation(file)
+            name: _without_records(file) if name.partition("@")[0] in unanswered else read_evaluation(file)
             for name, file in files.items()
         },
         rollouts=sorted((folder / "rollouts").glob("*.parquet")),
@@ -63,23 +65,23 @@ def read_run(folder: Path) -> RunFiles:
 
 
 def read_object(file: Path) -> dict[str, Any]:
-    """The JSON object of a file; raises `SleuthError` where it holds something else."""
+    """The JSON object in a file. Raises SleuthError if it holds something else."""
     try:
         value = json.loads(file.read_bytes())
     except ValueError as error:
-        raise SleuthError(f"{file}: no valid JSON: {error}") from error
+        raise SleuthError(f"{file}: invalid JSON: {error}") from error
     if not isinstance(value, dict):
         raise SleuthError(f"{file}: expected one JSON object, found a {type(value).__name__}")
     return value
 
 
-def _told_at(recipe: dict[str, Any], file: Path) -> tuple[int, bool, str]:
-    """The place of an evaluation among others: as the stages stand in the recipe, before one before behind it."""
+def _order_of(recipe: dict[str, Any], file: Path) -> tuple[int, bool, str]:
+    """Sort key of an evaluation: by the order of stages in the recipe, `_before` ahead of `_after`."""
     name = file.stem.partition("@")[0]
     stage = name.removesuffix("_before").removesuffix("_after")
     names = [stage.get("name") for stage in recipe.get("stage", ())]
-    found = next((names.index(one) for one in (name, stage) if one in names), len(names))
-    return found, name.endswith("_after"), file.stem
+    index = next((names.index(one) for one in (name, stage) if one in names), len(names))
+    return index, name.endswith("_after"), file.stem
 
 
 def _without_records(file: Path) -> dict[str, Any]:
@@ -87,7 +89,7 @@ def _without_records(file: Path) -> dict[str, Any]:
 
 
 def read_evaluation(file: Path) -> dict[str, Any]:
-    """An evaluation file; raises `SleuthError` where it cannot be understood."""
+    """Reads an evaluation file. Raises SleuthError if it is invalid."""
     evaluation = read_object(file)
     for place, record in enumerate(evaluation.get("records", ())):
         lacking = [key for key in ("id", "question", "golden_answers") if key not in record]

@@ -1,4 +1,4 @@
-"""The head of the page: what was run, with what, and when, from the recipe and the manifest."""
+"""The head of the page: model, settings, versions and date, from the recipe and the manifest."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ STAGE_FACTS = (
 
 
 def stage_lines(recipe: Mapping[str, Any]) -> Facts:
-    """(kind, its few telling numbers) of each stage, in order."""
+    """(kind, main settings) of each stage, in order."""
     return [(_title(stage), ", ".join(_facts(stage))) for stage in recipe.get("stage", ())]
 
 
@@ -42,7 +42,7 @@ def flat(value: Any, name: str = "") -> Facts:
 
 
 def run_facts(run: RunFiles) -> Facts:
-    """What a reader asks first; what the files do not tell is left out."""
+    """Model, seed, date and versions, as far as the files have them."""
     started = run.manifest.get("started")
     known = {
         "Model": run.recipe.get("model"),

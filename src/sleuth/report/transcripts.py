@@ -1,4 +1,4 @@
-"""Trajectories in the shape that the page's script draws: segments by author, passages in order, texts stored once."""
+"""Trajectories in the form that the page's script draws: segments by author, passages in order, texts stored once."""
 
 from __future__ import annotations
 
@@ -13,33 +13,32 @@ from sleuth.runs.checkpoints import latest_checkpoint
 
 
 class TextPool:
-    """Texts by number. Siblings share prompts and passages, so each text travels once; `size` is what it costs."""
+    """Texts by index. Siblings share prompts and passages, so each text is stored once; `size` is their bytes."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
         self.size = 0
-        self._places: dict[str, int] = {}
+        self._indices: dict[str, int] = {}
 
-    def place(self, text: str) -> int:
-        """The number of `text`, now or since before."""
-        if text not in self._places:
-            self._places[text] = len(self.texts)
+    def index(self, text: str) -> int:
+        """The index of `text`, which is added if it is new."""
+        if text not in self._indices:
+            self._indices[text] = len(self.texts)
             self.texts.append(text)
             self.size += len(text.encode("utf-8", "replace"))
-        return self._places[text]
+        return self._indices[text]
 
 
 def read_tokenizer(run: Path) -> Tokenizer | None:
-    """The tokenizer of a run's newest checkpoint; without one, tokens cannot be shown one by one."""
+    """The tokenizer of a run's newest checkpoint; None without one, and then tokens are not shown one by one."""
     checkpoint = latest_checkpoint(run / "checkpoints")
     file = checkpoint and checkpoint / "tokenizer.json"
     return Tokenizer.from_file(str(file)) if file and file.is_file() else None
 
 
 def segment_view(segment: Mapping[str, Any], pool: TextPool, tokenizer: Tokenizer | None) -> dict[str, Any]:
-    """`{"author", "text": place}` and, where they apply, `cut` and for each token `ends` (where its text ends, in
-    characters) with `logprobs`."""
-    view: dict[str, Any] = {"author": segment["author"], "text": pool.place(segment["text"])}
+    """`{"author", "text": index}` and, if known, `cut` and the `ends` of tokens (in characters) with `logprobs`."""
+    view: dict[str, Any] = {"author": segment["author"], "text": pool.index(segment["text"])}
     if segment.get("cut"):
         view["cut"] = segment["cut"]
     logprobs = segment.get("logprobs")
@@ -52,9 +51,9 @@ def segment_view(segment: Mapping[str, Any], pool: TextPool, tokenizer: Tokenize
 
 
 def token_ends(tokens: Sequence[int], text: str, tokenizer: Tokenizer) -> list[int] | None:
-    """Where in `text` each token ends, for display only; None if the tokens do not spell `text`.
+    """The end of each token in `text`, in characters, for display only; None if the tokens do not spell `text`.
 
-    A character of several tokens belongs to its last one. The last token may overhang a stop string: it ends with it.
+    A character of several tokens belongs to its last one. A last token that overhangs a stop string ends with the text.
     """
     ends, spelled, start = [], "", 0
     for index in range(len(tokens)):
@@ -72,7 +71,7 @@ def action_view(action: Mapping[str, Any], gold: Sequence[str], pool: TextPool) 
         {
             "id": passage["id"],
             "title": passage["title"],
-            "text": pool.place(passage["text"]),
+            "text": pool.index(passage["text"]),
             "gold": passage["id"] in gold,
         }
         for passage in action.get("passages") or ()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sleuth.data.questions import questions_hash
 from sleuth.evaluation.judge_exam import CARDS, in_file, require_accurate
-from sleuth.evaluation.search_gain import require_text
+from sleuth.evaluation.search_gain import require_text_dialect
 from sleuth.factories import (
     JudgePool,
     ThoughtSetting,
@@ -61,7 +61,7 @@ def require_inputs(stage: GrpoRecipe, inputs: StageInputs) -> list[Task]:
     tasks = played_tasks(stage, inputs.tokenizer)
     setting = inputs.setting(stage.env, tasks, stage.context)
     if stage.credit is not None and stage.credit.kind == "search_gain":
-        require_text(setting.dialect)
+        require_text_dialect(setting.dialect)
     require_gradable(stage.reward, tasks)
     require_judges(stage.reward)
     return tasks

@@ -10,7 +10,7 @@ from statistics import fmean
 from transformers import PreTrainedModel
 
 from sleuth.evaluation.citation_gain import CitationGain, citation_gains
-from sleuth.evaluation.search_gain import Gain, gains
+from sleuth.evaluation.search_gain import SearchGain, search_gains
 from sleuth.factories import Setting
 from sleuth.ranks import ALONE, Ranks
 from sleuth.recipe.grpo import CreditRecipe
@@ -66,7 +66,7 @@ def assign_credit(
     options = {"budget": budget, "temperature": temperature}
     if of_searches:
         trajectories = [episode.trajectory for episode in mine]
-        spans = _of_searches(gains(model, renderer, setting.dialect, trajectories, removed="search", **options))
+        spans = _of_searches(search_gains(model, renderer, setting.dialect, trajectories, removed="search", **options))
     else:
         spans = _of_citations(citation_gains(model, renderer, setting, mine, **options))
     found = ranks.all_gather(spans)
@@ -93,10 +93,12 @@ def _credits(of_episode: Sequence[CreditedSpan], recipe: CreditRecipe) -> tuple[
     return *credits, Credit(segment=of_episode[0].segment, value=mean, end=of_episode[0].thought)
 
 
-def _of_searches(found: Sequence[Sequence[Gain]]) -> list[list[CreditedSpan]]:
+def _of_searches(found: Sequence[Sequence[SearchGain]]) -> list[list[CreditedSpan]]:
     """By the gain of words that were found. Not of all words: a policy that usually searches twice is as surprised by
     its next step after a single search as by a missing fact."""
-    return [[CreditedSpan(gain=gain.found, segment=gain.look.asked) for gain in of_episode] for of_episode in found]
+    return [
+        [CreditedSpan(gain=gain.retrieved, segment=gain.search.query) for gain in of_episode] for of_episode in found
+    ]
 
 
 def _of_citations(found: Sequence[Sequence[CitationGain]]) -> list[list[CreditedSpan]]:

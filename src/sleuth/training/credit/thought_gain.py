@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from sleuth.envs.thought import Thinking, thinking_of
-from sleuth.evaluation.counterfactual import Telling, read_twice, suffix_row
+from sleuth.evaluation.counterfactual import RowPair, pair_logprobs, suffix_row
 from sleuth.learn.policy import frozen_copy
 from sleuth.recipe.rewards import GainRecipe, RewardRecipe
 from sleuth.types import Group, Piece, Score
@@ -52,19 +52,19 @@ class GainScorer:
             [thinking_of(episode.trajectory, self.closing_text) for episode in group.episodes] for group in groups
         ]
         own = [
-            self._telling(group, one.story)
+            self._pair(group, one.story)
             for group, of_group in zip(groups, thoughts, strict=True)
             for one in of_group
             if one.closed_by
         ]
         foreign = list(self._foreign(groups, thoughts))
-        read = read_twice(self.model, [*own, *foreign], budget=budget)
-        values = iter([fmean(one.gained) for one in read[: len(own)]])
+        logprobs = pair_logprobs(self.model, [*own, *foreign], budget=budget)
+        values = iter([fmean(one.gains) for one in logprobs[: len(own)]])
         gains = [[next(values) if one.closed_by else None for one in of_group] for of_group in thoughts]
         return [self._with_gains(*of_group) for of_group in zip(groups, gains, strict=True)], {
             "gain": _mean([value for of_group in gains for value in of_group if value is not None]),
-            "swapped_gain": _mean([fmean(one.gained) for one in read[len(own) :]]),
-            "blank_nll": _mean([-fmean(one.otherwise) for one in read[: len(own)]]),
+            "swapped_gain": _mean([fmean(one.gains) for one in logprobs[len(own) :]]),
+            "blank_nll": _mean([-fmean(one.counterfactual) for one in logprobs[: len(own)]]),
         }
 
     def follow(self, policy: PreTrainedModel) -> None:
@@ -80,20 +80,20 @@ class GainScorer:
         """The weights of a moving scorer; none of a frozen one."""
         return {} if self.recipe.scorer == "frozen" else dict(self.model.state_dict())
 
-    def _foreign(self, groups: Sequence[Group], thoughts: Sequence[Sequence[Thinking]]) -> Iterator[Telling]:
+    def _foreign(self, groups: Sequence[Group], thoughts: Sequence[Sequence[Thinking]]) -> Iterator[RowPair]:
         """In each group, the first closed thought of the next one."""
         for at, group in enumerate(groups if len(groups) > 1 else ()):
             closed = next((one for one in thoughts[(at + 1) % len(thoughts)] if one.closed_by), None)
             if closed is not None:
                 end = () if closed.closed_by == "policy" else self.closing
-                yield self._telling(group, (*_prefix(group), *self.opening, *closed.thought.tokens, *end))
+                yield self._pair(group, (*_prefix(group), *self.opening, *closed.thought.tokens, *end))
 
-    def _telling(self, group: Group, story: Sequence[int]) -> Telling:
+    def _pair(self, group: Group, story: Sequence[int]) -> RowPair:
         suffix = group.task.continued.suffix.tokens
-        return Telling(
-            as_it_is=suffix_row(story, suffix),
-            otherwise=suffix_row((*_prefix(group), *self.opening, *self.closing), suffix),
-            behind=len(suffix),
+        return RowPair(
+            factual=suffix_row(story, suffix),
+            counterfactual=suffix_row((*_prefix(group), *self.opening, *self.closing), suffix),
+            suffix_len=len(suffix),
         )
 
     def _with_gains(self, group: Group, gains: Sequence[float | None]) -> Group:
