@@ -309,5 +309,6 @@ def _require_answers_fit(setting: Setting, tokenizer: PreTrainedTokenizerFast, t
 
 def _bytes_asked(task: Task) -> int:
     """How much of a prompt is the task's own; a message of its own holds the tool output too."""
-    brought = task.evidence is not None and not task.prompt
-    return len(task.asked.encode()) + (len(task.evidence.output.encode()) if brought and task.evidence else 0)
+    if task.prompt or task.evidence is None:
+        return len((task.prompt or task.question).encode())
+    return len(task.question.encode()) + len(task.evidence.output.encode())

@@ -24,7 +24,7 @@ from sleuth.distributed.ray_ranks import RanksEndedError, RayCluster
 from sleuth.distributed.ray_worker import Printed, Wrong, endings, heard
 from sleuth.recipe import load_recipe
 from sleuth.runs.run_folder import LAUNCHER, RunFolder, RunLock
-from sleuth.types import PassingError, SleuthError
+from sleuth.types import SleuthError, TransientError
 
 RAY = ("--ray", "local", "--ranks", "2")
 
@@ -93,7 +93,7 @@ def test_a_folder_of_another_run_is_refused_before_ray_is_asked(
 
 def test_a_run_that_is_being_written_may_be_free_later(recipes: dict[str, Path], tmp_path: Path) -> None:
     recipe = load_recipe(recipes["grpo"])
-    with RunFolder.open(tmp_path, recipe), pytest.raises(PassingError, match="is writing this run"):
+    with RunFolder.open(tmp_path, recipe), pytest.raises(TransientError, match="is writing this run"):
         RunFolder.require(tmp_path, recipe)
     RunFolder.require(tmp_path, recipe)
     RunLock(tmp_path).release()
@@ -182,7 +182,7 @@ class RaisedError(Exception):
 
 
 def test_who_only_lost_the_others_is_not_named_beside_them() -> None:
-    lost, gone = RaisedError(PassingError("rank 0 lost the others")), RuntimeError("the actor died")
+    lost, gone = RaisedError(TransientError("rank 0 lost the others")), RuntimeError("the actor died")
     assert endings({0: lost, 1: gone}) == ("rank 1: its process is gone; it was killed, or its machine is gone too\n")
     assert endings({0: lost}) == "rank 0: rank 0 lost the others\n"
 

@@ -11,7 +11,7 @@ import torch
 from sleuth.learn.token_budget import LEAST_BUDGET, TokenBudget
 from sleuth.ranks import Ranks
 from sleuth.runs.disk import Shortages
-from sleuth.types import PassingError, SleuthError
+from sleuth.types import SleuthError, TransientError
 
 
 def short_of(most: int) -> Callable[[int], int]:
@@ -39,7 +39,7 @@ def test_on_ranks_it_notes_what_did_not_fit_and_ends(tmp_path: Path) -> None:
         assert shortages.fitting("grpo", 4_096) == tokens
         budget = TokenBudget(tokens, print, Ranks(rank=5, world=8), lambda count: shortages.note("grpo", count))
         with pytest.raises(
-            PassingError, match=rf"on rank 5 of 8 with {tokens} tokens at once.* with {tokens // 2} tok"
+            TransientError, match=rf"on rank 5 of 8 with {tokens} tokens at once.* with {tokens // 2} tok"
         ):
             budget.run(short_of(1_500))
     assert shortages.fitting("grpo", 4_096) == 1_024
@@ -52,7 +52,7 @@ def test_where_halves_would_be_too_few_nothing_is_noted_and_nothing_starts_again
     budget = TokenBudget(2 * LEAST_BUDGET - 1, print, Ranks(rank=0, world=2), noted.append)
     with pytest.raises(SleuthError, match="with more ranks") as caught:
         budget.run(short_of(1))
-    assert not isinstance(caught.value, PassingError)
+    assert not isinstance(caught.value, TransientError)
     assert noted == []
 
 

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from sleuth.data.rows import Row, checked_text, text_of
-from sleuth.types import Evidence, Passage, Rubric, SleuthError, Stated, Task
+from sleuth.types import Evidence, Passage, Rubric, SleuthError, StatedClaim, Task
 
 COLUMNS = (
     *(
@@ -206,7 +206,7 @@ def _passages(sources: Sequence[Mapping[str, Any]], where: str) -> Iterator[Pass
             )
 
 
-def _stated(found: Any, ids: Set[str], where: str) -> Iterator[Stated]:
+def _stated(found: Any, ids: Set[str], where: str) -> Iterator[StatedClaim]:
     """The table of support, whose ids are those of the tool output."""
     entries = [] if found is None else found
     if isinstance(entries, str) or not isinstance(entries, Sequence | np.ndarray):
@@ -223,7 +223,7 @@ def _stated(found: Any, ids: Set[str], where: str) -> Iterator[Stated]:
                 f"{' and '.join(unknown) or 'there is none'}"
             )
         claim = checked_text(entry.get("claim"), f"support.{at}.claim", where)
-        yield Stated(claim=claim, snippets=snippets, asked=bool(entry.get("asked")))
+        yield StatedClaim(claim=claim, snippets=snippets, asked=bool(entry.get("asked")))
 
 
 def _criteria(found: Any, key: str, where: str, *, wanted: bool) -> Iterator[Rubric]:

@@ -18,7 +18,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from sleuth.ranks import Ranks
-from sleuth.types import PassingError, SleuthError
+from sleuth.types import SleuthError, TransientError
 
 ON_CPU, ON_GPU = "gloo", "cpu:gloo,cuda:nccl"
 """What tensors go over, by where they are."""
@@ -78,7 +78,7 @@ def joined() -> Iterator[Ranks]:
     """The ranks that a launcher has started, of which this process is one; a world of one where there is no launcher.
 
     On a GPU each rank takes the card of its number on its machine. A launcher may have done that and made the process
-    group already, as Ray Train does. Raises PassingError where another rank is gone: what that one said tells why.
+    group already, as Ray Train does. Raises TransientError where another rank is gone: what that one said tells why.
     """
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world == 1:
@@ -98,7 +98,7 @@ def joined() -> Iterator[Ranks]:
     except RuntimeError as error:
         if isinstance(error, torch.OutOfMemoryError) or not any(sign in str(error) for sign in LOST):
             raise
-        raise PassingError(
+        raise TransientError(
             f"rank {dist.get_rank()} lost the others: one of them ended, and what it said tells why; the same command "
             f"goes on from the last checkpoint ({str(error).splitlines()[0][:120]})"
         ) from None

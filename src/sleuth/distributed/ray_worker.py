@@ -10,7 +10,7 @@ from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_st
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sleuth.types import PassingError, RetrievalFailed, SleuthError
+from sleuth.types import RetrievalFailed, SleuthError, TransientError
 
 Stream = Literal["stdout", "stderr"]
 
@@ -38,7 +38,7 @@ def work_as_rank(told: dict[str, Any]) -> None:
         with heard(messages) if rank == 0 else nullcontext():
             told["work"]()
     except SleuthError as error:
-        if not isinstance(error, PassingError):
+        if not isinstance(error, TransientError):
             messages.put(Wrong(str(error)))
         raise
 
@@ -93,7 +93,7 @@ class _Told(io.TextIOBase):
 def endings(of_ranks: Mapping[int, Exception]) -> str:
     """Why ranks ended, in lines; those that lost others are named only where these have not said why."""
     raised = {rank: getattr(error, "_base_exc", None) for rank, error in of_ranks.items()}  # None: no word of its own
-    first = {rank: error for rank, error in raised.items() if not isinstance(error, PassingError)} or raised
+    first = {rank: error for rank, error in raised.items() if not isinstance(error, TransientError)} or raised
     return "".join(f"rank {rank}: {_cause(first[rank], of_ranks[rank])}\n" for rank in sorted(first))
 
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 import torch
 
 from sleuth.ranks import ALONE, Ranks
-from sleuth.types import PassingError, SleuthError
+from sleuth.types import SleuthError, TransientError
 
 Made = TypeVar("Made")
 
@@ -37,7 +37,7 @@ class TokenBudget:
         self.note = note
 
     def run(self, update: Callable[[int], Made]) -> Made:
-        """`update` under the largest budget that fits. Raises SleuthError where none does, and PassingError on ranks
+        """`update` under the largest budget that fits. Raises SleuthError where none does, and TransientError on ranks
         that are to start again."""
         while True:
             try:
@@ -67,7 +67,7 @@ class TokenBudget:
                 "begin a new run with gradient_checkpointing = true"
             )
         self.note(self.tokens)
-        return PassingError(
+        return TransientError(
             f"{here}: the same command goes on from the last checkpoint, with {self.tokens // 2} tokens at once"
         )
 

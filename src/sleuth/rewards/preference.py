@@ -142,7 +142,7 @@ class PointwiseReward:
 
 def candidate(task: Task, sample: int, written: Segment, stop: str) -> Episode:
     """The prefix of a task with what was written behind it: `stop` as a completion's, `source` for the text's own."""
-    trajectory = Trajectory(segments=(task.continued.prefix, written), stop=stop)
+    trajectory = Trajectory(segments=(task.required_continuation.prefix, written), stop=stop)
     return Episode(task=task, sample=sample, trajectories=(trajectory,))
 
 

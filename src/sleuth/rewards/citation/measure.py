@@ -8,7 +8,7 @@ from statistics import fmean
 
 from sleuth.rewards.citation.claims import CitedAnswer, Claim
 from sleuth.rewards.match import normalise
-from sleuth.types import Case, Stated
+from sleuth.types import Case, StatedClaim
 
 SUPPORTED = 0.5
 """From here on a verdict is support."""
@@ -235,7 +235,7 @@ class Tabled:
     off_query: float
 
 
-def compare(answer: CitedAnswer, table: Sequence[Stated]) -> Tabled:
+def compare(answer: CitedAnswer, table: Sequence[StatedClaim]) -> Tabled:
     """The figures of an answer against the table. Claims are the same where their normalised words are: a paraphrase is
     not found, so this is for claims in the table's own wording."""
     known = {normalise(stated.claim): stated for stated in table}

@@ -87,7 +87,7 @@ class GainScorer:
                 yield self._telling(group, (*_prefix(group), *self.opening, *closed.thought.tokens, *end))
 
     def _telling(self, group: Group, story: Sequence[int]) -> Telling:
-        suffix = group.task.continued.suffix.tokens
+        suffix = group.task.required_continuation.suffix.tokens
         return Telling(
             as_it_is=suffix_row(story, suffix),
             otherwise=suffix_row((*_prefix(group), *self.opening, *self.closing), suffix),
@@ -119,7 +119,7 @@ def gain_in(rewards: Sequence[RewardRecipe]) -> GainRecipe | None:
 
 
 def _prefix(group: Group) -> tuple[int, ...]:
-    return group.task.continued.prefix.tokens
+    return group.task.required_continuation.prefix.tokens
 
 
 def _mean(values: Sequence[float]) -> float | None:
