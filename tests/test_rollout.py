@@ -66,7 +66,7 @@ def rollout(answer: Callable[[str, Sampling], str], context: int) -> Rollout:
     )
 
 
-def test_an_episode_is_prompt_query_results_answer_laid_end_to_end() -> None:
+def test_an_episode_is_prompt_query_results_and_answer_in_order() -> None:
     trajectory = groups(Shelf())[0].episodes[0].trajectory
     assert trajectory.text == (
         "Question: Question 0?\n<think>hm</think><search> Tarn</search>\n<information>\n[1] Tarn | Tarn is a town.\n"
@@ -89,7 +89,7 @@ def test_groups_come_in_the_order_of_tasks_with_their_siblings_in_order() -> Non
     assert all([episode.sample for episode in group.episodes] == [0, 1, 2] for group in played)
 
 
-def test_every_completion_has_a_draw_named_by_step_prompt_sample_and_turn() -> None:
+def test_every_completion_has_its_own_sampling_key() -> None:
     keys: list[tuple[int, ...]] = []
 
     def watch(text: str, sampling: Sampling) -> str:
@@ -131,7 +131,7 @@ def test_a_full_context_ends_the_episode_with_its_length() -> None:
     assert trajectory.stop == "length"
 
 
-def test_results_that_leave_no_room_to_go_on_were_never_shown_and_no_episode_outgrows_the_context() -> None:
+def test_results_that_leave_no_room_for_a_turn_are_dropped_so_no_episode_exceeds_the_context() -> None:
     whole = groups(Shelf())[0].episodes[0].trajectory
     shown = [segment.text.startswith("\n<information>") for segment in whole.segments].index(True)
     asked = sum(len(segment.tokens) for segment in whole.segments[:shown])

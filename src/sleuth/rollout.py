@@ -1,5 +1,4 @@
-"""The rollout loop: open the environment, complete, reply, append, until done. Training, evaluation and serving use it.
-"""
+"""The rollout loop of training, evaluation and serving: open the environment, complete, reply, append, until done."""
 
 from __future__ import annotations
 
@@ -157,7 +156,9 @@ class Rollout:
                     [task_group.create_task(episode_of(prompt, task, sample)) for sample in range(samples)]
                     for prompt, task in enumerate(tasks)
                 ]
-                groups = [task_group.create_task(group_of(task, jobs)) for task, jobs in zip(tasks, running, strict=True)]
+                groups = [
+                    task_group.create_task(group_of(task, jobs)) for task, jobs in zip(tasks, running, strict=True)
+                ]
         except* Exception as errors:  # TaskGroup wraps what its tasks raise
             raise _first_error(errors) from None
         return [group.result() for group in groups]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from sleuth.rewards.citation.claims import tagged
 from sleuth.rewards.supplied import passages_with
-from sleuth.rollout import TrajectoryEnd, PromptTooLong, play
+from sleuth.rollout import PromptTooLong, TrajectoryEnd, play
 from sleuth.serve.chat.agent import Agent
 from sleuth.serve.chat.stream_parser import Said, StreamParser
 from sleuth.serve.http.refused import TOO_LONG, Refused
@@ -71,7 +71,9 @@ async def conversation(
     parser, segments, written = StreamParser(agent.dialect), list[Segment](), 0
     task = agent.asked(message)
     env = agent.env(task)
-    parts = play(env, agent.engine, agent.renderer, context=agent.context, temperature=temperature, key=key, stream=True)
+    parts = play(
+        env, agent.engine, agent.renderer, context=agent.context, temperature=temperature, key=key, stream=True
+    )
     try:
         async with aclosing(parts):
             async for part in parts:
