@@ -131,7 +131,7 @@ def test_a_sum_over_tokens_has_the_same_value_and_gradient_with_less_work(make_m
     logprobs, entropy = token_logprobs(model, part, temperature=loss.temperature)
     plain, _ = policy_objective(part.rows, logprobs, measured, loss)
     of_plain = torch.autograd.grad(plain, [*model.parameters()], allow_unused=True)
-    with patch.multiple(vocabulary, LEAST_ROWS=chunk, LOGITS_AT_ONCE=1):
+    with patch.multiple(vocabulary, MIN_CHUNK_ROWS=chunk, CHUNK_LOGITS=1):
         share, told, of_told = token_loss(
             model, part, partial(policy_objective, loss=loss), measured, temperature=loss.temperature
         )

@@ -153,19 +153,19 @@ def compare(model, draw: random.Random, budget: int, tolerance: float) -> None:
     assert relative_error(ours, theirs) <= tolerance
 
 
-@given(draw=draws, budget=st.sampled_from([10, 40, 10**6]), bush=st.sampled_from([0, 6, 128]))
+@given(draw=draws, budget=st.sampled_from([10, 40, 10**6]), max_mask_tokens=st.sampled_from([0, 6, 128]))
 @settings(max_examples=40, deadline=None)
-def test_loss_and_gradients_of_any_tree_equal_those_of_padded_rows(draw, budget, bush):
+def test_loss_and_gradients_of_any_tree_equal_those_of_padded_rows(draw, budget, max_mask_tokens):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sleuth.learn.attention.BUSH", bush)
+        patch.setattr("sleuth.learn.attention.MAX_MASK_TOKENS", max_mask_tokens)
         compare(MODELS[draw.choice(sorted(MODELS))], draw, budget, 1e-5)  # fp32 adds in another order
 
 
-@given(draw=draws, bush=st.sampled_from([0, 6, 128]))
+@given(draw=draws, max_mask_tokens=st.sampled_from([0, 6, 128]))
 @settings(max_examples=25, deadline=None)
-def test_in_float64_the_gradients_equal_to_ten_digits(draw, bush):
+def test_in_float64_the_gradients_equal_to_ten_digits(draw, max_mask_tokens):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sleuth.learn.attention.BUSH", bush)
+        patch.setattr("sleuth.learn.attention.MAX_MASK_TOKENS", max_mask_tokens)
         compare(EXACT, draw, 40, 1e-10)
 
 

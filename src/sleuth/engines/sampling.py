@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from numba import prange
 
-from sleuth.learn.compiled import LEAST_EXPONENT, LOG2_E, compiled, compiled_in_parallel, greatest, power_of_two
+from sleuth.learn.compiled import LOG2_E, MIN_EXPONENT, compiled, compiled_in_parallel, greatest, power_of_two
 
 LEAST_TEMPERATURE = torch.finfo(torch.float32).tiny
 """Logits are divided by no less: fp32 may hold less as 0, and 0 / 0 is no number. Whatever is less likely than the
@@ -124,7 +124,7 @@ def _share_out(logits, top, factor, ends):
         for at in range(len(stretch)):
             exponent = (stretch[at] - top) * factor
             share = power_of_two(exponent)
-            stretch[at] = np.float32(0) if exponent < LEAST_EXPONENT else share
+            stretch[at] = np.float32(0) if exponent < MIN_EXPONENT else share
             added += stretch[at]
         total += added
         ends[number] = total

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 LOG2_E, LN_2 = np.float32(math.log2(math.e)), np.float32(math.log(2))
-LEAST_EXPONENT = np.float32(-126)  # of the powers of two that fp32 holds at full precision
+MIN_EXPONENT = np.float32(-126)  # of the powers of two that fp32 holds at full precision
 FACTORS = tuple(
     np.float32(factor)
     for factor in (
@@ -83,7 +83,7 @@ def can_be_read(*tensors: Tensor) -> bool:
 def power_of_two(exponent):
     """2^x for x <= 0, to 1e-7 of it: of the whole part by the bits of a float, of the rest (-0.5 to 0.5) by the
     polynomial of Cephes. Unlike the library's it can be done in vectors."""
-    exponent = max(exponent, LEAST_EXPONENT)
+    exponent = max(exponent, MIN_EXPONENT)
     whole = np.floor(exponent + np.float32(0.5))
     rest = exponent - whole
     power = np.float32(1.535336188319500e-4)

@@ -24,7 +24,7 @@ GATED = (LlamaMLP, Qwen2MLP, Qwen3MLP)
 SILU = (SiLUActivation, nn.SiLU)
 
 
-def swift_forwards(model: nn.Module) -> list[tuple[nn.Module, Callable[[Tensor], Tensor]]]:
+def compiled_forwards(model: nn.Module) -> list[tuple[nn.Module, Callable[[Tensor], Tensor]]]:
     """Norms and gated feed-forward blocks, with what to compute in their stead, for `replaced_forwards`.
 
     What the loops cannot read (other types than fp32, other devices than a CPU, shards) is computed as before. Modules

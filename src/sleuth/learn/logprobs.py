@@ -12,12 +12,12 @@ from transformers import PreTrainedModel
 
 from sleuth.learn.attention import TREE_ATTENTION, Branches
 from sleuth.learn.batch import Row, collate
-from sleuth.learn.compiled_layers import swift_forwards
-from sleuth.learn.last_layer import sparing_last_layer, where_wanted
+from sleuth.learn.compiled_layers import compiled_forwards
+from sleuth.learn.last_layer import select_outputs, skip_unused_outputs
 from sleuth.learn.prefix_tree import Pack, PrefixTree, pack
 from sleuth.learn.products import replaced_forwards, swift_products
 from sleuth.learn.targets import Targets, TokenLoss
-from sleuth.learn.vocabulary import chosen_logprobs, logprobs_with_grad
+from sleuth.learn.vocabulary import logprobs_with_grad, target_logprobs
 
 
 def token_logprobs(model: PreTrainedModel, pack: Pack, *, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
@@ -34,7 +34,7 @@ def token_logprobs(model: PreTrainedModel, pack: Pack, *, temperature: float = 1
     """
     targets = Targets(pack)
     hidden = _predicting(model, targets)  # (M, width)
-    logprobs, entropy = chosen_logprobs(head_of(model), hidden, targets.tokens, temperature)  # (M,), (M,)
+    logprobs, entropy = target_logprobs(head_of(model), hidden, targets.tokens, temperature)  # (M,), (M,)
     return targets.place(logprobs), targets.place(entropy)
 
 
@@ -65,7 +65,7 @@ def token_hits(model: PreTrainedModel, pack: Pack) -> Tensor:
 def _predicting(model: PreTrainedModel, targets: Targets) -> Tensor:
     """The hidden states (M, width) that predict the targets."""
     tree = targets.pack.tree
-    wanted = where_wanted(targets.before.unique(), len(tree))
+    wanted = select_outputs(targets.before.unique(), len(tree))
     return hidden_states(model, tree, Branches(tree, model.dtype, wanted)).index_select(0, targets.before)
 
 
@@ -93,8 +93,8 @@ def tree_attention(model: PreTrainedModel) -> Iterator[None]:
         return
     model.config._attn_implementation = TREE_ATTENTION
     try:
-        swift = replaced_forwards(swift_forwards(model))
-        with sparing_last_layer(model, "branches"), swift_products(model), swift:
+        swift = replaced_forwards(compiled_forwards(model))
+        with skip_unused_outputs(model, "branches"), swift_products(model), swift:
             yield
     finally:
         model.config._attn_implementation = before

@@ -31,10 +31,10 @@ SLOT_ATTENTION = "sleuth_slots"
 
 class Batch:
     """The tokens of one forward, laid end to end as a sequence of T: a token for each of `writing` (slots, rising),
-    then the tokens of each run. `tokens` [slots, context] and `read` [slots] are those of the slot table. `wanted` are
-    those after which the next is sampled, None: all of them, or nearly so."""
+    then the tokens of each run. `tokens` [slots, context] and `read` [slots] are those of the slot table.
+    `output_indices` are those after which the next is sampled, None: all of them, or nearly so."""
 
-    wanted: Tensor | None = None
+    output_indices: Tensor | None = None
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Batch:
         self.ends = len(writing) + np.cumsum(lengths, dtype=np.int64)  # of the runs
         self.decode = _decode_attention(tokens, writing, read[writing], device, dtype) if len(writing) else None
 
-    def narrowed(self) -> Batch:
+    def for_last_layer(self) -> Batch:
         """For the last layer: of a run only the last token looks at others."""
         narrow = copy.copy(self)
         narrow.ends_alone = True
