@@ -100,7 +100,7 @@ def test_other_adapters_than_the_recipes_are_refused(make_model, tmp_path: Path)
     write_model(adapted(make_model()), tmp_path / "saved")
     wider = make_model()
     add_adapters(wider, Adapters(rank=8, alpha=8.0, targets=LORA.targets), seed=0)
-    with pytest.raises(SleuthError, match="lora must stay as it was"):
+    with pytest.raises(SleuthError, match="lora must stay unchanged"):
         load_adapters(wider, tmp_path / "saved")
     write_model(make_model(), tmp_path / "plain")
     with pytest.raises(SleuthError, match="was not trained with lora"):

@@ -34,7 +34,7 @@ def test_siblings_share_the_tokens_of_their_common_path():
     assert tree.positions.tolist() == [0, 1, 2, 2]
     assert tree.parents.tolist() == [-1, 0, 1, 1]
     assert tree.ends.tolist() == [4, 4, 3, 4]
-    assert tree.places.tolist() == [[0, 1, 3], [0, 1, 2], [0, 1, 0]]
+    assert tree.nodes.tolist() == [[0, 1, 3], [0, 1, 2], [0, 1, 0]]
 
 
 def test_the_same_token_after_another_path_is_not_shared():
@@ -48,7 +48,7 @@ def test_every_row_reads_off_the_tree_and_no_token_is_held_twice(draw):
     batch = collate(some_rows(draw))
     tree = prefix_tree(batch)
     for row, length in enumerate(batch.lengths.tolist()):
-        path = tree.places[row, :length]
+        path = tree.nodes[row, :length]
         assert torch.equal(tree.tokens[path], batch.tokens[row, :length])
         assert torch.equal(tree.positions[path], torch.arange(length))
         assert torch.equal(tree.parents[path[1:]], path[:-1])

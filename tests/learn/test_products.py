@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from sleuth.learn import products
-from sleuth.learn.products import HAS_ONEDNN, linear, multiply, swift_products
+from sleuth.learn.products import HAS_ONEDNN, linear, multiply, onednn_linears
 
 needs_onednn = pytest.mark.skipif(not HAS_ONEDNN, reason="this torch or processor has no oneDNN to compare with")
 
@@ -59,9 +59,9 @@ def test_the_layers_of_a_model_multiply_so_while_asked_to_and_then_as_before():
     model = nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 2, bias=False))
     inputs = torch.randn(7, 8)
     expected = model(inputs)
-    with swift_products(model):
+    with onednn_linears(model):
         output = model(inputs)
-        with swift_products(model):
+        with onednn_linears(model):
             model(inputs)
         assert "forward" in model[0].__dict__  # the inner one leaves it to the outer
     assert type(output.grad_fn).__name__ == "_LinearBackward"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from sleuth.learn.token_budget import LEAST_BUDGET, TokenBudget
+from sleuth.learn.token_budget import MIN_BUDGET, TokenBudget
 from sleuth.ranks import Ranks
 from sleuth.runs.disk import Shortages
 from sleuth.types import SleuthError, TransientError
@@ -49,7 +49,7 @@ def test_on_ranks_it_notes_what_did_not_fit_and_ends(tmp_path: Path) -> None:
 
 def test_where_halves_would_be_too_few_nothing_is_noted_and_nothing_starts_again() -> None:
     noted: list[int] = []
-    budget = TokenBudget(2 * LEAST_BUDGET - 1, print, Ranks(rank=0, world=2), noted.append)
+    budget = TokenBudget(2 * MIN_BUDGET - 1, print, Ranks(rank=0, world=2), noted.append)
     with pytest.raises(SleuthError, match="with more ranks") as caught:
         budget.run(short_of(1))
     assert not isinstance(caught.value, TransientError)
