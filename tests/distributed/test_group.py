@@ -12,7 +12,7 @@ import typer
 from processes import on_ranks
 
 from sleuth.cli.launched import on_ranks as on_ranks_of_a_verb
-from sleuth.distributed.group import OF_FIRST, joined, own_part
+from sleuth.distributed.group import RAISED_BY_FIRST, join_ranks, store_of_this_start
 from sleuth.ranks import Ranks
 from sleuth.types import SleuthError
 
@@ -82,10 +82,10 @@ def wrong() -> None:
 
 
 def test_others_know_of_an_error_that_the_first_rank_tells_it() -> None:
-    assert on_ranks(2, notes_of) == [[], [OF_FIRST]]
+    assert on_ranks(2, notes_of) == [[], [RAISED_BY_FIRST]]
 
 
-@pytest.mark.parametrize(("note", "raised"), [(OF_FIRST, typer.Exit), ("another", SleuthError)])
+@pytest.mark.parametrize(("note", "raised"), [(RAISED_BY_FIRST, typer.Exit), ("another", SleuthError)])
 def test_what_the_first_rank_tells_others_do_not_repeat(
     monkeypatch: pytest.MonkeyPatch, note: str, raised: type[Exception]
 ) -> None:
@@ -99,14 +99,17 @@ def test_what_the_first_rank_tells_others_do_not_repeat(
 
 def test_without_a_launcher_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-    with joined() as ranks:
+    with join_ranks() as ranks:
         assert ranks.alone
 
 
 def test_a_launcher_that_says_half_is_told_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "8")
     monkeypatch.delenv("RANK", raising=False)
-    with pytest.raises(SleuthError, match=r"WORLD_SIZE = 8 .* RANK is not set: start them with torchrun"), joined():
+    with (
+        pytest.raises(SleuthError, match=r"WORLD_SIZE = 8 .* RANK is not set: start the processes with torchrun"),
+        join_ranks(),
+    ):
         pass
 
 
@@ -117,9 +120,9 @@ def test_ranks_that_are_started_again_do_not_meet_those_before_in_the_store() ->
     for start in range(3):
         clients = [dist.TCPStore("127.0.0.1", store.port) for _ in range(3)]
         with ThreadPoolExecutor(3) as pool:
-            others = [pool.submit(own_part, clients[rank], rank, 3) for rank in (1, 2)]
+            others = [pool.submit(store_of_this_start, clients[rank], rank, 3) for rank in (1, 2)]
             time.sleep(0.2)
-            first = own_part(clients[0], 0, 3)
+            first = store_of_this_start(clients[0], 0, 3)
             first.set("where", str(start))
             assert [other.result(timeout=20).get("where") for other in others] == [str(start).encode()] * 2
         met.append(first)

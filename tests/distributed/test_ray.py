@@ -21,7 +21,7 @@ from verb import sleuth
 from benchmarks.ranks_killed import ranks_of
 from sleuth.distributed import ray_ranks
 from sleuth.distributed.ray_ranks import RanksEndedError, RayCluster
-from sleuth.distributed.ray_worker import Printed, Wrong, endings, heard
+from sleuth.distributed.ray_worker import Printed, UserError, describe_failures, forward_output
 from sleuth.recipe import load_recipe
 from sleuth.runs.run_folder import LAUNCHER, RunFolder, RunLock
 from sleuth.types import SleuthError, TransientError
@@ -183,19 +183,21 @@ class RaisedError(Exception):
 
 def test_who_only_lost_the_others_is_not_named_beside_them() -> None:
     lost, gone = RaisedError(TransientError("rank 0 lost the others")), RuntimeError("the actor died")
-    assert endings({0: lost, 1: gone}) == ("rank 1: its process is gone; it was killed, or its machine is gone too\n")
-    assert endings({0: lost}) == "rank 0: rank 0 lost the others\n"
+    assert describe_failures({0: lost, 1: gone}) == (
+        "rank 1: its process is gone; it was killed, or its machine failed\n"
+    )
+    assert describe_failures({0: lost}) == "rank 0: rank 0 lost the others\n"
 
 
 def test_a_bug_is_told_with_its_traceback_and_a_full_disk_in_a_line() -> None:
-    assert endings({0: RaisedError(KeyError("x")), 1: RaisedError(OSError(28, "No space left"))}) == (
+    assert describe_failures({0: RaisedError(KeyError("x")), 1: RaisedError(OSError(28, "No space left"))}) == (
         "rank 0: Traceback ...\nof the worker\nrank 1: [Errno 28] No space left\n"
     )
 
 
 def test_what_the_first_rank_prints_arrives_line_by_line() -> None:
     sent: Any = SimpleQueue()
-    with heard(sent):
+    with forward_output(sent):
         print("grpo", "1/4")
         print("half", end="")
         print("error", file=sys.stderr)
@@ -208,7 +210,7 @@ def test_what_the_first_rank_prints_arrives_line_by_line() -> None:
 
 
 def test_a_mistake_that_a_rank_finds_ends_the_wait() -> None:
-    messages: Any = FakeQueue([Printed("stdout", "one\n"), Wrong("rank 1: no such card")])
+    messages: Any = FakeQueue([Printed("stdout", "one\n"), UserError("rank 1: no such card")])
     with (
         redirect_stdout(io.StringIO()) as said,
         pytest.raises(SleuthError, match="rank 1: no such card"),

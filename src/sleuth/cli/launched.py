@@ -21,16 +21,16 @@ QUIET_SECONDS = 5.0
 def on_ranks() -> Iterator[Ranks]:
     """The ranks of a launcher, or a world of one. What only another rank than the first found wrong is told as its; of
     what the first tells, others are silent."""
-    from sleuth.distributed.group import OF_FIRST, joined
+    from sleuth.distributed.group import RAISED_BY_FIRST, join_ranks
 
     rank = int(os.environ.get("RANK", "0"))
     try:
-        with joined() as ranks:
+        with join_ranks() as ranks:
             yield ranks
     except SleuthError as error:
         if rank == 0:
             raise
         time.sleep(QUIET_SECONDS)
-        if OF_FIRST in getattr(error, "__notes__", ()):
+        if RAISED_BY_FIRST in getattr(error, "__notes__", ()):
             raise typer.Exit(WRONG_INPUT) from None
         raise type(error)(f"rank {rank}: {error}") from None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from sleuth.prompts.library import Listed
+    from sleuth.prompts.library import ListedPrompt
 
 prompts = typer.Typer(
     invoke_without_command=True,
@@ -23,11 +23,11 @@ As_json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 @prompts.callback()
 def show(context: typer.Context, as_json: As_json = False) -> None:
     """List the prompts that a recipe can name: ours, and published ones, whose texts a user brings."""
-    from sleuth.prompts.library import listed
+    from sleuth.prompts.library import list_prompts
 
     if context.invoked_subcommand is not None:
         return
-    found = listed()
+    found = list_prompts()
     if as_json:
         typer.echo(json.dumps({"prompts": [_row(prompt) for prompt in found]}))
     else:
@@ -57,7 +57,7 @@ def import_(
     )
 
 
-def _row(prompt: Listed) -> dict[str, object]:
+def _row(prompt: ListedPrompt) -> dict[str, object]:
     from sleuth.prompts.published import sha256_of
 
     published = prompt.published
@@ -73,7 +73,7 @@ def _row(prompt: Listed) -> dict[str, object]:
     }
 
 
-def _print_table(found: list[Listed]) -> None:
+def _print_table(found: list[ListedPrompt]) -> None:
     """The names, where their texts are, and for those that are missing how to get them."""
     for prompt in found:
         row = _row(prompt)
