@@ -63,7 +63,7 @@ def test_a_stage_on_ranks_has_the_figures_of_one_process(
     assert written(tmp_path / "run") == written(alone[kind]), "the first rank writes what one process writes"
 
 
-def test_episodes_are_those_of_one_process_whoever_plays_them(
+def test_episodes_do_not_depend_on_the_rank_that_runs_them(
     recipes: dict[str, Path], alone: dict[str, Path], tmp_path: Path
 ) -> None:
     run_on(2, recipes["grpo"], tmp_path / "run")
@@ -83,7 +83,7 @@ def test_two_runs_on_two_ranks_are_the_same_bytes(recipes: dict[str, Path], tmp_
 
 
 @pytest.mark.parametrize("kind", ["supervised", "grpo", "lora", "online_dpo"])
-def test_a_run_that_goes_on_with_as_many_ranks_is_the_same_bytes(
+def test_a_run_continued_with_as_many_ranks_has_the_same_bytes(
     recipes: dict[str, Path], tmp_path: Path, kind: str
 ) -> None:
     run_on(2, recipes[kind], tmp_path / "whole")
@@ -94,7 +94,7 @@ def test_a_run_that_goes_on_with_as_many_ranks_is_the_same_bytes(
 
 
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (2, 4), (1, 2)])
-def test_a_run_goes_on_with_another_number_of_ranks(
+def test_a_run_continues_with_another_number_of_ranks(
     recipes: dict[str, Path], alone: dict[str, Path], tmp_path: Path, before: int, after: int
 ) -> None:
     run_on(before, recipes["grpo"], tmp_path / "run", "stage.0.stop_after=2")
@@ -102,7 +102,7 @@ def test_a_run_goes_on_with_another_number_of_ranks(
     assert_same_run(figures_of(tmp_path / "run"), figures_of(alone["grpo"]))
 
 
-def test_what_only_one_process_can_do_is_refused_in_a_line(recipes: dict[str, Path]) -> None:
+def test_single_process_features_are_refused_on_ranks_in_one_line(recipes: dict[str, Path]) -> None:
     two = Ranks(rank=0, world=2)
     with pytest.raises(SleuthError, match=r'stage\.0 \(grpo\): optimiser = "muon" needs whole matrices'):
         require_ranks(load_recipe(recipes["grpo"], ["stage.0.optimiser=muon"]), two)
@@ -111,7 +111,7 @@ def test_what_only_one_process_can_do_is_refused_in_a_line(recipes: dict[str, Pa
     require_ranks(load_recipe(recipes["grpo"], ["stage.0.optimiser=muon"]), Ranks())
 
 
-def test_cpu_offload_is_refused_where_it_has_no_part(recipes: dict[str, Path]) -> None:
+def test_cpu_offload_is_refused_where_it_has_no_effect(recipes: dict[str, Path]) -> None:
     offloading = load_recipe(recipes["grpo"], ["stage.0.cpu_offload=true"])
     with pytest.raises(
         SleuthError, match=r"stage\.0 \(grpo\): cpu_offload = true is for shards, and one process holds"
@@ -122,7 +122,9 @@ def test_cpu_offload_is_refused_where_it_has_no_part(recipes: dict[str, Path]) -
         load_recipe(recipes["grpo"], ["stage.0.cpu_offload=true", "device=cpu"])
 
 
-def test_a_run_with_cpu_offload_is_the_run_without_and_goes_on_as_it(recipes: dict[str, Path], tmp_path: Path) -> None:
+def test_a_run_with_cpu_offload_has_the_same_bytes_and_continues_without(
+    recipes: dict[str, Path], tmp_path: Path
+) -> None:
     """On processors, where it moves nothing: the same bytes."""
     run_on(2, recipes["grpo"], tmp_path / "whole")
     run_on(2, recipes["grpo"], tmp_path / "parts", "stage.0.stop_after=2", "stage.0.cpu_offload=true")
@@ -131,7 +133,9 @@ def test_a_run_with_cpu_offload_is_the_run_without_and_goes_on_as_it(recipes: di
     assert figures_of(tmp_path / "parts") == figures_of(tmp_path / "whole")
 
 
-def test_a_rank_without_memory_ends_the_run_which_goes_on_in_halves(recipes: dict[str, Path], tmp_path: Path) -> None:
+def test_a_rank_out_of_memory_ends_the_run_which_continues_with_half_the_budget(
+    recipes: dict[str, Path], tmp_path: Path
+) -> None:
     halves = ("stage.0.stop_after=1", "stage.0.tokens_per_micro_batch=256")
     run_on(2, recipes["grpo"], tmp_path / "halves", *halves)
     short = partial(run_short_of_memory, recipes["grpo"], tmp_path / "short", "stage.0.stop_after=1")
@@ -147,7 +151,7 @@ def test_a_rank_without_memory_ends_the_run_which_goes_on_in_halves(recipes: dic
 
 @pytest.mark.slow
 @pytest.mark.parametrize("killed", [0, 1])
-def test_a_run_of_which_one_rank_was_killed_ends_with_the_same_bytes(
+def test_a_run_continued_after_a_killed_rank_has_the_same_bytes(
     recipes: dict[str, Path], tmp_path: Path, killed: int
 ) -> None:
     train = ("train", str(recipes["grpo"]), "--run")
@@ -165,7 +169,7 @@ def test_a_run_of_which_one_rank_was_killed_ends_with_the_same_bytes(
     assert figures_of(folder) == figures_of(tmp_path / "whole")
 
 
-def test_bad_input_is_told_once(recipes: dict[str, Path], tmp_path: Path) -> None:
+def test_bad_input_is_printed_once(recipes: dict[str, Path], tmp_path: Path) -> None:
     process = torchrun(
         "train", str(recipes["grpo"]), "--set", "stage.0.data.questions=nowhere.jsonl", "--run", str(tmp_path)
     )

@@ -91,7 +91,7 @@ def test_any_turn_ends_the_episode_and_only_a_closed_answer_counts(
 
 
 @given(st.text(alphabet="<>/answer snipet id=a1,\n", max_size=200))
-def test_no_turn_adds_text_of_the_environment(turn: str) -> None:
+def test_any_text_ends_the_episode(turn: str) -> None:
     assert reply(turn).done in ("answered", "turns")
 
 

@@ -49,7 +49,7 @@ def looped(monkeypatch):
 
 
 @pytest.mark.parametrize("family", COUNTS)
-def test_a_model_says_the_same_with_them_and_is_then_as_before(make_model, looped, family):
+def test_a_model_with_compiled_layers_computes_the_same_and_is_restored(make_model, looped, family):
     model = make_model(family)
     expected = outcome(model)
     with replaced_forwards(compiled_forwards(model)):
@@ -61,7 +61,7 @@ def test_a_model_says_the_same_with_them_and_is_then_as_before(make_model, loope
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5 * other.abs().max().item())
 
 
-def test_the_learner_computes_by_them(make_model, make_rows, looped):
+def test_the_learner_uses_compiled_layers(make_model, make_rows, looped):
     model = make_model()
     [part] = pack(collate(make_rows()), 10**9)
     token_logprobs(model, part)[0].sum().backward()
@@ -71,7 +71,7 @@ def test_the_learner_computes_by_them(make_model, make_rows, looped):
     assert sum(looped.values()) == 2 * COUNTS["qwen3"]
 
 
-def test_in_other_types_a_model_computes_as_before(make_model, looped):
+def test_other_dtypes_are_left_to_torch(make_model, looped):
     model = make_model().to(torch.bfloat16)
     expected = outcome(model)
     with replaced_forwards(compiled_forwards(model)):
@@ -80,24 +80,24 @@ def test_in_other_types_a_model_computes_as_before(make_model, looped):
     assert all(torch.equal(one, other) for one, other in zip(ours, expected, strict=True))
 
 
-def test_norms_that_add_one_to_their_weight_are_left_alone():
+def test_norms_that_add_one_to_their_weight_are_not_replaced():
     model = GemmaForCausalLM(GemmaConfig(**SHAPE, head_dim=8))
     assert compiled_forwards(model) == []
 
 
-def test_a_gate_of_another_function_is_left_alone():
+def test_gates_with_another_activation_are_not_replaced():
     model = Qwen3ForCausalLM(Qwen3Config(**SHAPE, head_dim=8, hidden_act="gelu"))
     assert {type(module).__name__ for module, _ in compiled_forwards(model)} == {"Qwen3RMSNorm"}
 
 
-def test_a_norm_that_someone_derived_is_left_alone():
+def test_subclasses_of_norms_are_not_replaced():
     class OtherNorm(compiled_layers.Qwen3RMSNorm):
         pass
 
     assert compiled_forwards(nn.ModuleList([OtherNorm(4)])) == []
 
 
-def test_weights_of_other_kinds_are_left_to_their_own_forward(looped):
+def test_unreadable_weights_use_the_modules_own_forward(looped):
     class Sharded(torch.Tensor):
         pass
 

@@ -76,14 +76,14 @@ def test_only_what_needs_a_gradient_gets_one(least, wanted, monkeypatch):
     assert other.grad is None
 
 
-def test_nothing_is_kept_where_no_gradient_is_wanted():
+def test_nothing_is_saved_for_backward_without_gradients():
     inputs, weight = torch.randn(3, 4), torch.randn(4, requires_grad=True)
     assert rms_norm(inputs, weight.detach(), EPSILON).grad_fn is None
     with torch.no_grad():
         assert rms_norm(inputs, weight, EPSILON).grad_fn is None
 
 
-def test_of_the_inputs_and_the_weight_alone_the_backward_pass_needs_anything():
+def test_only_inputs_and_weight_are_saved_for_backward():
     kept = []
     inputs, weight = torch.randn(9, 4, requires_grad=True), torch.randn(4, requires_grad=True)
     with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor.data_ptr()), lambda _: None):
@@ -91,7 +91,7 @@ def test_of_the_inputs_and_the_weight_alone_the_backward_pass_needs_anything():
     assert kept == [inputs.data_ptr(), weight.data_ptr()]
 
 
-def test_the_memory_of_a_weight_may_be_resized_afterwards_as_fsdp_does():
+def test_a_weights_memory_can_be_resized_afterwards_as_fsdp_does():
     inputs, weight = torch.randn(9, 4), torch.randn(4, requires_grad=True)
     rms_norm(inputs, weight, EPSILON).sum().backward()
     weight.untyped_storage().resize_(0)
@@ -100,7 +100,7 @@ def test_the_memory_of_a_weight_may_be_resized_afterwards_as_fsdp_does():
 
 @shared
 @pytest.mark.parametrize("shape", [(0, 5), (2, 0, 5)])
-def test_of_no_rows_nothing_comes(least, shape, monkeypatch):
+def test_zero_rows_give_zero_rows(least, shape, monkeypatch):
     monkeypatch.setattr(compiled_layers, "MIN_PARALLEL_NORM", least)
     inputs, weight = torch.randn(shape, requires_grad=True), torch.randn(5, requires_grad=True)
     output = rms_norm(inputs, weight, EPSILON)
@@ -109,14 +109,14 @@ def test_of_no_rows_nothing_comes(least, shape, monkeypatch):
     assert torch.equal(weight.grad, torch.zeros(5))
 
 
-def test_one_row_may_stand_by_itself():
+def test_inputs_may_be_a_single_row():
     row, weight = torch.randn(5), torch.randn(5)
     torch.testing.assert_close(rms_norm(row, weight, EPSILON), formula(row, weight))
 
 
 @shared
 @pytest.mark.parametrize("strange", [float("nan"), float("inf"), -float("inf")])
-def test_what_is_no_number_stays_so_and_stays_in_its_row(least, strange, monkeypatch):
+def test_non_finite_values_stay_in_their_row(least, strange, monkeypatch):
     monkeypatch.setattr(compiled_layers, "MIN_PARALLEL_NORM", least)
     inputs, weight = torch.randn(40, 33), torch.randn(33)
     inputs[17, 5] = strange

@@ -44,7 +44,7 @@ def test_the_same_token_after_another_path_is_not_shared():
 
 @given(draw=draws)
 @settings(max_examples=60, deadline=None)
-def test_every_row_reads_off_the_tree_and_no_token_is_held_twice(draw):
+def test_every_row_can_be_read_from_the_tree_and_no_prefix_is_stored_twice(draw):
     batch = collate(some_rows(draw))
     tree = prefix_tree(batch)
     for row, length in enumerate(batch.lengths.tolist()):
@@ -60,7 +60,7 @@ def test_every_row_reads_off_the_tree_and_no_token_is_held_twice(draw):
 
 @given(draw=draws)
 @settings(max_examples=60, deadline=None)
-def test_a_token_is_on_the_path_of_just_those_between_it_and_its_end(draw):
+def test_a_token_is_on_the_path_of_exactly_the_tokens_up_to_its_end(draw):
     tree = prefix_tree(collate(some_rows(draw)))
     for token in range(len(tree)):
         path, at = set(), token
@@ -88,7 +88,7 @@ def test_packs_fit_the_budget_and_lose_no_row(draw, budget):
     assert sum(part.rows.weights.sum().item() for part in parts) == pytest.approx(1.0)
 
 
-def test_a_group_over_the_budget_is_cut_where_its_branches_part():
+def test_a_group_over_the_budget_is_cut_between_its_branches():
     left, right = [plain(1, 2, 3, 4, n) for n in (5, 6)], [plain(1, 2, 8, 9, n) for n in (5, 6)]
     parts = pack(collate([left[0], right[0], left[1], right[1]]), 7)
     assert [len(part.tree) for part in parts] == [6, 6]
