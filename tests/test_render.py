@@ -47,27 +47,27 @@ RUNS = st.lists(
 @settings(max_examples=200, deadline=None)
 @given(RUNS)
 @example([95, 127, 157, 95, 157, 255, 223])  # the bytes a1 c2 e0 a1 e0 a0 80: c2 a0 would be a character too
-def test_pieces_of_any_run_of_tokens_are_the_text_of_the_whole_run(tokens):
+def test_incrementally_decoded_text_is_the_text_of_all_tokens(tokens):
     decoder = IncrementalDecoder(TOKENIZER)
     pieces = [decoder.push(token) for token in tokens]
     assert "".join(pieces) + decoder.flush() == TOKENIZER.decode(tokens)
 
 
-def test_a_character_comes_whole_and_as_soon_as_its_last_byte():
+def test_a_character_is_returned_with_its_last_byte():
     tokens = encode(TOKENIZER, "a🐙b")  # which the tokenizer has no token for
     decoder = IncrementalDecoder(TOKENIZER)
     *first, octopus, last = [decoder.push(token) for token in tokens]
     assert (first[0], set(first[1:]), octopus, last) == ("a", {""}, "🐙", "b")
 
 
-def test_bytes_that_make_no_character_are_not_held_for_ever():
+def test_invalid_bytes_are_not_held_back_for_ever():
     continuation = encode(TOKENIZER, "🐙")[-1]
     decoder = IncrementalDecoder(TOKENIZER)
     shown = "".join(decoder.push(continuation) for _ in range(60))
     assert len(shown) >= 56
 
 
-def test_a_run_that_continues_a_text_keeps_its_leading_space():
+def test_text_that_continues_a_text_keeps_its_leading_space():
     tokenizer = space_dropping_tokenizer()
     decoder = IncrementalDecoder(tokenizer, context=[1])
     assert [decoder.push(2), decoder.push(4), decoder.push(1)] == [" Voss", "?", " Ada"]
@@ -89,7 +89,7 @@ def test_text_over_the_budget_is_cut_counted_and_missing_from_the_text():
     assert segment.text == TOKENIZER.decode(whole[:5])
 
 
-def test_a_budget_of_nothing_leaves_nothing():
+def test_a_budget_of_zero_leaves_no_tokens():
     segment = Renderer(TOKENIZER).render(Piece(text="Ada", budget=0))
     assert (segment.tokens, segment.text) == ((), "")
     assert segment.cut == len(encode(TOKENIZER, "Ada"))
@@ -101,7 +101,7 @@ def test_a_tag_that_the_tokenizer_cannot_write_is_named():
         check_writable(space_dropping_tokenizer(), ["<search>"])
 
 
-def test_a_tag_that_comes_back_changed_is_named():
+def test_a_tag_that_decodes_to_something_else_is_named():
     with pytest.raises(SleuthError, match="' Ada' back as 'Ada'"):
         check_writable(space_dropping_tokenizer(), [" Ada"])
 
@@ -118,19 +118,17 @@ def test_a_folder_without_a_tokenizer_is_one_clear_line(tmp_path):
     assert "\n" not in str(raised.value)
 
 
-def test_of_a_run_named_as_a_model_the_last_checkpoint_is_told(tmp_path):
+def test_a_run_folder_given_as_a_model_is_refused_with_its_last_checkpoint(tmp_path):
     run = tmp_path / "demo"
     (run / "checkpoints").mkdir(parents=True)
-    with pytest.raises(SleuthError, match="a run and not a model, and it has saved no checkpoint yet"):
+    with pytest.raises(SleuthError, match="a run folder, not a model, and it has no checkpoint yet"):
         load_tokenizer(str(run))
     for name in ("step-000040", "step-000100", "step-000200.partial"):
         (run / "checkpoints" / name).mkdir()
     with pytest.raises(SleuthError) as raised:
         load_tokenizer(str(run))
     last = run / "checkpoints" / "step-000100"
-    assert (
-        str(raised.value) == f"{run}: a run and not a model; name one of its checkpoints, of which the last is {last}"
-    )
+    assert str(raised.value) == f"{run}: a run folder, not a model; give one of its checkpoints; the last is {last}"
 
 
 def test_a_broken_tokenizer_file_is_one_clear_line(tmp_path):
@@ -159,14 +157,14 @@ def prompt(before: str, question: str, after: str) -> list[Piece]:
 
 @settings(max_examples=200, deadline=None)
 @given(st.text(max_size=12), st.text(max_size=12), st.text(max_size=12))
-def test_a_prompt_has_the_tokens_of_its_whole_text_so_no_seam_shows(before, question, after):
+def test_a_prompt_has_the_tokens_of_its_whole_text(before, question, after):
     assume(TOKENIZER.eos_token not in question)  # there it is only letters, see above
     segments = Renderer(TOKENIZER).render_all(prompt(before, question, after))
     assert [token for segment in segments for token in segment.tokens] == encode(TOKENIZER, before + question + after)
     assert "".join(segment.text for segment in segments) == before + question + after
 
 
-def test_words_that_a_tokenizer_joins_across_the_seam_belong_to_the_question():
+def test_a_token_across_the_boundary_belongs_to_the_question():
     segments = Renderer(make_tokenizer(200)).render_all(prompt("Question: ", "Where is Tarn?", "\n"))
     assert [(s.author, s.text) for s in segments] == [
         ("template", "Question:"),
@@ -175,7 +173,7 @@ def test_words_that_a_tokenizer_joins_across_the_seam_belong_to_the_question():
     ]
 
 
-def test_a_tokenizer_that_marks_the_beginning_of_a_text_marks_no_seam_and_no_control_token_of_a_prompt():
+def test_a_tokenizer_that_marks_the_start_of_a_text_marks_no_boundary_inside_a_prompt():
     words = Tokenizer(models.WordLevel({"<s>": 0, "▁Ada": 1, "Ada": 2, "▁Voss": 3, "▁": 4}, unk_token="▁"))
     words.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, bos_token="<s>")

@@ -11,7 +11,7 @@ from sleuth.dialects import DIALECTS
 from sleuth.engines.scripted import ScriptedEngine
 from sleuth.envs.search import SearchEnv
 from sleuth.render import Renderer
-from sleuth.rollout import Rollout, collected, play
+from sleuth.rollout import Rollout, collect_chunks, play
 from sleuth.types import (
     Action,
     Chunk,
@@ -66,7 +66,7 @@ def rollout(answer: Callable[[str, Sampling], str], context: int) -> Rollout:
     )
 
 
-def test_an_episode_is_prompt_query_results_answer_laid_end_to_end() -> None:
+def test_an_episode_is_prompt_query_results_and_answer_in_order() -> None:
     trajectory = groups(Shelf())[0].episodes[0].trajectory
     assert trajectory.text == (
         "Question: Question 0?\n<think>hm</think><search> Tarn</search>\n<information>\n[1] Tarn | Tarn is a town.\n"
@@ -89,7 +89,7 @@ def test_groups_come_in_the_order_of_tasks_with_their_siblings_in_order() -> Non
     assert all([episode.sample for episode in group.episodes] == [0, 1, 2] for group in played)
 
 
-def test_every_completion_has_a_draw_named_by_step_prompt_sample_and_turn() -> None:
+def test_every_completion_has_its_own_sampling_key() -> None:
     keys: list[tuple[int, ...]] = []
 
     def watch(text: str, sampling: Sampling) -> str:
@@ -131,7 +131,7 @@ def test_a_full_context_ends_the_episode_with_its_length() -> None:
     assert trajectory.stop == "length"
 
 
-def test_results_that_leave_no_room_to_go_on_were_never_shown_and_no_episode_outgrows_the_context() -> None:
+def test_results_that_leave_no_room_for_a_turn_are_dropped_so_no_episode_exceeds_the_context() -> None:
     whole = groups(Shelf())[0].episodes[0].trajectory
     shown = [segment.text.startswith("\n<information>") for segment in whole.segments].index(True)
     asked = sum(len(segment.tokens) for segment in whole.segments[:shown])
@@ -148,27 +148,27 @@ def test_a_prompt_longer_than_the_context_is_one_clear_line() -> None:
         groups(Shelf(), context=5)
 
 
-def test_an_episode_played_aloud_is_the_same_and_its_chunks_are_what_was_written() -> None:
-    async def parts(aloud: bool) -> list[object]:
+def test_streaming_adds_the_chunks_of_each_policy_segment_and_changes_nothing_else() -> None:
+    async def parts(stream: bool) -> list[object]:
         env = SearchEnv(TASKS[0], DIALECTS["sleuth"], "Question: {question}\n", Shelf())
         engine, renderer = ScriptedEngine(TOKENIZER, diligent), Renderer(TOKENIZER)
-        told = play(env, engine, renderer, context=400, temperature=1.0, key=(0,), aloud=aloud)
-        return [part async for part in told]
+        played = play(env, engine, renderer, context=400, temperature=1.0, key=(0,), stream=stream)
+        return [part async for part in played]
 
-    quiet, aloud = asyncio.run(parts(False)), asyncio.run(parts(True))
-    assert [part for part in aloud if not isinstance(part, Chunk)] == quiet
-    chunks = [part.text for part in aloud if isinstance(part, Chunk)]
+    whole, streamed = asyncio.run(parts(False)), asyncio.run(parts(True))
+    assert [part for part in streamed if not isinstance(part, Chunk)] == whole
+    chunks = [part.text for part in streamed if isinstance(part, Chunk)]
     assert chunks == ["<think>hm</think><search> Tarn</search>", "<answer> Tarn</answer>"]
 
 
-def test_an_action_is_told_behind_the_turn_it_was_and_before_what_it_found() -> None:
+def test_an_action_follows_its_turn_and_precedes_its_passages() -> None:
     async def kinds() -> list[str]:
         env = SearchEnv(TASKS[0], DIALECTS["sleuth"], "Question: {question}\n", Shelf())
         engine, renderer = ScriptedEngine(TOKENIZER, diligent), Renderer(TOKENIZER)
-        told = play(env, engine, renderer, context=400, temperature=1.0, key=(0,))
+        played = play(env, engine, renderer, context=400, temperature=1.0, key=(0,))
         return [
             part.author if isinstance(part, Segment) else part.kind if isinstance(part, Action) else part.stop
-            async for part in told
+            async for part in played
             if not isinstance(part, Chunk)
         ]
 
@@ -177,16 +177,16 @@ def test_an_action_is_told_behind_the_turn_it_was_and_before_what_it_found() -> 
     assert played.count("search") == 1
 
 
-def test_chunks_laid_end_to_end_are_the_completion() -> None:
+def test_chunks_concatenate_to_the_completion() -> None:
     chunks = [
         Chunk(tokens=(5,), logprobs=(-0.1,), text="a", policy_version=3),
         Chunk(tokens=(6, 7), logprobs=(-0.2, -0.3), text="bc", stop="eos", policy_version=3),
     ]
-    assert collected(chunks) == Completion(
+    assert collect_chunks(chunks) == Completion(
         tokens=(5, 6, 7), logprobs=(-0.1, -0.2, -0.3), text="abc", stop="eos", policy_version=3
     )
-    with pytest.raises(ValueError, match="without a reason"):
-        collected(chunks[:1])
+    with pytest.raises(ValueError, match="without a stop reason"):
+        collect_chunks(chunks[:1])
 
 
 def test_a_group_is_scored_while_others_are_still_played() -> None:

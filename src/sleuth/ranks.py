@@ -1,4 +1,4 @@
-"""The processes that train one model together, and which of them this one is. By itself it is a world of one."""
+"""The processes that train one model together. The default is a single process."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, kw_only=True)
 class Ranks:
-    """Rank `rank` of `world`: as it stands a world of one, in which all is one's own and nothing is sent.
+    """Rank `rank` of `world` processes. This class is a world of one; `sleuth.distributed` has the communicating one.
 
-    `sleuth.distributed` has the one that talks to others. Every rank calls the same methods in the same order.
+    Every rank calls the same methods in the same order.
     """
 
     rank: int = 0
@@ -21,30 +21,30 @@ class Ranks:
 
     @property
     def first(self) -> bool:
-        """Whether this is the rank that writes the run folder, asks judges and speaks."""
+        """Whether this is rank 0, which writes the run folder, calls judges and prints."""
         return self.rank == 0
 
     @property
     def alone(self) -> bool:
-        """Whether there are no others."""
+        """Whether the world has one process."""
         return self.world == 1
 
     def share(self, count: int) -> slice:
-        """Which of `count` items are this rank's: a stretch, as long as that of any other or one longer."""
+        """This rank's contiguous part of `count` items; parts differ in length by at most one."""
         return slice(count * self.rank // self.world, count * (self.rank + 1) // self.world)
 
     def broadcast(self, work: Callable[[], Item]) -> Item:
-        """`work`, done by the first rank alone: what it returned, or raised, on every rank."""
+        """Runs `work` on rank 0 only and returns its result, or raises its error, on every rank."""
         return work()
 
     def all_gather(self, mine: Sequence[Item]) -> list[Item]:
-        """The items of all ranks, in the order of the ranks, on every rank."""
+        """The items of all ranks in rank order, on every rank."""
         return list(mine)
 
     def all_reduce(self, mine: Mapping[str, float]) -> dict[str, float]:
-        """The sums over the ranks, by name; every rank has the same names."""
+        """The sums over ranks, by name; every rank passes the same names."""
         return dict(mine)
 
 
 ALONE = Ranks()
-"""A world of one."""
+"""A world of one process."""

@@ -1,7 +1,7 @@
-"""From text to token segments and back: the only encoder of the house.
+"""Encoding of text to token segments and incremental decoding; nothing else in the package encodes text for a model.
 
-Text that people or environments wrote is encoded here, one piece at a time, once. Sampled tokens are never encoded
-again; they are only decoded, token by token, for stop strings and for streams.
+Text of people and environments is encoded here, piece by piece, once. Sampled tokens are never encoded again, only
+decoded, token by token, for stop strings and streams.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from sleuth.runs.checkpoints import latest_checkpoint
 from sleuth.types import Author, Piece, Segment, SleuthError
 
 UNFINISHED = "\ufffd"
-"""What a tokenizer decodes the first bytes of an unfinished character to."""
+"""What a tokenizer returns for the first bytes of an incomplete character."""
 
 CHARACTER_TOKENS = 3
-"""A character has at most four bytes, so at most three tokens can hold an unfinished one."""
+"""A character has at most four bytes, so an incomplete one spans at most three tokens."""
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
-"""Where there is none of these, transformers may make an empty tokenizer without a word."""
+"""Without one of these, transformers may silently create an empty tokenizer."""
 
-NOTHING = "(?!)"
-"""A regular expression that matches nowhere."""
+NO_MATCH = "(?!)"
+"""A regular expression that never matches."""
 
 CACHED_PROMPTS = 64
-"""The siblings of a group open one after the other with the same prompt."""
+"""Episodes of a group start one after the other with the same prompt."""
 
 
 class Renderer:
-    """Turns pieces of text into segments of tokens with `tokenizer`.
+    """Encodes pieces of text as segments of tokens.
 
-    What the environment says, a question too, is plain text: the name of a control token in it is written out in
-    letters and never becomes that token. Templates, sources and teachers may use control tokens.
+    In pieces with author `env`, questions included, the name of a control token is encoded as ordinary text and never
+    as that token. Templates, sources and teachers may use control tokens.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
@@ -48,28 +48,30 @@ class Renderer:
         self._plain.encode_special_tokens = True
         controls = {str(token) for token in tokenizer.added_tokens_decoder.values() if token.special}
         longest_first = sorted(controls, key=len, reverse=True)
-        self._controls = re.compile(f"({'|'.join(map(re.escape, longest_first)) or NOTHING})")
+        self._controls = re.compile(f"({'|'.join(map(re.escape, longest_first)) or NO_MATCH})")
         self._cached_prompt = lru_cache(maxsize=CACHED_PROMPTS)(self._prompt)
 
     def render_all(self, pieces: Sequence[Piece]) -> list[Segment]:
-        """A reply as segments. All from its first template piece to its last is a prompt: one text, encoded as one, so
-        that no seam between a template and what fills it shows in the tokens. Every other piece is encoded by itself,
-        and so is one with a budget or with tokens of its own: it divides a prompt in two.
+        """The segments of a reply.
+
+        Everything from the first template piece to the last is a prompt and encoded as one text, so that the tokens do
+        not depend on where the template was filled. A piece with a budget or its own tokens, and every piece outside of
+        the prompt, is encoded separately.
         """
         templates = [at for at, piece in enumerate(pieces) if piece.author == "template"]
         if not templates:
             return [self.render(piece) for piece in pieces]
         begin, end = templates[0], templates[-1] + 1
         segments = [self.render(piece) for piece in pieces[:begin]]
-        for apart, run in groupby(pieces[begin:end], key=_is_apart):
-            together = tuple(run)
-            segments += map(self.render, together) if apart else self._cached_prompt(together)
+        for separate, run in groupby(pieces[begin:end], key=_is_encoded_separately):
+            group = tuple(run)
+            segments += map(self.render, group) if separate else self._cached_prompt(group)
         return segments + [self.render(piece) for piece in pieces[end:]]
 
     def render(self, piece: Piece) -> Segment:
-        """The piece as n tokens, n <= `piece.budget`; special tokens are never added.
+        """The segment of one piece, of at most `piece.budget` tokens; adds no special tokens.
 
-        What is over the budget is cut from the end, counted in `cut`, and missing from `text`: text is what a model
+        Tokens over the budget are cut from the end, counted in `cut`, and missing from `text`: text is what the model
         saw.
         """
         if piece.tokens is not None:
@@ -85,17 +87,18 @@ class Renderer:
         return Segment(author=piece.author, tokens=tuple(kept), text=decode(self.tokenizer, kept), cut=cut)
 
     def _prompt(self, pieces: Sequence[Piece]) -> list[Segment]:
-        """A template and what fills it, encoded together. A token on a seam belongs to what fills the template."""
+        """The segments of a template and its fillings, encoded as one text. A token across a boundary belongs to the
+        filling."""
         piece_at = [index for index, piece in enumerate(pieces) for _ in piece.text]  # by character
         tokens, owners, start = [], [], 0
-        for stretch, may_control in self._spans(pieces):
+        for span, may_control in self._spans(pieces):
             encoder = self.tokenizer.backend_tokenizer if may_control else self._plain
-            encoding = encoder.encode(stretch, add_special_tokens=False)
+            encoding = encoder.encode(span, add_special_tokens=False)
             for token, (first, last) in zip(encoding.ids, encoding.offsets, strict=True):
                 spanned = piece_at[start + first : start + max(last, first + 1)] or piece_at[-1:]
                 tokens.append(token)
                 owners.append(next((index for index in spanned if pieces[index].author != "template"), spanned[0]))
-            start += len(stretch)
+            start += len(span)
         decoder = IncrementalDecoder(self.tokenizer)
         texts = [decoder.push(token) for token in tokens]
         texts[-1:] = [text + decoder.flush() for text in texts[-1:]]
@@ -103,8 +106,8 @@ class Renderer:
         return [_segment(pieces[owner].author, list(entries)) for owner, entries in written]
 
     def _spans(self, pieces: Sequence[Piece]) -> Iterator[tuple[str, bool]]:
-        """The text of a prompt in (text, whether control tokens in it are meant): in one go if only the template names
-        any, otherwise cut at those of the template."""
+        """Yields the prompt's text as (text, whether to encode control tokens in it as such): as one span if only the
+        template names any, otherwise split at the template's control tokens."""
         whole = "".join(piece.text for piece in pieces)
         named = [name for piece in pieces if piece.author == "template" for name in self._controls.findall(piece.text)]
         if self._controls.findall(whole) == named:
@@ -122,33 +125,32 @@ class Renderer:
         yield text, False
 
 
-def _is_apart(piece: Piece) -> bool:
+def _is_encoded_separately(piece: Piece) -> bool:
     return piece.budget is not None or piece.tokens is not None
 
 
 def _segment(author: Author, entries: Sequence[tuple[int, int, str]]) -> Segment:
-    """(piece, token, text) of neighbouring tokens as one segment."""
+    """One segment of adjacent tokens, given as (piece, token, text)."""
     _, tokens, texts = zip(*entries, strict=True)
     return Segment(author=author, tokens=tokens, text="".join(texts))
 
 
 class IncrementalDecoder:
-    """Decodes a run of tokens one at a time; what it has returned so far is always settled.
+    """Decodes tokens one at a time; text that it has returned never changes.
 
-    The pieces of `push` and the rest from `flush` laid end to end are the text of the whole run. Only the last few
-    tokens are decoded again at each push, so that a token costs the same however long the run is. An unfinished
-    character is held back until its last byte is there. `context` are the tokens before the run, if there are any: some
-    tokenizers drop the space at the beginning of a text, and a run that continues a text must keep it.
+    The results of `push` and `flush` concatenate to the text of all tokens. Each push decodes only the last few tokens,
+    so the cost per token is constant. An incomplete character is held back until its last byte. `context` are the
+    preceding tokens, if any: some tokenizers drop a leading space, which must stay if the text continues another.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, context: Sequence[int] = ()) -> None:
         self.tokenizer = tokenizer
         self._settle(list(context[-CHARACTER_TOKENS:]))
-        if self._context_text.endswith(UNFINISHED):  # the text before ends inside a character: not ours to finish
+        if self._context_text.endswith(UNFINISHED):  # do not complete a character that the context began
             self._settle([])
 
     def push(self, token: int) -> str:
-        """The text that `token` finished, which may be empty."""
+        """The text that `token` completes, which may be empty."""
         self._pending.append(token)
         text = self._decode(self._pending)
         if text.endswith(UNFINISHED):
@@ -157,20 +159,20 @@ class IncrementalDecoder:
         return text
 
     def flush(self) -> str:
-        """What was held back, at the end of the run."""
+        """The text still held back, after the last token."""
         text = self._decode(self._pending) if self._pending else ""
         self._settle(self._pending or self._context)
         return text
 
     def _push_settled_part(self, text: str) -> str:
-        """Bytes that make no character would be held for ever: let go of those that nothing can change any more.
+        """The part of `text` that no later token can change; without this, invalid bytes would be held back for ever.
 
-        Where both sides decode by themselves to what they decode to together, no character spans the cut.
+        If both sides of a cut decode separately to what they decode to together, no character spans the cut.
         """
         for cut in range(len(self._pending) - 1, 0, -1):
             head, tail = self._pending[:cut], self._pending[cut:]
             settled = self._decode(head)
-            if settled + decode(self.tokenizer, tail) == text:  # by itself: the text before could lend it a byte
+            if settled + decode(self.tokenizer, tail) == text:  # without context, which could add a byte to the tail
                 self._settle(head)
                 self._pending = tail
                 return settled
@@ -186,17 +188,17 @@ class IncrementalDecoder:
 
 
 def encode(tokenizer: PreTrainedTokenizerFast, text: str) -> list[int]:
-    """The tokens of `text` alone: nothing is added before or after."""
+    """The token ids of `text`; adds no special tokens."""
     return tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids
 
 
 def decode(tokenizer: PreTrainedTokenizerFast, tokens: Sequence[int]) -> str:
-    """The text of `tokens` as it is, special tokens included: no space is tidied away."""
+    """The exact text of `tokens`, special tokens included, without clean-up of spaces."""
     return tokenizer.backend_tokenizer.decode(tokens, skip_special_tokens=False)
 
 
 def check_writable(tokenizer: PreTrainedTokenizerFast, strings: Iterable[str]) -> None:
-    """Raise `SleuthError` if the tokenizer cannot write one of `strings` (a dialect's tags) and read it back."""
+    """Raises `SleuthError` if one of `strings` (a dialect's tags) does not survive encoding and decoding."""
     for string in strings:
         tokens = encode(tokenizer, string)
         text = decode(tokenizer, tokens)
@@ -207,10 +209,10 @@ def check_writable(tokenizer: PreTrainedTokenizerFast, strings: Iterable[str]) -
 
 
 def load_tokenizer(path: str) -> PreTrainedTokenizerFast:
-    """The tokenizer of a model folder or hub id; never runs code that comes with it."""
+    """The tokenizer of a model folder or hub id. Never runs code from there. Raises SleuthError if there is none."""
     require_model(path)
     if Path(path).is_dir() and not any((Path(path) / name).exists() for name in TOKENIZER_FILES):
-        _require_no_run(Path(path))
+        _refuse_run_folder(Path(path))
         raise SleuthError(f"{path}: no tokenizer there: {TOKENIZER_FILES[0]} is expected beside the weights")
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
@@ -222,11 +224,11 @@ def load_tokenizer(path: str) -> PreTrainedTokenizerFast:
     return tokenizer
 
 
-def _require_no_run(folder: Path) -> None:
-    """Models lie in a run's folder, and it is none itself."""
+def _refuse_run_folder(folder: Path) -> None:
+    """Raises SleuthError with the last checkpoint if `folder` is a run folder."""
     checkpoints = folder / "checkpoints"
     if not checkpoints.is_dir():
         return
     if (last := latest_checkpoint(checkpoints)) is None:
-        raise SleuthError(f"{folder}: a run and not a model, and it has saved no checkpoint yet; name a model's folder")
-    raise SleuthError(f"{folder}: a run and not a model; name one of its checkpoints, of which the last is {last}")
+        raise SleuthError(f"{folder}: a run folder, not a model, and it has no checkpoint yet; give a model folder")
+    raise SleuthError(f"{folder}: a run folder, not a model; give one of its checkpoints; the last is {last}")

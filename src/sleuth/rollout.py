@@ -1,5 +1,4 @@
-"""The rollout loop: open the environment, complete, reply, append, until done. Training, evaluation and serving share
-it."""
+"""The rollout loop of training, evaluation and serving: open the environment, complete, reply, append, until done."""
 
 from __future__ import annotations
 
@@ -27,20 +26,19 @@ from sleuth.types import (
 )
 
 EPISODES_AT_ONCE = 1024
-"""Episodes that are open together; more wait, so that engines and retrievers never face a queue of ten thousand."""
+"""Limit on open episodes. The rest wait, so that engines and retrievers never get ten thousand requests at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
-    """The last of each trajectory that `play` yields: what the environment understood, turn by turn, and why it ended.
-    After `rewritten` another trajectory follows."""
+class TrajectoryEnd:
+    """Yielded by `play` at the end of each trajectory. After the stop reason `rewritten` another trajectory follows."""
 
     actions: tuple[Action, ...]
     stop: str
 
 
 class PromptTooLong(SleuthError):  # noqa: N818
-    """The prompt leaves no room to answer in the context."""
+    """The prompt leaves no room for an answer in the context."""
 
 
 async def play(
@@ -51,15 +49,15 @@ async def play(
     context: int,
     temperature: float,
     key: tuple[int, ...],
-    aloud: bool = False,
-) -> AsyncGenerator[Chunk | Segment | Action | Ended, None]:
-    """One episode, segment by segment as each is complete, then `Ended`. Behind what the policy wrote in a turn comes
-    the action that it was understood to be; with `aloud`, before it come the chunks in which it was written.
+    stream: bool = False,
+) -> AsyncGenerator[Chunk | Segment | Action | TrajectoryEnd, None]:
+    """Yields one episode: each segment when complete, after a policy segment the action parsed from it, at the end of
+    each trajectory a `TrajectoryEnd`. With `stream`, the chunks of a policy segment come before it.
 
-    `key` is (seed, stage, step, prompt, sample); the turn is appended for every completion. A prompt that leaves no
-    room to answer within `context` tokens is `PromptTooLong`. A reply that leaves none ends the episode with the stop
-    `length` and is left out: nothing was written after reading it, so it was never shown. A reply that restarts ends
-    its trajectory as `rewritten` and begins another.
+    `key` is (seed, stage, step, prompt, sample); the turn is appended for each completion. Raises `PromptTooLong` if
+    the prompt leaves no room within `context` tokens. A later reply that leaves no room ends the episode with the stop
+    reason `length` and is dropped, since the policy never read it. A reply that restarts ends the trajectory as
+    `rewritten` and starts another.
     """
     tokens: list[int] = []
     actions: list[Action] = []
@@ -75,30 +73,30 @@ async def play(
         if full and turn == 0:
             raise _prompt_too_long(segments, context)
         if reply.restarts and not full:
-            yield Ended(actions=(*actions, *_unseen(reply.action)), stop="rewritten")
+            yield TrajectoryEnd(actions=(*actions, *_without_passages(reply.action)), stop="rewritten")
             tokens = []
         if reply.action is not None:
-            actions += _unseen(reply.action) if full else [reply.action]
+            actions += _without_passages(reply.action) if full else [reply.action]
             yield actions[-1]
         for segment in segments if not full else ():
             tokens.extend(segment.tokens)
             yield segment
         if full or reply.done is not None:
-            yield Ended(actions=tuple(actions), stop=reply.done or "length")
+            yield TrajectoryEnd(actions=tuple(actions), stop=reply.done or "length")
             return
         limits = Sampling(
             max_tokens=min(reply.max_tokens, room), temperature=temperature, stops=reply.stops, key=(*key, turn)
         )
-        if aloud:
+        if stream:
             chunks: list[Chunk] = []
-            async with aclosing(engine.stream(tokens, limits)) as stream:
-                async for chunk in stream:
+            async with aclosing(engine.stream(tokens, limits)) as new_chunks:
+                async for chunk in new_chunks:
                     chunks.append(chunk)
                     yield chunk
-            completion = collected(chunks)
+            completion = collect_chunks(chunks)
         else:
             completion = await engine.complete(tokens, limits)
-        yield _written(completion)
+        yield _policy_segment(completion)
         tokens.extend(completion.tokens)
         reply = await env.reply(completion.text, completion.stop)
         turn += 1
@@ -106,7 +104,7 @@ async def play(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollout:
-    """What the episodes of one phase share: who writes, who encodes, and the limits. `key` is (seed, stage, step)."""
+    """What the episodes of one phase share: engine, encoder and limits. `key` is (seed, stage, step)."""
 
     engine: Engine
     renderer: Renderer
@@ -115,12 +113,12 @@ class Rollout:
     key: tuple[int, ...]
 
     async def episode(self, env: Env, task: Task, prompt: int, sample: int) -> Episode:
-        """`play`, collected. `prompt` and `sample` name the draw."""
+        """The episode that `play` yields. `prompt` and `sample` are part of the sampling key."""
         trajectories: list[Trajectory] = []
         segments: list[Segment] = []
         limits = {"context": self.context, "temperature": self.temperature, "key": (*self.key, prompt, sample)}
         async for part in play(env, self.engine, self.renderer, **limits):
-            if isinstance(part, Ended):
+            if isinstance(part, TrajectoryEnd):
                 trajectories.append(Trajectory(segments=tuple(segments), actions=part.actions, stop=part.stop))
                 segments = []
             elif isinstance(part, Segment):
@@ -153,25 +151,27 @@ class Rollout:
             return await scored(ranks.all_gather(played), reward, ranks)
         semaphore = asyncio.Semaphore(EPISODES_AT_ONCE)
 
-        async def one(prompt: int, task: Task, sample: int) -> Episode:
+        async def episode_of(prompt: int, task: Task, sample: int) -> Episode:
             async with semaphore:
                 episode = await self.episode(make_env(task), task, first_prompt + prompt, sample)
             finished()
             return episode
 
-        async def whole(task: Task, jobs: Sequence[asyncio.Task[Episode]]) -> Group:
+        async def group_of(task: Task, jobs: Sequence[asyncio.Task[Episode]]) -> Group:
             group = Group(task=task, episodes=tuple([await job for job in jobs]))
             return await _scored(group, reward) if reward is not None else group
 
         try:
-            async with asyncio.TaskGroup() as together:
+            async with asyncio.TaskGroup() as task_group:
                 running = [
-                    [together.create_task(one(prompt, task, sample)) for sample in range(samples)]
+                    [task_group.create_task(episode_of(prompt, task, sample)) for sample in range(samples)]
                     for prompt, task in enumerate(tasks)
                 ]
-                groups = [together.create_task(whole(task, jobs)) for task, jobs in zip(tasks, running, strict=True)]
-        except* Exception as errors:  # the group wraps what its tasks raise; the caller wants the first of it
-            raise _first(errors) from None
+                groups = [
+                    task_group.create_task(group_of(task, jobs)) for task, jobs in zip(tasks, running, strict=True)
+                ]
+        except* Exception as errors:  # TaskGroup wraps what its tasks raise
+            raise _first_error(errors) from None
         return [group.result() for group in groups]
 
 
@@ -197,29 +197,29 @@ async def _scored(group: Group, reward: Reward) -> Group:
     return replace(group, scores=tuple(await reward(group)))
 
 
-def _unseen(action: Action | None) -> list[Action]:
-    """The action as it stands where its passages were not shown."""
+def _without_passages(action: Action | None) -> list[Action]:
+    """The action for a trajectory in which the policy did not see its passages."""
     return [] if action is None else [replace(action, passages=())]
 
 
-def _first(errors: BaseExceptionGroup) -> BaseException:
+def _first_error(errors: BaseExceptionGroup) -> BaseException:
     error = errors.exceptions[0]
-    return _first(error) if isinstance(error, BaseExceptionGroup) else error
+    return _first_error(error) if isinstance(error, BaseExceptionGroup) else error
 
 
 def _prompt_too_long(segments: Sequence[Segment], context: int) -> PromptTooLong:
     length = sum(len(segment.tokens) for segment in segments)
     end = "".join(segment.text for segment in segments)[-80:]
     return PromptTooLong(
-        f"the prompt has {length} tokens and the context holds {context}: nothing can be written after {end!r}"
+        f"the prompt has {length} tokens and the context holds {context}: no room for an answer after {end!r}"
     )
 
 
-def collected(chunks: Sequence[Chunk]) -> Completion:
-    """The completion that was written in these chunks, the last of which says why it stopped."""
+def collect_chunks(chunks: Sequence[Chunk]) -> Completion:
+    """The completion that consists of these chunks. Raises ValueError if the last one has no stop reason."""
     *_, last = chunks
     if last.stop is None:
-        raise ValueError("a stream that ended without a reason")
+        raise ValueError("the engine's stream ended without a stop reason")
     logprobs = [logprob for chunk in chunks for logprob in chunk.logprobs or ()]
     return Completion(
         tokens=tuple(token for chunk in chunks for token in chunk.tokens),
@@ -230,7 +230,7 @@ def collected(chunks: Sequence[Chunk]) -> Completion:
     )
 
 
-def _written(completion: Completion) -> Segment:
+def _policy_segment(completion: Completion) -> Segment:
     return Segment(
         author="policy",
         tokens=completion.tokens,

@@ -1,7 +1,6 @@
-"""The nouns of Sleuth. Everything that travels between rooms is one of these, and nothing here imports anything of
-ours.
+"""The records and protocols that the parts of Sleuth exchange. Imports nothing from the package.
 
-All records are frozen, slotted and keyword-only. Letters: P prompts, G siblings of one prompt, T tokens, K passages.
+All records are frozen, slotted and keyword-only. Letters: P prompts, G episodes of one prompt, T tokens, K passages.
 """
 
 from __future__ import annotations
@@ -11,36 +10,35 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 Author = Literal["policy", "env", "template", "source", "teacher"]
-"""Who wrote a token: the policy sampled it, the environment supplied it (question, observations, inserted tags), a
-prompt template holds it, a source text holds it (ground truth), or a teacher wrote it."""
+"""Where a token came from: sampled by the policy, supplied by the environment (question, observations, inserted tags),
+part of a prompt template, part of a source text (ground truth), or written by a teacher."""
 
 StopReason = Literal["stop", "eos", "length"]
-"""Why a completion ended: a stop string was written, the end-of-text token was sampled, or the token budget was
-spent."""
+"""Why a completion ended: a stop string, the end-of-text token, or the token budget."""
 
 
 class SleuthError(Exception):
-    """The user's input was wrong, or the outside world was. Its argument is one line: what, where, and what would be
-    right. Where several things are wrong at once, each is an argument."""
+    """Wrong user input or a failure outside the program. The argument is one line: what is wrong, where, and what would
+    be right. Several problems found at once are several arguments."""
 
     def __str__(self) -> str:
         return "; ".join(map(str, self.args))
 
 
-class PassingError(SleuthError):
-    """May be over when the same is tried again: another process writes the run, another rank is gone."""
+class TransientError(SleuthError):
+    """An error that a retry may not meet again: another process writes the run, another rank has gone."""
 
 
 class RetrievalFailed(Exception):  # noqa: N818
-    """A retriever could not answer. The episode becomes missing, never an empty result and never a zero."""
+    """A retriever could not answer. The episode's score is then missing, not zero, and its result is not empty."""
 
 
-# -- what is asked ---------------------------------------------------------------------------------------------------
+# -- tasks and data --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passage:
-    """A piece of a corpus. `Passage(id="17", title="Ada Voss", text="Ada Voss was born in Tarn.", score=11.3)`."""
+    """A piece of a corpus: `Passage(id="17", title="Ada Voss", text="Ada Voss was born in Tarn.", score=11.3)`."""
 
     id: str
     title: str
@@ -49,9 +47,11 @@ class Passage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stated:
-    """A claim that a tool output states, the ids of every snippet that does, and whether the question asks for it:
-    `Stated(claim="Ada Voss was born in Tarn.", snippets=("a1",), asked=True)`."""
+class StatedClaim:
+    """A claim that a tool output states, the ids of all snippets that state it, and whether the question asks for it.
+
+    `StatedClaim(claim="Ada Voss was born in Tarn.", snippets=("a1",), asked=True)`.
+    """
 
     claim: str
     snippets: tuple[str, ...]
@@ -60,26 +60,25 @@ class Stated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What a search agent hands to its refiner: why it searched, and what came back.
+    """What a search agent passes to its refiner: why it searched, and the tool output.
 
     `Evidence(reasoning="I need her birthplace.", output="<snippet id=a1>Ada Voss was born in Tarn.</snippet>",
-    snippets=(Passage(id="a1", title="", text="Ada Voss was born in Tarn."),), answerable=True)`. `output` is the tool's
-    own text, byte for byte; `snippets` are the pieces of it that can be cited, and nothing else ever is evidence.
-    `answerable` says whether they answer the question; None where nobody told. `stated` is all that they state, where
-    the data has an exact table of it.
+    snippets=(Passage(id="a1", title="", text="Ada Voss was born in Tarn."),), answerable=True)`. `output` is the tool
+    output, byte for byte; only its `snippets` can be cited. `answerable`: whether they answer the question, or None if
+    unknown. `stated`: all claims they state, if the data has an exact table.
     """
 
     reasoning: str
     output: str
     snippets: tuple[Passage, ...]
     answerable: bool | None = None
-    stated: tuple[Stated, ...] = ()
+    stated: tuple[StatedClaim, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rubric:
-    """One criterion of an answer: `Rubric(title="Birthplace", description="Names Tarn as the birthplace.")`; where it
-    is not `wanted`, an answer should not fulfil it."""
+    """One criterion of an answer: `Rubric(title="Birthplace", description="Names Tarn as the birthplace.")`. With
+    `wanted=False`, a good answer does not fulfil it."""
 
     title: str
     description: str
@@ -88,8 +87,8 @@ class Rubric:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thought:
-    """What somebody thinks while reading a text, behind its first `at` characters: `Thought(at=31, text="Tarn is in
-    Osmark.")`. The text itself never holds it."""
+    """A thought inserted after the first `at` characters of a text, which itself does not contain it:
+    `Thought(at=31, text="Tarn is in Osmark.")`."""
 
     at: int
     text: str
@@ -99,11 +98,10 @@ class Thought:
 class Document:
     """A text to read: `Document(id="d4", text="Ada lives in Tarn. She ...", origin="example.org/ada")`.
 
-    Documents of one `origin` (a page that was stored twice, say) never stand on both sides of a split. `cut` is the
-    number of characters after which the text is to be continued, where the data has such a place; None leaves that to
-    token counts. `golden_answers` are what a right ending names, in a text whose ending follows from its beginning.
-    `altered`: somebody put thoughts into a copy of the text that is another text, so that nobody can say where they
-    belong; then there are none.
+    All documents of one `origin` (such as a page stored twice) go to the same side of a split. `cut` is the character
+    at which the continuation starts; None leaves it to token counts. `golden_answers` are what a correct ending names,
+    if it follows from the beginning. `altered`: the thoughts were inserted into a changed copy of the text, so that
+    their positions are unknown and `thoughts` is empty.
     """
 
     id: str
@@ -119,10 +117,10 @@ class Document:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Continuation:
-    """How a document goes on: neighbouring runs of its tokens, both written by `source`. `Continuation(document="d4",
+    """A document's true continuation: two adjacent token spans, both with author `source`. `Continuation(document="d4",
     prefix=Segment(author="source", tokens=(5, 9), text="Ada lives"), suffix=Segment(...))`.
 
-    The tokens are the data's own cut: a prefix whose text were encoded again might have others at its end.
+    Use these tokens: encoding the prefix's text again might give others at its end.
     """
 
     document: str
@@ -135,12 +133,11 @@ class Task:
     """A question with what is needed to score it.
 
     `Task(id="q7", question="where was Ada Voss born?", golden_answers=("Tarn",), gold_passages=("17",),
-    kind="one_hop")`. `gold_passages` are corpus ids and may be empty; `kind` and `source` only group figures in
-    tables. `prompt` is the whole message to ask with, where the data brings one; else it is empty. `evidence` is what
-    there is to refine, and `reference` an answer as the data has it: only a refiner's task has them. `rubrics` are
-    criteria of its own that an answer may be judged by. Where a text is to be continued, `continuation` has it token
-    by token; then `question` is the beginning as text, `reference` the true continuation, and `golden_answers` may be
-    empty.
+    kind="one_hop")`. `gold_passages` are corpus ids and may be empty; `kind` and `source` only group rows of tables.
+    `prompt` replaces the whole user message if the data brings one. A refiner's task has `evidence` to refine and, as
+    `reference`, the data's own answer. `rubrics` are this task's criteria. A task to continue a text has a
+    `continuation` by tokens; then `question` is the beginning as text, `reference` the true continuation, and
+    `golden_answers` may be empty.
     """
 
     id: str
@@ -156,26 +153,21 @@ class Task:
     continuation: Continuation | None = None
 
     @property
-    def asked(self) -> str:
-        """What stands in the environment's prompt where that has its question."""
-        return self.prompt or self.question
-
-    @property
-    def continued(self) -> Continuation:
-        """The continuation of a task that is known to be a text."""
-        assert self.continuation is not None, f"task {self.id!r} is a question, and no text"
+    def required_continuation(self) -> Continuation:
+        """`continuation`, for callers that only take tasks to continue a text."""
+        assert self.continuation is not None, f"task {self.id!r} is a question and has no continuation"
         return self.continuation
 
 
-# -- what is written -------------------------------------------------------------------------------------------------
+# -- trajectories and scores -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """A run of tokens with one author. Which segments a loss trains is the stage's decision and is never stored here.
+    """A run of n tokens with one author. Which segments a loss trains is the stage's decision and not stored here.
 
-    `tokens` has n ids; `text` is the same run as people read it; `logprobs`, if the policy sampled them and the engine
-    told, has n natural-log probabilities under the sampling policy. `cut` is how many tokens a budget took away.
+    `text` is the run decoded. `logprobs` are n natural-log probabilities under the sampling policy, None if the policy
+    did not sample the tokens or the engine returned none. `cut` counts the tokens that a budget removed.
     `Segment(author="policy", tokens=(5, 9), text="<search> Ada", logprobs=(-0.1, -1.2), policy_version=3)`.
     """
 
@@ -189,10 +181,10 @@ class Segment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Action:
-    """What the environment understood the policy to do in one turn, parsed from policy-written text alone.
+    """What the environment parsed from one policy turn, using policy-written text only.
 
-    `Action(kind="search", text="Ada Voss", passages=(Passage(...),))`; kind "answer" carries the answer, kind "invalid"
-    the text that was neither.
+    `Action(kind="search", text="Ada Voss", passages=(Passage(...),))`; the text is the query, the answer, or, if
+    "invalid", the text that was neither.
     """
 
     kind: Literal["search", "answer", "invalid"]
@@ -202,10 +194,12 @@ class Action:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trajectory:
-    """Segments laid end to end: exactly what the model saw. `stop` says how it ended: `answered`, `turns`
-    (nothing more was allowed), `length` (the context was full, or in some dialects the turn), `failed` (the retriever
-    did not answer: the score will be missing), or `rewritten` (a chat template told the story anew: the episode's next
-    trajectory goes on). `actions` are those of the whole story that the segments tell, copies of earlier turns too."""
+    """Segments in order: exactly what the model saw. `actions` belong to all turns in them, copied earlier ones too.
+
+    `stop` is `answered`, `turns` (no turn was left), `length` (the context was full or, in some dialects, the turn),
+    `failed` (the retriever did not answer: the score will be missing) or `rewritten` (a chat template rewrote the
+    history: the episode's next trajectory continues).
+    """
 
     segments: tuple[Segment, ...]
     actions: tuple[Action, ...] = ()
@@ -218,7 +212,7 @@ class Trajectory:
 
     @property
     def text(self) -> str:
-        """The same story as text, cuts included."""
+        """The whole text, without what budgets removed."""
         return "".join(segment.text for segment in self.segments)
 
     @property
@@ -228,21 +222,21 @@ class Trajectory:
 
     @property
     def passages(self) -> tuple[Passage, ...]:
-        """Every passage that was shown, in order."""
+        """Every passage that the model saw, in order."""
         return tuple(passage for action in self.actions for passage in action.passages)
 
     @property
     def searches(self) -> int:
-        """How many searches were made."""
+        """The number of searches."""
         return sum(action.kind == "search" for action in self.actions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Episode:
-    """One or more linked trajectories that share a score (more than one only where a chat template rewrites history).
+    """One or more linked trajectories with one score (more than one only if a chat template rewrites history).
 
-    `Episode(task=task, sample=2, trajectories=(trajectory,))`: the third sibling of its group. Every turn of the policy
-    is its own in one of the trajectories; in later ones it is a copy, which the environment wrote.
+    `Episode(task=task, sample=2, trajectories=(trajectory,))`: the third of its group. Each policy turn has author
+    `policy` in exactly one trajectory; its copies in later ones have author `env`.
     """
 
     task: Task
@@ -256,15 +250,15 @@ class Episode:
 
     @property
     def whole(self) -> Trajectory:
-        """All that was read and written, one trajectory behind the other, with the actions and the end of the last."""
+        """All trajectories concatenated, with the last one's actions and stop reason."""
         segments = tuple(segment for trajectory in self.trajectories for segment in trajectory.segments)
         return Trajectory(segments=segments, actions=self.trajectory.actions, stop=self.trajectory.stop)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credit:
-    """What some tokens of an episode's last trajectory are paid by themselves: those of the segment with the index
-    `segment`, from `begin` to before `end`, or to its end.
+    """A value added to the advantage of single tokens: those of segment number `segment` of an episode's last
+    trajectory, from `begin` up to `end` (exclusive; None: the segment's end).
 
     `Credit(segment=3, value=-0.2)`, `Credit(segment=1, value=0.5, begin=12, end=31)`.
     """
@@ -277,11 +271,8 @@ class Credit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """A value, or `None` where no verdict could be had, with its named parts and a note in words.
-
-    `Score(value=1.0, parts={"em": 1.0}, note="correct")`; `Score(value=None, note="retriever failed")`.
-    `credits` add to the advantage of single tokens.
-    """
+    """A value, or None if it could not be determined, with named parts, a note in words and `credits` for single
+    tokens. `Score(value=1.0, parts={"em": 1.0}, note="correct")`; `Score(value=None, note="retriever failed")`."""
 
     value: float | None
     parts: Mapping[str, float] = field(default_factory=dict)
@@ -298,15 +289,15 @@ class Group:
     scores: tuple[Score, ...] = ()
 
 
-# -- the seams: engine, environment, retriever, judge, reward --------------------------------------------------------
+# -- protocols: engine, environment, retriever, judge, reward --------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """How the next tokens are drawn. Temperature 0 is greedy; the support is always the whole vocabulary.
+    """How the next tokens are sampled. Temperature 0 is greedy; the support is always the whole vocabulary.
 
-    `key` names the draw, outermost first: (seed, stage, step, prompt, sample, turn). The same key and the same tokens
-    give the same completion, whatever else runs beside it; requests that wait are admitted in the order of their keys.
+    `key` seeds the draw: (seed, stage, step, prompt, sample, turn). The same key and tokens give the same completion,
+    whatever else runs; waiting requests are admitted in the order of their keys.
     """
 
     max_tokens: int
@@ -317,8 +308,7 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """Some freshly sampled tokens (n ids, n log-probabilities) with the text they finished. `stop` is set on the
-    last."""
+    """n newly sampled tokens, n log-probabilities, and the text they completed. Only the last chunk has a `stop`."""
 
     tokens: tuple[int, ...]
     logprobs: tuple[float, ...] | None
@@ -329,8 +319,8 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """A whole turn. `text` runs through the stop string when one was written, and ends there; a token that overhangs
-    the stop string stays whole in `tokens`."""
+    """One whole turn. `text` ends with the stop string if there is one; the token that completed it stays whole in
+    `tokens`, even if it extends beyond the stop string."""
 
     tokens: tuple[int, ...]
     logprobs: tuple[float, ...] | None
@@ -340,10 +330,10 @@ class Completion:
 
 
 class Engine(Protocol):
-    """Who writes the next tokens."""
+    """Samples tokens from the policy."""
 
     def stream(self, tokens: Sequence[int], sampling: Sampling) -> AsyncGenerator[Chunk, None]:
-        """Continue `tokens`. Closing the iterator early frees the slot."""
+        """Yields the continuation of `tokens`. Closing the iterator early frees the slot."""
         ...
 
     async def complete(self, tokens: Sequence[int], sampling: Sampling) -> Completion:
@@ -353,8 +343,8 @@ class Engine(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """Text on its way into a trajectory. Beyond `budget` tokens it is cut, and the cut is reported; None is no
-    limit. `tokens` are those of the text where the data has them already, such as the prefix of a `Continuation`."""
+    """Text to append to a trajectory. Tokens beyond `budget` are cut and the cut is reported; None is no limit.
+    `tokens` encode the text if the data has them already, as for the prefix of a `Continuation`."""
 
     text: str
     author: Author = "env"
@@ -364,9 +354,11 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """What an environment says: pieces to append, then either the end (`done` names why) or the next turn's limits.
-    `action` is what it understood the policy's last turn to be. `restarts`: the pieces are the whole story told anew,
-    and begin a trajectory. `response_tokens`, read off the first reply, limits all that follows it; None is no limit.
+    """An environment's turn: pieces to append, then either the end (`done` is the stop reason) or the next turn's
+    limits.
+
+    `action` is what it parsed from the policy's last turn. `restarts`: the pieces rewrite the whole history and start a
+    new trajectory. `response_tokens`, read from the first reply only, limits all tokens after it; None is no limit.
     """
 
     pieces: tuple[Piece, ...] = ()
@@ -379,7 +371,7 @@ class Reply:
 
 
 class Env(Protocol):
-    """What the policy talks to, in text; single use. `open` gives the prompt, `reply` answers one turn."""
+    """What the policy interacts with, in text; single use. `open` gives the prompt, `reply` answers one turn."""
 
     async def open(self) -> Reply: ...
 
@@ -387,7 +379,7 @@ class Env(Protocol):
 
 
 class Retriever(Protocol):
-    """Finds passages. Raises `RetrievalFailed` when it could not look."""
+    """Finds passages. Raises `RetrievalFailed` if it cannot search."""
 
     async def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         """At most k passages for each query, best first; ties broken by id."""
@@ -396,10 +388,10 @@ class Retriever(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """What a judge is asked: does `evidence` support `claim`? `Case(claim="Ada Voss was born in Tarn.",
+    """A question for a judge: does `evidence` support `claim`? `Case(claim="Ada Voss was born in Tarn.",
     evidence="Ada Voss (born 1874, Tarn) was a painter.")`.
 
-    With a `criterion` it is asked that instead: how far does `claim`, an answer to `question`, fulfil it?
+    With a `criterion` the question is how far `claim`, an answer to `question`, fulfils it:
     `Case(question="Who was Ada Voss?", claim="A painter.", evidence="", criterion="Says where she was born.")`.
     """
 
@@ -411,9 +403,9 @@ class Case:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """What a judge is asked to compare: two answers to one `question`, or two continuations of it. `Pair(question=
-    "Where was Ada Voss born?", first="In Tarn.", second="In Ulm.", evidence="Ada Voss (born 1874, Tarn) ...")`.
-    `criterion` says in which respect; empty is how well they answer and what the evidence says of them."""
+    """Two answers to one `question`, or two continuations of it, for a judge to compare. `Pair(question=
+    "Where was Ada Voss born?", first="In Tarn.", second="In Ulm.", evidence="Ada Voss (born 1874, Tarn) ...")`. Without
+    a `criterion` the judge compares how well they answer and agree with the evidence."""
 
     question: str
     first: str
@@ -423,17 +415,17 @@ class Pair:
 
     @property
     def swapped(self) -> Pair:
-        """The same question in the other order."""
+        """The same pair in the other order."""
         return replace(self, first=self.second, second=self.first)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """How far a claim is supported, from 0 to 1, with the reason in words: `Verdict(score=0.0, reason="1875 is not in
-    the evidence")`. `score` is None where no verdict could be had, and the reason says why.
+    """How far a claim is supported, from 0 to 1, and why: `Verdict(score=0.0, reason="1875 is not in the evidence")`.
 
-    Of a pair: 1 if the first is better, 0 if the second is, 0.5 for a tie. `invalid` marks, among those without a
-    score, that the judge did answer, twice, and not with a verdict. `evidence` are the words that it rests on.
+    `score` is None if there is no verdict; the reason says why. For a pair, 1 means that the first is better, 0 the
+    second, 0.5 a tie. `invalid`: the judge answered twice, and neither answer could be parsed. `evidence` quotes the
+    words on which the verdict rests.
     """
 
     score: float | None
@@ -444,7 +436,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sheet:
-    """An answer with all the criteria that it is judged by, in one call. `Sheet(question="Who was Ada Voss?",
+    """An answer and several criteria, to be judged in one call. `Sheet(question="Who was Ada Voss?",
     answer="A painter of Tarn.", criteria=("Says where she was born.", "Tells of the sea."))`."""
 
     answer: str
@@ -454,7 +446,7 @@ class Sheet:
 
     @property
     def cases(self) -> tuple[Case, ...]:
-        """Each criterion by itself."""
+        """One case for each criterion."""
         return tuple(
             Case(claim=self.answer, evidence=self.evidence, question=self.question, criterion=criterion)
             for criterion in self.criteria
@@ -462,7 +454,7 @@ class Sheet:
 
 
 class Judge(Protocol):
-    """Decides what supports what. A failure is a verdict without a score, never a number and never an exception."""
+    """Judges cases. A failure is a verdict without a score, never a number or an exception."""
 
     async def judge(self, cases: Sequence[Case]) -> list[Verdict]:
         """One verdict for each case, in order."""
@@ -470,15 +462,15 @@ class Judge(Protocol):
 
 
 class SheetJudge(Protocol):
-    """Decides by many criteria at once. A failure is a verdict without a score for each of them."""
+    """Judges by many criteria in one call. A failure is a verdict without a score for each of them."""
 
     async def rate(self, sheets: Sequence[Sheet]) -> list[list[Verdict]]:
-        """For each sheet a verdict for each criterion, in order."""
+        """For each sheet one verdict for each criterion, in order."""
         ...
 
 
 class PairJudge(Protocol):
-    """Decides which of two is better. A failure is a verdict without a score, as a `Judge`'s."""
+    """Judges which of two is better. A failure is a verdict without a score, never a number or an exception."""
 
     async def compare(self, pairs: Sequence[Pair]) -> list[Verdict]:
         """One verdict for each pair, in order."""
@@ -486,6 +478,6 @@ class PairJudge(Protocol):
 
 
 class Reward(Protocol):
-    """Scores the G episodes of one group, in order."""
+    """Returns the scores of one group's G episodes, in order."""
 
     async def __call__(self, group: Group) -> list[Score]: ...

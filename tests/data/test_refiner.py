@@ -12,7 +12,7 @@ import pytest
 
 from sleuth.data.questions import load_questions, questions_hash, task_from_row
 from sleuth.data.refiner import snippets_of, tool_output_of
-from sleuth.types import Passage, Rubric, SleuthError, Stated, Task
+from sleuth.types import Passage, Rubric, SleuthError, StatedClaim, Task
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data"
 real = pytest.mark.skipif(not DATA.is_dir(), reason="the real data is not on this machine")
@@ -91,7 +91,7 @@ def test_the_table_of_support_comes_with_a_row_of_ours() -> None:
     support = [{"claim": "Ada Voss was born in Tarn.", "snippets": ["a1"], "asked": True}]
     task = task_of(OURS | {"support": support})
     assert task.evidence is not None
-    assert task.evidence.stated == (Stated(claim="Ada Voss was born in Tarn.", snippets=("a1",), asked=True),)
+    assert task.evidence.stated == (StatedClaim(claim="Ada Voss was born in Tarn.", snippets=("a1",), asked=True),)
 
 
 @pytest.mark.parametrize(

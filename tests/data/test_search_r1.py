@@ -78,9 +78,9 @@ def test_the_target_may_be_a_list_an_array_or_a_bare_string(target: object) -> N
 def test_the_prompt_can_be_taken_from_the_row_byte_for_byte(tmp_path: Path) -> None:
     path = parquet(tmp_path / "train.parquet", SEARCH_R1)
     [task] = load_questions(path, with_prompt=True)
-    assert (task.prompt, task.asked, task.question) == (MESSAGE, MESSAGE, ADA.question)
+    assert (task.prompt, task.question) == (MESSAGE, ADA.question)
     [plain] = load_questions(path)
-    assert (plain.prompt, plain.asked) == ("", ADA.question)
+    assert (plain.prompt, plain.question) == ("", ADA.question)
 
 
 @pytest.mark.parametrize(

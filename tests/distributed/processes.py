@@ -17,7 +17,7 @@ from unittest.mock import patch
 
 import torch
 
-from sleuth.distributed.group import joined
+from sleuth.distributed.group import join_ranks
 from sleuth.ranks import Ranks
 
 
@@ -62,7 +62,7 @@ def _one(rank: int, world: int, port: int, results: Any, asked: bytes) -> None:
     place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     os.environ.update({name: str(value) for name, value in place.items()})
     try:
-        with joined() as ranks:
+        with join_ranks() as ranks:
             work, arguments = pickle.loads(asked)
             results.put(pickle.dumps((rank, (False, work(ranks, *arguments)))))
     except BaseException:

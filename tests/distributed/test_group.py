@@ -12,7 +12,7 @@ import typer
 from processes import on_ranks
 
 from sleuth.cli.train import on_ranks as on_ranks_of_a_verb
-from sleuth.distributed.group import OF_FIRST, joined, own_part
+from sleuth.distributed.group import RAISED_BY_FIRST, join_ranks, store_of_this_start
 from sleuth.ranks import Ranks
 from sleuth.types import SleuthError
 
@@ -47,7 +47,7 @@ def raised(ranks: Ranks, sendable: bool) -> str:
     return str(error.value)
 
 
-def test_one_does_it_and_all_know_it() -> None:
+def test_broadcast_runs_work_on_rank_0_and_returns_its_result_on_all() -> None:
     first, *others = on_ranks(3, told)
     assert first["asked"] == [0]
     assert all(other["asked"] == [] for other in others)
@@ -57,11 +57,11 @@ def test_one_does_it_and_all_know_it() -> None:
         assert one["total"] == {"a": 3.0, "b": 1.5}
 
 
-def test_a_world_of_one_has_what_it_has() -> None:
+def test_a_world_of_one_returns_its_own_values() -> None:
     assert told(Ranks()) == {"agreed": {"by": 0}, "asked": [0], "gathered": [], "total": {"a": 0.0, "b": 0.5}}
 
 
-def test_what_the_first_raises_all_raise() -> None:
+def test_an_error_of_rank_0_is_raised_on_all_ranks() -> None:
     assert on_ranks(2, raised, True) == ["no such file"] * 2
     mine, theirs = on_ranks(2, raised, False)
     assert mine == "why it went wrong"
@@ -81,12 +81,12 @@ def wrong() -> None:
     raise SleuthError("no such file")
 
 
-def test_others_know_of_an_error_that_the_first_rank_tells_it() -> None:
-    assert on_ranks(2, notes_of) == [[], [OF_FIRST]]
+def test_other_ranks_mark_an_error_that_rank_0_prints() -> None:
+    assert on_ranks(2, notes_of) == [[], [RAISED_BY_FIRST]]
 
 
-@pytest.mark.parametrize(("note", "raised"), [(OF_FIRST, typer.Exit), ("another", SleuthError)])
-def test_what_the_first_rank_tells_others_do_not_repeat(
+@pytest.mark.parametrize(("note", "raised"), [(RAISED_BY_FIRST, typer.Exit), ("another", SleuthError)])
+def test_an_error_that_rank_0_prints_is_not_printed_again(
     monkeypatch: pytest.MonkeyPatch, note: str, raised: type[Exception]
 ) -> None:
     monkeypatch.setenv("RANK", "1")
@@ -97,29 +97,34 @@ def test_what_the_first_rank_tells_others_do_not_repeat(
         raise error
 
 
-def test_without_a_launcher_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_launcher_the_world_has_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-    with joined() as ranks:
+    with join_ranks() as ranks:
         assert ranks.alone
 
 
-def test_a_launcher_that_says_half_is_told_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_incomplete_launcher_environment_is_refused_with_the_missing_variable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("WORLD_SIZE", "8")
     monkeypatch.delenv("RANK", raising=False)
-    with pytest.raises(SleuthError, match=r"WORLD_SIZE = 8 .* RANK is not set: start them with torchrun"), joined():
+    with (
+        pytest.raises(SleuthError, match=r"WORLD_SIZE = 8 .* RANK is not: start the processes with torchrun"),
+        join_ranks(),
+    ):
         pass
 
 
-def test_ranks_that_are_started_again_do_not_meet_those_before_in_the_store() -> None:
+def test_restarted_ranks_do_not_read_the_store_of_the_previous_start() -> None:
     """As torchrun does it: one store for all starts, and the others are there before the first."""
     store = dist.TCPStore("127.0.0.1", 0, is_master=True)
     met = []
     for start in range(3):
         clients = [dist.TCPStore("127.0.0.1", store.port) for _ in range(3)]
         with ThreadPoolExecutor(3) as pool:
-            others = [pool.submit(own_part, clients[rank], rank, 3) for rank in (1, 2)]
+            others = [pool.submit(store_of_this_start, clients[rank], rank, 3) for rank in (1, 2)]
             time.sleep(0.2)
-            first = own_part(clients[0], 0, 3)
+            first = store_of_this_start(clients[0], 0, 3)
             first.set("where", str(start))
             assert [other.result(timeout=20).get("where") for other in others] == [str(start).encode()] * 2
         met.append(first)

@@ -21,10 +21,10 @@ from verb import sleuth
 from benchmarks.ranks_killed import ranks_of
 from sleuth.distributed import ray_ranks
 from sleuth.distributed.ray_ranks import RanksEndedError, RayCluster
-from sleuth.distributed.ray_worker import Printed, Wrong, endings, heard
+from sleuth.distributed.ray_worker import Printed, UserError, describe_failures, forward_output
 from sleuth.recipe import load_recipe
 from sleuth.runs.run_folder import LAUNCHER, RunFolder, RunLock
-from sleuth.types import PassingError, SleuthError
+from sleuth.types import SleuthError, TransientError
 
 RAY = ("--ray", "local", "--ranks", "2")
 
@@ -54,7 +54,7 @@ def test_without_ray_a_line_says_what_to_install(recipes: dict[str, Path], tmp_p
         ((*RAY, "--set", "stage.0.optimiser=muon"), "2 ranks hold parts of them"),
     ],
 )
-def test_what_is_wrong_is_told_before_ray_is_asked(
+def test_wrong_input_is_refused_before_ray_starts(
     recipes: dict[str, Path], tmp_path: Path, no_ray: None, arguments: tuple[str, ...], line: str
 ) -> None:
     result = sleuth("train", recipes["grpo"], "--run", tmp_path / "run", *arguments)
@@ -72,7 +72,7 @@ def test_ray_and_torchrun_together_are_refused(
     assert "without torchrun" in result.stderr
 
 
-def test_a_folder_of_another_run_is_refused_before_ray_is_asked(
+def test_a_folder_of_another_run_is_refused_before_ray_starts(
     recipes: dict[str, Path], tmp_path: Path, no_ray: None
 ) -> None:
     RunFolder.open(tmp_path, load_recipe(recipes["supervised"])).close()
@@ -85,24 +85,24 @@ def test_a_folder_of_another_run_is_refused_before_ray_is_asked(
 
 def test_a_run_that_is_being_written_may_be_free_later(recipes: dict[str, Path], tmp_path: Path) -> None:
     recipe = load_recipe(recipes["grpo"])
-    with RunFolder.open(tmp_path, recipe), pytest.raises(PassingError, match="is writing this run"):
+    with RunFolder.open(tmp_path, recipe), pytest.raises(TransientError, match="is writing this run"):
         RunFolder.require(tmp_path, recipe)
     RunFolder.require(tmp_path, recipe)
     RunLock(tmp_path).release()
 
 
-def test_a_folder_in_which_only_a_launcher_noted_things_is_empty(recipes: dict[str, Path], tmp_path: Path) -> None:
+def test_a_folder_with_only_a_launchers_notes_counts_as_empty(recipes: dict[str, Path], tmp_path: Path) -> None:
     (tmp_path / LAUNCHER).mkdir()
     RunFolder.open(tmp_path, load_recipe(recipes["grpo"])).close()
 
 
 @pytest.mark.parametrize("address", ["ray://head:10001", "head", "head:door"])
-def test_an_address_that_is_none_is_told_what_would_be(address: str) -> None:
+def test_an_invalid_address_is_refused_with_the_valid_forms(address: str) -> None:
     with pytest.raises(SleuthError, match=r'should be "local", "auto" on a machine of the cluster, or HOST:PORT'):
         ray_ranks._require_reached(address)
 
 
-def test_where_nobody_answers_a_line_says_so() -> None:
+def test_an_unreachable_address_is_refused_in_one_line() -> None:
     with pytest.raises(SleuthError, match=r"--ray 127\.0\.0\.1:1: nobody answers there \(Connection refused\)"):
         ray_ranks._require_reached("127.0.0.1:1")
 
@@ -124,7 +124,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[RayCluster]:
     return places
 
 
-def test_ray_is_asked_for_what_the_command_and_the_recipe_say(
+def test_ray_gets_the_resources_of_the_command_and_the_recipe(
     recipes: dict[str, Path], tmp_path: Path, asked: list[RayCluster]
 ) -> None:
     for device, restarts in (("auto", ()), ("cpu", ("--restarts", "0"))):
@@ -173,21 +173,23 @@ class RaisedError(Exception):
         self._base_exc = error
 
 
-def test_who_only_lost_the_others_is_not_named_beside_them() -> None:
-    lost, gone = RaisedError(PassingError("rank 0 lost the others")), RuntimeError("the actor died")
-    assert endings({0: lost, 1: gone}) == ("rank 1: its process is gone; it was killed, or its machine is gone too\n")
-    assert endings({0: lost}) == "rank 0: rank 0 lost the others\n"
+def test_ranks_that_only_lost_others_are_left_out_if_there_is_another_reason() -> None:
+    lost, gone = RaisedError(TransientError("rank 0 lost the others")), RuntimeError("the actor died")
+    assert describe_failures({0: lost, 1: gone}) == (
+        "rank 1: its process is gone; it was killed, or its machine failed\n"
+    )
+    assert describe_failures({0: lost}) == "rank 0: rank 0 lost the others\n"
 
 
-def test_a_bug_is_told_with_its_traceback_and_a_full_disk_in_a_line() -> None:
-    assert endings({0: RaisedError(KeyError("x")), 1: RaisedError(OSError(28, "No space left"))}) == (
+def test_a_bug_is_printed_with_its_traceback_and_a_full_disk_in_one_line() -> None:
+    assert describe_failures({0: RaisedError(KeyError("x")), 1: RaisedError(OSError(28, "No space left"))}) == (
         "rank 0: Traceback ...\nof the worker\nrank 1: [Errno 28] No space left\n"
     )
 
 
-def test_what_the_first_rank_prints_arrives_line_by_line() -> None:
+def test_the_output_of_rank_0_arrives_line_by_line() -> None:
     sent: Any = SimpleQueue()
-    with heard(sent):
+    with forward_output(sent):
         print("grpo", "1/4")
         print("half", end="")
         print("error", file=sys.stderr)
@@ -199,8 +201,8 @@ def test_what_the_first_rank_prints_arrives_line_by_line() -> None:
     ]
 
 
-def test_a_mistake_that_a_rank_finds_ends_the_wait() -> None:
-    messages: Any = FakeQueue([Printed("stdout", "one\n"), Wrong("rank 1: no such card")])
+def test_a_user_error_of_a_rank_ends_the_run() -> None:
+    messages: Any = FakeQueue([Printed("stdout", "one\n"), UserError("rank 1: no such card")])
     with (
         redirect_stdout(io.StringIO()) as said,
         pytest.raises(SleuthError, match="rank 1: no such card"),
@@ -221,7 +223,9 @@ class FakeQueue(SimpleQueue):
 # -- with Ray --------------------------------------------------------------------------------------------------------
 
 
-def test_a_run_by_ray_is_the_bytes_of_torchruns(recipes: dict[str, Path], under_torchrun: Path, tmp_path: Path) -> None:
+def test_a_run_by_ray_has_the_same_bytes_as_one_by_torchrun(
+    recipes: dict[str, Path], under_torchrun: Path, tmp_path: Path
+) -> None:
     pytest.importorskip("ray", reason='Ray is not installed: pip install "sleuth[ray]"')
     folder = tmp_path / "run"
     process = on_ray("train", str(recipes["grpo"]), "--run", str(folder))
@@ -255,7 +259,7 @@ def test_a_rank_that_is_killed_is_started_again_by_ray(
 
 
 @pytest.mark.slow
-def test_a_rank_that_is_not_to_be_started_again_ends_the_run(recipes: dict[str, Path], tmp_path: Path) -> None:
+def test_without_restarts_a_killed_rank_ends_the_run(recipes: dict[str, Path], tmp_path: Path) -> None:
     pytest.importorskip("ray", reason='Ray is not installed: pip install "sleuth[ray]"')
     process = on_ray("train", str(recipes["grpo"]), "--run", str(tmp_path / "run"), "--restarts", "0")
     os.kill(ranks_of(process, tmp_path / "run")[1], signal.SIGKILL)

@@ -83,7 +83,7 @@ def test_weights_of_16_bits_are_stepped_through_masters_in_shards() -> None:
 
 
 @pytest.mark.parametrize("dtype", [FP32, BF16])
-def test_adapters_in_shards_learn_what_they_learn_in_one_process(dtype: torch.dtype) -> None:
+def test_sharded_adapters_train_as_in_one_process(dtype: torch.dtype) -> None:
     pytest.importorskip("peft")
     (expected, weights), *_ = on_ranks(1, learners.trained, "update", "qwen3", dtype, True)
     bounds = {} if dtype == FP32 else ROUNDED
@@ -97,21 +97,21 @@ def test_adapters_in_shards_learn_what_they_learn_in_one_process(dtype: torch.dt
                 assert torch.equal(weight, frozen[name.replace(".base_layer.", ".")]), name
 
 
-def test_shards_in_the_hosts_memory_have_the_same_loss_and_gradient() -> None:
+def test_offloaded_shards_have_the_same_loss_and_gradient() -> None:
     (alone, expected), *_ = on_ranks(1, learners.gradient, "qwen3", False)
     for loss, gradient in on_ranks(2, learners.gradient, "qwen3", False, True):
         assert loss == pytest.approx(alone, rel=1e-5)
         assert (gradient - expected).norm() <= 1e-5 * expected.norm()
 
 
-def test_all_shards_go_to_the_host_or_none() -> None:
+def test_all_shards_are_offloaded_or_none() -> None:
     kept, moved = on_ranks(2, learners.offloaded, False)[0], on_ranks(2, learners.offloaded, True)[0]
     assert kept == [OffloadPolicy()] * len(kept)
     assert moved == [CPUOffloadPolicy(pin_memory=False)] * len(kept), "a processor alone has no memory to pin"
 
 
 @pytest.mark.parametrize(("dtype", "lora"), [(FP32, False), (BF16, False), (BF16, True)])
-def test_shards_in_the_hosts_memory_learn_the_same_bytes(dtype: torch.dtype, lora: bool) -> None:
+def test_offloaded_shards_train_to_the_same_bytes(dtype: torch.dtype, lora: bool) -> None:
     """On a processor, where they lie in any case: what differs is how FSDP brings them to a pass and adds gradients."""
     if lora:
         pytest.importorskip("peft")

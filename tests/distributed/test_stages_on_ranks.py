@@ -123,7 +123,7 @@ def test_a_run_goes_on_with_another_number_of_ranks(
     assert_same_run(figures_of(tmp_path / "run"), figures_of(whole("grpo", 1)))
 
 
-def test_what_only_one_process_can_do_is_refused_in_a_line(recipes: dict[str, Path]) -> None:
+def test_single_process_features_are_refused_on_ranks_in_one_line(recipes: dict[str, Path]) -> None:
     two = Ranks(rank=0, world=2)
     with pytest.raises(SleuthError, match=r'stage\.0 \(grpo\): optimiser = "muon" needs whole matrices'):
         require_ranks(load_recipe(recipes["grpo"], ["stage.0.optimiser=muon"]), two)
@@ -132,7 +132,7 @@ def test_what_only_one_process_can_do_is_refused_in_a_line(recipes: dict[str, Pa
     require_ranks(load_recipe(recipes["grpo"], ["stage.0.optimiser=muon"]), Ranks())
 
 
-def test_cpu_offload_is_refused_where_it_has_no_part(recipes: dict[str, Path]) -> None:
+def test_cpu_offload_is_refused_where_it_has_no_effect(recipes: dict[str, Path]) -> None:
     offloading = load_recipe(recipes["grpo"], ["stage.0.cpu_offload=true"])
     with pytest.raises(
         SleuthError, match=r"stage\.0 \(grpo\): cpu_offload = true is for shards, and one process holds"
@@ -153,7 +153,9 @@ def test_a_run_with_cpu_offload_is_the_run_without_and_goes_on_as_it(
     assert figures_of(tmp_path / "parts") == figures_of(whole("grpo", 2))
 
 
-def test_a_rank_without_memory_ends_the_run_which_goes_on_in_halves(recipes: dict[str, Path], tmp_path: Path) -> None:
+def test_a_rank_out_of_memory_ends_the_run_which_continues_with_half_the_budget(
+    recipes: dict[str, Path], tmp_path: Path
+) -> None:
     halves = ("stage.0.stop_after=1", "stage.0.tokens_per_micro_batch=256")
     run_on(2, recipes["grpo"], tmp_path / "halves", *halves)
     short = partial(run_short_of_memory, recipes["grpo"], tmp_path / "short", "stage.0.stop_after=1")
@@ -186,7 +188,7 @@ def test_a_run_of_which_one_rank_was_killed_ends_with_the_same_bytes(
     assert figures_of(folder) == figures_of(under_torchrun)
 
 
-def test_bad_input_is_told_once(recipes: dict[str, Path], tmp_path: Path) -> None:
+def test_bad_input_is_printed_once(recipes: dict[str, Path], tmp_path: Path) -> None:
     process = torchrun(
         "train", str(recipes["grpo"]), "--set", "stage.0.data.questions=nowhere.jsonl", "--run", str(tmp_path)
     )

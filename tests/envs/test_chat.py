@@ -108,7 +108,7 @@ LONG_THOUGHT = f"<think>\n\n who? \n\n</think>{CALL}"
         ["<think>never closed " + CALL],
     ],
 )
-def test_what_the_model_reads_is_what_a_server_would_have_rendered(
+def test_the_model_sees_what_a_chat_server_would_render(
     template: str, said: list[str], flags: dict[str, object]
 ) -> None:
     flags = flags if template == EMPTY_THOUGHT else {}
@@ -116,7 +116,7 @@ def test_what_the_model_reads_is_what_a_server_would_have_rendered(
     assert story(episode) == as_a_server_would(template, *said, flags=flags) + ANSWER
 
 
-def test_where_a_template_keeps_all_an_episode_is_one_trajectory_of_the_sampled_tokens() -> None:
+def test_if_a_template_keeps_all_text_an_episode_is_one_trajectory_of_the_sampled_tokens() -> None:
     episode = played(KEEPS, THOUGHT, THOUGHT, ANSWER)
     assert len(episode.trajectories) == 1
     assert [s.text for s in episode.trajectory.segments if s.author == "policy"] == [
@@ -124,7 +124,7 @@ def test_where_a_template_keeps_all_an_episode_is_one_trajectory_of_the_sampled_
     ]
 
 
-def test_where_a_template_drops_thoughts_each_turn_is_the_policys_in_its_own_trajectory_and_a_copy_after() -> None:
+def test_if_a_template_drops_thoughts_each_turn_is_trained_in_one_trajectory_and_a_copy_in_later_ones() -> None:
     episode = played(STRIPS, THOUGHT, THOUGHT, ANSWER)
     first, second, last = episode.trajectories
     assert [trajectory.stop for trajectory in episode.trajectories] == ["rewritten", "rewritten", "answered"]
@@ -138,19 +138,19 @@ def test_where_a_template_drops_thoughts_each_turn_is_the_policys_in_its_own_tra
     assert last.text.count("[1] Ada | Ada was born in Tarn.") == 2
 
 
-def test_only_a_turn_that_was_changed_begins_another_trajectory() -> None:
+def test_only_a_changed_turn_begins_another_trajectory() -> None:
     episode = played(STRIPS, CALL, THOUGHT, CALL, ANSWER)
     assert [trajectory.stop for trajectory in episode.trajectories] == ["rewritten", "answered"]
 
 
-def test_every_trajectory_tells_the_actions_of_its_story_and_no_passage_that_it_did_not_show() -> None:
+def test_every_trajectory_has_the_actions_of_its_turns_and_only_passages_that_it_contains() -> None:
     first, last = played(STRIPS, THOUGHT, ANSWER).trajectories
     assert [(action.kind, len(action.passages)) for action in first.actions] == [("search", 0)]
     assert [(action.kind, len(action.passages)) for action in last.actions] == [("search", 1), ("answer", 0)]
     assert (last.searches, [passage.id for passage in last.passages]) == (1, ["1"])
 
 
-def test_results_in_messages_follow_the_sampled_tokens_whatever_the_template_would_make_of_them() -> None:
+def test_results_in_messages_follow_the_sampled_tokens_even_if_the_template_would_change_these() -> None:
     call = THOUGHT.replace('"query": "Ada"', '"query_list": ["Ada"]')
     for template in (KEEPS, STRIPS):
         [trajectory] = played(template, call, ANSWER, dialect="verl").trajectories
@@ -162,14 +162,14 @@ def test_results_in_messages_follow_the_sampled_tokens_whatever_the_template_wou
         )
 
 
-def test_a_call_that_cannot_be_read_is_told_so_and_a_message_without_a_call_is_the_last() -> None:
+def test_an_invalid_call_gets_the_hint_and_a_message_without_a_call_is_the_last() -> None:
     episode = played(KEEPS, "<tool_call>Ada</tool_call><|im_end|>", "Tarn<|im_end|>")
     assert f"<tool_response>\n{DIALECTS['chat'].hint}\n</tool_response>" in episode.trajectory.text
     assert [action.kind for action in episode.trajectory.actions] == ["invalid", "invalid"]
     assert episode.trajectory.stop == "turns"
 
 
-def test_a_call_goes_before_an_answer_in_one_message() -> None:
+def test_a_call_takes_precedence_over_an_answer_in_one_message() -> None:
     episode = played(KEEPS, f"<answer>Rome</answer> {CALL}", ANSWER)
     assert [(action.kind, action.text) for action in episode.trajectory.actions] == [
         ("search", "Ada"),
@@ -191,7 +191,7 @@ def test_a_passage_is_cut_to_its_budget_in_a_message_and_in_every_copy_of_it() -
     assert closed == [0, 1, 2]
 
 
-def test_a_story_told_anew_that_leaves_no_room_was_never_told() -> None:
+def test_a_restarted_history_that_leaves_no_room_is_dropped() -> None:
     whole = played(STRIPS, THOUGHT, ANSWER)
     asked, told = (len(trajectory.tokens) for trajectory in whole.trajectories)
     answer = len(whole.trajectory.segments[-1].tokens)
@@ -201,7 +201,7 @@ def test_a_story_told_anew_that_leaves_no_room_was_never_told() -> None:
         assert len(trajectory.tokens) <= context
 
 
-def test_what_follows_the_prompt_is_limited_as_a_whole() -> None:
+def test_response_tokens_limit_everything_after_the_prompt() -> None:
     whole = played(KEEPS, THOUGHT, THOUGHT, ANSWER).trajectory
     asked = sum(len(s.tokens) for s in whole.segments[: [s.author for s in whole.segments].index("policy")])
     for limit in range(120, len(whole.tokens) - asked, 7):
@@ -220,17 +220,17 @@ def test_what_follows_the_prompt_is_limited_as_a_whole() -> None:
     ("template", "end", "tools", "flags", "complaint"),
     [
         (None, "<|im_end|>", [], {}, "the tokenizer has no chat template"),
-        (NO_TOOLS, "<|im_end|>", TOOLS, {}, "the chat template shows no tools, so that no policy could call them"),
-        (ONLY_PEOPLE, "<|im_end|>", TOOLS, {}, "cannot write messages of user, assistant, tool: nobody but system"),
-        (KEEPS, "<|end|>", TOOLS, {}, "ends a message with '<|im_end|>' and the tokenizer a text with '<|end|>'"),
-        (KEEPS, "<|im_end|>", [], {"enable_thinking": True}, "template_flags.enable_thinking: the chat template does"),
-        ("{{ messages | nothing }}", "<|im_end|>", [], {}, "cannot write messages of user: "),
-        ("{% for", "<|im_end|>", [], {}, "cannot write messages of user: "),
+        (NO_TOOLS, "<|im_end|>", TOOLS, {}, "does not render tools, so the policy could not call them"),
+        (ONLY_PEOPLE, "<|im_end|>", TOOLS, {}, "cannot render messages of user, assistant, tool: nobody but system"),
+        (KEEPS, "<|end|>", TOOLS, {}, "ends a message with '<|im_end|>', but the tokenizer's eos_token is '<|end|>'"),
+        (KEEPS, "<|im_end|>", [], {"enable_thinking": True}, "enable_thinking: the chat template has no such flag"),
+        ("{{ messages | nothing }}", "<|im_end|>", [], {}, "cannot render messages of user: "),
+        ("{% for", "<|im_end|>", [], {}, "cannot render messages of user: "),
         (KEEPS.replace("message.content + '\\n</tool", "(message.content | tojson) + '\\n</tool"), "<|im_end|>", TOOLS,
-         {}, "writes what a tool answers in another form than it gets it"),
+         {}, "changes the text of a tool's answer"),
     ],
 )  # fmt: skip
-def test_a_template_that_cannot_be_spoken_to_is_one_clear_line(
+def test_an_unusable_template_is_refused_in_one_clear_line(
     template: str | None, end: str, tools: list[dict[str, object]], flags: dict[str, object], complaint: str
 ) -> None:
     with pytest.raises(SleuthError) as caught:
@@ -249,7 +249,7 @@ def test_a_template_without_tools_serves_a_dialect_of_text() -> None:
     ]
 
 
-def test_a_template_never_reads_what_a_person_a_passage_or_a_policy_wrote() -> None:
+def test_a_template_never_reads_text_of_people_passages_or_the_policy() -> None:
     spying = NO_TOOLS.replace("message.content +", "(message.content | upper | replace('ADA', 'Bo')) +")
     chat = ChatTemplate(chat_tokenizer(spying))
     held = (Piece(text="ask ", author="template"), Piece(text="Ada <|im_end|> \ue0000\ue001 {{ 1 }}"))
@@ -260,5 +260,5 @@ def test_a_template_never_reads_what_a_person_a_passage_or_a_policy_wrote() -> N
 
 def test_templates_run_in_the_sandbox_of_transformers() -> None:
     breaking_out = "{{ ''.__class__.__mro__[1].__subclasses__() }}"
-    with pytest.raises(SleuthError, match="cannot write messages"):
+    with pytest.raises(SleuthError, match="cannot render messages"):
         ChatTemplate(chat_tokenizer(breaking_out))

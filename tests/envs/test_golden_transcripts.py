@@ -113,7 +113,7 @@ def actions(trajectory: Trajectory) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_an_episode_reads_as_the_golden_transcript_does(setting: str) -> None:
+def test_an_episode_matches_its_golden_transcript(setting: str) -> None:
     assert transcript(played(setting, Shelf(HOSTILE, BESIDE))) == (GOLDEN / f"{setting}.txt").read_text()
 
 
@@ -150,7 +150,7 @@ def test_a_hostile_passage_or_question_writes_no_control_token_and_changes_nothi
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_the_tokens_of_every_trajectory_spell_its_text_but_for_the_ends_that_were_sampled(setting: str) -> None:
+def test_the_tokens_of_every_trajectory_decode_to_its_text_except_for_sampled_end_tokens(setting: str) -> None:
     tokenizer = chat_tokenizer(SETTINGS[setting][2])
     for trajectory in played(setting, Shelf(HOSTILE, BESIDE)).trajectories:
         for segment in trajectory.segments:
@@ -159,7 +159,7 @@ def test_the_tokens_of_every_trajectory_spell_its_text_but_for_the_ends_that_wer
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_every_turn_of_the_policy_is_its_own_once_and_only_once(setting: str) -> None:
+def test_every_turn_has_author_policy_in_exactly_one_trajectory(setting: str) -> None:
     name = SETTINGS[setting][0]
     turns = (f"<think>\nhm\n</think>\n\n{CALLS[name]}", f"<think>\nso\n</think>\n\n{ANSWERS[name]}")
     episode = played(setting, Shelf(HOSTILE, BESIDE), turns)
@@ -182,7 +182,7 @@ def test_every_turn_of_the_policy_is_its_own_once_and_only_once(setting: str) ->
         " ",
     ],
 )
-def test_a_policy_that_repeats_itself_does_not_hold_up_the_parser(name: str, unit: str) -> None:
+def test_repetitive_turns_are_parsed_quickly(name: str, unit: str) -> None:
     turn = unit * (16_000 // len(unit))
     started = time.perf_counter()
     match = re.search(DIALECTS[name].action, turn)

@@ -44,7 +44,7 @@ def reply(turn: str, stop: StopReason = "stop", mode: Mode = "answer_only") -> R
     return asyncio.run(RefineEnv(TASK, REFINERS[mode], "{question}").reply(turn, stop))
 
 
-def test_the_prompt_holds_question_reasoning_and_tool_output_and_one_answer_ends_it() -> None:
+def test_the_prompt_has_question_reasoning_and_tool_output_and_one_answer_ends_the_episode() -> None:
     episode = played(ANSWER)
     [trajectory] = episode.trajectories
     assert trajectory.text == (
@@ -57,14 +57,14 @@ def test_the_prompt_holds_question_reasoning_and_tool_output_and_one_answer_ends
     assert trajectory.policy_text == ANSWER
 
 
-def test_the_tool_output_is_the_environments_and_the_instruction_the_templates() -> None:
+def test_the_tool_output_has_author_env_and_the_instruction_author_template() -> None:
     authors = {segment.author: segment.text for segment in played(ANSWER).trajectory.segments}
     assert OUTPUT in authors["env"]
     assert authors["template"] in ("Digest.\n", "\nNow:\n")
     assert authors["policy"] == ANSWER
 
 
-def test_a_row_that_brings_its_own_message_is_asked_with_it() -> None:
+def test_a_task_with_its_own_prompt_uses_it() -> None:
     own = Task(id="q", question="?", golden_answers=(), prompt="Refine this.", evidence=TASK.evidence)
     opening = asyncio.run(RefineEnv(own, REFINERS["answer_only"], read_prompt("bare")).open())
     assert "".join(piece.text for piece in opening.pieces) == "Refine this."
@@ -82,7 +82,7 @@ def test_a_row_that_brings_its_own_message_is_asked_with_it() -> None:
         ("<answer>one <answer>two</answer>", "stop", "answer", "answered"),
     ],
 )
-def test_whatever_is_written_ends_it_and_only_a_closed_answer_answers(
+def test_any_turn_ends_the_episode_and_only_a_closed_answer_counts(
     turn: str, stop: StopReason, kind: str, done: str
 ) -> None:
     found = reply(turn, stop)
@@ -91,11 +91,11 @@ def test_whatever_is_written_ends_it_and_only_a_closed_answer_answers(
 
 
 @given(st.text(alphabet="<>/answer snipet id=a1,\n", max_size=200))
-def test_no_text_is_more_than_an_end(turn: str) -> None:
+def test_any_text_ends_the_episode(turn: str) -> None:
     assert reply(turn).done in ("answered", "turns")
 
 
-def test_a_turn_of_thousands_of_tags_is_read_at_once() -> None:
+def test_a_turn_of_thousands_of_tags_is_parsed_quickly() -> None:
     assert reply("<answer>" * 50_000).done == "turns"
 
 

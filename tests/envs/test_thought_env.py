@@ -62,7 +62,7 @@ def authors(trajectory: Trajectory) -> list[str]:
     return [segment.author for segment in trajectory.segments]
 
 
-def test_the_prefix_stands_as_the_data_has_it_and_the_tags_as_thoughts_are_taught() -> None:
+def test_the_prefix_has_the_tokens_of_the_data_and_the_tags_those_of_training() -> None:
     found = played(" Tamton is in Osmark</think>", thought_tokens=40)
     prefix, opening, thought = found.segments
     assert authors(found) == ["source", "env", "policy"]
@@ -83,7 +83,7 @@ def test_the_environment_closes_a_thought_that_fills_its_budget() -> None:
     assert thinking.story == found.tokens
 
 
-def test_where_closing_has_to_be_earned_nobody_closes_it() -> None:
+def test_without_inserts_an_open_thought_stays_open() -> None:
     found = played(" Tamton is a town in Osmark and more", thought_tokens=4, close="earned", suffix_tokens=5)
     assert authors(found) == ["source", "env", "policy"]
     assert found.stop == "length"
@@ -91,7 +91,7 @@ def test_where_closing_has_to_be_earned_nobody_closes_it() -> None:
     assert played(" Osmark</think>", thought_tokens=9, close="earned").stop == "answered"
 
 
-def test_a_suffix_is_written_behind_the_closed_thought_as_far_as_it_may() -> None:
+def test_a_suffix_follows_the_closed_thought_within_its_limits() -> None:
     short = played(" Osmark</think>", " Osmark. It rains.", thought_tokens=9, suffix_tokens=20, stops=["."])
     assert authors(short) == ["source", "env", "policy", "policy"]
     thinking = thinking_of(short, THINK.close)
@@ -119,6 +119,6 @@ def test_a_prefix_may_be_text_in_which_a_tag_is_only_letters() -> None:
 
 
 @pytest.mark.parametrize("limits", [{"thought_tokens": 0}, {"stops": ["."]}, {"close": "never"}])
-def test_limits_that_say_nothing_are_refused(limits: dict[str, object]) -> None:
+def test_limits_without_effect_are_refused(limits: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=r"thought_tokens|stops|close"):
         ThoughtEnvRecipe.model_validate({"kind": "thought", **limits})

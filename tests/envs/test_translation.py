@@ -39,7 +39,7 @@ def test_an_answer_is_the_same_answer_in_every_dialect_and_back(dialect: Dialect
     assert translated(said, dialect, SLEUTH) == ANSWER
 
 
-def test_words_are_translated_with_the_white_space_around_them() -> None:
+def test_a_translated_turn_keeps_its_white_space() -> None:
     assert translated(ANSWER, SLEUTH, DIALECTS["research"]) == (
         "<think> it is Tarn</think><answer>\\boxed{ Tarn}</answer>"
     )
@@ -59,5 +59,5 @@ def test_words_are_translated_with_the_white_space_around_them() -> None:
         ('<tool_call>{"name": "search", "arguments": {"query_list": ["one", "two"]}}</tool_call>', "verl"),
     ],
 )
-def test_what_says_nothing_or_too_much_is_not_translated(turn: str, spoken: str) -> None:
+def test_a_turn_without_an_action_or_with_too_many_queries_is_not_translated(turn: str, spoken: str) -> None:
     assert translated(turn, DIALECTS[spoken], SLEUTH) is None

@@ -5,7 +5,7 @@ import torch
 from sleuth.learn.attention import ActivationBoundary
 
 
-def test_two_backward_passes_over_a_cut_give_the_gradient_of_one():
+def test_two_backward_passes_across_a_boundary_give_the_gradient_of_one():
     weights = torch.tensor([2.0, 3.0], requires_grad=True)
     boundary = ActivationBoundary()
     boundary.keep("squares", weights.square())
@@ -13,23 +13,23 @@ def test_two_backward_passes_over_a_cut_give_the_gradient_of_one():
     for factor in (1.0, 10.0):  # two branches, each backward by itself
         (boundary["squares"].sum() * factor).backward()
     assert weights.grad is None
-    torch.autograd.backward(*boundary.owed())
+    torch.autograd.backward(*boundary.outputs_and_grads())
     assert weights.grad.tolist() == [44.0, 66.0]
 
 
-def test_what_is_made_again_is_not_taken_for_something_new():
+def test_an_output_computed_again_is_ignored():
     boundary, first = ActivationBoundary(), torch.ones(1, requires_grad=True) * 2
     boundary.keep("twice", first)
     leaf = boundary["twice"]
     boundary.keep("twice", torch.ones(1, requires_grad=True) * 2)
     assert boundary["twice"] is leaf
     leaf.sum().backward()
-    [made], _ = boundary.owed()
-    assert made is first
+    [output], _ = boundary.outputs_and_grads()
+    assert output is first
 
 
-def test_what_needs_no_gradient_is_owed_none():
+def test_an_output_without_gradient_gets_none():
     boundary = ActivationBoundary()
     boundary.keep("frozen", torch.ones(3))
     assert not boundary["frozen"].requires_grad
-    assert boundary.owed() == ([], [])
+    assert boundary.outputs_and_grads() == ([], [])

@@ -47,7 +47,7 @@ def test_the_same_seed_draws_the_same_adapters(make_model):
     assert not any(torch.equal(one[name], other[name]) for name in drawn)
 
 
-def test_an_update_moves_adapters_alone(make_model, make_rows):
+def test_an_update_changes_adapters_only(make_model, make_rows):
     before = make_model().state_dict()
     model = learned(make_model(), make_rows)
     for name, weight in model.named_parameters():
@@ -58,7 +58,7 @@ def test_an_update_moves_adapters_alone(make_model, make_rows):
     assert not torch.equal(model(IDS).logits, make_model()(IDS).logits)
 
 
-def test_a_merged_weight_is_what_stands_on_paper(make_model):
+def test_a_merged_weight_follows_the_formula(make_model):
     """Rank 4, alpha 8: W + 2 B A, added up by hand for one element."""
     model = adapted(make_model())
     layer = model.model.layers[0].self_attn.q_proj
@@ -88,7 +88,7 @@ def test_peft_reads_the_adapters(make_model, make_rows, tmp_path: Path):
     assert torch.equal(read(IDS).logits, model(IDS).logits)
 
 
-def test_adapters_go_on_where_they_were_saved(make_model, make_rows, tmp_path: Path):
+def test_training_continues_from_saved_adapters(make_model, make_rows, tmp_path: Path):
     model = learned(make_model(), make_rows)
     write_model(model, tmp_path / "saved")
     again = adapted(make_model(), seed=7)
@@ -96,18 +96,18 @@ def test_adapters_go_on_where_they_were_saved(make_model, make_rows, tmp_path: P
     assert torch.equal(again(IDS).logits, model(IDS).logits)
 
 
-def test_other_adapters_than_the_recipes_are_refused(make_model, tmp_path: Path):
+def test_adapters_that_do_not_match_the_recipe_are_refused(make_model, tmp_path: Path):
     write_model(adapted(make_model()), tmp_path / "saved")
     wider = make_model()
     add_adapters(wider, Adapters(rank=8, alpha=8.0, targets=LORA.targets), seed=0)
-    with pytest.raises(SleuthError, match="lora must stay as it was"):
+    with pytest.raises(SleuthError, match="lora must stay unchanged"):
         load_adapters(wider, tmp_path / "saved")
     write_model(make_model(), tmp_path / "plain")
     with pytest.raises(SleuthError, match="was not trained with lora"):
         load_adapters(wider, tmp_path / "plain")
 
 
-def test_a_layer_that_is_not_there_is_named_beside_those_that_are(make_model):
+def test_a_missing_layer_is_refused_with_the_existing_ones(make_model):
     with pytest.raises(SleuthError, match=r"no layer 'c_attn'; it has q_proj, k_proj"):
         add_adapters(make_model(), Adapters(rank=4, alpha=8.0, targets=("c_attn",)), seed=0)
 

@@ -72,7 +72,7 @@ def test_advantages_equal_their_definition(kind, values):
         assert ours == (None if theirs is None else pytest.approx(theirs, abs=1e-9))
 
 
-def test_the_best_is_imitated_where_it_is_above_zero_and_nothing_else_ever_is() -> None:
+def test_only_the_best_is_imitated_and_only_if_above_zero() -> None:
     assert group_advantages([0.2, None, 0.5, -1.0], "best") == [0.0, None, 1.0, 0.0]
     assert group_advantages([0.5, 0.5, 0.1], "best") == [1.0, 0.0, 0.0]
     assert group_advantages([-0.2, -0.5], "best") == [0.0, 0.0]

@@ -43,7 +43,7 @@ def test_callers_in_several_threads_wait_for_each_other():
     assert all(array.all() for array in arrays)
 
 
-def test_where_nothing_can_be_left_for_the_next_process_it_is_compiled_all_the_same():
+def test_without_a_writable_cache_functions_are_still_compiled():
     made = {}
     exec("def twice(number):\n    return 2 * number", made)  # of no file, so there is no folder either
     assert compiled(made["twice"])(4) == 8
@@ -58,7 +58,7 @@ def test_powers_of_two_are_right_to_the_rounding_of_fp32():
 
 
 @pytest.mark.parametrize("count", [1, 15, 64, 1000])
-def test_the_greatest_is_found_wherever_it_stands(count):
+def test_greatest_returns_the_maximum_at_any_position(count):
     for at in range(count):
         numbers = -np.ones(count, dtype=np.float32)
         numbers[at] = 2
@@ -66,7 +66,7 @@ def test_the_greatest_is_found_wherever_it_stands(count):
 
 
 @pytest.mark.parametrize("threads", ["1", "2"])
-def test_torch_keeps_its_number_of_threads_when_those_of_the_loops_begin(threads):
+def test_torch_keeps_its_number_of_threads_when_numba_starts_its_own(threads):
     code = (
         "import torch; from sleuth.learn.compiled_layers import swish_product; before = torch.get_num_threads();"
         "swish_product(torch.ones(2**16), torch.ones(2**16)); print(before, torch.get_num_threads())"

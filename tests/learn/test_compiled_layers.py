@@ -11,7 +11,7 @@ from transformers import GemmaConfig, GemmaForCausalLM, Qwen3Config, Qwen3ForCau
 from sleuth.learn import compiled_layers
 from sleuth.learn.adapters import Adapters, add_adapters
 from sleuth.learn.batch import collate
-from sleuth.learn.compiled_layers import swift_forwards
+from sleuth.learn.compiled_layers import compiled_forwards
 from sleuth.learn.logprobs import token_logprobs
 from sleuth.learn.prefix_tree import pack
 from sleuth.learn.products import replaced_forwards
@@ -49,19 +49,19 @@ def looped(monkeypatch):
 
 
 @pytest.mark.parametrize("family", COUNTS)
-def test_a_model_says_the_same_with_them_and_is_then_as_before(make_model, looped, family):
+def test_a_model_with_compiled_layers_computes_the_same_and_is_restored(make_model, looped, family):
     model = make_model(family)
     expected = outcome(model)
-    with replaced_forwards(swift_forwards(model)):
+    with replaced_forwards(compiled_forwards(model)):
         ours = outcome(model)
-        assert not swift_forwards(model), "what was replaced already is left alone"
+        assert not compiled_forwards(model), "what was replaced already is left alone"
     assert sum(looped.values()) == COUNTS[family]
     assert not any("forward" in module.__dict__ for module in model.modules())
     for one, other in zip(ours, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5 * other.abs().max().item())
 
 
-def test_the_learner_computes_by_them(make_model, make_rows, looped):
+def test_the_learner_uses_compiled_layers(make_model, make_rows, looped):
     model = make_model()
     [part] = pack(collate(make_rows()), 10**9)
     token_logprobs(model, part)[0].sum().backward()
@@ -71,38 +71,38 @@ def test_the_learner_computes_by_them(make_model, make_rows, looped):
     assert sum(looped.values()) == 2 * COUNTS["qwen3"]
 
 
-def test_in_other_types_a_model_computes_as_before(make_model, looped):
+def test_other_dtypes_are_left_to_torch(make_model, looped):
     model = make_model().to(torch.bfloat16)
     expected = outcome(model)
-    with replaced_forwards(swift_forwards(model)):
+    with replaced_forwards(compiled_forwards(model)):
         ours = outcome(model)
     assert not any(looped.values())
     assert all(torch.equal(one, other) for one, other in zip(ours, expected, strict=True))
 
 
-def test_norms_that_add_one_to_their_weight_are_left_alone():
+def test_norms_that_add_one_to_their_weight_are_not_replaced():
     model = GemmaForCausalLM(GemmaConfig(**SHAPE, head_dim=8))
-    assert swift_forwards(model) == []
+    assert compiled_forwards(model) == []
 
 
-def test_a_gate_of_another_function_is_left_alone():
+def test_gates_with_another_activation_are_not_replaced():
     model = Qwen3ForCausalLM(Qwen3Config(**SHAPE, head_dim=8, hidden_act="gelu"))
-    assert {type(module).__name__ for module, _ in swift_forwards(model)} == {"Qwen3RMSNorm"}
+    assert {type(module).__name__ for module, _ in compiled_forwards(model)} == {"Qwen3RMSNorm"}
 
 
-def test_a_norm_that_someone_derived_is_left_alone():
+def test_subclasses_of_norms_are_not_replaced():
     class OtherNorm(compiled_layers.Qwen3RMSNorm):
         pass
 
-    assert swift_forwards(nn.ModuleList([OtherNorm(4)])) == []
+    assert compiled_forwards(nn.ModuleList([OtherNorm(4)])) == []
 
 
-def test_weights_of_other_kinds_are_left_to_their_own_forward(looped):
+def test_unreadable_weights_use_the_modules_own_forward(looped):
     class Sharded(torch.Tensor):
         pass
 
     norm = compiled_layers.Qwen3RMSNorm(4)
-    [(_, forward)] = swift_forwards(norm)
+    [(_, forward)] = compiled_forwards(norm)
     inputs = torch.randn(3, 4)
     expected = norm(inputs)
     assert torch.equal(forward(inputs.as_subclass(Sharded)), expected)
@@ -123,7 +123,7 @@ def test_adapters_and_hooks_in_a_block_are_called(make_model):
     model.model.layers[0].mlp.up_proj.register_forward_hook(lambda *_: called.append("up_proj"))
     model.model.layers[0].mlp.register_forward_pre_hook(lambda *_: called.append("mlp"))
     expected = outcome(model)
-    with replaced_forwards(swift_forwards(model)):
+    with replaced_forwards(compiled_forwards(model)):
         ours = outcome(model)
     assert called == ["mlp", "up_proj"] * 2
     for one, other in zip(ours, expected, strict=True):

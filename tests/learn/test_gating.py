@@ -31,7 +31,7 @@ def test_values_and_gradients_are_those_of_the_formula(shape, spread, strided, l
     if strided:
         gate, up, arrived = gate.mT, up.mT, arrived.mT
     leaves = [gate.requires_grad_(), up.requires_grad_()]
-    with mock.patch.object(compiled_layers, "LEAST_SHARED_GATE", least):
+    with mock.patch.object(compiled_layers, "MIN_PARALLEL_GATE", least):
         output = swish_product(*leaves)
         output.backward(arrived)
         with torch.no_grad():
@@ -46,16 +46,16 @@ def test_values_and_gradients_are_those_of_the_formula(shape, spread, strided, l
 
 
 @pytest.mark.parametrize("count", [1, 2**13, 2**13 + 1, 5 * 2**13 - 1])
-def test_what_several_threads_share_is_whole(count):
+def test_results_of_several_threads_are_complete(count):
     gate, up = torch.randn(count), torch.randn(count)
-    with mock.patch.object(compiled_layers, "LEAST_SHARED_GATE", 0):
+    with mock.patch.object(compiled_layers, "MIN_PARALLEL_GATE", 0):
         torch.testing.assert_close(swish_product(gate, up), F.silu(gate) * up, rtol=2e-6, atol=1e-9)
 
 
 @shared
 @pytest.mark.parametrize("wanted", [0, 1])
 def test_only_what_needs_a_gradient_gets_one(least, wanted, monkeypatch):
-    monkeypatch.setattr(compiled_layers, "LEAST_SHARED_GATE", least)
+    monkeypatch.setattr(compiled_layers, "MIN_PARALLEL_GATE", least)
     factors = [torch.randn(3, 4), torch.randn(3, 4)]
     expected = [factor.clone().requires_grad_() for factor in factors]
     (F.silu(expected[0]) * expected[1]).sum().backward()
@@ -65,14 +65,14 @@ def test_only_what_needs_a_gradient_gets_one(least, wanted, monkeypatch):
     assert factors[1 - wanted].grad is None
 
 
-def test_nothing_is_kept_where_no_gradient_is_wanted():
+def test_nothing_is_saved_for_backward_without_gradients():
     gate, up = torch.randn(3, 4), torch.randn(3, 4, requires_grad=True)
     assert swish_product(gate, up.detach()).grad_fn is None
     with torch.no_grad():
         assert swish_product(gate, up).grad_fn is None
 
 
-def test_the_backward_pass_needs_nothing_but_the_two_factors():
+def test_only_the_two_inputs_are_saved_for_backward():
     kept = []
     gate, up = torch.randn(9, 4, requires_grad=True), torch.randn(9, 4, requires_grad=True)
     with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor.data_ptr()), lambda _: None):
@@ -83,8 +83,8 @@ def test_the_backward_pass_needs_nothing_but_the_two_factors():
 @shared
 @pytest.mark.parametrize("strange", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("place", [0, 1])
-def test_what_is_no_finite_number_stays_none_and_spoils_no_other(least, strange, place, monkeypatch):
-    monkeypatch.setattr(compiled_layers, "LEAST_SHARED_GATE", least)
+def test_non_finite_values_stay_non_finite_and_affect_no_others(least, strange, place, monkeypatch):
+    monkeypatch.setattr(compiled_layers, "MIN_PARALLEL_GATE", least)
     factors = [torch.randn(50), torch.randn(50)]
     factors[place][17] = strange
     for factor in factors:
@@ -101,7 +101,7 @@ def test_what_is_no_finite_number_stays_none_and_spoils_no_other(least, strange,
 
 
 def test_one_thread_and_two_compute_the_same_bytes(monkeypatch):
-    monkeypatch.setattr(compiled_layers, "LEAST_SHARED_GATE", 0)
+    monkeypatch.setattr(compiled_layers, "MIN_PARALLEL_GATE", 0)
     factors, arrived = [torch.randn(70, 601), torch.randn(70, 601)], torch.randn(70, 601)
     before, found = torch.get_num_threads(), []
     try:

@@ -36,13 +36,13 @@ def use(*wishes: str, **told: str) -> tuple[str, int]:
     return kept, int(pages)
 
 
-def test_freed_memory_is_used_again_instead_of_taken_anew():
+def test_freed_memory_is_reused():
     kept, pages = use("keep_freed_memory")
     assert kept == "True"
     assert pages < 2 * PAGES
 
 
-def test_who_told_malloc_otherwise_is_not_contradicted():
+def test_existing_malloc_settings_win():
     kept, pages = use("keep_freed_memory", MALLOC_MMAP_THRESHOLD_="65536")
     assert kept == "False"
     assert pages > 15 * PAGES
@@ -56,7 +56,7 @@ def test_who_told_malloc_otherwise_is_not_contradicted():
         ["return_freed_memory", "keep_freed_memory"],
     ],
 )
-def test_one_who_wants_memory_returned_is_enough(wishes):
+def test_one_call_to_return_memory_is_enough(wishes):
     """A policy that saves memory, beside an engine that would keep it."""
     told, pages = use(*wishes)
     assert told == "True"

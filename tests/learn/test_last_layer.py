@@ -10,12 +10,12 @@ from tiny_models import VOCABULARY
 
 from sleuth.learn.attention import BlockAttention, Branches
 from sleuth.learn.batch import Row, collate
-from sleuth.learn.last_layer import where_wanted
+from sleuth.learn.last_layer import select_outputs
 from sleuth.learn.logprobs import token_logprobs, tree_attention
 from sleuth.learn.policy import recomputed_layers
 
 
-def read_much_write_little(seed: int = 0) -> list[Row]:
+def long_prompts_with_few_trained_tokens(seed: int = 0) -> list[Row]:
     """Siblings with a long prompt, a few tokens written, a long observation of their own, and a few more."""
     draw = random.Random(seed)
 
@@ -47,13 +47,13 @@ def gradients(model, loss):
 
 
 @pytest.mark.parametrize("family", ["qwen3", "qwen2", "llama"])
-@pytest.mark.parametrize("bush", [4, 128])
+@pytest.mark.parametrize("max_mask_tokens", [4, 128])
 @pytest.mark.parametrize("recompute", [False, True])
 def test_only_tokens_that_predict_go_through_the_last_layer_and_no_gradient_changes(
-    make_model, tokens_seen, monkeypatch, family, bush, recompute
+    make_model, tokens_seen, monkeypatch, family, max_mask_tokens, recompute
 ):
-    monkeypatch.setattr("sleuth.learn.attention.BUSH", bush)
-    model, batch = in_float64(make_model(family)), collate(read_much_write_little())
+    monkeypatch.setattr("sleuth.learn.attention.MAX_MASK_TOKENS", max_mask_tokens)
+    model, batch = in_float64(make_model(family)), collate(long_prompts_with_few_trained_tokens())
     seen, expected = tokens_seen(model), padded_logprobs(model, batch)
     logprob_grad = torch.randn(expected.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     plain = gradients(model, (expected * logprob_grad).sum())
@@ -72,15 +72,15 @@ def test_only_tokens_that_predict_go_through_the_last_layer_and_no_gradient_chan
 
 
 def test_afterwards_the_model_computes_all_of_its_last_layer(make_model, tokens_seen):
-    model, batch = make_model(), collate(read_much_write_little())
+    model, batch = make_model(), collate(long_prompts_with_few_trained_tokens())
     token_logprobs(model, whole(batch))
     seen = tokens_seen(model)
     model(batch.tokens)
     assert seen == [batch.tokens.shape[1]]
 
 
-def test_a_model_of_other_parts_computes_everything(make_model):
-    model, batch = make_model(), collate(read_much_write_little())
+def test_a_last_layer_with_other_parts_computes_every_token(make_model):
+    model, batch = make_model(), collate(long_prompts_with_few_trained_tokens())
     expected = padded_logprobs(model, batch)
     block = model.base_model.layers[-1].mlp
     block.up = block.down_proj
@@ -89,27 +89,27 @@ def test_a_model_of_other_parts_computes_everything(make_model):
     torch.testing.assert_close(token_logprobs(model, whole(batch))[0], expected, rtol=1e-5, atol=1e-5)
 
 
-def test_where_nearly_all_tokens_are_wanted_all_are_computed():
-    wanted = torch.arange(8)
-    assert where_wanted(wanted[:7], 8) is not None
-    assert where_wanted(wanted, 8) is None
+def test_all_tokens_are_computed_if_nearly_all_are_outputs():
+    outputs = torch.arange(8)
+    assert select_outputs(outputs[:7], 8) is not None
+    assert select_outputs(outputs, 8) is None
 
 
-@pytest.mark.parametrize("bush", [0, 5, 128])
+@pytest.mark.parametrize("max_mask_tokens", [0, 5, 128])
 @pytest.mark.parametrize("seed", range(4))
-def test_wanted_tokens_see_their_path_as_before_and_the_others_pull_on_nothing(monkeypatch, bush, seed):
-    monkeypatch.setattr("sleuth.learn.attention.BUSH", bush)
+def test_output_tokens_attend_as_before_and_the_others_have_no_gradient(monkeypatch, max_mask_tokens, seed):
+    monkeypatch.setattr("sleuth.learn.attention.MAX_MASK_TOKENS", max_mask_tokens)
     tree, tensors = drawn(2, seed=seed)
     draw = torch.Generator().manual_seed(seed)
-    wanted = (torch.rand(len(tree), generator=draw) < 0.2).nonzero()[:, 0]
-    blocks = Branches(tree, torch.float64, wanted).narrowed().blocks
+    outputs = (torch.rand(len(tree), generator=draw) < 0.2).nonzero()[:, 0]
+    blocks = Branches(tree, torch.float64, outputs).for_last_layer().blocks
     ours, plain = BlockAttention.apply(*tensors, blocks, 0.3), under_a_dense_mask(tree, *tensors, 0.3)
-    torch.testing.assert_close(ours[:, wanted], plain[:, wanted], rtol=0, atol=1e-12)
-    arrived = torch.zeros_like(plain)
-    arrived[:, wanted] = torch.randn(1, len(wanted), *plain.shape[2:], generator=draw, dtype=torch.float64)
+    torch.testing.assert_close(ours[:, outputs], plain[:, outputs], rtol=0, atol=1e-12)
+    grad_output = torch.zeros_like(plain)
+    grad_output[:, outputs] = torch.randn(1, len(outputs), *plain.shape[2:], generator=draw, dtype=torch.float64)
     for mine, theirs in zip(
-        torch.autograd.grad(ours, tensors, arrived), torch.autograd.grad(plain, tensors, arrived), strict=True
+        torch.autograd.grad(ours, tensors, grad_output), torch.autograd.grad(plain, tensors, grad_output), strict=True
     ):
         torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-11)
-    looking = sum(block.queries.stop - block.queries.start for block in blocks if block.own)
-    assert bush == 128 or looking < len(tree)
+    queries = sum(block.queries.stop - block.queries.start for block in blocks if block.includes_self)
+    assert max_mask_tokens == 128 or queries < len(tree)

@@ -48,7 +48,7 @@ def slow_logprobs(model, input_ids, needed, temperature):
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 @torch.no_grad()
-def test_index_t_speaks_of_token_t(make_model, family, temperature):
+def test_index_t_belongs_to_token_t(make_model, family, temperature):
     model, (input_ids, needed) = make_model(family), drawn_batch()
     needed[:, 0] = True  # the first token is predicted by nothing: 0
     ours = token_logprobs(model, as_pack(input_ids, needed), temperature=temperature)
@@ -58,13 +58,13 @@ def test_index_t_speaks_of_token_t(make_model, family, temperature):
     assert not ours[0][:, 0].any()
 
 
-def test_the_entropy_carries_no_gradient(make_model):
+def test_the_entropy_has_no_gradient(make_model):
     logprobs, entropy = token_logprobs(make_model(), as_pack(*drawn_batch()))
     assert logprobs.requires_grad
     assert not entropy.requires_grad
 
 
-def test_no_needed_token_gives_a_loss_of_zero_that_can_be_differentiated(make_model):
+def test_without_trained_tokens_the_loss_is_a_differentiable_zero(make_model):
     model, (input_ids, needed) = make_model(), drawn_batch()
     logprobs, _ = token_logprobs(model, as_pack(input_ids, torch.zeros_like(needed)))
     logprobs.sum().backward()
@@ -72,7 +72,7 @@ def test_no_needed_token_gives_a_loss_of_zero_that_can_be_differentiated(make_mo
     assert all(parameter.grad is None or not parameter.grad.any() for parameter in model.parameters())
 
 
-def test_hits_are_the_needed_tokens_that_the_model_holds_most_likely(make_model):
+def test_hits_are_the_trained_tokens_that_are_the_models_most_likely(make_model):
     model, (input_ids, needed) = make_model(), drawn_batch()
     with torch.no_grad():
         likeliest = model(input_ids).logits.argmax(dim=-1)
@@ -130,7 +130,7 @@ def test_a_sum_over_tokens_has_the_same_value_and_gradient_with_less_work(make_m
     logprobs, entropy = token_logprobs(model, part, temperature=loss.temperature)
     plain, _ = loss(part.rows, logprobs, measured)
     of_plain = torch.autograd.grad(plain, [*model.parameters()], allow_unused=True)
-    with patch.multiple(vocabulary, LEAST_ROWS=chunk, LOGITS_AT_ONCE=1):
+    with patch.multiple(vocabulary, MIN_CHUNK_ROWS=chunk, CHUNK_LOGITS=1):
         share, told, of_told = token_loss(model, part, loss, measured, temperature=loss.temperature)
         ours = torch.autograd.grad(share, [*model.parameters()], allow_unused=True)
     for mine, theirs in ((share, plain), (told, logprobs), (of_told, entropy)):
@@ -142,7 +142,7 @@ def test_a_sum_over_tokens_has_the_same_value_and_gradient_with_less_work(make_m
             assert mine is theirs is None
 
 
-def test_a_loss_that_looks_at_whole_rows_is_no_sum_over_tokens():
+def test_a_loss_of_whole_rows_is_not_a_sum_over_tokens():
     assert all(loss.is_sum_over_tokens for loss in LOSSES)
     assert not PolicyLoss(old_logprobs="sampler", ratio="sequence").is_sum_over_tokens
     assert not PolicyLoss(sequence_mask=2.0).is_sum_over_tokens

@@ -22,7 +22,7 @@ from sleuth.learn.advantages import group_advantages
 from sleuth.learn.batch import Batch
 from sleuth.learn.losses import token_weights
 from sleuth.learn.objective import PolicyLoss
-from sleuth.learn.vocabulary import chosen_logprobs
+from sleuth.learn.vocabulary import target_logprobs
 from sleuth.recipe.loss import NAMED_LOSSES, LossRecipe
 from sleuth.recipe.toml_writer import emit_table
 
@@ -188,7 +188,7 @@ def test_log_probabilities_at_a_temperature_are_trls():
     head = nn.Linear(4, 11, bias=False, dtype=torch.float64)
     head.weight.data.copy_(tensor(theirs["weight"]))
     targets = torch.tensor(theirs["targets"])
-    logprobs, entropy = chosen_logprobs(head, tensor(theirs["hidden"]), targets, theirs["temperature"])
+    logprobs, entropy = target_logprobs(head, tensor(theirs["hidden"]), targets, theirs["temperature"])
     logprobs.sum().backward()
     told = {"log_probs": logprobs, "entropy": entropy, "weight_gradient": head.weight.grad}
     for name, value in told.items():

@@ -40,7 +40,7 @@ def test_values_and_gradients_are_those_of_the_formula(rows, heads, width, strid
     weight = torch.randn(width, generator=draw, dtype=torch.float64)
     leaves = [tensor.float().requires_grad_() for tensor in (inputs, weight)]
     assert leaves[0].is_contiguous() == inputs.is_contiguous()
-    with mock.patch.object(compiled_layers, "LEAST_SHARED_NORM", least):
+    with mock.patch.object(compiled_layers, "MIN_PARALLEL_NORM", least):
         output = rms_norm(*leaves, EPSILON)
         output.backward(arrived.float())
         with torch.no_grad():
@@ -65,7 +65,7 @@ def test_the_module_of_transformers_computes_the_same():
 @shared
 @pytest.mark.parametrize("wanted", ["inputs", "weight"])
 def test_only_what_needs_a_gradient_gets_one(least, wanted, monkeypatch):
-    monkeypatch.setattr(compiled_layers, "LEAST_SHARED_NORM", least)
+    monkeypatch.setattr(compiled_layers, "MIN_PARALLEL_NORM", least)
     both = {"inputs": torch.randn(40, 6), "weight": torch.randn(6)}
     expected = {name: tensor.clone().requires_grad_() for name, tensor in both.items()}
     formula(**expected).sum().backward()
@@ -76,14 +76,14 @@ def test_only_what_needs_a_gradient_gets_one(least, wanted, monkeypatch):
     assert other.grad is None
 
 
-def test_nothing_is_kept_where_no_gradient_is_wanted():
+def test_nothing_is_saved_for_backward_without_gradients():
     inputs, weight = torch.randn(3, 4), torch.randn(4, requires_grad=True)
     assert rms_norm(inputs, weight.detach(), EPSILON).grad_fn is None
     with torch.no_grad():
         assert rms_norm(inputs, weight, EPSILON).grad_fn is None
 
 
-def test_of_the_inputs_and_the_weight_alone_the_backward_pass_needs_anything():
+def test_only_inputs_and_weight_are_saved_for_backward():
     kept = []
     inputs, weight = torch.randn(9, 4, requires_grad=True), torch.randn(4, requires_grad=True)
     with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor.data_ptr()), lambda _: None):
@@ -91,7 +91,7 @@ def test_of_the_inputs_and_the_weight_alone_the_backward_pass_needs_anything():
     assert kept == [inputs.data_ptr(), weight.data_ptr()]
 
 
-def test_the_memory_of_a_weight_may_be_resized_afterwards_as_fsdp_does():
+def test_a_weights_memory_can_be_resized_afterwards_as_fsdp_does():
     inputs, weight = torch.randn(9, 4), torch.randn(4, requires_grad=True)
     rms_norm(inputs, weight, EPSILON).sum().backward()
     weight.untyped_storage().resize_(0)
@@ -100,8 +100,8 @@ def test_the_memory_of_a_weight_may_be_resized_afterwards_as_fsdp_does():
 
 @shared
 @pytest.mark.parametrize("shape", [(0, 5), (2, 0, 5)])
-def test_of_no_rows_nothing_comes(least, shape, monkeypatch):
-    monkeypatch.setattr(compiled_layers, "LEAST_SHARED_NORM", least)
+def test_zero_rows_give_zero_rows(least, shape, monkeypatch):
+    monkeypatch.setattr(compiled_layers, "MIN_PARALLEL_NORM", least)
     inputs, weight = torch.randn(shape, requires_grad=True), torch.randn(5, requires_grad=True)
     output = rms_norm(inputs, weight, EPSILON)
     output.sum().backward()
@@ -109,15 +109,15 @@ def test_of_no_rows_nothing_comes(least, shape, monkeypatch):
     assert torch.equal(weight.grad, torch.zeros(5))
 
 
-def test_one_row_may_stand_by_itself():
+def test_inputs_may_be_a_single_row():
     row, weight = torch.randn(5), torch.randn(5)
     torch.testing.assert_close(rms_norm(row, weight, EPSILON), formula(row, weight))
 
 
 @shared
 @pytest.mark.parametrize("strange", [float("nan"), float("inf"), -float("inf")])
-def test_what_is_no_number_stays_so_and_stays_in_its_row(least, strange, monkeypatch):
-    monkeypatch.setattr(compiled_layers, "LEAST_SHARED_NORM", least)
+def test_non_finite_values_stay_in_their_row(least, strange, monkeypatch):
+    monkeypatch.setattr(compiled_layers, "MIN_PARALLEL_NORM", least)
     inputs, weight = torch.randn(40, 33), torch.randn(33)
     inputs[17, 5] = strange
     output = rms_norm(inputs.requires_grad_(), weight.requires_grad_(), EPSILON)
@@ -130,7 +130,7 @@ def test_what_is_no_number_stays_so_and_stays_in_its_row(least, strange, monkeyp
 
 @pytest.mark.parametrize("shape", [(700, 33), (5, 100, 300), (9, 5_000)])
 def test_one_thread_and_two_compute_the_same_bytes(shape, monkeypatch):
-    monkeypatch.setattr(compiled_layers, "LEAST_SHARED_NORM", 0)
+    monkeypatch.setattr(compiled_layers, "MIN_PARALLEL_NORM", 0)
     inputs, weight, arrived = torch.randn(shape), torch.randn(shape[-1]), torch.randn(shape)
     before, found = torch.get_num_threads(), []
     try:

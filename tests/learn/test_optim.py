@@ -32,12 +32,12 @@ def test_warmup_rises_linearly_and_cosine_falls_to_zero_at_the_horizon():
     assert rates[12] == pytest.approx(0.0)
 
 
-def test_the_constant_schedule_stays():
+def test_the_constant_schedule_is_constant():
     settings = Optimisation(steps=12, learning_rate=0.5, warmup_steps=2)
     assert [scheduled_learning_rate(step, settings) for step in (0, 1, 2, 11, 50)] == [0.25, 0.5, 0.5, 0.5, 0.5]
 
 
-def test_roles_tell_matrices_head_embeddings_and_vectors_apart(make_model):
+def test_roles_distinguish_matrices_head_embeddings_and_vectors(make_model):
     untied, tied = parameter_roles(make_model("llama")), parameter_roles(make_model("qwen3"))
     assert untied["model.embed_tokens.weight"] == tied["model.embed_tokens.weight"] == "embedding"
     assert untied["lm_head.weight"] == "head"
@@ -48,7 +48,7 @@ def test_roles_tell_matrices_head_embeddings_and_vectors_apart(make_model):
 
 
 @pytest.mark.parametrize("name", ["adamw", "muon"])
-def test_weight_decay_spares_embeddings_norms_and_biases(make_model, name):
+def test_weight_decay_does_not_apply_to_embeddings_norms_and_biases(make_model, name):
     model = make_model("qwen2")
     before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
     for parameter in model.parameters():

@@ -157,7 +157,7 @@ def test_retrieved_tokens_get_no_gradient(make_model, make_rows):
     logprobs, _ = token_logprobs(model, part)
     PolicyLoss()(batch, logprobs, None)[0].backward()
     predicts_policy = torch.zeros(len(part.tree), dtype=torch.bool)
-    predicts_policy[part.tree.parents[part.tree.places[batch.trained]]] = True
+    predicts_policy[part.tree.parents[part.tree.nodes[batch.trained]]] = True
     # only the vocabulary projection reads the last hidden states: no gradient there is no gradient of any logit
     assert torch.equal(states[0].grad[0].abs().sum(dim=1) > 0, predicts_policy)
 

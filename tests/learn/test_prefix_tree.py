@@ -34,7 +34,7 @@ def test_siblings_share_the_tokens_of_their_common_path():
     assert tree.positions.tolist() == [0, 1, 2, 2]
     assert tree.parents.tolist() == [-1, 0, 1, 1]
     assert tree.ends.tolist() == [4, 4, 3, 4]
-    assert tree.places.tolist() == [[0, 1, 3], [0, 1, 2], [0, 1, 0]]
+    assert tree.nodes.tolist() == [[0, 1, 3], [0, 1, 2], [0, 1, 0]]
 
 
 def test_the_same_token_after_another_path_is_not_shared():
@@ -44,11 +44,11 @@ def test_the_same_token_after_another_path_is_not_shared():
 
 @given(draw=draws)
 @settings(max_examples=60, deadline=None)
-def test_every_row_reads_off_the_tree_and_no_token_is_held_twice(draw):
+def test_every_row_can_be_read_from_the_tree_and_no_prefix_is_stored_twice(draw):
     batch = collate(some_rows(draw))
     tree = prefix_tree(batch)
     for row, length in enumerate(batch.lengths.tolist()):
-        path = tree.places[row, :length]
+        path = tree.nodes[row, :length]
         assert torch.equal(tree.tokens[path], batch.tokens[row, :length])
         assert torch.equal(tree.positions[path], torch.arange(length))
         assert torch.equal(tree.parents[path[1:]], path[:-1])
@@ -60,7 +60,7 @@ def test_every_row_reads_off_the_tree_and_no_token_is_held_twice(draw):
 
 @given(draw=draws)
 @settings(max_examples=60, deadline=None)
-def test_a_token_is_on_the_path_of_just_those_between_it_and_its_end(draw):
+def test_a_token_is_on_the_path_of_exactly_the_tokens_up_to_its_end(draw):
     tree = prefix_tree(collate(some_rows(draw)))
     for token in range(len(tree)):
         path, at = set(), token
@@ -88,7 +88,7 @@ def test_packs_fit_the_budget_and_lose_no_row(draw, budget):
     assert sum(part.rows.weights.sum().item() for part in parts) == pytest.approx(1.0)
 
 
-def test_a_group_over_the_budget_is_cut_where_its_branches_part():
+def test_a_group_over_the_budget_is_cut_between_its_branches():
     left, right = [plain(1, 2, 3, 4, n) for n in (5, 6)], [plain(1, 2, 8, 9, n) for n in (5, 6)]
     parts = pack(collate([left[0], right[0], left[1], right[1]]), 7)
     assert [len(part.tree) for part in parts] == [6, 6]
@@ -151,19 +151,19 @@ def compare(model, draw: random.Random, budget: int, tolerance: float) -> None:
     assert relative_error(ours, theirs) <= tolerance
 
 
-@given(draw=draws, budget=st.sampled_from([10, 40, 10**6]), bush=st.sampled_from([0, 6, 128]))
+@given(draw=draws, budget=st.sampled_from([10, 40, 10**6]), max_mask_tokens=st.sampled_from([0, 6, 128]))
 @settings(max_examples=40, deadline=None)
-def test_loss_and_gradients_of_any_tree_equal_those_of_padded_rows(draw, budget, bush):
+def test_loss_and_gradients_of_any_tree_equal_those_of_padded_rows(draw, budget, max_mask_tokens):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sleuth.learn.attention.BUSH", bush)
+        patch.setattr("sleuth.learn.attention.MAX_MASK_TOKENS", max_mask_tokens)
         compare(MODELS[draw.choice(sorted(MODELS))], draw, budget, 1e-5)  # fp32 adds in another order
 
 
-@given(draw=draws, bush=st.sampled_from([0, 6, 128]))
+@given(draw=draws, max_mask_tokens=st.sampled_from([0, 6, 128]))
 @settings(max_examples=25, deadline=None)
-def test_in_float64_the_gradients_equal_to_ten_digits(draw, bush):
+def test_in_float64_the_gradients_equal_to_ten_digits(draw, max_mask_tokens):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sleuth.learn.attention.BUSH", bush)
+        patch.setattr("sleuth.learn.attention.MAX_MASK_TOKENS", max_mask_tokens)
         compare(EXACT, draw, 40, 1e-10)
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from sleuth.learn import products
-from sleuth.learn.products import HAS_ONEDNN, by_onednn, linear, multiply, swift_products, weight_gradient
+from sleuth.learn.products import HAS_ONEDNN, by_onednn, linear, multiply, onednn_linears, weight_gradient
 
 needs_onednn = pytest.mark.skipif(not HAS_ONEDNN, reason="this torch or processor has no oneDNN to compare with")
 
@@ -42,7 +42,7 @@ def test_values_and_gradients_are_those_of_torch(rows, inner, outer, biased, see
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=5e-5)
 
 
-def test_a_weight_is_multiplied_through_whatever_strides_it_has():
+def test_weights_of_any_strides_are_multiplied():
     inputs, weight = torch.randn(33, 16), torch.randn(16, 24)
     torch.testing.assert_close(multiply(inputs, weight.T), inputs @ weight, rtol=1e-5, atol=1e-5)
 
@@ -77,13 +77,13 @@ def test_only_what_needs_a_gradient_gets_one():
 
 
 @needs_onednn
-def test_the_layers_of_a_model_multiply_so_while_asked_to_and_then_as_before():
+def test_linear_layers_use_onednn_in_the_context_only():
     model = nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 2, bias=False))
     inputs = torch.randn(7, 8)
     expected = model(inputs)
-    with swift_products(model):
+    with onednn_linears(model):
         output = model(inputs)
-        with swift_products(model):
+        with onednn_linears(model):
             model(inputs)
         assert "forward" in model[0].__dict__  # the inner one leaves it to the outer
     assert type(output.grad_fn).__name__ == "_LinearBackward"
@@ -92,7 +92,7 @@ def test_the_layers_of_a_model_multiply_so_while_asked_to_and_then_as_before():
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
-def test_other_types_are_left_to_torch(dtype):
+def test_products_of_other_dtypes_are_left_to_torch(dtype):
     inputs, weight = torch.randn(5, 4, dtype=dtype), torch.randn(3, 4, dtype=dtype)
     assert torch.equal(linear(inputs, weight), F.linear(inputs, weight))
 
@@ -105,7 +105,7 @@ def test_small_products_are_left_to_torch(monkeypatch):
 
 @pytest.mark.parametrize("columns", [2, 2**12])
 @pytest.mark.parametrize("least", [1, 2**27])
-def test_space_may_be_written_over(least, columns, monkeypatch):
+def test_outputs_are_written_to_the_given_space(least, columns, monkeypatch):
     monkeypatch.setattr(products, "LEAST_WORK", least)
     monkeypatch.setattr(products, "COLUMNS", columns)
     inputs, weight, bias = torch.randn(5, 4), torch.randn(3, 4), torch.randn(3)

@@ -23,7 +23,7 @@ def computed(batch, rows) -> int:
 
 
 @pytest.mark.parametrize("world", [2, 3, 8])
-def test_every_row_is_dealt_once_with_the_weight_it_had(make_rows, world):
+def test_every_row_goes_to_one_rank_and_keeps_its_weight(make_rows, world):
     batch = collate(make_rows(9), normalise="sequence")
     dealt = [shard_packs(batch, 40, Ranks(rank=rank, world=world)) for rank in range(world)]
     weights = [part.rows.weights[part.rows.weights > 0].sort().values for parts in dealt for part in parts]
@@ -32,12 +32,12 @@ def test_every_row_is_dealt_once_with_the_weight_it_had(make_rows, world):
 
 
 @pytest.mark.parametrize("world", [2, 3, 8])
-def test_every_rank_makes_as_many_passes_as_the_others(make_rows, world):
+def test_all_ranks_make_the_same_number_of_passes(make_rows, world):
     batch = collate(make_rows(9))
     assert len({len(shard_packs(batch, 20, Ranks(rank=rank, world=world))) for rank in range(world)}) == 1
 
 
-def test_who_has_no_row_left_passes_a_filler_that_weighs_nothing():
+def test_a_rank_without_rows_gets_a_filler_of_weight_zero():
     batch = collate([row(1, 2, 3, 4)])
     mine, *others = [shard_packs(batch, 40, Ranks(rank=rank, world=3)) for rank in range(3)]
     assert [part.members for part in mine] == [(0,)]
@@ -48,12 +48,12 @@ def test_who_has_no_row_left_passes_a_filler_that_weighs_nothing():
         assert not part.rows.weights.any()
 
 
-def test_a_world_of_one_packs_as_ever(make_rows):
+def test_a_world_of_one_gets_the_packs_of_pack(make_rows):
     batch = collate(make_rows(9))
     assert [part.members for part in shard_packs(batch, 40, Ranks())] == [part.members for part in pack(batch, 40)]
 
 
-def test_rows_that_begin_alike_stay_together():
+def test_rows_with_a_common_prefix_stay_together():
     """By hand: two families of 6 + 2 x 2 = 10 distinct tokens. Cut between them each rank computes 10; cut within
     them, one family's beginning would be computed twice."""
     batch = collate([row(1, 1, 1, 1, 1, 1, n, n) for n in (4, 5)] + [row(2, 2, 2, 2, 2, 2, n, n) for n in (4, 5)])
@@ -62,7 +62,7 @@ def test_rows_that_begin_alike_stay_together():
     assert [computed(batch, share) for share in shares] == [10, 10]
 
 
-def test_no_other_cut_of_the_order_leaves_less_to_the_rank_that_computes_most(make_rows):
+def test_no_other_cut_has_a_smaller_maximum_of_tokens_per_rank(make_rows):
     for seed in range(20):
         batch = collate(make_rows(9, seed))
         shares = shard_rows(batch, 2)
@@ -72,7 +72,7 @@ def test_no_other_cut_of_the_order_leaves_less_to_the_rank_that_computes_most(ma
         assert max(computed(batch, share) for share in shares) == best
 
 
-def test_pairs_are_never_parted(make_rows):
+def test_pairs_stay_on_one_rank(make_rows):
     batch = collate(make_rows(10), normalise="sequence")
     for world in (2, 3):
         for share in shard_rows(batch, world, together=PAIR):
@@ -85,7 +85,7 @@ def test_pairs_are_never_parted(make_rows):
         assert all(len(part.rows.tokens) % PAIR == 0 for part in parts)
 
 
-def test_shares_of_any_count_are_stretches_that_cover_it():
+def test_shares_of_any_count_are_contiguous_and_cover_it():
     for count in (0, 1, 5, 8, 17):
         for world in (1, 2, 3, 8):
             shares = [Ranks(rank=rank, world=world).share(count) for rank in range(world)]

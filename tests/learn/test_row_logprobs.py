@@ -20,7 +20,7 @@ def slow(model, row: Row) -> list[float]:
 
 
 @pytest.mark.parametrize("budget", [1, 24, 10_000])
-def test_rows_come_back_in_their_order_whatever_was_packed_with_what(make_model, make_rows, budget) -> None:
+def test_results_have_the_order_of_the_rows(make_model, make_rows, budget) -> None:
     model, rows = make_model(), make_rows(rows=9, seed=3)
     found = row_logprobs(model, rows, budget=budget)
     assert len(found) == len(rows)
@@ -28,6 +28,6 @@ def test_rows_come_back_in_their_order_whatever_was_packed_with_what(make_model,
         assert logprobs == pytest.approx(slow(model, row), abs=1e-5)  # fp32, other orders of summation
 
 
-def test_rows_in_which_nothing_is_read_are_zeros(make_model) -> None:
+def test_rows_without_trained_tokens_are_zeros(make_model) -> None:
     rows = [Row(tokens=(3, 4, 5), trained=(False, False, False)), Row(tokens=(3,), trained=(True,))]
     assert row_logprobs(make_model(), rows, budget=8) == [[0.0, 0.0, 0.0], [0.0]]

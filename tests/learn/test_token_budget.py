@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from sleuth.learn.token_budget import LEAST_BUDGET, TokenBudget
+from sleuth.learn.token_budget import MIN_BUDGET, TokenBudget
 from sleuth.ranks import Ranks
 from sleuth.runs.disk import Shortages
-from sleuth.types import PassingError, SleuthError
+from sleuth.types import SleuthError, TransientError
 
 
 def short_of(most: int) -> Callable[[int], int]:
@@ -25,7 +25,7 @@ def short_of(most: int) -> Callable[[int], int]:
     return update
 
 
-def test_alone_it_halves_until_it_fits_and_notes_nothing() -> None:
+def test_one_process_halves_the_budget_until_it_fits_and_stores_nothing() -> None:
     said: list[str] = []
     noted: list[int] = []
     budget = TokenBudget(4_096, said.append, note=noted.append)
@@ -33,13 +33,13 @@ def test_alone_it_halves_until_it_fits_and_notes_nothing() -> None:
     assert (len(said), noted) == (2, [])
 
 
-def test_on_ranks_it_notes_what_did_not_fit_and_ends(tmp_path: Path) -> None:
+def test_on_ranks_the_failed_budget_is_stored_and_the_run_ends(tmp_path: Path) -> None:
     shortages = Shortages(tmp_path / "out_of_memory")
     for tokens in (4_096, 2_048):
         assert shortages.fitting("grpo", 4_096) == tokens
         budget = TokenBudget(tokens, print, Ranks(rank=5, world=8), lambda count: shortages.note("grpo", count))
         with pytest.raises(
-            PassingError, match=rf"on rank 5 of 8 with {tokens} tokens at once.* with {tokens // 2} tok"
+            TransientError, match=rf"on rank 5 of 8 with {tokens} tokens at once.* with {tokens // 2} tok"
         ):
             budget.run(short_of(1_500))
     assert shortages.fitting("grpo", 4_096) == 1_024
@@ -47,16 +47,16 @@ def test_on_ranks_it_notes_what_did_not_fit_and_ends(tmp_path: Path) -> None:
     assert shortages.fitting("supervised", 4_096) == 4_096, "each stage has its own"
 
 
-def test_where_halves_would_be_too_few_nothing_is_noted_and_nothing_starts_again() -> None:
+def test_below_the_minimum_budget_nothing_is_stored_and_no_restart_helps() -> None:
     noted: list[int] = []
-    budget = TokenBudget(2 * LEAST_BUDGET - 1, print, Ranks(rank=0, world=2), noted.append)
+    budget = TokenBudget(2 * MIN_BUDGET - 1, print, Ranks(rank=0, world=2), noted.append)
     with pytest.raises(SleuthError, match="with more ranks") as caught:
         budget.run(short_of(1))
-    assert not isinstance(caught.value, PassingError)
+    assert not isinstance(caught.value, TransientError)
     assert noted == []
 
 
-def test_what_is_no_shortage_is_raised_as_it_is() -> None:
+def test_other_errors_are_raised_unchanged() -> None:
     def fail(tokens: int) -> None:
         raise RuntimeError("another thing")
 

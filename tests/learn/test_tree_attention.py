@@ -37,9 +37,9 @@ def under_a_dense_mask(tree, query, key, value, scale: float):
 
 
 @pytest.mark.parametrize("kv_heads", [1, 2, 4])
-@pytest.mark.parametrize("bush", [0, 5, 128])
-def test_every_token_sees_its_own_path_and_nothing_else(monkeypatch, kv_heads, bush):
-    monkeypatch.setattr("sleuth.learn.attention.BUSH", bush)
+@pytest.mark.parametrize("max_mask_tokens", [0, 5, 128])
+def test_every_token_attends_to_its_own_path_only(monkeypatch, kv_heads, max_mask_tokens):
+    monkeypatch.setattr("sleuth.learn.attention.MAX_MASK_TOKENS", max_mask_tokens)
     tree, tensors = drawn(kv_heads)
     ours = BlockAttention.apply(*tensors, Branches(tree, torch.float64).blocks, 0.3)
     plain = under_a_dense_mask(tree, *tensors, 0.3)
@@ -51,22 +51,22 @@ def test_every_token_sees_its_own_path_and_nothing_else(monkeypatch, kv_heads, b
         torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-11)
 
 
-@pytest.mark.parametrize("bush", [0, 5, 128])
-def test_every_token_is_in_exactly_one_block_that_sees_itself(monkeypatch, bush):
-    monkeypatch.setattr("sleuth.learn.attention.BUSH", bush)
+@pytest.mark.parametrize("max_mask_tokens", [0, 5, 128])
+def test_every_token_attends_to_itself_in_exactly_one_block(monkeypatch, max_mask_tokens):
+    monkeypatch.setattr("sleuth.learn.attention.MAX_MASK_TOKENS", max_mask_tokens)
     tree, _ = drawn(1, seed=4)
     seen = torch.zeros(len(tree), dtype=torch.int64)
     for block in Branches(tree, torch.float32).blocks:
-        if block.own:
+        if block.includes_self:
             seen[block.queries] += 1
     assert (seen == 1).all()
 
 
-def test_flex_attention_under_the_ancestor_test_gives_the_same():
+def test_flex_attention_with_the_ancestor_mask_gives_the_same():
     """What other devices run, here in its plain form: the mask is the claim, the compiler is not tested."""
     tree, tensors = drawn(2, dtype=torch.float32)
     tensors = [tensor.detach() for tensor in tensors]
-    mask = create_block_mask(attention.ancestor_test(tree.ends), None, None, len(tree), len(tree), device="cpu")
+    mask = create_block_mask(attention.ancestor_mask_mod(tree.ends), None, None, len(tree), len(tree), device="cpu")
     flex = flex_attention(*tensors, block_mask=mask, scale=0.3, enable_gqa=True).transpose(1, 2)
     torch.testing.assert_close(flex, under_a_dense_mask(tree, *tensors, 0.3), rtol=0, atol=1e-5)
 
@@ -78,7 +78,7 @@ def long_row(tokens: int) -> Row:
 def test_a_sliding_window_shorter_than_an_episode_is_refused():
     shape = {"num_attention_heads": 2, "num_key_value_heads": 2, "max_window_layers": 0}
     model = Qwen2ForCausalLM(Qwen2Config(**SHAPE, **shape, use_sliding_window=True, sliding_window=8)).eval()
-    with pytest.raises(SleuthError, match="only the last 8 tokens, and an episode has 9"):
+    with pytest.raises(SleuthError, match="the last 8 tokens only, and an episode has 9"):
         token_logprobs(model, whole(collate([long_row(9)])))
     batch = collate([long_row(8)])  # within the window it changes nothing
     torch.testing.assert_close(token_logprobs(model, whole(batch))[0], padded_logprobs(model, batch))

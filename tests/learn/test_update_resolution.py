@@ -13,7 +13,7 @@ from sleuth.learn.update_resolution import UpdateResolution, half_spacing, path_
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
-def test_less_than_half_the_spacing_is_rounded_away_and_more_is_not(dtype: torch.dtype) -> None:
+def test_changes_below_half_the_spacing_are_rounded_away(dtype: torch.dtype) -> None:
     weights = (torch.randn(2000, generator=torch.Generator().manual_seed(0)) * 0.03).to(dtype)
     away = half_spacing(weights).double() * weights.sign().double()  # away from 0 the spacing is the same or larger
     exact = weights.double()
@@ -27,7 +27,7 @@ def test_half_the_spacing_of_bfloat16_is_a_512th_to_a_256th() -> None:
     assert half_spacing(torch.zeros(1, dtype=torch.bfloat16)) < 1e-39
 
 
-def test_a_rate_of_1e_7_moves_a_thousandth_of_weights_of_a_usual_size() -> None:
+def test_a_rate_of_1e_7_changes_a_thousandth_of_typical_weights() -> None:
     model = nn.Linear(1000, 1000, bias=False)
     with torch.no_grad():
         model.weight.normal_(0, 0.03, generator=torch.Generator().manual_seed(1))
@@ -38,7 +38,7 @@ def test_a_rate_of_1e_7_moves_a_thousandth_of_weights_of_a_usual_size() -> None:
     assert UpdateResolution(model.float()).share(1e-7) == 1
 
 
-def test_how_far_steps_go_is_the_sum_of_their_rates() -> None:
+def test_the_path_length_is_the_sum_of_learning_rates() -> None:
     settings = Optimisation(steps=4, learning_rate=1.0, warmup_steps=2)
     assert (step_distance(settings), path_length(settings, 4), path_length(settings, 1)) == (1.0, 3.5, 0.5)
 

@@ -6,7 +6,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sleuth.learn import vocabulary
-from sleuth.learn.vocabulary import chosen_logprobs, embedding_in_place, logprobs_with_grad
+from sleuth.learn.vocabulary import embedding_in_place, logprobs_with_grad, target_logprobs
 
 
 def drawn(rows: int = 23, words: int = 40, bias: bool = False, dtype: torch.dtype = torch.float64):
@@ -19,12 +19,12 @@ def drawn(rows: int = 23, words: int = 40, bias: bool = False, dtype: torch.dtyp
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("rows_at_once", [1, 7, 1000])
 def test_chunks_give_the_values_and_gradients_of_the_whole_softmax(monkeypatch, temperature, bias, rows_at_once):
-    monkeypatch.setattr(vocabulary, "LEAST_ROWS", rows_at_once)
-    monkeypatch.setattr(vocabulary, "LOGITS_AT_ONCE", 1)
+    monkeypatch.setattr(vocabulary, "MIN_CHUNK_ROWS", rows_at_once)
+    monkeypatch.setattr(vocabulary, "CHUNK_LOGITS", 1)
     head, hidden, targets = drawn(bias=bias)
     distribution = (head(hidden) / temperature).log_softmax(dim=-1)
     plain = distribution[torch.arange(len(targets)), targets]
-    ours, entropy = chosen_logprobs(head, hidden, targets, temperature)
+    ours, entropy = target_logprobs(head, hidden, targets, temperature)
     torch.testing.assert_close(ours, plain, rtol=0, atol=1e-12)
     torch.testing.assert_close(entropy, -(distribution.exp() * distribution).sum(-1).detach(), rtol=0, atol=1e-12)
     assert not entropy.requires_grad
@@ -38,12 +38,12 @@ def test_chunks_give_the_values_and_gradients_of_the_whole_softmax(monkeypatch, 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("rows_at_once", [1, 7, 1000])
-def test_a_loss_that_is_told_chunk_by_chunk_has_the_value_and_gradients_of_the_whole(
+def test_a_loss_computed_in_chunks_has_the_value_and_gradients_of_the_whole(
     monkeypatch, temperature, bias, rows_at_once
 ):
     """Here one that is not linear: each row's gradient depends on its own log-probability."""
-    monkeypatch.setattr(vocabulary, "LEAST_ROWS", rows_at_once)
-    monkeypatch.setattr(vocabulary, "LOGITS_AT_ONCE", 1)
+    monkeypatch.setattr(vocabulary, "MIN_CHUNK_ROWS", rows_at_once)
+    monkeypatch.setattr(vocabulary, "CHUNK_LOGITS", 1)
     head, hidden, targets = drawn(bias=bias)
     weights = torch.randn(len(targets), dtype=torch.float64)
 
@@ -81,7 +81,7 @@ class LargestResult(TorchDispatchMode):
         return result
 
 
-def test_the_logits_of_a_large_vocabulary_never_exist_at_once():
+def test_the_logits_of_a_large_vocabulary_are_never_all_in_memory():
     """151,936 words and 8,192 rows would be 5 GB of logits; two buffers of 128 rows are 1/32 of that."""
     rows, words = 8192, 151_936
     head = nn.Linear(2, words, bias=False, device="meta")
@@ -90,7 +90,7 @@ def test_the_logits_of_a_large_vocabulary_never_exist_at_once():
         torch.zeros(rows, dtype=torch.long, device="meta"),
     )
     with LargestResult() as forward:
-        logprobs, _ = chosen_logprobs(head, hidden, targets, 1.0)
+        logprobs, _ = target_logprobs(head, hidden, targets, 1.0)
         logprobs.sum().backward()
     assert forward.elements * 2 * 16 <= rows * words
     with LargestResult() as both:
@@ -108,13 +108,13 @@ def test_nothing_as_wide_as_the_vocabulary_is_kept_for_the_backward_pass():
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(remember, lambda tensor: tensor):
-        chosen_logprobs(head, hidden, targets, 1.0)
+        target_logprobs(head, hidden, targets, 1.0)
     assert max(kept) == head.weight.numel() < 100 * 300
 
 
-def test_no_row_gives_no_value_and_a_gradient_of_zero():
+def test_zero_rows_give_no_value_and_a_gradient_of_zero():
     head, hidden, targets = drawn(rows=0)
-    logprobs, _ = chosen_logprobs(head, hidden, targets, 1.0)
+    logprobs, _ = target_logprobs(head, hidden, targets, 1.0)
     logprobs.sum().backward()
     assert not head.weight.grad.any()
 
@@ -122,14 +122,14 @@ def test_no_row_gives_no_value_and_a_gradient_of_zero():
 @pytest.mark.parametrize("words", [5, 2_048, 5_000])
 @pytest.mark.parametrize("least", [0, 2**30], ids=["shared", "alone"])
 def test_the_compiled_loops_of_fp32_give_what_fp64_gives(monkeypatch, words, least):
-    monkeypatch.setattr(vocabulary, "LEAST_SHARED", least)
+    monkeypatch.setattr(vocabulary, "MIN_PARALLEL_SIZE", least)
     head, hidden, targets = drawn(words=words)
     fp32 = nn.Linear(16, words, bias=False)
     fp32.weight.data = head.weight.detach().float() * 20  # sharp distributions and flat ones
     head.weight.data *= 20
     inputs = hidden.detach().float().requires_grad_()
-    expected, entropy = chosen_logprobs(head, hidden, targets, 1.0)
-    ours, our_entropy = chosen_logprobs(fp32, inputs, targets, 1.0)
+    expected, entropy = target_logprobs(head, hidden, targets, 1.0)
+    ours, our_entropy = target_logprobs(fp32, inputs, targets, 1.0)
     torch.testing.assert_close(ours.double(), expected, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(our_entropy.double(), entropy, rtol=1e-4, atol=1e-5)
     expected.sum().backward()
@@ -144,13 +144,13 @@ def test_one_logit_that_is_not_finite_shows_in_the_values_of_its_row(value):
     with torch.no_grad():
         head.weight[257] = value  # nobody's target
         targets = targets.where(targets != 257, 0)
-        logprobs, entropy = chosen_logprobs(head, hidden.abs(), targets, 1.0)
+        logprobs, entropy = target_logprobs(head, hidden.abs(), targets, 1.0)
     assert logprobs.isnan().all()
     assert entropy.isnan().all()
 
 
 @pytest.mark.parametrize("bias", [False, True])
-def test_in_place_the_gradient_of_the_head_is_added_to_what_is_there(bias):
+def test_in_place_the_gradient_of_the_head_is_added_to_the_existing_one(bias):
     found = []
     for in_place in (False, True):
         head, hidden, targets = drawn(bias=bias)
@@ -167,7 +167,7 @@ def test_in_place_the_gradient_of_the_head_is_added_to_what_is_there(bias):
         torch.testing.assert_close(in_place, plain, rtol=0, atol=1e-12)
 
 
-def test_a_frozen_head_gets_no_gradient_and_hands_its_own_on():
+def test_a_frozen_head_gets_no_gradient_and_its_inputs_do():
     head, hidden, targets = drawn()
     head.requires_grad_(False)
     share, *_ = logprobs_with_grad(
@@ -182,7 +182,7 @@ def test_a_frozen_head_gets_no_gradient_and_hands_its_own_on():
 
 
 @pytest.mark.parametrize("padding", [None, 3])
-def test_in_place_an_embedding_learns_what_it_learns_by_autograd(make_model, padding):
+def test_an_embedding_in_place_gets_the_gradient_of_autograd(make_model, padding):
     model = make_model()
     layer = model.get_input_embeddings()
     layer.padding_idx = padding

@@ -86,7 +86,7 @@ def test_everything_that_is_missing_is_told_at_once_beside_what_is_wrong(recipe:
     ("override", "problem"),
     [
         ("stage.1.env.dialect=sluth", 'dialect = "sluth": there is no such dialect; there are sleuth, '),
-        ("stage.1.env.dialect=chat", 'dialect = "chat": prompt_role = "raw": the dialect \'chat\' speaks in messages'),
+        ("stage.1.env.dialect=chat", 'dialect = "chat": prompt_role = "raw": the dialect \'chat\' needs messages'),
         ("stage.1.env.prompt=nope", 'prompt = "nope": no such file, and no prompt of that name; there are bare, '),
         ("stage.1.env.prompt=q.jsonl", 'prompt = "q.jsonl": q: the prompt has no {question}'),
         ("stage.1.env.hint=nope", "hint = \"nope\": prompt = 'nope': no such file"),

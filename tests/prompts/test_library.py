@@ -12,7 +12,7 @@ import pytest
 import sleuth
 from sleuth.dialects import DIALECTS
 from sleuth.prompts import library
-from sleuth.prompts.library import folder, import_prompt, listed, our_names, read_prompt, require_askable
+from sleuth.prompts.library import folder, import_prompt, list_prompts, our_names, read_prompt, require_askable
 from sleuth.prompts.published import PUBLISHED, PublishedPrompt, place_of, sha256_of
 from sleuth.types import SleuthError
 
@@ -88,7 +88,7 @@ def test_a_prompt_that_cannot_be_read_is_one_line(tmp_path: Path, contents: byte
         ("Answer!", "raw", "mine", "mine: the prompt has no {question}, so the question would never be asked"),
         ("Answer!", "user", "mine", 'if it is meant as a system message, set prompt_role = "system"'),
         ("Answer {question}", "system", "mine", "mine: the prompt has a {question}, but"),
-        ("Answer {question}", "user", "theirs_hint", "this text answers a bad action: name it as hint"),
+        ("Answer {question}", "user", "theirs_hint", "this text is a hint after an invalid action: set it as hint"),
         (USER.replace("{prompt}", "{question}"), "user", "mine", None),
         (USER, "user", "theirs_user", None),
         (SYSTEM, "system", "theirs_system", None),
@@ -171,7 +171,7 @@ def test_a_kept_prompt_that_was_edited_is_refused(source: Path) -> None:
 
 def test_the_list_shows_ours_and_the_published_ones_with_and_without_their_text(source: Path) -> None:
     import_prompt("theirs_user", source)
-    texts = {prompt.name: prompt.text for prompt in listed()}
+    texts = {prompt.name: prompt.text for prompt in list_prompts()}
     assert texts["plain"] == "Question: {question}\n"
     assert (texts["theirs_user"], texts["theirs_system"]) == (USER, None)
 

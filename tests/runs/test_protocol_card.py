@@ -134,11 +134,14 @@ def test_a_card_that_was_edited_by_hand_is_refused(
     [
         ({"top_k": "3"}, "dialect.top_k: Input should be a valid integer"),
         ({"extra": 1}, "dialect.extra: Unexpected keyword argument"),
-        ({"action": "("}, "dialect: action is no regular expression: missing ), unterminated subpattern at position 0"),
+        (
+            {"action": "("},
+            "dialect: action is not a regular expression: missing ), unterminated subpattern at position 0",
+        ),
         ({"action": "a"}, "dialect: action has no groups (?P<kind>...) and (?P<text>...)"),
         ({"answer_inner": "a"}, "dialect: answer_inner has no group (?P<text>...)"),
-        ({"answer_form": "{answer}"}, "dialect: answer_form = '{answer}' does not format text"),
-        ({"passage": "{body}"}, "dialect: passage = '{body}' does not format rank, title and text"),
+        ({"answer_form": "{answer}"}, "dialect: answer_form = '{answer}' is not a format of text"),
+        ({"passage": "{body}"}, "dialect: passage = '{body}' is not a format of rank, title and text"),
     ],
 )
 def test_a_dialect_that_cannot_be_spoken_is_refused(

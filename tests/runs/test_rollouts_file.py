@@ -21,7 +21,7 @@ from sleuth.types import (
     Score,
     Segment,
     SleuthError,
-    Stated,
+    StatedClaim,
     Task,
     Trajectory,
 )
@@ -74,7 +74,7 @@ def test_an_empty_step_is_a_file_of_no_groups(tmp_path: Path) -> None:
 
 
 def test_what_a_refiner_is_given_comes_back(tmp_path: Path) -> None:
-    stated = (Stated(claim="Ada Voss was born in Tarn.", snippets=("17", "18"), asked=True),)
+    stated = (StatedClaim(claim="Ada Voss was born in Tarn.", snippets=("17", "18"), asked=True),)
     evidence = Evidence(reasoning="why", output="<snippet id=17>...", snippets=(PASSAGE,), stated=stated)
     rubrics = (Rubric(title="Town", description="Names Tarn."), Rubric(title="Pads", description="Pads.", wanted=False))
     refined = group(task=replace(TASK, evidence=evidence, reference="<answer>Tarn</answer>", rubrics=rubrics))

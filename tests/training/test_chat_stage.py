@@ -113,9 +113,9 @@ def test_a_chat_is_trained_carried_on_the_card_and_asked_again_the_same_way(
         ("stage.0.env.prompt=search_r1_retry", "sleuth prompts import search_r1_retry FILE"),
         (
             "stage.0.env.template_flags={ thinking = true }",
-            "template_flags.thinking: the chat template does not know it",
+            "template_flags.thinking: the chat template has no such flag",
         ),
-        ("stage.0.env.forced_search=true", "the dialect 'chat' has no search that could be opened for it"),
+        ("stage.0.env.forced_search=true", "the dialect 'chat' has no opening search tag"),
         ("stage.0.env.hint=nothing.txt", "'nothing.txt': no such file, and no prompt of that name"),
     ],
 )
@@ -139,7 +139,7 @@ def test_a_dialect_of_messages_needs_a_role_for_its_prompt(
     run: Callable[..., Path], recipe: Path, tmp_path: Path
 ) -> None:
     recipe.write_text(recipe.read_text().replace("template_flags", "# template_flags"))
-    with pytest.raises(SleuthError, match="speaks in messages of the model's chat template; set prompt_role"):
+    with pytest.raises(SleuthError, match="needs messages of the model's chat template; set prompt_role"):
         run(recipe, tmp_path / "run", "stage.0.env.prompt_role=raw")
 
 

@@ -224,7 +224,7 @@ def test_an_update_that_runs_out_of_memory_is_made_again_in_halves_and_so_are_th
 
     monkeypatch.setattr(Policy, "update", scarce)
     run(recipe_file, tmp_path / "run", "stage.1.stop_after=2")
-    assert "out of memory: the update is made again, and all after it, with 1024 tokens" in log(tmp_path / "run")
+    assert "out of memory: retrying the update, and running all later ones, with 1024 tokens" in log(tmp_path / "run")
     assert budgets == [4096, 2048, 1024]
     run(recipe_file, tmp_path / "run")
     assert budgets[3:] == [1024] * 2

@@ -68,7 +68,7 @@ def test_an_unanswerable_question_lacks_the_fact_of_one_hop(cases: list[Case]) -
 
 
 def test_every_claim_of_the_table_is_stated_by_its_snippets_and_by_no_other(cases: list[Case], world: World) -> None:
-    """Stated means that the snippet contains subject and value, and not as an outdated claim."""
+    """StatedClaim means that the snippet contains subject and value, and not as an outdated claim."""
     for _, row in cases:
         texts = snippets(row)
         for entry in row["support"]:

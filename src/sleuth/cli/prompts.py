@@ -11,7 +11,7 @@ import typer
 from sleuth.cli.options import AsJson
 
 if TYPE_CHECKING:
-    from sleuth.prompts.library import Listed
+    from sleuth.prompts.library import ListedPrompt
 
 prompts = typer.Typer(
     invoke_without_command=True,
@@ -25,11 +25,11 @@ def show(context: typer.Context, as_json: AsJson = False) -> None:
 
     Ours come with Sleuth; of a published one, the user brings the text.
     """
-    from sleuth.prompts.library import listed
+    from sleuth.prompts.library import list_prompts
 
     if context.invoked_subcommand is not None:
         return
-    found = listed()
+    found = list_prompts()
     if as_json:
         typer.echo(json.dumps({"prompts": [_row(prompt) for prompt in found]}))
     else:
@@ -65,7 +65,7 @@ def import_(
     )
 
 
-def _row(prompt: Listed) -> dict[str, object]:
+def _row(prompt: ListedPrompt) -> dict[str, object]:
     from sleuth.prompts.published import sha256_of
 
     published = prompt.published
@@ -81,7 +81,7 @@ def _row(prompt: Listed) -> dict[str, object]:
     }
 
 
-def _print_table(found: list[Listed]) -> None:
+def _print_table(found: list[ListedPrompt]) -> None:
     """Prints the names, where their texts are, and how to get the missing ones."""
     for prompt in found:
         row = _row(prompt)

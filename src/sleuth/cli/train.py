@@ -115,17 +115,17 @@ def train(
 def on_ranks() -> Iterator[Ranks]:
     """The ranks of a launcher, or a world of one. An error that all ranks share is printed by rank 0 alone; one of
     another rank names it."""
-    from sleuth.distributed.group import OF_FIRST, joined
+    from sleuth.distributed.group import RAISED_BY_FIRST, join_ranks
 
     rank = int(os.environ.get("RANK", "0"))
     try:
-        with joined() as ranks:
+        with join_ranks() as ranks:
             yield ranks
     except SleuthError as error:
         if rank == 0:
             raise
         time.sleep(OTHER_RANK_DELAY)
-        if OF_FIRST in getattr(error, "__notes__", ()):
+        if RAISED_BY_FIRST in getattr(error, "__notes__", ()):
             raise typer.Exit(WRONG_INPUT) from None
         raise type(error)(f"rank {rank}: {error}") from None
 

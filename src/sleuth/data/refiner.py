@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from sleuth.data.rows import Row, checked_text, text_of
-from sleuth.types import Evidence, Passage, Rubric, SleuthError, Stated, Task
+from sleuth.types import Evidence, Passage, Rubric, SleuthError, StatedClaim, Task
 
 COLUMNS = (
     *(
@@ -205,7 +205,7 @@ def _passages(sources: Sequence[Mapping[str, Any]], where: str) -> Iterator[Pass
             )
 
 
-def _stated(value: Any, ids: Set[str], where: str) -> Iterator[Stated]:
+def _stated(value: Any, ids: Set[str], where: str) -> Iterator[StatedClaim]:
     """The table of support; its ids must be in the tool output."""
     entries = [] if value is None else value
     if isinstance(entries, str) or not isinstance(entries, Sequence | np.ndarray):
@@ -222,7 +222,7 @@ def _stated(value: Any, ids: Set[str], where: str) -> Iterator[Stated]:
                 f"{' and '.join(unknown) or 'none'}"
             )
         claim = checked_text(entry.get("claim"), f"support.{index}.claim", where)
-        yield Stated(claim=claim, snippets=snippets, asked=bool(entry.get("asked")))
+        yield StatedClaim(claim=claim, snippets=snippets, asked=bool(entry.get("asked")))
 
 
 def _criteria(value: Any, key: str, where: str, *, wanted: bool) -> Iterator[Rubric]:

@@ -1,4 +1,4 @@
-"""Search protocols as data, one small file each."""
+"""Search protocols as data, one file each."""
 
 from sleuth.dialects.chat import CHAT
 from sleuth.dialects.dialect import Dialect, Frame, Tags, Tool
@@ -13,22 +13,22 @@ DIALECTS: dict[str, Dialect] = {dialect.name: dialect for dialect in (SLEUTH, SE
 
 
 def dialect_of(name: str) -> Dialect:
-    """A dialect by its name."""
+    """The dialect of this name. Raises SleuthError if there is none."""
     if name not in DIALECTS:
         raise SleuthError(f"dialect = {name!r}: there is no such dialect; there are {', '.join(DIALECTS)}")
     return DIALECTS[name]
 
 
 def require_speakable(dialect: Dialect, prompt_role: str, *, forced_search: bool) -> None:
-    """Raises SleuthError where a dialect cannot be spoken behind a prompt in this role, or its search not be opened."""
+    """Raises SleuthError if the dialect cannot be used with this prompt role, or not with a forced search."""
     if dialect.frame != "text" and prompt_role == "raw":
         raise SleuthError(
-            f'prompt_role = "raw": the dialect {dialect.name!r} speaks in messages of the model\'s chat template; '
+            f'prompt_role = "raw": the dialect {dialect.name!r} needs messages of the model\'s chat template; '
             'set prompt_role = "user" or "system"'
         )
     if dialect.frame != "text" and forced_search:
         raise SleuthError(
-            f"forced_search = true: the dialect {dialect.name!r} has no search that could be opened for it"
+            f"forced_search = true: the dialect {dialect.name!r} has no opening search tag; set forced_search = false"
         )
 
 

@@ -1,20 +1,20 @@
-"""A native tool call through the model's own chat template, in the form that Hermes, Qwen2.5 and Qwen3 were taught.
+"""A native tool call through the model's own chat template, in the format of Hermes, Qwen2.5 and Qwen3.
 
-The template shows the tool's schema, and the policy calls it with JSON in `<tool_call>` tags and ends its message. The
-passages come back as a tool message, however the template writes one. A message without a call is the last; the answer
-stands in its answer tags. Several calls in one message: only the first is looked up.
+The template renders the tool's schema; the policy calls it with JSON in `<tool_call>` tags and ends its message. The
+passages are returned as a tool message. A message without a call is the last, with the answer in answer tags. Of
+several calls in one message only the first is executed.
 
-The conversation is rendered anew at every turn, so that thoughts are kept or dropped as the template does it. Where it
-only adds to what is there, the sampled tokens stay and the rest is put behind them. Where it changes what was said (it
-drops earlier thoughts, or the empty thought that stands before an answer without thinking), a new trajectory begins, in
-which all earlier turns are copies that nobody trains, and the episode is its linked trajectories.
+The conversation is rendered again at every turn, so thoughts are kept or dropped as the template does. If rendering
+only appends, the sampled tokens stay and the rest is added after them. If it changes earlier text (drops earlier
+thoughts, or the empty thought before an answer without thinking), a new trajectory begins, in which all earlier turns
+are untrained copies, and the episode consists of linked trajectories.
 
-What differs from a server of chat completions, which renders and encodes everything at every turn:
+Departures from a chat completions server, which renders and encodes everything at every turn:
 
-- sampled tokens are never decoded and encoded again where the text is as it was; only the copies are encoded;
-- the policy's words go back into the template as they were written, not as parsed calls that it would print again;
-- the name of a control token in a question, a passage or a copied turn is only letters;
-- a message that ended in another end token than the tokenizer's own counts as ended in that one.
+- sampled tokens are never decoded and encoded again if the text is unchanged; only the copies are encoded;
+- the policy's text goes back into the template as written, not as parsed calls;
+- the name of a control token in a question, a passage or a copied turn is encoded as ordinary text;
+- a message that ends with another end token than the tokenizer's counts as ended with the tokenizer's.
 """
 
 from sleuth.dialects.dialect import Dialect, Tags, Tool
@@ -34,7 +34,7 @@ CHAT = Dialect(
     information=Tags(open="<tool_response>", close="</tool_response>"),
     answer=Tags(open="<answer>", close="</answer>"),
     stops=(),
-    action=(  # a call anywhere in the message goes before an answer
+    action=(  # a call anywhere in the message takes precedence over an answer
         r"(?s)\A(?=(.*?<tool_call>.*?</tool_call>)?).*?<(?P<kind>(?(1)tool_call|answer))>"
         r"(?P<text>.*?)</(?P=kind)>"
     ),

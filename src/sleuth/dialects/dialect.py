@@ -1,4 +1,4 @@
-"""What a search protocol is made of. A dialect is data: the environment reads it and holds all control flow."""
+"""The parts of a search protocol as data. All control flow is in the environment."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 Frame = Literal["text", "messages", "conversation"]
-"""Where results stand: in the `text` that the policy is writing; in `messages` of their own, put behind what is there
-by the model's chat template; or in a `conversation` that the template renders whole at every turn, history included."""
+"""Where results go: into the `text` that the policy is writing; into `messages` that the model's chat template appends;
+or into a `conversation` that the template renders whole at every turn, history included."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,8 +24,8 @@ class Tags:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tool:
-    """Search as a native tool: the policy calls `name` in JSON, with the query in `argument`, or a list of queries
-    where it takes `several`. The other two texts are for the model to read."""
+    """Search as a native tool: the policy calls `name` in JSON, with the query in `argument`, or a list of queries if
+    `several`. The two descriptions are for the model."""
 
     name: str
     argument: str
@@ -35,7 +35,7 @@ class Tool:
 
     @property
     def schema(self) -> dict[str, Any]:
-        """The tool as chat templates take it (the function schema of OpenAI)."""
+        """The tool in OpenAI's function schema, which chat templates take."""
         text: dict[str, Any] = {"type": "string"}
         value = {"type": "array", "items": text} if self.several else text
         parameters = {
@@ -49,24 +49,24 @@ class Tool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
-    """How a policy asks, how results come back, and what a turn costs.
+    """Tags, formats and limits of a search protocol.
 
-    `action` is a regular expression with the groups `kind` and `text`, searched in what the policy wrote in one turn:
-    `kind` is `answer` for an answer and anything else for a search; no match is a bad action, which gets `hint`.
-    `answer_inner`, with a group `text`, is where in an answer the answer is, and `answer_form` puts it there. With a
-    `tool` the text of a search is a JSON call of it.
+    `action` is a regular expression with the groups `kind` and `text`, searched in one policy turn: `kind` is `answer`
+    for an answer and anything else for a search; no match is an invalid action, which gets `hint`. `answer_inner`, with
+    a group `text`, finds the answer in the answer element; `answer_form` writes it there. With a `tool`, the text of
+    a search is a JSON call of it.
 
-    `passage` formats one result from `rank`, `title` and `text`; `between` stands between two of them,
-    `between_queries` between those of two queries, and `margin` between the results and their tags. With `results_key`
-    all results are the one value of a JSON object. `passage_tokens` limits each result by itself; `results_tokens`
-    limits all results of a search together, their tags not counted.
+    `passage` formats one result from `rank`, `title` and `text`; `between` separates results, `between_queries` those
+    of different queries, and `margin` the results from their tags. With `results_key`, all results are the value of
+    that key in a JSON object. `passage_tokens` limits each result; `results_tokens` limits all results of a search
+    together, without their tags.
 
-    `searches` limits searches and `turns` all that the policy writes in: after the last search one more turn is
-    granted, but of `turns` the last may not search. None is no limit. `hints` is how many bad actions are forgiven;
-    None: any number, but each uses up a search. `turn_tokens` limits a turn and `response_tokens` all that follows the
-    prompt; where `cut_ends`, a turn that its limit cut ends the episode, whatever stands in it.
+    `searches` limits searches, `turns` the policy's turns: after the last search there is one more turn, while the last
+    of `turns` may not search. None is no limit. `hints` is how many invalid actions may be retried; None: any number,
+    but each uses up a search. `turn_tokens` limits a turn, `response_tokens` all tokens after the prompt. With
+    `cut_ends`, a turn that reaches its limit ends the episode, whatever it contains.
 
-    Raises ValueError for expressions and formats that cannot be used: a dialect may come with a checkpoint.
+    Raises ValueError for unusable expressions and formats, since a dialect may be loaded from a checkpoint.
     """
 
     name: str
@@ -107,24 +107,24 @@ class Dialect:
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """Every tag a tokenizer must be able to write."""
+        """All tags, which the tokenizer must be able to write."""
         return tuple(
             tag for pair in (self.think, self.search, self.information, self.answer) for tag in (pair.open, pair.close)
         )
 
 
-def _require_format(name: str, form: str, what: str, **values: object) -> None:
+def _require_format(name: str, form: str, fields: str, **values: object) -> None:
     try:
         form.format(**values)
     except (LookupError, ValueError, AttributeError):
-        raise ValueError(f"{name} = {form!r} does not format {what}") from None
+        raise ValueError(f"{name} = {form!r} is not a format of {fields}") from None
 
 
 def _require_groups(name: str, expression: str, groups: set[str]) -> None:
     try:
-        found = re.compile(expression).groupindex
+        present = re.compile(expression).groupindex.keys()
     except re.error as error:
-        raise ValueError(f"{name} is no regular expression: {error}") from None
-    if not groups <= found.keys():
-        wanted = " and ".join(f"(?P<{group}>...)" for group in sorted(groups))
-        raise ValueError(f"{name} has no {'groups' if len(groups) > 1 else 'group'} {wanted}")
+        raise ValueError(f"{name} is not a regular expression: {error}") from None
+    if not groups <= present:
+        required = " and ".join(f"(?P<{group}>...)" for group in sorted(groups))
+        raise ValueError(f"{name} has no {'groups' if len(groups) > 1 else 'group'} {required}")

@@ -1,10 +1,11 @@
-"""What a refiner writes: one answer, whose claims are wrapped in `<snippet id=ID1,ID2>`, for the tool output that it is
-given. It has one turn and cannot search: the tags of a search are only there because no tokenizer may lack them.
+"""The refiner's dialects: one answer from a given tool output, with claims wrapped in `<snippet id=ID1,ID2>`.
 
-- `answer_only`: the answer, and nothing else (the mode of the published refiners' data);
+There is one turn and no search; the search tags are there only because every dialect needs them.
+
+- `answer_only`: the answer and nothing else (the mode of the published refiners' data);
 - `thinking`: a closed thought, then the answer.
 
-An answer is taken wherever it stands in the turn; whether it stands alone is a matter of format, for rewards to judge.
+The answer may be anywhere in the turn; rewards judge whether the format is right.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ REFINERS: dict[Mode, Dialect] = {
     "answer_only": ANSWER_ONLY,
     "thinking": replace(ANSWER_ONLY, name="refine_thinking"),
 }
-"""By mode."""
+"""Mode -> dialect."""
 
 
 def refines(dialect: Dialect) -> bool:

@@ -1,23 +1,22 @@
-r"""What reason-over-search really trained and measured (github.com/GaurisankarJ/reason_over_search), in the tags of
-ReSearch (arXiv:2503.19470).
+r"""What the code of reason-over-search trains and evaluates (github.com/GaurisankarJ/reason_over_search), in the tags
+of ReSearch (arXiv:2503.19470).
 
-Its model card says `<information>`; its code has ` <result>`, with a space before it, and five raw passages with blank
-lines between them, each as the corpus stores it (the title in double quotes, a line break, the text), cut at 256 tokens
-as one block. Only a closing search tag stops a turn, so that an answer ends with the end of the text. The answer is
-what stands in `\boxed{}` in the answer element, the last if there are several. 4,096 tokens may follow the prompt, in
-at most five turns (its evaluation's limit; its training had only the tokens). Its prompts are system messages:
-`prompt_role = "system"`.
+Its model card says `<information>`; its code has ` <result>`, with a space before it, and five raw passages separated
+by blank lines, each as the corpus stores it (the title in double quotes, a line break, the text), cut at 256 tokens as
+one block. Only a closing search tag stops a turn, so an answer ends with the end-of-text token. The answer is the
+content of the last `\boxed{}` in the answer element. At most 4,096 tokens follow the prompt, in at most five turns (its
+evaluation's limit; its training limits tokens only). Its prompts are system messages: `prompt_role = "system"`.
 
 Departures:
 
-- the 256 tokens are counted without the tags (as in its evaluation), so that a cut never takes the closing tag;
-- passages keep their trailing white space, where the original strips the block; nothing found is an empty block
-  without the empty line;
-- a turn that neither searches nor answers ends the episode, one that closes a search which it never opened too; the
-  original's evaluation asks once more with Search-R1's sentence, its training goes on in silence;
-- a question is asked as its row has it; the original strips it and adds a missing question mark;
-- a retriever that failed gives a missing score; the original shows the model a sentence and scores the rest;
-- sampled tokens are never encoded again. A token that overhangs the closing tag stays whole.
+- the 256 tokens are counted without the tags (as in its evaluation), so that the closing tag is never cut;
+- passages keep their trailing white space, while the original strips the block; no results are an empty block without
+  the empty line;
+- a turn that neither searches nor answers ends the episode, as does one that closes a search it never opened; the
+  original's evaluation retries once with Search-R1's sentence, its training continues without one;
+- the question is the row's; the original strips it and adds a missing question mark;
+- a failed retriever gives a missing score; the original shows the model a sentence and scores the rest;
+- sampled tokens are never encoded again. A token that extends beyond the closing tag stays whole.
 """
 
 from sleuth.dialects.dialect import Dialect, Tags

@@ -1,21 +1,20 @@
-"""The text behaviour of Search-R1 (arXiv:2503.09516) and of the many ports that copy it.
+"""The text behaviour of Search-R1 (arXiv:2503.09516) and its many ports.
 
-The first paired search-or-answer element of a turn is the action, an empty query included; the results are one
+The first complete search or answer element of a turn is the action, even with an empty query; results are one
 `Doc i(Title: T) text` line each, directly between their tags, the title in the double quotes that the corpus stores; N
-searches are followed by one last turn in which searching is off; a bad action costs a turn; the results are cut at 500
-tokens as one block.
+searches are followed by one last turn without search; an invalid action costs a turn; results are cut at 500 tokens as
+one block.
 
-Departures, all forced by never encoding sampled text again:
+Departures, all because sampled text is never encoded again:
 
-- sampling stops at the first closing tag, where the original samples 500 tokens and cuts the text afterwards: what
-  would have been thrown away is never sampled. Two cases read differently. An answer element followed by a search
-  element in the same turn: the action is the answer in both, but here the search is not part of the record. A closing
-  answer tag with no element before it, then a search element: a search there, a bad action here;
-- the end-of-text token stays in the record when it was sampled (the original skips special tokens when it decodes);
-- nothing is cut from the left of the context: when the context is full the episode ends with the stop reason `length`;
-- the sentence after a bad action is ours. The published one can be used by anyone who has it: `hint` is data;
-- the 500 tokens are counted without the tags, and the closing tag is written by itself, so that a cut never makes an
-  episode malformed through no fault of the policy.
+- sampling stops at the first closing tag; the original samples 500 tokens and cuts the text afterwards. Two cases
+  differ. After an answer element, a search element in the same turn is not part of the record (the action is the answer
+  in both). A closing answer tag without an element, then a search element: a search there, an invalid action here;
+- a sampled end-of-text token stays in the record (the original skips special tokens when it decodes);
+- nothing is cut from the left of the context: a full context ends the episode with the stop reason `length`;
+- the sentence after an invalid action is ours; set `hint` to use the published one;
+- the 500 tokens are counted without the tags, and the closing tag is written separately, so that a cut never makes an
+  episode malformed.
 """
 
 from sleuth.dialects.dialect import Dialect, Tags

@@ -1,8 +1,8 @@
-"""Our own strict dialect.
+"""Sleuth's own strict dialect.
 
-A turn is free text (a thought, usually) and then exactly one action, at whose closing tag sampling stops. Each
-passage has its own token budget, so the closing tag of the results is never cut. One bad action is forgiven with a
-short hint and never costs a search: `searches` counts searches.
+A turn is free text (usually a thought) and then exactly one action; sampling stops at its closing tag. Each passage has
+its own token budget, so the closing tag of the results is never cut. One invalid action gets a short hint and does not
+use up a search.
 """
 
 from sleuth.dialects.dialect import Dialect, Tags

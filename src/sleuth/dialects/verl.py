@@ -2,20 +2,20 @@
 tool call in a chat.
 
 The policy writes `<tool_call>{"name": "search", "arguments": {"query_list": [...]}}</tool_call>` and ends its message.
-The first call is looked up, all its queries together, and comes back as a tool message whose content is JSON text,
+The first call is executed with all its queries and returned as a tool message whose content is JSON text,
 `{"result": "..."}`, with `Doc i (Title: T)`, a line break and the text of each passage, and `---` between queries. A
-message without a call is the last, and so is the second: a call in it is not looked up. 3,000 tokens may follow the
-prompt. The example asks in a user message: `prompt_role = "user"`.
+message without a call is the last, and so is the second: a call in it is not executed. At most 3,000 tokens follow the
+prompt, which is a user message in the example: `prompt_role = "user"`.
 
 Departures:
 
-- messages are put behind what is there, as in verl, with the white space that the chat template has between messages;
-  verl loses it (the line break after an end-of-message token);
-- nothing cuts results, where verl's default cuts the JSON text to 256 characters; `results_tokens` cuts from the end;
-- a call that cannot be read is answered in our words. verl passes over one that is no JSON, which ends the episode, and
-  answers one without queries in its own words;
-- nothing found is an empty result, where verl has a sentence;
-- a retriever that failed gives a missing score; verl tells the model of it and scores the rest;
+- messages are appended, as in verl, but with the chat template's white space between messages, which verl loses (the
+  line break after an end-of-message token);
+- results are not cut; verl's default cuts the JSON text to 256 characters. `results_tokens` cuts from the end;
+- a call that cannot be parsed is answered with our `hint`. verl skips one that is not JSON, which ends the episode, and
+  answers one without queries with its own sentence;
+- no results are an empty result; verl has a sentence for it;
+- a failed retriever gives a missing score; verl reports the failure to the model and scores the rest;
 - verl's system message (its text is published there) is not sent.
 """
 

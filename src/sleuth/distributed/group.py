@@ -1,4 +1,4 @@
-"""The process group that a launcher such as torchrun has prepared, as `Ranks`."""
+"""The processes that a launcher such as torchrun has started, as `Ranks`."""
 
 from __future__ import annotations
 
@@ -18,67 +18,66 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from sleuth.ranks import Ranks
-from sleuth.types import PassingError, SleuthError
+from sleuth.types import SleuthError, TransientError
 
 ON_CPU, ON_GPU = "gloo", "cpu:gloo,cuda:nccl"
-"""What tensors go over, by where they are."""
+"""Backends for CPU tensors only, and for both."""
 TIMEOUT = timedelta(hours=12)
-"""How long a rank waits for the others: a judge that is slow, an evaluation that one rank makes while the others wait.
-Nobody waits so long for a rank that has died: its launcher ends them all."""
-OF_FIRST = "the first rank raised this, and says it"
-"""A note at what other ranks raise with it."""
-LOOK_SECONDS = 0.02
+"""How long a rank waits for the others, for example while rank 0 evaluates or a judge is slow. If a rank dies, the
+launcher ends the others at once."""
+RAISED_BY_FIRST = "rank 0 raised and prints this error"
+"""Note on the same error when other ranks raise it."""
+POLL_SECONDS = 0.02
 LOST = ("Connection closed", "Connection reset", "Connection refused", "Broken pipe", "NCCL", "Timed out", "Socket")
-"""What is in the message of an error that comes of another process being gone."""
+"""Texts that mark an error as caused by the loss of another process."""
 
 Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Processes(Ranks):
-    """Ranks that are processes of one group. What they tell each other of records and figures goes over the processors'
-    network (gloo), pickled: they are one program, started together by one person. Weights and gradients go over NCCL
-    where there are GPUs."""
+    """Ranks that are processes of one group. Records and figures are pickled and sent over gloo; that is safe between
+    processes of one program started by one user. Weights and gradients use NCCL on GPUs."""
 
-    talk: Any = None  # a gloo group of all ranks
+    gloo: Any = None  # a gloo group of all ranks
 
     def broadcast(self, work: Callable[[], Item]) -> Item:
-        """`work`, done by the first rank alone: what it returned, or raised, on every rank."""
-        told: list[Any] = [None, None]
+        """Runs `work` on rank 0 only and returns its result, or raises its error, on every rank."""
+        outcome: list[Any] = [None, None]  # result, error
         raised: BaseException | None = None
         if self.first:
             try:
-                told = [work(), None]
+                outcome = [work(), None]
             except Exception as error:
-                told, raised = [None, _sendable(error)], error
-        dist.broadcast_object_list(told, src=0, group=self.talk)
+                outcome, raised = [None, _picklable(error)], error
+        dist.broadcast_object_list(outcome, src=0, group=self.gloo)
         if raised is not None:
             raise raised
-        if told[1] is not None:
-            told[1].add_note(OF_FIRST)
-            raise told[1]
-        return told[0]
+        if outcome[1] is not None:
+            outcome[1].add_note(RAISED_BY_FIRST)
+            raise outcome[1]
+        return outcome[0]
 
     def all_gather(self, mine: Sequence[Item]) -> list[Item]:
-        """The items of all ranks, in the order of the ranks, on every rank."""
-        of_ranks: list[Any] = [None] * self.world
-        dist.all_gather_object(of_ranks, list(mine), group=self.talk)
-        return [item for of_rank in of_ranks for item in of_rank]
+        """The items of all ranks in rank order, on every rank."""
+        gathered: list[Any] = [None] * self.world
+        dist.all_gather_object(gathered, list(mine), group=self.gloo)
+        return [item for items in gathered for item in items]
 
     def all_reduce(self, mine: Mapping[str, float]) -> dict[str, float]:
-        """The sums over the ranks, by name, added in fp64; every rank has the same names."""
+        """The sums over ranks in fp64, by name; every rank passes the same names."""
         names = sorted(mine)
         sums = torch.tensor([float(mine[name]) for name in names], dtype=torch.float64)
-        dist.all_reduce(sums, group=self.talk)
+        dist.all_reduce(sums, group=self.gloo)
         return dict(zip(names, sums.tolist(), strict=True))
 
 
 @contextmanager
-def joined() -> Iterator[Ranks]:
-    """The ranks that a launcher has started, of which this process is one; a world of one where there is no launcher.
+def join_ranks() -> Iterator[Ranks]:
+    """Yields this process's `Ranks`; a world of one without a launcher.
 
-    On a GPU each rank takes the card of its number on its machine. A launcher may have done that and made the process
-    group already, as Ray Train does. Raises PassingError where another rank is gone: what that one said tells why.
+    On GPUs each rank uses the one of its local rank. A launcher may have selected it and initialised the process group
+    already, as Ray Train does. Raises TransientError if another rank has gone; its own error gives the reason.
     """
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world == 1:
@@ -87,39 +86,38 @@ def joined() -> Iterator[Ranks]:
     for name in ("RANK", "MASTER_ADDR", "MASTER_PORT"):
         if name not in os.environ:
             raise SleuthError(
-                f"WORLD_SIZE = {world} in the environment says that {world} processes train, and {name} is not set: "
-                "start them with torchrun, or unset WORLD_SIZE"
+                f"WORLD_SIZE = {world} is set in the environment and {name} is not: start the processes with torchrun, "
+                "or unset WORLD_SIZE"
             )
     if not dist.is_initialized():
-        _begin()
+        _init_process_group()
     try:
-        ranks = Processes(rank=dist.get_rank(), world=world, talk=dist.new_group(backend="gloo", timeout=TIMEOUT))
-        yield ranks
+        yield Processes(rank=dist.get_rank(), world=world, gloo=dist.new_group(backend="gloo", timeout=TIMEOUT))
     except RuntimeError as error:
         if isinstance(error, torch.OutOfMemoryError) or not any(sign in str(error) for sign in LOST):
             raise
-        raise PassingError(
-            f"rank {dist.get_rank()} lost the others: one of them ended, and what it said tells why; the same command "
-            f"goes on from the last checkpoint ({str(error).splitlines()[0][:120]})"
+        raise TransientError(
+            f"rank {dist.get_rank()} lost the others: one of them ended, for the reason it printed; the same command "
+            f"continues from the last checkpoint ({str(error).splitlines()[0][:120]})"
         ) from None
     dist.destroy_process_group()
 
 
-def _begin() -> None:
+def _init_process_group() -> None:
     on_gpu = torch.cuda.is_available()
     if on_gpu:
-        _take_card(int(os.environ.get("LOCAL_RANK", "0")))
+        _select_gpu(int(os.environ.get("LOCAL_RANK", "0")))
     store, rank, world = next(iter(rendezvous("env://", timeout=TIMEOUT)))
-    own = own_part(store, rank, world)
+    own = store_of_this_start(store, rank, world)
     dist.init_process_group(ON_GPU if on_gpu else ON_CPU, store=own, rank=rank, world_size=world, timeout=TIMEOUT)
 
 
-def own_part(store: Store, rank: int, world: int) -> Store:
-    """The part of a launcher's store that belongs to this start of the ranks alone.
+def store_of_this_start(store: Store, rank: int, world: int) -> Store:
+    """A view of the launcher's store with a prefix that is unique to this start of the ranks.
 
-    torchrun keeps one store while it starts ranks again, and a rank that is early would read there where the others
-    were before (github.com/pytorch/pytorch/issues/135712). So each asks under a name that nobody has used, and the
-    first answers whatever was asked, until every other has told it that it is answered.
+    torchrun keeps one store over restarts, and an early rank would read the addresses of the previous start
+    (github.com/pytorch/pytorch/issues/135712). So each rank requests the prefix under a unique name, and rank 0 answers
+    all requests until every rank has confirmed its answer.
     """
     name = uuid.uuid4().hex
     if rank:
@@ -133,24 +131,24 @@ def own_part(store: Store, rank: int, world: int) -> Store:
             if store.check([f"asks/{other}"]):
                 store.set(f"answer/{store.get(f'asks/{other}').decode()}", name)
         waiting = {other for other in waiting if not store.check([f"answered/{name}/{other}"])}
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)
     return PrefixStore(name, store)
 
 
-def _sendable(error: Exception) -> Exception:
-    """The error, or one that says the same where it cannot be pickled."""
+def _picklable(error: Exception) -> Exception:
+    """The error, or a SleuthError with its message if it cannot be pickled."""
     try:
         pickle.dumps(error)
-    except Exception:  # whatever its author forgot, the others are to hear what happened
+    except Exception:  # any error of a `__reduce__`
         return SleuthError(f"on the first rank: {type(error).__name__}: {error}")
     return error
 
 
-def _take_card(number: int) -> None:
-    cards = torch.cuda.device_count()
-    if number >= cards:
+def _select_gpu(number: int) -> None:
+    gpus = torch.cuda.device_count()
+    if number >= gpus:
         raise SleuthError(
-            f"rank {number} of this machine has no GPU: there are {cards}; start at most {cards} processes here "
-            f"(torchrun --nproc-per-node {cards})"
+            f"rank {number} of this machine has no GPU: there are {gpus}; start at most {gpus} processes here "
+            f"(torchrun --nproc-per-node {gpus})"
         )
     torch.cuda.set_device(number)

@@ -1,4 +1,4 @@
-"""A rank in a worker of Ray: what it does, and what it tells those who wait for it."""
+"""A rank as a worker of Ray: runs the work and sends output and errors to the launching process."""
 
 from __future__ import annotations
 
@@ -10,54 +10,57 @@ from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_st
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sleuth.types import PassingError, RetrievalFailed, SleuthError
+from sleuth.types import RetrievalFailed, SleuthError, TransientError
 
 Stream = Literal["stdout", "stderr"]
 
 
 @dataclass(frozen=True, slots=True)
 class Printed:
-    """What the first rank wrote to `stdout` or `stderr`."""
+    """Text that rank 0 wrote to `stdout` or `stderr`."""
 
     stream: Stream
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Wrong:
-    """A mistake of the user's, as a rank found it: to start again would not help."""
+class UserError:
+    """A SleuthError of a rank that a restart would not fix."""
 
     line: str
 
 
-def work_as_rank(told: dict[str, Any]) -> None:
-    """A worker's life: what the launcher asked for, where it stood, heard by it where this is the first rank."""
-    messages, rank = told["messages"], int(os.environ["RANK"])
+def work_as_rank(config: dict[str, Any]) -> None:
+    """Runs `config["work"]` in `config["folder"]`; rank 0 forwards its output to the queue `config["messages"]`."""
+    messages, rank = config["messages"], int(os.environ["RANK"])
     try:
-        _stand_in(told["folder"])
-        with heard(messages) if rank == 0 else nullcontext():
-            told["work"]()
+        _change_folder(config["folder"])
+        with forward_output(messages) if rank == 0 else nullcontext():
+            config["work"]()
     except SleuthError as error:
-        if not isinstance(error, PassingError):
-            messages.put(Wrong(str(error)))
+        if not isinstance(error, TransientError):
+            messages.put(UserError(str(error)))
         raise
 
 
-def _stand_in(folder: str) -> None:
-    """Relative paths of a recipe are relative to where the command was given, on every machine."""
+def _change_folder(folder: str) -> None:
+    """Changes to the launcher's working folder, to which a recipe's paths are relative on every machine."""
     try:
         os.chdir(folder)
     except OSError as error:
         raise SleuthError(
-            f"{folder}: {error.strerror} on {socket.gethostname()}; the folder of the command, the run, the model and "
-            "the data must be at the same paths on all machines"
+            f"{folder}: {error.strerror} on {socket.gethostname()}; working folder, run, model and data must be at the "
+            "same paths on all machines"
         ) from None
 
 
 @contextmanager
-def heard(messages: Any) -> Iterator[None]:
-    """What is printed goes to those who wait, line by line."""
-    with redirect_stdout(_Told("stdout", messages)) as out, redirect_stderr(_Told("stderr", messages)) as err:
+def forward_output(messages: Any) -> Iterator[None]:
+    """In this context, printed text goes to the queue `messages`, line by line."""
+    with (
+        redirect_stdout(_QueueStream("stdout", messages)) as out,
+        redirect_stderr(_QueueStream("stderr", messages)) as err,
+    ):
         try:
             yield
         finally:
@@ -65,41 +68,41 @@ def heard(messages: Any) -> Iterator[None]:
             err.flush()
 
 
-class _Told(io.TextIOBase):
-    """A stream whose lines are sent."""
+class _QueueStream(io.TextIOBase):
+    """A text stream whose lines go to a queue."""
 
     encoding = "utf-8"
 
     def __init__(self, stream: Stream, messages: Any) -> None:
         self._stream: Stream = stream
         self._messages = messages
-        self._held = ""
+        self._buffer = ""
 
     def writable(self) -> bool:
         return True
 
     def write(self, text: str, /) -> int:
-        self._held += text
+        self._buffer += text
         if "\n" in text:
             self.flush()
         return len(text)
 
     def flush(self) -> None:
-        if self._held:
-            self._messages.put(Printed(self._stream, self._held))
-            self._held = ""
+        if self._buffer:
+            self._messages.put(Printed(self._stream, self._buffer))
+            self._buffer = ""
 
 
-def endings(of_ranks: Mapping[int, Exception]) -> str:
-    """Why ranks ended, in lines; those that lost others are named only where these have not said why."""
-    raised = {rank: getattr(error, "_base_exc", None) for rank, error in of_ranks.items()}  # None: no word of its own
-    first = {rank: error for rank, error in raised.items() if not isinstance(error, PassingError)} or raised
-    return "".join(f"rank {rank}: {_cause(first[rank], of_ranks[rank])}\n" for rank in sorted(first))
+def describe_failures(errors: Mapping[int, Exception]) -> str:
+    """One line per failed rank with its reason; ranks that only lost others are left out if there is another reason."""
+    raised = {rank: getattr(error, "_base_exc", None) for rank, error in errors.items()}  # None: the process died
+    causes = {rank: error for rank, error in raised.items() if not isinstance(error, TransientError)} or raised
+    return "".join(f"rank {rank}: {_cause(causes[rank], errors[rank])}\n" for rank in sorted(causes))
 
 
 def _cause(raised: BaseException | None, error: Exception) -> str:
     if raised is None:
-        return "its process is gone; it was killed, or its machine is gone too"
+        return "its process is gone; it was killed, or its machine failed"
     if isinstance(raised, SleuthError | RetrievalFailed | OSError):
         return " ".join(str(raised).split())
     return str(error).rstrip()  # with its traceback

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from numba import prange
 
-from sleuth.learn.compiled import LEAST_EXPONENT, LOG2_E, compiled, compiled_in_parallel, greatest, power_of_two
+from sleuth.learn.compiled import LOG2_E, MIN_EXPONENT, compiled, compiled_in_parallel, greatest, power_of_two
 
 MIN_TEMPERATURE = torch.finfo(torch.float32).tiny
 """Lower temperatures are raised to this: fp32 may round them to 0, and 0 / 0 is NaN. All but the likeliest tokens have
@@ -125,7 +125,7 @@ def _exponentiate(logits, top, factor, ends):
         for at in range(len(block)):
             exponent = (block[at] - top) * factor
             prob = power_of_two(exponent)
-            block[at] = np.float32(0) if exponent < LEAST_EXPONENT else prob
+            block[at] = np.float32(0) if exponent < MIN_EXPONENT else prob
             added += block[at]
         total += added
         ends[number] = total

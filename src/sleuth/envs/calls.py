@@ -1,4 +1,4 @@
-"""What a search asks for: its text, or the arguments of a native tool call."""
+"""The queries of a search action: its text, or the arguments of a native tool call."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from sleuth.dialects import Tool
 
 
 def queries_of(text: str, tool: Tool | None) -> tuple[str, ...]:
-    """The queries of a search action, at least one; none where `text` is no call of the `tool`.
+    """The queries of a search action; empty if `text` is not a valid call of the `tool`.
 
-    A call is `{"name": ..., "arguments": {...}}`, or has its arguments as JSON text, as some models write them.
+    A call is `{"name": ..., "arguments": {...}}`; the arguments may be JSON text, as some models write them.
     """
     if tool is None:
         return (text,)
@@ -30,8 +30,8 @@ def queries_of(text: str, tool: Tool | None) -> tuple[str, ...]:
 
 
 def call_of(queries: Sequence[str], tool: Tool | None) -> str:
-    """The text of a search action that asks `queries`: what `queries_of` reads them off again. Without a tool, and for
-    a tool that takes one, that is one query: raises ValueError for more."""
+    """The text of a search action for `queries`, the inverse of `queries_of`. Raises ValueError for several queries
+    unless the tool takes several."""
     if tool is not None and tool.several:
         return json.dumps({"name": tool.name, "arguments": {tool.argument: [*queries]}}, ensure_ascii=False)
     [query] = queries

@@ -1,4 +1,4 @@
-"""Where the words of the environment stand: in the text that the policy is writing, or in messages of their own."""
+"""Frames: an environment's replies as part of the text that the policy writes, or as chat messages."""
 
 from __future__ import annotations
 
@@ -15,61 +15,61 @@ from sleuth.types import Piece, StopReason
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Framed:
-    """Pieces as they are shown. `restarts`: they are the whole story, told anew, and not what comes next in it."""
+    """Pieces to append. `restarts`: they are the whole history, rendered again, and start a new trajectory."""
 
     pieces: tuple[Piece, ...]
     restarts: bool = False
 
 
 class Frame(Protocol):
-    """Puts what an environment says where the policy reads it; single use. A turn is what the policy wrote, and why it
+    """Formats an environment's replies for the policy; single use. `turn` is what the policy wrote, `stop` why it
     stopped."""
 
-    def open(self, prompt: str, asked: Piece) -> list[Piece]:
-        """The prompt with what is asked in its place."""
+    def open(self, prompt: str, question: Piece) -> list[Piece]:
+        """The prompt filled with the question."""
         ...
 
-    def results(self, turn: str, stop: StopReason, found: Sequence[Piece]) -> Framed:
-        """What a search found, which may be nothing, after the turn that asked for it."""
+    def results(self, turn: str, stop: StopReason, results: Sequence[Piece]) -> Framed:
+        """The results of the search in `turn`, which may be empty."""
         ...
 
-    def remark(self, turn: str, stop: StopReason, text: str) -> Framed:
-        """A sentence after a turn."""
+    def hint(self, turn: str, stop: StopReason, text: str) -> Framed:
+        """A sentence after a turn without a valid action."""
         ...
 
 
 class TextFrame:
-    """One growing text: results stand between their tags, behind the turn. It begins with the prompt, byte for byte,
-    or with the prompt as a message of a chat template, whose answer is then all that follows."""
+    """One growing text with results between tags after each turn. It begins with the prompt, byte for byte, or with the
+    prompt as a chat message; everything after it is then one assistant message."""
 
     def __init__(self, dialect: Dialect, role: str = "raw", template: ChatTemplate | None = None) -> None:
         self.dialect = dialect
         self.role = role
         self.template = template
 
-    def open(self, prompt: str, asked: Piece) -> list[Piece]:
+    def open(self, prompt: str, question: Piece) -> list[Piece]:
         if self.template is not None:
-            return self.template.pieces(first_messages(prompt, asked, self.role))
-        return filled(prompt, asked)
+            return self.template.pieces(first_messages(prompt, question, self.role))
+        return fill_prompt(prompt, question)
 
-    def results(self, turn: str, stop: StopReason, found: Sequence[Piece]) -> Framed:
-        """The tags are pieces of their own, so that no cut can take them."""
+    def results(self, turn: str, stop: StopReason, results: Sequence[Piece]) -> Framed:
+        """The tags are separate pieces, so that no budget cuts them."""
         dialect = self.dialect
-        margin = dialect.margin if found else ""
+        margin = dialect.margin if results else ""
         opening = Piece(text=f"{dialect.before_results}{dialect.information.open}{dialect.margin}")
         closing = Piece(text=f"{margin}{dialect.information.close}{dialect.after_results}")
-        return Framed(pieces=(opening, *found, closing))
+        return Framed(pieces=(opening, *results, closing))
 
-    def remark(self, turn: str, stop: StopReason, text: str) -> Framed:
+    def hint(self, turn: str, stop: StopReason, text: str) -> Framed:
         return Framed(pieces=(Piece(text=text),))
 
 
 class ChatFrame:
-    """Messages of a chat template: the prompt, then a turn and a tool's answer by turns.
+    """Messages of a chat template: the prompt, then alternately a turn and a tool's answer.
 
-    In a `conversation` all messages are rendered at every turn. Where the template has changed what was said, the
-    story is told anew: earlier turns in it are copies, which the environment wrote. In `messages` nothing that was said
-    is touched, whatever the template would make of it: only what it puts behind the policy's turn is added.
+    In a `conversation` all messages are rendered at every turn. If the template changes earlier text, the history
+    restarts: its earlier turns are then copies with author `env`. In `messages` earlier text never changes: only what
+    the template renders after the policy's turn is appended.
     """
 
     def __init__(self, dialect: Dialect, role: str, template: ChatTemplate) -> None:
@@ -77,72 +77,71 @@ class ChatFrame:
         self.role = role
         self.template = template
         self.messages: list[Message] = []
-        self.text = ""  # the story so far, before any cut
+        self.text = ""  # of the whole history, before budgets cut any of it
 
-    def open(self, prompt: str, asked: Piece) -> list[Piece]:
-        self.messages = first_messages(prompt, asked, self.role)
-        return list(self._told(self.template.pieces(self.messages)).pieces)
+    def open(self, prompt: str, question: Piece) -> list[Piece]:
+        self.messages = first_messages(prompt, question, self.role)
+        return list(self._framed(self.template.pieces(self.messages)).pieces)
 
-    def results(self, turn: str, stop: StopReason, found: Sequence[Piece]) -> Framed:
-        return self._answered(turn, stop, tuple(found))
+    def results(self, turn: str, stop: StopReason, results: Sequence[Piece]) -> Framed:
+        return self._tool_answer(turn, stop, tuple(results))
 
-    def remark(self, turn: str, stop: StopReason, text: str) -> Framed:
-        return self._answered(turn, stop, (Piece(text=text),))
+    def hint(self, turn: str, stop: StopReason, text: str) -> Framed:
+        return self._tool_answer(turn, stop, (Piece(text=text),))
 
-    def _answered(self, turn: str, stop: StopReason, answer: tuple[Piece, ...]) -> Framed:
+    def _tool_answer(self, turn: str, stop: StopReason, answer: tuple[Piece, ...]) -> Framed:
         end = self.template.end if stop == "eos" else ""
         if self.dialect.frame == "messages":
-            said = Piece(text=turn)
-            self.messages += [Message(role="assistant", content=(said,)), Message(role="tool", content=answer)]
-            return self._told(_without(end, _behind(said, self.template.pieces(self.messages))))
-        said = _spans(turn, self.dialect)
-        self.messages += [Message(role="assistant", content=said), Message(role="tool", content=answer)]
-        story = self.template.pieces(self.messages)
-        read = self.text + turn + end
-        if _text(story).startswith(read):
-            return self._told(_after(len(read), story), read)
-        return Framed(pieces=self._told(story, "").pieces, restarts=True)
+            written = Piece(text=turn)
+            self.messages += [Message(role="assistant", content=(written,)), Message(role="tool", content=answer)]
+            return self._framed(_without_prefix(end, _pieces_after(written, self.template.pieces(self.messages))))
+        written = _turn_pieces(turn, self.dialect)
+        self.messages += [Message(role="assistant", content=written), Message(role="tool", content=answer)]
+        history = self.template.pieces(self.messages)
+        seen = self.text + turn + end
+        if _text(history).startswith(seen):
+            return self._framed(_text_after(len(seen), history), seen)
+        return Framed(pieces=self._framed(history, "").pieces, restarts=True)
 
-    def _told(self, pieces: Sequence[Piece], before: str = "") -> Framed:
+    def _framed(self, pieces: Sequence[Piece], before: str = "") -> Framed:
         self.text = before + _text(pieces)
         return Framed(pieces=tuple(piece for piece in pieces if piece.text))
 
 
 def frame_of(dialect: Dialect, role: str, template: ChatTemplate | None) -> Frame:
-    """The frame that a dialect speaks in; only text as it is (`raw`) can do without a template."""
+    """The frame of a dialect. Raises ValueError if it needs a template (all but `raw` text) and gets none."""
     if template is None and (dialect.frame != "text" or role != "raw"):
-        raise ValueError(f"{dialect.name} in the role {role}: only a chat template can write messages")
+        raise ValueError(f"{dialect.name} in the role {role}: chat messages need a chat template")
     if dialect.frame == "text" or template is None:
         return TextFrame(dialect, role, template)
     return ChatFrame(dialect, role, template)
 
 
-def filled(prompt: str, asked: Piece) -> list[Piece]:
-    """The prompt in pieces. It is template, a question is not: a control token in it is only letters."""
+def fill_prompt(prompt: str, question: Piece) -> list[Piece]:
+    """The prompt in pieces of author `template`, with the question in its place."""
     first, *others = (Piece(text=part, author="template") for part in prompt.split(QUESTION))
-    return [first, *(piece for part in others for piece in (asked, part))]
+    return [first, *(piece for part in others for piece in (question, part))]
 
 
-def first_messages(prompt: str, asked: Piece, role: str) -> list[Message]:
-    """The prompt with what is asked as the user's message, or as the system's before a user's that is what is asked."""
+def first_messages(prompt: str, question: Piece, role: str) -> list[Message]:
+    """The filled prompt as a user message, or the prompt as a system message and the question as a user message."""
     if role == "user":
-        content = (shown for piece in filled(prompt, asked) for shown in _between_spaces(piece))
+        content = (part for piece in fill_prompt(prompt, question) for part in _split_off_spaces(piece))
         return [Message(role="user", content=tuple(content))]
     system = Message(role="system", content=(Piece(text=prompt, author="template"),))
-    return [system, Message(role="user", content=tuple(_between_spaces(asked)))]
+    return [system, Message(role="user", content=tuple(_split_off_spaces(question)))]
 
 
-def _spans(turn: str, dialect: Dialect) -> tuple[Piece, ...]:
-    """A turn for a template that looks for thoughts in it: it sees the tags of a thought, and not what stands between
-    them."""
+def _turn_pieces(turn: str, dialect: Dialect) -> tuple[Piece, ...]:
+    """A turn in pieces of which a template can read only the tags of thoughts."""
     tags = re.split(f"({re.escape(dialect.think.open)}|{re.escape(dialect.think.close)})", turn)
     pieces = (Piece(text=part, author="template" if at % 2 else "env") for at, part in enumerate(tags))
-    return tuple(shown for piece in pieces for shown in _between_spaces(piece))
+    return tuple(part for piece in pieces for part in _split_off_spaces(piece))
 
 
-def _between_spaces(piece: Piece) -> Iterator[Piece]:
-    """The piece with the white space around it shown to the template, which may trim it as it trims any; nothing at all
-    of an empty one, which a template may treat as such."""
+def _split_off_spaces(piece: Piece) -> Iterator[Piece]:
+    """The piece with its leading and trailing white space as `template` pieces, which a template may trim. Yields
+    nothing for an empty piece, so that the template sees empty content."""
     words = piece.text.strip()
     before, after = piece.text.split(words, 1) if words else (piece.text, "")
     pieces = (
@@ -150,21 +149,21 @@ def _between_spaces(piece: Piece) -> Iterator[Piece]:
         Piece(text=words, author=piece.author),
         Piece(text=after, author="template"),
     )
-    return (shown for shown in pieces if shown.text)
+    return (part for part in pieces if part.text)
 
 
-def _behind(said: Piece, pieces: Sequence[Piece]) -> list[Piece]:
-    """What the template puts behind a piece, which it was not shown."""
-    return list(pieces[max(at for at, piece in enumerate(pieces) if piece is said) + 1 :])
+def _pieces_after(turn: Piece, pieces: Sequence[Piece]) -> list[Piece]:
+    """The pieces after the last occurrence of `turn` itself."""
+    return list(pieces[max(at for at, piece in enumerate(pieces) if piece is turn) + 1 :])
 
 
-def _without(end: str, pieces: list[Piece]) -> list[Piece]:
-    """The pieces less the end of the message, which the policy has sampled."""
-    return _after(len(end), pieces) if _text(pieces).startswith(end) else pieces
+def _without_prefix(end: str, pieces: list[Piece]) -> list[Piece]:
+    """The pieces without a leading end-of-message token, which the policy has sampled."""
+    return _text_after(len(end), pieces) if _text(pieces).startswith(end) else pieces
 
 
-def _after(length: int, pieces: Sequence[Piece]) -> list[Piece]:
-    """The pieces less their first `length` characters, which end in a piece without a budget."""
+def _text_after(length: int, pieces: Sequence[Piece]) -> list[Piece]:
+    """The pieces without their first `length` characters, which must end in a piece without a budget."""
     kept, start = [], 0
     for piece in pieces:
         text = piece.text[max(0, length - start) :]

@@ -1,4 +1,4 @@
-"""The refiner's environment: what a search agent thought and what its tool returned go in, one answer comes out."""
+"""The refiner's environment: one prompt with a search agent's reasoning and tool output, one answer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sleuth.types import Action, Evidence, Piece, Reply, StopReason, Task
 
 
 class RefineEnv:
-    """One turn. Its prompt holds all the evidence there will ever be: nothing that the policy writes becomes any."""
+    """A single turn. The prompt contains all evidence; nothing that the policy writes becomes evidence."""
 
     def __init__(self, task: Task, dialect: Dialect, prompt: str, *, frame: Frame | None = None) -> None:
         self.task = task
@@ -19,17 +19,17 @@ class RefineEnv:
         self.frame = frame or TextFrame(dialect)
 
     async def open(self) -> Reply:
-        """The prompt with question, reasoning and tool output in its place, or with what the data brings instead."""
+        """The prompt filled with question, reasoning and tool output, or with the task's own prompt."""
         own = self.task.prompt
-        asked = Piece(text=own, author="template") if own else Piece(text=self._brief())
+        question = Piece(text=own, author="template") if own else Piece(text=self._question())
         return Reply(
-            pieces=tuple(self.frame.open(self.prompt, asked)),
+            pieces=tuple(self.frame.open(self.prompt, question)),
             max_tokens=self.dialect.turn_tokens,
             stops=self.dialect.stops,
         )
 
     async def reply(self, text: str, stop: StopReason) -> Reply:
-        """The end: `answered`, or `length` or `turns` where there is no closed answer."""
+        """The end: `answered`, or without a closed answer `length` or `turns`."""
         match = re.search(self.dialect.action, text)
         if match is None:
             return Reply(
@@ -37,9 +37,8 @@ class RefineEnv:
             )
         return Reply(action=Action(kind="answer", text=match["text"].strip()), done="answered")
 
-    def _brief(self) -> str:
-        """Of a task without a tool output, the question alone; building the environment has refused it."""
-        evidence = self.task.evidence or Evidence(reasoning="", output="", snippets=())
+    def _question(self) -> str:
+        evidence = self.task.evidence or Evidence(reasoning="", output="", snippets=())  # refused by the factory
         reasoning = f"Reasoning: {evidence.reasoning}\n" if evidence.reasoning else ""
         output = self.dialect.information.around(f"\n{evidence.output.strip()}\n")
         return f"Question: {self.task.question}\n{reasoning}{output}"

@@ -1,4 +1,4 @@
-"""The search environment: the policy asks, passages come back, and an answer ends it."""
+"""The search environment: the policy searches, gets passages, and ends the episode with an answer."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Container, Iterator, Sequence
+from dataclasses import replace
 
 from sleuth.dialects import Dialect
 from sleuth.envs.calls import queries_of
@@ -14,12 +15,12 @@ from sleuth.types import Action, Passage, Piece, Reply, RetrievalFailed, Retriev
 
 
 class SearchEnv:
-    """Answers one episode in the protocol of a dialect; `frame` puts its words where the policy reads them.
+    """The environment of one episode in a dialect; `frame` formats its replies as text or chat messages.
 
-    After the dialect's number of searches one last turn is granted; a search in it ends the episode with the stop
-    `turns`, and so does one in the last of its turns. With `forced_search` the first turn begins behind an opening
-    search tag that the environment wrote, with `closed_book` behind an opening answer tag. A retriever that could not
-    look ends the episode as `failed`, with the query that it was asked.
+    After the dialect's number of searches there is one last turn; a search in it, or in the last of the dialect's
+    turns, ends the episode with the stop reason `turns`. With `forced_search` the environment starts the first turn
+    with an opening search tag, with `closed_book` with an opening answer tag. If the retriever fails, the episode ends
+    as `failed`, with the query in its last action.
     """
 
     def __init__(
@@ -44,28 +45,28 @@ class SearchEnv:
         self.hints = 0
 
     async def open(self) -> Reply:
-        """The prompt, with the question in its place, or with what the data brings instead, which is template too."""
+        """The prompt filled with the question, or with the task's own prompt, which counts as template."""
         own = self.task.prompt
-        asked = Piece(text=own, author="template") if own else Piece(text=self.task.question)
-        pieces = self.frame.open(self.prompt, asked)
+        question = Piece(text=own, author="template") if own else Piece(text=self.task.question)
+        pieces = self.frame.open(self.prompt, question)
         if self.prefix:
             pieces.append(Piece(text=self.prefix))
         return self._next(Framed(pieces=tuple(pieces)))
 
     async def reply(self, text: str, stop: StopReason) -> Reply:
-        """Read the action off what the policy wrote in this turn, and answer it."""
+        """Parses the action of this turn and answers it."""
         turn, self.prefix = self.prefix + text, ""
         self.turns += 1
         if stop == "length" and self.dialect.cut_ends:
             return Reply(action=Action(kind="invalid", text=turn.strip()), done="length")
         match = re.search(self.dialect.action, turn)
         if match is None:
-            return self._bad(turn, stop, forgiven=self.dialect.frame == "text")
+            return self._invalid(turn, stop, may_retry=self.dialect.frame == "text")
         if match["kind"] == "answer":
             return self._answer(match["text"].strip(), turn, stop)
         queries = queries_of(match["text"].strip(), self.dialect.tool)
         if not queries:
-            return self._bad(turn, stop)
+            return self._invalid(turn, stop)
         if self._searches_left() <= 0:
             return Reply(action=Action(kind="search", text="\n".join(queries)), done="turns")
         return await self._search(queries, turn, stop)
@@ -74,7 +75,7 @@ class SearchEnv:
         if self.dialect.answer_inner is not None:
             inner = re.search(self.dialect.answer_inner, content)
             if inner is None:
-                return self._bad(turn, stop)
+                return self._invalid(turn, stop)
             content = inner["text"].strip()
         return Reply(action=Action(kind="answer", text=content), done="answered")
 
@@ -82,19 +83,19 @@ class SearchEnv:
         self.searches += 1
         action = Action(kind="search", text="\n".join(queries))
         try:
-            found = await self.retriever.search(queries, self.dialect.top_k)
+            results = await self.retriever.search(queries, self.dialect.top_k)
         except RetrievalFailed:
             return Reply(action=action, done="failed")
-        shown = Action(kind="search", text=action.text, passages=tuple(p for passages in found for p in passages))
-        return self._next(self.frame.results(turn, stop, list(result_pieces(self.dialect, found))), shown)
+        action = replace(action, passages=tuple(passage for passages in results for passage in passages))
+        return self._next(self.frame.results(turn, stop, list(result_pieces(self.dialect, results))), action)
 
-    def _bad(self, turn: str, stop: StopReason, *, forgiven: bool = True) -> Reply:
-        """A turn in messages that calls nothing is the last; any other bad one may be forgiven."""
+    def _invalid(self, turn: str, stop: StopReason, *, may_retry: bool = True) -> Reply:
+        """The dialect's hint if one is left, else the end. A chat message without a call is always the last."""
         action = Action(kind="invalid", text=turn.strip())
-        if not forgiven or self._hints_left() <= 0:
+        if not may_retry or self._hints_left() <= 0:
             return Reply(action=action, done="turns")
         self.hints += 1
-        return self._next(self.frame.remark(turn, stop, self.dialect.hint), action)
+        return self._next(self.frame.hint(turn, stop, self.dialect.hint), action)
 
     def _searches_left(self) -> float:
         used = self.searches + (self.hints if self.dialect.hints is None else 0)
@@ -124,34 +125,34 @@ def _limit(number: int | None) -> float:
 
 
 def result_pieces(
-    dialect: Dialect, found: Sequence[Sequence[Passage]], removed: Container[int] = ()
+    dialect: Dialect, results: Sequence[Sequence[Passage]], removed: Container[int] = ()
 ) -> Iterator[Piece]:
-    """The passages of each query in pieces: one for all, unless each has its own budget. Those `removed`, numbered
-    through all queries, are left out; the others keep their ranks."""
-    lines = list(_lines(dialect, found, removed))
+    """The passages of each query, formatted: one piece for all, unless each passage has its own budget. `removed`
+    passages, numbered over all queries, are left out; the others keep their ranks."""
+    lines = list(_lines(dialect, results, removed))
     if dialect.passage_tokens is None or dialect.results_tokens is not None or dialect.results_key is not None:
-        text = dialect.between_queries.join(dialect.between.join(of_query) for of_query in lines)
+        text = dialect.between_queries.join(dialect.between.join(query_lines) for query_lines in lines)
         if dialect.results_key is not None:
             text = json.dumps({dialect.results_key: text}, ensure_ascii=False)
         if text:
             yield Piece(text=text, budget=dialect.results_tokens)
         return
-    for at, of_query in enumerate(lines):
-        if at:
+    for query, query_lines in enumerate(lines):
+        if query:
             yield Piece(text=dialect.between_queries)
-        for place, line in enumerate(of_query):
-            if place:
+        for at, line in enumerate(query_lines):
+            if at:
                 yield Piece(text=dialect.between)
             yield Piece(text=line, budget=dialect.passage_tokens)
 
 
-def _lines(dialect: Dialect, found: Sequence[Sequence[Passage]], removed: Container[int]) -> Iterator[list[str]]:
-    """One line a passage, query by query."""
+def _lines(dialect: Dialect, results: Sequence[Sequence[Passage]], removed: Container[int]) -> Iterator[list[str]]:
+    """For each query a list with one line per passage."""
     number = 0
-    for passages in found:
-        of_query = []
+    for passages in results:
+        lines = []
         for rank, passage in enumerate(passages, 1):
             if number not in removed:
-                of_query.append(dialect.passage.format(rank=rank, title=passage.title, text=passage.text))
+                lines.append(dialect.passage.format(rank=rank, title=passage.title, text=passage.text))
             number += 1
-        yield of_query
+        yield lines

@@ -1,4 +1,4 @@
-"""A text up to a place, a thought there, and, where it is judged by that, how the text goes on (arXiv:2601.21343)."""
+"""The thought environment: a text's prefix, a thought, and optionally the policy's continuation (arXiv:2601.21343)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from sleuth.types import Piece, Reply, Segment, StopReason, Task, Trajectory
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThoughtLimits:
-    """Tokens of a thought and of what is written behind it (0: nothing is), where that ends, and whether a thought that
-    fills its budget is closed by the environment."""
+    """Token limits of the thought and of the suffix after it (0: none), the suffix's stop strings, and whether the
+    environment closes a thought that fills its budget."""
 
     thought_tokens: int
     suffix_tokens: int = 0
@@ -20,11 +20,11 @@ class ThoughtLimits:
 
 
 class ThoughtEnv:
-    """One turn for the thought, and one for the suffix where any is written. The tags are pieces with the tokens under
-    which thoughts were taught; the prefix stands there as the tokens that the data has, or as text where it has none.
+    """One turn for the thought and, if limits allow it, one for the suffix. Opening and closing tags have the tokens
+    that the policy was trained on; the prefix has the data's tokens, or is encoded if the data has only text.
 
-    A thought that the policy closes keeps the tag as it was sampled. One that it does not close is closed by the
-    environment, or, where closing has to be earned, ends the episode with the stop `length`.
+    A closing tag that the policy samples stays as sampled. Otherwise the environment appends it or, without
+    `limits.inserts`, ends the episode with the stop reason `length`.
     """
 
     def __init__(self, task: Task, limits: ThoughtLimits, opening: Piece, closing: Piece) -> None:
@@ -32,7 +32,7 @@ class ThoughtEnv:
         self.limits = limits
         self.opening = opening
         self.closing = closing
-        self._thought = True  # it is what the next turn writes
+        self._is_thought_next = True
 
     async def open(self) -> Reply:
         """The prefix and the opening tag."""
@@ -43,10 +43,10 @@ class ThoughtEnv:
         )
 
     async def reply(self, text: str, stop: StopReason) -> Reply:
-        """The closing tag, where it is missing, and then the suffix's turn or the end."""
-        if not self._thought:
+        """The closing tag if it is missing, then the suffix's turn or the end."""
+        if not self._is_thought_next:
             return Reply(done="answered")
-        self._thought = False
+        self._is_thought_next = False
         closed = text.endswith(self.closing.text)
         if not closed and not self.limits.inserts:
             return Reply(done="length")
@@ -57,7 +57,7 @@ class ThoughtEnv:
 
 
 def prefix_piece(task: Task) -> Piece:
-    """What a task has before its thought."""
+    """The task's text before the thought."""
     if task.continuation is None:
         return Piece(text=task.question)
     prefix = task.continuation.prefix
@@ -66,8 +66,8 @@ def prefix_piece(task: Task) -> Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thinking:
-    """An episode of `ThoughtEnv`, taken apart: the tokens of its `story` up to the place behind the thought's closing
-    tag, the `thought` as it was sampled, who closed it (None: nobody), and the `suffix`, where one was written.
+    """The parts of a `ThoughtEnv` episode: all tokens through the thought's closing tag (`story`), the `thought` as
+    sampled, who closed it (None: nobody), and the `suffix`, if there is one.
 
     `Thinking(story=(5, 9, 2, 7, 3), thought=Segment(author="policy", tokens=(7,), ...), closed_by="env", suffix=None)`.
     """
@@ -79,13 +79,13 @@ class Thinking:
 
 
 def thinking_of(trajectory: Trajectory, closing: str) -> Thinking:
-    """`closing` is the closing tag as text."""
+    """The parts of a trajectory; `closing` is the closing tag as text."""
     segments = trajectory.segments
     at = next(number for number, segment in enumerate(segments) if segment.author == "policy")
-    thought, behind = segments[at], segments[at + 1 :]
+    thought, later = segments[at], segments[at + 1 :]
     by_policy = thought.text.endswith(closing)
-    by_env = not by_policy and bool(behind)
-    story, rest = segments[: at + 1 + by_env], behind[by_env:]
+    by_env = not by_policy and bool(later)
+    story, rest = segments[: at + 1 + by_env], later[by_env:]
     return Thinking(
         story=tuple(token for segment in story for token in segment.tokens),
         thought=thought,

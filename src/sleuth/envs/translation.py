@@ -1,4 +1,4 @@
-"""What a policy said in one dialect, said in another."""
+"""Translation of policy turns from one dialect to another."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from sleuth.envs.calls import call_of, queries_of
 
 
 def translated(turn: str, source: Dialect, into: Dialect) -> str | None:
-    """A turn of `source` in the forms of `into`: its thoughts, then its search or its answer, white space included.
+    """A turn of `source` written in `into`: its thoughts, then its search or answer, with the same white space.
 
-    None where there is nothing to translate: no action, a call that cannot be read, or several queries for a dialect
-    that asks one.
+    None if it has no action, a call that cannot be parsed, or several queries where `into` allows one.
     """
     match = re.search(source.action, turn)
     if match is None:

@@ -28,7 +28,7 @@ async def continuations(
 
     async def one(task: Task, prompt: int, sample: int) -> Episode:
         limits = replace(sampling, key=(*sampling.key, prompt, sample, 0))
-        done = await engine.complete(task.continued.prefix.tokens, limits)
+        done = await engine.complete(task.required_continuation.prefix.tokens, limits)
         segment = Segment(
             author="policy",
             tokens=done.tokens,
@@ -45,6 +45,6 @@ async def continuations(
 
 
 def _pool(task: Task, own: Sequence[Episode], rewrites: Mapping[str, Segment]) -> Group:
-    others = [task.continued.suffix, *([rewrites[task.id]] if task.id in rewrites else [])]
+    others = [task.required_continuation.suffix, *([rewrites[task.id]] if task.id in rewrites else [])]
     behind = [candidate(task, len(own) + at, segment, segment.author) for at, segment in enumerate(others)]
     return Group(task=task, episodes=(*own, *behind))

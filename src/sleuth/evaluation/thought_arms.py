@@ -83,17 +83,17 @@ def arms_of(
 
 def prefix_of(spot: Spot) -> tuple[int, ...]:
     """The tokens before a place."""
-    return spot.task.continued.prefix.tokens
+    return spot.task.required_continuation.prefix.tokens
 
 
 def suffix_of(spot: Spot) -> tuple[int, ...]:
     """The true tokens behind it."""
-    return spot.task.continued.suffix.tokens
+    return spot.task.required_continuation.suffix.tokens
 
 
 def document_of(spot: Spot) -> str:
     """Places of one document count as one draw."""
-    return spot.task.continued.document
+    return spot.task.required_continuation.document
 
 
 def others(tasks: Sequence[Task]) -> list[int | None]:
@@ -102,8 +102,8 @@ def others(tasks: Sequence[Task]) -> list[int | None]:
 
     def another(at: int) -> int | None:
         rest = [*range(at + 1, len(tasks)), *range(at)]
-        own = tasks[at].continued.document
-        foreign = [place for place in rest if tasks[place].continued.document != own]
+        own = tasks[at].required_continuation.document
+        foreign = [place for place in rest if tasks[place].required_continuation.document != own]
         alike = [place for place in foreign if tasks[place].kind == tasks[at].kind]
         return next(iter([*alike[:1], *foreign[:1]]), None)
 
@@ -118,10 +118,10 @@ async def _thoughts(
 
 def _half_way(task: Task, renderer: Renderer) -> Task:
     """The same document, read as far as the end of a sentence near the middle of what is before the place."""
-    prefix = task.continued.prefix
+    prefix = task.required_continuation.prefix
     middle = max(1, len(prefix.tokens) // 2)
     near = sorted(range(1, len(prefix.tokens)), key=lambda at: abs(at - middle))
     ends = (at for at in near if decode(renderer.tokenizer, prefix.tokens[at - 1 : at]).endswith(SENTENCE_ENDS))
     read = prefix.tokens[: next(ends, middle)]
     begun = Segment(author="source", tokens=read, text=decode(renderer.tokenizer, read))
-    return replace(task, continuation=replace(task.continued, prefix=begun))
+    return replace(task, continuation=replace(task.required_continuation, prefix=begun))

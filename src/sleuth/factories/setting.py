@@ -144,4 +144,6 @@ def require_room(setting: Setting, tokenizer: PreTrainedTokenizerFast, tasks: Se
 def _prompt_bytes(task: Task) -> int:
     """How much of a prompt comes from the task; a message of its own holds the tool output too."""
     brought = task.evidence is not None and not task.prompt
-    return len(task.asked.encode()) + (len(task.evidence.output.encode()) if brought and task.evidence else 0)
+    return len((task.prompt or task.question).encode()) + (
+        len(task.evidence.output.encode()) if brought and task.evidence else 0
+    )

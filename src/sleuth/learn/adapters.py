@@ -1,7 +1,7 @@
-"""Low-rank adapters (LoRA, arXiv:2106.09685): frozen matrices, and beside each a small trained product.
+"""Low-rank adapters (LoRA, arXiv:2106.09685): frozen matrices, each with a small trained product beside it.
 
-The layers are peft's, put into the model in place: engine, learner and scorer all compute with them. Saves hold the
-model with the products added in, as any loader expects it, and the adapters by themselves in peft's format beside.
+The layers are peft's, injected in place, so engine, learner and scorer all compute with them. Saves contain the merged
+model, which any loader reads, and the adapters separately in peft's format.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from transformers import PreTrainedModel
 from sleuth.types import SleuthError
 
 ADAPTER = "adapter"
-"""The folder of a checkpoint that holds the adapters, and peft's name for them is the default one."""
+"""The folder of a checkpoint with the adapters, which have peft's default name."""
 PREFIX = "base_model.model."
-"""Begins the names of weights in peft's files."""
+"""Prefix of weight names in peft's files."""
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 BASE = ".base_layer."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adapters:
-    """Which matrices have a product B A beside them, of which rank, times alpha / rank.
+    """LoRA settings: `targets` name the matrices that get alpha / rank times B A.
 
     `Adapters(rank=16, alpha=32.0, targets=("q_proj", "v_proj"))`.
     """
@@ -39,10 +39,9 @@ class Adapters:
 
 
 def add_adapters(model: PreTrainedModel, adapters: Adapters, *, seed: int) -> None:
-    """Freeze the model and put fresh adapters into it, which change nothing yet: B is 0, A is drawn with `seed`.
+    """Freezes the model and injects new adapters, which change nothing yet: B is 0, A is random by `seed`.
 
-    They have the dtype of the model; who steps them keeps masters. Raises SleuthError where peft is missing, and where
-    the model has no such layers.
+    They have the model's dtype. Raises SleuthError if peft is not installed or the model has no such layers.
     """
     try:
         from peft import LoraConfig, inject_adapter_in_model
@@ -51,8 +50,8 @@ def add_adapters(model: PreTrainedModel, adapters: Adapters, *, seed: int) -> No
     config = LoraConfig(r=adapters.rank, lora_alpha=adapters.alpha, target_modules=[*adapters.targets])  # type: ignore[arg-type]
     names = [name.rpartition(".")[2] for name, module in model.named_modules() if isinstance(module, nn.Linear)]
     if missing := [target for target in adapters.targets if target not in names]:
-        there = ", ".join(dict.fromkeys(names))
-        raise SleuthError(f"lora.targets: {type(model).__name__} has no layer {missing[0]!r}; it has {there}")
+        layers = ", ".join(dict.fromkeys(names))
+        raise SleuthError(f"lora.targets: {type(model).__name__} has no layer {missing[0]!r}; it has {layers}")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         inject_adapter_in_model(config, model)
@@ -63,27 +62,27 @@ def add_adapters(model: PreTrainedModel, adapters: Adapters, *, seed: int) -> No
 
 
 def has_adapters(model: PreTrainedModel) -> bool:
-    """Whether `add_adapters` was here."""
+    """Whether the model has adapters."""
     return any(BASE in name for name, _ in model.named_parameters())
 
 
 def load_adapters(model: PreTrainedModel, checkpoint: Path) -> None:
-    """The adapters of a checkpoint into a model that has some of the same shape."""
+    """Loads a checkpoint's adapters into a model with adapters. Raises SleuthError if that fails."""
     file = checkpoint / ADAPTER / WEIGHTS
     if not file.exists():
-        raise SleuthError(f"{file}: is not there; this checkpoint was not trained with lora")
-    found = load_file(file)
+        raise SleuthError(f"{file}: does not exist; this checkpoint was not trained with lora")
+    saved = load_file(file)
     own = {_name_in_file(name): weight for name, weight in _adapters_of(model)}
-    if {name: weight.shape for name, weight in found.items()} != {name: weight.shape for name, weight in own.items()}:
-        raise SleuthError(f"{file}: its adapters are not those of the recipe; lora must stay as it was")
+    if {name: weight.shape for name, weight in saved.items()} != {name: weight.shape for name, weight in own.items()}:
+        raise SleuthError(f"{file}: its adapters do not match the recipe; lora must stay unchanged")
     with torch.no_grad():
         for name, weight in own.items():
-            weight.copy_(found[name])
+            weight.copy_(saved[name])
 
 
 def write_model(model: PreTrainedModel, folder: Path) -> None:
-    """The model as a Hugging Face folder; where it has adapters, with these added in, and by themselves in `adapter`,
-    which peft reads with the model that they were trained on."""
+    """Writes the model as a Hugging Face folder. Adapters are merged into its weights and also written to `adapter`,
+    which peft loads onto the base model."""
     if not has_adapters(model):
         model.save_pretrained(folder)
         return
@@ -99,7 +98,7 @@ def write_model(model: PreTrainedModel, folder: Path) -> None:
 
 @torch.no_grad()
 def merged_state(model: PreTrainedModel) -> dict[str, Tensor]:
-    """The state of the model without adapters that computes the same: W + alpha / rank B A, added in fp32."""
+    """The state of an equivalent model without adapters: W + alpha / rank B A, added in fp32."""
     state = {name: value for name, value in model.state_dict().items() if ".lora_" not in name}
     for name, module in model.named_modules():
         if f"{name}{BASE}weight" in state:

@@ -1,4 +1,4 @@
-"""Advantages: how much better than its siblings each episode of a group did."""
+"""Advantages: each episode's score relative to its group."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ AdvantageKind = Literal["grpo", "centered", "rloo", "best"]
 
 
 def has_signal(values: Sequence[float | None]) -> bool:
-    """Whether the present values of a group differ at all; if they do not, the group teaches nothing."""
+    """Whether the non-missing values of a group differ; otherwise all its advantages are 0."""
     return len({value for value in values if value is not None}) > 1
 
 
 def group_advantages(
     values: Sequence[float | None], kind: AdvantageKind, *, std_floor: float = 1e-4
 ) -> list[float | None]:
-    """The G advantages of one group. A missing value (None) leaves the mean, the deviation and the result.
+    """The G advantages of one group. A missing value (None) is left out of mean and deviation and stays None.
 
     - `grpo`: (x - mean) / max(std, std_floor), arXiv:2402.03300. The paper does not say which std; ours is the
-      population's, so that the advantages of a group have mean square 1 however many siblings are missing. (The
-      sample's, which verl and TRL take, is larger by sqrt(n / (n - 1)).) The floor keeps scores that differ by noise
-      from being blown up to full size.
+      population's, so that the advantages of a group have mean square 1 however many values are missing. (The
+      sample's, which verl and TRL use, is larger by sqrt(n / (n - 1)).) The floor keeps score differences that are
+      noise from being scaled up.
     - `centered`: x - mean, Dr. GRPO, arXiv:2503.20783.
     - `rloo`: x - mean of the others, which is n / (n - 1) times the centred value, arXiv:2402.14740.
-    - `best`: 1 for the best, the first of equals, if it is above 0; nothing for all others. With ratios of 1 the step
-      is one of cross-entropy on the best samples: expert iteration (arXiv:2203.14465), a round a step.
+    - `best`: 1 for the maximum (the first, if tied) if it is above 0; 0 for all others. With ratios of 1 a step is
+      cross-entropy on the best samples: one round of expert iteration (arXiv:2203.14465).
 
     A group without signal gets exactly 0.0. `group_advantages([1, 0, None, 0, 0], "centered")` is
     `[0.75, -0.25, None, -0.25, -0.25]`.

@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from sleuth.learn.attention import ActivationBoundary, Branches
-from sleuth.learn.last_layer import where_wanted
+from sleuth.learn.last_layer import select_outputs
 from sleuth.learn.logprobs import head_of, hidden_states
 from sleuth.learn.prefix_tree import Pack
 from sleuth.learn.subtree_chunks import SubtreeChunk, subtree_chunks
@@ -97,7 +97,7 @@ class _Descent:
             self._leave(self.path.pop())
 
     def _leave(self, trunk: _Trunk) -> None:
-        made, gradients = trunk.boundary.owed()
+        made, gradients = trunk.boundary.outputs_and_grads()
         if trunk.share is not None:
             made, gradients = [trunk.share, *made], [torch.ones_like(trunk.share), *gradients]
         if made:
@@ -116,7 +116,7 @@ class _Descent:
         part = self.tree.stretch(chunk.first, chunk.stop)
         self.computed += len(part)
         above = [trunk.boundary for trunk in self.path]
-        sight = where_wanted(wanted.unique(), len(part))
+        sight = select_outputs(wanted.unique(), len(part))
         hidden = hidden_states(
             self.model, part, Branches(part, self.model.dtype, sight, above=above, boundary=boundary)
         )

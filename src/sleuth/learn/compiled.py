@@ -1,4 +1,4 @@
-"""Loops compiled by numba, for what no library has a call for, or only many small ones: of fp32 on a CPU."""
+"""Compilation of loops by numba, for fp32 on a CPU, where libraries have no call or need many small ones."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from sleuth.threads import PROCESS
 
 LOG2_E, LN_2 = np.float32(math.log2(math.e)), np.float32(math.log(2))
-LEAST_EXPONENT = np.float32(-126)  # of the powers of two that fp32 holds at full precision
-FACTORS = tuple(
-    np.float32(factor)
-    for factor in (
+MIN_EXPONENT = np.float32(-126)  # smallest power of two that fp32 stores at full precision
+POWER_COEFFICIENTS = tuple(
+    np.float32(coefficient)
+    for coefficient in (
         1.339887440266574e-3,
         9.618437357674640e-3,
         5.550332471162809e-2,
@@ -28,54 +28,54 @@ FACTORS = tuple(
         1.0,
     )
 )
-ROUNDING = {"contract", "reassoc", "arcp", "nsz"}
-"""What the compiler may do to a sum, so that it is done in vectors. Infinities and NaN stay what they are."""
+FAST_MATH = {"contract", "reassoc", "arcp", "nsz"}
+"""LLVM flags that let sums be vectorised. Infinity and NaN keep their meaning."""
 
-_ONE_AT_A_TIME = threading.Lock()  # not every threading layer of numba bears two callers
+_PARALLEL_LOOP = threading.Lock()  # not every threading layer of numba supports two callers
 
 
 def compiled(function: Callable[..., Any], *, parallel: bool = False) -> Callable[..., Any]:
-    """At the first call, or found beside its file, where it was left the last time."""
-    how: dict[str, Any] = {"nogil": True, "fastmath": ROUNDING, "error_model": "numpy", "parallel": parallel}
+    """The function compiled at its first call, or loaded from numba's cache."""
+    options: dict[str, Any] = {"nogil": True, "fastmath": FAST_MATH, "error_model": "numpy", "parallel": parallel}
     try:
-        return numba.njit(function, cache=True, **how)
-    except RuntimeError:  # neither that folder nor the user's can be written to: it is compiled once a process
-        return numba.njit(function, **how)
+        return numba.njit(function, cache=True, **options)
+    except RuntimeError:  # no cache folder is writable: compile once per process
+        return numba.njit(function, **options)
 
 
 def compiled_in_parallel(function: Callable[..., Any]) -> Callable[..., None]:
-    """`compiled`; its loops over `numba.prange` are shared by as many threads as torch has, but for those whose cores
-    others use, unless a call says that it is not worth sharing. Results must not depend on how many these are."""
+    """`compiled`, with loops over `numba.prange` in as many threads as torch uses, less those whose cores others use,
+    or in one if called with `shared=False`. Results must not depend on the number of threads."""
     loop = compiled(function, parallel=True)
 
     @functools.wraps(function)
     def run(*arguments: Any, shared: bool = True) -> None:
-        with _ONE_AT_A_TIME:
-            most = _most_threads()
-            numba.set_num_threads(max(1, min(torch.get_num_threads() - PROCESS.lent, most)) if shared else 1)
+        with _PARALLEL_LOOP:
+            available = _available_threads()
+            numba.set_num_threads(max(1, min(torch.get_num_threads() - PROCESS.lent, available)) if shared else 1)
             loop(*arguments)
 
     return run
 
 
 @functools.cache
-def _most_threads() -> int:
-    """All that numba has. Its threads begin here, and with them OpenMP gets another number of threads, which is torch's
-    number too: that is put back."""
+def _available_threads() -> int:
+    """Numba's number of threads. The call starts them, which changes OpenMP's number of threads and so torch's; this
+    restores it."""
     before = torch.get_num_threads()
-    most = numba.get_num_threads()
+    available = numba.get_num_threads()
     if torch.get_num_threads() != before:
         torch.set_num_threads(before)
-    return most
+    return available
 
 
 def is_compiled_for(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether the loops can read tensors of this kind."""
+    """Whether compiled loops can read tensors of this device and dtype."""
     return device.type == "cpu" and dtype == torch.float32
 
 
 def can_be_read(*tensors: Tensor) -> bool:
-    """Whether these are of that kind, with memory of their own, which shards and the like have not."""
+    """Whether compiled loops can read these tensors: fp32 on a CPU and no subclass, such as a shard (DTensor)."""
     return all(
         type(tensor) in (Tensor, nn.Parameter) and is_compiled_for(tensor.device, tensor.dtype) for tensor in tensors
     )
@@ -83,21 +83,21 @@ def can_be_read(*tensors: Tensor) -> bool:
 
 @compiled
 def power_of_two(exponent):
-    """2^x for x <= 0, to 1e-7 of it: of the whole part by the bits of a float, of the rest (-0.5 to 0.5) by the
-    polynomial of Cephes. Unlike the library's it can be done in vectors."""
-    exponent = max(exponent, LEAST_EXPONENT)
+    """2^x for x <= 0, to a relative error of 1e-7, vectorisable unlike the library's: the integer part by the bits of a
+    float, the rest (-0.5 to 0.5) by the polynomial of Cephes."""
+    exponent = max(exponent, MIN_EXPONENT)
     whole = np.floor(exponent + np.float32(0.5))
     rest = exponent - whole
     power = np.float32(1.535336188319500e-4)
-    for factor in FACTORS:
-        power = power * rest + factor
+    for coefficient in POWER_COEFFICIENTS:
+        power = power * rest + coefficient
     return power * np.int32((np.int32(whole) + 127) << 23).view(np.float32)
 
 
 @compiled
 def greatest(numbers):
-    """Of at least one. A NaN may be passed over."""
-    most = numbers[0]
+    """The maximum of at least one number. May ignore a NaN."""
+    largest = numbers[0]
     for at in range(len(numbers)):
-        most = max(most, numbers[at])
-    return most
+        largest = max(largest, numbers[at])
+    return largest

@@ -1,5 +1,5 @@
-"""Whether memory that an update frees stays with the process, as the next will need as much and the system would give
-it anew page by page, or goes back."""
+"""Settings of glibc's malloc: whether freed memory stays in the process for the next update, which saves page faults,
+or returns to the system."""
 
 from __future__ import annotations
 
@@ -8,37 +8,35 @@ import os
 from functools import cache
 
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # as glibc's malloc.h numbers them
-LARGEST_KEPT = 2**25
-"""Bytes of a tensor. A larger one goes back to the system at once: glibc, asked for aligned memory, can fail to see
-that a freed tensor of the same size would do, several times over."""
-MOST_KEPT = 2**30
-"""Bytes that lie free, of those freed last."""
-LEAST_RETURNED = 2**19
-"""Bytes of a tensor that is given back at once. Smaller ones are kept: what page by page takes longer than to make."""
+KEPT_TENSOR_BYTES = 2**25
+"""Largest tensor that is kept. glibc may repeatedly fail to reuse a larger freed block for an aligned allocation of the
+same size."""
+KEPT_BYTES = 2**30
+"""Free bytes at the top of the heap that are kept."""
+RETURNED_TENSOR_BYTES = 2**19
+"""Smallest tensor that is returned at once. For smaller ones, page faults cost more than computing them."""
 
 
 @cache
 def keep_freed_memory() -> bool:
-    """Tell glibc to keep it, for the whole process, unless `return_freed_memory` was called; whether it was told.
+    """Lets glibc keep freed memory, process-wide, unless `return_freed_memory` was called. Returns whether it was set.
 
-    Who has told it something in the environment (`MALLOC_...`, `GLIBC_TUNABLES`) is not contradicted. Other libraries
-    have their own ways.
+    Does nothing without glibc, or if `MALLOC_*` or `GLIBC_TUNABLES` is set in the environment.
     """
-    return _tell(mapped=LARGEST_KEPT, kept=MOST_KEPT)
+    return _set_malloc(mapped=KEPT_TENSOR_BYTES, kept=KEPT_BYTES)
 
 
 @cache
 def return_freed_memory() -> bool:
-    """Tell glibc to give it back, for the whole process and for good; otherwise as `keep_freed_memory`.
+    """Lets glibc return freed memory, process-wide and for good; otherwise as `keep_freed_memory`.
 
-    What is kept lies in pieces, of which a part fits nothing any more: a fifth to two fifths of all memory, where that
-    was measured.
+    Kept memory becomes fragmented: a fifth to two fifths of all memory was lost to that where measured.
     """
-    keep_freed_memory()  # whoever asks for it from now on finds it done
-    return _tell(mapped=LEAST_RETURNED, kept=LEAST_RETURNED)
+    keep_freed_memory()  # fills its cache, so that later calls change nothing
+    return _set_malloc(mapped=RETURNED_TENSOR_BYTES, kept=RETURNED_TENSOR_BYTES)
 
 
-def _tell(*, mapped: int, kept: int) -> bool:
+def _set_malloc(*, mapped: int, kept: int) -> bool:
     if any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ):
         return False
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None

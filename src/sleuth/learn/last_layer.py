@@ -1,8 +1,8 @@
-"""The last layer of a decoder, where most tokens are looked at by nobody: only those that predict a trained token, or
-that the next one is sampled from, go on to the vocabulary.
+"""Skips unused outputs of a decoder's last layer: only tokens that predict a trained token, or that the next token is
+sampled from, go on to the vocabulary.
 
-Keys and values are needed of all. What comes of the queries, behind attention and in the feed-forward block is computed
-for the wanted tokens alone. Nothing else of the model reads the others there, so values and gradients are the same.
+Keys and values are computed for all tokens; queries, the attention output and the feed-forward block only for the
+output tokens. Nothing reads the others, so values and gradients are unchanged.
 """
 
 from __future__ import annotations
@@ -14,46 +14,47 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-LEAST_SPARED = 1 / 8
-"""Of the tokens; where fewer are unwanted, picking the others out costs as much as it spares."""
+MIN_UNUSED_SHARE = 1 / 8
+"""With a smaller share of unused tokens, indexing costs as much as it saves."""
 
 
-class Sight(Protocol):
-    """What a model's attention is given as an extra argument, and knows which tokens are looked at in the end."""
+class AttentionContext(Protocol):
+    """The extra argument of a model's attention. It knows which tokens' outputs are used."""
 
-    wanted: Tensor | None
-    """(M,) of the T tokens, rising; None: all."""
+    output_indices: Tensor | None
+    """(M,) of the T tokens, ascending; None: all."""
 
-    def narrowed(self) -> Sight:
-        """What attention is given in the last layer, where no other token's queries matter."""
+    def for_last_layer(self) -> AttentionContext:
+        """The argument for the last layer, where only queries at `output_indices` matter."""
         ...
 
 
-def where_wanted(wanted: Tensor, count: int) -> Tensor | None:
-    """`wanted` as a sight should have it: None where that is nearly all of the `count` tokens."""
-    return wanted if len(wanted) <= (1 - LEAST_SPARED) * count else None
+def select_outputs(indices: Tensor, count: int) -> Tensor | None:
+    """`indices`, or None (all) if they are nearly all of the `count` tokens."""
+    return indices if len(indices) <= (1 - MIN_UNUSED_SHARE) * count else None
 
 
 @contextmanager
-def sparing_last_layer(model: PreTrainedModel, name: str) -> Iterator[None]:
-    """While it lasts, the last layer computes what the sight `name`, an extra argument of every forward, wants.
+def skip_unused_outputs(model: PreTrainedModel, name: str) -> Iterator[None]:
+    """In this context the last layer computes only the outputs that the `AttentionContext` selects, which every forward
+    receives as the extra argument `name`.
 
-    A model whose last layer is not built of `self_attn.q_proj`, `self_attn.o_proj` and a gated `mlp` (as Qwen's,
-    Llama's and their kin's are) computes everything as before.
+    Does nothing for a model whose last layer is not built of `self_attn.q_proj`, `self_attn.o_proj` and a gated `mlp`
+    as those of Qwen and Llama are.
     """
     layer = _last_layer(model)
     with ExitStack() as hooks:
         if layer is not None:
-            spared = _Spared(name)
-            hooks.callback(layer.self_attn.register_forward_pre_hook(spared.enter, with_kwargs=True).remove)
+            selection = _OutputSelection(name)
+            hooks.callback(layer.self_attn.register_forward_pre_hook(selection.enter, with_kwargs=True).remove)
             for part in (layer.self_attn.q_proj, layer.self_attn.o_proj, layer.mlp):
-                hooks.callback(part.register_forward_pre_hook(spared.pick).remove)
-                hooks.callback(part.register_forward_hook(spared.put_back).remove)
+                hooks.callback(part.register_forward_pre_hook(selection.gather).remove)
+                hooks.callback(part.register_forward_hook(selection.scatter).remove)
         yield
 
 
 def _last_layer(model: PreTrainedModel) -> Any:
-    """None where it has other parts."""
+    """The last layer, or None if it has other parts."""
     layers = getattr(model.base_model, "layers", None)
     if not isinstance(layers, nn.ModuleList):
         return None
@@ -62,30 +63,30 @@ def _last_layer(model: PreTrainedModel) -> Any:
     return layers[-1] if names.issuperset(parts) else None
 
 
-class _Spared:
-    """The hooks of the last layer, and what they tell each other."""
+class _OutputSelection:
+    """The hooks of the last layer and their shared state."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.wanted: Tensor | None = None
+        self.indices: Tensor | None = None
         self.count = 0
 
     def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, Any]:
-        """The attention begins, the first that picks: also where the layer runs again in the backward pass, when other
-        forwards may have come between."""
-        sight: Sight = kwargs[self.name]
-        self.wanted = sight.wanted
-        return args, kwargs if self.wanted is None else {**kwargs, self.name: sight.narrowed()}
+        """Runs first, when attention starts. A checkpointed layer runs again in the backward pass, possibly after other
+        forwards, so the indices are read each time."""
+        context: AttentionContext = kwargs[self.name]
+        self.indices = context.output_indices
+        return args, kwargs if self.indices is None else {**kwargs, self.name: context.for_last_layer()}
 
-    def pick(self, module: nn.Module, args: tuple[Tensor]) -> tuple[Tensor]:
+    def gather(self, module: nn.Module, args: tuple[Tensor]) -> tuple[Tensor]:
         """(1, T, width) -> (1, M, width)."""
-        if self.wanted is None:
+        if self.indices is None:
             return args
         self.count = args[0].shape[1]
-        return (args[0].index_select(1, self.wanted),)
+        return (args[0].index_select(1, self.indices),)
 
-    def put_back(self, module: nn.Module, args: tuple[Tensor], output: Tensor) -> Tensor:
-        """(1, M, width) -> (1, T, width), 0 where nobody looks."""
-        if self.wanted is None:
+    def scatter(self, module: nn.Module, args: tuple[Tensor], output: Tensor) -> Tensor:
+        """(1, M, width) -> (1, T, width), 0 for unused tokens."""
+        if self.indices is None:
             return output
-        return output.new_zeros(1, self.count, output.shape[-1]).index_copy(1, self.wanted, output)
+        return output.new_zeros(1, self.count, output.shape[-1]).index_copy(1, self.indices, output)

@@ -1,4 +1,4 @@
-"""Log-probabilities of given tokens, and losses of them."""
+"""Log-probabilities of given tokens under a model, and losses of them."""
 
 from __future__ import annotations
 
@@ -12,40 +12,38 @@ from transformers import PreTrainedModel
 
 from sleuth.learn.attention import TREE_ATTENTION, Branches
 from sleuth.learn.batch import Row, collate
-from sleuth.learn.compiled_layers import swift_forwards
-from sleuth.learn.last_layer import sparing_last_layer, where_wanted
+from sleuth.learn.compiled_layers import compiled_forwards
+from sleuth.learn.last_layer import select_outputs, skip_unused_outputs
 from sleuth.learn.prefix_tree import Pack, PrefixTree, pack
-from sleuth.learn.products import replaced_forwards, swift_products
+from sleuth.learn.products import onednn_linears, replaced_forwards
 from sleuth.learn.targets import Targets, TokenLoss
-from sleuth.learn.vocabulary import chosen_logprobs, logprobs_with_grad
+from sleuth.learn.vocabulary import logprobs_with_grad, target_logprobs
 
 
 def token_logprobs(model: PreTrainedModel, pack: Pack, *, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
     """Natural-log probability of each trained token given those before it, and the entropy of its distribution.
 
-    Both are (R, T) fp32 for the R rows of the pack, index t speaks of token t, and both are 0 where no token is trained
-    and at t = 0, which nothing predicts. The entropy, in nats, carries no gradient. The softmax is taken in fp32 at
-    `temperature`.
+    Both are (R, T) fp32 for the R rows of the pack; index t belongs to token t, and both are 0 for untrained tokens and
+    at t = 0. The entropy, in nats, has no gradient. The softmax is fp32, at `temperature`.
 
-    Each distinct token is computed once, and the vocabulary projection only where a trained token is predicted; rows
-    that share a token share its value, and their gradients add up on it. The model must be a decoder with a replaceable
-    attention whose logits are its output embeddings times its last hidden state (Qwen, Llama and kin; no soft-capped or
-    rescaled logits).
+    Each distinct token is computed once, and the vocabulary projection only at tokens that predict a trained one; rows
+    that share a token share its value, and their gradients add up. The model must be a decoder with a replaceable
+    attention function whose logits are its output embeddings times its last hidden state (Qwen, Llama and similar; no
+    soft-capped or rescaled logits).
     """
     targets = Targets(pack)
     hidden = _predicting(model, targets)  # (M, width)
-    logprobs, entropy = chosen_logprobs(head_of(model), hidden, targets.tokens, temperature)  # (M,), (M,)
+    logprobs, entropy = target_logprobs(head_of(model), hidden, targets.tokens, temperature)  # (M,), (M,)
     return targets.place(logprobs), targets.place(entropy)
 
 
 def token_loss(
     model: PreTrainedModel, pack: Pack, loss: TokenLoss, reference: Tensor | None = None, *, temperature: float = 1.0
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The loss of a pack's trained tokens, to which each adds by itself, and, without gradient, what `token_logprobs`
-    tells.
+    """A pack's loss, a sum over its trained tokens, and, without gradient, the results of `token_logprobs`.
 
-    Value and gradient are those of `loss(pack.rows, logprobs, reference)` on what `token_logprobs` tells, with less
-    work (`logprobs_with_grad`). `reference` is (R, T) and handed on.
+    Equals `loss(pack.rows, logprobs, reference)` of these `logprobs`, with less work (`logprobs_with_grad`).
+    `reference` is (R, T).
     """
     targets = Targets(pack)
     hidden = _predicting(model, targets)  # (M, width)
@@ -56,7 +54,7 @@ def token_loss(
 
 @torch.no_grad()
 def token_hits(model: PreTrainedModel, pack: Pack) -> Tensor:
-    """(R, T) bool: where a trained token is the one that the model holds most likely. Otherwise as `token_logprobs`."""
+    """(R, T) bool: whether a trained token is the model's most likely one; otherwise as `token_logprobs`."""
     targets = Targets(pack)
     likeliest = head_of(model)(_predicting(model, targets)).argmax(dim=-1)
     return targets.place(likeliest == targets.tokens)
@@ -65,8 +63,8 @@ def token_hits(model: PreTrainedModel, pack: Pack) -> Tensor:
 def _predicting(model: PreTrainedModel, targets: Targets) -> Tensor:
     """The hidden states (M, width) that predict the targets."""
     tree = targets.pack.tree
-    wanted = where_wanted(targets.before.unique(), len(tree))
-    return hidden_states(model, tree, Branches(tree, model.dtype, wanted)).index_select(0, targets.before)
+    outputs = select_outputs(targets.before.unique(), len(tree))
+    return hidden_states(model, tree, Branches(tree, model.dtype, outputs)).index_select(0, targets.before)
 
 
 def hidden_states(model: PreTrainedModel, tree: PrefixTree, branches: Branches) -> Tensor:
@@ -85,16 +83,16 @@ def head_of(model: PreTrainedModel) -> nn.Linear:
 
 @contextmanager
 def tree_attention(model: PreTrainedModel) -> Iterator[None]:
-    """The model with the tree's attention, a last layer that spares what nobody looks at, and faster products, norms
-    and gates; then as it was."""
+    """In this context the model uses tree attention, skips unused outputs of the last layer, and has faster linear
+    layers, norms and gates."""
     before = model.config._attn_implementation
-    if before == TREE_ATTENTION:  # within another
+    if before == TREE_ATTENTION:  # nested
         yield
         return
     model.config._attn_implementation = TREE_ATTENTION
     try:
-        swift = replaced_forwards(swift_forwards(model))
-        with sparing_last_layer(model, "branches"), swift_products(model), swift:
+        compiled = replaced_forwards(compiled_forwards(model))
+        with skip_unused_outputs(model, "branches"), onednn_linears(model), compiled:
             yield
     finally:
         model.config._attn_implementation = before
@@ -104,15 +102,15 @@ def tree_attention(model: PreTrainedModel) -> Iterator[None]:
 def row_logprobs(
     model: PreTrainedModel, rows: Sequence[Row], *, budget: int, temperature: float = 1.0
 ) -> list[list[float]]:
-    """The natural-log probability of each trained token of each row given those before it; 0.0 where none is trained.
+    """The natural-log probability of each token of each row given those before it; 0.0 for untrained tokens.
 
-    In passes over at most `budget` distinct tokens: what rows share at their beginning is computed once. No gradient.
+    Runs in passes over at most `budget` distinct tokens, common prefixes once. No gradient.
     """
     if not any(any(row.trained[1:]) for row in rows):
         return [[0.0] * len(row.tokens) for row in rows]
-    found: dict[int, list[float]] = {}
+    by_row: dict[int, list[float]] = {}
     for part in pack(collate(rows), budget):
         values, _ = token_logprobs(model, part.to(model.device), temperature=temperature)
         for row, logprobs in zip(part.members, values.tolist(), strict=True):
-            found[row] = logprobs[: len(rows[row].tokens)]
-    return [found[row] for row in range(len(rows))]
+            by_row[row] = logprobs[: len(rows[row].tokens)]
+    return [by_row[row] for row in range(len(rows))]

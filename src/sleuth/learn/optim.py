@@ -15,18 +15,18 @@ OptimiserName = Literal["adamw", "muon"]
 ParameterRole = Literal["matrix", "head", "embedding", "vector"]
 
 CHUNK = 2**18
-"""Elements that AdamW steps at a time on a CPU: weights, gradients and moments of so many stay in the cache."""
-BITS_OF = {2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""Bytes of an element -> the integer type that shows its bits."""
+"""Elements per AdamW call on a CPU, few enough that weights, gradients and moments stay in the cache."""
+INTEGER_OF_SIZE = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""Bytes of an element -> the integer type to compare bits with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Optimisation:
-    """How weights are stepped. `steps` is the schedule's horizon, `warmup_steps` of them rise linearly from zero.
+    """Optimiser settings: `Optimisation(steps=200, learning_rate=1e-6, warmup_steps=10)`.
 
-    `weight_decay` is decoupled and spares embeddings, norms and biases. Gradients longer than `max_grad_norm` (global
-    2-norm) are scaled down to it. Without `master_weights`, weights of 16 bits are stepped themselves.
-    `Optimisation(steps=200, learning_rate=1e-6, warmup_steps=10)`.
+    `steps` is the schedule's horizon including `warmup_steps`. `weight_decay` is decoupled and not applied to
+    embeddings, norms and biases. Gradients are clipped to a global 2-norm of `max_grad_norm`. Without `master_weights`,
+    16-bit weights are stepped directly.
     """
 
     steps: int
@@ -41,7 +41,7 @@ class Optimisation:
 
 
 def scheduled_learning_rate(step: int, settings: Optimisation) -> float:
-    """The learning rate of step `step` (0 is the first): a linear warm-up, then constant, or a half cosine to zero."""
+    """The learning rate of step `step` (from 0): a linear warm-up, then constant, or a half cosine to zero."""
     if step < settings.warmup_steps:
         return settings.learning_rate * (step + 1) / settings.warmup_steps
     if settings.schedule == "constant":
@@ -51,8 +51,8 @@ def scheduled_learning_rate(step: int, settings: Optimisation) -> float:
 
 
 def parameter_roles(model: PreTrainedModel) -> dict[str, ParameterRole]:
-    """What each parameter is to an optimiser: a hidden matrix, the output head, an embedding, or a vector (norms and
-    biases). A head tied to the embedding is the embedding."""
+    """Parameter name -> role: hidden matrix, output head, embedding, or vector (norms and biases). A head tied to the
+    embedding is an embedding."""
     embeddings = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     head = id(cast(nn.Linear, model.get_output_embeddings()).weight)
 
@@ -69,11 +69,9 @@ def parameter_roles(model: PreTrainedModel) -> dict[str, ParameterRole]:
 class Optimiser:
     """One or two torch optimisers stepped together, with the learning rate of the schedule.
 
-    `weights` maps parameter names of `model` to the fp32 tensors that are stepped (`MasterWeights.tensors`); of one
-    that is sharded over ranks, this rank's part is stepped and counted.
-
-    Muon (arXiv:2502.16982) steps the 2-D hidden matrices; its update is scaled to the size of AdamW's, so that one
-    learning rate and one weight decay serve both.
+    `weights` maps parameter names of `model` to the fp32 tensors to step (`MasterWeights.tensors`); for sharded
+    tensors, only this rank's part is stepped and counted. Muon (arXiv:2502.16982) steps the 2-D hidden matrices; its
+    update is scaled to the size of AdamW's, so that one learning rate and one weight decay fit both.
     """
 
     def __init__(self, model: PreTrainedModel, weights: Mapping[str, Tensor], settings: Optimisation) -> None:
@@ -86,8 +84,8 @@ class Optimiser:
         }
         adamw = {name: tensor for name, tensor in weights.items() if name not in by_muon}
         decayed = [tensor for name, tensor in adamw.items() if roles[name] in ("matrix", "head")]
-        spared = [tensor for name, tensor in adamw.items() if roles[name] in ("embedding", "vector")]
-        groups = [{"params": decayed, "weight_decay": settings.weight_decay}, {"params": spared, "weight_decay": 0.0}]
+        others = [tensor for name, tensor in adamw.items() if roles[name] in ("embedding", "vector")]
+        groups = [{"params": decayed, "weight_decay": settings.weight_decay}, {"params": others, "weight_decay": 0.0}]
         self.parts: dict[str, torch.optim.Optimizer] = {
             "adamw": torch.optim.AdamW([group for group in groups if group["params"]], betas=settings.betas)
         }
@@ -105,7 +103,7 @@ class Optimiser:
 
     @property
     def stepped(self) -> dict[str, list[Tensor]]:
-        """The tensors of each part, in the order in which its state numbers them."""
+        """The tensors of each part, in the order of its state's indices."""
         return {
             name: [tensor for group in part.param_groups for tensor in group["params"]]
             for name, part in self.parts.items()
@@ -113,7 +111,7 @@ class Optimiser:
 
     @torch.no_grad()
     def step(self) -> int:
-        """Steps every weight that has a gradient. Returns how many elements changed, in the dtype the model stores."""
+        """Steps every weight that has a gradient. Returns how many elements changed in the model's dtype."""
         changed = 0
         for name, part in self.parts.items():
             for group in part.param_groups:
@@ -123,8 +121,8 @@ class Optimiser:
         return changed
 
     def _step_adamw(self, part: torch.optim.Optimizer) -> int:
-        """AdamW in chunks, by torch's fused kernel: no temporary array is as large as a weight, which may be the
-        vocabulary's. The state is laid out as `torch.optim.AdamW` lays it out."""
+        """AdamW in chunks by torch's fused kernel, so that no temporary array is as large as a weight (the largest is
+        the vocabulary's). The state has the layout of `torch.optim.AdamW`."""
         changed = 0
         for group in part.param_groups:
             for weight in group["params"]:
@@ -149,16 +147,16 @@ class Optimiser:
 
     def _step_whole(self, part: torch.optim.Optimizer) -> int:
         weights = [weight for group in part.param_groups for weight in group["params"]]
-        before = [_own(weight).to(self._stored[weight], copy=True) for weight in weights]
+        before = [_local(weight).to(self._stored[weight], copy=True) for weight in weights]
         part.step()
-        return int(sum(_count_changed(old, _own(weight)) for old, weight in zip(before, weights, strict=True)))
+        return int(sum(_count_changed(old, _local(weight)) for old, weight in zip(before, weights, strict=True)))
 
     def state_dict(self) -> dict[str, Any]:
-        """Steps made and the moments; tensors are the live ones."""
+        """The number of steps and the moments; tensors are not copied."""
         return {"steps": self.steps, "parts": {name: part.state_dict() for name, part in self.parts.items()}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue exactly where `state_dict` was taken."""
+        """Restores a `state_dict`."""
         for name, part in self.parts.items():
             part.load_state_dict(state["parts"][name])
         self.steps = state["steps"]
@@ -168,20 +166,20 @@ def _is_hidden_matrix(role: ParameterRole, weight: Tensor) -> bool:
     return role == "matrix" and weight.dim() == 2
 
 
-def _own(tensor: Tensor) -> Tensor:
-    """Without gradient; of a tensor in shards (DTensor), this rank's part."""
+def _local(tensor: Tensor) -> Tensor:
+    """The tensor, detached; for a sharded one (DTensor), this rank's part."""
     to_local = getattr(tensor, "to_local", None)
     return (tensor if to_local is None else to_local()).detach()
 
 
 def _chunks(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """Tensors of one shape, chunk by chunk: views, each of one dimension. All of them at once on other devices."""
-    lines = [_own(tensor).view(-1) for tensor in tensors]
-    size = CHUNK if lines[0].device.type == "cpu" else max(1, lines[0].numel())
-    return zip(*(line.split(size) for line in lines), strict=True)
+    """Flat views of tensors of one shape, chunk by chunk; whole tensors on other devices than a CPU."""
+    flat = [_local(tensor).view(-1) for tensor in tensors]
+    size = CHUNK if flat[0].device.type == "cpu" else max(1, flat[0].numel())
+    return zip(*(tensor.split(size) for tensor in flat), strict=True)
 
 
 def _count_changed(before: Tensor, after: Tensor) -> Tensor:
-    """How many elements of `after` have other bits than `before`, in the dtype of `before`."""
-    bits = BITS_OF[before.element_size()]
+    """The number of elements that differ in bits, in the dtype of `before`."""
+    bits = INTEGER_OF_SIZE[before.element_size()]
     return (before.view(bits) != after.to(before.dtype).view(bits)).count_nonzero()

@@ -172,14 +172,14 @@ class Policy:
         """All state that the model's own files do not have: optimiser, schedule, and the masters of 16-bit weights; the
         same on any number of ranks, with its tensors on the first."""
         return {
-            "optimiser": self.masters.whole(self.optimiser.state_dict()),
+            "optimiser": self.masters.gather_state(self.optimiser.state_dict()),
             "masters": self.masters.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue, bit for bit, where `state_dict` was taken; the model must hold the weights of that moment."""
         self.masters.load_state_dict(state["masters"])
-        self.optimiser.load_state_dict(self.masters.parted(state["optimiser"], self.optimiser.stepped))
+        self.optimiser.load_state_dict(self.masters.shard_state(state["optimiser"], self.optimiser.stepped))
 
     def _step(
         self,

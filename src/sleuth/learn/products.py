@@ -80,8 +80,8 @@ def by_onednn(inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Ten
 
 
 @contextmanager
-def swift_products(model: nn.Module) -> Iterator[None]:
-    """While it lasts, the linear layers of `model` are `linear`."""
+def onednn_linears(model: nn.Module) -> Iterator[None]:
+    """In this context the linear layers of `model` use `linear`."""
     layers = [layer for layer in model.modules() if type(layer) is nn.Linear and "forward" not in layer.__dict__]
     with replaced_forwards((layer, partial(_forward, layer)) for layer in layers if HAS_ONEDNN):
         yield
@@ -89,11 +89,11 @@ def swift_products(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def replaced_forwards(forwards: Iterable[tuple[nn.Module, Callable[..., Tensor]]]) -> Iterator[None]:
-    """While it lasts, each of the modules computes what stands beside it instead of its own `forward`."""
-    with ExitStack() as undone:
+    """In this context each module uses the given function as its `forward`."""
+    with ExitStack() as restore:
         for module, forward in forwards:
             module.__dict__["forward"] = forward
-            undone.callback(module.__dict__.pop, "forward")
+            restore.callback(module.__dict__.pop, "forward")
         yield
 
 

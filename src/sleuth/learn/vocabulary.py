@@ -1,5 +1,7 @@
-"""The vocabulary at both ends of a model. The projection onto it is the widest array of a language model, made in
-chunks and never held whole; its weight, which is often the embedding too, is the widest gradient."""
+"""Log-probabilities over the vocabulary, and embedding gradients, without the largest arrays of a language model.
+
+Logits are computed in chunks and never stored for all rows; gradients of the head and the embedding can be added to
+`.grad` in place."""
 
 from __future__ import annotations
 
@@ -19,28 +21,27 @@ from transformers import PreTrainedModel
 from sleuth.learn.compiled import LOG2_E, can_be_read, compiled, compiled_in_parallel, greatest, power_of_two
 from sleuth.learn.products import COLUMNS, MKL_IS_SLOW, multiply, replaced_forwards, weight_gradient
 
-LOGITS_AT_ONCE = 2**21
-"""A chunk has so many logits (8 MB in fp32): they stay in the processor's last cache."""
+CHUNK_LOGITS = 2**21
+"""Logits of a chunk (8 MB in fp32), which fit the last-level cache."""
 
-LEAST_ROWS = 128
-"""But it has so many rows at least: the weights are read once a chunk, and their gradient is written."""
+MIN_CHUNK_ROWS = 128
+"""Minimum rows of a chunk, since each chunk reads the weights and writes their gradient once."""
 
-LEAST_SHARED = 2**15
-"""Elements. With fewer, a second thread takes longer to wake than it spares."""
-SUMMED = 2**11
-"""Elements whose sum is taken in fp32; such sums are added up in fp64."""
+MIN_PARALLEL_SIZE = 2**15
+"""With fewer elements, waking a second thread costs more than it saves."""
+FP32_SUM_SIZE = 2**11
+"""Elements summed in fp32; these partial sums are added in fp64."""
 
 LogprobGrad = Callable[[slice, Tensor], tuple[Tensor, Tensor]]
-"""(a stretch of the M rows, the log-probabilities (n,) of their targets) -> what they add to the loss, and its
-derivative by each of them (n,)."""
+"""(slice of the M rows, log-probabilities (n,) of their targets) -> their part of the loss, its derivatives (n,)."""
 
 
-def chosen_logprobs(head: nn.Linear, hidden: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+def target_logprobs(head: nn.Linear, hidden: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
     """Log-probability of each target, and the entropy of its distribution in nats, without gradient: (M,) each.
 
     `hidden` (M, width), `targets` (M,) int64. The softmax is fp32 (fp64 where the model is), at `temperature`.
     """
-    return _ChosenLogprobs.apply(hidden, head.weight, head.bias, targets, temperature)
+    return _TargetLogprobs.apply(hidden, head.weight, head.bias, targets, temperature)
 
 
 def logprobs_with_grad(
@@ -52,20 +53,19 @@ def logprobs_with_grad(
     *,
     in_place: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The loss to which each chunk adds by itself, and, without gradient, what `chosen_logprobs` tells.
+    """The sum of the chunks' losses and, without gradient, the results of `target_logprobs`.
 
-    What `logprob_grad` says of a chunk is turned into gradients while its logits are there, so that none is computed
-    again: a quarter of the projection's work less than with `chosen_logprobs`, which serves losses that need all of a
-    row first.
-    `in_place` adds the gradient of the head's weight to its `.grad` right away, for a loss whose own gradient is 1:
-    autograd would hold it two or three times.
+    Applies `logprob_grad` to each chunk while its logits are in memory, so no logits are computed twice: a quarter less
+    projection work than `target_logprobs`, which losses need that read whole rows. `in_place` adds the gradient of the
+    head's weight to its `.grad` in the forward pass, where autograd would hold it two or three times; the loss itself
+    must have gradient 1.
     """
     return _LogprobsWithGrad.apply(hidden, head.weight, head.bias, targets, temperature, logprob_grad, in_place)
 
 
 def embedding_in_place(model: PreTrainedModel) -> AbstractContextManager[None]:
-    """While it lasts, the gradient of the model's embedding is added to its `.grad` token by token: autograd makes an
-    array of the whole vocabulary for each backward pass. Embeddings with options of their own are left to torch."""
+    """In this context the gradient of the model's embedding is added to its `.grad` token by token; autograd would
+    allocate an array of the whole vocabulary in each backward pass. Embeddings with options are left to torch."""
     layer = model.get_input_embeddings()
     if type(layer) is not nn.Embedding or "forward" in layer.__dict__:
         return nullcontext()
@@ -82,31 +82,31 @@ def _embedded(layer: nn.Embedding, tokens: Tensor) -> Tensor:
 class _Embedded(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, weight: Tensor, tokens: Tensor, padding: int | None) -> Tensor:
-        ctx.weight, ctx.padding = weight, padding  # not saved: nothing of it is read but its place for gradients
+        ctx.weight, ctx.padding = weight, padding  # not saved for backward, which only writes to its `.grad`
         ctx.save_for_backward(tokens)
         return F.embedding(tokens, weight)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[None, ...]:  # type: ignore[override]
-        [tokens], [of_output] = ctx.saved_tensors, gradients
-        learned = tokens.flatten(), of_output.flatten(0, -2)
-        if ctx.padding is not None:  # learns nothing
-            learned = tuple(part[tokens.flatten() != ctx.padding] for part in learned)
-        _gradient_of(ctx.weight).index_add_(0, *learned)
+        [tokens], [grad_output] = ctx.saved_tensors, gradients
+        updates = tokens.flatten(), grad_output.flatten(0, -2)
+        if ctx.padding is not None:  # gets no gradient
+            updates = tuple(part[tokens.flatten() != ctx.padding] for part in updates)
+        _existing_grad(ctx.weight).index_add_(0, *updates)
         return None, None, None
 
 
-def _gradient_of(weight: Tensor) -> Tensor:
-    """Where its gradient adds up."""
+def _existing_grad(weight: Tensor) -> Tensor:
+    """The weight's `.grad`, which is set to zeros if it is None."""
     if weight.grad is None:
         weight.grad = torch.zeros_like(weight)
     return weight.grad
 
 
-class _ChosenLogprobs(torch.autograd.Function):
-    """d log p(target) / d logits is one-hot minus softmax. The backward pass computes the softmax again, chunk by chunk
-    in the same piece of memory: that costs less than to write all of it and read it back."""
+class _TargetLogprobs(torch.autograd.Function):
+    """d log p(target) / d logits is one-hot minus softmax. The backward pass recomputes the softmax in chunks in one
+    buffer, which costs less than writing and reading all of it."""
 
     @staticmethod
     def forward(
@@ -123,15 +123,15 @@ class _ChosenLogprobs(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         hidden, weight, bias, targets, lse = ctx.saved_tensors
-        found = _Gradients(hidden, weight, bias, *ctx.needs_input_grad[1:3])
+        grads = _Gradients(hidden, weight, bias, *ctx.needs_input_grad[1:3])
         scale = gradients[0] / ctx.temperature  # (M,)
         for part, logits in _logits_in_chunks(hidden, weight, bias, ctx.temperature):
-            found.add(part, _pull_back(logits, targets[part], lse[part], scale[part]))
-        return found.of_hidden, found.of_weight, found.of_bias, None, None
+            grads.add(part, _logits_grad(logits, targets[part], lse[part], scale[part]))
+        return grads.hidden, grads.weight, grads.bias, None, None
 
 
 class _LogprobsWithGrad(torch.autograd.Function):
-    """The gradients of a loss whose own derivative is known chunk by chunk, made on the way forward."""
+    """A loss whose derivative is known chunk by chunk; its gradients are computed in the forward pass."""
 
     @staticmethod
     def forward(
@@ -146,61 +146,63 @@ class _LogprobsWithGrad(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor]:
         logprobs, entropy = (hidden.new_empty(len(targets), dtype=_precision(hidden)) for _ in range(2))
         in_place = in_place and weight.is_leaf and ctx.needs_input_grad[1]
-        found = _Gradients(hidden, weight, bias, *ctx.needs_input_grad[1:3], in_place=in_place)
+        grads = _Gradients(hidden, weight, bias, *ctx.needs_input_grad[1:3], in_place=in_place)
         loss = hidden.new_zeros((), dtype=_precision(hidden))
         for part, logits in _logits_in_chunks(hidden, weight, bias, temperature):
             logprobs[part], entropy[part], lse = _softmax_figures(logits, targets[part])
-            share, derivative = logprob_grad(part, logprobs[part])
+            share, logprob_grads = logprob_grad(part, logprobs[part])
             loss += share
-            found.add(part, _pull_back(logits, targets[part], lse, derivative / temperature))
-        ctx.save_for_backward(found.of_hidden, None if in_place else found.of_weight, found.of_bias)
+            grads.add(part, _logits_grad(logits, targets[part], lse, logprob_grads / temperature))
+        ctx.save_for_backward(grads.hidden, None if in_place else grads.weight, grads.bias)
         ctx.mark_non_differentiable(logprobs, entropy)
         return loss, logprobs, entropy
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        found = [None if gradient is None else gradient.mul_(gradients[0]) for gradient in ctx.saved_tensors]
-        return (*found, None, None, None, None)
+        grads = [None if gradient is None else gradient.mul_(gradients[0]) for gradient in ctx.saved_tensors]
+        return (*grads, None, None, None, None)
 
 
 class _Gradients:
-    """Those of the projection's inputs (M, width), weight and bias, from those of the logits chunk by chunk; None where
-    `of_weight` or `of_bias` is not wanted."""
+    """Gradients of the head's inputs (M, width), weight and bias, accumulated from those of the logits chunk by chunk;
+    `weight` or `bias` is None unless needed."""
 
     def __init__(
         self,
         hidden: Tensor,
         weight: Tensor,
         bias: Tensor | None,
-        of_weight: bool,
-        of_bias: bool,
+        needs_weight: bool,
+        needs_bias: bool,
         *,
         in_place: bool = False,
     ) -> None:
-        self.hidden, self.weight = hidden, weight
-        self.of_hidden = torch.empty_like(hidden)
-        self.of_weight = _gradient_of(weight) if in_place else torch.zeros_like(weight) if of_weight else None
-        self.of_bias = torch.zeros_like(bias) if of_bias and bias is not None else None
+        self._inputs, self._head = hidden, weight
+        self.hidden = torch.empty_like(hidden)
+        self.weight = _existing_grad(weight) if in_place else torch.zeros_like(weight) if needs_weight else None
+        self.bias = torch.zeros_like(bias) if needs_bias and bias is not None else None
 
-    def add(self, part: slice, of_logits: Tensor) -> None:
-        of_logits = of_logits.to(self.weight.dtype)
-        self.of_hidden[part] = multiply(of_logits, self.weight.T)
-        if self.of_weight is not None and MKL_IS_SLOW:
-            for first in range(0, len(self.weight), COLUMNS):  # parts that stay in the cache until they are added
+    def add(self, part: slice, grad_logits: Tensor) -> None:
+        grad_logits = grad_logits.to(self._head.dtype)
+        self.hidden[part] = multiply(grad_logits, self._head.T)
+        if self.weight is not None and MKL_IS_SLOW:
+            for first in range(0, len(self._head), COLUMNS):  # parts that stay in the cache until they are added
                 tokens = slice(first, first + COLUMNS)
-                self.of_weight[tokens] += weight_gradient(of_logits[:, tokens], self.hidden[part])
-        elif self.of_weight is not None:
-            self.of_weight.addmm_(of_logits.T, self.hidden[part])
-        if self.of_bias is not None:
-            self.of_bias += of_logits.sum(dim=0)
+                self.weight[tokens] += weight_gradient(grad_logits[:, tokens], self._inputs[part])
+        elif self.weight is not None:
+            self.weight.addmm_(grad_logits.T, self._inputs[part])
+        if self.bias is not None:
+            self.bias += grad_logits.sum(dim=0)
 
 
 def _softmax_figures(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Of each row of logits (n, V): log-probability of its target, entropy, log-sum-exp; (n,) each."""
+    """For each row of logits (n, V): log-probability of its target, entropy, log-sum-exp; (n,) each."""
     if can_be_read(logits):
         figures = torch.empty(3, len(logits))
-        _read_rows(logits.numpy(), targets.numpy(), figures.numpy(), shared=logits.numel() >= LEAST_SHARED)
+        _softmax_figures_rows(
+            logits.numpy(), targets.numpy(), figures.numpy(), shared=logits.numel() >= MIN_PARALLEL_SIZE
+        )
         return figures[0], figures[1], figures[2]
     largest = logits.amax(dim=-1, keepdim=True)  # (n, 1)
     shifted = logits - largest
@@ -211,46 +213,46 @@ def _softmax_figures(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, T
     return logprobs, entropy, total.log() + largest[:, 0]
 
 
-def _pull_back(logits: Tensor, targets: Tensor, lse: Tensor, scale: Tensor) -> Tensor:
-    """The gradient of the logits (n, V), written over them: `scale` (n,) times one-hot minus softmax."""
+def _logits_grad(logits: Tensor, targets: Tensor, lse: Tensor, scale: Tensor) -> Tensor:
+    """The gradient of the logits (n, V), `scale` (n,) times (one-hot minus softmax), written over them."""
     if can_be_read(logits, lse, scale):
         arrays = (tensor.numpy(force=True) for tensor in (logits, targets, lse, scale.contiguous()))
-        _pull_back_rows(*arrays, shared=logits.numel() >= LEAST_SHARED)
+        _logits_grad_rows(*arrays, shared=logits.numel() >= MIN_PARALLEL_SIZE)
         return logits
     softmax = logits.sub_(lse[:, None]).exp_()
     return softmax.mul_(-scale[:, None]).scatter_add_(1, targets[:, None], scale[:, None])
 
 
 @compiled_in_parallel
-def _read_rows(logits, targets, figures):
+def _softmax_figures_rows(logits, targets, figures):
     for row in numba.prange(len(logits)):
         largest = greatest(logits[row])
-        total, along = 0.0, 0.0
-        for first in range(0, logits.shape[1], SUMMED):
-            of_part, along_part = _sums(logits[row, first : first + SUMMED], largest)
-            total += of_part
-            along += along_part
-        if np.isnan(along):  # exponentials do not show one
-            total = along
+        total, weighted = 0.0, 0.0
+        for first in range(0, logits.shape[1], FP32_SUM_SIZE):
+            part_total, part_weighted = _sums(logits[row, first : first + FP32_SUM_SIZE], largest)
+            total += part_total
+            weighted += part_weighted
+        if np.isnan(weighted):  # the exponentials hide a NaN
+            total = weighted
         figures[0, row] = logits[row, targets[row]] - largest - np.log(total)
-        figures[1, row] = np.log(total) - along / total
+        figures[1, row] = np.log(total) - weighted / total
         figures[2, row] = largest + np.log(total)
 
 
 @compiled
 def _sums(numbers, largest):
-    """Of exp(x - largest), and of x - largest weighted by it."""
-    total, along = np.float32(0), np.float32(0)
+    """The sums of exp(x - largest) and of (x - largest) exp(x - largest)."""
+    total, weighted = np.float32(0), np.float32(0)
     for at in range(len(numbers)):
         shifted = numbers[at] - largest
         power = power_of_two(shifted * LOG2_E)
         total += power
-        along += power * shifted
-    return total, along
+        weighted += power * shifted
+    return total, weighted
 
 
 @compiled_in_parallel
-def _pull_back_rows(logits, targets, lse, scale):
+def _logits_grad_rows(logits, targets, lse, scale):
     for row in numba.prange(len(logits)):
         _scale_softmax(logits[row], lse[row], -scale[row])
         logits[row, targets[row]] += scale[row]
@@ -265,12 +267,12 @@ def _scale_softmax(numbers, lse, scale):
 def _logits_in_chunks(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float
 ) -> Iterator[tuple[slice, Tensor]]:
-    """Stretches of the M rows with their logits (n, V), which the next chunk may overwrite."""
-    size = max(LEAST_ROWS, LOGITS_AT_ONCE // len(weight))
-    space = hidden.new_empty(min(size, len(hidden)), len(weight))
+    """Yields slices of the M rows with their logits (n, V), which the next chunk overwrites."""
+    size = max(MIN_CHUNK_ROWS, CHUNK_LOGITS // len(weight))
+    buffer = hidden.new_empty(min(size, len(hidden)), len(weight))
     for first in range(0, len(hidden), size):
         part = slice(first, min(first + size, len(hidden)))
-        logits = multiply(hidden[part], weight, bias, space=space).to(_precision(hidden))
+        logits = multiply(hidden[part], weight, bias, space=buffer).to(_precision(hidden))
         yield part, logits if temperature == 1 else logits.div_(temperature)
 
 

@@ -1,4 +1,7 @@
-"""Prompts by their names: our own, and the published ones that a user has imported into the data folder."""
+"""Prompts by name: our own, and published ones that the user has imported into the data folder.
+
+Imported files are only searched for texts; nothing in them is executed.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,15 @@ from typing import Any
 from sleuth.prompts.published import PUBLISHED, PublishedPrompt, place_of, sha256_of
 from sleuth.types import SleuthError
 
+MAX_FILE_BYTES = 16 * 2**20
+"""Limit on text files to search for a prompt."""
+SEARCHED_ROWS = 64
+"""Rows of a parquet file to search: a prompt is in all rows or none."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listed:
-    """A prompt that a recipe can name. `text` is None for a published one that was not imported."""
+class ListedPrompt:
+    """A prompt that a recipe can name. `text` is None for a published one that is not imported."""
 
     name: str
     text: str | None
@@ -24,16 +32,18 @@ class Listed:
 
 
 def folder() -> Path:
-    """Where imported prompts are kept: `sleuth/prompts` in `$XDG_DATA_HOME`, or in `~/.local/share` without one."""
+    """The folder of imported prompts: `sleuth/prompts` in `$XDG_DATA_HOME`, or else in `~/.local/share`."""
     home = os.environ.get("XDG_DATA_HOME", "")
     return (Path(home) if os.path.isabs(home) else Path.home() / ".local" / "share") / "sleuth" / "prompts"
 
 
-def listed() -> list[Listed]:
-    """Our own prompts and the published ones, each by its name."""
-    ours = [Listed(name=name, text=_our_text(name).decode()) for name in our_names()]
+def list_prompts() -> list[ListedPrompt]:
+    """Our own prompts, then the published ones."""
+    ours = [ListedPrompt(name=name, text=_our_text(name).decode()) for name in our_names()]
     return ours + [
-        Listed(name=prompt.name, text=read_prompt(prompt.name) if _kept(prompt).exists() else None, published=prompt)
+        ListedPrompt(
+            name=prompt.name, text=read_prompt(prompt.name) if _file(prompt).exists() else None, published=prompt
+        )
         for prompt in PUBLISHED.values()
     ]
 
@@ -45,7 +55,7 @@ def our_names() -> list[str]:
 
 
 def read_prompt(prompt: str) -> str:
-    """A prompt by its name, or any by its path, byte for byte: no newline is translated."""
+    """The text of a prompt by its name or path, byte for byte, without newline translation."""
     if prompt in PUBLISHED:
         return _published_text(PUBLISHED[prompt])
     if prompt in our_names():
@@ -62,14 +72,14 @@ def read_prompt(prompt: str) -> str:
 
 
 def require_askable(text: str, role: str, name: str) -> None:
-    """Raises SleuthError for a prompt that nothing can be asked with in the `role`: it must have one place for the
-    question, or none as a system message, which the question follows as the user's."""
+    """Raises SleuthError unless the prompt fits its `role`: a system message, which the question follows as a user
+    message, has no placeholder for it, and any other has one."""
     place = place_of(text)
     if name in PUBLISHED and PUBLISHED[name].role == "hint":
-        raise SleuthError(f"prompt = {name!r}: this text answers a bad action: name it as hint")
+        raise SleuthError(f"prompt = {name!r}: this text is a hint after an invalid action: set it as hint")
     if role == "system" and place in text:
         raise SleuthError(
-            f"{name}: the prompt has a {place}, but the question follows a system message as the user's; take a prompt "
+            f"{name}: the prompt has a {place}, but after a system message the question is a user message; use one "
             'without it, or set prompt_role = "user"'
         )
     if role != "system" and place not in text:
@@ -80,47 +90,47 @@ def require_askable(text: str, role: str, name: str) -> None:
 
 
 def import_prompt(name: str, file: Path) -> Path:
-    """Take the published prompt `name` from a file that holds it, and keep it; where it is kept. Raises SleuthError
-    for a name that is not known, and for a file that does not hold those very bytes."""
+    """Imports the published prompt `name` from a file that contains it. Returns the path of the stored copy. Raises
+    SleuthError for an unknown name, or if the file does not contain exactly these bytes."""
     if name not in PUBLISHED:
         raise SleuthError(
             f"{name}: no published prompt of that name; there are {', '.join(PUBLISHED)}. "
             "One of your own needs no import: a recipe names it by its path"
         )
     prompt = PUBLISHED[name]
-    text = next((text for text in texts_in(file, prompt.place) if _is(text.encode(), prompt)), None)
+    text = next((text for text in _texts_in(file, prompt.place) if _matches(text.encode(), prompt)), None)
     if text is None:
         raise SleuthError(
             f"{file}: does not hold {name}: nothing in it has the sha256 {prompt.sha256[:12]}; "
             f"it is published as {prompt.source}"
         )
-    kept = _kept(prompt)
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    partial = kept.with_suffix(".partial")
+    stored = _file(prompt)
+    stored.parent.mkdir(parents=True, exist_ok=True)
+    partial = stored.with_suffix(".partial")
     partial.write_bytes(text.encode())
-    partial.replace(kept)
-    return kept
+    partial.replace(stored)
+    return stored
 
 
 def _published_text(prompt: PublishedPrompt) -> str:
-    kept = _kept(prompt)
-    if not kept.is_file():
+    stored = _file(prompt)
+    if not stored.is_file():
         ours = f"; our own words for it are {prompt.ours!r}" if prompt.ours else ""
         raise SleuthError(
             f"prompt {prompt.name!r} is not ours to carry: it is published as {prompt.source}; get that file and run "
             f"sleuth prompts import {prompt.name} FILE{ours}"
         )
-    contents = kept.read_bytes()
-    if not _is(contents, prompt):
-        raise SleuthError(f"{kept}: is no longer the published {prompt.name}; import it again")
+    contents = stored.read_bytes()
+    if not _matches(contents, prompt):
+        raise SleuthError(f"{stored}: is no longer the published {prompt.name}; import it again")
     return contents.decode()
 
 
-def _is(contents: bytes, prompt: PublishedPrompt) -> bool:
+def _matches(contents: bytes, prompt: PublishedPrompt) -> bool:
     return sha256_of(contents) == prompt.sha256
 
 
-def _kept(prompt: PublishedPrompt) -> Path:
+def _file(prompt: PublishedPrompt) -> Path:
     return folder() / f"{prompt.name}.txt"
 
 
@@ -128,18 +138,9 @@ def _our_text(name: str) -> bytes:
     return files("sleuth").joinpath("prompts", f"{name}.txt").read_bytes()
 
 
-# Nothing in a file is executed.
-
-LONGEST_FILE = 16 * 2**20
-"""Bytes of a file of text: a prompt is no book."""
-
-ROWS = 64
-"""Rows of a parquet file that are looked into: a prompt that is in one is in all."""
-
-
-def texts_in(file: Path, place: str | None) -> Iterator[str]:
-    """The texts of a file, one after the other. In a row the question is replaced by `place`. Raises SleuthError for a
-    file that cannot be read."""
+def _texts_in(file: Path, place: str | None) -> Iterator[str]:
+    """Yields the texts of a file; in parquet rows the question is replaced by `place`. Raises SleuthError if the file
+    cannot be read."""
     if file.suffix == ".parquet":
         yield from _texts_of_rows(file, place)
         return
@@ -152,8 +153,8 @@ def texts_in(file: Path, place: str | None) -> Iterator[str]:
 
 def _contents(file: Path) -> str:
     try:
-        if file.stat().st_size > LONGEST_FILE:
-            raise SleuthError(f"{file}: has more than {LONGEST_FILE:,} bytes, and no prompt has")
+        if file.stat().st_size > MAX_FILE_BYTES:
+            raise SleuthError(f"{file}: has more than {MAX_FILE_BYTES:,} bytes, and no prompt has")
         return file.read_bytes().decode()
     except UnicodeDecodeError:
         raise SleuthError(f"{file}: is neither UTF-8 text nor .parquet") from None
@@ -162,7 +163,7 @@ def _contents(file: Path) -> str:
 
 
 def _strings_of_source(contents: str, file: Path) -> Iterator[str]:
-    """The string literals, those that are written in several parts put together."""
+    """Yields the string literals, with f-strings without expressions joined."""
     try:
         tree = ast.parse(contents)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -177,7 +178,7 @@ def _strings_of_source(contents: str, file: Path) -> Iterator[str]:
 
 
 def _texts_of_rows(file: Path, place: str | None) -> Iterator[str]:
-    """What each message of the `prompt` column says, with the row's question taken out."""
+    """Yields the messages of the `prompt` column, as they are and with the row's question replaced by `place`."""
     for row in _rows(file):
         question = str(row.get("question") or "").strip()
         for message in row.get("prompt") or ():
@@ -185,9 +186,9 @@ def _texts_of_rows(file: Path, place: str | None) -> Iterator[str]:
             if not isinstance(content, str):
                 continue
             yield content
-            for asked in (f"{question}?", question):
-                before, found, after = content.rpartition(asked)
-                if question and found:
+            for variant in (f"{question}?", question):
+                before, match, after = content.rpartition(variant)
+                if question and match:
                     yield before + (place or "") + after
 
 
@@ -200,7 +201,7 @@ def _rows(file: Path) -> Iterator[dict[str, Any]]:
         columns = [name for name in ("prompt", "question") if name in parquet.schema_arrow.names]
         if "prompt" not in columns:
             raise SleuthError(f"{file}: its rows have no column `prompt`")
-        yield from next(parquet.iter_batches(ROWS, columns=columns)).to_pylist()
+        yield from next(parquet.iter_batches(SEARCHED_ROWS, columns=columns)).to_pylist()
     except (OSError, pa.ArrowException, StopIteration) as error:
         reason = str(error).splitlines()[0] if str(error) else "it has no rows"
         raise SleuthError(f"{file}: no parquet file that could be read: {reason}") from None

@@ -1,6 +1,6 @@
-"""What is known of published prompts, but for their texts, which are other people's: where they are, and their sha256.
+"""Sources and sha256 of published prompts, whose texts belong to others and are not included.
 
-The bytes are UTF-8, with the question's place in them as they are published.
+The hashes are of UTF-8 bytes with the original placeholder for the question.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 QUESTION = "{question}"
-"""Where a prompt has its question, if nothing else is said."""
+"""The placeholder for the question in a prompt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedPrompt:
-    """`role` is where its authors put it: a system or user message, or the `hint` after a bad action. `place` is where
-    it has its question; None has none. `ours` is a prompt of our own words that does the same."""
+    """A prompt that can be imported. `role`: its authors' system message, user message, or `hint` after an invalid
+    action. `place`: its placeholder for the question, if any. `ours`: the name of our own prompt for the same purpose.
+    """
 
     name: str
     role: Literal["system", "user", "hint"]
@@ -69,12 +70,12 @@ PUBLISHED: dict[str, PublishedPrompt] = {
 
 
 def sha256_of(contents: bytes) -> str:
-    """In the form of `PublishedPrompt.sha256`."""
+    """The hex digest, as in `PublishedPrompt.sha256`."""
     return hashlib.sha256(contents).hexdigest()
 
 
 def place_of(text: str) -> str:
-    """Where a prompt has its question: as its authors wrote it where it is a published one, `{question}` otherwise."""
-    found = sha256_of(text.encode())
-    known = (prompt.place for prompt in PUBLISHED.values() if prompt.sha256 == found)
-    return next(known, None) or QUESTION
+    """A prompt's placeholder for the question: that of a published prompt, else `{question}`."""
+    digest = sha256_of(text.encode())
+    places = (prompt.place for prompt in PUBLISHED.values() if prompt.sha256 == digest)
+    return next(places, None) or QUESTION

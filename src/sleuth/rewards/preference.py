@@ -143,7 +143,7 @@ class PointwiseReward:
 
 def candidate(task: Task, sample: int, continuation: Segment, stop: str) -> Episode:
     """An episode of the task's prefix and a continuation; `stop` as a completion's, `source` for the text's own."""
-    trajectory = Trajectory(segments=(task.continued.prefix, continuation), stop=stop)
+    trajectory = Trajectory(segments=(task.required_continuation.prefix, continuation), stop=stop)
     return Episode(task=task, sample=sample, trajectories=(trajectory,))
 
 

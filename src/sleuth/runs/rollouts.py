@@ -28,7 +28,7 @@ from sleuth.types import (
     Score,
     Segment,
     SleuthError,
-    Stated,
+    StatedClaim,
     Task,
     Trajectory,
 )
@@ -225,7 +225,7 @@ def _evidence(row: Mapping[str, Any] | None) -> Evidence | None:
     if row is None:
         return None
     snippets = tuple(Passage(**snippet) for snippet in row["snippets"])
-    stated = tuple(Stated(**entry | {"snippets": tuple(entry["snippets"])}) for entry in row["stated"] or ())
+    stated = tuple(StatedClaim(**entry | {"snippets": tuple(entry["snippets"])}) for entry in row["stated"] or ())
     return Evidence(**{**row, "snippets": snippets, "stated": stated})
 
 

@@ -21,7 +21,7 @@ from sleuth.runs.manifest import Manifest, identity
 from sleuth.runs.memory import peak_memory
 from sleuth.runs.metrics import MetricsFile
 from sleuth.runs.trackers import Trackers, open_trackers
-from sleuth.types import PassingError, SleuthError
+from sleuth.types import SleuthError, TransientError
 
 REWARD_KEY = r"stage\.\d+\.reward\."
 STAGE_KEY = r"stage\.\d+\.(?!kind$|name$)"
@@ -210,7 +210,7 @@ class RunLock:
             self._file.seek(0)
             owner = self._file.read().strip() or "just started"
             self._file.close()
-            raise PassingError(
+            raise TransientError(
                 f"{folder}: a process ({owner}) is writing this run; let it end, or choose another folder with --run"
             ) from None
         self._file.truncate(0)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from sleuth.dialects.refine import REFINERS
 from sleuth.judges import LexicalJudge
 from sleuth.rewards.citation.reward import CitationReward
-from sleuth.types import Action, Episode, Evidence, Group, Passage, Score, Segment, Stated, Task, Trajectory
+from sleuth.types import Action, Episode, Evidence, Group, Passage, Score, Segment, StatedClaim, Task, Trajectory
 
 SNIPPETS = {
     "a1": "Ada Voss was born in Tarn in 1874.",
@@ -24,7 +24,7 @@ def refined(
     snippets: Mapping[str, str] = SNIPPETS,
     golden: tuple[str, ...] = ("Tarn",),
     answerable: bool | None = True,
-    stated: tuple[Stated, ...] = (),
+    stated: tuple[StatedClaim, ...] = (),
     before: str = "",
     stop: str = "answered",
 ) -> Episode:

@@ -7,12 +7,12 @@ from refined import refined, scored
 
 from sleuth.rewards.citation.claims import tagged
 from sleuth.rewards.citation.measure import TableFigures, measure_against_table
-from sleuth.types import Stated
+from sleuth.types import StatedClaim
 
 TABLE = (
-    Stated(claim="Ada Voss wrote The Silent Harbor.", snippets=("a", "c"), asked=True),
-    Stated(claim="Ada Voss was born in Tarn.", snippets=("b",), asked=True),
-    Stated(claim="Ada Voss was born in 1874.", snippets=("b",), asked=False),
+    StatedClaim(claim="Ada Voss wrote The Silent Harbor.", snippets=("a", "c"), asked=True),
+    StatedClaim(claim="Ada Voss was born in Tarn.", snippets=("b",), asked=True),
+    StatedClaim(claim="Ada Voss was born in 1874.", snippets=("b",), asked=False),
 )
 WROTE = "<snippet id=a> Ada Voss wrote The Silent Harbor.</snippet>"
 BORN = "<snippet id=b> Ada Voss was born in Tarn.</snippet>"

@@ -30,10 +30,10 @@ SLOT_ATTENTION = "sleuth_slots"
 
 class Batch:
     """The T tokens of one forward, packed: one for each of `decoding` (slots, rising), then those of each chunk.
-    `tokens` [slots, context] and `cached` [slots] are those of the slot table. `wanted` are the indices whose logits
-    are needed; None if (nearly) all."""
+    `tokens` [slots, context] and `cached` [slots] are those of the slot table. `output_indices` are those
+    whose logits are needed; None if (nearly) all."""
 
-    wanted: Tensor | None = None
+    output_indices: Tensor | None = None
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Batch:
         self.chunk_ends = len(decoding) + np.cumsum(lengths, dtype=np.int64)
         self.decode = _decode_attention(tokens, decoding, cached[decoding], device, dtype) if len(decoding) else None
 
-    def narrowed(self) -> Batch:
+    def for_last_layer(self) -> Batch:
         """The batch for the last layer, where of a chunk only the last token's query is computed."""
         narrow = copy.copy(self)
         narrow.last_only = True

@@ -21,9 +21,9 @@ from sleuth.engines.local.weights import DecodeWeights
 from sleuth.engines.request import Request, StreamRequest, max_new_tokens
 from sleuth.engines.sampling import sample
 from sleuth.engines.stops import StopTokens, find_eos_ids
-from sleuth.learn.compiled_layers import swift_forwards
+from sleuth.learn.compiled_layers import compiled_forwards
 from sleuth.learn.heap import keep_freed_memory
-from sleuth.learn.last_layer import sparing_last_layer, where_wanted
+from sleuth.learn.last_layer import select_outputs, skip_unused_outputs
 from sleuth.learn.products import replaced_forwards
 from sleuth.types import Chunk, Completion, Sampling, SleuthError
 
@@ -62,7 +62,7 @@ class LocalEngine:
         self._stop_tokens = StopTokens(tokenizer, vocabulary, self._eos_ids)
         self._decode_state = DecodeState(slots=slots, context=context, vocabulary=vocabulary)
         self._weights = DecodeWeights(model)
-        self._swift = swift_forwards(model)
+        self._swift = compiled_forwards(model)
         self._cache = SlotCache(slots=slots, context=context)
         self._table = SlotTable(slots, context)
         self._waiting: list[Request] = []
@@ -205,14 +205,14 @@ class LocalEngine:
 
     def _forward(self, batch: Batch, last: np.ndarray) -> torch.Tensor:
         """The logits (B, V) after the batch's tokens at `last` (B)."""
-        wanted = torch.from_numpy(last).to(self.model.device)
-        batch.wanted = where_wanted(wanted, len(batch.tokens))
-        with nullcontext() if batch.wanted is None else sparing_last_layer(self.model, "batch"):
+        outputs = torch.from_numpy(last).to(self.model.device)
+        batch.output_indices = select_outputs(outputs, len(batch.tokens))
+        with nullcontext() if batch.output_indices is None else skip_unused_outputs(self.model, "batch"):
             output = self.model(
                 input_ids=batch.tokens[None],
                 position_ids=batch.positions[None],
                 use_cache=False,
-                logits_to_keep=0 if len(last) == len(batch.tokens) else wanted,
+                logits_to_keep=0 if len(last) == len(batch.tokens) else outputs,
                 batch=batch,
             )
         self.forwards += 1

@@ -9,7 +9,7 @@ from statistics import fmean
 
 from sleuth.rewards.citation.claims import CitedAnswer, Claim
 from sleuth.rewards.match import normalise
-from sleuth.types import Case, Stated
+from sleuth.types import Case, StatedClaim
 
 SUPPORTED = 0.5
 """The lowest verdict that counts as support."""
@@ -234,7 +234,7 @@ class TableFigures:
     off_query: float
 
 
-def measure_against_table(answer: CitedAnswer, table: Sequence[Stated]) -> TableFigures:
+def measure_against_table(answer: CitedAnswer, table: Sequence[StatedClaim]) -> TableFigures:
     """The figures of an answer against the table. Claims are matched by their normalised words: a paraphrase is not
     recognised, so this is for claims in the table's own wording."""
     by_claim = {normalise(stated.claim): stated for stated in table}

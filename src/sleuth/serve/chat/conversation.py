@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from sleuth.rewards.citation.claims import tagged
 from sleuth.rewards.search_results import passages_with
-from sleuth.rollout import Ended, PromptTooLong, play
+from sleuth.rollout import PromptTooLong, TrajectoryEnd, play
 from sleuth.serve.chat.agent import Agent
 from sleuth.serve.chat.stream_parser import StreamParser, TextDelta
 from sleuth.serve.http.refused import TOO_LONG, Refused
@@ -69,14 +69,16 @@ async def conversation(
     parser, segments, written = StreamParser(agent.dialect), list[Segment](), 0
     task = agent.make_task(message)
     env = agent.env(task)
-    parts = play(env, agent.engine, agent.renderer, context=agent.context, temperature=temperature, key=key, aloud=True)
+    parts = play(
+        env, agent.engine, agent.renderer, context=agent.context, temperature=temperature, key=key, stream=True
+    )
     try:
         async with aclosing(parts):
             async for part in parts:
                 match part:
                     case Chunk():
                         if max_tokens is not None and written + len(part.tokens) > max_tokens:
-                            yield _over(task, segments, Ended(actions=(), stop="length"), written)
+                            yield _over(task, segments, TrajectoryEnd(actions=(), stop="length"), written)
                             return
                         written += len(part.tokens)
                         for delta in parser.feed(part.text):
@@ -96,15 +98,15 @@ async def conversation(
                         yield Answered(text=part.text)
                     case Action():
                         yield Misunderstood()
-                    case Ended(stop="rewritten"):
+                    case TrajectoryEnd(stop="rewritten"):
                         pass
-                    case Ended():
+                    case TrajectoryEnd():
                         yield _over(task, segments, part, written)
     except PromptTooLong as error:
         raise Refused(400, str(error), param="messages", code=TOO_LONG) from None
 
 
-def _over(task: Task, segments: Sequence[Segment], ended: Ended, written: int) -> Finished:
+def _over(task: Task, segments: Sequence[Segment], ended: TrajectoryEnd, written: int) -> Finished:
     trajectory = Trajectory(segments=tuple(segments), actions=ended.actions, stop=ended.stop)
     answers = [action.text for action in ended.actions if action.kind == "answer"]
     return Finished(

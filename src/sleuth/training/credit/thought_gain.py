@@ -89,7 +89,7 @@ class GainScorer:
                 yield self._pair(group, (*_prefix(group), *self.opening, *closed.thought.tokens, *end))
 
     def _pair(self, group: Group, story: Sequence[int]) -> RowPair:
-        suffix = group.task.continued.suffix.tokens
+        suffix = group.task.required_continuation.suffix.tokens
         return RowPair(
             factual=suffix_row(story, suffix),
             counterfactual=suffix_row((*_prefix(group), *self.opening, *self.closing), suffix),
@@ -121,7 +121,7 @@ def gain_in(rewards: Sequence[RewardRecipe]) -> GainRecipe | None:
 
 
 def _prefix(group: Group) -> tuple[int, ...]:
-    return group.task.continued.prefix.tokens
+    return group.task.required_continuation.prefix.tokens
 
 
 def _mean(values: Sequence[float]) -> float | None:
