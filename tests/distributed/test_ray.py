@@ -99,12 +99,12 @@ def test_a_folder_with_only_a_launchers_notes_counts_as_empty(recipes: dict[str,
 @pytest.mark.parametrize("address", ["ray://head:10001", "head", "head:door"])
 def test_an_invalid_address_is_refused_with_the_valid_forms(address: str) -> None:
     with pytest.raises(SleuthError, match=r'should be "local", "auto" on a machine of the cluster, or HOST:PORT'):
-        ray_ranks._require_reached(address)
+        ray_ranks._require_reachable(address)
 
 
 def test_an_unreachable_address_is_refused_in_one_line() -> None:
     with pytest.raises(SleuthError, match=r"--ray 127\.0\.0\.1:1: nobody answers there \(Connection refused\)"):
-        ray_ranks._require_reached("127.0.0.1:1")
+        ray_ranks._require_reachable("127.0.0.1:1")
 
 
 # -- in place of Ray -------------------------------------------------------------------------------------------------
