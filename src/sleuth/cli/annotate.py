@@ -110,13 +110,13 @@ def thoughts(
     import_heavy()
     from sleuth.annotation.thoughts import annotate_thoughts
     from sleuth.cli.watching import watched
-    from sleuth.evaluation.thought_figures import Scorer
+    from sleuth.evaluation.thought_figures import LogprobScorer
     from sleuth.factories import load_model, thought_writer_of
     from sleuth.render import Renderer
 
     writer = thought_writer_of(writing)
     loaded, tokenizer = load_model(model, dtype=None, device="auto")
-    scorer = Scorer(model=loaded, renderer=Renderer(tokenizer), budget=GATE_TOKENS)
+    scorer = LogprobScorer(model=loaded, renderer=Renderer(tokenizer), budget=GATE_TOKENS)
     found = annotate_thoughts(asked, out, writer, scorer, gated=gate, watch=watched)
     if as_json:
         typer.echo(json.dumps(found.as_json()))
