@@ -24,13 +24,13 @@ def evaluate_reasoning(model: str, recipe: Path, out: Path | None, as_json: bool
         require_file(out)
 
     import_heavy()
-    from sleuth.evaluation.named_model import load_named
-    from sleuth.evaluation.reasoning import reasoned, require_problems
+    from sleuth.evaluation.eval_session import load_named
+    from sleuth.evaluation.reasoning import require_problems, solve_problems
     from sleuth.runs.eval_file import write_eval
 
     solver = load_named(model, resolved)
-    require_problems(stage, solver.tokenizer, solver.holds)
-    found = reasoned(stage, solver, seed=resolved.seed)
+    require_problems(stage, solver.tokenizer, solver.max_positions)
+    found = solve_problems(stage, solver, seed=resolved.seed)
     *_, suite = found
     for name, contents in found.items() if out is not None else ():
         assert out is not None
