@@ -16,8 +16,8 @@ from sleuth.cli.app import app
 from sleuth.data.reasoning import load_problems
 from sleuth.engines.scripted import ScriptedEngine
 from sleuth.evaluation import reasoning
-from sleuth.evaluation.named_model import NamedModel
-from sleuth.evaluation.reasoning import is_right, prompt_of, reasoned
+from sleuth.evaluation.eval_session import NamedModel
+from sleuth.evaluation.reasoning import is_right, prompt_of, solve_problems
 from sleuth.factories import load_model
 from sleuth.recipe import ReasonRecipe
 from sleuth.types import Sampling
@@ -145,7 +145,7 @@ def test_every_layout_is_asked_scored_and_averaged(files: dict[str, Path], monke
         return r" \boxed{2,1}" if "x?" in text else rf" \boxed{{{choice.answer}}}" if "Which?" in text else " 4."
 
     monkeypatch.setattr(reasoning, "LocalEngine", lambda *_, **__: ScriptedEngine(one.tokenizer, script))
-    found = reasoned(asked(files), one)
+    found = solve_problems(asked(files), one)
     *sets, suite = found
     assert sets == [f"reasoning@{layout}" for layout in files]
     rights = {name: [record["right"] for record in found[name]["records"]] for name in sets}

@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 from sleuth.cli.app import app
 from sleuth.engines.scripted import ScriptedEngine
 from sleuth.evaluation.certificate import verdict
-from sleuth.evaluation.named_model import NamedModel
-from sleuth.evaluation.thought_arms import GENERIC, arms_of, others, prefix_of, suffix_of
-from sleuth.evaluation.thought_probe import probed
+from sleuth.evaluation.eval_session import NamedModel
+from sleuth.evaluation.thought_arms import GENERIC, build_arms, prefix_of, suffix_of, swap_partners
+from sleuth.evaluation.thought_probe import probe_thoughts
 from sleuth.factories import JudgePool, load_model, spots_of, thought_setting, thought_tokens
 from sleuth.metrics.intervals import Measured
 from sleuth.pipeline import require_inputs
@@ -99,53 +99,53 @@ def arms(base, texts: Path, script: Callable[[str, Sampling], str]):
         engine=ScriptedEngine(tokenizer, script), renderer=renderer, context=300, temperature=1.0, key=(0,)
     )
     spots = spots_of(data, tokenizer)
-    return spots, arms_of(rollout, setting, spots, samples=2, renderer=renderer), renderer
+    return spots, build_arms(rollout, setting, spots, samples=2, renderer=renderer), renderer
 
 
 def names_the_text(text: str, sampling: Sampling) -> str:
-    """A thought that tells whose text it is of, where it was thought, and which sample it is."""
+    """A thought that names its text, its position and its sample."""
     town = text.split()[0]
     half = "" if text.endswith("is<think>") else " half"
     return f" {town}{half} so{' so' * sampling.key[-2]}</think>"
 
 
-def test_each_arm_puts_into_the_same_place_what_its_name_says(base, texts: Path) -> None:
+def test_each_arm_puts_its_own_thought_at_the_same_spot(base, texts: Path) -> None:
     spots, found, renderer = arms(base, texts, names_the_text)
     first = spots[0]
 
-    def story(thought: str) -> tuple[int, ...]:
+    def context(thought: str) -> tuple[int, ...]:
         return (*prefix_of(first), *thought_tokens(thought, renderer))
 
-    stories = {name: of_arm[0] for name, of_arm in found.stories.items()}
+    contexts = {name: arm[0] for name, arm in found.contexts.items()}
     assert found.thoughts[0] == [" Tamton so", " Tamton so so"]
-    assert stories["sampled"] == [story(" Tamton so"), story(" Tamton so so")]
-    assert stories["blank"] == [story("")]
-    assert stories["generic"] == [story(sentence) for sentence in GENERIC]
-    assert stories["swapped"] == [story(" Ludby so"), story(" Ludby so so")]  # b is of another kind
-    assert stories["within"] == [story(" Tamton half so"), story(" Tamton half so so")]
-    assert stories["teacher"] == [story(TEXTS[0][4])]
+    assert contexts["sampled"] == [context(" Tamton so"), context(" Tamton so so")]
+    assert contexts["blank"] == [context("")]
+    assert contexts["generic"] == [context(sentence) for sentence in GENERIC]
+    assert contexts["swapped"] == [context(" Ludby so"), context(" Ludby so so")]  # b is of another kind
+    assert contexts["within"] == [context(" Tamton half so"), context(" Tamton half so so")]
+    assert contexts["teacher"] == [context(TEXTS[0][4])]
 
 
-def test_no_thought_comes_from_a_place_of_the_same_document(base, texts: Path) -> None:
+def test_swapped_thoughts_come_from_other_documents(base, texts: Path) -> None:
     spots, _, _ = arms(base, texts, names_the_text)
     tasks = [spot.task for spot in spots]
-    assert others(tasks) == [2, 2, 0]
-    assert others(tasks[:1]) == [None]
-    assert others([tasks[0], tasks[0]]) == [None, None]
+    assert swap_partners(tasks) == [2, 2, 0]
+    assert swap_partners(tasks[:1]) == [None]
+    assert swap_partners([tasks[0], tasks[0]]) == [None, None]
 
 
 @torch.no_grad()
-def plain_nll(model, story, suffix) -> float:
-    tokens = torch.tensor([[*story, *suffix]])
+def plain_nll(model, context, suffix) -> float:
+    tokens = torch.tensor([[*context, *suffix]])
     logprobs = model(tokens).logits[0].float().log_softmax(-1)
-    return -sum(float(logprobs[at - 1, tokens[0, at]]) for at in range(len(story), tokens.shape[1])) / len(suffix)
+    return -sum(float(logprobs[at - 1, tokens[0, at]]) for at in range(len(context), tokens.shape[1])) / len(suffix)
 
 
 def test_figures_are_those_of_plain_forward_passes(base, texts: Path, tmp_path: Path) -> None:
     model, tokenizer = base
     stage = probe_recipe(texts)
     with JudgePool(tmp_path / "v.sqlite") as judge_pool:
-        found = probed(stage, NamedModel(name="m", model=model, tokenizer=tokenizer), judge_pool)
+        found = probe_thoughts(stage, NamedModel(name="m", model=model, tokenizer=tokenizer), judge_pool)
     renderer = Renderer(tokenizer)
     spots = spots_of(stage.data, tokenizer)
 
@@ -175,7 +175,7 @@ def test_figures_are_those_of_plain_forward_passes(base, texts: Path, tmp_path: 
     assert not any(name.startswith("right") for name in found)
 
 
-def test_a_certificate_wants_all_controls_beaten_with_their_whole_intervals() -> None:
+def test_a_certificate_requires_the_whole_interval_over_each_control_to_be_above_zero() -> None:
     clear, unclear = (Measured(value=0.3, low=low, high=0.6, n=40) for low in (0.01, 0.0))
     beaten = {"blank": clear, "generic": clear, "swapped": clear}
     controls = "an empty one, phrases that fit any text and thoughts of other texts"
@@ -189,7 +189,7 @@ def test_a_certificate_wants_all_controls_beaten_with_their_whole_intervals() ->
         passes, claim = verdict(beaten | {lost: unclear})
         assert not passes
         assert claim.startswith(f"its own thoughts are not shown to beat {what},")
-    assert not verdict({"blank": clear, "generic": clear})[0]  # nobody to exchange thoughts with
+    assert not verdict({"blank": clear, "generic": clear})[0]  # there was no thought to swap
 
 
 def test_a_stage_writes_figures_records_and_the_certificate_once(run: Run, recipe: Path, tmp_path: Path) -> None:
@@ -208,12 +208,12 @@ def test_a_stage_writes_figures_records_and_the_certificate_once(run: Run, recip
     assert (tmp_path / "run" / "eval" / "thoughts.json").stat().st_mtime_ns == before
 
 
-def test_the_same_seed_says_the_same(base, texts: Path, tmp_path: Path) -> None:
+def test_the_same_seed_gives_the_same_file(base, texts: Path, tmp_path: Path) -> None:
     model, tokenizer = base
     stage = probe_recipe(texts, env=ENV | {"suffix_tokens": 4}, judge={"kind": "ending"})
     with JudgePool(tmp_path / "v.sqlite") as judge_pool:
         one, other = (
-            probed(stage, NamedModel(name="m", model=model, tokenizer=tokenizer), judge_pool) for _ in range(2)
+            probe_thoughts(stage, NamedModel(name="m", model=model, tokenizer=tokenizer), judge_pool) for _ in range(2)
         )
     assert one == other
 
@@ -247,9 +247,9 @@ def test_what_the_verb_cannot_do_is_one_line(arguments: list[str], said: str) ->
     assert done.output.count("\n") == 1
 
 
-def test_what_cannot_be_probed_is_refused_before_the_first_step(recipe: Path, texts: Path) -> None:
+def test_a_probe_that_cannot_run_is_refused_before_the_first_step(recipe: Path, texts: Path) -> None:
     require_inputs(load_recipe(recipe))
-    assert "one document, and no other to take a foreign thought from" in refused(recipe, "stage.0.data.limit=1")
+    assert "only one document; swapping thoughts needs two or more" in refused(recipe, "stage.0.data.limit=1")
     assert "positions of the model" in refused(recipe, "stage.0.env.thought_tokens=2000")
     assert "judge and env.suffix_tokens need each other" in refused(
         recipe, "stage.0.env.suffix_tokens=0", "stage.0.env.stops=[]"
@@ -262,4 +262,4 @@ def test_what_cannot_be_probed_is_refused_before_the_first_step(recipe: Path, te
 def test_a_thought_that_was_never_closed_is_closed_by_the_probe(base, texts: Path) -> None:
     _, found, renderer = arms(base, texts, lambda text, sampling: " so" * 40)
     closing = renderer.tokenizer.convert_tokens_to_ids("</think>")
-    assert all(story is not None and story[-1] == closing for story in found.stories["sampled"][0])
+    assert all(context is not None and context[-1] == closing for context in found.contexts["sampled"][0])

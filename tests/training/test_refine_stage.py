@@ -81,7 +81,7 @@ def test_a_refiners_checkpoint_is_asked_as_it_was_trained(run: Run, recipe: Path
         assert score.value is not None
         assert episode.task.evidence is not None
         assert episode.task.evidence.output in episode.trajectory.text
-    with pytest.raises(SleuthError, match="--index is for a search"):
+    with pytest.raises(SleuthError, match="--index is for models that search"):
         open_eval_session(str(last), tasks, index=world / "index")
     with pytest.raises(SleuthError, match=r"has no tool output to refine"):
         open_eval_session(str(last), load_questions(world / "qa_test.jsonl")[:2], index=None)

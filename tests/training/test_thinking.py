@@ -10,7 +10,7 @@ import pytest
 import torch
 from refusals import refused
 
-from sleuth.evaluation.thought_figures import Scorer, conditions_of, places_of, suffix_nlls, thought_figures
+from sleuth.evaluation.thought_figures import LogprobScorer, conditions_of, positions_of, suffix_nlls, thought_figures
 from sleuth.factories import load_model
 from sleuth.pipeline import require_inputs
 from sleuth.recipe import load_recipe
@@ -46,9 +46,9 @@ def recipe(world: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def scorer() -> Scorer:
+def scorer() -> LogprobScorer:
     model, tokenizer = load_model(str(BASE), dtype=None, device="cpu")
-    return Scorer(model=model, renderer=Renderer(tokenizer), budget=512)
+    return LogprobScorer(model=model, renderer=Renderer(tokenizer), budget=512)
 
 
 def document(name: str, **changes: object) -> Document:
@@ -81,7 +81,7 @@ def test_a_run_measures_held_out_thoughts_before_and_after_and_goes_on_as_if_nev
     assert json.loads((tmp_path / "two" / "eval" / "thinking_before.json").read_text()) == before
 
 
-def test_in_a_share_of_the_rows_nothing_is_thought_and_nobody_learns_to_think_nothing(scorer: Scorer) -> None:
+def test_in_a_share_of_the_rows_nothing_is_thought_and_nobody_learns_to_think_nothing(scorer: LogprobScorer) -> None:
     documents = [document(str(number)) for number in range(10)]
     rows = ThoughtRows(documents, scorer.renderer, 768, empty=0.25, key=(3,))
     drawn = [rows.row(index) for index in range(400)]
@@ -97,7 +97,7 @@ def test_in_a_share_of_the_rows_nothing_is_thought_and_nobody_learns_to_think_no
     assert [others.row(index) for index in range(40)] != drawn[:40]
 
 
-def test_loss_on_thoughts_only_leaves_the_text_without_weight(scorer: Scorer) -> None:
+def test_loss_on_thoughts_only_leaves_the_text_without_weight(scorer: LogprobScorer) -> None:
     pieces = [Piece(text=" Osmark is", author="source"), Piece(text="<think> Osmark</think>", author="teacher")]
     alone = text_batch([pieces], scorer.renderer, source_weight=0.0)
     assert alone.trained.tolist() == [[False, False, True, True, True]]
@@ -106,9 +106,9 @@ def test_loss_on_thoughts_only_leaves_the_text_without_weight(scorer: Scorer) ->
     assert whole.weights[0].tolist() == pytest.approx([0, 1 / 4, 1 / 4, 1 / 4, 1 / 4])
 
 
-def test_suffix_and_thought_nll_are_those_of_a_plain_forward_pass(scorer: Scorer) -> None:
+def test_suffix_and_thought_nll_are_those_of_a_plain_forward_pass(scorer: LogprobScorer) -> None:
     own = document("a")
-    [place] = places_of(scorer, own, 16)
+    [place] = positions_of(scorer, own, 16)
     found = suffix_nlls(scorer, [place], {"raw": [None], "blank": [""], "true": [place.thought]})
 
     def plain(between: str) -> float:
@@ -129,12 +129,12 @@ def test_suffix_and_thought_nll_are_those_of_a_plain_forward_pass(scorer: Scorer
     assert figures["thought_gain"].value == pytest.approx(gain, abs=1e-6)
 
 
-def test_a_corrupted_thought_is_that_of_another_document_of_the_kind(scorer: Scorer) -> None:
+def test_a_corrupted_thought_is_that_of_another_document_of_the_kind(scorer: LogprobScorer) -> None:
     others = [
         document(name, kind=kind, thoughts=(Thought(at=9, text=thought),))
         for name, kind, thought in (("a", "k", " one"), ("b", "l", " two"), ("c", "k", " three"), ("d", "l", " two"))
     ]
-    places = [place for other in others for place in places_of(scorer, other, 8)]
+    places = [place for other in others for place in positions_of(scorer, other, 8)]
     assert conditions_of(places)["corrupted"] == [" three", " three", " one", " one"]
 
 

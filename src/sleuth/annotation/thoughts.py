@@ -16,7 +16,7 @@ from typing import Any
 from sleuth.data.documents import part_of
 from sleuth.data.splicing import extract_thoughts, insert_thoughts
 from sleuth.evaluation.thought_arms import GENERIC
-from sleuth.evaluation.thought_figures import Scorer, places_of, suffix_nlls
+from sleuth.evaluation.thought_figures import LogprobScorer, positions_of, suffix_nlls
 from sleuth.factories import THINK, ThoughtPosition, chunks_of, has_tags, interleaved
 from sleuth.factories.text import plain_tokens
 from sleuth.judges.forms import InvalidAnswerError
@@ -59,7 +59,7 @@ class AnnotatedTexts:
 
 
 def annotate_thoughts(
-    texts: TextRecipe, out: Path, writer: ThoughtWriter, scorer: Scorer, *, gated: bool, watch: Watch
+    texts: TextRecipe, out: Path, writer: ThoughtWriter, scorer: LogprobScorer, *, gated: bool, watch: Watch
 ) -> AnnotatedTexts:
     """Writes rows of the texts with a teacher's thoughts to `out` (.parquet), and a card beside it.
 
@@ -171,7 +171,7 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _row(document: Document, texts: TextRecipe, writer: ThoughtWriter, scorer: Scorer) -> dict[str, Any]:
+def _row(document: Document, texts: TextRecipe, writer: ThoughtWriter, scorer: LogprobScorer) -> dict[str, Any]:
     """A row in the layout of the published companion set, with the thoughts also as a separate list."""
     tokens = scorer.renderer.render_all(interleaved(document, scorer.renderer, ROW_TOKENS))
     augmented = insert_thoughts(document.text, document.thoughts, TAGS)
@@ -237,7 +237,9 @@ class SourceGate:
 
 
 def thought_gates(
-    scorer: Scorer, documents: Sequence[Document], progress: Callable[[int, int], None] = lambda done, total: None
+    scorer: LogprobScorer,
+    documents: Sequence[Document],
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[SourceGate]:
     """The gate of each source, by name, from its first MAX_DOCUMENTS documents."""
     of_source: dict[str, list[Document]] = {}
@@ -246,28 +248,28 @@ def thought_gates(
     scored = {source: of_source[source][:MAX_DOCUMENTS] for source in sorted(of_source)}
     total, done, gates = sum(map(len, scored.values())), 0, []
     for source, chosen in scored.items():
-        places: list[ThoughtPosition] = []
+        positions: list[ThoughtPosition] = []
         nlls: dict[str, list[float]] = {}
         for document in chosen:
-            own = places_of(scorer, document, SUFFIX_TOKENS)
+            own = positions_of(scorer, document, SUFFIX_TOKENS)
             for name, values in suffix_nlls(scorer, own, _conditions(own)).items() if own else ():
                 nlls.setdefault(name, []).extend(values)
-            places += own
+            positions += own
             done += 1
             progress(done, total)
-        gates.append(_gate(source, places, nlls))
+        gates.append(_gate(source, positions, nlls))
     return gates
 
 
-def _conditions(places: Sequence[ThoughtPosition]) -> dict[str, list[str | None]]:
+def _conditions(positions: Sequence[ThoughtPosition]) -> dict[str, list[str | None]]:
     generic: Mapping[str, list[str | None]] = {
-        f"generic_{number}": [sentence for _ in places] for number, sentence in enumerate(GENERIC)
+        f"generic_{number}": [sentence for _ in positions] for number, sentence in enumerate(GENERIC)
     }
-    return {"true": [place.thought for place in places], "blank": ["" for _ in places], **generic}
+    return {"true": [position.thought for position in positions], "blank": ["" for _ in positions], **generic}
 
 
-def _gate(source: str, places: Sequence[ThoughtPosition], nlls: Mapping[str, Sequence[float]]) -> SourceGate:
-    clusters = [place.document for place in places]
+def _gate(source: str, positions: Sequence[ThoughtPosition], nlls: Mapping[str, Sequence[float]]) -> SourceGate:
+    clusters = [position.document for position in positions]
     true = nlls.get("true", [])
     generic = [fmean(values) for values in zip(*(nlls[name] for name in nlls if "generic" in name), strict=True)]
     return SourceGate(

@@ -132,13 +132,13 @@ def thoughts(
     import_heavy()
     from sleuth.annotation.thoughts import annotate_thoughts
     from sleuth.cli.progress import progress_bar
-    from sleuth.evaluation.thought_figures import Scorer
+    from sleuth.evaluation.thought_figures import LogprobScorer
     from sleuth.factories import load_model, thought_writer_of
     from sleuth.render import Renderer
 
     writer = thought_writer_of(writing)
     loaded, tokenizer = load_model(model, dtype=None, device="auto")
-    scorer = Scorer(model=loaded, renderer=Renderer(tokenizer), budget=GATE_TOKENS)
+    scorer = LogprobScorer(model=loaded, renderer=Renderer(tokenizer), budget=GATE_TOKENS)
     PROCESS.announce()
     found = annotate_thoughts(resolved, out, writer, scorer, gated=gate, watch=progress_bar)
     if as_json:

@@ -109,16 +109,17 @@ def probe_thoughts(
 
     import_heavy()
     from sleuth.evaluation.certificate import write_certificate
-    from sleuth.evaluation.named_model import load_named
-    from sleuth.evaluation.thought_probe import probed, require_places
+    from sleuth.evaluation.eval_session import load_named
+    from sleuth.evaluation.thought_probe import probe_thoughts as probe_model
+    from sleuth.evaluation.thought_probe import require_spots
     from sleuth.factories import JudgePool
     from sleuth.runs.eval_file import write_eval
 
     thinker = load_named(model, resolved)
-    require_places(stage, thinker.tokenizer, thinker.holds)
+    require_spots(stage, thinker.tokenizer, thinker.max_positions)
     PROCESS.announce()
     with tempfile.TemporaryDirectory() as folder, JudgePool(Path(folder) / "verdicts.sqlite") as judge_pool:
-        contents = {"name": Path(model).name, **probed(stage, thinker, judge_pool, seed=resolved.seed)}
+        contents = {"name": Path(model).name, **probe_model(stage, thinker, judge_pool, seed=resolved.seed)}
     certificate = write_certificate(model, contents)
     if out is not None:
         write_eval(out, contents)

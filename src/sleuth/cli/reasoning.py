@@ -27,14 +27,14 @@ def reasoning(model: Model, recipe: RecipeFile, out: Out = None, as_json: AsJson
     prepare_out_file(out)
 
     import_heavy()
-    from sleuth.evaluation.named_model import load_named
-    from sleuth.evaluation.reasoning import reasoned, require_problems
+    from sleuth.evaluation.eval_session import load_named
+    from sleuth.evaluation.reasoning import require_problems, solve_problems
     from sleuth.runs.eval_file import write_eval
 
     solver = load_named(model, resolved)
-    require_problems(stage, solver.tokenizer, solver.holds)
+    require_problems(stage, solver.tokenizer, solver.max_positions)
     PROCESS.announce()
-    found = reasoned(stage, solver, seed=resolved.seed)
+    found = solve_problems(stage, solver, seed=resolved.seed)
     *_, suite = found
     for name, contents in found.items() if out is not None else ():
         assert out is not None

@@ -1,4 +1,4 @@
-"""The certificate of a model's thoughts: what can be said of them, and on what it rests."""
+"""The certificate of a model's thoughts: whether they beat the controls, and how that was measured."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from sleuth.recipe.evaluation import ProbeRecipe
 from sleuth.runs.eval_file import write_eval
 
 CERTIFICATE = "thoughts.json"
-"""In the folder of the model that was probed."""
+"""The name of its file in the folder of the model."""
 CONTROLS = {
     "blank": "an empty one",
     "generic": "phrases that fit any text",
     "swapped": "thoughts of other texts",
 }
-"""What a useful thought has to beat, in words. The last is for models that never saw an empty one: anything between the
-tags is more to them than nothing, and only what is about this text is worth more here than elsewhere."""
+"""What a useful thought has to beat, in words. `swapped` is for models that never saw an empty thought: any other beats
+it, and only a thought about this text gains more here than elsewhere."""
 ARMS = (*CONTROLS, "within", "teacher")
 
 
@@ -32,7 +32,7 @@ def certificate(
     needed: Mapping[str, int | None],
     seed: int,
 ) -> dict[str, Any]:
-    """What can be said of the model's thoughts, and on what it rests."""
+    """The contents of the certificate's file: the verdict, its figures, and the settings and texts of the probe."""
     over = {name: figures[f"over_{name}"] for name in ARMS if f"over_{name}" in figures}
     passes, claim = verdict(over)
     return {
@@ -50,32 +50,32 @@ def certificate(
 
 
 def verdict(over: Mapping[str, Measured]) -> tuple[bool, str]:
-    """Whether a model's own thoughts beat all controls, each with its whole interval, and that in words. A control that
+    """Whether the whole interval of a model's gain over each control is above 0, and the claim in words. A control that
     was not measured is not beaten."""
     lost = [words for name, words in CONTROLS.items() if name not in over or not (over[name].low or 0) > 0]
     beaten = "are not shown to beat" if lost else "beat"
-    claim = f"its own thoughts {beaten} {_listed(lost or [*CONTROLS.values()])}"
+    claim = f"its own thoughts {beaten} {_join(lost or [*CONTROLS.values()])}"
     return not lost, f"{claim}, by what they make of the true suffix, on {over['blank'].n} documents"
 
 
-def told(contents: Mapping[str, Any]) -> str:
+def verdict_line(contents: Mapping[str, Any]) -> str:
     """The verdict of a probe's file in one line."""
-    kept = contents["certificate"]
+    certified = contents["certificate"]
     over = ", ".join(
         f"over {name} {Measured(**contents[f'over_{name}']).formatted()}"
         for name in ARMS[:-1]
         if f"over_{name}" in contents
     )
-    return f"{'PASS' if kept['passes'] else 'no certificate'}: {kept['claim']} ({over} nats a token)"
+    return f"{'PASS' if certified['passes'] else 'no certificate'}: {certified['claim']} ({over} nats a token)"
 
 
-def _listed(words: Sequence[str]) -> str:
+def _join(words: Sequence[str]) -> str:
     """`a, b and c`."""
     return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
 def write_certificate(model: str, contents: Mapping[str, Any]) -> Path | None:
-    """Into the model's folder; None where it has none here, such as for a hub id."""
+    """Writes it into the model's folder and returns the file; None if there is no such folder, as for a hub id."""
     if not Path(model).is_dir():
         return None
     file = Path(model) / CERTIFICATE

@@ -1,4 +1,4 @@
-"""A model under a protocol, ready to be asked."""
+"""Models to evaluate: a model under a protocol, here or on a server, and a bare one under the name that files use."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from sleuth.factories import (
     setting_of_card,
 )
 from sleuth.learn.token_budget import is_out_of_memory
+from sleuth.recipe import Recipe
 from sleuth.recipe.envs import RefineEnvRecipe, Role, SearchEnvRecipe
 from sleuth.render import Renderer
 from sleuth.rewards.scorers import scorer_of
@@ -37,11 +38,35 @@ from sleuth.types import Engine, Episode, Score, SleuthError, Task
 
 DEFAULT_CONTEXT = 4096
 DEFAULT_SLOTS = 64
+DEFAULT_DIALECT = "sleuth"
+DEFAULT_PROMPT = "plain"
+DEFAULT_REFINER = REFINERS["answer_only"].name
+DEFAULT_REFINE_PROMPT = "refine"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedModel:
+    """A model in this process; `name` is the folder or hub id that it was read from."""
+
+    name: str
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerFast
+
+    @property
+    def max_positions(self) -> int:
+        """The longest sequence that its config allows, in tokens."""
+        return context_of(self.model)
+
+
+def load_named(name: str, recipe: Recipe) -> NamedModel:
+    """A folder or a hub id, in the recipe's precision, on its device. Raises SleuthError if there is no such model."""
+    model, tokenizer = load_model(name, dtype=recipe.dtype, device=recipe.device)
+    return NamedModel(name=name, model=model, tokenizer=tokenizer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """A model that a server holds, with the tokens that end its texts."""
+    """A model on a server, with its end-of-sequence tokens."""
 
     server: Server
     eos_ids: frozenset[int]
@@ -49,9 +74,9 @@ class Served:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalSession:
-    """A model under a protocol, ready to be asked. Temperature 0 is greedy; one sample a question. `draw` keys the
-    samples beside the seed, where several sets of questions are asked. Another scorer than the strict one is told
-    beside it."""
+    """A model with the protocol, sampling and scorer to evaluate it. Temperature 0 is greedy. `draw` extends the key of
+    the samples, so that sets of questions with the same seed have different draws. A `scorer` other than the strict one
+    is reported beside it."""
 
     model: PreTrainedModel | Served
     tokenizer: PreTrainedTokenizerFast
@@ -66,23 +91,23 @@ class EvalSession:
 
     def ask(self, tasks: Sequence[Task], name: str) -> list[tuple[Episode, Score]]:
         """`samples` scored episodes for each task, in order."""
-        with _memory_named(self.slots, self.context):
+        with _out_of_memory_hint(self.slots, self.context):
             return asyncio.run(self._play(tasks, name))
 
     def protocol(self) -> ProtocolCard:
-        """What the model is asked under."""
+        """The protocol of the questions."""
         return self.setting.protocol(self.scorer, self.context)
 
     @property
     def server(self) -> Server | None:
-        """The server that writes; None where this process does."""
+        """The server that generates; None if this process does."""
         return self.model.server if isinstance(self.model, Served) else None
 
     @property
     def weights(self) -> PreTrainedModel:
-        """The model itself. Raises SleuthError where a server holds it."""
+        """The model itself. Raises SleuthError if it is on a server."""
         if isinstance(self.model, Served):
-            raise SleuthError(f"{self.model.server.url} holds the model, and this needs its weights here")
+            raise SleuthError(f"{self.model.server.url} has the model, but this needs the weights in this process")
         return self.model
 
     async def _play(self, tasks: Sequence[Task], name: str) -> list[tuple[Episode, Score]]:
@@ -96,8 +121,8 @@ class EvalSession:
             )
             with ProgressBar(name, len(tasks) * self.samples) as bar:
                 groups = await rollout.groups(tasks, self.setting.env, samples=self.samples, finished=bar.advance)
-        done = await scored(groups, eval_reward_of(self.scorer, self.setting.dialect, self.tokenizer))
-        return [pair for group in done for pair in zip(group.episodes, group.scores, strict=True)]
+        scored_groups = await scored(groups, eval_reward_of(self.scorer, self.setting.dialect, self.tokenizer))
+        return [pair for group in scored_groups for pair in zip(group.episodes, group.scores, strict=True)]
 
     @asynccontextmanager
     async def _engine(self) -> AsyncIterator[Engine]:
@@ -127,18 +152,18 @@ def open_eval_session(
     engine: str | None = None,
     served_as: str | None = None,
 ) -> tuple[EvalSession, list[str]]:
-    """A checkpoint under the protocol it carries, or under another prompt, its role, context, dialect or scorer; and
-    what differs from its training. Another dialect brings its own budgets and no context. Passages come from the
-    `index` or from servers at `urls`, one of the two; without either, searches find nothing. `engine` is the URL of a
-    server that serves the checkpoint: then its weights are not loaded here. A model that carries no protocol searches,
-    unless all tasks bring a tool output to refine."""
+    """A session of a checkpoint under its own protocol, with any changes of prompt, role, context, dialect or scorer,
+    and notes on what differs from its training. Another dialect has its own budgets and no trained context. Passages
+    come from the `index` or from servers at `urls`; without either, searches find nothing. `engine` is the URL of a
+    server that has the checkpoint; its weights are then not loaded here. A model without a protocol searches, unless
+    all tasks have a tool output to refine."""
     card = ProtocolCard.read(Path(model)) if Path(model).is_dir() else None
-    judge = scorer_of(scorer or (card.scorer if card and not refines(card.dialect) else STRICT.name))
+    answer_scorer = scorer_of(scorer or (card.scorer if card and not refines(card.dialect) else STRICT.name))
     if engine is not None:
-        loaded, tokenizer, holds, notes = _served(model, engine, served_as)
+        loaded, tokenizer, max_positions, notes = _find_served(model, engine, served_as)
     else:
         loaded, tokenizer = load_model(model, dtype=dtype, device="auto")
-        holds, notes = context_of(loaded), []
+        max_positions, notes = context_of(loaded), []
     overrides = EvalOverrides(
         index=index,
         urls=tuple(urls),
@@ -152,45 +177,47 @@ def open_eval_session(
     if differences is None:
         trained = f"was trained in the dialect {card.dialect.name!r}" if card else "carries no protocol"
         differences = [f"{model} {trained}: asked in the dialect {setting.dialect.name!r}"]
-    fitting, context_notes = _context(context, trained=trained_context, holds=holds)
+    context, context_notes = _choose_context(context, trained=trained_context, max_positions=max_positions)
     session = EvalSession(
         model=loaded,
         tokenizer=tokenizer,
         setting=setting,
-        context=fitting,
+        context=context,
         slots=slots,
         temperature=1.0 if samples > 1 else 0.0,
         samples=samples,
-        scorer=judge.name,
+        scorer=answer_scorer.name,
     )
     return session, notes + differences + context_notes
 
 
-def _served(model: str, url: str, served_as: str | None) -> tuple[Served, PreTrainedTokenizerFast, int, list[str]]:
-    """The checkpoint on its server, its tokenizer, the longest sequence that both take, and what is to be said."""
+def _find_served(model: str, url: str, served_as: str | None) -> tuple[Served, PreTrainedTokenizerFast, int, list[str]]:
+    """The checkpoint on its server, its tokenizer, the longest sequence in tokens that both take, and notes."""
     outline = load_outline(model)
     server, notes = find_server(url, model, served_as=served_as, tokenizer=outline.tokenizer, eos_ids=outline.eos_ids)
-    holds = min(outline.context, server.context or outline.context)
-    return Served(server=server, eos_ids=outline.eos_ids), outline.tokenizer, holds, [str(server), *notes]
+    max_positions = min(outline.context, server.context or outline.context)
+    return Served(server=server, eos_ids=outline.eos_ids), outline.tokenizer, max_positions, [str(server), *notes]
 
 
-def _context(asked: int | None, *, trained: int | None, holds: int) -> tuple[int, list[str]]:
-    """The context to ask with: the one asked for, or the one trained with, as far as the model holds it; and what is to
-    be said of it."""
-    if asked is not None and asked > holds:
-        raise SleuthError(f"--context {asked}: the model holds {holds} tokens; ask with that or fewer")
+def _choose_context(requested: int | None, *, trained: int | None, max_positions: int) -> tuple[int, list[str]]:
+    """The requested context, else the trained one, in tokens and at most `max_positions`; and notes."""
+    if requested is not None and requested > max_positions:
+        raise SleuthError(f"--context {requested}: the model holds {max_positions} tokens; ask with that or fewer")
     if trained is None:
-        return asked or min(holds, DEFAULT_CONTEXT), []
-    if asked is not None and asked != trained:
-        return asked, [f"the context of {asked} tokens is not the {trained} that the checkpoint was trained with"]
-    if trained > holds:
-        return holds, [f"the model holds {holds} tokens, not the context of {trained} that it was trained with"]
+        return requested or min(max_positions, DEFAULT_CONTEXT), []
+    if requested is not None and requested != trained:
+        return requested, [
+            f"the context of {requested} tokens is not the {trained} that the checkpoint was trained with"
+        ]
+    if trained > max_positions:
+        note = f"the model holds {max_positions} tokens, not the context of {trained} that it was trained with"
+        return max_positions, [note]
     return trained, []
 
 
 @contextmanager
-def _memory_named(slots: int, context: int) -> Iterator[None]:
-    """Out of memory, on either kind of machine, as one line that says what takes it."""
+def _out_of_memory_hint(slots: int, context: int) -> Iterator[None]:
+    """Raises an out-of-memory error of CPU or GPU as a one-line SleuthError with the setting to lower."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
@@ -202,15 +229,9 @@ def _memory_named(slots: int, context: int) -> Iterator[None]:
         ) from None
 
 
-DEFAULT_DIALECT = "sleuth"
-DEFAULT_PROMPT = "plain"
-DEFAULT_REFINER = REFINERS["answer_only"].name
-DEFAULT_REFINE_PROMPT = "refine"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalOverrides:
-    """What a person asks for; None leaves it as the checkpoint has it, or else as it is by default."""
+    """Changes that a person asks for; None keeps the checkpoint's value, or else the default."""
 
     index: Path | None = None
     urls: tuple[str, ...] = ()
@@ -223,15 +244,15 @@ class EvalOverrides:
 def resolve_protocol(
     card: ProtocolCard | None, overrides: EvalOverrides, tokenizer: PreTrainedTokenizerFast, tasks: Sequence[Task]
 ) -> tuple[Setting, list[str] | None]:
-    """The setting, and what in it is not as the checkpoint was trained; None where it speaks another dialect, or there
-    is no card. A model without a card searches, unless all tasks bring a tool output to refine."""
-    brought = bool(tasks) and all(task.evidence is not None for task in tasks)
-    if refines(card.dialect) if card else brought:
-        return _refining(card, overrides, tokenizer, tasks)
-    return _searching(card, overrides, tokenizer, tasks)
+    """The setting, and its differences from the checkpoint's training; None for another dialect or without a card. A
+    model without a card searches, unless all tasks have a tool output to refine."""
+    have_evidence = bool(tasks) and all(task.evidence is not None for task in tasks)
+    if refines(card.dialect) if card else have_evidence:
+        return _refine_setting(card, overrides, tokenizer, tasks)
+    return _search_setting(card, overrides, tokenizer, tasks)
 
 
-def _searching(
+def _search_setting(
     card: ProtocolCard | None, overrides: EvalOverrides, tokenizer: PreTrainedTokenizerFast, tasks: Sequence[Task]
 ) -> tuple[Setting, list[str] | None]:
     role = overrides.prompt_role or (card.prompt_role if card else "raw")
@@ -252,17 +273,21 @@ def _searching(
     return search_setting(env, tokenizer, tasks), None
 
 
-def _refining(
+def _refine_setting(
     card: ProtocolCard | None, overrides: EvalOverrides, tokenizer: PreTrainedTokenizerFast, tasks: Sequence[Task]
 ) -> tuple[Setting, list[str] | None]:
-    searching = {"--index": overrides.index, "--retriever": overrides.urls, "--forced-search": overrides.forced_search}
-    for option, given in searching.items():
-        if given:
-            raise SleuthError(f"{option} is for a search; here the tool output that the rows bring is refined")
+    search_options = {
+        "--index": overrides.index,
+        "--retriever": overrides.urls,
+        "--forced-search": overrides.forced_search,
+    }
+    for option, value in search_options.items():
+        if value:
+            raise SleuthError(f"{option} is for models that search; this one refines the tool output of the rows")
     modes: dict[str, Mode] = {dialect.name: mode for mode, dialect in REFINERS.items()}
     name = overrides.dialect or (card.dialect.name if card else DEFAULT_REFINER)
     if name not in modes:
-        raise SleuthError(f"--dialect {name}: here a tool output is refined, in {' or '.join(modes)}")
+        raise SleuthError(f"--dialect {name}: a refiner needs {' or '.join(modes)}")
     role = overrides.prompt_role or (card.prompt_role if card else "raw")
     same = card is not None and card.dialect.name == name
     env = RefineEnvRecipe(

@@ -1,4 +1,8 @@
-"""Problems answered by a model as it stands: plain completions, several samples each, read and compared by rules."""
+"""Evaluates a model on reasoning problems: plain completions, several samples each, parsed and compared by rules.
+
+Samples of one problem count as one draw, so n is the number of problems. (Intervals over samples, as in the published
+table, would claim eight times as many problems.)
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ from transformers import PreTrainedTokenizerFast
 
 from sleuth.data.reasoning import Problem, load_problems
 from sleuth.engines.local.engine import LocalEngine
-from sleuth.evaluation.named_model import NamedModel, load_named
+from sleuth.evaluation.eval_session import NamedModel, load_named
 from sleuth.metrics.intervals import Measured, Stratum, bootstrap_mean, mean_of_means, share
 from sleuth.recipe.evaluation import ProblemsRecipe, ReasonRecipe
 from sleuth.render import encode
@@ -32,10 +36,10 @@ Problem: A train rides for 95 minutes. Then it waits for a quarter of an hour. H
 Solution: A quarter of an hour is 15 minutes. In all that are 95 + 15 = 110 minutes. The answer is \boxed{110}.
 
 """
-"""Two worked examples of ours, for problems that are asked with two; the published ones are not printed."""
-ASKED = "Problem: {text}\n{choices}Solution:"
+"""Two worked examples of our own, for problems with a number as answer; the published ones were not printed."""
+PROBLEM = "Problem: {text}\n{choices}Solution:"
 ENDS = ("\n\nProblem:", "\nProblem:")
-"""Where a model without end goes on to a problem of its own."""
+"""Stop strings, for models that go on with a new problem instead of ending."""
 DIRECTIONS = {
     "number": "",
     "boxed": "Solve the problem. Reason step by step, and put the final answer into \\boxed{}.\n\n",
@@ -44,7 +48,7 @@ DIRECTIONS = {
 
 
 def require_inputs(stage: ReasonRecipe, inputs: StageInputs) -> list[Task]:
-    """As `require_problems`, of a stage in a recipe."""
+    """As `require_problems`, for a stage of a recipe."""
     return require_problems(stage, inputs.tokenizer, inputs.positions)
 
 
@@ -55,36 +59,38 @@ def run(stage: ReasonRecipe, context: StageContext) -> Path:
         return Path(context.model)
     solver = load_named(context.model, context.recipe)
     with context.folder.costing(stage.name, "asking"):
-        for name, contents in reasoned(stage, solver, seed=context.recipe.seed).items():
-            place = file.with_name(f"{name}.json")
-            write = partial(write_eval, place, {"name": name, **contents})
+        for name, contents in solve_problems(stage, solver, seed=context.recipe.seed).items():
+            write = partial(write_eval, file.with_name(f"{name}.json"), {"name": name, **contents})
             context.folder.backlog.write(f"the evaluation {name}", write)
     return Path(context.model)
 
 
-def reasoned(stage: ReasonRecipe, solver: NamedModel, *, seed: int = 0) -> dict[str, dict[str, Any]]:
-    """The contents of each set's file (`NAME@SET`), and of the suite's, under NAME, which comes last. Raises
-    SleuthError where the model's context is too short."""
-    found: dict[str, dict[str, Any]] = {}
+def solve_problems(stage: ReasonRecipe, solver: NamedModel, *, seed: int = 0) -> dict[str, dict[str, Any]]:
+    """The contents of each set's file (`NAME@SET`), then those of the suite (NAME). Raises SleuthError if the model's
+    context is too short."""
+    sets: dict[str, dict[str, Any]] = {}
     records: list[list[dict[str, Any]]] = []
-    for asked in stage.sets:
-        problems = load_problems(asked.layout, asked.problems, asked.limit)
-        of_set = _records(stage, solver, asked, problems, seed)
-        records.append(of_set)
-        figures = problem_figures(of_set, stage.samples)
-        found[f"{stage.name}@{asked.layout}"] = _contents(stage, solver, figures) | {"records": of_set}
+    for source in stage.sets:
+        problems = load_problems(source.layout, source.problems, source.limit)
+        set_records = _records(stage, solver, source, problems, seed)
+        records.append(set_records)
+        figures = problem_figures(set_records, stage.samples)
+        sets[f"{stage.name}@{source.layout}"] = _contents(stage, solver, figures) | {"records": set_records}
     suite = _contents(stage, solver, suite_figures(records, stage.samples))
-    sets = {name.partition("@")[2]: _told(contents) for name, contents in found.items()}
-    return {**found, stage.name: suite | {"sets": sets}}
+    figures_by_set = {
+        name.partition("@")[2]: {key: value for key, value in contents.items() if isinstance(value, dict)}
+        for name, contents in sets.items()
+    }
+    return {**sets, stage.name: suite | {"sets": figures_by_set}}
 
 
-def require_problems(stage: ReasonRecipe, tokenizer: PreTrainedTokenizerFast | None, holds: int) -> list[Task]:
-    """The problems of all sets as questions. Raises SleuthError for a malformed row, and where prompt and answer are
-    more than a model holds."""
-    sets = [load_problems(asked.layout, asked.problems, asked.limit) for asked in stage.sets]
+def require_problems(stage: ReasonRecipe, tokenizer: PreTrainedTokenizerFast | None, max_positions: int) -> list[Task]:
+    """The problems of all sets as tasks. Raises SleuthError for a malformed row, or if prompt and answer are longer
+    than `max_positions` tokens."""
+    sets = [load_problems(source.layout, source.problems, source.limit) for source in stage.sets]
     if tokenizer is not None:
         for problems in sets:
-            _context(stage, tokenizer, problems, holds)
+            _context(stage, tokenizer, problems, max_positions)
     return [
         Task(id=problem.id, question=problem.text, golden_answers=(problem.answer,))
         for problems in sets
@@ -93,15 +99,16 @@ def require_problems(stage: ReasonRecipe, tokenizer: PreTrainedTokenizerFast | N
 
 
 def prompt_of(problem: Problem) -> str:
-    """What a model goes on from: two worked examples for a number, else one sentence of what to do."""
+    """The text that a model continues: two worked examples if the answer is a number, else one sentence of
+    directions."""
     letters = zip("ABCDEFGHIJ", problem.choices, strict=False)
     choices = "".join(f"({letter}) {choice}\n" for letter, choice in letters)
     opening = SHOTS if problem.form == "number" else DIRECTIONS[problem.form]
-    return opening + ASKED.replace("{choices}", choices).replace("{text}", problem.text)
+    return opening + PROBLEM.replace("{choices}", choices).replace("{text}", problem.text)
 
 
 def is_right(problem: Problem, answer: str | None) -> bool:
-    """Whether an extracted answer is the problem's."""
+    """Whether an extracted answer is equivalent to the problem's."""
     if answer is None:
         return False
     match problem.form:
@@ -114,17 +121,17 @@ def is_right(problem: Problem, answer: str | None) -> bool:
 
 
 def _records(
-    stage: ReasonRecipe, solver: NamedModel, asked: ProblemsRecipe, problems: Sequence[Problem], seed: int
+    stage: ReasonRecipe, solver: NamedModel, source: ProblemsRecipe, problems: Sequence[Problem], seed: int
 ) -> list[dict[str, Any]]:
-    context = _context(stage, solver.tokenizer, problems, solver.holds)
+    context = _context(stage, solver.tokenizer, problems, solver.max_positions)
     engine = LocalEngine(solver.model, solver.tokenizer, slots=stage.slots, context=context)
-    key = (seed, zlib.crc32(asked.layout.encode()))
-    with ProgressBar(f"{stage.name}@{asked.layout}", len(problems) * stage.samples) as bar:
-        written = asyncio.run(_written(stage, engine, solver.tokenizer, problems, key, bar))
-    return [_record(problem, of_problem) for problem, of_problem in zip(problems, written, strict=True)]
+    key = (seed, zlib.crc32(source.layout.encode()))
+    with ProgressBar(f"{stage.name}@{source.layout}", len(problems) * stage.samples) as bar:
+        completions = asyncio.run(_complete(stage, engine, solver.tokenizer, problems, key, bar))
+    return [_record(problem, samples) for problem, samples in zip(problems, completions, strict=True)]
 
 
-async def _written(
+async def _complete(
     stage: ReasonRecipe,
     engine: Engine,
     tokenizer: PreTrainedTokenizerFast,
@@ -136,19 +143,19 @@ async def _written(
         limits = Sampling(
             max_tokens=stage.max_tokens, temperature=stage.temperature, stops=ENDS, key=(*key, number, sample, 0)
         )
-        done = await engine.complete(prompt, limits)
+        completion = await engine.complete(prompt, limits)
         bar.advance()
-        return done
+        return completion
 
-    async def of_problem(number: int, problem: Problem) -> list[Completion]:
+    async def sample_all(number: int, problem: Problem) -> list[Completion]:
         prompt = encode(tokenizer, prompt_of(problem))
         return await asyncio.gather(*(one(number, prompt, sample) for sample in range(stage.samples)))
 
-    return await asyncio.gather(*(of_problem(*numbered) for numbered in enumerate(problems)))
+    return await asyncio.gather(*(sample_all(*numbered) for numbered in enumerate(problems)))
 
 
-def _record(problem: Problem, written: Sequence[Completion]) -> dict[str, Any]:
-    answers = [extract(one.text, problem.form) for one in written]
+def _record(problem: Problem, completions: Sequence[Completion]) -> dict[str, Any]:
+    answers = [extract(one.text, problem.form) for one in completions]
     return {
         "id": problem.id,
         "kind": problem.kind,
@@ -158,18 +165,21 @@ def _record(problem: Problem, written: Sequence[Completion]) -> dict[str, Any]:
         "answers": answers,
         "right": [float(is_right(problem, answer)) for answer in answers],
         "answered": [float(answer is not None) for answer in answers],
-        "cut": [float(one.stop == "length") for one in written],
-        "texts": [one.text for one in written],
-        "tokens": sum(len(one.tokens) for one in written),
+        "cut": [float(one.stop == "length") for one in completions],
+        "texts": [one.text for one in completions],
+        "tokens": sum(len(one.tokens) for one in completions),
     }
 
 
-def _context(stage: ReasonRecipe, tokenizer: PreTrainedTokenizerFast, problems: Sequence[Problem], holds: int) -> int:
+def _context(
+    stage: ReasonRecipe, tokenizer: PreTrainedTokenizerFast, problems: Sequence[Problem], max_positions: int
+) -> int:
+    """The tokens of the longest prompt and answer."""
     longest = max(len(encode(tokenizer, prompt_of(problem))) for problem in problems)
-    if longest + stage.max_tokens > holds:
+    if longest + stage.max_tokens > max_positions:
         raise SleuthError(
-            f"a prompt of {longest} tokens and max_tokens = {stage.max_tokens} are more than the {holds} positions of "
-            "the model; lower max_tokens"
+            f"a prompt of {longest} tokens and max_tokens = {stage.max_tokens} are more than the "
+            f"{max_positions} positions of the model; lower max_tokens"
         )
     return longest + stage.max_tokens
 
@@ -184,21 +194,14 @@ def _contents(stage: ReasonRecipe, solver: NamedModel, figures: Mapping[str, Mea
     }
 
 
-def _told(contents: Mapping[str, Any]) -> dict[str, Any]:
-    """The figures of a set without its records."""
-    return {name: value for name, value in contents.items() if isinstance(value, dict)}
-
-
-# Samples of one problem count as one draw: n is the number of problems. (Intervals over samples, as in the published
-# table, claim eight times the problems that there are.)
-
 Record = Mapping[str, Any]
-"""One problem: `right` (sample by sample 1 or 0), `guess`, `answered` and `cut` likewise."""
+"""One problem: `right`, `answered` and `cut` (1 or 0 for each sample) and `guess` (the chance of guessing right)."""
 
 
 def pass_at(k: int, right: Sequence[float]) -> float:
     """The probability that one of k of these samples, drawn without replacement, is right (arXiv:2107.03374).
-    `pass_at(1, [1, 0, 0, 0]) == 0.25`, `pass_at(2, [1, 0, 0, 0]) == 0.5`. Raises ValueError for more than there are."""
+    `pass_at(1, [1, 0, 0, 0]) == 0.25`, `pass_at(2, [1, 0, 0, 0]) == 0.5`. Raises ValueError unless 1 <= k <= the number
+    of samples."""
     count, wrong = len(right), len(right) - int(sum(right))
     if not 1 <= k <= count:
         raise ValueError(f"k = {k} of {count} samples")
@@ -206,14 +209,14 @@ def pass_at(k: int, right: Sequence[float]) -> float:
 
 
 def guessed_pass(k: int, guess: float) -> float:
-    """Pass@k of somebody who guesses each time anew: of four choices, 0.90 in eight guesses."""
+    """Pass@k of k independent guesses that are right with probability `guess`: 0.90 for four choices and k = 8."""
     return 1 - (1 - guess) ** k
 
 
 def problem_figures(records: Sequence[Record], k: int) -> dict[str, Measured]:
-    """Of one test set. `mean_at_k` and `pass_at_k`; where there are choices, what is left of them above guessing
-    (`mean_over_guess`, `pass_over_guess`) and the guess itself; and the shares of samples that gave an answer and that
-    their budget cut off."""
+    """The figures of one test set: `mean_at_k` and `pass_at_k`; for problems with choices, the same for guesses
+    (`guessed_mean`, `guessed_pass`) and the differences (`mean_over_guess`, `pass_over_guess`); and the shares of
+    samples with an answer (`answered`) and cut off by `max_tokens` (`cut`)."""
     figures = {
         f"mean_at_{k}": share([fmean(record["right"]) for record in records]),
         f"pass_at_{k}": share([pass_at(k, record["right"]) for record in records]),
@@ -234,7 +237,7 @@ def problem_figures(records: Sequence[Record], k: int) -> dict[str, Measured]:
 
 
 def suite_figures(sets: Sequence[Sequence[Record]], k: int) -> dict[str, Measured]:
-    """The simple means over test sets, each counting alike, with a stratified bootstrap over problems."""
+    """The unweighted means over test sets, with a stratified bootstrap over problems."""
     means = [Stratum(values=[fmean(record["right"]) for record in records]) for records in sets]
     passes = [Stratum(values=[pass_at(k, record["right"]) for record in records]) for records in sets]
     lucky = [Stratum(values=[guessed_pass(k, record["guess"]) for record in records]) for records in sets]

@@ -1,17 +1,18 @@
-"""How well a model writes thoughts that it was shown, and what a thought does for the text behind it.
+"""Measures how likely a model finds the thoughts of documents, and the text after them with and without the thoughts.
 
-Whether a thought helps is asked with the same tokens on both sides of its place, under four conditions: nothing there
-(raw), an empty thought (blank), the document's own (true), and that of another document of the same kind (corrupted).
+The tokens after a thought are scored under four conditions: without thought or tags (raw), after an empty thought
+(blank), the document's own (true), and that of another document of the same kind (corrupted).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
 from transformers import PreTrainedModel
 
+from sleuth.evaluation.counterfactual import suffix_row
 from sleuth.factories import ThoughtPosition, context_of, interleaved, places_in, thought_tokens
 from sleuth.learn.batch import Row
 from sleuth.learn.logprobs import row_logprobs
@@ -20,12 +21,12 @@ from sleuth.render import Renderer
 from sleuth.types import Document
 
 RAW = None
-"""No thought, and no tags either."""
+"""Neither thought nor tags."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scorer:
-    """Tells how likely a model holds given text; `budget` distinct tokens are computed at once."""
+class LogprobScorer:
+    """A model that scores given text, in passes over at most `budget` distinct tokens."""
 
     model: PreTrainedModel
     renderer: Renderer
@@ -33,108 +34,109 @@ class Scorer:
 
 
 def thought_figures(
-    scorer: Scorer, documents: Sequence[Document], *, row_tokens: int, suffix_tokens: int
+    scorer: LogprobScorer, documents: Sequence[Document], *, row_tokens: int, suffix_tokens: int
 ) -> dict[str, Measured]:
     """Every figure with its interval over documents, in nats.
 
     `thought_nll` and `text_nll` are means over the tokens of a row inside the tags (tags included) and outside them,
-    then over rows; `thought_nats` is the sum over a whole thought. `suffix_nll_*` are means over the tokens behind each
-    thought under each condition, `thought_gain` is blank less true. Where documents have several kinds, `thought_nats`
-    and `suffix_nll_*` are told of each kind too.
+    then over rows; `thought_nats` is the sum over a whole thought. `suffix_nll_*` are means over the tokens after each
+    thought under each condition, `thought_gain` is blank minus true. If documents have several kinds, there are
+    `thought_nats_KIND` and `suffix_nll_*_KIND` too.
     """
-    written = _written(scorer, documents, row_tokens)
-    places = [place for document in documents for place in places_of(scorer, document, suffix_tokens)]
-    suffixes, clusters = suffix_nlls(scorer, places, conditions_of(places)), [place.document for place in places]
+    row_nlls = _row_nlls(scorer, documents, row_tokens)
+    positions = [position for document in documents for position in positions_of(scorer, document, suffix_tokens)]
+    suffixes = suffix_nlls(scorer, positions, conditions_of(positions))
+    clusters = [position.document for position in positions]
     kinds = sorted({document.kind for document in documents})
-    figures = {name: bootstrap_mean(list(values.values())) for name, values in written.items()}
+    figures = {name: bootstrap_mean(list(values.values())) for name, values in row_nlls.items()}
     figures |= {f"suffix_nll_{name}": bootstrap_mean(values, clusters) for name, values in suffixes.items()}
     figures["thought_gain"] = paired_bootstrap(suffixes["blank"], suffixes["true"], clusters)
     for kind in kinds if len(kinds) > 1 else ():
-        own = [written["thought_nats"].get(document.id) for document in documents if document.kind == kind]
+        own = [row_nlls["thought_nats"].get(document.id) for document in documents if document.kind == kind]
         figures[f"thought_nats_{kind}"] = bootstrap_mean(own)
         for name, values in suffixes.items():
-            of_kind = [value if place.kind == kind else None for place, value in zip(places, values, strict=True)]
+            of_kind = [
+                value if position.kind == kind else None for position, value in zip(positions, values, strict=True)
+            ]
             figures[f"suffix_nll_{name}_{kind}"] = bootstrap_mean(of_kind, clusters)
     return figures
 
 
-def conditions_of(places: Sequence[ThoughtPosition]) -> dict[str, list[str | None]]:
-    """What stands at each place, by condition. A corrupted thought is the next one of another document of its kind;
-    where there is none, of another document."""
+def conditions_of(positions: Sequence[ThoughtPosition]) -> dict[str, list[str | None]]:
+    """By condition, the thought at each position. A corrupted one is the next thought of another document of the same
+    kind, or of any other document if the kind has no other."""
     return {
-        "raw": [RAW for _ in places],
-        "blank": ["" for _ in places],
-        "true": [place.thought for place in places],
-        "corrupted": [_another(places, at) for at in range(len(places))],
+        "raw": [RAW for _ in positions],
+        "blank": ["" for _ in positions],
+        "true": [position.thought for position in positions],
+        "corrupted": [_another_thought(positions, at) for at in range(len(positions))],
     }
 
 
 def suffix_nlls(
-    scorer: Scorer, places: Sequence[ThoughtPosition], conditions: Mapping[str, Sequence[str | None]]
+    scorer: LogprobScorer, positions: Sequence[ThoughtPosition], conditions: Mapping[str, Sequence[str | None]]
 ) -> dict[str, list[float]]:
-    """By condition and place, the mean negative log-probability of a token behind it. What conditions share before the
-    thought is computed once."""
+    """By condition and position, the mean negative log-probability of a token after the thought. The shared prefix of
+    the conditions is computed once."""
     rows = [
-        _row(place, thoughts[at], scorer.renderer)
-        for at, place in enumerate(places)
+        _row(position, thoughts[at], scorer.renderer)
+        for at, position in enumerate(positions)
         for thoughts in conditions.values()
     ]
-    values = iter(row_logprobs(scorer.model, rows, budget=scorer.budget))
-    found: dict[str, list[float]] = {name: [] for name in conditions}
-    for place in places:
+    logprobs = iter(row_logprobs(scorer.model, rows, budget=scorer.budget))
+    nlls: dict[str, list[float]] = {name: [] for name in conditions}
+    for position in positions:
         for name in conditions:
-            found[name].append(-fmean(next(values)[-len(place.behind) :]))
-    return found
+            nlls[name].append(-fmean(next(logprobs)[-len(position.behind) :]))
+    return nlls
 
 
-def _written(scorer: Scorer, documents: Sequence[Document], row_tokens: int) -> dict[str, dict[str, float]]:
-    """By figure and document, what the rows as they are taught cost."""
-    found: dict[str, dict[str, float]] = {"thought_nll": {}, "thought_nats": {}, "text_nll": {}}
-    taught = [scorer.renderer.render_all(interleaved(document, scorer.renderer, row_tokens)) for document in documents]
+def _row_nlls(scorer: LogprobScorer, documents: Sequence[Document], row_tokens: int) -> dict[str, dict[str, float]]:
+    """By figure and document, the negative log-probabilities of the rows as training lays them out."""
+    nlls: dict[str, dict[str, float]] = {"thought_nll": {}, "thought_nats": {}, "text_nll": {}}
+    rendered = [
+        scorer.renderer.render_all(interleaved(document, scorer.renderer, row_tokens)) for document in documents
+    ]
     rows = [
         Row(
             tokens=tuple(token for segment in segments for token in segment.tokens),
             trained=tuple(True for segment in segments for _ in segment.tokens),
         )
-        for segments in taught
+        for segments in rendered
     ]
     logprobs = row_logprobs(scorer.model, rows, budget=scorer.budget)
-    for document, segments, values in zip(documents, taught, logprobs, strict=True):
+    for document, segments, values in zip(documents, rendered, logprobs, strict=True):
         at, thoughts, text = 0, [], []
         for segment in segments:
-            of_segment = [-value for value in values[at : at + len(segment.tokens)]]
+            segment_nlls = [-value for value in values[at : at + len(segment.tokens)]]
             at += len(segment.tokens)
             if segment.author == "teacher":
-                thoughts.append(of_segment)
+                thoughts.append(segment_nlls)
             else:
-                text += of_segment
+                text += segment_nlls
         if thoughts:
-            found["thought_nll"][document.id] = fmean(value for thought in thoughts for value in thought)
-            found["thought_nats"][document.id] = fmean(sum(thought) for thought in thoughts)
+            nlls["thought_nll"][document.id] = fmean(value for thought in thoughts for value in thought)
+            nlls["thought_nats"][document.id] = fmean(sum(thought) for thought in thoughts)
         if len(text) > 1:
-            found["text_nll"][document.id] = fmean(text[1:])  # nothing predicts the first token
-    return found
+            nlls["text_nll"][document.id] = fmean(text[1:])  # nothing predicts the first token
+    return nlls
 
 
-def places_of(scorer: Scorer, document: Document, suffix_tokens: int) -> list[ThoughtPosition]:
-    """The places of a document as far as the model can read it."""
+def positions_of(scorer: LogprobScorer, document: Document, suffix_tokens: int) -> list[ThoughtPosition]:
+    """The thought positions of a document within the context of the model."""
     context = context_of(scorer.model)
     return list(places_in(document, scorer.renderer, suffix_tokens=suffix_tokens, context=context))
 
 
-def _another(places: Sequence[ThoughtPosition], at: int) -> str | None:
-    own = places[at]
-    others = [*places[at + 1 :], *places[:at]]
-    foreign = [place for place in others if place.document != own.document and place.thought != own.thought]
-    return next((place.thought for place in (*_alike(own, foreign), *foreign)), "")
+def _another_thought(positions: Sequence[ThoughtPosition], at: int) -> str | None:
+    own = positions[at]
+    rest = [*positions[at + 1 :], *positions[:at]]
+    foreign = [one for one in rest if one.document != own.document and one.thought != own.thought]
+    alike = [one for one in foreign if one.kind == own.kind]
+    return next((one.thought for one in (*alike, *foreign)), "")
 
 
-def _alike(own: ThoughtPosition, others: Iterable[ThoughtPosition]) -> list[ThoughtPosition]:
-    return [place for place in others if place.kind == own.kind]
-
-
-def _row(place: ThoughtPosition, thought: str | None, renderer: Renderer) -> Row:
-    """The place with a thought in it, of which the tokens behind are read."""
+def _row(position: ThoughtPosition, thought: str | None, renderer: Renderer) -> Row:
+    """A row with `thought` at the position, of which the tokens after it are scored."""
     between = () if thought is None else thought_tokens(thought, renderer)
-    read = (False,) * (len(place.before) + len(between)) + (True,) * len(place.behind)
-    return Row(tokens=(*place.before, *between, *place.behind), trained=read)
+    return suffix_row((*position.before, *between), position.behind)

@@ -1,8 +1,8 @@
-"""Whether a model's thoughts are of use: the same places with its own thought, without one, with empty phrases, with
-foreign thoughts and with a teacher's, and what each makes of the true suffix.
+"""Measures whether a model's thoughts help: how likely the true suffix is after its own thought, an empty one, generic
+phrases, thoughts of other texts and places, and a teacher's.
 
-A wrong thought that harms shows that thoughts are read. That they are written well shows only where the model's own
-beat an empty one and phrases that fit any text: the certificate is about that.
+If a wrong thought harms, thoughts are read. They are written well only if the model's own beat an empty one and generic
+phrases, which is what the certificate states.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from sleuth.data.documents import read_documents
 from sleuth.engines.local.engine import LocalEngine
-from sleuth.evaluation.certificate import certificate, told, write_certificate
+from sleuth.evaluation.certificate import certificate, verdict_line, write_certificate
 from sleuth.evaluation.counterfactual import suffix_row
-from sleuth.evaluation.named_model import NamedModel, load_named
-from sleuth.evaluation.thought_arms import GENERIC, Arms, Stories, arms_of, document_of, prefix_of, suffix_of
+from sleuth.evaluation.eval_session import NamedModel, load_named
+from sleuth.evaluation.thought_arms import GENERIC, Arms, Contexts, build_arms, document_of, prefix_of, suffix_of
 from sleuth.factories import (
     JudgePool,
     Spot,
@@ -45,16 +45,17 @@ from sleuth.stage_context import StageContext, StageInputs
 from sleuth.types import Engine, Judge, Sampling, SleuthError, Task
 
 BUDGET = 4_096
-"""Distinct tokens of one pass."""
-THOUGHT_ALONE = {"suffix_tokens": 0, "stops": (), "close": "inserted"}
-"""Thoughts are sampled once and stand in several arms; what is earned is earned in training."""
-TURN = 2
-"""The place of suffix draws among those of the probe: arms share them, sample by sample."""
+"""Distinct tokens per forward pass."""
+THOUGHT_ONLY = {"suffix_tokens": 0, "stops": (), "close": "inserted"}
+"""Changes of the environment: thoughts are sampled without suffixes, since several arms use them, and closed if the
+model did not close them."""
+SUFFIX_KEY = 2
+"""Separates the sampling keys of suffixes from those of thoughts (0 and 1); all arms share them, sample by sample."""
 
 
 def require_inputs(stage: ProbeRecipe, inputs: StageInputs) -> list[Task]:
-    """As `require_places`, of a stage in a recipe."""
-    return require_places(stage, inputs.tokenizer, inputs.positions)
+    """As `require_spots`, for a stage of a recipe."""
+    return require_spots(stage, inputs.tokenizer, inputs.positions)
 
 
 def run(stage: ProbeRecipe, context: StageContext) -> Path:
@@ -64,37 +65,37 @@ def run(stage: ProbeRecipe, context: StageContext) -> Path:
         return Path(context.model)
     thinker = load_named(context.model, context.recipe)
     with JudgePool(context.folder.verdicts) as judge_pool, context.folder.costing(stage.name, "asking"):
-        contents = {"name": stage.name, **probed(stage, thinker, judge_pool, seed=context.recipe.seed)}
-    context.folder.say(f"{stage.name}: {told(contents)}")
+        contents = {"name": stage.name, **probe_thoughts(stage, thinker, judge_pool, seed=context.recipe.seed)}
+    context.folder.say(f"{stage.name}: {verdict_line(contents)}")
     context.folder.backlog.write(f"the probe {stage.name}", lambda: write_eval(file, contents))
     context.folder.backlog.write(f"the certificate {stage.name}", lambda: write_certificate(context.model, contents))
     return Path(context.model)
 
 
-def probed(stage: ProbeRecipe, thinker: NamedModel, judge_pool: JudgePool, *, seed: int = 0) -> dict[str, Any]:
-    """The contents of a probe's file: every figure with its interval over documents, what they would have needed, the
-    certificate, and a record of each place.
+def probe_thoughts(stage: ProbeRecipe, thinker: NamedModel, judge_pool: JudgePool, *, seed: int = 0) -> dict[str, Any]:
+    """The contents of a probe's file: every figure with its interval over documents, the documents needed to show such
+    differences, the certificate, and a record of each spot.
 
     `gain_ARM` is how much likelier an arm makes a token of the true suffix than an empty thought does, in nats,
-    `blank_nll` the most that can be gained, and `gained_share` how much of it the model's own gain; `over_ARM` is the
-    model's own less that arm, place by place. With a judge `right_ARM` is the share of an arm's written suffixes that
-    come to the true one, and `right_over_ARM` the paired difference. Raises SleuthError where there are not two
-    documents to exchange thoughts between.
+    `blank_nll` the largest possible gain, and `gained_share` the share of it that the model's own thoughts gain;
+    `over_ARM` is the gain of the model's own minus that arm's, paired by spot. With a judge, `right_ARM` is the share
+    of an arm's sampled suffixes that are equivalent to the true one, and `right_over_ARM` the paired difference. Raises
+    SleuthError if all texts are of one document, so that thoughts cannot be swapped.
     """
-    spots, setting, context = places_to_probe(stage, thinker.tokenizer, thinker.holds)
+    spots, setting, context = probe_inputs(stage, thinker.tokenizer, thinker.max_positions)
     engine = LocalEngine(thinker.model, thinker.tokenizer, slots=stage.slots, context=context)
     renderer = Renderer(thinker.tokenizer)
     rollout = Rollout(engine=engine, renderer=renderer, context=context, temperature=stage.temperature, key=(seed,))
-    alone = thought_setting(stage.env.model_copy(update=THOUGHT_ALONE), thinker.tokenizer)
-    arms = arms_of(rollout, alone, spots, samples=stage.samples, renderer=renderer)
+    thought_only = thought_setting(stage.env.model_copy(update=THOUGHT_ONLY), thinker.tokenizer)
+    arms = build_arms(rollout, thought_only, spots, samples=stage.samples, renderer=renderer)
     documents = [document_of(spot) for spot in spots]
-    nlls = {name: _nlls(thinker.model, spots, of_arm) for name, of_arm in arms.stories.items()}
+    nlls = {name: _nlls(thinker.model, spots, contexts) for name, contexts in arms.contexts.items()}
     judge = judge_of_suffixes(stage.judge, judge_pool) if stage.judge is not None else None
     rights = {} if judge is None else asyncio.run(_rights(stage, setting, engine, spots, arms, judge, seed))
     differences = _differences(nlls, rights)
     shares = {f"right_{name}": _means(values) for name, values in rights.items()}
-    by_place = {"blank_nll": _means(nlls["blank"]), **differences, **shares}
-    figures = _figures(by_place, [*shares], documents)
+    by_spot = {"blank_nll": _means(nlls["blank"]), **differences, **shares}
+    figures = _figures(by_spot, [*shares], documents)
     needed = {name: clusters_for_difference(values, documents) for name, values in differences.items()}
     return {
         "model": thinker.name,
@@ -104,68 +105,68 @@ def probed(stage: ProbeRecipe, thinker: NamedModel, judge_pool: JudgePool, *, se
         },
         "certificate": certificate(stage, spots, figures, needed, seed),
         "records": [
-            _record(at, spot, arms, nlls, rights) | {"figures": {name: values[at] for name, values in by_place.items()}}
+            _record(at, spot, arms, nlls, rights) | {"figures": {name: values[at] for name, values in by_spot.items()}}
             for at, spot in enumerate(spots)
         ],
     }
 
 
-def places_to_probe(
-    stage: ProbeRecipe, tokenizer: PreTrainedTokenizerFast, holds: int
+def probe_inputs(
+    stage: ProbeRecipe, tokenizer: PreTrainedTokenizerFast, max_positions: int
 ) -> tuple[list[Spot], ThoughtSetting, int]:
-    """Where to think, in which setting, and the longest sequence of any arm. Raises SleuthError where a model that
-    `holds` so many tokens cannot hold that, and where there is no other document to take a foreign thought from."""
+    """The spots, their setting, and the length in tokens of the longest sequence of any arm. Raises SleuthError if that
+    is more than `max_positions`, or if there is only one document."""
     spots, setting, renderer = (
         spots_of(stage.data, tokenizer),
         thought_setting(stage.env, tokenizer),
         Renderer(tokenizer),
     )
     if len({document_of(spot) for spot in spots}) < 2:
-        raise SleuthError(f"{stage.data.texts}: one document, and no other to take a foreign thought from; give more")
+        raise SleuthError(f"{stage.data.texts}: only one document; swapping thoughts needs two or more")
     given = [len(thought_tokens(thought, renderer)) for thought in GENERIC]
     given += [len(thought_tokens(spot.teacher, renderer)) for spot in spots if spot.teacher is not None]
     tags = len(thought_tokens("", renderer))
     thought, prefix = max(*given, tags + stage.env.thought_tokens), max(len(prefix_of(spot)) for spot in spots)
     suffix = max(stage.env.suffix_tokens, *(len(suffix_of(spot)) for spot in spots))
-    if prefix + thought + suffix > holds:
+    if prefix + thought + suffix > max_positions:
         raise SleuthError(
-            f"prefixes of {prefix} tokens, thoughts of {thought} and suffixes of {suffix} are more than the {holds} "
-            "positions of the model; lower data.prefix_tokens, data.suffix_tokens or env.thought_tokens"
+            f"prefixes of {prefix} tokens, thoughts of {thought} and suffixes of {suffix} are more than the "
+            f"{max_positions} positions of the model; lower data.prefix_tokens, data.suffix_tokens or "
+            "env.thought_tokens"
         )
     return spots, setting, prefix + thought + suffix
 
 
-def require_places(stage: ProbeRecipe, tokenizer: PreTrainedTokenizerFast | None, holds: int) -> list[Task]:
-    """The tasks of a stage. Raises SleuthError where it could not be made; a tokenizer that does not exist yet cuts
-    nothing, and then the first document is read."""
+def require_spots(stage: ProbeRecipe, tokenizer: PreTrainedTokenizerFast | None, max_positions: int) -> list[Task]:
+    """The tasks of a stage. Raises SleuthError if they do not fit the model or cannot be judged. Without a tokenizer
+    (the model does not exist yet) only the first document is read."""
     if isinstance(stage.judge, HttpJudgeRecipe):
         require_available(stage.judge)
     if tokenizer is None:
         next(read_documents(stage.data.texts), None)
         return []
-    tasks = [spot.task for spot in places_to_probe(stage, tokenizer, holds)[0]]
+    tasks = [spot.task for spot in probe_inputs(stage, tokenizer, max_positions)[0]]
     if isinstance(stage.judge, EndingJudgeRecipe):
         require_endings(tasks)
     return tasks
 
 
-# -- measuring ---------------------------------------------------------------------------------------------------------
-
-ByPlace = list[list[float | None]]
-"""Sample by sample at each place; None where there is nothing to read, or no verdict."""
+SpotValues = list[list[float | None]]
+"""By spot and sample; None where the arm has no thought, or there is no verdict."""
 
 
-def _nlls(model: PreTrainedModel, spots: Sequence[Spot], stories: Sequence[Stories]) -> ByPlace:
-    """Nats a token of the true suffix behind each story."""
+def _nlls(model: PreTrainedModel, spots: Sequence[Spot], contexts: Sequence[Contexts]) -> SpotValues:
+    """Nats per token of the true suffix after each context."""
     rows = [
-        suffix_row(story, suffix_of(spot))
-        for spot, of_place in zip(spots, stories, strict=True)
-        for story in of_place
-        if story is not None
+        suffix_row(context, suffix_of(spot))
+        for spot, samples in zip(spots, contexts, strict=True)
+        for context in samples
+        if context is not None
     ]
-    values = iter(row_logprobs(model, rows, budget=BUDGET) if rows else [])
+    logprobs = iter(row_logprobs(model, rows, budget=BUDGET) if rows else [])
     return [
-        [None if story is None else -fmean(next(values)[len(story) :]) for story in of_place] for of_place in stories
+        [None if context is None else -fmean(next(logprobs)[len(context) :]) for context in samples]
+        for samples in contexts
     ]
 
 
@@ -177,69 +178,71 @@ async def _rights(
     arms: Arms,
     judge: tuple[Judge, CaseBuilder],
     seed: int,
-) -> dict[str, ByPlace]:
-    """Whether the suffix that is written behind each story comes to the true one. Every arm has the same draws: of
-    arms with fewer stories than samples they take turns."""
+) -> dict[str, SpotValues]:
+    """By arm, whether the suffix sampled after each context is equivalent to the true one. All arms have the same
+    draws; those with fewer contexts than samples repeat them in turn."""
+    suffix_judge, case_of = judge
 
-    async def one(place: int, sample: int, stories: Stories) -> float | None:
-        story = stories[(place + sample) % len(stories)] if len(stories) < stage.samples else stories[sample]
-        if story is None:
+    async def is_right(at: int, sample: int, contexts: Contexts) -> float | None:
+        context = contexts[(at + sample) % len(contexts)] if len(contexts) < stage.samples else contexts[sample]
+        if context is None:
             return None
         limits = Sampling(
             max_tokens=setting.limits.suffix_tokens,
             temperature=stage.temperature,
             stops=setting.limits.stops,
-            key=(seed, TURN, place, sample),
+            key=(seed, SUFFIX_KEY, at, sample),
         )
-        written = await engine.complete(story, limits)
-        asked, asks = judge
-        [verdict] = await asked.judge([asks(spots[place].task, written.text)])
+        suffix = await engine.complete(context, limits)
+        [verdict] = await suffix_judge.judge([case_of(spots[at].task, suffix.text)])
         return is_yes(verdict)
 
-    async def arm(stories: Sequence[Stories]) -> ByPlace:
-        asked = [one(at, sample, of_place) for at, of_place in enumerate(stories) for sample in range(stage.samples)]
-        values = iter(await asyncio.gather(*asked))
-        return [[next(values) for _ in range(stage.samples)] for _ in stories]
+    async def arm_rights(arm: Sequence[Contexts]) -> SpotValues:
+        calls = [is_right(at, sample, contexts) for at, contexts in enumerate(arm) for sample in range(stage.samples)]
+        values = iter(await asyncio.gather(*calls))
+        return [[next(values) for _ in range(stage.samples)] for _ in arm]
 
-    return {name: await arm(stories) for name, stories in arms.stories.items()}
-
-
-def _means(values: ByPlace) -> list[float | None]:
-    """By place, over what is there."""
-    known = [[value for value in of_place if value is not None] for of_place in values]
-    return [fmean(of_place) if of_place else None for of_place in known]
+    return {name: await arm_rights(contexts) for name, contexts in arms.contexts.items()}
 
 
-def _less(one: Sequence[float | None], other: Sequence[float | None]) -> list[float | None]:
+def _means(values: SpotValues) -> list[float | None]:
+    """The mean of each spot's known values; None where there is none."""
+    known = [[value for value in samples if value is not None] for samples in values]
+    return [fmean(samples) if samples else None for samples in known]
+
+
+def _subtract(one: Sequence[float | None], other: Sequence[float | None]) -> list[float | None]:
     pairs = zip(one, other, strict=True)
     return [None if left is None or right is None else left - right for left, right in pairs]
 
 
-def _differences(nlls: Mapping[str, ByPlace], rights: Mapping[str, ByPlace]) -> dict[str, list[float | None]]:
-    """By figure and place: what each arm gained, and by how much the model's own gained more."""
+def _differences(nlls: Mapping[str, SpotValues], rights: Mapping[str, SpotValues]) -> dict[str, list[float | None]]:
+    """By figure and spot: the gain of each arm, and that of the model's own thoughts minus it."""
     means, shares = ({name: _means(values) for name, values in of.items()} for of in (nlls, rights))
     compared = [name for name in means if name != "sampled"]
-    found = {f"gain_{name}": _less(means["blank"], values) for name, values in means.items() if name != "blank"}
-    found |= {f"over_{name}": _less(means[name], means["sampled"]) for name in compared}
+    differences = {
+        f"gain_{name}": _subtract(means["blank"], values) for name, values in means.items() if name != "blank"
+    }
+    differences |= {f"over_{name}": _subtract(means[name], means["sampled"]) for name in compared}
     if shares:
-        found |= {f"right_over_{name}": _less(shares["sampled"], shares[name]) for name in compared}
-    return found
+        differences |= {f"right_over_{name}": _subtract(shares["sampled"], shares[name]) for name in compared}
+    return differences
 
 
 def _figures(
-    by_place: Mapping[str, Sequence[float | None]], shares: Sequence[str], documents: Sequence[str]
+    by_spot: Mapping[str, Sequence[float | None]], shares: Sequence[str], documents: Sequence[str]
 ) -> dict[str, Measured]:
     figures = {
-        name: (share if name in shares else bootstrap_mean)(values, documents) for name, values in by_place.items()
+        name: (share if name in shares else bootstrap_mean)(values, documents) for name, values in by_spot.items()
     }
-    figures["gained_share"] = bootstrap_ratio(by_place["gain_sampled"], by_place["blank_nll"], documents)
+    figures["gained_share"] = bootstrap_ratio(by_spot["gain_sampled"], by_spot["blank_nll"], documents)
     return {name: figure for name, figure in figures.items() if figure.value is not None}
 
 
 def _record(
-    at: int, spot: Spot, arms: Arms, nlls: Mapping[str, ByPlace], rights: Mapping[str, ByPlace]
+    at: int, spot: Spot, arms: Arms, nlls: Mapping[str, SpotValues], rights: Mapping[str, SpotValues]
 ) -> dict[str, Any]:
-    stories = [story for story in arms.stories["sampled"][at] if story is not None]
+    contexts = [context for context in arms.contexts["sampled"][at] if context is not None]
     return {
         "id": spot.task.id,
         "document": document_of(spot),
@@ -249,5 +252,5 @@ def _record(
         "teacher": spot.teacher,
         "nll": {name: values[at] for name, values in nlls.items()},
         **({"right": {name: values[at] for name, values in rights.items()}} if rights else {}),
-        "tokens": sum(len(story) - len(prefix_of(spot)) for story in stories),
+        "tokens": sum(len(context) - len(prefix_of(spot)) for context in contexts),
     }

@@ -11,7 +11,7 @@ from typing import Any
 
 from sleuth.engines.local.engine import LocalEngine
 from sleuth.evaluation.candidate_pools import continuations
-from sleuth.evaluation.named_model import NamedModel, load_named
+from sleuth.evaluation.eval_session import NamedModel, load_named
 from sleuth.factories import JudgePool, excerpts_of, pair_judge_of, require_pools, shown_to
 from sleuth.judges.ending import ends_right
 from sleuth.metrics.intervals import Measured, paired_bootstrap, share

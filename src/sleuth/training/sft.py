@@ -9,7 +9,7 @@ from typing import cast
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from sleuth.evaluation.thought_figures import Scorer, thought_figures
+from sleuth.evaluation.thought_figures import LogprobScorer, thought_figures
 from sleuth.factories import add_tokens, context_of, pick_device, policy_of, random_model, thought_documents
 from sleuth.learn.batch import Batch, Row, collate
 from sleuth.learn.logprobs import token_hits
@@ -145,7 +145,7 @@ class HeldOutThoughts:
         """Every figure; writes the file."""
         found = budget.run(
             lambda tokens: thought_figures(
-                Scorer(model=model, renderer=renderer, budget=tokens),
+                LogprobScorer(model=model, renderer=renderer, budget=tokens),
                 self.documents,
                 row_tokens=self.recipe.row_tokens,
                 suffix_tokens=self.recipe.suffix_tokens,
