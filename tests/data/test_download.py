@@ -19,7 +19,7 @@ from typer.testing import CliRunner, Result
 
 from sleuth.cli.app import app
 from sleuth.cli.progress import progress_bar
-from sleuth.data import download as downloads
+from sleuth.data import hub as downloads
 from sleuth.data.hub import RemoteFile, download
 from sleuth.types import SleuthError
 
