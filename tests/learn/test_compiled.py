@@ -74,3 +74,18 @@ def test_torch_keeps_its_number_of_threads_when_numba_starts_its_own(threads):
     environment = os.environ | {"OMP_NUM_THREADS": threads}
     told = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert told.stdout.split() == [threads, threads]
+
+
+def test_the_process_that_compiles_and_those_that_load_compute_the_same_bytes(tmp_path):
+    code = (
+        "import numpy as np; from sleuth.engines.sampling import draw_tokens;"
+        "logits = 3 * np.random.default_rng(0).normal(size=(8, 877)).astype(np.float32);"
+        "print(draw_tokens(logits, np.ones(8), np.linspace(0.1, 0.9, 8))[1].tobytes().hex())"
+    )
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
+    runs = [
+        subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True).stdout
+        for _ in range(2)
+    ]
+    assert list(tmp_path.rglob("*.nbc"))
+    assert runs[0] == runs[1]

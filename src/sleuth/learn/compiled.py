@@ -35,8 +35,13 @@ _PARALLEL_LOOP = threading.Lock()  # not every threading layer of numba supports
 
 
 def compiled(function: Callable[..., Any], *, parallel: bool = False) -> Callable[..., Any]:
-    """The function compiled at its first call, or loaded from numba's cache."""
-    options: dict[str, Any] = {"nogil": True, "fastmath": FAST_MATH, "error_model": "numpy", "parallel": parallel}
+    """The function compiled at its first call, or loaded from numba's cache; inlined where other loops call it.
+
+    Otherwise a loop calls the copy of its callee that the process has: the one compiled by itself, or in a process that
+    loads the loop from the cache the one compiled with it, which may add in another order.
+    """
+    options: dict[str, Any] = {"nogil": True, "fastmath": FAST_MATH, "error_model": "numpy"}
+    options |= {"parallel": True} if parallel else {"forceinline": True}
     try:
         return numba.njit(function, cache=True, **options)
     except RuntimeError:  # no cache folder is writable: compile once per process
