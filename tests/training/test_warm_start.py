@@ -23,7 +23,7 @@ WARM = """
 kind = "warm_start"
 hint = { forced_search = true }
 below = 1.0
-prompts = 24
+prompts = 12
 rows_per_step = 8
 steps = 12
 learning_rate = 1e-3
@@ -110,7 +110,7 @@ def test_questions_may_be_played_another_number_of_times_than_in_the_stage_that_
 ) -> None:
     found = lesson(load_recipe(warm_file, ["stage.1.samples_per_prompt=9"]), tmp_path / "run")
     found.rows()
-    assert "of 216 episodes under the hint" in found.said  # 24 questions
+    assert "of 108 episodes under the hint" in found.said  # 12 questions
 
 
 def test_an_episode_that_the_context_cannot_hold_is_not_taught(warm_file: Path, tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_a_hint_under_which_nothing_is_right_is_one_line(warm_file: Path, tmp_pa
     recipe = load_recipe(warm_file, ['stage.2.env.retriever="empty"'])
     with RunFolder.open(tmp_path / "run", recipe) as place, pytest.raises(SleuthError) as told:
         run_recipe(recipe, place)
-    assert "of 192 episodes under the hint" in str(told.value)
+    assert "of 96 episodes under the hint" in str(told.value)
     assert "\n" not in str(told.value)
 
 
