@@ -27,7 +27,7 @@ from sleuth.ranks import Ranks
 SETTINGS = Optimisation(steps=10, learning_rate=1e-3, warmup_steps=2, weight_decay=0.01)
 LOSS = PolicyLoss(old_logprobs="sampler", clip_high=0.28, beta=0.1)
 LORA = Adapters(rank=4, alpha=8.0, targets=("q_proj", "v_proj", "up_proj"))
-TIMES = 2  # updates of a run
+TIMES = 3  # updates of a run
 
 
 def model_of(family: str = "qwen3", seed: int = 0, dtype: torch.dtype = torch.float32) -> PreTrainedModel:

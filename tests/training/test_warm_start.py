@@ -108,9 +108,9 @@ def test_the_protocol_alone_is_taught_by_all_that_was_answered(recipe_file: Path
 def test_questions_may_be_played_another_number_of_times_than_in_the_stage_that_follows(
     warm_file: Path, tmp_path: Path
 ) -> None:
-    found = lesson(load_recipe(warm_file, ["stage.1.samples_per_prompt=9"]), tmp_path / "run")
+    found = lesson(load_recipe(warm_file, ["stage.1.samples_per_prompt=9", "stage.1.prompts=24"]), tmp_path / "run")
     found.rows()
-    assert "of 108 episodes under the hint" in found.said  # 12 questions
+    assert "of 216 episodes under the hint" in found.said  # 24 questions
 
 
 def test_an_episode_that_the_context_cannot_hold_is_not_taught(warm_file: Path, tmp_path: Path) -> None:
