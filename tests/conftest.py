@@ -49,7 +49,7 @@ context = 400
 save_every = 2
 probe_prompts = 0
 data = {{ questions = "{world}/qa_train.jsonl" }}
-env = {{ kind = "search", dialect = "sleuth", prompt = "plain", index = "{world}/index" }}
+env = {{ kind = "search", dialect = "sleuth", prompt = "plain", index = "{world}/index", turn_tokens = 20 }}
 reward = [{{ kind = "answer" }}]
 
 [[stage]]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from launchers import finish, torchrun
+from runs_on_ranks import run_on
 
 from sleuth.world.careless import CarelessTexts
 
@@ -26,7 +27,7 @@ save_every = 2
 keep = 4
 probe_prompts = 0
 data = {{ questions = "{world}/qa_train.jsonl" }}
-env = {{ kind = "search", dialect = "sleuth", prompt = "plain", index = "{world}/index" }}
+env = {{ kind = "search", dialect = "sleuth", prompt = "plain", index = "{world}/index", turn_tokens = 20 }}
 reward = [{{ kind = "answer" }}, {{ kind = "searched", weight = 0.2 }}]
 loss = {{ beta = 0.05 }}
 """
@@ -93,7 +94,14 @@ def recipes(world: Path, once: Once) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="session")
-def under_torchrun(recipes: dict[str, Path], once: Once) -> Path:
+def compiled(recipes: dict[str, Path], once: Once) -> None:
+    """Loops that numba has not compiled yet are compiled now: what it loads in later processes may differ in the last
+    bits from what it compiles in the first."""
+    once("compiled", lambda folder: run_on(2, recipes["grpo"], folder, "stage.0.stop_after=1"))
+
+
+@pytest.fixture(scope="session")
+def under_torchrun(recipes: dict[str, Path], once: Once, compiled: None) -> Path:
     """The folder of the GRPO recipe's run that torchrun started on two ranks, and that nobody disturbed."""
 
     def make(folder: Path) -> None:

@@ -33,7 +33,7 @@ stages = ["{read}:supervised", "asked.toml:trained"]
 
 [[arm]]
 name = "played"
-stages = ["{read}:supervised", "{played}:grpo", "asked.toml:trained"]
+stages = ["{read}:supervised", "{played}:online_dpo", "asked.toml:trained"]
 """
 MODEL = Path(__file__).parents[2] / "models" / "tiny-base"
 
@@ -43,11 +43,11 @@ def test_ranks_train_every_arm_and_the_first_prints_the_table(
 ) -> None:
     (tmp_path / "asked.toml").write_text(ASKED.format(model=MODEL, world=world))
     file = tmp_path / "two_arms.toml"
-    file.write_text(ARMS.format(model=MODEL, read=recipes["supervised"], played=recipes["grpo"]))
+    file.write_text(ARMS.format(model=MODEL, read=recipes["supervised"], played=recipes["online_dpo"]))
     said = finish(torchrun("sweep", str(file), "--run", str(tmp_path / "runs"), "--json"))
     [table] = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
     assert table["arms"]["played"]["figures"]["em"]["n"] == 4
     played = tmp_path / "runs" / "seed-2" / "played"
     assert "taken over from there" in (played / "log.txt").read_text()
     costs = json.loads((played / "manifest.json").read_text())["costs"]
-    assert len(costs["grpo"]["ranks_memory_bytes"]) == 2
+    assert len(costs["online_dpo"]["ranks_memory_bytes"]) == 2

@@ -164,7 +164,7 @@ def test_the_order_in_which_turns_arrive_moves_nothing(
         engine = (
             f"stage.1.engine={{ urls = [{json.dumps(server.url)}], requests_at_once = {at_once}, max_policy_lag = 1 }}"
         )
-        run(recipe_file, tmp_path / str(at_once), engine)
+        run(recipe_file, tmp_path / str(at_once), engine, "stage.1.steps=3")
     together, by_threes = (rows(tmp_path / name) for name in ("64", "3"))
     for one, other in zip(together, by_threes, strict=True):
         file = Path("rollouts") / f"step-{one['step']:06d}.parquet"
