@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from launchers import finish, torchrun
-from runs_on_ranks import run_on
 
 from sleuth.world.careless import CarelessTexts
 
@@ -94,14 +93,7 @@ def recipes(world: Path, once: Once) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="session")
-def compiled(recipes: dict[str, Path], once: Once) -> None:
-    """Loops that numba has not compiled yet are compiled now: what it loads in later processes may differ in the last
-    bits from what it compiles in the first."""
-    once("compiled", lambda folder: run_on(2, recipes["grpo"], folder, "stage.0.stop_after=1"))
-
-
-@pytest.fixture(scope="session")
-def under_torchrun(recipes: dict[str, Path], once: Once, compiled: None) -> Path:
+def under_torchrun(recipes: dict[str, Path], once: Once) -> Path:
     """The folder of the GRPO recipe's run that torchrun started on two ranks, and that nobody disturbed."""
 
     def make(folder: Path) -> None:

@@ -11,7 +11,6 @@ import torch
 from processes import on_ranks
 from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy
 
-pytestmark = pytest.mark.usefixtures("compiled")
 FP32, BF16 = torch.float32, torch.bfloat16
 FIGURES = ("loss", "entropy", "kl", "sampler_learner_kl", "clip_fraction", "gradient_norm", "learning_rate")
 EXACT = ("tokens_trained", "tokens_dense")

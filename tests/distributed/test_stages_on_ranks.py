@@ -53,7 +53,7 @@ def whole(recipes: dict[str, Path], under_torchrun: Path, once: Once) -> Callabl
 
 
 @pytest.fixture(scope="session")
-def half(recipes: dict[str, Path], once: Once, compiled: None) -> Callable[[str, int, Path], None]:
+def half(recipes: dict[str, Path], once: Once) -> Callable[[str, int, Path], None]:
     """`half(kind, ranks, folder)`: fills a folder with a run that was stopped after two of its four steps."""
 
     def run(kind: str, ranks: int, folder: Path) -> None:
