@@ -126,7 +126,5 @@ def test_who_searches_cannot_refine() -> None:
     with pytest.raises(SleuthError, match=r"--refiner agent: was trained to search, not to refine; name a checkpoint"):
         Refiner("agent", agent)
     refiner, _ = refiner_that_writes("x")
-    with pytest.raises(
-        SleuthError, match="--refiner other: is for an agent that searches, and the model that is asked"
-    ):
+    with pytest.raises(SleuthError, match="--refiner other: is for an agent that searches, but this model"):
         with_refiner(refiner.session, "other")
