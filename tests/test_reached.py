@@ -12,8 +12,8 @@ TOOL = Path(__file__).parents[1] / "tools" / "reached.py"
 MEASURED = '{"em_one_hop": {"value": 0.75}, "em_two_hop": {"value": 0.5}}'
 
 
-def reached(run: Path, *bars: str) -> tuple[int, str, str]:
-    done = subprocess.run([sys.executable, TOOL, run, *bars], capture_output=True, text=True, check=False)
+def reached(run: Path, *minima: str) -> tuple[int, str, str]:
+    done = subprocess.run([sys.executable, TOOL, run, *minima], capture_output=True, text=True, check=False)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -23,11 +23,11 @@ def run(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(("bars", "status"), [(("0.75", "0.5"), 0), (("0.75", "0.51"), 1), (("0.76", "0.5"), 1)])
-def test_every_named_figure_has_to_reach_its_minimum(run: Path, bars: tuple[str, str], status: int) -> None:
+@pytest.mark.parametrize(("minima", "status"), [(("0.75", "0.5"), 0), (("0.75", "0.51"), 1), (("0.76", "0.5"), 1)])
+def test_every_named_figure_has_to_reach_its_minimum(run: Path, minima: tuple[str, str], status: int) -> None:
     (run / "eval" / "trained.json").write_text(MEASURED)
-    said = f"{run}: em_one_hop 0.750 (asked {bars[0]}), em_two_hop 0.500 (asked {bars[1]})\n"
-    assert reached(run, f"em_one_hop={bars[0]}", f"em_two_hop={bars[1]}") == (status, said, "")
+    said = f"{run}: em_one_hop 0.750 (minimum {minima[0]}), em_two_hop 0.500 (minimum {minima[1]})\n"
+    assert reached(run, f"em_one_hop={minima[0]}", f"em_two_hop={minima[1]}") == (status, said, "")
 
 
 def test_another_evaluation_can_be_named(run: Path) -> None:
