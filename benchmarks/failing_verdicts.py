@@ -84,8 +84,8 @@ def measured(folder: Path, seed: int) -> dict[str, Any]:
         for file in (run / "eval").glob("*.json"):  # what is measured again is measured with every verdict
             file.unlink()
         _run(recipe, run, seed, "stage.1.max_missing_fraction=1")
-        figures.setdefault("taught", _told(run, "taught"))
-        figures[name] = _told(run, "trained") | {"missing": _missing(run)}
+        figures.setdefault("taught", _figures(run, "taught"))
+        figures[name] = _figures(run, "trained") | {"missing": _missing(run)}
     return figures
 
 
@@ -112,9 +112,9 @@ def _run(recipe: Path, folder: Path, seed: int, *overrides: str) -> Path:
     return folder
 
 
-def _told(run: Path, name: str) -> dict[str, Any]:
-    found = json.loads((run / "eval" / f"{name}.json").read_text(encoding="utf-8"))
-    return {key: found[key] for key in FIGURES}
+def _figures(run: Path, name: str) -> dict[str, Any]:
+    contents = json.loads((run / "eval" / f"{name}.json").read_text(encoding="utf-8"))
+    return {key: contents[key] for key in FIGURES}
 
 
 def _missing(run: Path) -> float:

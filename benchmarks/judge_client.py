@@ -89,8 +89,8 @@ async def bare_rate(url: str, cases: list[Case]) -> float:
             body = waiting.pop()
             head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
             writer.write(head.encode() + body)
-            told = await reader.readuntil(b"\r\n\r\n")
-            [length] = [line for line in told.lower().split(b"\r\n") if line.startswith(b"content-length:")]
+            head = await reader.readuntil(b"\r\n\r\n")
+            [length] = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
             await reader.readexactly(int(length.partition(b":")[2]))
         writer.close()
 

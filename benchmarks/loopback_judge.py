@@ -53,9 +53,9 @@ class LoopbackJudge:
         return JSONResponse(self.completion(fate, body))
 
     def completion(self, fate: str, body: dict[str, Any]) -> dict[str, Any]:
-        asked = CLAIM.search(body["messages"][1]["content"])
-        assert asked is not None
-        score = 7 if fate == "range" else truth(int(asked[1]))
+        claim = CLAIM.search(body["messages"][1]["content"])
+        assert claim is not None
+        score = 7 if fate == "range" else truth(int(claim[1]))
         content = json.dumps({"reason": "it is known", "quote": "", "score": score})
         message = {"content": "Score: two, I would say" if fate == "garbage" else content}
         return {"model": MODEL, "choices": [{"message": message, "finish_reason": "stop"}]}

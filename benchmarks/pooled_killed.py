@@ -149,15 +149,15 @@ def started_anew(server: Restarted, folder: Path) -> dict[str, float]:
 
 
 def compared(folder: Path, steps: int) -> dict[str, Any]:
-    """What became of the pool's run, and how much of it is the other one."""
+    """Counts of the pool's run: lost and repeated episodes, and those equal to the run in the process token by token."""
     played = lost = twice = same = 0
     for step in range(1, steps + 1):
-        wanted, found = (episodes(folder / side, step) for side in SIDES)
-        names = {name for name, _ in found}
-        played += len(found)
-        twice += len(found) - len(names)
-        lost += sum(name not in names for name, _ in wanted)
-        same += sum(written == dict(wanted).get(name) for name, written in found)
+        expected, actual = (episodes(folder / side, step) for side in SIDES)
+        names = {name for name, _ in actual}
+        played += len(actual)
+        twice += len(actual) - len(names)
+        lost += sum(name not in names for name, _ in expected)
+        same += sum(written == dict(expected).get(name) for name, written in actual)
     figures = rows(folder / "pool")
     log = (folder / "pool" / "log.txt").read_text()
     return {

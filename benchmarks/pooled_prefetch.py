@@ -38,7 +38,7 @@ def main() -> None:
         with served("serve", str(BASE), *arguments) as (url, _):
             for last in range(options.block, options.steps + 1, options.block):
                 for ahead in (0, 1):
-                    pool = {"urls": [url], "requests_at_once": options.at_once, "ahead": ahead}
+                    pool = {"urls": [url], "requests_at_once": options.at_once, "max_policy_lag": ahead}
                     overrides = (f"stage.0.stop_after={last}", f"stage.0.samples_per_prompt={options.samples}")
                     train(recipe, folder / SIDES[ahead], *overrides, **pool)
         print(json.dumps(compared(*(folder / side for side in SIDES), options.block)))
