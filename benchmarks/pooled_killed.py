@@ -149,7 +149,7 @@ def started_anew(server: Restarted, folder: Path) -> dict[str, float]:
 
 
 def compared(folder: Path, steps: int) -> dict[str, Any]:
-    """Counts of the pool's run: lost and repeated episodes, and those equal to the run in the process token by token."""
+    """Counts of the pool's run: lost and repeated episodes, and those equal token by token to the other run."""
     played = lost = twice = same = 0
     for step in range(1, steps + 1):
         expected, actual = (episodes(folder / side, step) for side in SIDES)
