@@ -60,7 +60,7 @@ def test_a_character_comes_whole_and_as_soon_as_its_last_byte():
     assert (first[0], set(first[1:]), octopus, last) == ("a", {""}, "🐙", "b")
 
 
-def test_bytes_that_form_no_character_are_not_held_back_for_ever():
+def test_bytes_that_make_no_character_are_not_held_for_ever():
     continuation = encode(TOKENIZER, "🐙")[-1]
     decoder = IncrementalDecoder(TOKENIZER)
     shown = "".join(decoder.push(continuation) for _ in range(60))
@@ -81,7 +81,7 @@ def test_a_piece_within_its_budget_keeps_its_text():
     assert (segment.author, segment.cut, segment.logprobs) == ("template", 0, None)
 
 
-def test_text_over_the_budget_is_cut_and_counted():
+def test_text_over_the_budget_is_cut_counted_and_missing_from_the_text():
     whole = encode(TOKENIZER, "Ada Voss was born in Tarn")
     segment = Renderer(TOKENIZER).render(Piece(text="Ada Voss was born in Tarn", budget=5))
     assert segment.tokens == tuple(whole[:5])
@@ -89,7 +89,7 @@ def test_text_over_the_budget_is_cut_and_counted():
     assert segment.text == TOKENIZER.decode(whole[:5])
 
 
-def test_a_budget_of_zero_leaves_no_text():
+def test_a_budget_of_nothing_leaves_nothing():
     segment = Renderer(TOKENIZER).render(Piece(text="Ada", budget=0))
     assert (segment.tokens, segment.text) == ((), "")
     assert segment.cut == len(encode(TOKENIZER, "Ada"))
@@ -118,7 +118,7 @@ def test_a_folder_without_a_tokenizer_is_one_clear_line(tmp_path):
     assert "\n" not in str(raised.value)
 
 
-def test_a_run_named_as_a_model_is_refused_with_its_last_checkpoint(tmp_path):
+def test_of_a_run_named_as_a_model_the_last_checkpoint_is_told(tmp_path):
     run = tmp_path / "demo"
     (run / "checkpoints").mkdir(parents=True)
     with pytest.raises(SleuthError, match="a run and not a model, and it has saved no checkpoint yet"):
@@ -140,7 +140,7 @@ def test_a_broken_tokenizer_file_is_one_clear_line(tmp_path):
     assert "\n" not in str(raised.value)
 
 
-def test_a_control_token_in_retrieved_text_is_encoded_as_letters() -> None:
+def test_a_control_token_in_retrieved_text_is_only_letters() -> None:
     tokenizer = make_tokenizer(200)
     end = tokenizer.eos_token
     renderer = Renderer(tokenizer)
@@ -159,14 +159,14 @@ def prompt(before: str, question: str, after: str) -> list[Piece]:
 
 @settings(max_examples=200, deadline=None)
 @given(st.text(max_size=12), st.text(max_size=12), st.text(max_size=12))
-def test_a_prompt_has_the_tokens_of_its_whole_text(before, question, after):
+def test_a_prompt_has_the_tokens_of_its_whole_text_so_no_seam_shows(before, question, after):
     assume(TOKENIZER.eos_token not in question)  # there it is only letters, see above
     segments = Renderer(TOKENIZER).render_all(prompt(before, question, after))
     assert [token for segment in segments for token in segment.tokens] == encode(TOKENIZER, before + question + after)
     assert "".join(segment.text for segment in segments) == before + question + after
 
 
-def test_a_token_across_the_seam_of_template_and_question_belongs_to_the_question():
+def test_words_that_a_tokenizer_joins_across_the_seam_belong_to_the_question():
     segments = Renderer(make_tokenizer(200)).render_all(prompt("Question: ", "Where is Tarn?", "\n"))
     assert [(s.author, s.text) for s in segments] == [
         ("template", "Question:"),
@@ -175,7 +175,7 @@ def test_a_token_across_the_seam_of_template_and_question_belongs_to_the_questio
     ]
 
 
-def test_a_tokenizers_mark_of_a_beginning_is_not_added_inside_a_prompt():
+def test_a_tokenizer_that_marks_the_beginning_of_a_text_marks_no_seam_and_no_control_token_of_a_prompt():
     words = Tokenizer(models.WordLevel({"<s>": 0, "▁Ada": 1, "Ada": 2, "▁Voss": 3, "▁": 4}, unk_token="▁"))
     words.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, bos_token="<s>")
@@ -184,7 +184,7 @@ def test_a_tokenizers_mark_of_a_beginning_is_not_added_inside_a_prompt():
     assert encode(tokenizer, "<s>Ada Voss") == [0, 2, 3]
 
 
-def test_a_control_token_is_one_token_in_the_template_and_letters_in_the_question():
+def test_a_control_token_is_one_in_the_template_and_letters_in_the_question():
     end = TOKENIZER.eos_token
     pieces = prompt(f"{end}Ada {end}", f"Voss{end}", f"{end} born?")
     segments = Renderer(TOKENIZER).render_all(pieces)
@@ -192,13 +192,13 @@ def test_a_control_token_is_one_token_in_the_template_and_letters_in_the_questio
     assert [s.tokens.count(TOKENIZER.eos_token_id) for s in segments] == [2, 0, 1]
 
 
-def test_a_control_token_spelled_across_template_and_question_is_encoded_as_letters():
+def test_a_control_token_that_a_template_and_a_question_only_spell_together_is_letters():
     segments = Renderer(TOKENIZER).render_all(prompt("<|en", "d|", ">"))
     assert TOKENIZER.eos_token_id not in [token for segment in segments for token in segment.tokens]
     assert "".join(segment.text for segment in segments) == TOKENIZER.eos_token
 
 
-def test_text_after_a_prompt_is_encoded_on_its_own():
+def test_what_follows_a_prompt_is_encoded_by_itself():
     renderer, opened = Renderer(TOKENIZER), Piece(text=" Ada Voss?")
     *asked, last = renderer.render_all([*prompt("where ", "was", ""), opened])
     assert last == renderer.render(opened)
@@ -214,7 +214,7 @@ def test_a_tokenizer_without_control_tokens_renders_a_prompt_too():
     assert [(s.author, s.tokens) for s in segments] == [("template", (0,)), ("env", (1,))]
 
 
-def test_the_end_of_text_token_in_a_prompt_that_is_only_a_question_is_letters():
+def test_the_end_of_text_in_a_prompt_that_is_only_a_question_is_letters():
     [segment] = Renderer(TOKENIZER).render_all(prompt("", TOKENIZER.eos_token, ""))
     assert (segment.author, segment.text) == ("env", TOKENIZER.eos_token)
     assert TOKENIZER.eos_token_id not in segment.tokens

@@ -1,4 +1,4 @@
-"""The rollout loop records exactly what the model saw and sampled."""
+"""The rollout loop: what is recorded is what was seen and what was sampled."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def rollout(answer: Callable[[str, Sampling], str], context: int) -> Rollout:
     )
 
 
-def test_an_episode_is_prompt_query_results_and_answer_laid_end_to_end() -> None:
+def test_an_episode_is_prompt_query_results_answer_laid_end_to_end() -> None:
     trajectory = groups(Shelf())[0].episodes[0].trajectory
     assert trajectory.text == (
         "Question: Question 0?\n<think>hm</think><search> Tarn</search>\n<information>\n[1] Tarn | Tarn is a town.\n"
@@ -89,7 +89,7 @@ def test_groups_come_in_the_order_of_tasks_with_their_siblings_in_order() -> Non
     assert all([episode.sample for episode in group.episodes] == [0, 1, 2] for group in played)
 
 
-def test_every_completion_has_a_key_of_step_prompt_sample_and_turn() -> None:
+def test_every_completion_has_a_draw_named_by_step_prompt_sample_and_turn() -> None:
     keys: list[tuple[int, ...]] = []
 
     def watch(text: str, sampling: Sampling) -> str:
@@ -126,12 +126,12 @@ def test_neither_a_question_nor_a_passage_can_write_a_control_token(author: str)
     assert TOKENIZER.decode(episode.trajectory.tokens) == episode.trajectory.text
 
 
-def test_a_full_context_ends_the_episode_with_stop_length() -> None:
+def test_a_full_context_ends_the_episode_with_its_length() -> None:
     trajectory = groups(Shelf(), context=40)[0].episodes[0].trajectory
     assert trajectory.stop == "length"
 
 
-def test_results_that_leave_no_room_are_not_shown_and_no_episode_exceeds_the_context() -> None:
+def test_results_that_leave_no_room_to_go_on_were_never_shown_and_no_episode_outgrows_the_context() -> None:
     whole = groups(Shelf())[0].episodes[0].trajectory
     shown = [segment.text.startswith("\n<information>") for segment in whole.segments].index(True)
     asked = sum(len(segment.tokens) for segment in whole.segments[:shown])
@@ -143,12 +143,12 @@ def test_results_that_leave_no_room_are_not_shown_and_no_episode_exceeds_the_con
         assert bool(trajectory.passages) is ("<information>" in trajectory.text)
 
 
-def test_a_prompt_longer_than_the_context_is_refused_in_one_line() -> None:
+def test_a_prompt_longer_than_the_context_is_one_clear_line() -> None:
     with pytest.raises(SleuthError, match=r"the prompt has \d+ tokens and the context holds 5: .* 'Question: Question"):
         groups(Shelf(), context=5)
 
 
-def test_a_streamed_episode_is_the_same_and_its_chunks_are_the_written_text() -> None:
+def test_an_episode_played_aloud_is_the_same_and_its_chunks_are_what_was_written() -> None:
     async def parts(aloud: bool) -> list[object]:
         env = SearchEnv(TASKS[0], DIALECTS["sleuth"], "Question: {question}\n", Shelf())
         engine, renderer = ScriptedEngine(TOKENIZER, diligent), Renderer(TOKENIZER)
@@ -161,7 +161,7 @@ def test_a_streamed_episode_is_the_same_and_its_chunks_are_the_written_text() ->
     assert chunks == ["<think>hm</think><search> Tarn</search>", "<answer> Tarn</answer>"]
 
 
-def test_an_action_is_streamed_after_its_turn_and_before_its_results() -> None:
+def test_an_action_is_told_behind_the_turn_it_was_and_before_what_it_found() -> None:
     async def kinds() -> list[str]:
         env = SearchEnv(TASKS[0], DIALECTS["sleuth"], "Question: {question}\n", Shelf())
         engine, renderer = ScriptedEngine(TOKENIZER, diligent), Renderer(TOKENIZER)
@@ -189,7 +189,7 @@ def test_chunks_laid_end_to_end_are_the_completion() -> None:
         collected(chunks[:1])
 
 
-def test_a_group_is_scored_while_others_are_still_sampled() -> None:
+def test_a_group_is_scored_while_others_are_still_played() -> None:
     async def overlapping() -> list[Group]:
         scored = asyncio.Event()
 

@@ -105,7 +105,7 @@ def test_a_process_decides_once_and_logs_one_line(monkeypatch: pytest.MonkeyPatc
     assert said[1] == "computing with 2 threads: as when the run began"
 
 
-def test_the_use_of_others_excludes_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_others_use_leaves_out_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
     before = MachineTime(total=100.0, used=50.0, own=10.0)
     after = MachineTime(total=104.0, used=53.0, own=12.0)  # a second of 4 cores

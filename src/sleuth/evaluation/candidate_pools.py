@@ -28,15 +28,15 @@ async def continuations(
 
     async def continue_once(task: Task, prompt: int, sample: int) -> Episode:
         limits = replace(sampling, key=(*sampling.key, prompt, sample, 0))
-        completion = await engine.complete(task.continued.prefix.tokens, limits)
+        done = await engine.complete(task.continued.prefix.tokens, limits)
         segment = Segment(
             author="policy",
-            tokens=completion.tokens,
-            text=completion.text,
-            logprobs=completion.logprobs,
-            policy_version=completion.policy_version,
+            tokens=done.tokens,
+            text=done.text,
+            logprobs=done.logprobs,
+            policy_version=done.policy_version,
         )
-        return candidate(task, sample, segment, completion.stop)
+        return candidate(task, sample, segment, done.stop)
 
     async def continue_task(task: Task, prompt: int) -> list[Episode]:
         return await asyncio.gather(*(continue_once(task, prompt, sample) for sample in range(samples)))
@@ -46,5 +46,5 @@ async def continuations(
 
 def _pool(task: Task, own: Sequence[Episode], rewrites: Mapping[str, Segment]) -> Group:
     others = [task.continued.suffix, *([rewrites[task.id]] if task.id in rewrites else [])]
-    added = [candidate(task, len(own) + at, segment, segment.author) for at, segment in enumerate(others)]
-    return Group(task=task, episodes=(*own, *added))
+    behind = [candidate(task, len(own) + at, segment, segment.author) for at, segment in enumerate(others)]
+    return Group(task=task, episodes=(*own, *behind))

@@ -39,8 +39,8 @@ def require_inputs(stage: EvaluateRecipe, inputs: StageInputs) -> list[Task]:
 
 
 def run(stage: EvaluateRecipe, context: StageContext) -> Path:
-    """Write `eval/NAME.json` (of a suite, a file for each set too), and `eval/NAME_forced.json` if the stage has that
-    arm, unless they exist for this model; returns the model unchanged."""
+    """Write `eval/NAME.json` (of a suite, a file for each set too), and `eval/NAME_forced.json` if asked, unless they
+    exist for this model; returns the model unchanged."""
     env, longest = context.recipe.played_in(context.index)
     arms = {stage.name: env}
     if stage.forced_search_arm:

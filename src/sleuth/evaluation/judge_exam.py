@@ -29,10 +29,10 @@ def take_exam(
     opened: OpenJudge, *, pairs: bool, progress: Callable[[int, int], None] = lambda done, total: None
 ) -> ExamCard:
     """The card of a judge after a whole exam, some questions asked twice; cached verdicts are not used."""
-    pair_judge = opened.pairs if pairs else None
-    paper = exam_paper(PEOPLE, pairs=pair_judge is not None)
+    compared = opened.pairs if pairs else None
+    paper = exam_paper(PEOPLE, pairs=compared is not None)
     started, before = time.perf_counter(), opened.ledger.calls if opened.ledger else 0
-    answers = asyncio.run(sit_exam(paper, opened.judge, pair_judge, progress=progress))
+    answers = asyncio.run(sit_exam(paper, opened.judge, compared, progress=progress))
     asked = len(answers) + sum(answer.again is not None for answer in answers)
     calls = opened.ledger.calls - before if opened.ledger else asked
     return exam_card(opened.identity, answers, calls=calls, seconds=time.perf_counter() - started)
@@ -63,11 +63,11 @@ def cards_json(cards: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _failure(kind: str, card: Mapping[str, Any], bar: float) -> str:
-    rates = {name.replace("_", " "): share["value"] for name, share in card["cases"].items()}
-    worst = min(rates, key=rates.__getitem__)
+    right = {name.replace("_", " "): share["value"] for name, share in card["cases"].items()}
+    worst = min(right, key=right.__getitem__)
     return (
         f"the judge of the {kind} reward, {card['judge']}, is right about {card['accuracy']:.3f} of an exam's claims "
-        f"(of the kind {worst}: {rates[worst]:.2f}), and least_accuracy = {bar}: nothing is trained by it; try another "
+        f"(of the kind {worst}: {right[worst]:.2f}), and least_accuracy = {bar}: nothing is trained by it; try another "
         "judge with sleuth check judge"
     )
 

@@ -23,7 +23,7 @@ from sleuth.runs.progress import ProgressBar
 from sleuth.stage_context import StageContext, StageInputs
 from sleuth.types import Pair, Sampling, Segment, SleuthError, Task, Verdict
 
-PREFIX_BATCH = 64
+AT_ONCE = 64
 """Prefixes per step of the progress bar."""
 
 
@@ -69,9 +69,9 @@ def compare_writers(
     own, others = (_continue_all(writer, stage, tasks, seed) for writer in (ours, theirs))
     segments = list(zip(own, others, strict=True))
     texts = [(one.text, other.text) for one, other in segments]
-    evidence_of = shown_to(stage.judge)
+    shown = shown_to(stage.judge)
     pairs = [
-        Pair(question=task.question, first=one, second=other, evidence=evidence_of(task), criterion=BETTER)
+        Pair(question=task.question, first=one, second=other, evidence=shown(task), criterion=BETTER)
         for task, (one, other) in zip(tasks, texts, strict=True)
     ]
     verdicts = _verdicts(stage, pairs, judge_pool)
@@ -101,16 +101,15 @@ def _continue_all(writer: NamedModel, stage: WinRateRecipe, tasks: Sequence[Task
         max_tokens=stage.data.suffix_tokens, temperature=stage.temperature, stops=stage.stops, key=(seed,)
     )
 
-    async def continue_some(first: int) -> list[Segment]:
-        batch = tasks[first : first + PREFIX_BATCH]
-        episodes = await continuations(batch, engine, sampling, samples=1, first_prompt=first)
-        return [written(episode) for [episode] in episodes]
+    async def some(first: int) -> list[Segment]:
+        found = await continuations(tasks[first : first + AT_ONCE], engine, sampling, samples=1, first_prompt=first)
+        return [written(episode) for [episode] in found]
 
     segments: list[Segment] = []
     with ProgressBar(f"continue with {Path(writer.name).name}", len(tasks)) as bar:
-        for first in range(0, len(tasks), PREFIX_BATCH):
-            segments += asyncio.run(continue_some(first))
-            bar.advance(min(PREFIX_BATCH, len(tasks) - first))
+        for first in range(0, len(tasks), AT_ONCE):
+            segments += asyncio.run(some(first))
+            bar.advance(min(AT_ONCE, len(tasks) - first))
     return segments
 
 
