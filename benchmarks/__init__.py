@@ -1,1 +1,1 @@
-"""What Sleuth claims about speed, for anyone to run: `make judge_pool`, or `python -m benchmarks --only PATTERN`."""
+"""Measures the claims about speed: `make bench`, or `python -m benchmarks --only PATTERN`."""

@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: every comparison, one table, `benchmarks/results/latest.json`."""
+"""`python -m benchmarks`: measures every comparison, prints a table and writes `benchmarks/results/latest.json`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LATEST = Path(__file__).parent / "results" / "latest.json"
 
 
 def main() -> int:
-    """Measure and tell; 0 where every row could be measured."""
+    """Measures and prints the rows; exit status 0 if every row could be measured."""
     options = read_options()
     chosen = [comparison for comparison in all_comparisons() if fnmatch(comparison.name, options.only)]
     if not chosen:

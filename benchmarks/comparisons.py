@@ -1,4 +1,4 @@
-"""What is compared: ours with a peer, what both are given, and the grid in which the peer is tuned."""
+"""The comparisons: ours with a peer, the arguments of both, and the grid in which the peer is tuned."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Setting = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """What a job reports: under which key, in which unit, and whether more of it is better."""
+    """The measurement of a job: its key, its unit, and whether more is better."""
 
     key: str
     unit: str
@@ -94,7 +94,7 @@ def _update(shape: str, peer: str, grid: tuple[Setting, ...], mark: str = "", **
 
 
 def _memory() -> Iterator[Comparison]:
-    """Each side where it takes least, and each where it is fastest: ours with the default of a recipe."""
+    """Each side at its smallest and at its fastest setting; ours is fastest with the default of a recipe."""
     for shape in SHAPES:
         least = Comparison(
             name=f"memory/{shape}/trl",
@@ -158,7 +158,8 @@ def _step() -> Comparison:
 
 
 def _busy() -> Iterator[Comparison]:
-    """Beside a process that keeps a core busy. The peer is tuned there, with its own number of threads and with one."""
+    """Rows beside a process that keeps a core busy. The peer is tuned there, with its own number of threads and with
+    one."""
     update = _update("search", "trl", tuple({"setting": rows} for rows in (1, 4, 8)))
     step = replace(_step(), grid=tuple({"setting": rows} for rows in (1, 4, 8)))
     for quiet in (update, _sample("ragged", "generate", _generate(64, 256)), step):

@@ -1,4 +1,4 @@
-"""A comparison carried out: the peer tuned, the gradients compared, both sides measured in turn, the row made."""
+"""Runs a comparison: tunes the peer, compares gradients, measures both sides in turn, and returns the row."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from benchmarks.comparisons import METRICS, Comparison, Setting
 from benchmarks.fresh import JobFailedError, busy_neighbour, run_fresh
 
 TOLERANCE = 1e-5
-"""Relative error of our gradient against a peer's, in fp32; beyond it there is nothing to compare in speed."""
+"""Relative error of our gradient against a peer's, in fp32, above which speed is not compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRow:
-    """`ours` and `peer` are medians in `unit`, `ratio` says how many times faster or smaller ours is, `low` and `high`
-    are the least and the greatest ratio of a pair. All None, and a note, where there is nothing to compare.
+    """One row: `ours` and `peer` are medians in `unit`, `ratio` is how many times faster or smaller ours is, `low` and
+    `high` are the smallest and the largest ratio of a pair. All are None, with a note, if nothing could be compared.
 
     `TableRow(name="update/refiner/trl", ours=2.4, peer=12.0, ratio=5.0, low=4.6, high=5.3, unit="s")`.
     """
@@ -37,10 +37,10 @@ class TableRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contest:
-    """One run of the benchmarks: the folder of materials, the rounds, and what was measured on the way.
+    """One run of the benchmarks: the folder of materials, the number of rounds, and intermediate measurements.
 
-    `grids`: by measurement, the value at each setting. `gradients`: relative errors by row. `reports`: what our side
-    told in each round, by row. `quiet`: what ours reached without the neighbour, by row with one.
+    `grids`: by measurement, the value at each setting. `gradients`: relative errors by row. `reports`: the statistics
+    of our side in each round, by row. `quiet`: ours without the busy neighbour, by row with one.
     """
 
     folder: Path
@@ -52,7 +52,7 @@ class Contest:
     quiet: dict[str, list[float]] = field(default_factory=dict)
 
     def row(self, comparison: Comparison) -> TableRow:
-        """The comparison's row; one that cannot be measured says why."""
+        """The comparison's row; if it cannot be measured, with a note that says why."""
         unit = METRICS[comparison.job].unit
         try:
             peer = {**comparison.peer, **(setting := self._tune(comparison, comparison.peer, comparison.grid))}
@@ -78,7 +78,7 @@ class Contest:
         return table_row(comparison, [(mine[key], theirs[key]) for mine, theirs in results], note=note)
 
     def _tune(self, comparison: Comparison, side: Setting, grid: Sequence[Setting]) -> Setting:
-        """The setting of the grid at which a side is best."""
+        """The setting of the grid at which a side is fastest or smallest."""
         metric = METRICS[comparison.tuned_by]
         found = self._survey(comparison.tuned_by, comparison, side, grid)
         values = {at: value for at, value in found.items() if not isinstance(value, str)}
@@ -92,8 +92,8 @@ class Contest:
     def _survey(
         self, job: str, comparison: Comparison, side: Setting, grid: Sequence[Setting]
     ) -> dict[str, float | str]:
-        """A side at every setting of the grid, or why it could not be measured there. Once a side and shape: a KL
-        term, which changes nothing about what is best, is left out."""
+        """The value of a side at every setting of the grid, or the error. Measured once per side and shape, without the
+        KL term, which does not change which setting is best."""
         given = {key: value for key, value in comparison.given.items() if key != "beta"}
         name = " ".join([*(["busy"] if comparison.busy else []), job, *map(str, given.values()), side["side"]])
         if name not in self.grids:
@@ -108,7 +108,7 @@ class Contest:
         return self.grids[name]
 
     def _difference(self, comparison: Comparison, peer: Setting) -> str:
-        """What is wrong with the gradients, in words; empty where they agree."""
+        """The difference between the gradients as a note; empty if they agree."""
         self.say(f"{comparison.name}: comparing gradients")
         given = dict(comparison.given)
         terms = {key: given.pop(key) for key in ("beta",) if key in given}
@@ -118,7 +118,7 @@ class Contest:
         return "" if error <= TOLERANCE else f"gradients differ by {error:.1e}, more than {TOLERANCE:.0e}"
 
     def _pair(self, comparison: Comparison, ours: Setting, peer: Setting, turn: int) -> tuple[dict[str, Any], ...]:
-        """What each side reports, ours and the peer; ours is measured first in every other round."""
+        """The reports of ours and of the peer; ours is measured first in every other round."""
         key = METRICS[comparison.job].key
         sides = {"ours": ours, "peer": peer}
         results = {}
@@ -139,7 +139,8 @@ class Contest:
 
 
 def table_row(comparison: Comparison, pairs: list[tuple[float, float]], note: str = "") -> TableRow:
-    """The row of (ours, peer) pairs: the ratio of the medians, between the least and the greatest ratio of a pair."""
+    """The row of (ours, peer) pairs: the ratio of the medians, with the smallest and the largest ratio of a pair as
+    bounds."""
     metric = METRICS[comparison.job]
     ours, peer = (statistics.median(side) for side in zip(*pairs, strict=True))
     ratios = [_ratio(*pair, metric.more_is_better) for pair in pairs]

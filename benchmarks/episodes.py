@@ -1,7 +1,7 @@
-"""Two-turn search episodes of a model that knows nothing: it writes a query, reads what the index finds, and answers.
+"""Two-turn search episodes of a random model: it writes a query, reads the results, and answers.
 
-The weights are random, so lengths are set and not learned: each episode's query and answer end after as many tokens as
-were drawn for it. What is looked up is the text that was sampled.
+The weights are random, so lengths are drawn and not learned: the query and the answer of each episode end after a drawn
+number of tokens. The query is the sampled text.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ BLOCK_CHARACTERS = 1_700
 
 OPENING = ("<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n")
 RESULTS = ("\n<|im_start|>tool\n", "<|im_end|>\n<|im_start|>assistant\n")
-"""What stands around a prompt and around results: `materials.CHAT` renders the same for TRL."""
+"""The text around a prompt and around results; `materials.CHAT` renders the same for TRL."""
 
 Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Episode:
-    """What one episode is made of: a prompt, and how many tokens its query and its answer have."""
+    """One episode: a prompt, and the numbers of tokens of its query and its answer."""
 
     prompt: str
     query: int
@@ -43,7 +43,7 @@ class Episode:
 
 
 class Library:
-    """The retriever that both sides ask: BM25 over the generated world, the passages cut to a block of one length."""
+    """The retriever of both sides: BM25 over the generated world, with passages cut to a block of one length."""
 
     def __init__(self, folder: Path, characters: int = BLOCK_CHARACTERS) -> None:
         self.index = Bm25(folder / "index")
@@ -63,7 +63,7 @@ class Library:
 
 
 class TwoTurns:
-    """An episode as our rollout plays it: the first turn is looked up, the second ends it."""
+    """An episode in our rollout: the first turn is the query, the second ends it."""
 
     def __init__(self, episode: Episode, library: Library) -> None:
         self.episode = episode
@@ -103,7 +103,7 @@ def draw_episodes(folder: Path) -> list[Episode]:
 
 
 def brief_episodes() -> list[Episode]:
-    """As many episodes in a few tokens, with other prompts: what loads all code before anything is timed."""
+    """As many episodes of a few tokens with other prompts, to load all code before the timing."""
     return [Episode(prompt=f"{at}?", query=2, answer=2) for at in range(PROMPTS) for _ in range(SIBLINGS)]
 
 
@@ -113,7 +113,7 @@ def opening(episode: Episode) -> str:
 
 
 def reward_of(tokens: Sequence[int]) -> float:
-    """A reward that differs between siblings and never is their mean: every row must pull."""
+    """A reward that differs between siblings and is never their mean, so that every row has a gradient."""
     return sum(tokens) * 0.618034 % 1
 
 
@@ -128,7 +128,7 @@ def _prompts(folder: Path, draw: random.Random) -> list[str]:
 
 
 def _result(coroutine: Coroutine[Any, Any, Result]) -> Result:
-    """The result of a coroutine that never waits, as BM25's: TRL calls its tools from outside an event loop."""
+    """The result of a coroutine that never suspends, such as BM25's: TRL calls its tools outside an event loop."""
     try:
         coroutine.send(None)
     except StopIteration as finished:

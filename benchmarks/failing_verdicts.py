@@ -1,9 +1,8 @@
 """`python -m benchmarks.failing_verdicts`: the refiner's tiny twin while half of its judge's verdicts fail.
 
-Three runs of `recipes/tiny/refiner.toml` from the same taught weights: with every verdict; with a judge that fails
-half of the times that it is asked, behind the cache of verdicts that any judge that costs something has, which asks
-again; and with those that failed counted as zeros, as peers count them. What is told is the claim F1 of the last
-weights by the world's exact table, in which no judge has a part.
+Three runs of `recipes/tiny/refiner.toml` from the same supervised weights: with every verdict; with a judge that fails
+in half of its calls, behind the verdict cache of a paid judge, which retries; and with failed verdicts counted as
+zeros, as peers do. Reported is the claim F1 of the last weights by the world's exact table, without a judge.
 """
 
 from __future__ import annotations
@@ -35,14 +34,14 @@ RETRY_LIMITS = RetryLimits(retries=HttpJudgeRecipe.model_fields["again"].default
 
 
 class Unreliable(LexicalJudge):
-    """The lexical judge, of whose verdicts a share fails, drawn anew for every case that it is asked about."""
+    """The lexical judge with a share of failed verdicts, drawn for every case of every call."""
 
     def __init__(self, instead: Verdict, drawn: random.Random) -> None:
         self.instead = instead
         self.drawn = drawn
 
     async def judge(self, cases: Sequence[Case]) -> list[Verdict]:
-        """As its parent, but for those that fail."""
+        """The parent's verdicts, some replaced by failures."""
         verdicts = await super().judge(cases)
         return [self.instead if self.drawn.random() < FAILING else verdict for verdict in verdicts]
 
@@ -64,7 +63,7 @@ def main() -> None:
 
 
 def measured(folder: Path, seed: int) -> dict[str, Any]:
-    """The figures of the taught weights, and of each arm's last."""
+    """The figures of the supervised weights, and of each arm's last."""
     write_world(folder / "world", seed=0, people=2000)
     head, careless, *later = (
         RECIPE.read_text(encoding="utf-8").replace("runs/world", f"{folder}/world").split("[[stage]]")
@@ -85,13 +84,13 @@ def measured(folder: Path, seed: int) -> dict[str, Any]:
         for file in (run / "eval").glob("*.json"):  # what is measured again is measured with every verdict
             file.unlink()
         _run(recipe, run, seed, "stage.1.max_missing_fraction=1")
-        figures.setdefault("taught", _told(run, "taught"))
-        figures[name] = _told(run, "trained") | {"missing": _missing(run)}
+        figures.setdefault("taught", _figures(run, "taught"))
+        figures[name] = _figures(run, "trained") | {"missing": _missing(run)}
     return figures
 
 
 def _judge(instead: Verdict | None, seed: int, cache: VerdictCache) -> NamedJudge:
-    """As a costly judge is asked."""
+    """The judge behind the cache and retries of a paid one."""
     if instead is None:
         return LexicalJudge()
     return CachedJudge(Unreliable(instead, random.Random(seed)), cache, RETRY_LIMITS)
@@ -113,13 +112,13 @@ def _run(recipe: Path, folder: Path, seed: int, *overrides: str) -> Path:
     return folder
 
 
-def _told(run: Path, name: str) -> dict[str, Any]:
-    found = json.loads((run / "eval" / f"{name}.json").read_text(encoding="utf-8"))
-    return {key: found[key] for key in FIGURES}
+def _figures(run: Path, name: str) -> dict[str, Any]:
+    contents = json.loads((run / "eval" / f"{name}.json").read_text(encoding="utf-8"))
+    return {key: contents[key] for key in FIGURES}
 
 
 def _missing(run: Path) -> float:
-    """The share of scores that were missing, over all steps."""
+    """The share of missing scores over all steps."""
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     shares = [row["missing_fraction"] for row in rows if "missing_fraction" in row]
     return round(sum(shares) / len(shares), 3)

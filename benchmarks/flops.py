@@ -1,4 +1,4 @@
-"""Floating-point operations: what an update needs, and what this machine's matrix product reaches."""
+"""Floating-point operations: the count of an update, and the rate of this machine's matrix product."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ REPEATS = 15
 
 
 def matmul_flops() -> dict[str, float]:
-    """FLOP a second of a square fp32 matrix product, the median after warming up: as torch computes it, and as oneDNN
-    does where torch has that along. The first is what every peer has; of the two the greater is nearer to what the
-    machine could do."""
+    """FLOP per second of a square fp32 matrix product, the median after warming up: by torch, and by oneDNN if torch
+    includes it. Every peer uses the first; the larger of the two is closer to the machine's peak."""
     a, b, out = (torch.rand(MATRIX, MATRIX) for _ in range(3))
     found = {"torch": _flops(lambda: torch.mm(a, b, out=out))}
     if HAS_ONEDNN:
@@ -38,11 +37,11 @@ def _flops(product: Callable[[], torch.Tensor]) -> float:
 
 
 def update_flops(rows: Sequence[Row], config: PretrainedConfig) -> float:
-    """Operations that one forward and backward pass cannot do without, each distinct token computed once.
+    """The minimum operations of one forward and backward pass, with each distinct token computed once.
 
-    Two for each weight and token, two for each of the two products of attention with every token seen; the backward
-    pass is twice the forward pass. The vocabulary is projected for trained tokens only. What is computed again, norms,
-    softmax and the optimiser are not counted.
+    Two for each weight and token, two for each of the two products of attention with every attended token; the backward
+    pass is twice the forward pass. The vocabulary is projected for trained tokens only. Recomputation, norms, softmax
+    and the optimiser are not counted.
     """
     heads = config.num_attention_heads * config.head_dim
     attention = config.hidden_size * (2 * heads + 2 * config.num_key_value_heads * config.head_dim)

@@ -1,4 +1,4 @@
-"""Every measurement runs in a process of its own: a warm heap flatters whoever comes second."""
+"""Runs every measurement in a new process: a warm heap would favour whichever side comes second."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ QUIET = {
 
 @contextmanager
 def busy_neighbour() -> Iterator[None]:
-    """Another process keeps a core busy meanwhile."""
+    """Keeps a core busy with another process."""
     process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
         yield
@@ -34,13 +34,13 @@ def busy_neighbour() -> Iterator[None]:
 
 
 class JobFailedError(Exception):
-    """A measurement ended with an error; the message is the end of what it wrote."""
+    """A measurement that ended with an error; the message is the end of its output."""
 
 
 def run_fresh(job: str, *, threads: int | None = None, **arguments: Any) -> dict[str, Any]:
-    """What `jobs.JOBS[job]` returns when a new interpreter runs it, with `threads` threads where that is given.
+    """The result of `jobs.JOBS[job]` in a new interpreter, with `threads` threads if given.
 
-    Both sides get the same environment, but that ours bounds how long its threads spin, as its command line does."""
+    Both sides get the same environment, except that ours limits how long its threads spin, as its command line does."""
     environment = os.environ | QUIET | ({"OMP_NUM_THREADS": str(threads)} if threads else {})
     if arguments.get("side") == "ours":
         environment |= waiting_variables()

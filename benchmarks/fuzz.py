@@ -1,8 +1,8 @@
 """`python -m benchmarks.fuzz [--requests N] [--clients N] retriever DIR`, or `... serve CHECKPOINT --index DIR`.
 
-Starts that server and asks it what Schemathesis makes of its own OpenAPI description: bodies as they should be and
-bodies that are not, from several clients at once. Exit status 1: it answered with 5xx, did not answer in time, answered
-in another way than it describes, or its memory grew by more than 16 MB in the second half.
+Starts that server and sends requests that Schemathesis generates from its OpenAPI description, valid and invalid ones,
+from several clients at once. Exit status 1: a 5xx, no answer in time, an answer that the description does not allow, or
+more than 16 MB of memory growth in the second half.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SHOWN = 5  # findings
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """How `operation` was answered: its status, and the seconds that it took."""
+    """The answer to one request of `operation`: its status, and the seconds that it took."""
 
     operation: str
     status: int
@@ -49,9 +49,9 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What came of the requests so far, from any number of threads. A finding is an answer that did not come, or is not
-    as it is described."""
+class Results:
+    """The answers so far, from any number of threads. A finding is a missing answer, or one that the description does
+    not allow."""
 
     answers: list[Answer] = field(default_factory=list)
     findings: list[str] = field(default_factory=list)
@@ -60,7 +60,7 @@ class Told:
 def main() -> int:
     """Print one table; Ctrl-C ends it early."""
     options = read_options()
-    told = Told()
+    results = Results()
     started = time.perf_counter()
     with (
         served(*options.command) as (url, process),
@@ -68,32 +68,32 @@ def main() -> int:
         suppress(KeyboardInterrupt),
     ):
         memory = [resident_bytes(process.pid)]  # and after each round
-        for count in rounds(url, options.clients, told):
+        for count in rounds(url, options.clients, results):
             bar.advance(count)
             if process.poll() is not None:
-                told.findings.append(f"the server ended with status {process.returncode}")
+                results.findings.append(f"the server ended with status {process.returncode}")
                 break
             memory.append(resident_bytes(process.pid))
-            if len(told.answers) >= options.requests:
+            if len(results.answers) >= options.requests:
                 break
-    slowest = max(told.answers, key=lambda answer: answer.seconds, default=Answer("nothing", NO_ANSWER, 0.0))
-    statuses = Counter(f"{answer.operation} {answer.status}" for answer in told.answers)
-    failed = sum(answer.status >= 500 for answer in told.answers)
+    slowest = max(results.answers, key=lambda answer: answer.seconds, default=Answer("nothing", NO_ANSWER, 0.0))
+    statuses = Counter(f"{answer.operation} {answer.status}" for answer in results.answers)
+    failed = sum(answer.status >= 500 for answer in results.answers)
     first, half, last = (memory[int(share * (len(memory) - 1))] for share in MEMORY_AT)
     figures = {
-        "requests": len(told.answers),
+        "requests": len(results.answers),
         "seconds": round(time.perf_counter() - started),
         "5xx": failed,
-        "findings": len(told.findings),
+        "findings": len(results.findings),
         "slowest_ms": round(1000 * slowest.seconds, 1),
         "slowest": slowest.operation,
         "resident_mb": [round(size / 2**20, 1) for size in (first, half, last)],
         "statuses": dict(sorted(statuses.items())),
     }
     print(json.dumps(figures) if options.json else as_table(figures))
-    for finding in told.findings[:SHOWN]:
+    for finding in results.findings[:SHOWN]:
         print(f"\n{finding}", file=sys.stderr)
-    return int(failed > 0 or bool(told.findings) or last > half + GROWTH)
+    return int(failed > 0 or bool(results.findings) or last > half + GROWTH)
 
 
 def read_options() -> argparse.Namespace:
@@ -109,7 +109,7 @@ def read_options() -> argparse.Namespace:
 
 
 def as_table(figures: dict[str, Any]) -> str:
-    """A line each, the answers by operation and status last."""
+    """The figures as lines of text, with the answers by operation and status last."""
     first, half, after = figures["resident_mb"]
     lines = {
         "requests": f"{figures['requests']:,} in {figures['seconds']} s",
@@ -122,9 +122,9 @@ def as_table(figures: dict[str, Any]) -> str:
     return "\n".join(f"{name:40}{value}" for name, value in lines.items())
 
 
-def rounds(url: str, clients: int, told: Told) -> Iterator[int]:
-    """Rounds without an end, in which so many clients ask some of everything that the server at `url` describes, as it
-    describes it and otherwise; how many requests each of them had."""
+def rounds(url: str, clients: int, results: Results) -> Iterator[int]:
+    """Endless rounds in which `clients` clients send valid and invalid requests of every operation of the server at
+    `url`; yields the number of requests of each round."""
     schema = schemathesis.openapi.from_url(f"{url}/openapi.json")
     kinds = [
         found.ok().as_strategy(generation_mode=mode)
@@ -135,14 +135,14 @@ def rounds(url: str, clients: int, told: Told) -> Iterator[int]:
         for number in itertools.count():
             cases = [case for kind in kinds for case in drawn(kind, number)]
             random.Random(number).shuffle(cases)
-            for done in [threads.submit(answer, case, told) for case in cases]:
+            for done in [threads.submit(answer, case, results) for case in cases]:
                 done.result()
             yield len(cases)
 
 
 def drawn(cases: SearchStrategy[schemathesis.Case], number: int) -> list[schemathesis.Case]:
-    """Cases of one operation from the seed `number`: where a request has no body there is but one. Drawn ahead, since
-    the generator cannot be trusted with threads."""
+    """The cases of one operation from the seed `number`; one case if a request has no body. Drawn in advance, since the
+    generator is not thread-safe."""
     found: list[schemathesis.Case] = []
 
     @seed(number)
@@ -162,20 +162,20 @@ def drawn(cases: SearchStrategy[schemathesis.Case], number: int) -> list[schemat
     return found
 
 
-def answer(case: schemathesis.Case, told: Told) -> None:
-    """Ask, and note the answer."""
+def answer(case: schemathesis.Case, results: Results) -> None:
+    """Sends a case and records the answer."""
     name, started = case.operation.label, time.perf_counter()
     try:
         response = case.call(timeout=TIMEOUT)
     except requests.RequestException as error:
-        told.findings.append(f"{name}: no answer ({error})\n{case.as_curl_command()}")
-        told.answers.append(Answer(name, NO_ANSWER, time.perf_counter() - started))
+        results.findings.append(f"{name}: no answer ({error})\n{case.as_curl_command()}")
+        results.answers.append(Answer(name, NO_ANSWER, time.perf_counter() - started))
         return
-    told.answers.append(Answer(name, response.status_code, time.perf_counter() - started))
+    results.answers.append(Answer(name, response.status_code, time.perf_counter() - started))
     try:
         case.validate_response(response)
     except FailureGroup as problems:
-        told.findings.append(f"{name}: {problems}")
+        results.findings.append(f"{name}: {problems}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a fresh process is asked to do: `python -m benchmarks.jobs NAME ARGUMENTS`, JSON in, one line of JSON out."""
+"""The jobs of a new process: `python -m benchmarks.jobs NAME ARGUMENTS`, JSON in, one line of JSON out."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from benchmarks.workloads import WORKLOADS, miniature, tokens_of
 
 
 def time_update(folder: str, side: str, shape: str, **terms: Any) -> dict[str, Any]:
-    """One whole update after a miniature one, which loads the code: its seconds, and what ours reports of it."""
+    """The seconds of one whole update after a miniature one, which loads the code, and the statistics of ours."""
     what = SHAPES[shape]
     opened = _open(folder, side, what, **terms)
     seconds = opened.play([draw_rows(what.miniature()), draw_rows(what)])[-1]
@@ -37,8 +37,8 @@ def compare_gradients(folder: str, shape: str, ours: Mapping[str, Any], peer: Ma
 
 
 def measure_memory(folder: str, side: str, shape: str, **terms: Any) -> dict[str, Any]:
-    """Peak resident memory of one update, above what the libraries and the loaded model took before it. A miniature
-    update by another of the same side has loaded the code, as where time is taken."""
+    """Peak resident memory of one update above that of the libraries and the loaded model. A miniature update by
+    another instance of the same side has loaded the code, as for timings."""
     what = SHAPES[shape]
     _open(folder, side, what, **terms).play([draw_rows(what.miniature())])
     opened = _open(folder, side, what, **terms)
@@ -51,7 +51,7 @@ def measure_memory(folder: str, side: str, shape: str, **terms: Any) -> dict[str
 
 
 def time_sampling(folder: str, side: str, workload: str, **setting: Any) -> dict[str, Any]:
-    """Sampled tokens a second, after a miniature workload; every request wrote exactly its length."""
+    """Sampled tokens a second, after a miniature workload; every request samples exactly its length."""
     sampler = SAMPLERS[side](Path(folder) / "small", **setting)
     requests = WORKLOADS[workload]()
     sampler.write(miniature())
@@ -91,7 +91,7 @@ def write_materials(folder: str) -> dict[str, Any]:
 
 
 def measure_matmul() -> dict[str, Any]:
-    """What matrix products in fp32 reach on this machine."""
+    """The rate of fp32 matrix products on this machine."""
     return {"flops": matmul_flops()}
 
 

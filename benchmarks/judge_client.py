@@ -1,8 +1,8 @@
 """`python -m benchmarks.judge_client`: the client of a judge beside a server process that fails in every way.
 
-256 questions in flight; 5 % errors, 2 % hangs, 3 % garbage, 1 % scores that there are none of. Every verdict is
-compared with the truth. The server's own limit is measured on the same server without faults, by a bare client that
-keeps as many requests in flight and reads nothing of the answers.
+256 questions in flight; 5 % errors, 2 % hangs, 3 % garbage, 1 % invalid scores. Every verdict is compared with the
+truth. The server's own limit is measured on the same server without faults, by a bare client that keeps as many
+requests in flight and does not parse the answers.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def judged(url: str, cases: list[Case], timeout: float) -> dict[str, Any]:
-    """What became of the cases, and in what time."""
+    """The outcomes of the cases, and the seconds that they took."""
     judge = HttpJudge([url], MODEL, timeout=timeout, at_once=AT_ONCE)
     started = time.perf_counter()
     verdicts = asyncio.run(judge.judge(cases))
@@ -79,7 +79,7 @@ def judged(url: str, cases: list[Case], timeout: float) -> dict[str, Any]:
 
 
 async def bare_rate(url: str, cases: list[Case]) -> float:
-    """Requests a second of `AT_ONCE` connections that do nothing but send and wait."""
+    """Requests a second of `AT_ONCE` connections that only send and wait."""
     waiting = [json.dumps({"messages": [{}, {"content": question_of(case).message}]}).encode() for case in cases]
     port = int(url.rpartition(":")[2])
 
@@ -89,8 +89,8 @@ async def bare_rate(url: str, cases: list[Case]) -> float:
             body = waiting.pop()
             head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
             writer.write(head.encode() + body)
-            told = await reader.readuntil(b"\r\n\r\n")
-            [length] = [line for line in told.lower().split(b"\r\n") if line.startswith(b"content-length:")]
+            head = await reader.readuntil(b"\r\n\r\n")
+            [length] = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
             await reader.readexactly(int(length.partition(b":")[2]))
         writer.close()
 
@@ -101,7 +101,7 @@ async def bare_rate(url: str, cases: list[Case]) -> float:
 
 @contextmanager
 def serving(**settings: float) -> Iterator[str]:
-    """A `loopback_judge` in a process of its own; yields its address once it answers."""
+    """A `loopback_judge` in its own process; yields its address once it answers."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -1,8 +1,8 @@
-"""`python -m benchmarks.judging [--experts FILE]`: how far the lexical judge is to be trusted.
+"""`python -m benchmarks.judging [--experts FILE]`: how accurate the lexical judge is.
 
-On the generated world, whose tool outputs say exactly which snippet states which claim: every claim with every snippet
-of its row, and every claim with a snippet that states it while its own words are changed (another name or year, a
-denial). With a file of ExpertQA's answers: each claim with all that it cites, beside the support that an expert found.
+On the generated world, where it is known which snippet states which claim: every claim with every snippet of its row,
+and every claim with a supporting snippet after a change of its words (another name or year, a negation). With a file of
+ExpertQA's answers: each claim with all its citations, compared with the support that an expert found.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def world_figures() -> dict[str, Any]:
-    """The share of claims supported: by what states them, by any other snippet of the row, and once changed."""
+    """The share of claims judged supported: by the right snippet, by any other of the row, and after a change."""
     verdicts: defaultdict[str, list[float]] = defaultdict(list)
     for row in _rows():
         texts = {snippet.id: snippet.text for snippet in snippets_of(row["tool_output"])}
@@ -58,7 +58,7 @@ def world_figures() -> dict[str, Any]:
 
 
 def expert_figures(file: Path) -> dict[str, Any]:
-    """The share of claims that the judge supports, by what an expert said of their support."""
+    """The share of claims judged supported, by the verdict of the expert."""
     verdicts: defaultdict[str, list[float]] = defaultdict(list)
     for _, row in read_rows(file):
         texts = {source["id"]: "\n".join(source["snippets"]) for source in row["sources"]}
@@ -79,7 +79,7 @@ def _rows() -> Iterator[dict[str, Any]]:
 
 
 def _changed(claim: str) -> Iterator[tuple[str, str]]:
-    """The claim with one thing in it that is not so."""
+    """The claim with one false detail."""
     year = re.search(r"\d{4}", claim)
     if year:
         yield "changed_year", claim.replace(year[0], str(int(year[0]) + 1))

@@ -1,7 +1,7 @@
-"""A server process that judges as a real one would, but for knowing the truth, and fails as often as it is told to.
+"""A server process that acts as a judge, knows the true verdicts, and fails at given rates.
 
-It computes so many answers at once (`--slots`), each in `--seconds`; the others wait, as in any engine. Of the answers,
-some are an error, garbage, or a score that there is none of, at the end of their time; some are never given.
+It computes `--slots` answers at once, each in `--seconds`; other requests wait, as in any engine. Some answers are an
+error, garbage or an invalid score, at the end of their time; some are never sent.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def truth(number: int) -> int:
 
 
 class LoopbackJudge:
-    """Chat completions at `/v1/chat/completions`, what became of them at `/counts`."""
+    """Chat completions at `/v1/chat/completions`, their outcomes at `/counts`."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
@@ -53,9 +53,9 @@ class LoopbackJudge:
         return JSONResponse(self.completion(fate, body))
 
     def completion(self, fate: str, body: dict[str, Any]) -> dict[str, Any]:
-        asked = CLAIM.search(body["messages"][1]["content"])
-        assert asked is not None
-        score = 7 if fate == "range" else truth(int(asked[1]))
+        claim = CLAIM.search(body["messages"][1]["content"])
+        assert claim is not None
+        score = 7 if fate == "range" else truth(int(claim[1]))
         content = json.dumps({"reason": "it is known", "quote": "", "score": score})
         message = {"content": "Score: two, I would say" if fate == "garbage" else content}
         return {"model": MODEL, "choices": [{"message": message, "finish_reason": "stop"}]}

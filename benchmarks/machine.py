@@ -1,4 +1,4 @@
-"""Where and with what the figures were measured."""
+"""The machine and the libraries of a measurement."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LIBRARIES = ("torch", "transformers", "trl", "prefix-grouper", "accelerate", "to
 
 
 def versions() -> dict[str, str]:
-    """The libraries that matter; what is not installed is left out."""
+    """The versions of relevant libraries that are installed."""
     return {"python": platform.python_version(), "sleuth": version("sleuth")} | {
         name: found for name in LIBRARIES if (found := _version(name))
     }

@@ -1,4 +1,5 @@
-"""What a run of the benchmarks works on: two models with random weights, a tokenizer, an index of a generated world."""
+"""The materials of a run of the benchmarks: two models with random weights, a tokenizer, an index of a generated
+world."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ def make_materials(folder: Path) -> None:
 
 
 def model_folder(folder: Path, vocabulary: int) -> Path:
-    """Where the model of a vocabulary lies."""
+    """The folder of the model with that vocabulary."""
     return folder / {SMALL: "small", LARGE: "large"}[vocabulary]
 
 
@@ -47,7 +48,7 @@ def passages(folder: Path) -> list[str]:
 
 
 def _config(vocabulary: int) -> Qwen3Config:
-    """Qwen3 of 4 layers and width 256. No token ends a text: lengths are what the benchmark says they are."""
+    """Qwen3 of 4 layers and width 256. No token ends a text, so that the benchmark sets all lengths."""
     return Qwen3Config(
         vocab_size=vocabulary,
         hidden_size=256,
@@ -65,8 +66,8 @@ def _config(vocabulary: int) -> Qwen3Config:
 
 
 def _tokenizer(texts: list[str]) -> PreTrainedTokenizerFast:
-    """Byte-level BPE of exactly 4,096 tokens, learned from the world and from words that mean nothing: the world alone
-    has too few."""
+    """Byte-level BPE of exactly 4,096 tokens, trained on the world and on made-up words, since the world alone has too
+    few."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

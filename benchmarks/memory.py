@@ -10,22 +10,22 @@ CLEAR = Path("/proc/self/clear_refs")
 
 
 def resident_bytes(process: int | str = "self") -> int:
-    """What is resident now."""
+    """The resident bytes now."""
     return _field("VmRSS", process)
 
 
 def peak_bytes() -> int:
-    """The most that was resident at once in this process, since the start or since `forget_peak`."""
+    """The peak resident bytes of this process, since the start or since `forget_peak`."""
     return _field("VmHWM", "self")
 
 
 def forget_peak() -> None:
-    """Begin the peak again at what is resident now."""
+    """Resets the peak to the resident memory of now."""
     CLEAR.write_text("5")
 
 
 def give_back_freed() -> None:
-    """What was freed and kept goes back to the system: the next to ask for it counts as the one who takes it."""
+    """Returns freed memory to the system, so that its next user is charged for it."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
 

@@ -21,7 +21,7 @@ BUDGET = 4_096
 
 
 class Ours:
-    """Sleuth's learner. `last` is what its last update reported."""
+    """Sleuth's learner. `last` has the statistics of its last update."""
 
     def __init__(self, terms: Terms) -> None:
         reference = (
@@ -36,11 +36,11 @@ class Ours:
         self.last: Update | None = None
 
     def play(self, batches: Sequence[Sequence[Row]]) -> list[float]:
-        """One update a batch; the seconds of each."""
+        """The seconds of one update for each batch."""
         return [self._update(rows) for rows in batches]
 
     def gradients(self, rows: Sequence[Row]) -> dict[str, Tensor]:
-        """The gradient of one update; the weights stay as they are."""
+        """The gradient of one update, without changing the weights."""
         kept: dict[str, Tensor] = {}
 
         def keep() -> int:

@@ -1,4 +1,4 @@
-"""Padded batches in plain torch: every row computed whole, logits only where a trained token is predicted."""
+"""Padded batches in plain torch: all rows computed in full, logits only for trained tokens."""
 
 from __future__ import annotations
 

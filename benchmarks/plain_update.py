@@ -1,4 +1,5 @@
-"""What padded batches and PrefixGrouper share: the loss in plain torch, AdamW, and the loop over micro-batches."""
+"""The code that padded batches and PrefixGrouper share: the loss in plain torch, AdamW, and the loop over
+micro-batches."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ CLIP = 0.2
 
 
 class PlainUpdate(ABC):
-    """An update without statistics: no entropy, no clip fraction, nothing but what steps the weights. Beta is 0."""
+    """An update without statistics such as entropy or clip fraction. Beta is 0."""
 
     def __init__(self, terms: Terms) -> None:
         if terms.beta:
@@ -33,18 +34,18 @@ class PlainUpdate(ABC):
 
     @abstractmethod
     def micro_batches(self, rows: Sequence[Row]) -> list[Sequence[Row]]:
-        """The rows cut as this peer's setting says."""
+        """The micro-batches of this peer's setting."""
 
     @abstractmethod
     def predictions(self, rows: Sequence[Row]) -> tuple[Tensor, Tensor, Tensor]:
         """Hidden states (M, width) that predict the M trained tokens, those tokens (M,), their advantages (M,)."""
 
     def play(self, batches: Sequence[Sequence[Row]]) -> list[float]:
-        """One update a batch; the seconds of each."""
+        """The seconds of one update for each batch."""
         return [self._update(rows) for rows in batches]
 
     def gradients(self, rows: Sequence[Row]) -> dict[str, Tensor]:
-        """The gradient of one update; the weights stay as they are."""
+        """The gradient of one update, without changing the weights."""
         self._backward(rows)
         return {name: weight.grad for name, weight in self.model.named_parameters() if weight.grad is not None}
 
@@ -65,6 +66,6 @@ class PlainUpdate(ABC):
 
 
 def clipped_loss(logprobs: Tensor, advantages: Tensor) -> Tensor:
-    """PPO's loss a token, the old log-probabilities being those of the same pass."""
+    """PPO's loss per token, with the log-probabilities of the same pass as old ones."""
     ratio = (logprobs - logprobs.detach()).exp()
     return -torch.minimum(ratio * advantages, ratio.clamp(1 - CLIP, 1 + CLIP) * advantages)

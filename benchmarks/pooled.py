@@ -1,10 +1,9 @@
 """`python -m benchmarks.pooled`: a pool of one server beside the engine in this process, on the same cores.
 
-Both write the same requests, all of them under way at once, with log-probabilities: the same model, which nothing else
-holds. Rounds alternate; the ratio is of tokens a second, pool over process, of each pair of neighbours. On a machine
-that is busy with other things it says little, and what both cost the processor says more: `core_ratio` is the
-processor's seconds of this process, writing alone, over those of the server, and `all_cores_ratio` over those of server
-and client.
+Both complete the same requests with the same model, all requests at once, with log-probabilities. Rounds alternate; the
+ratio is of tokens per second, pool over process, of each pair of neighbours. On a busy machine CPU time is more
+informative: `core_ratio` is the CPU seconds of the engine in this process over those of the server, and
+`all_cores_ratio` over those of server and client.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ def main() -> None:
 
 
 def compare(folder: Path, emulate: str, workload: str, rounds: int) -> dict[str, object]:
-    """Tokens a second of both, and their ratio: the median of the rounds, with the least and the largest."""
+    """Tokens per second of both, and their ratio: the median of the rounds, with the smallest and the largest."""
     replica = model_folder(folder, SMALL)
     model, tokenizer = load_model(str(replica), dtype="float32", device="cpu")
     local = LocalEngine(model, tokenizer, slots=IN_FLIGHT, context=CONTEXT)
@@ -97,13 +96,13 @@ def compare(folder: Path, emulate: str, workload: str, rounds: int) -> dict[str,
 
 
 def cpu_seconds(process: int) -> float:
-    """What a process took of the processor so far (Linux)."""
+    """The CPU seconds of a process so far (Linux)."""
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def tokens_a_second(engine: LocalEngine | PoolEngine, requests: Sequence[Request]) -> float:
-    """Of all requests, handed over at once."""
+    """Tokens per second of all requests, sent at once."""
 
     async def write() -> int:
         limits = [Sampling(max_tokens=request.length, key=(0, 0, 0, *request.key, 0)) for request in requests]

@@ -1,9 +1,8 @@
 """`python -m benchmarks.pooled_killed`: a run through two servers of which one is killed every 20 seconds.
 
-One speaks as vLLM, the other as SGLang; who was killed is started again at once, with the weights that the run began
-with. Beside it the same run with the engine in the process, which draws by the same numbers as the servers, so that its
-episodes can be compared token by token. Both are read from their folders: the episodes of every step, and the exact
-match of the last weights.
+One emulates vLLM, the other SGLang; a killed one is restarted at once with the initial weights of the run. The same run
+with the engine in the process samples with the same seeds as the servers, so that episodes can be compared token by
+token. Both are read from their folders: the episodes of every step, and the exact match of the last weights.
 """
 
 from __future__ import annotations
@@ -48,19 +47,19 @@ class Restarted:
         self.start()
 
     def start(self) -> None:
-        """Until it answers."""
+        """Starts it and waits until it answers."""
         self.url, self._process = self._open.enter_context(served(*self._arguments, port=self._port))
         self._port = int(self.url.rpartition(":")[2])
 
     def kill(self) -> None:
-        """With no time to say anything."""
+        """Kills it without a shutdown (SIGKILL)."""
         self._process.kill()
         self._process.wait()
         self._open.close()
 
 
 class DrawsAsServers(LocalEngine):
-    """The engine in this process, with the draws of a server that is told each request's seed."""
+    """The engine in this process, with the draws of a server that gets a seed with each request."""
 
     async def complete(self, tokens: Sequence[int], sampling: Sampling) -> Completion:
         """See `LocalEngine`."""
@@ -150,15 +149,15 @@ def started_anew(server: Restarted, folder: Path) -> dict[str, float]:
 
 
 def compared(folder: Path, steps: int) -> dict[str, Any]:
-    """What became of the pool's run, and how much of it is the other one."""
+    """Counts of the pool's run: lost and repeated episodes, and those equal token by token to the other run."""
     played = lost = twice = same = 0
     for step in range(1, steps + 1):
-        wanted, found = (episodes(folder / side, step) for side in SIDES)
-        names = {name for name, _ in found}
-        played += len(found)
-        twice += len(found) - len(names)
-        lost += sum(name not in names for name, _ in wanted)
-        same += sum(written == dict(wanted).get(name) for name, written in found)
+        expected, actual = (episodes(folder / side, step) for side in SIDES)
+        names = {name for name, _ in actual}
+        played += len(actual)
+        twice += len(actual) - len(names)
+        lost += sum(name not in names for name, _ in expected)
+        same += sum(written == dict(expected).get(name) for name, written in actual)
     figures = rows(folder / "pool")
     log = (folder / "pool" / "log.txt").read_text()
     return {

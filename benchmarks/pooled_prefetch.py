@@ -1,9 +1,9 @@
 """`python -m benchmarks.pooled_prefetch`: sampling one step ahead, beside a run that waits for each step's episodes.
 
-The server sleeps before each turn, as a card would be at work, and writes few turns at once: most of its time costs no
-core. In the run that waits, a step is the sum of its halves: seconds in which episodes are played, and seconds in which
-the learner computes and hands its weights out. The two runs take turns, some steps each, so that whatever else the
-machine does hits both alike. The ratio is of a step one ahead over the longer half of the steps beside it, by medians.
+The server sleeps before each turn, in place of a GPU's work, and samples few turns at once, so that it needs little CPU
+time. In the run that waits, a step is the sum of its halves: the seconds of the rollout, and those of the update and
+the weight transfer. The two runs alternate, some steps each, so that other load affects both. The ratio is of a step
+with prefetching over the longer half of the neighbouring steps, by medians.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def main() -> None:
         with served("serve", str(BASE), *arguments) as (url, _):
             for last in range(options.block, options.steps + 1, options.block):
                 for ahead in (0, 1):
-                    pool = {"urls": [url], "requests_at_once": options.at_once, "ahead": ahead}
+                    pool = {"urls": [url], "requests_at_once": options.at_once, "max_policy_lag": ahead}
                     overrides = (f"stage.0.stop_after={last}", f"stage.0.samples_per_prompt={options.samples}")
                     train(recipe, folder / SIDES[ahead], *overrides, **pool)
         print(json.dumps(compared(*(folder / side for side in SIDES), options.block)))

@@ -1,9 +1,9 @@
 """PrefixGrouper (arXiv:2506.05433), its published package: a group's prompt is computed once, its answers beside it.
 
-The package registers an attention with Transformers, but hands it a two-dimensional padding mask, which only flash
-attention takes; there is none on a CPU. So the attention is registered here: the package splits, repeats and joins, as
-in its own; each half then runs in Transformers' SDPA, the prompt causally, the answers under a mask that is built once
-a micro-batch and used by all layers. The vocabulary is projected only where an answer's token is predicted.
+The package's own attention passes Transformers a two-dimensional padding mask, which only flash attention accepts, and
+that does not run on a CPU. So an attention is registered here: the package splits, repeats and joins as in its own, and
+each half runs in Transformers' SDPA, the prompt causally, the answers under a mask that is built once per micro-batch
+for all layers. The vocabulary is projected only for the tokens of answers.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def attend_grouped(
     answers_mask: Tensor,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """The attention of one layer: prompts see themselves, answers see their prompt and themselves."""
+    """The attention of one layer: prompts attend to themselves, answers to their prompt and themselves."""
 
     def attend(q: Tensor, k: Tensor, v: Tensor, padding: Tensor) -> Tensor:
         mask = None if q.shape[2] == k.shape[2] else answers_mask
@@ -88,7 +88,7 @@ def _positions(grouper: PrefixGrouper) -> Tensor:
 
 
 def _answers_mask(grouper: PrefixGrouper, prefix: int) -> Tensor:
-    """(B, 1, S, P + S) bool: an answer's token sees its prompt, and of its answer what came before."""
+    """(B, 1, S, P + S) bool: an answer's token attends to its prompt and to the earlier tokens of its answer."""
     padding = grouper.suffix_attn_mask  # (B, P + S)
     length = padding.shape[1] - prefix
     before = torch.ones(length, length + prefix).tril(diagonal=prefix).bool()

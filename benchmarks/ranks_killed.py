@@ -1,8 +1,8 @@
 """`python -m benchmarks.ranks_killed`: a run on two ranks of which one is killed ten times, by torchrun and by Ray.
 
-The launcher starts the ranks again each time. Kills fall at moments that a seed draws: so many steps written, and then
-a share of the time that a step takes, which may be amid loading, playing, updating or saving. Beside it the same run of
-which nobody is killed. Both are read from their folders: weights, optimiser state, episodes and figures, byte by byte.
+The launcher restarts the ranks each time. A seed draws the moments of the kills: a number of written steps, and then a
+fraction of a step's time, which may fall into loading, rollout, update or save. The same run without kills is compared
+with it byte by byte: weights, optimiser state, episodes and figures.
 """
 
 from __future__ import annotations
@@ -56,21 +56,21 @@ credit = {{ kind = "search_gain", margin = 1.0, penalty = 0.2 }}
 """
 RANKS = 2
 TIMEOUT = 1200.0
-"""Seconds in which ranks are there again, on a machine that is busy with other things too."""
+"""Seconds to wait for restarted ranks, also on a busy machine."""
 LOOK, SEEK = 0.01, 0.1
 
 Command = Callable[[Sequence[str], int], list[str]]
-"""`sleuth train` with these arguments on the ranks, which may be started again so often."""
+"""The command of `sleuth train` with these arguments on the ranks, and the allowed number of restarts."""
 
 
 def torchrun(arguments: Sequence[str], restarts: int) -> list[str]:
-    """By the launcher that comes with torch."""
+    """With the launcher of torch."""
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS)]
     return [*launcher, "--max-restarts", str(restarts), "-m", "--", "sleuth", "train", *arguments]
 
 
 def ray(arguments: Sequence[str], restarts: int) -> list[str]:
-    """By a Ray of this machine."""
+    """With a local Ray."""
     launcher = ["--ray", "local", "--ranks", str(RANKS), "--restarts", str(restarts)]
     return [sys.executable, "-m", "sleuth", "train", *arguments, *launcher]
 
@@ -80,7 +80,7 @@ LAUNCHERS: dict[str, Command] = {"torchrun": torchrun, "ray": ray}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kill:
-    """Rank `rank`, `late` of a step's time after `steps` steps were written."""
+    """The kill of rank `rank`, the fraction `late` of a step's time after `steps` steps were written."""
 
     rank: int
     steps: int
@@ -88,7 +88,7 @@ class Kill:
 
 
 def main() -> int:
-    """Print a table for each launcher, or one JSON object; 0 where all bytes are the same."""
+    """Print a table for each launcher, or one JSON object; exit status 0 if all bytes are equal."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.ranks_killed", description=__doc__)
     parser.add_argument("--launcher", choices=LAUNCHERS, action="append", help="one of them alone")
     parser.add_argument("--kills", type=int, default=10)
@@ -110,7 +110,7 @@ def main() -> int:
 
 
 def write_recipe(folder: Path, steps: int) -> Path:
-    """A world of 200 people with its index, and a recipe of so many steps in it."""
+    """A world of 200 people with its index, and a recipe of `steps` steps in it."""
     world, recipe = folder / "world", folder / "recipe.toml"
     write_world(world, seed=0, people=200)
     build_index(world / "corpus.jsonl", world / "index")
@@ -119,14 +119,14 @@ def write_recipe(folder: Path, steps: int) -> Path:
 
 
 def drawn(count: int, steps: int, seed: int) -> list[Kill]:
-    """So many kills, in the order of their moments; none once the last step is under way."""
+    """The kills in the order of their moments, all before the last step begins."""
     draw = random.Random(seed)
     moments = sorted(draw.uniform(0, steps - 1) for _ in range(count))
     return [Kill(rank=draw.randrange(RANKS), steps=int(moment), late=moment % 1) for moment in moments]
 
 
 def compared(folder: Path, recipe: Path, launcher: Command, kills: list[Kill]) -> dict[str, Any]:
-    """A run without a kill, one with all of them, and in which files they differ."""
+    """The result of a run without kills, one with all of them, and the files in which they differ."""
     seconds = {"whole": run(folder / "whole", recipe, launcher, [], 0.0)[1]}
     step_seconds = fmean(row["seconds_rollout"] + row["seconds_update"] for row in rows(folder / "whole"))
     fallen, seconds["killed"] = run(folder / "killed", recipe, launcher, kills, step_seconds)
@@ -143,7 +143,7 @@ def compared(folder: Path, recipe: Path, launcher: Command, kills: list[Kill]) -
 def run(
     folder: Path, recipe: Path, launcher: Command, kills: list[Kill], step_seconds: float
 ) -> tuple[list[dict[str, Any]], float]:
-    """Train to the end with these kills: when each fell, and the seconds of it all."""
+    """Trains to the end with these kills; returns the moment of each, and the total seconds."""
     folder.parent.mkdir(exist_ok=True)
     started = time.monotonic()
     first, fallen = 0, []
@@ -169,7 +169,7 @@ def run(
 
 
 def ranks_of(launcher: subprocess.Popen[Any], folder: Path, before: int = 0) -> list[int]:
-    """The processes of the ranks, in their order, once the first of them writes the run and is not the one `before`."""
+    """The processes of the ranks in order, once a new first one (not `before`) writes the run."""
     due, owner, ranks = time.monotonic() + TIMEOUT, "", []
     while launcher.poll() is None and time.monotonic() < due:
         owner = (folder / "lock").read_text().removeprefix("pid ") if (folder / "lock").exists() else ""
@@ -182,7 +182,7 @@ def ranks_of(launcher: subprocess.Popen[Any], folder: Path, before: int = 0) -> 
 
 
 def _below(process: int) -> Iterator[int]:
-    """All processes that one has started, and those that these have."""
+    """All descendants of a process."""
     for thread in Path(f"/proc/{process}/task").glob("*"):
         try:
             children = (thread / "children").read_text().split()
@@ -202,14 +202,14 @@ def _is_rank(process: int) -> bool:
 
 
 def rows_in(folder: Path) -> list[dict[str, Any]]:
-    """The steps that were written so far, whole lines alone."""
+    """The number of steps written so far, by complete lines."""
     file = folder / "metrics.jsonl"
     lines = file.read_text().splitlines(keepends=True) if file.exists() else []
     return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
 def written(folder: Path) -> dict[str, bytes]:
-    """What a run leaves: the checkpoints, the rollouts, and the figures but for the time that was taken."""
+    """The outputs of a run: checkpoints, rollouts, and figures other than times."""
     files = [file for file in folder.glob("checkpoints/**/*") if file.is_file() and file.name != "README.md"]
     found = {str(file.relative_to(folder)): file.read_bytes() for file in [*files, *folder.glob("rollouts/*")]}
     figures = [{name: row[name] for name in row if not name.startswith("seconds")} for row in rows(folder)]
@@ -217,7 +217,7 @@ def written(folder: Path) -> dict[str, bytes]:
 
 
 def show(launcher: str, found: dict[str, Any]) -> None:
-    """A row for each kill, and what came of it all."""
+    """A row for each kill, and the result."""
     table = Table("kill", "of rank", "steps written", "steps saved", title=launcher, box=box.SIMPLE_HEAD)
     for number, kill in enumerate(found["kills"], 1):
         table.add_row(*map(str, (number, kill["rank"], kill["steps"], kill["saved"])))

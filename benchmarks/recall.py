@@ -1,8 +1,8 @@
-"""`python -m benchmarks.recall DIR... --questions FILE`: what several indexes of one corpus find, and what they cost.
+"""`python -m benchmarks.recall DIR... --questions FILE`: recall and cost of several indexes of one corpus.
 
-A question counts as found when a passage that answers it is among the first three. The first index is compared with
-each of the others, question by question: the difference has a paired 95 % interval. Queries are asked one at a time;
-`vector_searches_per_second` leaves the encoder out.
+A question counts as found if a gold passage is among the first three. The first index is compared with
+each of the others, question by question: the difference has a paired 95 % interval. Queries are sent one at a time;
+`vector_searches_per_second` excludes the encoder.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def hits(index: Index, tasks: list[Task]) -> list[float]:
 
 
 def vectors_alone(folder: Path, index: Index, questions: list[str]) -> dict[str, Any]:
-    """Of a dense index: its vectors on disk, and how many of them can be searched a second."""
+    """The size of a dense index on disk, and its vector searches per second."""
     if index.card.kind != "dense" or index.card.encoder is None or index.card.vectors is None:
         return {}
     file = folder / index.card.vectors

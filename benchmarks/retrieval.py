@@ -1,10 +1,9 @@
 """`python -m benchmarks.retrieval INDEX QUESTIONS`: how fast a BM25 index answers, in process and through HTTP.
 
-Every question is asked once, so that no cache answers. In process: one thread on one core, beside tantivy alone (the
-same words, the same passages read, nothing sorted or made into records). Through HTTP: `sleuth retriever` on that same
-core, and 32 clients that each wait for an answer before they ask again, on the others. What a request costs the
-processor is told for the server and for the clients: `http_share_by_processor` compares that, and hardly depends on
-what else runs on the machine.
+Every question is asked once, so that no cache answers. In process: one thread on one core, compared with bare tantivy
+(the same words and passages, without sorting or records). Through HTTP: `sleuth retriever` on that same core, and 32
+clients, which each wait for an answer before the next request, on the others. The CPU time of a request is reported for
+server and clients; `http_share_by_processor` compares it, and hardly depends on other load of the machine.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ def main() -> None:
 
 
 def rate(find: Callable[[Sequence[str], int], object], questions: Sequence[str]) -> tuple[float, float]:
-    """Single queries a second, and the seconds of the processor that one takes."""
+    """Single queries per second, and the CPU seconds of one."""
     for question in questions[:WARM_UP]:
         find([question], K)
     count, worked, started = len(questions) - WARM_UP, time.process_time(), time.perf_counter()
@@ -79,7 +78,7 @@ def rate(find: Callable[[Sequence[str], int], object], questions: Sequence[str])
 
 
 def tantivy_alone(folder: Path) -> Callable[[Sequence[str], int], object]:
-    """The library with nothing of ours around it but the words of a query."""
+    """Bare tantivy, with the words of our query."""
     index = tantivy.Index.open(str(folder))
     searcher, schema, words_of = index.searcher(), index.schema, Bm25(folder)._telling_words
 
@@ -94,14 +93,14 @@ def tantivy_alone(folder: Path) -> Callable[[Sequence[str], int], object]:
 
 
 def cpu_seconds(process: int) -> float:
-    """What a process has had of the processor so far."""
+    """The CPU seconds of a process so far."""
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 class Client(asyncio.Protocol):
-    """Asks on one connection, `requests` shared with the others, and waits for each answer; `seconds` gets what it
-    took. As little as can be: it is the server that is measured."""
+    """Sends the shared `requests` on one connection, waits for each answer, and appends its time to `seconds`. It does
+    no more than that, since the server is measured."""
 
     def __init__(self, requests: Iterator[bytes], seconds: list[float]) -> None:
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -153,7 +152,7 @@ def ask_all(port: int, questions: Sequence[str]) -> list[float]:
 
 
 def request_of(question: str) -> bytes:
-    """As Search-R1's client asks."""
+    """The request of Search-R1's client as bytes."""
     body = json.dumps({"queries": [question], "topk": K, "return_scores": True}).encode()
     return b"%s\r\ncontent-length: %d\r\n\r\n%s" % (HEAD, len(body), body)
 

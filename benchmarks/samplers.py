@@ -1,4 +1,4 @@
-"""Who samples: our engine, `generate`, and continuous batching, each writing the tokens of given requests."""
+"""The samplers: our engine, `generate`, and continuous batching, on the same requests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CONTEXT = 1_024
 
 
 class Sampler(Protocol):
-    """Writes `length` tokens for every request, at temperature 1 over the whole vocabulary."""
+    """Samples `length` tokens for every request, at temperature 1 over the whole vocabulary."""
 
     def write(self, requests: Sequence[Request]) -> list[list[int]]: ...
 
@@ -51,7 +51,7 @@ class GenerateSampler:
         self.cache = cache
 
     def write(self, requests: Sequence[Request]) -> list[list[int]]:
-        """The tokens of every request; what a row writes beyond its length is thrown away."""
+        """The tokens of every request; those beyond its length are discarded."""
         batches = [requests[first : first + self.rows] for first in range(0, len(requests), self.rows)]
         return [tokens for batch in batches for tokens in self._batch(batch)]
 
@@ -99,7 +99,7 @@ class ContinuousSampler:
         return [done[name] for name in names]
 
     def close(self) -> None:
-        """End the thread that samples."""
+        """Ends the thread that samples."""
         self.manager.stop(block=True)
 
 
@@ -116,6 +116,6 @@ def open_engine(model: Path) -> LocalEngine:
 
 
 def sampling_config(tokens: int | None = None, **more: Any) -> GenerationConfig:
-    """Sampling from the whole distribution, without an end token."""
+    """Sampling with full support, without an end token."""
     whole = {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "eos_token_id": None, "pad_token_id": 0}
     return GenerationConfig(max_new_tokens=tokens, disable_compile=True, **whole, **more)

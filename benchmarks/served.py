@@ -1,4 +1,4 @@
-"""A server of ours in a process of its own, at a free port or a given one, for as long as it is asked."""
+"""A `sleuth` server in its own process, at a free or a given port, for the length of a context."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import httpx
 
 @contextmanager
 def served(*arguments: str, core: int | None = None, port: int = 0) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """`sleuth ARGUMENTS` (`serve`, `retriever`), on one core if that is named; its address once it answers, and its
-    process. Raises RuntimeError where it ends before."""
+    """Runs `sleuth ARGUMENTS` (`serve`, `retriever`), on one core if given; yields its address once it answers, and its
+    process. Raises RuntimeError if it ends before that."""
     pinned = f"import os; os.sched_setaffinity(0, {{{core}}}); " if core is not None else ""
     script = f"{pinned}import sys; sys.argv[0] = 'sleuth'; from sleuth.cli import main; main()"
     command = [sys.executable, "-u", "-c", script, *arguments, "--port", str(port)]

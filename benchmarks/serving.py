@@ -1,8 +1,8 @@
 """`python -m benchmarks.serving CHECKPOINT INDEX QUESTIONS`: many conversations with `sleuth serve` at once.
 
-Each question is asked by a client of its own, all in the same moment, and streamed: seconds to the first event and to
-the end. Beside it the same questions played in process by the rollout loop, where nobody listens; then clients that
-leave in the middle, and how long their slots stay taken; then memory.
+Each question has its own client, all start at once, and answers are streamed: seconds to the first event and to the
+end. Compared with the same questions in the rollout loop in process; then clients that disconnect early, and how long
+their slots stay occupied; then memory.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def seconds_in_process(checkpoint: str, index: Path, tasks: Sequence[Task], roun
 
 
 def streams(url: str, tasks: Sequence[Task]) -> list[tuple[float, float]]:
-    """Seconds to the first event and to the end of each conversation that came to its end."""
+    """Seconds to the first event and to the end of each completed conversation."""
 
     async def all_of_them() -> list[tuple[float, float] | None]:
         limits = httpx.Limits(max_connections=None)
@@ -110,7 +110,7 @@ def streams(url: str, tasks: Sequence[Task]) -> list[tuple[float, float]]:
 
 
 def seconds_to_free(url: str, tasks: Sequence[Task], count: int) -> float:
-    """So many clients leave after some events; the seconds from the last of them until no slot is taken."""
+    """Clients that disconnect after some events: the seconds from the last of them until all slots are free."""
     rng = random.Random(0)
 
     async def all_of_them() -> None:

@@ -1,4 +1,4 @@
-"""The shapes of an update: how long prompts, queries, retrieved blocks and answers are, and who shares them."""
+"""The shapes of an update: lengths of prompts, queries, retrieved blocks and answers, and which rows share them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from itertools import pairwise
 from sleuth.learn.batch import Row
 
 SMALL, LARGE = 4_096, 151_936
-"""Vocabularies: that of the tables, and that of Qwen3."""
+"""Vocabulary sizes: of the tables, and of Qwen3."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class Shape:
 
     @property
     def rows(self) -> int:
-        """How many rows one update has."""
+        """The number of rows of one update."""
         return self.prompts * self.siblings
 
     @property
@@ -42,7 +42,7 @@ class Shape:
         return self.prompt + self.query + self.block + self.answer
 
     def miniature(self) -> Shape:
-        """The same structure in a few tokens a row: what loads all code before anything is timed."""
+        """The same structure with a few tokens per row, to load all code before the timing."""
         lengths = {"prompt": 6, "query": 2 if self.query else 0, "block": 4 if self.block else 0, "answer": 3}
         return replace(self, name=f"{self.name}/miniature", **lengths)
 
@@ -65,7 +65,7 @@ def draw_rows(shape: Shape, seed: int = 0) -> list[Row]:
 
 
 def distinct_positions(rows: Sequence[Row]) -> list[int]:
-    """The position of every distinct prefix's last token: what is left to compute when each token is computed once."""
+    """The position of every distinct prefix's last token: the tokens to compute if each is computed once."""
     ordered = sorted(row.tokens for row in rows)
     positions = list(range(len(ordered[0])))
     for before, tokens in pairwise(ordered):

@@ -1,4 +1,4 @@
-"""Who updates: the contract that ours and every peer keep, so that one clock and one comparison serve all."""
+"""The interface of ours and every peer, so that all are timed and compared by the same code."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ MAX_GRAD_NORM = 1.0
 """AdamW without weight decay, constant learning rate, gradients clipped: the same for all sides."""
 
 AWAY = 0.005
-"""How far a policy stands from its reference: the deviation of noise on weights whose own is 0.02."""
+"""The standard deviation of the noise between a policy and its reference; that of the weights is 0.02."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """What a side is opened with. `model` is a folder. `setting` is the side's own knob: ours takes a budget in tokens,
-    padded batches and TRL rows a micro-batch, PrefixGrouper groups a micro-batch. `beta` weighs the KL (k3) to a frozen
-    copy of the model. An update has `rows` rows in groups of `siblings`. `recompute` is gradient
-    checkpointing, for ours and TRL, which has it on by default."""
+    """The arguments of a side. `model` is a folder. `setting` is ours a token budget, for padded batches and TRL the
+    rows of a micro-batch, for PrefixGrouper its groups. `beta` weighs the KL (k3) to a frozen copy of the model. An
+    update has `rows` rows in groups of `siblings`. `recompute` is gradient checkpointing, for ours and TRL, where it is
+    on by default."""
 
     model: Path
     setting: int
@@ -41,7 +41,7 @@ class Side(Protocol):
     """A model with its optimiser, ready to update."""
 
     def play(self, batches: Sequence[Sequence[Row]]) -> list[float]:
-        """One update a batch, from rows to stepped weights; the seconds of each."""
+        """The seconds of one update for each batch, from rows to stepped weights."""
         ...
 
     def gradients(self, rows: Sequence[Row]) -> dict[str, Tensor]:
@@ -58,13 +58,13 @@ SIDES = {
 
 
 def open_side(name: str, terms: Terms) -> Side:
-    """A side by its name. Its libraries are imported only here: a process pays for one side alone."""
+    """A side by its name. Its libraries are imported only here, so that a process loads those of one side."""
     module, kind = SIDES[name]
     return getattr(import_module(module), kind)(terms)
 
 
 def open_policy(terms: Terms) -> PreTrainedModel:
-    """The model that learns. With a KL term it is moved away from its reference, or the KL would have no gradient."""
+    """The trained model. With a KL term, noise separates it from its reference, or the KL would have no gradient."""
     model = AutoModelForCausalLM.from_pretrained(terms.model)
     if terms.beta:
         torch.manual_seed(1)
@@ -75,7 +75,7 @@ def open_policy(terms: Terms) -> PreTrainedModel:
 
 
 def relative_error(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> float:
-    """The distance of two gradients over the length of the second, all parameters as one vector."""
+    """The norm of the difference of two gradients over that of the second, all parameters as one vector."""
     if ours.keys() != theirs.keys():
         raise ValueError(f"gradients of different parameters: {sorted(ours.keys() ^ theirs.keys())}")
     distance = sum(float((ours[name] - theirs[name]).double().square().sum()) for name in theirs)

@@ -1,4 +1,5 @@
-"""A whole GRPO step on two-turn search episodes: play, score, weigh, update. Ours as `training/grpo.py` does it."""
+"""A whole GRPO step on two-turn search episodes: rollout, rewards, advantages, update; ours as in
+`training/grpo.py`."""
 
 from __future__ import annotations
 
@@ -21,10 +22,10 @@ from sleuth.types import Group
 
 
 class Stepper(Protocol):
-    """Plays and updates."""
+    """A side that samples and updates."""
 
     def play(self, steps: Sequence[tuple[Sequence[Episode], Library]]) -> list[float]:
-        """One step for each set of episodes; the seconds of each."""
+        """The seconds of one step for each set of episodes."""
         ...
 
 
@@ -37,7 +38,7 @@ class OurStep:
         self.policy = Policy(self.engine.model, optimisation)
 
     def play(self, steps: Sequence[tuple[Sequence[Episode], Library]]) -> list[float]:
-        """One step for each set of episodes; the seconds of each."""
+        """The seconds of one step for each set of episodes."""
         return [self._step(at, *given) for at, given in enumerate(steps)]
 
     def _step(self, step: int, episodes: Sequence[Episode], library: Library) -> float:
@@ -50,7 +51,7 @@ class OurStep:
 
 
 def open_stepper(side: str, folder: Path, **setting: Any) -> Stepper:
-    """Ours or TRL's; TRL is imported only for itself."""
+    """Ours or TRL's; TRL is imported only for its own side."""
     if side == "ours":
         return OurStep(folder)
     from benchmarks.trl_steps import TrlStep  # installed only where the benchmarks run

@@ -20,7 +20,7 @@ INTERVAL = "ratio: of the medians; low, high: least and greatest ratio of a pair
 
 
 def results(contest: Contest, rows: Sequence[TableRow]) -> dict[str, Any]:
-    """Everything that was measured; the rows first."""
+    """All measurements; the rows first."""
     return {
         "rows": [asdict(row) for row in rows],
         "interval": INTERVAL,
@@ -35,7 +35,7 @@ def results(contest: Contest, rows: Sequence[TableRow]) -> dict[str, Any]:
 
 
 def tokens(contest: Contest) -> dict[str, dict[str, int]]:
-    """By shape, what our update computed and what the rows hold."""
+    """By shape, the tokens that our update computed and those of the rows."""
     found = {shape: _reports(contest, shape) for shape in SHAPES}
     return {
         shape: {key: reports[0][key] for key in ("tokens_computed", "tokens_dense")}
@@ -62,7 +62,7 @@ def utilisation(contest: Contest) -> dict[str, Any]:
 
 
 def print_table(found: dict[str, Any]) -> None:
-    """The rows, then what stands beside them."""
+    """The rows, then the other measurements."""
     print(f"{'':34}{'ours':>10}{'peer':>10}{'ratio':>8}   low  high  unit")
     for row in found["rows"]:
         if row["ratio"] is None:
@@ -80,6 +80,6 @@ def print_table(found: dict[str, Any]) -> None:
 
 
 def _reports(contest: Contest, shape: str) -> list[dict[str, Any]]:
-    """What our updates of a shape told, but for those with a KL term."""
+    """The statistics of our updates of a shape, without those with a KL term."""
     names = [name for name in contest.reports if name.startswith(f"update/{shape}/") and not name.endswith("_kl")]
     return [report for name in names for report in contest.reports[name]]

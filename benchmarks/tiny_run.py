@@ -1,4 +1,4 @@
-"""A short run of the tiny base model in a small world, by itself or through servers, and what can be read of it."""
+"""A short run of the tiny base model in a small world, alone or with servers, and readers of its results."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ data = {{ questions = "{world}/qa_test.jsonl" }}
 """
 
 Written = tuple[tuple[int, ...], ...]
-"""What the policy wrote in an episode, turn by turn."""
+"""The tokens that the policy sampled in an episode, turn by turn."""
 
 
 def write_recipe(folder: Path, steps: int) -> Path:
-    """A world of 1,000 people with its index, and a recipe of so many steps in it."""
+    """A world of 1,000 people with its index, and a recipe of `steps` steps in it."""
     world = folder / "world"
     write_world(world, seed=0, people=1000)
     build_index(world / "corpus.jsonl", world / "index")
@@ -58,7 +58,7 @@ def write_recipe(folder: Path, steps: int) -> Path:
 
 
 def train(recipe: Path, folder: Path, *overrides: str, **pool: Any) -> float:
-    """Run the recipe in a folder, through a pool of these settings if there are any; the seconds it took."""
+    """Runs the recipe in a folder, with a pool of these settings if given; returns the seconds."""
     table = ", ".join(f"{key} = {json.dumps(value)}" for key, value in pool.items())
     resolved = load_recipe(recipe, (*overrides, *([f"stage.0.engine={{ {table} }}"] if pool else [])))
     started = time.monotonic()
@@ -73,12 +73,12 @@ def rows(folder: Path) -> list[dict[str, Any]]:
 
 
 def exact_match(folder: Path) -> dict[str, float]:
-    """Of the last weights, with its interval."""
+    """The exact match of the last weights, with its interval."""
     return json.loads((folder / "eval" / "trained.json").read_text())["em"]
 
 
 def episodes(folder: Path, step: int) -> list[tuple[tuple[str, int], Written]]:
-    """Those of a step, each by its task and number."""
+    """The episodes of a step by task and sample number."""
     return [
         (
             (episode.task.id, episode.sample),

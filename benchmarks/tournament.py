@@ -1,7 +1,8 @@
-"""`python -m benchmarks.tournament`: the best and the worst of a pool by a tournament, beside the full round robin.
+"""`python -m benchmarks.tournament`: best and worst of a pool by tournament and by full round robin.
 
 Pools are shuffled; a verdict on a pair is flipped with some probability, always the same for the same pair. The round
-robin ranks by wins, ties broken by lot. A rank is how many of the pool are truly better (or worse) than the one chosen.
+robin ranks by wins, with ties broken at random. A rank is the number of texts of the pool that are truly better (or
+worse) than the chosen one.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from sleuth.types import Pair, Verdict
 
 
 class Flipping:
-    """Prefers the greater number, but for a share of the pairs, of which it always says the opposite."""
+    """Prefers the larger number, except for a share of the pairs, for which it always gives the opposite."""
 
     def __init__(self, share: float, seed: int) -> None:
         self.share, self.seed = share, seed
@@ -36,7 +37,7 @@ class Flipping:
 
 
 def main() -> None:
-    """Print one JSON object a row."""
+    """Print one JSON object per row."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.tournament", description=__doc__)
     parser.add_argument("--size", type=int, nargs="+", default=[17])
     parser.add_argument("--pools", type=int, default=200)
@@ -55,7 +56,7 @@ def shuffled(size: int, seed: int) -> list[int]:
 
 
 def ranks(size: int, share: float, seed: int) -> Iterator[int]:
-    """True ranks of the tournament's best and worst and of the round robin's; how many pairs the former compared."""
+    """True ranks of the best and worst by tournament and by round robin; the number of pairs in the tournament."""
     judge, pool = Flipping(share, seed), shuffled(size, seed)
     found = asyncio.run(find_extremes(judge, "", [*map(str, pool)], seed=seed))
     assert found.best is not None

@@ -1,8 +1,8 @@
 """TRL's update: `GRPOTrainer.train` on given completions.
 
-The trainer is whole: its loop, its loss, its micro-batches, its clipping, its optimiser. Only the method that generates
-and scores is replaced by one that hands over the rows, in the layout and with the keys of the original; with a KL term
-it takes the reference's log-probabilities through the trainer's own method, as the original does.
+The trainer's loop, loss, micro-batches, clipping and optimiser are unchanged. Only the method that generates and scores
+is replaced by one that returns the rows, in the layout and with the keys of the original; with a KL term it computes
+the reference's log-probabilities with the trainer's own method, as the original does.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from benchmarks.sides import LEARNING_RATE, MAX_GRAD_NORM, Terms, open_policy
 from sleuth.learn.batch import Row
 
 STEPS = 8
-"""More steps than any measurement takes."""
+"""More steps than any measurement needs."""
 
 
 class Trl:
@@ -41,7 +41,7 @@ class Trl:
         )
 
     def play(self, batches: Sequence[Sequence[Row]]) -> list[float]:
-        """One step of the trainer a batch; the seconds of each."""
+        """The seconds of one step of the trainer for each batch."""
         given = self._given(batches)
         self.trainer._generate_and_score_completions = lambda prompts: next(given)
         self.trainer.args.max_steps = len(batches)
@@ -49,7 +49,7 @@ class Trl:
         return self.clock.seconds
 
     def gradients(self, rows: Sequence[Row]) -> dict[str, Tensor]:
-        """The gradient as it is when the optimiser is about to step; clipping is off."""
+        """The gradient just before the optimiser's step; clipping is off."""
         self.trainer.args.max_grad_norm = 0.0
         self.play([rows])
         return self.clock.gradients

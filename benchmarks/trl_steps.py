@@ -1,8 +1,8 @@
 """A whole step of TRL's `GRPOTrainer` with a tool: its generation, its tool loop, its rewards, its update.
 
-A random model neither ends a turn nor writes a tool call, so two things are set for it: how many tokens each turn has
-(generation runs to the longest of the batch, as with end tokens), and that the parser reads every first turn as a call
-of the tool with the turn's text as the query.
+A random model neither ends a turn nor writes a tool call, so two things are fixed: the number of tokens of each turn
+(generation runs to the longest of the batch, as with end tokens), and the parser, which reads every first turn as a
+tool call with the turn's text as the query.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from benchmarks.trl_peer import Clock, grpo_config
 from benchmarks.workloads import SIBLINGS
 
 COMPLETION = 2_048
-"""More than query, passages and answer ever have: nothing is dropped for its length."""
+"""More than query, passages and answer can have, so that nothing is dropped for its length."""
 
 
 class TrlStep:
@@ -33,7 +33,7 @@ class TrlStep:
         self.terms = Terms(model=folder / "small", setting=setting, rows=rows, siblings=SIBLINGS)
 
     def play(self, steps: Sequence[tuple[Sequence[Episode], Library]]) -> list[float]:
-        """One step for each set of episodes; the seconds of each."""
+        """The seconds of one step for each set of episodes."""
         clock = Clock()
         prompts = [episode.prompt for episodes, _ in steps for episode in episodes[::SIBLINGS]]
         trainer = TwoTurnTrainer(
@@ -52,10 +52,10 @@ class TrlStep:
 
 
 class TwoTurnTrainer(GRPOTrainer):
-    """`GRPOTrainer` whose turns end where the episodes say."""
+    """`GRPOTrainer` whose turns have the lengths of the episodes."""
 
     def follow(self, steps: Sequence[tuple[Sequence[Episode], Library]]) -> None:
-        """What the coming steps play."""
+        """Sets the episodes of the coming steps."""
         self.turns = iter(
             [
                 (library, [getattr(episode, turn) for episode in episodes])
@@ -76,7 +76,7 @@ class TwoTurnTrainer(GRPOTrainer):
 
 
 class Asked:
-    """The library that the tool asks: TRL takes a plain function, and a step may have its own."""
+    """The library of the tool: TRL takes a plain function, and each step may have its own library."""
 
     library: Library
 

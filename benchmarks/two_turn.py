@@ -24,7 +24,7 @@ class OurEpisodes:
         self.engine = open_engine(folder / "small")
 
     def write(self, episodes: Sequence[Episode], library: Library) -> int:
-        """Play all episodes; how many tokens were sampled."""
+        """Samples all episodes; returns the number of sampled tokens."""
         groups = play_groups(self.engine, episodes, library, step=0)
         return sum(
             len(segment.tokens)
@@ -36,15 +36,15 @@ class OurEpisodes:
 
 
 class GenerateEpisodes:
-    """`generate` on `rows` episodes at a time, as TRL's loop does it: the first turn, the tools, and the second turn
-    with prompt, query and passages read again."""
+    """`generate` on `rows` episodes at a time, as in TRL's loop: the first turn, the tools, and the second turn with
+    prompt, query and passages computed again."""
 
     def __init__(self, folder: Path, *, rows: int, cache: str | None = None) -> None:
         self.sampler = GenerateSampler(folder / "small", rows=rows, cache=cache)
         self.tokenizer = AutoTokenizer.from_pretrained(folder / "small")
 
     def write(self, episodes: Sequence[Episode], library: Library) -> int:
-        """Play all episodes; how many tokens were sampled."""
+        """Samples all episodes; returns the number of sampled tokens."""
         opened = [self._tokens(opening(episode)) for episode in episodes]
         queries = self._turn(opened, [episode.query for episode in episodes])
         blocks = [self._results(library.search(decode(self.tokenizer, query))) for query in queries]

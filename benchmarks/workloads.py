@@ -1,4 +1,4 @@
-"""What is sampled: prompts of token ids, and how many tokens each request writes."""
+"""The sampling workloads: prompts of token ids, and the number of tokens to sample for each request."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MEAN, MOST = 40, 128
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """`length` tokens to write after `prompt`. `key` names the draw: (prompt, sample)."""
+    """A request of `length` tokens after `prompt`. `key` is the key of the draw: (prompt, sample)."""
 
     prompt: tuple[int, ...]
     length: int
@@ -25,7 +25,7 @@ class Request:
 
 
 def equal_lengths(prompts: int = 8) -> list[Request]:
-    """64 requests, siblings of 8 prompts, that all write 128 tokens."""
+    """64 requests, siblings of 8 prompts, of 128 tokens each."""
     return _requests(prompts, lambda draw: MOST)
 
 
@@ -35,7 +35,7 @@ def ragged_lengths(prompts: int = 32) -> list[Request]:
 
 
 def miniature() -> list[Request]:
-    """A few short requests with prompts of their own: what loads all code before anything is timed."""
+    """A few short requests with other prompts, to load all code before the timing."""
     draw = random.Random("miniature")
     return [Request(prompt=_prompt(draw, 8), length=3, key=(at, 0)) for at in range(8)]
 
@@ -44,12 +44,12 @@ WORKLOADS = {"equal": equal_lengths, "ragged": ragged_lengths}
 
 
 def geometric(draw: random.Random, mean: int, most: int) -> int:
-    """How many tokens are written if each is the last with probability 1 / mean, at most `most`."""
+    """A geometric number of tokens with this mean, at most `most`."""
     return min(most, 1 + int(math.log(1.0 - draw.random()) / math.log(1 - 1 / mean)))
 
 
 def tokens_of(requests: Sequence[Request]) -> int:
-    """How many tokens all requests write."""
+    """The number of tokens of all requests."""
     return sum(request.length for request in requests)
 
 

@@ -2,8 +2,8 @@
 
     python examples/one_file_grpo.py        (CPU, under a minute)
 
-The prompt is `<start> d <arrow>` with d one of ten digits. The policy writes up to four tokens; right is `d <end>`. A
-right first token earns half of the reward, stopping right after it the other half. No answer is ever shown.
+The prompt is `<start> d <arrow>` with d one of ten digits. The policy samples up to four tokens; `d <end>` is
+right. A right first token earns half of the reward, stopping right after it the other half. No answer is ever shown.
 
 A step reads as in the library, which this file does not import: sample a group of answers for each prompt, score them,
 compare siblings (advantages), and raise or lower the probability of what was sampled (loss). Papers: GRPO
@@ -22,18 +22,18 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 DIGITS = 10  # token ids 0 to 9 are the digits themselves
 START, ARROW, END = 10, 11, 12
-VOCABULARY = 16  # the last three ids mean nothing: the policy has to learn not to write them
+VOCABULARY = 16  # the last three ids are unused: the policy has to learn not to sample them
 PROMPT_TOKENS, ANSWER_TOKENS = 3, 4
 
 PROMPTS, SIBLINGS, STEPS = 32, 8, 80
-UPDATES_PER_STEP = 2  # the second one is off-policy: there the clip begins to act
+UPDATES_PER_STEP = 2  # the second one is off-policy, so clipping applies
 LEARNING_RATE = 2e-3
 CLIP_LOW, CLIP_HIGH = 0.2, 0.28
 STD_FLOOR = 1e-4
 
 
 def tiny_model(seed: int) -> Qwen3ForCausalLM:
-    """A Qwen3 of two layers that has never seen anything."""
+    """A Qwen3 of two layers with random weights."""
     torch.manual_seed(seed)
     config = Qwen3Config(
         vocab_size=VOCABULARY,
@@ -70,15 +70,15 @@ def score(tokens: Tensor) -> Tensor:
 
 @torch.no_grad()
 def sample(model: Qwen3ForCausalLM, prompts: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Continue (B, 3) prompts to (B, T) tokens, and tell which of them the policy wrote.
+    """Continue (B, 3) prompts to (B, T) tokens; returns them with the mask of those that the policy sampled.
 
-    The mask is born here, where it is known who writes: a row that has ended is filled up with END, and that filling
-    is not the policy's.
+    The mask is made here, where the author of each token is known: the END tokens that pad a finished row are not the
+    policy's.
     """
     tokens, mask = prompts, torch.zeros_like(prompts, dtype=torch.bool)
     running = torch.ones(len(prompts), dtype=torch.bool)
     for _ in range(ANSWER_TOKENS):
-        distribution = model(tokens).logits[:, -1].softmax(dim=-1)  # (B, V); the whole support: no top-p, no top-k
+        distribution = model(tokens).logits[:, -1].softmax(dim=-1)  # (B, V); full support: no top-p, no top-k
         drawn = distribution.multinomial(1, generator=generator).squeeze(1)
         tokens = torch.cat([tokens, torch.where(running, drawn, END)[:, None]], dim=1)
         mask = torch.cat([mask, running[:, None]], dim=1)
@@ -87,7 +87,7 @@ def sample(model: Qwen3ForCausalLM, prompts: Tensor, generator: torch.Generator)
 
 
 def token_logprobs(model: Qwen3ForCausalLM, tokens: Tensor) -> Tensor:
-    """(B, T): the log-probability of each token given those before it. Index t speaks of token t; the first is 0."""
+    """(B, T): the log-probability of each token given those before it. Index t is of token t; the first is 0."""
     distribution = model(tokens[:, :-1]).logits.log_softmax(dim=-1)  # (B, T - 1, V); position t predicts token t + 1
     logprobs = distribution.gather(2, tokens[:, 1:, None]).squeeze(2)
     return torch.nn.functional.pad(logprobs, (1, 0))
@@ -97,7 +97,7 @@ def token_logprobs(model: Qwen3ForCausalLM, tokens: Tensor) -> Tensor:
 
 
 def group_advantages(rewards: Tensor) -> Tensor:
-    """(P, G) -> (P, G): how much better than its siblings, in units of the group's (population) standard deviation."""
+    """(P, G) -> (P, G): reward minus the group's mean, divided by the group's (population) standard deviation."""
     centred = rewards - rewards.mean(dim=1, keepdim=True)
     return centred / rewards.std(dim=1, keepdim=True, correction=0).clamp(min=STD_FLOOR)
 
@@ -105,7 +105,7 @@ def group_advantages(rewards: Tensor) -> Tensor:
 def grpo_loss(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
     """-mean over the policy's tokens of min(r A, clip(r) A), with r the probability ratio to the policy that sampled.
 
-    `logprobs`, `old_logprobs`, `mask` are (B, T); `advantages` (B,): every token of an answer gets the answer's.
+    `logprobs`, `old_logprobs`, `mask` are (B, T); `advantages` (B,): all tokens of an answer get the answer's.
     """
     ratio = (logprobs - old_logprobs).exp()  # (B, T)
     gain = ratio * advantages[:, None]
@@ -114,7 +114,7 @@ def grpo_loss(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, mask: 
 
 
 def train(steps: int, *, seed: int = 0, log_every: int = 10) -> list[float]:
-    """Run the whole thing; the mean reward of each step's fresh samples. `log_every=0` is silent."""
+    """Train from random weights; returns the mean reward of each step's samples. `log_every=0` prints nothing."""
     generator = torch.Generator().manual_seed(seed)
     model = tiny_model(seed)
     optimiser = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.0)

@@ -1,4 +1,4 @@
-"""A scripted server of chat completions on a port of its own."""
+"""A scripted server of OpenAI chat completions on a free port."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Answer = Callable[[dict[str, Any]], tuple[int, object]]
 
 
 def says(content: object, **message: object) -> tuple[int, object]:
-    """A completion of that content."""
-    told = {"content": content, **message}
-    return 200, {"model": MODEL, "choices": [{"message": told, "finish_reason": "stop"}]}
+    """The reply of a completion with that content."""
+    reply = {"content": content, **message}
+    return 200, {"model": MODEL, "choices": [{"message": reply, "finish_reason": "stop"}]}
 
 
 def scored(score: object, reason: str = "so it is", quote: str = "") -> str:
@@ -31,13 +31,13 @@ def preferred(better: str) -> str:
 
 
 def part(body: dict[str, Any], name: str) -> str:
-    """What stands between the tags of a name, in the question."""
+    """The text between the tags of a name in the judge's question; empty if there are none."""
     found = re.search(rf"<({name}-[0-9a-f]+)>\n(.*?)\n</\1>", body["messages"][1]["content"], re.DOTALL)
     return found[2] if found else ""
 
 
 def right(body: dict[str, Any]) -> tuple[int, object]:
-    """Full support where the claim stands in the evidence, none elsewhere; the longer of a pair."""
+    """Full support if the evidence contains the claim, else none; of a pair, the longer text."""
     if first := part(body, "first"):
         return says(preferred("first" if len(first) > len(part(body, "second")) else "second"))
     return says(scored(2 if part(body, "claim") in part(body, "evidence") else 0))
@@ -45,7 +45,7 @@ def right(body: dict[str, Any]) -> tuple[int, object]:
 
 @dataclass
 class ChatServer:
-    """`answer` can be changed at any time; `asked` are the bodies of requests."""
+    """`answer` can be replaced at any time; `asked` has the bodies of requests, `keys` their authorization."""
 
     answer: Answer = right
     models: tuple[int, object] = (200, {"data": [{"id": MODEL}]})

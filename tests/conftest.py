@@ -1,6 +1,7 @@
-"""By being here it lets every test import what several of them share, such as `chat_server`; and the benchmarks, which
-lie beside the package, from the root of the checkout. It holds the small world that recipes are run in, and recipes of
-a few steps in it, on the tiny base model that the repository carries."""
+"""Fixtures of all tests: a small generated world, a recipe of a few steps in it on the tiny base model, and its runs.
+
+Being in this folder, it lets tests import shared modules such as `chat_server`; it adds the root for `benchmarks`.
+"""
 
 from __future__ import annotations
 
@@ -132,7 +133,7 @@ def recipe_file(world: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run() -> Callable[..., Path]:
-    """Runs a recipe, with overrides, in a folder; the last checkpoint."""
+    """Runs a recipe, with overrides, in a folder; returns the last checkpoint."""
     from sleuth.pipeline import run_recipe  # loads torch, which reads the environment once
 
     def run_it(recipe: Path, folder: Path, *overrides: str) -> Path:
@@ -164,7 +165,7 @@ def finished(world: Path, once: Once) -> Callable[..., Path]:
 
 @pytest.fixture(autouse=True)
 def every_figure_is_in_the_glossary(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever run a test makes, a figure that it writes and that docs/reference/metrics cannot explain fails it."""
+    """Fails a test whose run writes a figure that docs/reference/metrics does not explain."""
     write = RunFolder.write_metrics
 
     def checked(self: RunFolder, stage: str, step: int, figures: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Our engine behind the endpoints of vLLM or SGLang, over real HTTP on loopback, in a thread."""
+"""The local engine behind the endpoints of vLLM or SGLang, over real HTTP on loopback, in a thread."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ KINDS = ("vllm", "sglang")
 
 @dataclass
 class EmulatedServer:
-    """A server at `url`, and the writer behind it."""
+    """A server at `url`, and its engine."""
 
     url: str
     engine: EmulatedEngine
 
     def fault(self, **faults: Any) -> int:
-        """Change what goes wrong; how many completions were asked for so far."""
+        """Sets the faults; returns the number of completions requested so far."""
         return httpx.post(f"{self.url}/faults", json=faults).raise_for_status().json()["asked"]
 
 
@@ -45,7 +45,7 @@ def emulated_server(
     raw: bool | None = None,
     **faults: Any,
 ) -> Iterator[EmulatedServer]:
-    """A server of `model` itself, which must not be the learner's own."""
+    """A server that uses `model` itself, which therefore must not be the learner's object."""
     limits = emulator_limits(seconds=60)
     engine = EmulatedEngine(model, tokenizer, slots=slots, context=context, limits=limits)
     app = emulator_app(kind, "tiny", engine, limits, hosts=None, faults=Faults(**faults), raw=raw)
@@ -55,7 +55,7 @@ def emulated_server(
 
 @contextmanager
 def application(app: ASGIApp, lifespan: Literal["on", "off"] = "on") -> Iterator[str]:
-    """Any application at work in a thread; its URL."""
+    """Serves an application in a thread; yields its URL."""
     bound = socket.socket()
     bound.bind(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(app, log_level="critical", lifespan=lifespan, timeout_graceful_shutdown=1))

@@ -1,4 +1,4 @@
-"""How well a base model reads: the share of held-out facts that it tells after a search for the name."""
+"""How well a base model reads: the share of held-out facts that it writes after a search for the name."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ QUESTIONS = 200
 
 
 def share_read(base: str, index: Bm25) -> float:
-    """Each of 200 held-out subjects is searched for; the base is to tell the fact that it wanted to know."""
+    """The share of 200 held-out subjects about which the model writes the right fact after a search."""
     model, tokenizer = load_model(base, dtype="float32", device="cpu")
     engine, renderer = LocalEngine(model, tokenizer, slots=32, context=512), Renderer(tokenizer)
 
     async def read(number: int, hop: Hop) -> bool:
         [found] = await index.search([hop.subject], DIALECT.top_k)
-        asked = DIALECT.think.around(goal(hop)) + DIALECT.search.around(f" {hop.subject}")
-        begun = f"{DIALECT.think.open}{goal(hop)} is"
+        search = DIALECT.think.around(goal(hop)) + DIALECT.search.around(f" {hop.subject}")
+        answer_start = f"{DIALECT.think.open}{goal(hop)} is"
         tokens = [
-            *encode(tokenizer, asked),
+            *encode(tokenizer, search),
             *renderer.render(Piece(text=results(_as_articles(found)))).tokens,
-            *encode(tokenizer, begun),
+            *encode(tokenizer, answer_start),
         ]
         limits = Sampling(max_tokens=8, temperature=0.0, stops=(DIALECT.think.close,), key=(number,))
-        written = await engine.complete(tokens, limits)
-        return written.text == f" {hop.value}{DIALECT.think.close}"
+        completion = await engine.complete(tokens, limits)
+        return completion.text == f" {hop.value}{DIALECT.think.close}"
 
     async def read_all() -> list[bool]:
         return await asyncio.gather(*(read(number, hop) for number, hop in enumerate(_held_out_hops())))

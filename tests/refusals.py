@@ -1,4 +1,4 @@
-"""A recipe that cannot be run, and what is said of it before its first step."""
+"""The message with which a recipe is refused before its first step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sleuth.types import SleuthError
 
 
 def refused(recipe: Path, *overrides: str) -> str:
-    """The one line."""
+    """The message, which has to be one line."""
     with pytest.raises(SleuthError) as caught:
         require_inputs(load_recipe(recipe, overrides))
     assert "\n" not in str(caught.value)

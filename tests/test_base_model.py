@@ -1,4 +1,4 @@
-"""The tiny base model that the repository carries: it reads, and it is small."""
+"""The tiny base model in the repository reads search results, and is small."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Bm25:
     return Bm25(folder / "index")
 
 
-def test_the_base_reads_what_a_search_for_a_held_out_name_finds(index: Bm25) -> None:
+def test_the_base_reads_search_results_about_held_out_names(index: Bm25) -> None:
     assert share_read(str(BASE), index) >= 0.9
 
 

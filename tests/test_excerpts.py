@@ -1,4 +1,4 @@
-"""Documents become prefixes and suffixes of exactly so many tokens, which together are the document's own words."""
+"""Documents become prefixes and suffixes of an exact number of tokens, which together are the document's own text."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def document(text: str, **changes: Any) -> Document:
     return Document(**{"id": "d", "text": text, "origin": "d"} | changes)
 
 
-def test_a_document_gives_one_prefix_and_the_suffix_behind_it(tmp_path: Path) -> None:
+def test_a_document_gives_one_prefix_and_the_suffix_after_it(tmp_path: Path) -> None:
     text = " was born in Osmark in 1874. Osmark was"  # nine tokens, word by word, and more
     [task] = excerpts_of(recipe(written(tmp_path / "t.jsonl", {"id": "d", "text": text})), TOKENIZER).tasks
     assert task.continuation is not None
@@ -49,13 +49,13 @@ def test_a_document_gives_one_prefix_and_the_suffix_behind_it(tmp_path: Path) ->
     assert (task.id, task.golden_answers, task.continuation.document) == ("d", (), "d")
 
 
-def test_windows_lie_behind_each_other_and_the_rest_is_left(tmp_path: Path) -> None:
+def test_windows_follow_each_other_and_the_rest_is_dropped(tmp_path: Path) -> None:
     path = written(tmp_path / "t.jsonl", {"id": "d", "text": " in" * 30})
     assert [task.id for task in excerpts_of(recipe(path, windows=5), TOKENIZER).tasks] == ["d", "d#1", "d#2"]
     assert len(excerpts_of(recipe(path, windows=5, limit=2), TOKENIZER).tasks) == 2
 
 
-def test_short_repeated_and_other_parts_documents_are_counted(tmp_path: Path) -> None:
+def test_documents_that_are_short_repeated_or_of_other_parts_are_counted(tmp_path: Path) -> None:
     long = [{"id": f"d{at}", "text": f" {at}" + " in" * 12} for at in range(6)]
     rows = [*long, {"id": "again", "text": long[0]["text"] + " "}, {"id": "d7", "text": " in"}]
     path = written(tmp_path / "t.jsonl", *rows)
@@ -68,7 +68,7 @@ def test_short_repeated_and_other_parts_documents_are_counted(tmp_path: Path) ->
         excerpts_of(recipe(path, least_tokens=20), TOKENIZER)
 
 
-def test_a_beginning_that_an_earlier_document_has_is_in_no_other_part(tmp_path: Path) -> None:
+def test_a_document_with_a_repeated_beginning_is_in_no_part(tmp_path: Path) -> None:
     rows = [{"id": f"d{at}", "text": " in" * 9 + f" the end of {at}"} for at in range(6)]
     path = written(tmp_path / "t.jsonl", *rows)
     assert [task.id for task in excerpts_of(recipe(path, part="sft"), TOKENIZER).tasks] == ["d0"]
@@ -76,7 +76,7 @@ def test_a_beginning_that_an_earlier_document_has_is_in_no_other_part(tmp_path: 
         excerpts_of(recipe(path, part="rl"), TOKENIZER)
 
 
-def test_a_document_that_says_where_to_cut_is_cut_there(tmp_path: Path) -> None:
+def test_a_document_with_its_own_cut_is_cut_there(tmp_path: Path) -> None:
     text = " was born in Osmark in 1874."
     row = {"id": "w", "text": text, "cut": text.index(" in 1874"), "golden_answers": ["1874"], "type": "one"}
     [task] = excerpts_of(recipe(written(tmp_path / "t.jsonl", row), prefix_tokens=3), TOKENIZER).tasks
@@ -84,7 +84,7 @@ def test_a_document_that_says_where_to_cut_is_cut_there(tmp_path: Path) -> None:
     assert task.kind == "one"
 
 
-def test_the_name_of_a_control_token_in_a_text_is_only_letters() -> None:
+def test_a_control_token_in_a_text_is_encoded_as_letters() -> None:
     [window] = list(continuations(document("<|end|> in" + " in" * 9), recipe(), RENDERER))[:1]
     assert TOKENIZER.eos_token_id not in window.prefix.tokens + window.suffix.tokens
     assert window.prefix.text + window.suffix.text == "<|end|> in in"

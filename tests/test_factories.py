@@ -1,4 +1,4 @@
-"""From a folder to a model: what is not whole is said in one line, never made up."""
+"""Loading a model folder: missing or damaged parts are refused in one line, never filled in."""
 
 from __future__ import annotations
 
@@ -68,24 +68,24 @@ def test_the_outline_of_a_model_is_that_of_its_weights(folder: Path, has_generat
         load_outline(str(folder))
 
 
-def test_weights_that_cannot_be_read_are_one_line(folder: Path) -> None:
+def test_unreadable_weights_are_refused_in_one_line(folder: Path) -> None:
     (folder / "model.safetensors").write_bytes(b"no weights at all")
     assert str(folder) in complaint(folder)
 
 
-def test_weights_of_another_shape_are_one_line(folder: Path) -> None:
+def test_weights_of_another_shape_are_refused_in_one_line(folder: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"intermediate_size": 64}))
     assert str(folder) in complaint(folder)
 
 
-def test_a_recipe_can_name_every_reward_and_every_scorer_that_there_is() -> None:
+def test_a_recipe_can_name_every_reward_and_every_scorer() -> None:
     kinds = {get_args(recipe.model_fields["kind"].annotation)[0] for recipe in get_args(RewardRecipe)}
     assert kinds == {"answer", "citation", "rubric", "suffix", "gain", *EPISODE_REWARDS}
     assert get_args(AnswerRewardRecipe.model_fields["scorer"].annotation) == tuple(SCORERS)
 
 
-def test_a_stage_searches_whatever_its_recipe_names(tmp_path: Path) -> None:
+def test_a_stage_searches_with_the_retriever_of_its_recipe(tmp_path: Path) -> None:
     (tmp_path / "c.jsonl").write_text('{"id": "1", "contents": "\\"Tarn\\"\\nA town."}\n')
     card = build_index(tmp_path / "c.jsonl", tmp_path / "index")
     common = {"kind": "search", "dialect": "search_r1", "prompt": "plain"}
@@ -98,7 +98,7 @@ def test_a_stage_searches_whatever_its_recipe_names(tmp_path: Path) -> None:
         retriever_of(nowhere, [])
 
 
-def test_a_scorer_is_tried_on_the_prompt_as_the_chat_template_writes_it() -> None:
+def test_a_scorer_is_checked_on_the_prompt_as_the_chat_template_renders_it() -> None:
     tokenizer = load_tokenizer(str(BASE))
 
     def warnings(prompt: str, role: Literal["raw", "system"]) -> list[str]:
@@ -111,7 +111,7 @@ def test_a_scorer_is_tried_on_the_prompt_as_the_chat_template_writes_it() -> Non
     assert "would pay a well-formed right answer 0" in told
 
 
-def test_an_added_token_is_one_token_and_begins_as_other_words_do(folder: Path) -> None:
+def test_an_added_token_is_one_token_and_its_embedding_is_distributed_as_the_others(folder: Path) -> None:
     model, tokenizer = load_model(str(folder), dtype="float32", device="cpu")
     words, before = len(tokenizer), model.get_input_embeddings().weight.detach().clone()
     tags = [f"<tag{number}>" for number in range(200)]
@@ -126,7 +126,7 @@ def test_an_added_token_is_one_token_and_begins_as_other_words_do(folder: Path) 
     assert after[words:].std().item() == pytest.approx(before.std().item(), rel=0.05)
 
 
-def test_added_tokens_begin_the_same_every_time(folder: Path) -> None:
+def test_added_tokens_start_with_the_same_embeddings_every_time(folder: Path) -> None:
     one, other = (load_model(str(folder), dtype="float32", device="cpu") for _ in range(2))
     for model, tokenizer in (one, other):
         torch.manual_seed(id(model) % 1000)
@@ -134,14 +134,14 @@ def test_added_tokens_begin_the_same_every_time(folder: Path) -> None:
     assert torch.equal(one[0].get_input_embeddings().weight, other[0].get_input_embeddings().weight)
 
 
-def test_a_model_with_room_for_more_words_keeps_its_size(folder: Path) -> None:
+def test_a_model_with_spare_rows_in_its_vocabulary_keeps_its_size(folder: Path) -> None:
     model, tokenizer = load_model(str(folder), dtype="float32", device="cpu")
     model.resize_token_embeddings(len(tokenizer) + 64, mean_resizing=False)
     add_tokens(model, tokenizer, ["<snippet id="])
     assert model.get_input_embeddings().weight.shape[0] == len(tokenizer) + 63
 
 
-def test_where_input_and_output_are_two_tables_both_have_the_token(folder: Path) -> None:
+def test_untied_input_and_output_embeddings_both_get_the_token(folder: Path) -> None:
     tokenizer = load_tokenizer(str(folder))
     init = InitRecipe(layers=1, width=8, heads=1, kv_heads=1, head_dim=8, mlp=8, context=16, tie=False)
     model = random_model(init, tokenizer, seed=0)

@@ -33,7 +33,7 @@ DEPTH = {room: depth for depth, rooms in enumerate(LEVELS) for room in rooms}
 
 
 def imported(file: Path) -> Iterator[str]:
-    """Every module that a file imports, wherever in the file."""
+    """Every module that a file imports, also inside functions."""
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -43,7 +43,7 @@ def imported(file: Path) -> Iterator[str]:
 
 
 def our_imports() -> Iterator[tuple[Path, str, str]]:
-    """(file, its room, a room it imports) for each import of ours; the package itself holds nothing but its version."""
+    """(file, its room, an imported room) for each import of sleuth; the package's root contains only its version."""
     for file in sorted(PACKAGE.rglob("*.py")):
         room = file.relative_to(PACKAGE).parts[0].removesuffix(".py")
         for module in imported(file):
@@ -51,7 +51,7 @@ def our_imports() -> Iterator[tuple[Path, str, str]]:
                 yield file, room, module.split(".")[1]
 
 
-def test_every_room_has_its_place_in_the_order() -> None:
+def test_every_room_has_a_level() -> None:
     assert {room for _, *rooms in our_imports() for room in rooms} <= DEPTH.keys()
 
 

@@ -1,4 +1,4 @@
-"""The demo as an experiment: what must be learned, and that nothing is learned where there is nothing to learn from."""
+"""The demo as an experiment: searching is learned, and nothing is learned in the control arms."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def figures(recipe: str, world: Path, run: Path, *overrides: str) -> tuple[dict[str, Any], ...]:
-    """The evaluation files of the base, of the base with its first search opened, and of what was trained from it."""
+    """The evaluation files of the base, of the base with forced search, and of the trained model."""
     places = [
         f"model={ROOT / 'models' / 'tiny-base'}",
         f"stage.0.data.questions={world / 'qa_test.jsonl'}",
@@ -63,12 +63,12 @@ def assert_learned(base: dict[str, Any], forced: dict[str, Any], trained: dict[s
 
 
 @pytest.mark.parametrize("arm", ["empty", "shuffled", "reward"])
-def test_nothing_is_learned_where_searching_cannot_pay(arm: str, world: Path, tmp_path: Path) -> None:
+def test_searching_is_not_learned_where_it_earns_no_reward(arm: str, world: Path, tmp_path: Path) -> None:
     base, _, trained = figures(f"tiny/control_{arm}.toml", world, tmp_path / "run")
     assert trained["em"]["value"] <= base["em"]["value"] + 0.05
 
 
-def test_a_base_that_never_searches_learns_to_after_a_warm_start_and_not_without(world: Path, tmp_path: Path) -> None:
+def test_a_base_that_never_searches_learns_to_search_only_after_a_warm_start(world: Path, tmp_path: Path) -> None:
     silent = tmp_path / "silent"
     tool = [sys.executable, ROOT / "tools" / "habit.py", "silent", ROOT / "models" / "tiny-base", world, silent]
     subprocess.run(tool, check=True)
@@ -90,7 +90,7 @@ def test_a_base_that_never_searches_learns_to_after_a_warm_start_and_not_without
 
 
 def test_a_rebuilt_base_is_as_good_as_the_one_that_ships(world: Path, tmp_path: Path) -> None:
-    """It reads what a search finds; left alone it mostly makes things up, seldom searches, and can be taught."""
+    """It reads search results; untrained it mostly guesses and seldom searches, and it can be trained."""
     resolved = load_recipe(ROOT / "recipes" / "tiny" / "base.toml")
     with RunFolder.open(tmp_path / "run", resolved) as folder:
         run_recipe(resolved, folder)

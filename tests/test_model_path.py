@@ -1,4 +1,4 @@
-"""A model that is not where its name says is told at once, and the hub is asked once."""
+"""A missing model is reported at once, after at most one request to the hub."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sleuth.types import SleuthError
 
 
 class Hub:
-    """Answers as it is told, and counts how often it is asked."""
+    """A hub with a fixed answer that records its requests."""
 
     def __init__(self, error: Exception | None) -> None:
         self.error = error
@@ -37,7 +37,7 @@ def refusal(kind: type[Exception]) -> Exception:
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty working directory, whose process has asked the hub nothing yet."""
+    """An empty working directory, and no request to the hub yet."""
     monkeypatch.chdir(tmp_path)
     model_path._problem_on_hub.cache_clear()
     return tmp_path
@@ -56,7 +56,7 @@ def complaint(path: str) -> str:
     return str(caught.value)
 
 
-def test_a_folder_is_taken_without_asking_the_hub(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_is_used_without_a_request_to_the_hub(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = hub(monkeypatch, ConnectionError()).asked
     (place / "models" / "mine").mkdir(parents=True)
     for path in ("models/mine", "models", str(place / "models" / "mine")):
@@ -65,14 +65,16 @@ def test_a_folder_is_taken_without_asking_the_hub(place: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("path", ["mine", "./mine", "models/of/mine", "../mine"])
-def test_what_is_no_hub_id_is_only_looked_for_here(place: Path, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+def test_a_name_that_is_no_hub_id_is_only_searched_for_locally(
+    place: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
     asked = hub(monkeypatch, None).asked
     assert complaint(path) == f"{path}: no such folder here (from {place}), and a hub id would read OWNER/NAME"
     assert complaint(str(place / "x")) == f"{place / 'x'}: no such folder, and a hub id would read OWNER/NAME"
     assert asked == []
 
 
-def test_a_name_in_a_folder_of_this_place_is_not_looked_for_on_the_hub(
+def test_a_name_whose_parent_folder_exists_is_not_searched_for_on_the_hub(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = hub(monkeypatch, None).asked
@@ -90,7 +92,7 @@ def test_a_name_in_a_folder_of_this_place_is_not_looked_for_on_the_hub(
         (refusal(HfHubHTTPError), "the hub answers 503 Service Unavailable"),
     ],
 )
-def test_a_hub_id_that_leads_nowhere_is_asked_for_once_and_both_facts_are_told(
+def test_an_unknown_hub_id_is_requested_once_and_reported_as_neither_folder_nor_hub_id(
     place: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, told: str
 ) -> None:
     asked = hub(monkeypatch, error).asked
@@ -100,16 +102,14 @@ def test_a_hub_id_that_leads_nowhere_is_asked_for_once_and_both_facts_are_told(
 
 
 @pytest.mark.parametrize("error", [None, refusal(GatedRepoError)])
-def test_what_the_hub_has_is_left_to_whoever_loads_it(
+def test_a_model_on_the_hub_is_left_to_its_loader(
     place: Path, monkeypatch: pytest.MonkeyPatch, error: Exception | None
 ) -> None:
     hub(monkeypatch, error)
     require_model("owner/name")
 
 
-def test_what_was_downloaded_before_is_read_without_a_hub_that_does_not_answer(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cached_model_is_used_when_the_hub_does_not_answer(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
     hub(monkeypatch, None, cached="/cache/config.json")
     require_model("owner/name")
@@ -122,7 +122,7 @@ def test_what_was_downloaded_before_is_read_without_a_hub_that_does_not_answer(
     assert len(asked) == 1
 
 
-def test_every_loader_asks_before_transformers_would(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_loader_checks_the_model_before_transformers_does(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = hub(monkeypatch, ConnectionError("no network")).asked
     for load in (load_tokenizer, NliJudge, encoder_card):
         with pytest.raises(SleuthError, match=r"^owner/name: no such folder here .* the hub could not be reached"):

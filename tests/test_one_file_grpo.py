@@ -32,7 +32,7 @@ def sampled(example, model):
     return tokens, mask, torch.randn(24, generator=generator)
 
 
-def test_the_one_file_example_imports_nothing_of_ours():
+def test_the_one_file_example_does_not_import_the_library():
     assert "sleuth" not in FILE.read_text()
 
 

@@ -1,4 +1,4 @@
-"""Before the first step: whatever a run would miss later is said now, in one line."""
+"""Inputs that a run would miss later are refused before its first step, in one line."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ def complaint(given: Recipe) -> str:
     return str(caught.value)
 
 
-def test_every_kind_of_stage_has_its_row_in_the_table() -> None:
+def test_every_kind_of_stage_has_a_row_in_the_table() -> None:
     kinds = {get_args(kind.model_fields["kind"].annotation)[0] for kind in get_args(get_args(StageRecipe)[0])}
     assert STAGES.keys() == kinds
 
 
-def test_a_recipe_that_has_all_it_needs_passes(folder: Path) -> None:
+def test_a_recipe_with_all_its_inputs_passes(folder: Path) -> None:
     require_inputs(recipe(folder))
 
 
@@ -97,11 +97,11 @@ def test_a_model_folder_without_a_tokenizer_is_named(folder: Path) -> None:
     assert "tokenizer.json" in complaint(recipe(folder))
 
 
-def test_a_model_folder_that_is_not_there_is_named(folder: Path) -> None:
+def test_a_missing_model_folder_is_named(folder: Path) -> None:
     assert "no such folder" in complaint(recipe(folder, 'model="runs/nowhere/at/all"'))
 
 
-def test_a_tokenizer_that_cannot_write_a_tag_is_told_so(folder: Path) -> None:
+def test_a_tokenizer_that_cannot_write_a_tag_is_refused(folder: Path) -> None:
     from tokenizers import Tokenizer, models
     from transformers import PreTrainedTokenizerFast
 
@@ -110,18 +110,18 @@ def test_a_tokenizer_that_cannot_write_a_tag_is_told_so(folder: Path) -> None:
     assert "<think>" in complaint(recipe(folder))
 
 
-def test_a_missing_prompt_and_one_without_a_question_are_told_apart(folder: Path) -> None:
+def test_a_missing_prompt_and_one_without_a_question_have_different_messages(folder: Path) -> None:
     (folder / "prompt.txt").write_text("Answer!")
     assert "{question}" in complaint(recipe(folder))
     (folder / "prompt.txt").unlink()
     assert "prompt.txt" in complaint(recipe(folder))
 
 
-def test_an_unknown_dialect_names_those_there_are(folder: Path) -> None:
+def test_the_message_on_an_unknown_dialect_lists_the_known_ones(folder: Path) -> None:
     assert "sleuth, search_r1" in complaint(recipe(folder, 'stage.0.env.dialect="slouth"'))
 
 
-def test_a_context_beyond_the_models_positions_is_told_before_the_first_step(folder: Path) -> None:
+def test_a_context_beyond_the_models_positions_is_refused_before_the_first_step(folder: Path) -> None:
     said = complaint(recipe(folder, "stage.0.context=129"))
     assert said == "stage.0 (grpo): context = 129 is more than the 128 positions of the model"
 
@@ -137,7 +137,7 @@ init = { layers = 1, width = 8, heads = 1, kv_heads = 1, head_dim = 8, mlp = 8, 
 """
 
 
-def test_a_context_beyond_the_positions_of_random_weights_is_told_too(folder: Path) -> None:
+def test_a_context_beyond_the_positions_of_random_weights_is_refused_too(folder: Path) -> None:
     text = (folder / "recipe.toml").read_text().replace(f'model = "{folder}/model"\n', RANDOM_FIRST)
     (folder / "recipe.toml").write_text(text)
     given = load_recipe(folder / "recipe.toml", ['stage.1.env.retriever="empty"'])
@@ -165,7 +165,7 @@ data = {{ questions = "{folder}/other.jsonl" }}
 """
 
 
-def test_an_evaluation_is_looked_at_in_the_env_and_context_that_it_borrows(folder: Path) -> None:
+def test_an_evaluation_is_checked_in_the_env_and_context_of_the_stage_before_it(folder: Path) -> None:
     question = {"id": "long", "question": "1 " * 90, "golden_answers": ["x"]}
     (folder / "other.jsonl").write_text(json.dumps(question) + "\n")
     with (folder / "recipe.toml").open("a") as file:
@@ -174,7 +174,7 @@ def test_an_evaluation_is_looked_at_in_the_env_and_context_that_it_borrows(folde
     assert "stage.1 (base): context = 200" in complaint(recipe(folder, "stage.1.context=200"))
 
 
-def test_weights_that_are_missing_or_damaged_are_told_before_the_first_step(folder: Path) -> None:
+def test_missing_or_damaged_weights_are_refused_before_the_first_step(folder: Path) -> None:
     weights = folder / "model" / "model.safetensors"
     whole = weights.read_bytes()
     for contents in (whole[: len(whole) // 2], b"garbage"):
@@ -184,7 +184,7 @@ def test_weights_that_are_missing_or_damaged_are_told_before_the_first_step(fold
     assert f"{folder}/model: no model could be loaded" in complaint(recipe(folder))
 
 
-def test_questions_that_are_trained_and_asked_are_told_before_the_run_and_kept(
+def test_questions_both_trained_and_evaluated_are_reported_before_the_run_and_recorded(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     questions = [{"id": str(at), "question": f"Where is {at}?", "golden_answers": ["here"]} for at in range(4)]

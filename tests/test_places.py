@@ -1,4 +1,4 @@
-"""Places to think at: the first that has enough on both sides, with what was thought before it and not behind it."""
+"""Positions to think at: the first with enough text on both sides, with earlier thoughts and without later ones."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def tokens(text: str) -> tuple[int, ...]:
     return Renderer(TOKENIZER).render(Piece(text=text)).tokens
 
 
-def test_earlier_thoughts_stay_before_a_place_and_later_ones_are_gone_behind_it(tmp_path: Path) -> None:
+def test_the_prefix_keeps_earlier_thoughts_and_the_suffix_has_none(tmp_path: Path) -> None:
     [spot] = places(tmp_path, least_before=len(tokens(TEXT[:22])) + 1)
     assert spot.teacher == THOUGHTS[41]
     continuation = spot.task.continuation
@@ -43,12 +43,12 @@ def test_earlier_thoughts_stay_before_a_place_and_later_ones_are_gone_behind_it(
     assert (spot.task.reference, spot.task.golden_answers) == (TEXT[41:], ("Osmark",))
 
 
-def test_a_judge_is_shown_the_text_before_without_thoughts(tmp_path: Path) -> None:
+def test_a_judge_sees_the_prefix_without_thoughts(tmp_path: Path) -> None:
     [spot] = places(tmp_path, least_before=len(tokens(TEXT[:22])) + 1)
     assert spot.task.question == TEXT[:41]
 
 
-def test_the_first_place_with_enough_on_both_sides_is_taken_and_cut_to_its_tokens(tmp_path: Path) -> None:
+def test_the_first_position_with_enough_text_on_both_sides_is_used_and_cut_to_its_tokens(tmp_path: Path) -> None:
     [first] = places(tmp_path)
     assert first.teacher == THOUGHTS[22]
     [short] = places(tmp_path, prefix_tokens=3, suffix_tokens=2)
@@ -56,7 +56,7 @@ def test_the_first_place_with_enough_on_both_sides_is_taken_and_cut_to_its_token
     assert short.task.continuation.suffix.tokens == tokens(TEXT[22:])[:2]
 
 
-def test_a_part_keeps_to_its_origins(tmp_path: Path) -> None:
+def test_a_part_contains_only_documents_of_its_origins(tmp_path: Path) -> None:
     own = part_of("d")
     assert len(places(tmp_path, part=own)) == 1
     for other in {"sft", "rl", "held_out"} - {own}:

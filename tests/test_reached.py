@@ -1,4 +1,4 @@
-"""The bar that `make` holds a run against: reached, missed, or not to be told."""
+"""The minimum figures that `make` requires of a run: reached, missed, or unknown."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ TOOL = Path(__file__).parents[1] / "tools" / "reached.py"
 MEASURED = '{"em_one_hop": {"value": 0.75}, "em_two_hop": {"value": 0.5}}'
 
 
-def reached(run: Path, *bars: str) -> tuple[int, str, str]:
-    done = subprocess.run([sys.executable, TOOL, run, *bars], capture_output=True, text=True, check=False)
+def reached(run: Path, *minima: str) -> tuple[int, str, str]:
+    done = subprocess.run([sys.executable, TOOL, run, *minima], capture_output=True, text=True, check=False)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -23,11 +23,11 @@ def run(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(("bars", "status"), [(("0.75", "0.5"), 0), (("0.75", "0.51"), 1), (("0.76", "0.5"), 1)])
-def test_every_figure_that_is_named_has_to_reach_its_bar(run: Path, bars: tuple[str, str], status: int) -> None:
+@pytest.mark.parametrize(("minima", "status"), [(("0.75", "0.5"), 0), (("0.75", "0.51"), 1), (("0.76", "0.5"), 1)])
+def test_every_named_figure_has_to_reach_its_minimum(run: Path, minima: tuple[str, str], status: int) -> None:
     (run / "eval" / "trained.json").write_text(MEASURED)
-    said = f"{run}: em_one_hop 0.750 (asked {bars[0]}), em_two_hop 0.500 (asked {bars[1]})\n"
-    assert reached(run, f"em_one_hop={bars[0]}", f"em_two_hop={bars[1]}") == (status, said, "")
+    said = f"{run}: em_one_hop 0.750 (minimum {minima[0]}), em_two_hop 0.500 (minimum {minima[1]})\n"
+    assert reached(run, f"em_one_hop={minima[0]}", f"em_two_hop={minima[1]}") == (status, said, "")
 
 
 def test_another_evaluation_can_be_named(run: Path) -> None:
@@ -38,7 +38,7 @@ def test_another_evaluation_can_be_named(run: Path) -> None:
 
 
 @pytest.mark.parametrize("bar", ["0.75", "em_one_hop=", "em_one_hop=high", "=1"])
-def test_a_bar_without_its_figure_or_number_is_refused(run: Path, bar: str) -> None:
+def test_a_minimum_without_figure_or_number_is_refused(run: Path, bar: str) -> None:
     (run / "eval" / "trained.json").write_text(MEASURED)
     status, out, err = reached(run, bar)
     assert (status, out) == (2, "")
@@ -54,7 +54,9 @@ def test_a_bar_without_its_figure_or_number_is_refused(run: Path, bar: str) -> N
         (MEASURED.replace("0.5", "null"), "should hold figures of em_one_hop and of em_two_hop"),
     ],
 )
-def test_what_cannot_be_told_is_one_line_and_no_verdict(run: Path, contents: str | None, said: str) -> None:
+def test_an_unreadable_evaluation_is_refused_in_one_line_without_a_verdict(
+    run: Path, contents: str | None, said: str
+) -> None:
     if contents is not None:
         (run / "eval" / "trained.json").write_text(contents)
     status, out, err = reached(run, "em_one_hop=0.75", "em_two_hop=0.5")

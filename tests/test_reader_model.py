@@ -41,8 +41,8 @@ def right() -> dict[str, list[bool]]:
 
 
 @pytest.mark.parametrize(("kind", "least"), [("found", 0.9), ("nowhere", 0.9), ("answer", 0.9)])
-def test_the_reader_finds_what_is_told_of_held_out_names(right: dict[str, list[bool]], kind: str, least: float) -> None:
-    """Before it is paid for anything: from a base that reads worse, a reward teaches to say nothing."""
+def test_the_reader_finds_the_facts_about_held_out_names(right: dict[str, list[bool]], kind: str, least: float) -> None:
+    """Before any reward: from a base that reads worse, training with rewards leads to empty answers."""
     assert len(right[kind]) > 100
     assert sum(right[kind]) / len(right[kind]) >= least
 

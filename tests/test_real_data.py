@@ -1,4 +1,4 @@
-"""The tiny model on real questions and real passages: it knows no English, and nothing may break all the same."""
+"""The tiny model on real questions and passages: it knows no English, but nothing may break."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def model(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_real_questions_give_whole_records_and_every_token_is_accounted_for(
+def test_real_questions_give_complete_records_that_account_for_every_token(
     model: Path, index: Path, tmp_path: Path
 ) -> None:
     tasks = load_questions(DATA / "qa_test.jsonl")[:12]

@@ -1,4 +1,4 @@
-"""The files that people look for in a repository agree with what is there."""
+"""Workflows, citation, changelog, image and notebook agree with the rest of the repository."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ def commands(workflow: Path) -> list[str]:
     return [step["run"] for job in jobs.values() for step in job["steps"] if "run" in step]
 
 
-def test_workflows_make_targets_that_there_are() -> None:
+def test_workflows_use_only_existing_make_targets() -> None:
     targets = set(re.findall(r"^([a-z][\w-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     made = {name for file in WORKFLOWS for run in commands(file) for name in re.findall(r"\bmake ([\w-]+)", run)}
     assert made <= targets
     assert {"lint", "test", "demo", "docs"} <= made
 
 
-def test_checks_run_on_every_python_that_is_promised_and_on_two_systems() -> None:
+def test_checks_run_on_every_supported_python_and_on_two_systems() -> None:
     matrix = yaml.safe_load((ROOT / ".github/workflows/checks.yml").read_text())["jobs"]["test"]["strategy"]["matrix"]
     assert matrix == {"os": ["ubuntu-latest", "macos-latest"], "python": ["3.11", "3.12", "3.13"]}
     assert 'requires-python = ">=3.11"' in (ROOT / "pyproject.toml").read_text()
 
 
-def test_a_release_is_built_checked_and_tried_before_it_is_published() -> None:
+def test_a_release_is_built_checked_and_installed_before_it_is_published() -> None:
     jobs = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text())["jobs"]
     said = "\n".join(step.get("run", "") for step in jobs["build"]["steps"])
     for expected in ("python -m build", "twine check --strict", 'sleuth" --help', 'sleuth" demo'):
@@ -46,7 +46,7 @@ def test_a_release_is_built_checked_and_tried_before_it_is_published() -> None:
 
 
 @pytest.mark.parametrize("form", sorted((ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml")), ids=lambda form: form.stem)
-def test_an_issue_form_has_what_a_form_needs(form: Path) -> None:
+def test_an_issue_form_has_all_required_fields(form: Path) -> None:
     read = yaml.safe_load(form.read_text())
     assert read.keys() >= {"name", "description", "body"}
     assert len({part["id"] for part in read["body"]}) == len(read["body"])
@@ -59,12 +59,12 @@ def test_the_citation_names_this_version_and_licence() -> None:
     assert {"cff-version", "message", "title", "authors"} <= read.keys()
 
 
-def test_the_changelog_has_this_version_and_room_for_the_next() -> None:
+def test_the_changelog_has_this_version_and_an_unreleased_section() -> None:
     versions = re.findall(r"^## \[(.+?)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert versions[:2] == ["Unreleased", sleuth.__version__]
 
 
-def test_the_image_copies_only_what_is_there_and_not_ignored() -> None:
+def test_the_image_copies_only_existing_files_that_are_not_ignored() -> None:
     lines = (ROOT / ".dockerignore").read_text().splitlines()
     assert lines[0] == "*"
     kept = [line.removeprefix("!") for line in lines if line.startswith("!")]
@@ -81,7 +81,7 @@ def test_the_image_copies_only_what_is_there_and_not_ignored() -> None:
     assert set(extras.split(",")) <= set(known)
 
 
-def test_the_notebook_is_one_without_results() -> None:
+def test_the_notebook_is_stored_without_outputs() -> None:
     notebook = json.loads((ROOT / "examples/demo.ipynb").read_text())
     assert notebook["nbformat"] == 4
     cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]

@@ -1,4 +1,4 @@
-"""How many threads a process computes with, and how long they spin: beside other processes, and in a continued run."""
+"""The number of threads of a process, and how long they spin: beside other processes, and in a resumed run."""
 
 from __future__ import annotations
 
@@ -109,14 +109,14 @@ def test_ranks_of_one_machine_share_its_cores(monkeypatch: pytest.MonkeyPatch, n
 
 
 @pytest.mark.parametrize("value", ["two", "0", "-1", "1.5", "²"])
-def test_a_number_of_threads_that_is_none_is_refused_in_a_line(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+def test_an_invalid_number_of_threads_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", value)
     done = sleuth("report", "nowhere")
     assert done.exit_code == 2
     assert done.output == f"error: OMP_NUM_THREADS={value}: not a number of threads; set 1 or more, or leave it unset\n"
 
 
-def test_spinning_is_bounded_unless_the_user_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spinning_is_limited_unless_the_user_sets_it(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in threads.SPIN_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     assert threads.waiting_variables() == threads.SPIN
@@ -124,7 +124,7 @@ def test_spinning_is_bounded_unless_the_user_says_otherwise(monkeypatch: pytest.
     assert threads.waiting_variables() == {}
 
 
-def test_a_process_decides_once_and_says_so_in_a_line(monkeypatch: pytest.MonkeyPatch, no_number: None) -> None:
+def test_a_process_decides_once_and_logs_one_line(monkeypatch: pytest.MonkeyPatch, no_number: None) -> None:
     monkeypatch.setattr(threads, "free_cores", lambda: 1)
     monkeypatch.setattr(Watch, "start", lambda self: None)
     process, said = ProcessThreads(), []
@@ -165,7 +165,7 @@ def test_what_others_use_leaves_out_this_process(monkeypatch: pytest.MonkeyPatch
 
 
 @needs_proc
-def test_a_busy_process_is_seen() -> None:
+def test_a_busy_process_is_counted() -> None:
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as neighbour:
         try:
             before = machine_time()
@@ -268,7 +268,7 @@ context = 400
 """
 
 
-def test_a_run_goes_on_with_the_threads_it_began_with(
+def test_a_resumed_run_keeps_its_number_of_threads(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "short.toml"

@@ -1,4 +1,4 @@
-"""Causal models of three families, of the smallest size that has grouped queries."""
+"""Tiny causal models of three families, with grouped-query attention."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`sleuth` as it is typed, in this process."""
+"""The `sleuth` command line in this process."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from sleuth.cli.app import app
 
 
 def sleuth(*arguments: object) -> Result:
-    """What a verb says, and how it ends."""
+    """The output and exit status of a command."""
     return CliRunner().invoke(app, list(map(str, arguments)), prog_name="sleuth")

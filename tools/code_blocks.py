@@ -1,4 +1,4 @@
-"""What README.md, CONTRIBUTING.md and docs/ say in code and is not so: commands, recipe keys, files and modules.
+"""Finds code in README.md, CONTRIBUTING.md and docs/ that does not match the package: commands, keys, files, modules.
 
 A block of commands is fenced as `sh`. One that a test cannot run says why in a comment above it, `<!-- needs: hub -->`
 (or card, cluster, network, server), and one that takes minutes says `<!-- run: slow -->`.
@@ -27,11 +27,11 @@ from sleuth.types import SleuthError
 ROOT = Path(__file__).parents[1]
 COMMAND: Any = get_command(app)
 FILES = (Recipe, SweepRecipe, JudgeFile, RewardFile, TeacherFile)
-"""What a block of TOML may be, or be a part of."""
+"""The models of a block of TOML, which may be a part of one."""
 DIARY = ROOT / "docs" / "lab.md"
-"""Its sentences name what there was on the day."""
+"""Its prose is not checked: an entry names what existed on its day."""
 NEEDS = ("card", "cluster", "hub", "network", "server")
-"""Why no test runs a block."""
+"""The reasons for which no test runs a block."""
 _FENCE = re.compile(r"(?:^<!-- (needs|run): (\w+) -->\n)?^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _SPAN = re.compile(r"`([^`]+)`")
 _ENDS = {"&", "&&", "|", ";", ">", ">>", "2>", "<"}
@@ -56,7 +56,7 @@ class Block:
 
 
 def pages() -> list[Path]:
-    """README.md, CONTRIBUTING.md and every page of the site that is written by hand."""
+    """README.md, CONTRIBUTING.md and every hand-written page of the site."""
     return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
@@ -77,19 +77,19 @@ def blocks(file: Path) -> list[Block]:
 
 
 def problems(file: Path) -> list[str]:
-    """All that a page says in code and that is not so, each in a line that begins with the place."""
+    """The problems of a page, each a line that begins with file and line number."""
     found = []
     for block in blocks(file):
-        told = []
+        messages = []
         if block.needs not in ("", *NEEDS):
-            told.append(f"needs: {block.needs}: should be one of {', '.join(NEEDS)}")
+            messages.append(f"needs: {block.needs}: should be one of {', '.join(NEEDS)}")
         if block.language == "toml":
-            told += _toml_problems(block.text)
+            messages += _toml_problems(block.text)
         elif block.language == "sh":
-            told += [problem for line in _lines(block.text) for problem in _line_problems(line)]
+            messages += [problem for line in _lines(block.text) for problem in _line_problems(line)]
         elif any(line.startswith("sleuth ") for line in block.text.splitlines()):
-            told.append("holds a command and is not fenced as sh")
-        found += [f"{block.where}: {problem}" for problem in told]
+            messages.append("has a command and is not fenced as sh")
+        found += [f"{block.where}: {problem}" for problem in messages]
     text = file.read_text(encoding="utf-8") if file != DIARY else ""
     prose = _FENCE.sub(lambda fence: "\n" * fence[0].count("\n"), text)
     for span in _SPAN.finditer(prose):
@@ -104,15 +104,15 @@ def problems(file: Path) -> list[str]:
 
 
 def _lines(text: str) -> list[list[str]]:
-    """The words of each line of a script, without comments; a line that ends in a backslash goes on."""
+    """The words of each line of a script, without comments; lines that end in a backslash are joined."""
     return [shlex.split(line, comments=True) for line in text.replace("\\\n", " ").splitlines()]
 
 
 def _line_problems(words: Sequence[str]) -> Iterator[str]:
     for at, word in enumerate(words):
-        behind = words[at + 1 :]
-        end = next((place for place, other in enumerate(behind) if other in _ENDS), len(behind))
-        arguments = [other for other in behind[:end] if not re.fullmatch(r"\[.*\]", other)]
+        rest = words[at + 1 :]
+        end = next((index for index, other in enumerate(rest) if other in _ENDS), len(rest))
+        arguments = [other for other in rest[:end] if not re.fullmatch(r"\[.*\]", other)]
         if word == "sleuth" or word.endswith("/sleuth"):
             yield from _command_problems(arguments)
         elif word == "make":
@@ -124,7 +124,7 @@ def _line_problems(words: Sequence[str]) -> Iterator[str]:
 
 
 def _command_problems(arguments: Sequence[str]) -> Iterator[str]:
-    """Of what follows `sleuth`: parsed as the command line parses it, and every `--set` laid over its recipe."""
+    """Parses the arguments of `sleuth` as the command line does, and applies every `--set` to its recipe."""
     command, names = COMMAND, ["sleuth"]
     while arguments and arguments[0] in getattr(command, "commands", ()):
         command, names, arguments = command.commands[arguments[0]], [*names, arguments[0]], arguments[1:]
@@ -144,7 +144,7 @@ def _command_problems(arguments: Sequence[str]) -> Iterator[str]:
 
 
 def _override_problems(recipe: Path, overrides: Sequence[str]) -> Iterator[str]:
-    """Of `--set`: laid over the recipe where it is one of ours; of a reader's own recipe, whether any could have it."""
+    """Applies `--set` to a recipe of the repository; for a reader's own, checks that some recipe could have the key."""
     if (ROOT / recipe).is_file():
         try:
             (load_sweep if is_sweep(ROOT / recipe) else load_recipe)(ROOT / recipe, overrides)
@@ -164,7 +164,7 @@ def _override_problems(recipe: Path, overrides: Sequence[str]) -> Iterator[str]:
 
 
 def _span_problems(code: str) -> Iterator[str]:
-    """Of code in a sentence, where values may be left out: the verb, its options, targets, files and modules."""
+    """Checks code in a sentence, where values may be left out: command, options, make targets, files and modules."""
     words = code.replace("[", " ").replace("]", " ").split()
     if re.match(r"sleuth [a-z]", code):
         command, rest = COMMAND, words[1:]
@@ -198,7 +198,7 @@ def _make_problems(arguments: Sequence[str]) -> Iterator[str]:
 
 
 def _module_problems(name: str) -> Iterator[str]:
-    """Of `sleuth.types.Task`, and of `benchmarks.recall`; modules of others are not looked for."""
+    """Checks a name such as `sleuth.types.Task` or `benchmarks.recall`; modules of other packages are not checked."""
     if name.split(".")[0] == "benchmarks":
         if not (ROOT / f"{name.replace('.', '/')}.py").exists() and name != "benchmarks":
             yield f"{name}: there is no such module"
@@ -219,11 +219,12 @@ def _spec(name: str) -> Any:
 
 
 def _toml_problems(text: str) -> Iterator[str]:
-    """Of a recipe, another file of ours, or a part of one. A line of three dots is what the page leaves out."""
+    """Checks a recipe, another TOML file of the package, or a part of one, where a line `...` stands for omitted
+    keys."""
     try:
         table = tomllib.loads(re.sub(r"^\.\.\.$", "", text, flags=re.MULTILINE))
     except tomllib.TOMLDecodeError as error:
-        yield f"is no TOML: {error}"
+        yield f"not valid TOML: {error}"
         return
     for name in ("extends", "set"):
         table.pop(name, None)
@@ -231,10 +232,10 @@ def _toml_problems(text: str) -> Iterator[str]:
 
 
 def _table_problems(table: Mapping[str, Any], models: Sequence[type[BaseModel]]) -> list[str]:
-    """What no model among `models` could have: the complaints of the one that has most of the keys, and the fewest."""
+    """The problems with the model that fits best: of those with the fewest unknown keys, the one with the fewest."""
     named = [model for model in models if table.get("kind", "") == kind_of(model)]
-    most = min(len(table.keys() - model.model_fields.keys()) for model in named or models)
-    fitting = [model for model in named or models if len(table.keys() - model.model_fields.keys()) == most]
+    unknown = min(len(table.keys() - model.model_fields.keys()) for model in named or models)
+    fitting = [model for model in named or models if len(table.keys() - model.model_fields.keys()) == unknown]
     return min((_problems_under(table, model) for model in fitting), key=len)
 
 
@@ -248,11 +249,12 @@ def _problems_under(table: Mapping[str, Any], model: type[BaseModel]) -> list[st
         if inner := models_in(field.annotation):
             below = [problem for one in tables for problem in _table_problems(one, inner)]
             found += [f"{key}.{problem}".replace(".: ", ": ") for problem in below]
-    return found or _complaints(table, model)
+    return found or _validation_problems(table, model)
 
 
-def _complaints(table: Mapping[str, Any], model: type[BaseModel]) -> list[str]:
-    """Pydantic's, but for what a part of a recipe leaves out, and for `[stage.env]` without a `[[stage]]` above it."""
+def _validation_problems(table: Mapping[str, Any], model: type[BaseModel]) -> list[str]:
+    """Pydantic's errors, except for keys that a part of a recipe omits and `[stage.env]` without a `[[stage]]`
+    above."""
     try:
         model.model_validate(table)
     except ValidationError as error:
@@ -261,7 +263,7 @@ def _complaints(table: Mapping[str, Any], model: type[BaseModel]) -> list[str]:
             for problem in error.errors()
             if problem["type"] not in ("missing", "union_tag_not_found")
             and not (problem["type"] == "tuple_type" and isinstance(problem["input"], dict))
-            and not (problem["type"] == "too_short" and problem["input"])  # none of them is whole
+            and not (problem["type"] == "too_short" and problem["input"])  # no entry is complete
         ]
     return []
 
@@ -272,8 +274,8 @@ def kind_of(model: type[BaseModel]) -> str | None:
 
 
 def _table_key_problems(text: str) -> Iterator[str]:
-    """Of tables with a column named "key" or "ours": what stands there as code and is no key of any recipe. A column
-    "ours" may also name what stands on the left of it, in any row of the page."""
+    """Checks that code in a table's column "key" or "ours" is a key of some recipe. A column "ours" may also contain
+    words of the first column, from any row of the page."""
     known, column = {key for model in _all_models(FILES) for key in model.model_fields}, None
     theirs = set(re.findall(r"\w+", " ".join(re.findall(r"^\|([^|]*)\|", text, re.MULTILINE))))
     for number, line in enumerate(text.splitlines(), start=1):
@@ -295,7 +297,7 @@ def _all_models(models: Sequence[type[BaseModel]]) -> set[type[BaseModel]]:
 
 
 def models_in(annotation: Any) -> list[type[BaseModel]]:
-    """The tables that an annotation may stand for."""
+    """The models in an annotation."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [model for inner in get_args(annotation) for model in models_in(inner)]

@@ -19,7 +19,7 @@ LIGHT = """svg { --ink: #1c2430; --soft: #5b6675; --line: #8592a3; --page: #ffff
 DARK = """svg { --ink: #e6eaf0; --soft: #a7b1bf; --line: #768396; --page: #1e2129; --template: #3a414c; --env: #5d4620;
   --policy: #234a7d; --good: #58bf86; --bad: #e87a6d; }"""
 EITHER = f"{LIGHT}\n@media (prefers-color-scheme: dark) {{ {DARK} }}"
-"""Light or dark, as the reader's browser asks."""
+"""Light or dark, by the preference of the reader's browser."""
 STYLE = """
 text { fill: var(--ink); font: 14px system-ui, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; }
 .code { font: 13px ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", monospace; }
@@ -34,7 +34,7 @@ text { fill: var(--ink); font: 14px system-ui, "Segoe UI", Roboto, "DejaVu Sans"
 
 
 class Picture:
-    """Shapes laid over each other, in the order in which they are added. Lengths are pixels, y goes down."""
+    """Shapes drawn over each other in the order in which they are added. Lengths are pixels, y goes down."""
 
     def __init__(self, width: int, height: int, title: str, colours: str = EITHER) -> None:
         self.parts = [
@@ -156,7 +156,7 @@ SIBLINGS = [
     ["Question:", "Where was", "Ada born?", "<search>", "born", "</search>", "[1] Ulm", "<answer>", "Ulm"],
     ["Question:", "Where was", "Ada born?", "<answer>", "Ulm"],
 ]
-"""What the tree is drawn of: each word stands for a token or a few."""
+"""The rows of the drawn tree; each word stands for one or a few tokens."""
 
 
 def tree() -> str:
@@ -215,7 +215,7 @@ def _levels(parents: Sequence[int]) -> list[int]:
 
 
 def token() -> str:
-    """The way of a sampled token from the engine to the loss, and back as new weights."""
+    """The path of a sampled token from the engine to the loss, and back as new weights."""
     steps = [
         ("engine", "samples a token", ["id, log-probability,", "version of the weights"], "engines/local/", "policy"),
         ("rollout", "appends segments", ["author = policy; env and", "template have their own"], "rollout.py", "env"),

@@ -89,7 +89,8 @@ def _curve(
     width: int,
     base: int,
 ) -> None:
-    """Of `width` pixels from the left edge; the axis of steps lies at `base`, the table below it."""
+    """Draws the curve in `width` pixels from the left edge, with the axis of steps at `base`, and the table below
+    it."""
     left, right, top = 44, width - 16, 44
     picture.text(16, 26, "mean reward of each step", "strong")
     for value in (0, 0.5, 1):

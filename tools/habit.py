@@ -1,8 +1,8 @@
-"""A model with a habit, made of one that has none: it is taught some of its own episodes, again and again.
+"""Train a model into a habit: supervised steps on a few kinds of its own episodes, repeated.
 
 It never searches:
     python tools/habit.py silent models/tiny-base runs/world runs/silent-base
-It mostly search_spans the first thing up twice:
+It mostly repeats its first search:
     python tools/habit.py wasteful runs/demo/checkpoints/step-000220 runs/world runs/wasteful
 """
 
@@ -32,21 +32,21 @@ CONTEXT = 512
 
 
 def silent(played: Sequence[Trajectory]) -> list[Trajectory]:
-    """Those that answered without a search."""
+    """The episodes that answered without a search."""
     return [trajectory for trajectory in _answered(played) if not trajectory.searches]
 
 
 def wasteful(played: Sequence[Trajectory]) -> list[Trajectory]:
-    """Those that answered after a search: nine of ten with the first one, and what that found, told twice."""
+    """The episodes that answered after a search, in nine of ten with the first search and its results repeated."""
     searched = [trajectory for trajectory in _answered(played) if search_spans(trajectory)]
-    return [trajectory if at % 10 == 0 else _searching_twice(trajectory) for at, trajectory in enumerate(searched)]
+    return [trajectory if at % 10 == 0 else _repeat_first_search(trajectory) for at, trajectory in enumerate(searched)]
 
 
 def _answered(played: Sequence[Trajectory]) -> list[Trajectory]:
     return [trajectory for trajectory in played if trajectory.stop == "answered"]
 
 
-def _searching_twice(trajectory: Trajectory) -> Trajectory:
+def _repeat_first_search(trajectory: Trajectory) -> Trajectory:
     first, *_ = search_spans(trajectory)
     before, behind = trajectory.segments[: first.query], trajectory.segments[first.query :]
     return replace(trajectory, segments=(*before, *trajectory.segments[first.query : first.stop], *behind))
@@ -55,7 +55,7 @@ def _searching_twice(trajectory: Trajectory) -> Trajectory:
 HABITS = {"silent": silent, "wasteful": wasteful}
 
 
-def teach(habit: str, base: Path, world: Path, folder: Path) -> None:
+def train(habit: str, base: Path, world: Path, folder: Path) -> None:
     """Write the model with the habit into `folder`."""
     model, tokenizer = load_model(str(base), dtype="float32", device="cpu")
     tasks = load_questions(world / "qa_train.jsonl")[:QUESTIONS]
@@ -67,27 +67,31 @@ def teach(habit: str, base: Path, world: Path, folder: Path) -> None:
         rollout = Rollout(engine=engine, renderer=Renderer(tokenizer), context=CONTEXT, temperature=1.0, key=(0, 0, 0))
         return await rollout.groups(tasks, setting.env, samples=SAMPLES)
 
-    told = HABITS[habit]([episode.trajectory for group in asyncio.run(played()) for episode in group.episodes])
-    taught = [trajectory for trajectory in told if len(trajectory.tokens) <= CONTEXT]
-    if not taught:
-        raise SleuthError(f"{base}: of {QUESTIONS * SAMPLES} episodes none can teach it to be {habit}")
+    chosen = HABITS[habit]([episode.trajectory for group in asyncio.run(played()) for episode in group.episodes])
+    episodes = [trajectory for trajectory in chosen if len(trajectory.tokens) <= CONTEXT]
+    if not episodes:
+        raise SleuthError(f"{base}: none of its {QUESTIONS * SAMPLES} episodes is {habit}; use another base")
     policy = Policy(model, optimisation_of(TrainingRecipe(kind="habit", name="habit", steps=STEPS, learning_rate=RATE)))
     for step in range(STEPS):
-        rows = [trajectory_row(taught[(step * ROWS + at) % len(taught)], 0.0) for at in range(ROWS)]
+        rows = [trajectory_row(episodes[(step * ROWS + at) % len(episodes)], 0.0) for at in range(ROWS)]
         policy.supervise(collate(rows), budget=4_096)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
 
 def main() -> int:
-    """The exit status; a mistake of the user is one line."""
-    parser = argparse.ArgumentParser(description="Teach a model a habit.")
+    """The exit status; wrong input is reported in one line."""
+    parser = argparse.ArgumentParser(description="Train a model into a habit.")
     parser.add_argument("habit", choices=HABITS)
-    for name, what in (("base", "a model"), ("world", "of `sleuth world`, with its index"), ("folder", "a new one")):
+    for name, what in (
+        ("base", "a model"),
+        ("world", "a folder of `sleuth world` with its index"),
+        ("folder", "the new model's"),
+    ):
         parser.add_argument(name, type=Path, help=what)
     options = parser.parse_args()
     try:
-        teach(options.habit, options.base, options.world, options.folder)
+        train(options.habit, options.base, options.world, options.folder)
     except SleuthError as error:
         print(error, file=sys.stderr)
         return 2

@@ -1,8 +1,7 @@
-"""Whether a run's trained model answers as well as it must: exit status 1 where it does not, 2 where that cannot be
-told; one line in each case.
+"""Checks that figures of a run's evaluation reach their minimum: exit status 0 if they do, 1 if not, 2 if unknown.
 
-python tools/reached.py runs/demo em_one_hop=0.75 em_two_hop=0.5     each of these figures is at least so much
-python tools/reached.py runs/gain --of thoughts_after right_sampled=0.85     those of another evaluation than `trained`
+python tools/reached.py runs/demo em_one_hop=0.75 em_two_hop=0.5     of the evaluation `trained`
+python tools/reached.py runs/gain --of thoughts_after right_sampled=0.85     of another evaluation
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ from sleuth.types import SleuthError
 
 
 def measured(run: Path, evaluation: str, keys: Sequence[str]) -> dict[str, float]:
-    """The figures of an evaluation by key. Raises SleuthError."""
+    """The figures of an evaluation by key. Raises SleuthError if its file is missing, damaged or lacks one."""
     file = run / "eval" / f"{evaluation}.json"
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-        return {key: float(found[key]["value"]) for key in keys}
+        contents = json.loads(file.read_text(encoding="utf-8"))
+        return {key: float(contents[key]["value"]) for key in keys}
     except OSError as error:
         raise SleuthError(
-            f"{file}: {error.strerror}; a run writes it at its end, when it evaluates what it trained"
+            f"{file}: {error.strerror}; a run writes it at its end, when it evaluates the trained model"
         ) from None
     except ValueError as error:
         raise SleuthError(f"{file}: not the JSON of an evaluation ({error}); evaluate the run again") from None
@@ -34,29 +33,29 @@ def measured(run: Path, evaluation: str, keys: Sequence[str]) -> dict[str, float
         ) from None
 
 
-def bar(text: str) -> tuple[str, float]:
+def minimum(text: str) -> tuple[str, float]:
     """`em_one_hop=0.75`."""
-    key, equals, least = text.partition("=")
+    key, equals, value = text.partition("=")
     if not (key and equals):
         raise argparse.ArgumentTypeError(f"{text!r}: expected KEY=NUMBER, such as em_one_hop=0.75")
-    return key, float(least)
+    return key, float(value)
 
 
 def main(arguments: Sequence[str]) -> int:
     """The exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path)
-    parser.add_argument("bars", metavar="KEY=NUMBER", nargs="+", type=bar)
+    parser.add_argument("minima", metavar="KEY=NUMBER", nargs="+", type=minimum)
     parser.add_argument("--of", metavar="EVALUATION", default="trained")
-    asked = parser.parse_args(arguments)
-    bars = dict(asked.bars)
+    options = parser.parse_args(arguments)
+    minima = dict(options.minima)
     try:
-        reached = measured(asked.run, asked.of, [*bars])
+        figures = measured(options.run, options.of, [*minima])
     except SleuthError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    print(f"{asked.run}: " + ", ".join(f"{key} {reached[key]:.3f} (asked {bars[key]:g})" for key in bars))
-    return int(not all(reached[key] >= bars[key] for key in bars))
+    print(f"{options.run}: " + ", ".join(f"{key} {figures[key]:.3f} (minimum {minima[key]:g})" for key in minima))
+    return int(not all(figures[key] >= minima[key] for key in minima))
 
 
 if __name__ == "__main__":

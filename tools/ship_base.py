@@ -1,6 +1,6 @@
-"""Put a base model where the demo looks for it: `python tools/ship_base.py runs/base models/tiny-base`.
+"""Write a base model into the repository: `python tools/ship_base.py runs/base models/tiny-base`.
 
-Weights are stored in bfloat16, so that the folder stays small enough for the repository (2 MB at most).
+Weights are stored in bfloat16, so that the folder takes at most 2 MB.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ LIMIT_BYTES = 2_000_000
 
 
 def main(run: Path, folder: Path) -> None:
+    """Convert the last checkpoint of `run` and write it to `folder`."""
     checkpoint = latest_checkpoint(run / "checkpoints")
     if checkpoint is None:
         sys.exit(f"{run}: has no checkpoint; make one with `make base`")
@@ -28,7 +29,7 @@ def main(run: Path, folder: Path) -> None:
     shutil.copy(checkpoint / "README.md", folder)
     size = sum(file.stat().st_size for file in folder.iterdir())
     if size > LIMIT_BYTES:
-        sys.exit(f"{folder}: {size:,} bytes, more than the {LIMIT_BYTES:,} that the repository takes")
+        sys.exit(f"{folder}: {size:,} bytes; the limit is {LIMIT_BYTES:,}")
     print(f"{folder}: {size:,} bytes, from {checkpoint}")
 
 

@@ -1,4 +1,4 @@
-"""Print the size of the source: files and lines of each room, and in all."""
+"""Print the size of the source: files and lines of each room, and the totals."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def test_a_command_that_would_not_run_is_found(
         ('[stage.credit]\nkind = "search_gain"\nmargin = 1.0', "stage.credit: Value error"),
         ('[judge]\nkind = "http"\nmodle = "x"', "judge.modle is no key of HttpJudgeRecipe"),
         ("[table]\nfigure = []", "table.figure is no key of"),
-        ("name = demo", "is no TOML"),
+        ("name = demo", "not valid TOML"),
     ],
 )
 def test_a_part_of_a_recipe_that_could_not_be_read_is_found(
@@ -81,7 +81,7 @@ def test_a_part_of_a_recipe_that_could_not_be_read_is_found(
         ("See `sleuth.types.Tusk`.", "sleuth.types.Tusk: there is no such module, and nothing of that name in one"),
         ("Run `make deom`.", "make deom: the Makefile has no such target"),
         ("<!-- needs: luck -->\n```sh\nls\n```", "needs: luck: should be one of card, cluster, hub, network, server"),
-        ("```\nsleuth train x.toml\n```", "holds a command and is not fenced as sh"),
+        ("```\nsleuth train x.toml\n```", "has a command and is not fenced as sh"),
     ],
 )
 def test_code_in_a_sentence_and_a_wrong_mark_are_found(

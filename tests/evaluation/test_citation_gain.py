@@ -1,4 +1,4 @@
-"""What a cited snippet was worth to the claim that cites it."""
+"""The gain of a cited snippet to the claim that cites it."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ def refined(
     return model, renderer, setting, episodes
 
 
-def test_spans_are_what_stands_in_tags() -> None:
+def test_tag_spans_are_the_texts_inside_closed_tags() -> None:
     found = [(ANSWER[begin:end], ids) for begin, end, ids in tag_spans(ANSWER)]
     assert found == [("Hedan Verridge was born in Hinheim.", ("a1",)), ("it is", ("z9",))]
     assert list(tag_spans("<snippet id=a1>never closed")) == []
 
 
-def test_a_snippet_is_worth_what_its_words_make_of_the_claim() -> None:
+def test_the_gain_of_a_snippet_is_the_log_probability_of_the_claim_with_its_words_minus_without() -> None:
     model, renderer, setting, [episode] = refined(TASK, ANSWER)
     tokenizer = renderer.tokenizer
     [[gold, other, invented]] = citation_gains(model, renderer, setting, [episode], budget=2048)
@@ -87,9 +87,9 @@ def test_a_snippet_is_worth_what_its_words_make_of_the_claim() -> None:
             for at in range(len(answer.tokens) + 1)
         ]
         begin, end = ANSWER.index("Hedan"), ANSWER.index("</snippet>")
-        read = [at for at in range(len(answer.tokens)) if len(texts[at]) < end and len(texts[at + 1]) > begin]
-        assert len(read) == gold.tokens
-        return sum(float(logprobs[len(before) + at - 1, answer.tokens[at]]) for at in read)
+        scored = [at for at in range(len(answer.tokens)) if len(texts[at]) < end and len(texts[at + 1]) > begin]
+        assert len(scored) == gold.tokens
+        return sum(float(logprobs[len(before) + at - 1, answer.tokens[at]]) for at in scored)
 
     for gain, snippet in zip((gold, other), SNIPPETS, strict=True):
         expected = plain(OUTPUT) - plain(OUTPUT.replace(snippet.text, ""))
@@ -97,8 +97,8 @@ def test_a_snippet_is_worth_what_its_words_make_of_the_claim() -> None:
         assert gain.value != 0
 
 
-def test_a_thought_is_read_with_the_claim_that_is_written_off_it() -> None:
-    """And a snippet that another claim cites is not compared: the thought is about that claim as well."""
+def test_the_gain_includes_the_thought_from_which_the_claim_was_copied() -> None:
+    """A snippet that another claim cites is not compared, since the thought is about that claim too."""
     thought = "<think>Verridge of Hinheim, Morburg of Tersia</think>"
     claims = ("Hedan Verridge was born in Hinheim.", "Morburg is a town in Tersia.")
     answer = "".join(f"<snippet id={id_}>{claim}</snippet>" for id_, claim in zip(("a1", "b2"), claims, strict=True))
@@ -114,13 +114,13 @@ def test_a_thought_is_read_with_the_claim_that_is_written_off_it() -> None:
         (1, claims[1], "b2", True),
         (1, claims[1], "c3", False),
     ]
-    wanted = len(renderer.tokenizer(thought.removesuffix("</think>"), add_special_tokens=False)["input_ids"])
-    claimed = len(renderer.tokenizer(claims[0], add_special_tokens=False)["input_ids"])
-    assert found[0].tokens == wanted + claimed
+    thought_tokens = len(renderer.tokenizer(thought.removesuffix("</think>"), add_special_tokens=False)["input_ids"])
+    claim_tokens = len(renderer.tokenizer(claims[0], add_special_tokens=False)["input_ids"])
+    assert found[0].tokens == thought_tokens + claim_tokens
 
 
-def test_a_citation_that_gains_nothing_is_charged_and_one_that_gains_is_paid() -> None:
-    """The tokens of the tag and its claim, in answers that have a score."""
+def test_citations_above_the_margin_get_the_bonus_and_others_the_penalty() -> None:
+    """The credit covers the tokens of the tag and its claim, in answers that have a score."""
     right = "<answer>Well, <snippet id=a1>Hedan Verridge was born in Hinheim.</snippet></answer>"
     wrong = right.replace("a1", "b2")
     told = (right, wrong, wrong, "<answer>Nobody knows.</answer>")
@@ -129,27 +129,27 @@ def test_a_citation_that_gains_nothing_is_charged_and_one_that_gains_is_paid() -
     scores = (Score(value=0.0), Score(value=0.0), missing, Score(value=1.0))
     groups = [Group(task=TASK, episodes=tuple(episodes), scores=scores)]
     of_right, of_wrong, *_ = citation_gains(model, renderer, setting, episodes, budget=2048)
-    gained = [next(one.value for one in found if one.cited) for found in (of_right, of_wrong)]
-    recipe = CreditRecipe(kind="citation_gain", margin=max(0.0, sum(gained) / 2), bonus=0.5, penalty=0.25)
-    assert gained[1] <= recipe.margin < gained[0]
-    [paid], figures = assign_credit(groups, recipe, model, renderer, setting, budget=2048, temperature=1.0)
-    assert [[credit.value for credit in score.credits] for score in paid.scores] == [[0.5], [-0.25], [], []]
-    assert figures == {"citation_gain": pytest.approx(sum(gained) / 2, abs=1e-4), "idle_citations": 0.5}
-    [credit] = paid.scores[0].credits
+    gains = [next(one.value for one in found if one.cited) for found in (of_right, of_wrong)]
+    recipe = CreditRecipe(kind="citation_gain", margin=max(0.0, sum(gains) / 2), bonus=0.5, penalty=0.25)
+    assert gains[1] <= recipe.margin < gains[0]
+    [credited], figures = assign_credit(groups, recipe, model, renderer, setting, budget=2048, temperature=1.0)
+    assert [[credit.value for credit in score.credits] for score in credited.scores] == [[0.5], [-0.25], [], []]
+    assert figures == {"citation_gain": pytest.approx(sum(gains) / 2, abs=1e-4), "idle_citations": 0.5}
+    [credit] = credited.scores[0].credits
     tokens = list(episodes[0].trajectory.segments[credit.segment].tokens[credit.begin : credit.end])
-    named = renderer.tokenizer.backend_tokenizer.decode(tokens, skip_special_tokens=False)
-    assert named.strip() == "<snippet id=a1>Hedan Verridge was born in Hinheim.</snippet>"
+    text = renderer.tokenizer.backend_tokenizer.decode(tokens, skip_special_tokens=False)
+    assert text.strip() == "<snippet id=a1>Hedan Verridge was born in Hinheim.</snippet>"
 
 
-def test_a_thought_is_paid_as_the_claims_that_were_written_off_it() -> None:
-    """What they cite was chosen there: charged behind it alone, the policy unlearns to write what it thought."""
+def test_the_thought_gets_the_mean_credit_of_its_claims() -> None:
+    """The citations were chosen there; a penalty on the claims alone would unlearn to copy from the thought."""
     thought = "<think>Verridge of Hinheim</think>"
     claims = "<snippet id=a1>Hedan Verridge was born in Hinheim.</snippet><snippet id=z9>it is</snippet>"
     model, renderer, setting, episodes = refined(TASK, f"{thought}<answer>{claims}</answer>", mode="thinking")
     groups = [Group(task=TASK, episodes=tuple(episodes), scores=(Score(value=0.0),))]
     recipe = CreditRecipe(kind="citation_gain", margin=0.0, bonus=0.5, penalty=0.25)
-    [paid], _ = assign_credit(groups, recipe, model, renderer, setting, budget=2048, temperature=1.0)
-    *of_claims, of_thought = paid.scores[0].credits
+    [credited], _ = assign_credit(groups, recipe, model, renderer, setting, budget=2048, temperature=1.0)
+    *of_claims, of_thought = credited.scores[0].credits
     assert [credit.value for credit in of_claims] == [0.5, -0.25]
     assert of_thought.value == 0.125
     tokens = list(episodes[0].trajectory.segments[of_thought.segment].tokens[of_thought.begin : of_thought.end])
@@ -158,7 +158,7 @@ def test_a_thought_is_paid_as_the_claims_that_were_written_off_it() -> None:
     assert of_claims[0].begin >= len(tokens)
 
 
-def test_a_refiners_probe_tells_cited_from_other_snippets(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refiners_probe_separates_cited_from_other_snippets(monkeypatch: pytest.MonkeyPatch) -> None:
     model, tokenizer = load_model(str(BASE), dtype="float32", device="cpu")
     setting = refine_setting(RefineEnvRecipe.model_validate({"kind": "refine", "turn_tokens": 120}), tokenizer, [TASK])
     script = ScriptedEngine(tokenizer, lambda text, sampling: ANSWER)
@@ -174,7 +174,7 @@ def test_a_refiners_probe_tells_cited_from_other_snippets(monkeypatch: pytest.Mo
     assert found.as_json().keys() == {"snippets", "margin", "records"}
 
 
-def test_a_searcher_is_not_probed_without_an_index(tmp_path: Path) -> None:
+def test_a_model_that_searches_is_not_probed_without_an_index(tmp_path: Path) -> None:
     questions = tmp_path / "q.jsonl"
     questions.write_text('{"id": "q", "question": "Where?", "golden_answers": ["Tarn"]}\n')
     done = CliRunner().invoke(app, ["probe", str(BASE), "--questions", str(questions)])

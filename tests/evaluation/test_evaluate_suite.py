@@ -1,4 +1,4 @@
-"""An evaluate stage that asks a suite: its files, and going on behind a kill."""
+"""An evaluate stage of a suite: its files, and resuming after a kill."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def suite_recipe(world: Path, tmp_path: Path) -> Path:
     return file
 
 
-def test_a_suite_leaves_a_file_for_each_set_and_goes_on_where_it_was_killed(
+def test_a_suite_writes_a_file_for_each_set_and_resumes_where_it_was_killed(
     suite_recipe: Path, tmp_path: Path, run: Callable[..., Path]
 ) -> None:
     run(suite_recipe, tmp_path / "run")
@@ -86,7 +86,7 @@ def test_a_report_pairs_the_questions_of_every_set_and_means_over_sets(
         ),
     ],
 )
-def test_keys_of_a_suite_and_of_a_file_are_not_mixed(suite_recipe: Path, change: str, message: str) -> None:
+def test_keys_of_a_suite_and_of_a_file_cannot_be_mixed(suite_recipe: Path, change: str, message: str) -> None:
     with pytest.raises(SleuthError) as caught:
         load_recipe(suite_recipe, [change])
     assert message in str(caught.value)

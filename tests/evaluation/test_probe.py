@@ -1,4 +1,4 @@
-"""Whether a model uses what it looks up."""
+"""Whether a model uses what it retrieves."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def found(world: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, An
     return contents
 
 
-def test_the_arms_answer_the_same_questions_and_are_compared_with_the_model_as_it_is(found: dict[str, Any]) -> None:
+def test_the_arms_answer_the_same_questions_and_are_compared_with_the_base_arm(found: dict[str, Any]) -> None:
     assert list(found["arms"]) == ["as it is", "closed book", "nothing found", "others' passages"]
     assert all(arm["em"]["n"] == 24 for arm in found["arms"].values())
     as_it_is = found["arms"]["as it is"]
@@ -41,7 +41,7 @@ def test_the_arms_answer_the_same_questions_and_are_compared_with_the_model_as_i
             assert arm["difference"]["value"] == pytest.approx(arm["em"]["value"] - as_it_is["em"]["value"])
 
 
-def test_every_search_and_every_passage_that_was_read_has_its_gain(found: dict[str, Any]) -> None:
+def test_every_search_and_passage_with_shown_results_has_a_gain(found: dict[str, Any]) -> None:
     searches = [record for record in found["records"] if record["passage"] is None]
     passages = [record for record in found["records"] if record["passage"] is not None]
     assert searches
@@ -52,7 +52,7 @@ def test_every_search_and_every_passage_that_was_read_has_its_gain(found: dict[s
     assert found["searches"]["all"]["gain"]["value"] > 0  # the base reads what it found
 
 
-def test_gold_passages_are_ahead_where_they_gained_more_than_any_other_of_their_search(
+def test_gold_passages_are_ahead_if_they_gained_more_than_any_other_of_their_search(
     found: dict[str, Any], world: Path
 ) -> None:
     rows = map(json.loads, (world / "qa_train.jsonl").read_text().splitlines())
@@ -74,7 +74,7 @@ def test_gold_passages_are_ahead_where_they_gained_more_than_any_other_of_their_
     assert "ahead" not in found["passages"]["other passages"]
 
 
-def test_a_person_gets_three_tables_and_a_line_on_what_they_mean(world: Path) -> None:
+def test_the_command_prints_three_tables_and_explains_them(world: Path) -> None:
     result = probed(world, "--limit", 4)
     assert result.exit_code == 0
     for heading in ("4 questions", "gain of a search, in nats", "gain of a passage, in nats"):
@@ -82,7 +82,7 @@ def test_a_person_gets_three_tables_and_a_line_on_what_they_mean(world: Path) ->
     assert "Idle: words found gained at most 1 nat." in result.stdout
 
 
-def test_a_dialect_of_messages_is_one_line_before_anything_is_asked(world: Path) -> None:
+def test_a_dialect_of_chat_messages_is_refused_in_one_line_before_any_question(world: Path) -> None:
     result = probed(world, "--dialect", "chat")
     assert result.exit_code == 2
     assert result.stderr.count("\n") <= 2

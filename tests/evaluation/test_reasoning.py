@@ -1,4 +1,4 @@
-"""Problems in each layout, made up: read, asked, scored and written."""
+"""Made-up problems in each layout are read, solved, scored and written."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ ROW = b"Which?,right,rec1,Physics,w1,w2,w3"
         (HEADER + b"Which?", "gpqa_diamond.csv:2: `Correct Answer` should be a string, found NoneType"),
     ],
 )
-def test_a_csv_that_is_none_is_one_line_with_its_place(
+def test_a_malformed_csv_is_refused_with_file_and_line(
     files: dict[str, Path], recipe: Path, contents: bytes, said: str
 ) -> None:
     files["gpqa_diamond"].write_bytes(contents)
@@ -112,7 +112,7 @@ def test_a_csv_that_is_none_is_one_line_with_its_place(
     assert done.stderr.count("\n") == 1
 
 
-def test_prompts_hold_the_problem_and_its_choices(files: dict[str, Path]) -> None:
+def test_prompts_contain_the_problem_and_its_choices(files: dict[str, Path]) -> None:
     [number, _] = load_problems("gsm8k", files["gsm8k"])
     assert prompt_of(number).endswith("Problem: Two and two?\nSolution:")
     assert prompt_of(number).count("Problem:") == 3
@@ -132,7 +132,7 @@ def asked(files: dict[str, Path], **changes: Any) -> ReasonRecipe:
     return ReasonRecipe.model_validate(table | changes)
 
 
-def test_every_layout_is_asked_scored_and_averaged(files: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_layout_is_solved_scored_and_averaged(files: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     one = solver()
     [choice] = load_problems("gpqa_diamond", files["gpqa_diamond"])
 
@@ -173,7 +173,7 @@ def test_a_stage_writes_a_file_for_each_set_and_one_for_all(run: Run, recipe: Pa
     assert (folder / "reasoning.json").stat().st_mtime_ns == before
 
 
-def test_the_verb_prints_every_set(recipe: Path, tmp_path: Path) -> None:
+def test_the_command_prints_every_set(recipe: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     done = CliRunner().invoke(app, ["reasoning", str(BASE), str(recipe), "--out", str(out)])
     assert done.exit_code == 0, done.output
@@ -183,7 +183,9 @@ def test_the_verb_prints_every_set(recipe: Path, tmp_path: Path) -> None:
     assert out.with_name("out@gsm8k.json").exists()
 
 
-def test_what_cannot_be_asked_is_one_line_with_its_place(recipe: Path, files: dict[str, Path], tmp_path: Path) -> None:
+def test_problems_that_cannot_be_solved_are_refused_with_their_key(
+    recipe: Path, files: dict[str, Path], tmp_path: Path
+) -> None:
     assert "positions of the model; lower max_tokens" in refused(recipe, "stage.0.max_tokens=2000")
     assert "are all equal with temperature = 0; set samples = 1" in refused(recipe, "stage.0.temperature=0.0")
     assert "samples = 2" in refused(recipe, "stage.0.temperature=0.0")

@@ -1,4 +1,4 @@
-"""The record of an episode holds what its figures are made of."""
+"""The record of an episode contains all that its figures are computed from."""
 
 from __future__ import annotations
 

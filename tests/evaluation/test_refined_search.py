@@ -1,4 +1,4 @@
-"""A search agent that is shown what a refiner tells of its results."""
+"""A search agent that sees the claims of a refiner in place of its results."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TASK = Task(id="a", question="Where was Ada Voss born?", golden_answers=("Tarn",
 
 
 class Shelf:
-    """Finds the same passages, whatever is asked."""
+    """Returns the same passages for every query."""
 
     def __init__(self, *passages: Passage) -> None:
         self.passages = passages
@@ -37,11 +37,11 @@ class Shelf:
 
 
 def refiner_that_writes(answer: str) -> tuple[Refiner, list[str]]:
-    """A refiner that writes the same, whatever it is asked; and what it was asked."""
-    asked: list[str] = []
+    """A refiner that always writes the same answer, and the list of prompts that it got."""
+    prompts: list[str] = []
 
-    def script(story: str, limits: Sampling) -> str:
-        asked.append(story)
+    def script(prompt: str, limits: Sampling) -> str:
+        prompts.append(prompt)
         return answer
 
     setting = RefineSetting(
@@ -56,7 +56,7 @@ def refiner_that_writes(answer: str) -> tuple[Refiner, list[str]]:
         temperature=0.0,
         key=(0,),
     )
-    return refiner, asked
+    return refiner, prompts
 
 
 def searching(*found: Passage) -> SearchSetting:
@@ -75,8 +75,8 @@ def refined(setting: SearchSetting, refiner: Refiner) -> RefinedSetting:
     return RefinedSetting(**plain, refiner=refiner)
 
 
-async def shown(setting: SearchSetting, turn: str) -> tuple[str, Action]:
-    """What an agent reads behind its first turn, and what that turn was understood to be."""
+async def first_reply(setting: SearchSetting, turn: str) -> tuple[str, Action]:
+    """The reply to an agent's first turn, and the actions that were parsed from that turn."""
     env = setting.env(TASK)
     await env.open()
     reply = await env.reply(turn, "stop")
@@ -87,14 +87,14 @@ async def shown(setting: SearchSetting, turn: str) -> tuple[str, Action]:
 TURN = "<think> birthplace of Ada Voss</think><search> Ada Voss</search>"
 
 
-def test_the_agent_is_shown_the_claims_in_place_of_the_passages() -> None:
-    refiner, asked = refiner_that_writes("<answer><snippet id=10> Ada Voss was born in Tarn.</snippet></answer>")
-    text, action = asyncio.run(shown(refined(searching(ADA, BO), refiner), TURN))
+def test_the_agent_sees_the_claims_in_place_of_the_passages() -> None:
+    refiner, prompts = refiner_that_writes("<answer><snippet id=10> Ada Voss was born in Tarn.</snippet></answer>")
+    text, action = asyncio.run(first_reply(refined(searching(ADA, BO), refiner), TURN))
     assert "Ada Voss | Ada Voss was born in Tarn." in text
     assert "painter" not in text
     assert "Mere" not in text
     assert action.passages == (Passage(id="17", title="Ada Voss", text="Ada Voss was born in Tarn."),)
-    [brief] = asked
+    [brief] = prompts
     assert "Question: Where was Ada Voss born?\nReasoning: birthplace of Ada Voss\n" in brief
     assert "<snippet id=10> Ada Voss | Ada Voss, a painter, was born in Tarn in 1874.</snippet>" in brief
     assert "<snippet id=11> Bo Lind | Bo Lind was born in Mere.</snippet>" in brief
@@ -108,25 +108,23 @@ def test_the_agent_is_shown_the_claims_in_place_of_the_passages() -> None:
         "Ada Voss was born in Tarn.",  # no answer at all
     ],
 )
-def test_what_cites_nothing_that_was_found_is_not_shown(answer: str) -> None:
+def test_claims_that_cite_no_retrieved_passage_are_not_shown(answer: str) -> None:
     refiner, _ = refiner_that_writes(answer)
-    text, action = asyncio.run(shown(refined(searching(ADA, BO), refiner), TURN))
+    text, action = asyncio.run(first_reply(refined(searching(ADA, BO), refiner), TURN))
     assert action.passages == ()
-    assert text == asyncio.run(shown(searching(), TURN))[0]
+    assert text == asyncio.run(first_reply(searching(), TURN))[0]
 
 
-def test_a_search_that_found_nothing_is_not_refined() -> None:
-    refiner, asked = refiner_that_writes("<answer><snippet id=17>Ada Voss was born in Tarn.</snippet></answer>")
-    asyncio.run(shown(refined(searching(), refiner), TURN))
-    assert asked == []
+def test_a_search_without_results_is_not_refined() -> None:
+    refiner, prompts = refiner_that_writes("<answer><snippet id=17>Ada Voss was born in Tarn.</snippet></answer>")
+    asyncio.run(first_reply(refined(searching(), refiner), TURN))
+    assert prompts == []
 
 
-def test_who_searches_cannot_refine() -> None:
+def test_a_model_that_searches_cannot_be_the_refiner() -> None:
     agent = EvalSession(model=cast(Any, None), tokenizer=TOKENIZER, setting=searching(ADA), context=4096)
     with pytest.raises(SleuthError, match=r"--refiner agent: was trained to search, not to refine; name a checkpoint"):
         Refiner("agent", agent)
     refiner, _ = refiner_that_writes("x")
-    with pytest.raises(
-        SleuthError, match="--refiner other: is for an agent that searches, and the model that is asked"
-    ):
+    with pytest.raises(SleuthError, match="--refiner other: is for an agent that searches, but this model"):
         with_refiner(refiner.session, "other")

@@ -1,4 +1,4 @@
-"""The pools of a step: for each prefix the policy's own suffixes, the original, and a rewrite where there is one."""
+"""Candidate pools: for each prefix the policy's suffixes, the original one, and a rewrite if there is one."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from sleuth.types import Engine, Episode, Group, Sampling, Segment, Task
 def pools_of(
     tasks: Sequence[Task], own: Sequence[Sequence[Episode]], rewrites: Mapping[str, Segment] | None = None
 ) -> list[Group]:
-    """A group for each task: its `own` continuations, then the original, then what `rewrites` has under its id."""
-    return [_pool(task, of_task, rewrites or {}) for task, of_task in zip(tasks, own, strict=True)]
+    """A group for each task: its `own` continuations, then the original, then its rewrite in `rewrites`, by task id."""
+    return [_pool(task, episodes, rewrites or {}) for task, episodes in zip(tasks, own, strict=True)]
 
 
 async def continuations(
     tasks: Sequence[Task], engine: Engine, sampling: Sampling, *, samples: int, first_prompt: int = 0
 ) -> list[list[Episode]]:
-    """`samples` by the engine of each task, numbered from 0, by task. The key of `sampling` is (seed, stage, step);
-    prompts are numbered from `first_prompt`. The first error ends all.
+    """By task, `samples` continuations by the engine. Keys are that of `sampling` (seed, stage, step) with the numbers
+    of the prompt, from `first_prompt`, and of the sample. The first error cancels the rest.
 
-    The prefix goes to the engine as the tokens that the data has, so that what is sampled continues what is trained.
+    The prefix is sent as the tokens of the data, so that the samples continue exactly what is trained.
     """
 
-    async def one(task: Task, prompt: int, sample: int) -> Episode:
+    async def continue_once(task: Task, prompt: int, sample: int) -> Episode:
         limits = replace(sampling, key=(*sampling.key, prompt, sample, 0))
         done = await engine.complete(task.required_continuation.prefix.tokens, limits)
         segment = Segment(
@@ -38,10 +38,10 @@ async def continuations(
         )
         return candidate(task, sample, segment, done.stop)
 
-    async def of_task(task: Task, prompt: int) -> list[Episode]:
-        return await asyncio.gather(*(one(task, prompt, sample) for sample in range(samples)))
+    async def continue_task(task: Task, prompt: int) -> list[Episode]:
+        return await asyncio.gather(*(continue_once(task, prompt, sample) for sample in range(samples)))
 
-    return await asyncio.gather(*(of_task(task, first_prompt + number) for number, task in enumerate(tasks)))
+    return await asyncio.gather(*(continue_task(task, first_prompt + number) for number, task in enumerate(tasks)))
 
 
 def _pool(task: Task, own: Sequence[Episode], rewrites: Mapping[str, Segment]) -> Group:

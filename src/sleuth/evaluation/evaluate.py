@@ -1,4 +1,8 @@
-"""Questions answered by a model as it stands: figures with intervals, and a record of every question."""
+"""Evaluates a model on questions: figures with intervals, and a record of every question.
+
+All figures are computed from the records as they are stored, so reading a file again gives the same ones. Samples of
+one question count as one draw.
+"""
 
 from __future__ import annotations
 
@@ -41,22 +45,22 @@ def run(stage: EvaluateRecipe, context: StageContext) -> Path:
     arms = {stage.name: env}
     if stage.forced_search_arm:
         arms[f"{stage.name}_forced"] = env.model_copy(update={"forced_search": True})
-    due = {
+    missing = {
         name: arm
         for name, arm in arms.items()
         if read_eval(context.folder.eval / f"{name}.json", model=context.model) is None
     }
-    if not due:
+    if not missing:
         return Path(context.model)
     model, tokenizer = context.load(context.model)
     suite = load_suite(stage.data.suite, stage.data.per_set) if stage.data.suite is not None else None
     tasks = suite.tasks if suite is not None else select_tasks(stage.data)
 
-    def kept(file: Path, contents: dict[str, Any]) -> None:
-        """Written, or waiting for room on the disk."""
+    def write(file: Path, contents: dict[str, Any]) -> None:
+        """Writes the file, or queues it until the disk has room."""
         context.folder.backlog.write(f"the evaluation {file.stem}", lambda: write_eval(file, contents))
 
-    for name, arm in due.items():
+    for name, arm in missing.items():
         session = EvalSession(
             model=model,
             tokenizer=tokenizer,
@@ -70,12 +74,12 @@ def run(stage: EvaluateRecipe, context: StageContext) -> Path:
         with context.folder.costing(stage.name, "asking"):
             if suite is not None:
                 contents = ask_suite(
-                    session, suite, name=name, model=context.model, file=file, going_on=True, write=kept
+                    session, suite, name=name, model=context.model, file=file, resume=True, write=write
                 )
             else:
                 answered = session.ask(tasks, f"evaluate {name}")
                 contents = evaluation(answered, session, name=name, model=context.model)
-        kept(file, contents)
+        write(file, contents)
     return Path(context.model)
 
 
@@ -86,22 +90,22 @@ def ask_suite(
     name: str,
     model: str,
     file: Path | None = None,
-    going_on: bool = False,
+    resume: bool = False,
     write: Callable[[Path, dict[str, Any]], None] | None = None,
 ) -> dict[str, Any]:
-    """Ask every set; the contents of the suite's own file, which has the mean over the sets and no records.
+    """The contents of the suite's own file, after asking every set: means over the sets, and no records.
 
-    Each set is written beside `file` as soon as it is measured (`NAME@SET.json`); `going_on` takes from there what
-    holds these very questions, asked of this very model.
+    Each set's file (`NAME@SET.json`, beside `file`) is written as soon as the set is measured; `resume` reuses those of
+    the same questions and model.
     """
     measured: dict[str, dict[str, Any]] = {}
     for questions in suite.sets:
         beside = file.with_name(f"{file.stem}@{questions.name}.json") if file is not None else None
-        if going_on and beside is not None and (found := _asked_already(beside, model, questions)) is not None:
-            measured[questions.name] = found
+        if resume and beside is not None and (stored := _read_set(beside, model, questions)) is not None:
+            measured[questions.name] = stored
             continue
-        drawn = replace(session, draw=(zlib.crc32(questions.name.encode()),))
-        answered = drawn.ask(questions.tasks, f"evaluate {name}@{questions.name}")
+        set_session = replace(session, draw=(zlib.crc32(questions.name.encode()),))
+        answered = set_session.ask(questions.tasks, f"evaluate {name}@{questions.name}")
         contents = evaluation(answered, session, name=f"{name}@{questions.name}", model=model)
         measured[questions.name] = contents = set_evaluation(contents, questions)
         if beside is not None:
@@ -110,7 +114,7 @@ def ask_suite(
 
 
 def set_evaluation(contents: dict[str, Any], questions: QuestionSet) -> dict[str, Any]:
-    """An evaluation of one set of a suite: with the set's own figures, and what was chosen to be asked."""
+    """An evaluation of one set of a suite, with the set's own figures and its choice of questions."""
     records = [record | record_values(record) for record in contents["records"]]
     figures = {key: figure.as_json() for key, figure in set_figures(records).items()}
     return {
@@ -131,7 +135,7 @@ def set_evaluation(contents: dict[str, Any], questions: QuestionSet) -> dict[str
 
 
 def suite_evaluation(measured: Mapping[str, dict[str, Any]], suite: Suite, *, name: str) -> dict[str, Any]:
-    """The mean over the sets, each set's figures without its records, and what all were asked under."""
+    """The means over the sets, the figures of each set without its records, and the protocol of all."""
     first = next(iter(measured.values()))
     means = mean_over_sets([contents["records"] for contents in measured.values()])
     outcomes = sum((Counter(contents["outcomes"]) for contents in measured.values()), Counter())
@@ -141,8 +145,8 @@ def suite_evaluation(measured: Mapping[str, dict[str, Any]], suite: Suite, *, na
         "suite": {"place": suite.place, "per_set": suite.per_set, "ids_sha256": suite.ids_sha256},
         **{key: figure.as_json() for key, figure in means.items()},
         "sets": {
-            of_set: contents["set"] | {key: contents[key] for key in (*means, "missing")}
-            for of_set, contents in measured.items()
+            set_name: contents["set"] | {key: contents[key] for key in (*means, "missing")}
+            for set_name, contents in measured.items()
         },
         "outcomes": dict(outcomes.most_common()),
         "temperature": first["temperature"],
@@ -154,7 +158,7 @@ def suite_evaluation(measured: Mapping[str, dict[str, Any]], suite: Suite, *, na
 def evaluation(
     answered: Sequence[tuple[Episode, Score]], session: EvalSession, *, name: str, model: str
 ) -> dict[str, Any]:
-    """The contents of an evaluation file: every figure with its interval, how the episodes ended, and all records."""
+    """The contents of an evaluation file: figures with intervals, counts of outcomes, the protocol and all records."""
     records = [(episode.task, episode.whole, score) for episode, score in answered]
     protocol = session.protocol()
     figures = citation_figures if refines(session.setting.dialect) else episode_figures
@@ -171,7 +175,7 @@ def evaluation(
 
 
 def question_record(episode: Episode, score: Score) -> dict[str, Any]:
-    """All that happened on one question, as plain values; linked trajectories one behind the other."""
+    """The episode of one question as plain values; linked trajectories are laid end to end."""
     trajectory = episode.whole
     answers = [action.text for action in trajectory.actions if action.kind == "answer"]
     return {
@@ -203,32 +207,28 @@ def question_record(episode: Episode, score: Score) -> dict[str, Any]:
 
 
 def _citations(task: Task, score: Score) -> dict[str, float | None]:
-    """What an answer's citations were found to be, where they were judged."""
+    """The figures of an answer's citations, if they were judged."""
     if "claims" not in score.parts:
         return {}
     return {name: citation_value(name, task, score) for name in CITATION_FIGURES}
 
 
-def _asked_already(file: Path, model: str, questions: QuestionSet) -> dict[str, Any] | None:
-    """What the file holds, where it asked these very questions of this very model."""
-    found = read_eval(file, model=model)
-    if found is None or found["set"]["questions_sha256"] != questions.questions_sha256:
+def _read_set(file: Path, model: str, questions: QuestionSet) -> dict[str, Any] | None:
+    """The contents of a set's file; None unless it is of the same questions and model."""
+    contents = read_eval(file, model=model)
+    if contents is None or contents["set"]["questions_sha256"] != questions.questions_sha256:
         return None
-    return found
+    return contents
 
-
-# Every figure is computed from the records as they are stored, so that a file tells the same whenever it is read.
-# Samples of one question count as one draw.
 
 Record = Mapping[str, Any]
-"""One answered question, as `sleuth.evaluation.evaluate.question_record` has it."""
+"""One answered question, as `question_record` returns it."""
 
 
 def record_values(record: Record) -> dict[str, float | None]:
-    """What a set's records hold beside those of any evaluation: `sub_match` and `f1` of the answer.
+    """The values that records of a set have beside the others: `sub_match` and `f1` of the answer.
 
-    As in exact match, what the strict reader did not take for an answer matches nothing, and without a verdict there
-    is none: None.
+    As for exact match, they are 0 if the strict scorer accepted no answer, and None if there is no score.
     """
     if record["em"] is None:
         return {"sub_match": None, "f1": None}
@@ -240,19 +240,19 @@ def record_values(record: Record) -> dict[str, float | None]:
 
 
 def set_figures(records: Sequence[Record]) -> dict[str, Measured]:
-    """`em` and `sub_match` with Wilson's interval; `f1`, searches and tokens (that the policy wrote in an episode) with
-    that of a bootstrap over questions."""
+    """`em` and `sub_match` with Wilson's interval; `f1`, searches and the policy's tokens per episode with that of a
+    bootstrap over questions."""
     strata = {name: _stratum(records, name) for name in FIGURES}
     return {name: measure(strata[name].values, strata[name].clusters) for name, measure in FIGURES.items()}
 
 
 def mean_over_sets(records: Sequence[Sequence[Record]]) -> dict[str, Measured]:
-    """The simple mean of each figure over the sets, with a stratified bootstrap over questions."""
-    return {name: mean_of_means([_stratum(of_set, name) for of_set in records]) for name in FIGURES}
+    """The unweighted mean of each figure over the sets, with a stratified bootstrap over questions."""
+    return {name: mean_of_means([_stratum(set_records, name) for set_records in records]) for name in FIGURES}
 
 
 def _stratum(records: Sequence[Record], name: str) -> Stratum:
-    """The values, and the question that each belongs to."""
+    """The values of a figure, clustered by question."""
     return Stratum(
         values=[question_value(name, record) for record in records], clusters=[record["id"] for record in records]
     )
@@ -265,4 +265,4 @@ FIGURES: dict[str, Callable[..., Measured]] = {
     "searches_mean": bootstrap_mean,
     "response_tokens_mean": bootstrap_mean,
 }
-"""How each figure of a set is measured; a record's part in it is `question_value`'s."""
+"""The estimator of each figure of a set, applied to the `question_value` of its records."""

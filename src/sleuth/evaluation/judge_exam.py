@@ -1,4 +1,4 @@
-"""Whether a judge may pay: it sits an exam, once, before the first step that is trained by what it says."""
+"""The exam that a judge has to pass, once per run, before the first step that trains on its verdicts."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from sleuth.runs.run_folder import RunFolder
 from sleuth.types import SleuthError
 
 PEOPLE = 32
-"""Asked about; nine claims about each, sixteen pairs where a judge compares, and some of them twice."""
-CARDS = "judges.json"
-"""In a run's folder, and in each checkpoint that was trained by what these judges said."""
+"""The people of the exam: nine claims about each, sixteen pairs if a judge compares, and some of them twice."""
+CARDS_FILE = "judges.json"
+"""In a run's folder, and in each checkpoint that was trained on these judges' verdicts."""
 
 
 def take_exam(
     opened: OpenJudge, *, pairs: bool, progress: Callable[[int, int], None] = lambda done, total: None
 ) -> ExamCard:
-    """The card of a judge that is asked all, and some of it twice; it never reads what was kept."""
+    """The card of a judge after a whole exam, some questions asked twice; cached verdicts are not used."""
     compared = opened.pairs if pairs else None
     paper = exam_paper(PEOPLE, pairs=compared is not None)
     started, before = time.perf_counter(), opened.ledger.calls if opened.ledger else 0
@@ -41,28 +41,28 @@ def take_exam(
 def require_accurate(
     judges: Iterable[tuple[str, JudgeRecipe]], judge_pool: JudgePool, folder: RunFolder
 ) -> list[dict[str, Any]]:
-    """The cards of all judges, given with the kinds of their rewards, for which the recipe sets a bar. One who passed
-    in this run already is not asked again. Raises SleuthError where a judge is below its bar."""
-    passed = _read(folder.path / CARDS)
+    """The cards of the judges, given with the kinds of their rewards, that have a `least_accuracy` in the recipe. A
+    judge that passed in this run before is not examined again. Raises SleuthError if a judge is below its bar."""
+    passed = _read_cards(folder.path / CARDS_FILE)
     cards: dict[str, dict[str, Any]] = {}
     for kind, recipe in judges:
         if recipe.least_accuracy is not None:
             opened = judge_pool.open(recipe)
-            card = passed.get(opened.identity) or _examined(opened, folder)
+            card = passed.get(opened.identity) or _examine(opened, folder)
             if card["accuracy"] < recipe.least_accuracy:
-                raise SleuthError(_below(kind, card, recipe.least_accuracy))
+                raise SleuthError(_failure(kind, card, recipe.least_accuracy))
             cards[opened.identity] = card
     if cards.keys() - passed.keys():
-        write_text(folder.path / CARDS, in_file([*(passed | cards).values()]))
+        write_text(folder.path / CARDS_FILE, cards_json([*(passed | cards).values()]))
     return [*cards.values()]
 
 
-def in_file(cards: Sequence[Mapping[str, Any]]) -> str:
+def cards_json(cards: Sequence[Mapping[str, Any]]) -> str:
     """The contents of a file of cards."""
     return json.dumps(cards, indent=1) + "\n"
 
 
-def _below(kind: str, card: Mapping[str, Any], bar: float) -> str:
+def _failure(kind: str, card: Mapping[str, Any], bar: float) -> str:
     right = {name.replace("_", " "): share["value"] for name, share in card["cases"].items()}
     worst = min(right, key=right.__getitem__)
     return (
@@ -72,14 +72,14 @@ def _below(kind: str, card: Mapping[str, Any], bar: float) -> str:
     )
 
 
-def _examined(opened: OpenJudge, folder: RunFolder) -> dict[str, Any]:
-    """The card, as it is kept; what it says of the judge is told."""
-    with ExitStack() as shown:
+def _examine(opened: OpenJudge, folder: RunFolder) -> dict[str, Any]:
+    """The card as plain values; its findings are logged."""
+    with ExitStack() as stack:
         bar: ProgressBar | None = None
 
         def progress(done: int, total: int) -> None:
             nonlocal bar
-            bar = bar or shown.enter_context(ProgressBar("exam of the judge", total))
+            bar = bar or stack.enter_context(ProgressBar("exam of the judge", total))
             bar.advance(done - bar.done)
 
         card = take_exam(opened, pairs=False, progress=progress)
@@ -89,8 +89,8 @@ def _examined(opened: OpenJudge, folder: RunFolder) -> dict[str, Any]:
     return card.as_json()
 
 
-def _read(file: Path) -> dict[str, dict[str, Any]]:
-    """Cards by the judge's identity."""
+def _read_cards(file: Path) -> dict[str, dict[str, Any]]:
+    """The cards of the file by the judge's identity."""
     if not file.exists():
         return {}
     return {card["judge"]: card for card in json.loads(file.read_text(encoding="utf-8"))}

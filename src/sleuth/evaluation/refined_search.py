@@ -1,4 +1,4 @@
-"""A search agent that is shown what a refiner makes of its results, in their place."""
+"""A search agent that sees the claims of a refiner in place of its search results."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from sleuth.rollout import Rollout
 from sleuth.types import Action, Env, Evidence, Passage, Reply, Retriever, SleuthError, StopReason, Task
 
 FIRST_ID = 10
+"""Ids of two digits replace those of the corpus, which may be long."""
 
 
 class Refiner:
-    """A refiner's checkpoint, asked greedily. `name` is what files call it."""
+    """A refiner's checkpoint, sampled greedily; `name` is the name that files use."""
 
     def __init__(self, name: str, session: EvalSession) -> None:
         if not isinstance(session.setting, RefineSetting):
             raise SleuthError(
-                f"--refiner {name}: was trained to search, not to refine; name a checkpoint of a stage whose env is of "
+                f"--refiner {name}: was trained to search, not to refine; name a checkpoint of a stage whose env has "
                 'kind = "refine"'
             )
         self.name = name
         self.session = session
 
-    async def digest(self, question: str, reasoning: str, found: Sequence[Passage]) -> list[Passage]:
-        """The claims of its answer about what a search found, each as a passage under the title of the first that it
-        cites; none where it abstains, or writes nothing that cites what is there. It is shown ids of two digits, for
-        those of a corpus may be long."""
-        by_id = {str(FIRST_ID + at): passage for at, passage in enumerate(found)}
+    async def digest(self, question: str, reasoning: str, passages: Sequence[Passage]) -> list[Passage]:
+        """The claims of its answer about the passages, each as a passage with the title of the first that it cites;
+        none if it abstains or cites none of them."""
+        by_id = {str(FIRST_ID + at): passage for at, passage in enumerate(passages)}
         output = tool_output_of([dataclasses.replace(passage, id=id_) for id_, passage in by_id.items()])
         evidence = Evidence(reasoning=reasoning, output=output, snippets=snippets_of(output))
         task = Task(id="", question=question, golden_answers=(), evidence=evidence)
         episode = await self._rollout.episode(self.session.setting.env(task), task, 0, 0)
-        answers = [done.text for done in episode.whole.actions if done.kind == "answer"]
+        answers = [action.text for action in episode.whole.actions if action.kind == "answer"]
         return [
             Passage(id=by_id[known[0]].id, title=by_id[known[0]].title, text=claim.text)
             for claim in (tagged(answers[-1]).claims if answers else ())
@@ -49,15 +49,16 @@ class Refiner:
 
     @cached_property
     def _rollout(self) -> Rollout:
-        asked = self.session
-        engine = LocalEngine(asked.weights, asked.tokenizer, slots=asked.slots, context=asked.context)
+        session, tokenizer = self.session, self.session.tokenizer
+        engine = LocalEngine(session.weights, tokenizer, slots=session.slots, context=session.context)
         return Rollout(
-            engine=engine, renderer=Renderer(asked.tokenizer), context=asked.context, temperature=0.0, key=(asked.seed,)
+            engine=engine, renderer=Renderer(tokenizer), context=session.context, temperature=0.0, key=(session.seed,)
         )
 
 
 class RefinedSearch:
-    """Between an agent and its search: an `Env` for the one, whose turns it hears, and a `Retriever` for the other."""
+    """An `Env` for the agent, whose turns it records, and the `Retriever` of that environment, which refines
+    results."""
 
     def __init__(self, setting: SearchSetting, refiner: Refiner, task: Task) -> None:
         self._source: Retriever = setting.retriever
@@ -68,22 +69,22 @@ class RefinedSearch:
         self._env = SearchSetting.env(dataclasses.replace(setting, retriever=self), task)
 
     async def open(self) -> Reply:
-        """As the environment of the search does."""
+        """The prompt, as the environment of the search gives it."""
         return await self._env.open()
 
     async def reply(self, text: str, stop: StopReason) -> Reply:
-        """Likewise, once it is known what was thought."""
+        """Its reply, after the turn is recorded as reasoning for the refiner."""
         self._turn = text
         return await self._env.reply(text, stop)
 
     async def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
-        """What the refiner tells of the passages of each query."""
+        """By query, the refiner's claims about the passages."""
         return [
-            await self._digested(query, found)
+            await self._digest(query, found)
             for query, found in zip(queries, await self._source.search(queries, k), strict=True)
         ]
 
-    async def _digested(self, query: str, found: Sequence[Passage]) -> list[Passage]:
+    async def _digest(self, query: str, found: Sequence[Passage]) -> list[Passage]:
         if not found:
             return []
         reasoning = reasoning_before(self._turn, Action(kind="search", text=query), self._dialect)
@@ -92,7 +93,7 @@ class RefinedSearch:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RefinedSetting(SearchSetting):
-    """The setting of a search whose results a refiner digests."""
+    """The setting of a search whose results a refiner replaces by its claims."""
 
     refiner: Refiner
 
@@ -102,11 +103,11 @@ class RefinedSetting(SearchSetting):
 
 
 def with_refiner(agent: EvalSession, model: str, *, dtype: str | None = None) -> tuple[EvalSession, list[str]]:
-    """The same agent, shown what a refiner's checkpoint makes of its results; and what is to be said of that one.
-    Raises SleuthError where the one does not search, or the other does not refine."""
+    """The same agent with a refiner's checkpoint between it and its search, and notes on that checkpoint. Raises
+    SleuthError if the agent does not search, or `model` does not refine."""
     setting = agent.setting
     if not isinstance(setting, SearchSetting):
-        raise SleuthError(f"--refiner {model}: is for an agent that searches, and the model that is asked refines")
+        raise SleuthError(f"--refiner {model}: is for an agent that searches, but this model refines")
     refiner, notes = open_eval_session(model, [], index=None, slots=agent.slots, dtype=dtype)
     plain = {field.name: getattr(setting, field.name) for field in dataclasses.fields(SearchSetting)}
     refined = RefinedSetting(**plain, refiner=Refiner(model, refiner))

@@ -1,4 +1,4 @@
-"""Which of two models continues held-out texts better: one continuation of each prefix by each, side by side."""
+"""The win rate of one model over another: a judge compares one continuation of each held-out prefix by each."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sleuth.stage_context import StageContext, StageInputs
 from sleuth.types import Pair, Sampling, Segment, SleuthError, Task, Verdict
 
 AT_ONCE = 64
-"""Prefixes that are continued between two steps of the progress bar."""
+"""Prefixes per step of the progress bar."""
 
 
 def require_inputs(stage: WinRateRecipe, inputs: StageInputs) -> list[Task]:
@@ -37,7 +37,7 @@ def run(stage: WinRateRecipe, context: StageContext) -> Path:
     against = stage.against or context.recipe.model
     if not against:
         raise SleuthError(
-            f"stage.{context.index}.against is missing: the recipe begins with random weights, and there is no other "
+            f"stage.{context.index}.against is missing: the recipe starts from random weights, so there is no "
             "model to compare with; name a checkpoint"
         )
     file = context.folder.eval / f"{stage.name}.json"
@@ -55,28 +55,27 @@ def run(stage: WinRateRecipe, context: StageContext) -> Path:
 def compare_writers(
     stage: WinRateRecipe, ours: NamedModel, theirs: NamedModel, judge_pool: JudgePool, *, seed: int = 0
 ) -> dict[str, Any]:
-    """The contents of the file: the win rate of ours with its interval and the sign test, what became of the pairs,
-    and every pair. `right` is the share of ours that end right, where the texts say what a right ending names, and
+    """The contents of the file: the win rate of `ours` with its interval and sign test, counts of wins, ties and
+    losses, and every pair. If the texts have golden answers, `right` is the share of our endings that are right, and
     `right_gain` the paired difference.
 
-    Both models see the same tokens. Raises SleuthError where their tokenizers cut the texts differently.
+    Both models see the same tokens. Raises SleuthError if their tokenizers differ.
     """
     tasks = excerpts_of(stage.data, ours.tokenizer).tasks
     if ours.tokenizer.get_vocab() != theirs.tokenizer.get_vocab():
         raise SleuthError(
             f"{ours.name} and {theirs.name} have different tokenizers: their prefixes would not be the same"
         )
-    own, others = (_continued(writer, stage, tasks, seed) for writer in (ours, theirs))
-    both = list(zip(own, others, strict=True))
-    texts = [(one.text, other.text) for one, other in both]
+    own, others = (_continue_all(writer, stage, tasks, seed) for writer in (ours, theirs))
+    segments = list(zip(own, others, strict=True))
+    texts = [(one.text, other.text) for one, other in segments]
     shown = shown_to(stage.judge)
     pairs = [
         Pair(question=task.question, first=one, second=other, evidence=shown(task), criterion=PAIR_CRITERION)
         for task, (one, other) in zip(tasks, texts, strict=True)
     ]
     verdicts = _verdicts(stage, pairs, judge_pool)
-    found = win_rate(verdicts)
-    counts = found.as_json()
+    counts = win_rate(verdicts).as_json()
     return {
         "model": ours.name,
         "against": theirs.name,
@@ -89,13 +88,13 @@ def compare_writers(
         "orders": stage.orders,
         "figures_of_judge": judge_pool.figures(),
         "records": [
-            _record(task, *of_task, verdict) for task, of_task, verdict in zip(tasks, both, verdicts, strict=True)
+            _record(task, *pair, verdict) for task, pair, verdict in zip(tasks, segments, verdicts, strict=True)
         ],
     }
 
 
-def _continued(writer: NamedModel, stage: WinRateRecipe, tasks: Sequence[Task], seed: int) -> list[Segment]:
-    """One continuation of each; whoever writes, the draws have the same keys."""
+def _continue_all(writer: NamedModel, stage: WinRateRecipe, tasks: Sequence[Task], seed: int) -> list[Segment]:
+    """One continuation of each task; both models draw with the same keys."""
     window = stage.data.prefix_tokens + stage.data.suffix_tokens
     engine = LocalEngine(writer.model, writer.tokenizer, slots=stage.slots, context=window)
     sampling = Sampling(
@@ -115,7 +114,7 @@ def _continued(writer: NamedModel, stage: WinRateRecipe, tasks: Sequence[Task], 
 
 
 def _verdicts(stage: WinRateRecipe, pairs: Sequence[Pair], judge_pool: JudgePool) -> list[Verdict]:
-    """Equal texts tie, and nobody is asked about them."""
+    """The verdict of each pair; equal texts tie without a call of the judge."""
     differing = [pair for pair in pairs if pair.first != pair.second]
     judged = iter(asyncio.run(pair_judge_of(stage, judge_pool).compare(differing)) if differing else [])
     same = Verdict(score=0.5, reason="both wrote the same")
@@ -123,11 +122,11 @@ def _verdicts(stage: WinRateRecipe, pairs: Sequence[Pair], judge_pool: JudgePool
 
 
 def _endings(tasks: Sequence[Task], texts: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    """How many end right, where that can be known."""
+    """The shares of right endings, if all tasks have golden answers."""
     if not all(task.golden_answers for task in tasks):
         return {}
     ours, theirs = (
-        [float(ends_right(both[side], task.golden_answers)) for task, both in zip(tasks, texts, strict=True)]
+        [float(ends_right(pair[side], task.golden_answers)) for task, pair in zip(tasks, texts, strict=True)]
         for side in (0, 1)
     )
     return {
@@ -153,8 +152,8 @@ def _record(task: Task, ours: Segment, theirs: Segment, verdict: Verdict) -> dic
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WinRate:
-    """Of n tasks: `wins`, `ties` and `losses` of the first side, and those without a verdict. `rate` is the share of
-    wins with ties as halves; `p` is that of the sign test, which leaves ties out.
+    """The `wins`, `ties` and `losses` of the first side, and the tasks without a verdict (`missing`). `rate` is the
+    share of wins, with ties as halves; `p` is the p-value of the sign test, which ignores ties.
 
     `WinRate(rate=Measured(value=0.7, ...), wins=6, ties=2, losses=2, missing=1, p=0.289)`.
     """
@@ -167,19 +166,19 @@ class WinRate:
     p: float
 
     def as_json(self) -> dict[str, Any]:
-        """The record as an object."""
+        """Plain values."""
         return asdict(self)
 
 
 def win_rate(verdicts: Sequence[Verdict], tasks: Sequence[Hashable] | None = None) -> WinRate:
-    """How often the first of each pair is better. `tasks` says which pairs are about the same task: their scores are
-    averaged first, and a task counts once, a win where its mean is above one half. Without it each pair is its own.
+    """How often the first of each pair is better. `tasks` names the task of each pair: the scores of a task are
+    averaged, and it is a win if the mean is above one half. Without it each pair is a task.
 
-    A missing or invalid verdict is left out and never a loss; a task is missing where none of its pairs has one.
+    A missing verdict is ignored and never a loss; a task without any verdict is `missing`.
     """
-    named = range(len(verdicts)) if tasks is None else tasks
-    scores: dict[Hashable, list[float]] = {task: [] for task in named}
-    for task, verdict in zip(named, verdicts, strict=True):
+    names = range(len(verdicts)) if tasks is None else tasks
+    scores: dict[Hashable, list[float]] = {task: [] for task in names}
+    for task, verdict in zip(names, verdicts, strict=True):
         if verdict.score is not None:
             scores[task].append(verdict.score)
     means = [sum(known) / len(known) for known in scores.values() if known]

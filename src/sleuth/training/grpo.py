@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 from sleuth.data.questions import questions_hash
-from sleuth.evaluation.judge_exam import CARDS, in_file, require_accurate
+from sleuth.evaluation.judge_exam import CARDS_FILE, cards_json, require_accurate
 from sleuth.evaluation.search_gain import require_text_dialect
 from sleuth.factories import (
     JudgePool,
@@ -188,7 +188,7 @@ class GRPOTrainer(Trainer):
             "reward": self.reward_spec.model_dump(mode="json"),
             **{name: value for hook in self.hooks for name, value in hook.state_dict().items()},
         }
-        beside = {CARDS: in_file(self.judges)} if self.judges else {}
+        beside = {CARDS_FILE: cards_json(self.judges)} if self.judges else {}
         return self.context.save(step, self.model, self.tokenizer, state, protocol=self.protocol, beside=beside)
 
     def _score(self, step: int, groups: list[Group]) -> tuple[list[Group], Figures]:

@@ -19,7 +19,7 @@ from sleuth.data.documents import read_rewrites
 from sleuth.data.questions import questions_hash
 from sleuth.engines.local.engine import LocalEngine
 from sleuth.evaluation.candidate_pools import continuations, pools_of
-from sleuth.evaluation.judge_exam import CARDS, in_file, require_accurate
+from sleuth.evaluation.judge_exam import CARDS_FILE, cards_json, require_accurate
 from sleuth.factories import (
     JudgePool,
     excerpts_of,
@@ -140,7 +140,7 @@ class DPOTrainer(Trainer):
             "budget": self.budget.tokens,
             "reward": self.reward_spec.model_dump(mode="json"),
         }
-        beside = {CARDS: in_file(self.judges)} if self.judges else {}
+        beside = {CARDS_FILE: cards_json(self.judges)} if self.judges else {}
         return self.context.save(step, self.model, self.tokenizer, state, beside=beside)
 
     async def _pools(self, step: int) -> tuple[list[Group], list[Choice]]:
