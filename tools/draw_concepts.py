@@ -182,7 +182,7 @@ def tree() -> str:
     positions, parents = found.positions.tolist(), found.parents.tolist()
     levels = _levels(parents)
     authors = {}
-    for row, places in zip(SIBLINGS, found.places.tolist(), strict=True):
+    for row, places in zip(SIBLINGS, found.nodes.tolist(), strict=True):
         authors |= {node: _author(row, place) for place, node in enumerate(places[: len(row)])}
     spot = [(16 + position * wide, top + 16 + level * 44) for position, level in zip(positions, levels, strict=True)]
     for node, parent in enumerate(parents):

@@ -93,7 +93,7 @@ def test_shared_stages_are_trained_once_and_each_arm_equals_its_run_alone(arms_f
     done = sleuth(arms_file, "--run", tmp_path / "runs", "--seed", 5)
     assert done.exit_code == 0, done.output
     shown, paid = (tmp_path / "runs" / "seed-5" / name for name in ("shown", "paid"))
-    assert "shown: as in" in (paid / "log.txt").read_text()
+    assert "shown: same recipe and seed as in" in (paid / "log.txt").read_text()
     kept = "checkpoints/step-000002/model.safetensors"
     assert (paid / kept).samefile(shown / kept)
     recipe = load_sweep(arms_file)[1]["paid"]

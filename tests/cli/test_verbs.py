@@ -79,7 +79,7 @@ def test_mistakes_end_with_status_2_and_one_line(folder: Path, tmp_path: Path) -
     (tmp_path / "bad.jsonl").write_text('{"id": "1", "contents": "a"}\n{"id": "2"}\n')
     (tmp_path / "no_gold.jsonl").write_text('{"id": "1", "question": "who?", "golden_answers": ["I"]}\n')
     for arguments, message in [
-        (("world", tmp_path), "holds no world.json"),
+        (("world", tmp_path), "has no world.json"),
         (("world", tmp_path / "w", "--people", 3), "from 200 to 200,000 people"),
         (("index", tmp_path / "none.jsonl", tmp_path / "i"), "none.jsonl: no such file"),
         (("index", tmp_path / "bad.jsonl", tmp_path / "i"), "bad.jsonl:2: no `contents`"),

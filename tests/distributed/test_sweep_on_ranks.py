@@ -48,6 +48,6 @@ def test_ranks_train_every_arm_and_the_first_prints_the_table(
     [table] = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
     assert table["arms"]["played"]["figures"]["em"]["n"] == 4
     played = tmp_path / "runs" / "seed-2" / "played"
-    assert "taken over from there" in (played / "log.txt").read_text()
+    assert "copied from there" in (played / "log.txt").read_text()
     costs = json.loads((played / "manifest.json").read_text())["costs"]
     assert len(costs["online_dpo"]["ranks_memory_bytes"]) == 2

@@ -106,7 +106,7 @@ def test_a_chat_is_trained_carried_on_the_card_and_asked_again_the_same_way(
     [
         (
             "stage.0.env.prompt_role=system",
-            "tool_rules: the prompt has a {question}, but the question follows a system",
+            "tool_rules: the prompt has a {question}, but after a system message the question is a user message",
         ),
         ("stage.0.env.prompt=research_rules", "research_rules: the prompt has no {question}"),
         ("stage.0.env.prompt=p3_decide_no_ex", "sleuth prompts import p3_decide_no_ex FILE"),

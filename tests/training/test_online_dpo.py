@@ -253,10 +253,10 @@ def test_a_window_that_the_model_cannot_hold_is_refused(recipe: Path) -> None:
 @pytest.mark.parametrize(
     ("override", "said"),
     [
-        ("stage.0.samples_per_prompt=0", "nothing to prefer"),
+        ("stage.0.samples_per_prompt=0", "leaves the original as the only candidate"),
         ("stage.0.loss.beta=0.0", "beta"),
         ("stage.0.reward=[{kind='pairwise'}]", "judge"),
-        ("stage.0.sampling.top_p=0.9", "full support"),
+        ("stage.0.sampling.top_p=0.9", "samples from the whole vocabulary"),
         ("stage.0.reward=[{kind='pairwise', judge={kind='ending', flip=0.5}}]", "flip"),
     ],
 )

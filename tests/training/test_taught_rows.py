@@ -133,4 +133,4 @@ def test_a_refiners_answers_are_kept_where_they_pass(recipe: Path, taught: Path,
     card = rows.with_suffix(".md").read_text()
     assert "1.000 (0.342 to 1.000) of the episodes: well formed, citation F1 of 0.8 or more, and right" in card
     status, text = evaluated(BASE, *questions, "--prompt", "bare", "--context", 256, "--rows", tmp_path / "none.jsonl")
-    assert (status, "so that there is nothing to keep" in text) == (2, True)
+    assert (status, "so there is nothing to write" in text) == (2, True)

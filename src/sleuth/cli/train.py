@@ -72,9 +72,10 @@ def train(
     from sleuth.recipe import load_recipe
     from sleuth.runs.run_folder import RunFolder
 
-    resolved = load_recipe(recipe, overrides or (), missing_inputs)
-    place = run or Path("runs") / resolved.name
-    RunFolder.require_same(place, resolved, accepted_reward=accepted_reward, changed=roll_back)
+    with _rank_0_first():
+        resolved = load_recipe(recipe, overrides or (), missing_inputs)
+        place = run or Path("runs") / resolved.name
+        RunFolder.require_same(place, resolved, accepted_reward=accepted_reward, changed=roll_back)
 
     import_heavy()
     from sleuth.pipeline import require_accepted, require_inputs, run_recipe, stage_to_roll_back
@@ -115,19 +116,27 @@ def train(
 def on_ranks() -> Iterator[Ranks]:
     """The ranks of a launcher, or a world of one. An error that all ranks share is printed by rank 0 alone; one of
     another rank names it."""
-    from sleuth.distributed.group import RAISED_BY_FIRST, join_ranks
+    from sleuth.distributed.group import join_ranks
 
-    rank = int(os.environ.get("RANK", "0"))
+    with _rank_0_first(), join_ranks() as ranks:
+        yield ranks
+
+
+@contextmanager
+def _rank_0_first() -> Iterator[None]:
+    """Raises errors of other ranks later, when a launcher has ended them if rank 0 failed too."""
     try:
-        with join_ranks() as ranks:
-            yield ranks
+        yield
     except SleuthError as error:
+        rank = int(os.environ.get("RANK", "0"))
         if rank == 0:
             raise
+        from sleuth.distributed.group import RAISED_BY_FIRST
+
         time.sleep(OTHER_RANK_DELAY)
         if RAISED_BY_FIRST in getattr(error, "__notes__", ()):
             raise typer.Exit(WRONG_INPUT) from None
-        raise type(error)(f"rank {rank}: {error}") from None
+        raise type(error)(*(f"rank {rank}: {problem}" for problem in error.args)) from None
 
 
 def _train_on_ray(
