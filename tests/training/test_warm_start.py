@@ -23,7 +23,7 @@ WARM = """
 kind = "warm_start"
 hint = { forced_search = true }
 below = 1.0
-prompts = 12
+prompts = 24
 rows_per_step = 8
 steps = 12
 learning_rate = 1e-3
@@ -108,7 +108,7 @@ def test_the_protocol_alone_is_taught_by_all_that_was_answered(recipe_file: Path
 def test_questions_may_be_played_another_number_of_times_than_in_the_stage_that_follows(
     warm_file: Path, tmp_path: Path
 ) -> None:
-    found = lesson(load_recipe(warm_file, ["stage.1.samples_per_prompt=9", "stage.1.prompts=24"]), tmp_path / "run")
+    found = lesson(load_recipe(warm_file, ["stage.1.samples_per_prompt=9"]), tmp_path / "run")
     found.rows()
     assert "of 216 episodes under the hint" in found.summary  # 24 questions
 
@@ -163,7 +163,7 @@ def test_a_hint_under_which_nothing_is_right_is_one_line(warm_file: Path, tmp_pa
     recipe = load_recipe(warm_file, ['stage.2.env.retriever="empty"'])
     with RunFolder.open(tmp_path / "run", recipe) as place, pytest.raises(SleuthError) as told:
         run_recipe(recipe, place)
-    assert "of 96 episodes under the hint" in str(told.value)
+    assert "of 192 episodes under the hint" in str(told.value)
     assert "\n" not in str(told.value)
 
 
