@@ -58,7 +58,7 @@ def test_a_torn_last_line_is_dropped(metrics: MetricsFile, torn: str) -> None:
 
 def test_a_broken_line_in_the_middle_is_told_with_its_number(metrics: MetricsFile) -> None:
     metrics.path.write_text('{"stage": "grpo", "step": 1}\n{"sta\n{"stage": "grpo", "step": 3}\n', encoding="utf-8")
-    with pytest.raises(SleuthError, match=r"metrics\.jsonl:2: is no JSON object"):
+    with pytest.raises(SleuthError, match=r"metrics\.jsonl:2: is not a JSON object"):
         metrics.rows()
 
 

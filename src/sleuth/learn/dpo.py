@@ -41,7 +41,7 @@ def implicit_margins(logprobs: Tensor, reference: Tensor, *, beta: float) -> Ten
 def dpo_objective(
     micro: Batch, logprobs: Tensor, reference: Tensor, *, beta: float
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The share of the loss of whole pairs, and statistics of each pair, told at all of its tokens. All (2 P, T).
+    """The share of the loss of whole pairs, and statistics of each pair, repeated at all of its tokens. All (2 P, T).
 
     `margin` is the implicit reward of the chosen one over the rejected one, `accuracy` whether it is above 0;
     `chosen_gain` and `rejected_gain` are how much likelier, in nats, each has become than it was to the reference. A

@@ -39,8 +39,8 @@ with fewer, that is not earned back by the layers that share it."""
 def multiply(inputs: Tensor, weight: Tensor, bias: Tensor | None = None, *, space: Tensor | None = None) -> Tensor:
     """`inputs` (..., n) by `weight` (m, n), of any strides, plus `bias` (m): (..., m). No gradient is kept.
 
-    `space` (N, m) is there to be written over, for two-dimensional inputs of at most N rows. oneDNN takes its own,
-    which the system would give anew each time if it is large: such a product is made in parts, copied into `space`.
+    `space` (N, m) is overwritten with the result for two-dimensional inputs of at most N rows. oneDNN allocates its own
+    output, which is slow if it is large: such a product is computed in parts that are copied into `space`.
     """
     if _is_worth_it(inputs, weight):
         if space is None or len(weight) <= COLUMNS:

@@ -48,7 +48,7 @@ def read_table(draft: Draft, model: type[Model], look: Look | None = None) -> Mo
 
 
 def _wrong_values(error: ValidationError, table: Mapping[str, Any], model: type[StrictModel]) -> dict[Key, str]:
-    """What is wrong, by key; unknown keys first. A key that is missing because it is misspelt is told once."""
+    """What is wrong, by key; unknown keys first. A key that is missing because it is misspelt is reported once."""
     wrong: dict[Key, str] = {}
     meant: set[Key] = set()
     for problem in sorted(filter(_is_real, error.errors()), key=lambda problem: not _is_unknown_key(problem)):

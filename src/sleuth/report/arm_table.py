@@ -1,4 +1,4 @@
-"""The arms of a file beside each other: what was measured of each, over its seeds."""
+"""The table of a sweep: the figures of each arm over its seeds."""
 
 from __future__ import annotations
 
@@ -21,10 +21,9 @@ from sleuth.types import SleuthError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArmRow:
-    """An arm as far as it was run: `figures` over its `seeds`, the tokens that losses saw (their mean over seeds), and
-    where the table compares with another arm, how much more of the first figure there is here. `needed` texts would
-    show a difference of that size in four of five cases, if it varies from text to text as here. `certified` seeds got
-    the evaluation's certificate; None where it gives none."""
+    """An arm: `figures` over its finished `seeds`, the trained tokens (mean over seeds), and the difference `over` the
+    table's other arm in the first figure. With `needed` texts a difference of that size would be found with a power of
+    0.8. `certified` seeds passed the evaluation's certificate; None without certificates."""
 
     name: str
     seeds: tuple[int, ...]
@@ -35,7 +34,7 @@ class ArmRow:
     certified: int | None
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Plain values for JSON."""
         return {
             "seeds": list(self.seeds),
             "tokens_trained": self.tokens_trained,
@@ -47,23 +46,24 @@ class ArmRow:
 
 
 def arm_folder(root: Path, seed: int, arm: str) -> Path:
-    """Where an arm is run with a seed."""
+    """The run folder of an arm and a seed."""
     return root / f"seed-{seed}" / arm
 
 
 def arm_table(recipe: SweepRecipe, root: Path) -> list[ArmRow]:
-    """A row for every arm that was measured with one of the seeds. Levels and differences are over texts and, where
-    there are several seeds, over these too, as in `sleuth.metrics.arms`. Differences are paired by text and seed:
-    arms have their beginnings in common. A figure that no text has by itself is the mean of the seeds, with an interval
-    over them. Raises SleuthError for a figure that nothing has."""
+    """A row for every arm that was evaluated with at least one seed.
+
+    Levels and differences are over texts and, with several seeds, over these too, as in `sleuth.metrics.arms`.
+    Differences are paired by text and seed, because arms share their first stages. A figure without values by text is
+    the mean over seeds, with an interval over them. Raises SleuthError for a figure that no evaluation has."""
     wanted = recipe.table
-    found = {arm.name: _evaluations(recipe, root, arm.name) for arm in recipe.arm}
-    _require_figures(wanted, [one for of_arm in found.values() for one in of_arm.values()])
+    by_arm = {arm.name: _evaluations(recipe, root, arm.name) for arm in recipe.arm}
+    _require_figures(wanted, [one for of_arm in by_arm.values() for one in of_arm.values()])
     rows = []
-    for name, of_arm in found.items():
+    for name, of_arm in by_arm.items():
         if not of_arm:
             continue
-        base = found[wanted.against] if wanted.against not in (None, name) else {}
+        base = by_arm[wanted.against] if wanted.against not in (None, name) else {}
         over, needed = _apart(wanted.figures[0], of_arm, base)
         rows.append(
             ArmRow(
@@ -80,27 +80,27 @@ def arm_table(recipe: SweepRecipe, root: Path) -> list[ArmRow]:
 
 
 def _require_figures(wanted: ArmTableRecipe, evaluations: Sequence[Evaluation]) -> None:
-    there = {name for one in evaluations for name, value in one.items() if measured_of(value)}
-    lacking = [name for name in wanted.figures if name not in there]
+    known = {name for one in evaluations for name, value in one.items() if measured_of(value)}
+    lacking = [name for name in wanted.figures if name not in known]
     if evaluations and lacking:
         raise SleuthError(
-            f"table.figures: no {wanted.evaluation} has {lacking[0]}; there are {', '.join(sorted(there))}"
+            f"table.figures: no {wanted.evaluation} has {lacking[0]}; there are {', '.join(sorted(known))}"
         )
 
 
 def _evaluations(recipe: SweepRecipe, root: Path, arm: str) -> dict[int, Evaluation]:
-    """By seed, where there is one."""
+    """The finished evaluations of an arm by seed."""
     files = {seed: arm_folder(root, seed, arm) / "eval" / f"{recipe.table.evaluation}.json" for seed in recipe.seeds}
     return {seed: read_object(file) for seed, file in files.items() if file.is_file()}
 
 
 def _level(key: str, evaluations: Sequence[Evaluation]) -> Measured:
-    told = [measured_of(evaluation.get(key)) for evaluation in evaluations]
-    known = [one.value for one in told if one is not None]
-    if len(known) < len(told):
+    measured = [measured_of(evaluation.get(key)) for evaluation in evaluations]
+    known = [one.value for one in measured if one is not None]
+    if len(known) < len(measured):
         return UNMEASURED
-    if len(told) == 1:
-        return told[0] or UNMEASURED
+    if len(measured) == 1:
+        return measured[0] or UNMEASURED
     runs = [_by_text(key, evaluation) for evaluation in evaluations]
     if texts := _shared(runs):
         return level([[run[text] for text in texts] for run in runs], is_share=_is_share(key))
@@ -115,7 +115,7 @@ def _certified(evaluations: Sequence[Evaluation]) -> int | None:
 def _apart(
     key: str, ours: Mapping[int, Evaluation], theirs: Mapping[int, Evaluation]
 ) -> tuple[Difference | None, int | None]:
-    """Ours less theirs over the seeds and texts that both have, and how many texts would show as much."""
+    """Ours minus theirs over shared seeds and texts, and the number of texts that would show such a difference."""
     seeds = [seed for seed in ours if seed in theirs]
     sides = [[_by_text(key, side[seed]) for seed in seeds] for side in (ours, theirs)]
     texts = _shared([*sides[0], *sides[1]])
@@ -130,15 +130,15 @@ def _apart(
 
 
 def _by_text(key: str, evaluation: Evaluation) -> dict[str, float]:
-    """What each text, or question, contributes to a figure, if anything: the mean over its samples."""
+    """The value of a figure for each text or question that has it: the mean over its samples."""
     grouped = by_question(evaluation.get("records", ()))
-    told = {text: [_value(key, record) for record in records] for text, records in grouped.items()}
-    known = {text: [value for value in values if value is not None] for text, values in told.items()}
+    values_of = {text: [_value(key, record) for record in records] for text, records in grouped.items()}
+    known = {text: [value for value in values if value is not None] for text, values in values_of.items()}
     return {text: fmean(values) for text, values in known.items() if values}
 
 
 def _shared(runs: Sequence[Mapping[str, float]]) -> list[str]:
-    """The texts that all have, in the order of the first."""
+    """The texts that all runs have, in the order of the first."""
     return [text for text in runs[0] if all(text in run for run in runs)] if runs else []
 
 

@@ -11,7 +11,7 @@ Points = Sequence[tuple[float, float]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """A straight map from `[low, high]` to pixels. `Scale(low=0, high=10, start=40, end=140)(5) == 90`."""
+    """A linear map from `[low, high]` to pixels. `Scale(low=0, high=10, start=40, end=140)(5) == 90`."""
 
     low: float
     high: float
@@ -25,20 +25,20 @@ class Scale:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
-    """A mark on an axis: where (pixels), and what is written beside it."""
+    """A mark on an axis: its position in pixels, and its label."""
 
     at: float
     label: str
 
 
 def round_step(span: float, wanted: int) -> float:
-    """The 1, 2 or 5 times a power of ten that cuts `span` (> 0) into about `wanted` pieces."""
+    """1, 2 or 5 times a power of ten that divides `span` (> 0) into about `wanted` parts."""
     power = 10.0 ** math.floor(math.log10(span / wanted))
     return min((power * factor for factor in (1, 2, 5, 10)), key=lambda step: abs(span / step - wanted))
 
 
 def round_domain(values: Iterable[float], wanted: int = 4) -> tuple[float, float]:
-    """The smallest interval with round ends that holds `values` and zero; `(0, 1)` if they are all zero."""
+    """The smallest interval with round ends that contains `values` and zero; `(0, 1)` if all are zero."""
     present = [0.0, *values]
     low, high = min(present), max(present)
     if low == high:

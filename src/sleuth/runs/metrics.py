@@ -66,7 +66,7 @@ GLOSSARY: dict[str, dict[str, str]] = {
         "valid_ids": "Share of cited ids that exist.",
         "invented_ids": "Share of cited ids that do not exist, in answers with claims.",
         "padding": "Share of an answer's words that are in no cited claim.",
-        "abstained": "Share of answers that say that the evidence does not tell.",
+        "abstained": "Share of answers that say that the evidence has no answer.",
         "right_abstention": "The same, of questions that the evidence does not answer.",
         "grounded": "A golden answer stands in a supported claim, or the abstention is right.",
         "well_formed": "The transcript has the form that the environment asks for.",
@@ -138,8 +138,8 @@ GLOSSARY: dict[str, dict[str, str]] = {
         "of tokens predicted right, and with `held_out` the figures of thoughts.",
     },
     "Pools of servers": {
-        "turns_redrawn": "Turns that were asked for again at another server.",
-        "servers_reloaded": "Servers that had lost the weights and were given them again.",
+        "turns_redrawn": "Turns that were requested again from another server.",
+        "servers_reloaded": "Servers that had lost the weights and loaded them again.",
         "seconds_publish": "Seconds to write the weights and load them on every server.",
     },
 }
@@ -147,7 +147,7 @@ GLOSSARY: dict[str, dict[str, str]] = {
 
 
 def meaning_of(figure: str) -> str | None:
-    """What the glossary says of a figure: `meaning_of("score_search_r1")`; None where it has nothing."""
+    """The glossary's entry for a figure, such as `meaning_of("score_search_r1")`; None without one."""
     for meanings in GLOSSARY.values():
         for name, meaning in meanings.items():
             if fnmatchcase(figure, name):
@@ -165,8 +165,7 @@ class MetricsFile:
         self.path = path
 
     def append(self, stage: str, step: int, figures: Mapping[str, Any]) -> None:
-        """Write one step's row, whole or not at all, and hand it to the system at once. A figure that is not finite is
-        written as null."""
+        """Writes one step's row completely or not at all. A figure that is not finite is written as null."""
         row = {"stage": stage, "step": step} | {name: _finite(value) for name, value in figures.items()}
         with open(self.path, "ab") as file:
             end = file.tell()
@@ -178,7 +177,7 @@ class MetricsFile:
                 raise
 
     def rows(self) -> list[dict[str, Any]]:
-        """Every row, under today's names. A last line that a killed process left half written is passed over."""
+        """All rows, with renamed figures under their new names. An incomplete last line is skipped."""
         if not self.path.exists():
             return []
         lines = self.path.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -188,16 +187,18 @@ class MetricsFile:
                 rows.append(renamed_figures(json.loads(line)))
             except ValueError:
                 if number < len(lines):
-                    raise SleuthError(f"{self.path}:{number}: is no JSON object; mend or remove this line") from None
+                    raise SleuthError(
+                        f"{self.path}:{number}: is not a JSON object; repair or remove this line"
+                    ) from None
         return rows
 
-    def mend(self) -> None:
-        """Take away a half-written last line, so that the next row begins on its own line."""
+    def repair(self) -> None:
+        """Removes an incomplete last line, so that the next row begins on its own line."""
         if self.path.exists():
             self._write(self.rows())
 
     def rewind(self, stage: str, step: int) -> None:
-        """Forget the rows of `stage` after `step`: the run goes on from there and will write them again."""
+        """Removes the rows of `stage` after `step`, from which the run continues and writes them again."""
         self._write([row for row in self.rows() if row["stage"] != stage or row["step"] <= step])
 
     def _write(self, rows: list[dict[str, Any]]) -> None:

@@ -155,7 +155,7 @@ class RunFolder:
     def _begin(self) -> None:
         write_text(self.path / "recipe.toml", dump_toml(self.recipe))
         self.manifest.begin(self.recipe)
-        self.metrics.mend()
+        self.metrics.repair()
         for folder in (self.rollouts, self.eval, self.checkpoints):
             folder.mkdir(exist_ok=True)
         names, config = self.recipe.trackers, self.recipe.model_dump(mode="json")

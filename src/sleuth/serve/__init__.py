@@ -1,1 +1,1 @@
-"""What answers over HTTP. Binds to this machine alone unless told otherwise."""
+"""HTTP servers. They bind to this machine alone by default."""
