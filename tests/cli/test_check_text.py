@@ -73,3 +73,8 @@ def test_texts_that_a_teacher_changed_are_listed(tmp_path: Path) -> None:
         f"  {path}:2: `augmented_text` without its thoughts is not the text of 'b'",
     ):
         assert line in result.stdout.splitlines()
+
+
+def test_texts_that_do_not_exist_are_one_line(tmp_path: Path) -> None:
+    result = sleuth("check", "texts", tmp_path / "nowhere.txt")
+    assert (result.exit_code, result.stderr) == (2, f"error: {tmp_path / 'nowhere.txt'}: no such file or folder\n")

@@ -74,7 +74,9 @@ def check_texts(
     """
     from sleuth.cli.progress import row_counter
     from sleuth.metrics import text_check
+    from sleuth.plan.inputs import require_texts
 
+    require_texts(texts)
     found = text_check.check_text(texts, against, row_counter(f"check {texts}"))
     _report(texts, against, found, _print_texts, as_json)
 
