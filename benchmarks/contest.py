@@ -112,7 +112,8 @@ class Contest:
         self.say(f"{comparison.name}: comparing gradients")
         given = dict(comparison.given)
         terms = {key: given.pop(key) for key in ("beta",) if key in given}
-        sides = {"ours": {**comparison.ours, **terms}, "peer": {**peer, **terms}}
+        settled = {key: value for key, value in peer.items() if key != "threads"}  # of its process, not of the side
+        sides = {"ours": {**comparison.ours, **terms}, "peer": {**settled, **terms}}
         error = self._run("gradients", given, sides)["error"]
         self.gradients[comparison.name] = error
         return "" if error <= TOLERANCE else f"gradients differ by {error:.1e}, more than {TOLERANCE:.0e}"
