@@ -178,7 +178,7 @@ def test_out_of_memory_while_answering_is_one_line_too(
     monkeypatch.setattr(LocalEngine, "_forward", full)
     result, _ = ask(checkpoint)
     assert result.exit_code == 2
-    assert "--slots 16" in result.stderr.splitlines()[-1]
+    assert "--slots 64" in result.stderr.splitlines()[-1]
 
 
 def test_weights_are_computed_in_float32_on_a_cpu_by_default(checkpoint: Path) -> None:

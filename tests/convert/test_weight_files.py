@@ -11,7 +11,8 @@ from small_models import assert_same_tensors, written_tensors
 from sleuth.convert import weight_files
 from sleuth.convert.layouts import assemble_tensor
 from sleuth.convert.tensor_parts import WholeTensor
-from sleuth.convert.weight_files import DTYPE_NAMES, parse_size, write_weights
+from sleuth.convert.weight_files import DTYPE_NAMES, write_weights
+from sleuth.memory import parse_size
 from sleuth.types import SleuthError
 
 

@@ -14,6 +14,7 @@ from sleuth.cli import options
 from sleuth.cli.figures import measured_in, print_figures, print_sets
 from sleuth.cli.heavy import import_heavy
 from sleuth.cli.inputs import prepare_out_file, require_inputs, require_passages, require_unset, require_url
+from sleuth.memory import DEFAULT_SLOTS
 from sleuth.threads import PROCESS
 from sleuth.types import SleuthError, Task
 
@@ -47,7 +48,8 @@ def evaluate(
     engine: options.Engine = None,
     served_as: options.ServedAs = None,
     refiner: options.Refiner = None,
-    slots: options.Slots = 64,
+    slots: options.Slots = DEFAULT_SLOTS,
+    cache_memory: options.CacheMemory = None,
     dtype: options.Precision = None,
     out: options.Out = None,
     rows: Annotated[
@@ -85,6 +87,7 @@ def evaluate(
         served_as=served_as,
         refiner=refiner,
         slots=slots,
+        cache_memory=cache_memory,
         dtype=dtype,
     )
     from sleuth.data.questions import load_questions
@@ -127,7 +130,8 @@ def evaluate_suite(
     engine: options.Engine = None,
     served_as: options.ServedAs = None,
     refiner: options.Refiner = None,
-    slots: options.Slots = 64,
+    slots: options.Slots = DEFAULT_SLOTS,
+    cache_memory: options.CacheMemory = None,
     dtype: options.Precision = None,
     out: Annotated[
         Path | None,
@@ -160,6 +164,7 @@ def evaluate_suite(
         served_as=served_as,
         refiner=refiner,
         slots=slots,
+        cache_memory=cache_memory,
         dtype=dtype,
     )
     from sleuth.data.suites import load_suite
@@ -199,7 +204,9 @@ def _prepare_session(
     require_passages(index, "--retriever", urls)
     if engine is not None:
         require_url("--engine", engine)
-        require_unset({"--dtype": dtype}, f"{dtype} is for a model in this process; the server at {engine} has its own")
+        for option, value in {"--dtype": dtype, "--cache-memory": settings["cache_memory"]}.items():
+            reason = f"{value} is for a model in this process; the server at {engine} has its own"
+            require_unset({option: value}, reason)
     else:
         require_unset({"--served-as": served_as}, f"{served_as} is for a server; give its URL too: --engine URL")
     require_inputs([model, *([refiner] if refiner else [])], questions=questions, index=index)

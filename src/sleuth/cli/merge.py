@@ -37,7 +37,7 @@ def merge(
 
     from sleuth.cli.progress import progress_bar
     from sleuth.convert import merge_shards
-    from sleuth.convert.weight_files import parse_size
+    from sleuth.memory import parse_size
     from sleuth.runs.disk import shown
 
     with progress_bar("merge") as progress:

@@ -7,6 +7,20 @@ from typing import Annotated, Literal
 
 import typer
 
+from sleuth.memory import parse_share
+from sleuth.types import SleuthError
+
+
+def _require_amount(text: str | None) -> str | None:
+    """Refuses what is neither an amount of memory nor a share of it."""
+    try:
+        if text is not None:
+            parse_share(text, 1)
+    except SleuthError as error:
+        raise typer.BadParameter(str(error)) from None
+    return text
+
+
 Model = Annotated[
     str, typer.Argument(metavar="MODEL", help="A checkpoint, a model folder or a hub id.", show_default=False)
 ]
@@ -58,8 +72,14 @@ Refiner = Annotated[
     str | None,
     typer.Option(metavar="MODEL", help="Let this refiner rewrite the search results before MODEL sees them."),
 ]
-Slots = Annotated[
-    int, typer.Option(min=1, help="Turns generated at once, here or on the server; fewer use less memory.")
+Slots = Annotated[int, typer.Option(min=1, help="Turns generated at once at most, here or on the server.")]
+CacheMemory = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SIZE",
+        callback=_require_amount,
+        help="Memory of the KV cache: 8GB, or 40% of the device. [default: a share of what is free]",
+    ),
 ]
 Precision = Annotated[
     Literal["float32", "bfloat16"] | None,

@@ -31,7 +31,8 @@ def serve(
     name: Annotated[
         str | None, typer.Option(metavar="NAME", help="The name of the model for clients. [default: its folder]")
     ] = None,
-    slots: Annotated[int, typer.Option(min=1, help="Conversations at once; fewer use less memory.")] = 64,
+    slots: Annotated[int, typer.Option(min=1, help="Conversations at once at most.")] = 64,
+    cache_memory: options.CacheMemory = None,
     waiting: Annotated[
         int, typer.Option(min=0, help="Conversations that may wait; further ones are refused with 429.")
     ] = 256,
@@ -92,6 +93,7 @@ def serve(
             host,
             name=name,
             slots=slots,
+            cache_memory=cache_memory,
             waiting=waiting,
             seconds=max_seconds,
             context=context,
@@ -115,6 +117,7 @@ def serve(
         forced_search=forced_search,
         context=context,
         slots=slots,
+        cache_memory=cache_memory,
         dtype=dtype,
     )
     if index is None and not url:
@@ -163,6 +166,7 @@ def _serve_emulated(
     *,
     name: str | None,
     slots: int,
+    cache_memory: str | None,
     waiting: int,
     seconds: float,
     context: int | None,
@@ -184,7 +188,9 @@ def _serve_emulated(
     if context is not None and context > longest:
         raise SleuthError(f"--context {context}: the model holds {longest} tokens; serve with that or fewer")
     limits = emulator_limits(seconds=seconds, waiting=waiting)
-    engine = EmulatedEngine(loaded.eval(), tokenizer, slots=slots, context=context or longest, limits=limits)
+    engine = EmulatedEngine(
+        loaded.eval(), tokenizer, slots=slots, context=context or longest, cache_memory=cache_memory, limits=limits
+    )
     hosts = known_names(host)
     if hosts is None:
         typer.echo(

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import torch
 
 from sleuth.convert.tensor_parts import WholeTensor
-from sleuth.types import SleuthError
 
 ROWS_BYTES = 2**24
 """Approximate number of bytes that are assembled in memory before they are written."""
@@ -33,15 +31,6 @@ DTYPE_NAMES = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
-UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
-
-
-def parse_size(text: str) -> int:
-    """The number of bytes in "500MB", "2GB", "1.5 GB" or "4000000"."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]B|)", text.strip().upper())
-    if match is None or not float(match[1]):
-        raise SleuthError(f"size {text!r}: write a number with KB, MB or GB after it, such as 500MB or 2GB")
-    return max(1, int(float(match[1]) * UNITS[match[2]]))
 
 
 def stored_dtype(whole: WholeTensor, dtype: torch.dtype | None) -> torch.dtype:

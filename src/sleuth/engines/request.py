@@ -24,7 +24,8 @@ def max_new_tokens(tokens: Sequence[int], sampling: Sampling, context: int) -> i
 class Request:
     """A prompt with its sampling parameters. `inbox` receives the `Completion`, or the exception if the engine failed.
 
-    At most `limit` tokens are generated; `slot` is None until the request runs.
+    At most `limit` tokens are generated; `slot` is None until the request runs. If it is preempted, `written` and
+    `logprobs` keep what it has generated, and it continues from there.
     """
 
     streams = False
@@ -38,6 +39,8 @@ class Request:
         self.limit = limit
         self.tokenizer = tokenizer
         self.slot: int | None = None
+        self.written: list[int] = []
+        self.logprobs = np.zeros(0, dtype=np.float32)
         self.stop: StopReason | None = None
         self.inbox: asyncio.Queue[Chunk | Completion | BaseException] = asyncio.Queue()
         self._longest_stop = max((len(stop.encode()) for stop in sampling.stops), default=0)

@@ -26,8 +26,10 @@ from sleuth.factories import (
     setting_of_card,
 )
 from sleuth.learn.token_budget import is_out_of_memory
+from sleuth.memory import DEFAULT_SLOTS
 from sleuth.recipe import Recipe
 from sleuth.recipe.envs import RefineEnvRecipe, Role, SearchEnvRecipe
+from sleuth.recipe.training import SampledRecipe
 from sleuth.render import Renderer
 from sleuth.rewards.scorers import scorer_of
 from sleuth.rewards.scorers.scorer import STRICT
@@ -37,7 +39,6 @@ from sleuth.runs.protocol import ProtocolCard
 from sleuth.types import Engine, Episode, Score, SleuthError, Task
 
 DEFAULT_CONTEXT = 4096
-DEFAULT_SLOTS = 64
 DEFAULT_DIALECT = "sleuth"
 DEFAULT_PROMPT = "plain"
 DEFAULT_REFINER = REFINERS["answer_only"].name
@@ -56,6 +57,12 @@ class NamedModel:
     def max_positions(self) -> int:
         """The longest sequence that its config allows, in tokens."""
         return context_of(self.model)
+
+    def engine(self, stage: SampledRecipe, context: int) -> LocalEngine:
+        """An engine for sequences of at most `context` tokens, within the limits of a stage."""
+        return LocalEngine(
+            self.model, self.tokenizer, slots=stage.slots, context=context, cache_memory=stage.cache_memory
+        )
 
 
 def load_named(name: str, recipe: Recipe) -> NamedModel:
@@ -83,6 +90,7 @@ class EvalSession:
     setting: Setting
     context: int
     slots: int = DEFAULT_SLOTS
+    cache_memory: str | None = None
     temperature: float = 0.0
     samples: int = 1
     seed: int = 0
@@ -93,6 +101,12 @@ class EvalSession:
         """`samples` scored episodes for each task, in order."""
         with _out_of_memory_hint(self.slots, self.context):
             return asyncio.run(self._play(tasks, name))
+
+    def local_engine(self) -> LocalEngine:
+        """An engine in this process. Raises SleuthError if the model is on a server."""
+        return LocalEngine(
+            self.weights, self.tokenizer, slots=self.slots, context=self.context, cache_memory=self.cache_memory
+        )
 
     def protocol(self) -> ProtocolCard:
         """The protocol of the questions."""
@@ -131,7 +145,11 @@ class EvalSession:
             async with HttpEngine(self.model.server, self.tokenizer, eos_ids=self.model.eos_ids, **limits) as engine:
                 yield engine
         else:
-            yield LocalEngine(self.model, self.tokenizer, slots=self.slots, context=self.context)
+            local = self.local_engine()
+            try:
+                yield local
+            finally:
+                local.sleep()
 
 
 def open_eval_session(
@@ -147,6 +165,7 @@ def open_eval_session(
     forced_search: bool | None = None,
     prompt_role: Role | None = None,
     slots: int = DEFAULT_SLOTS,
+    cache_memory: str | None = None,
     dtype: str | None = None,
     scorer: str | None = None,
     engine: str | None = None,
@@ -184,6 +203,7 @@ def open_eval_session(
         setting=setting,
         context=context,
         slots=slots,
+        cache_memory=cache_memory,
         temperature=1.0 if samples > 1 else 0.0,
         samples=samples,
         scorer=answer_scorer.name,

@@ -66,6 +66,8 @@ def run(stage: EvaluateRecipe, context: StageContext) -> Path:
             tokenizer=tokenizer,
             setting=setting_of(arm, tokenizer, tasks),
             context=longest,
+            slots=stage.slots,
+            cache_memory=stage.cache_memory,
             temperature=stage.temperature,
             seed=context.recipe.seed,
             scorer=answer_scorer_of(context.recipe.rewards_for(context.index)),

@@ -18,7 +18,6 @@ from typing import Any
 from transformers import PreTrainedTokenizerFast
 
 from sleuth.data.reasoning import Problem, load_problems
-from sleuth.engines.local.engine import LocalEngine
 from sleuth.evaluation.eval_session import NamedModel, load_named
 from sleuth.metrics.intervals import Measured, Stratum, bootstrap_mean, mean_of_means, share
 from sleuth.recipe.evaluation import ProblemsRecipe, ReasonRecipe
@@ -124,7 +123,7 @@ def _records(
     stage: ReasonRecipe, solver: NamedModel, source: ProblemsRecipe, problems: Sequence[Problem], seed: int
 ) -> list[dict[str, Any]]:
     context = _context(stage, solver.tokenizer, problems, solver.max_positions)
-    engine = LocalEngine(solver.model, solver.tokenizer, slots=stage.slots, context=context)
+    engine = solver.engine(stage, context)
     key = (seed, zlib.crc32(source.layout.encode()))
     with ProgressBar(f"{stage.name}@{source.layout}", len(problems) * stage.samples) as bar:
         completions = asyncio.run(_complete(stage, engine, solver.tokenizer, problems, key, bar))

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from functools import cached_property
 
 from sleuth.data.refiner import snippets_of, tool_output_of
-from sleuth.engines.local.engine import LocalEngine
 from sleuth.evaluation.eval_session import EvalSession, open_eval_session
 from sleuth.factories import RefineSetting, SearchSetting
 from sleuth.metrics.refiner_rows import reasoning_before
@@ -50,9 +49,12 @@ class Refiner:
     @cached_property
     def _rollout(self) -> Rollout:
         session, tokenizer = self.session, self.session.tokenizer
-        engine = LocalEngine(session.weights, tokenizer, slots=session.slots, context=session.context)
         return Rollout(
-            engine=engine, renderer=Renderer(tokenizer), context=session.context, temperature=0.0, key=(session.seed,)
+            engine=session.local_engine(),
+            renderer=Renderer(tokenizer),
+            context=session.context,
+            temperature=0.0,
+            key=(session.seed,),
         )
 
 
@@ -108,7 +110,9 @@ def with_refiner(agent: EvalSession, model: str, *, dtype: str | None = None) ->
     setting = agent.setting
     if not isinstance(setting, SearchSetting):
         raise SleuthError(f"--refiner {model}: is for an agent that searches, but this model refines")
-    refiner, notes = open_eval_session(model, [], index=None, slots=agent.slots, dtype=dtype)
+    refiner, notes = open_eval_session(
+        model, [], index=None, slots=agent.slots, cache_memory=agent.cache_memory, dtype=dtype
+    )
     plain = {field.name: getattr(setting, field.name) for field in dataclasses.fields(SearchSetting)}
     refined = RefinedSetting(**plain, refiner=Refiner(model, refiner))
     return dataclasses.replace(agent, setting=refined), [f"{model}: {note}" for note in notes]

@@ -16,7 +16,6 @@ from typing import Any
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from sleuth.data.documents import read_documents
-from sleuth.engines.local.engine import LocalEngine
 from sleuth.evaluation.certificate import certificate, verdict_line, write_certificate
 from sleuth.evaluation.counterfactual import suffix_row
 from sleuth.evaluation.eval_session import NamedModel, load_named
@@ -83,7 +82,7 @@ def probe_thoughts(stage: ProbeRecipe, thinker: NamedModel, judge_pool: JudgePoo
     SleuthError if all texts are of one document, so that thoughts cannot be swapped.
     """
     spots, setting, context = probe_inputs(stage, thinker.tokenizer, thinker.max_positions)
-    engine = LocalEngine(thinker.model, thinker.tokenizer, slots=stage.slots, context=context)
+    engine = thinker.engine(stage, context)
     renderer = Renderer(thinker.tokenizer)
     rollout = Rollout(engine=engine, renderer=renderer, context=context, temperature=stage.temperature, key=(seed,))
     thought_only = thought_setting(stage.env.model_copy(update=THOUGHT_ONLY), thinker.tokenizer)

@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from sleuth.engines.local.engine import LocalEngine
 from sleuth.evaluation.candidate_pools import continuations
 from sleuth.evaluation.eval_session import NamedModel, load_named
 from sleuth.factories import JudgePool, excerpts_of, pair_judge_of, require_pools, shown_to
@@ -96,7 +95,7 @@ def compare_writers(
 def _continue_all(writer: NamedModel, stage: WinRateRecipe, tasks: Sequence[Task], seed: int) -> list[Segment]:
     """One continuation of each task; both models draw with the same keys."""
     window = stage.data.prefix_tokens + stage.data.suffix_tokens
-    engine = LocalEngine(writer.model, writer.tokenizer, slots=stage.slots, context=window)
+    engine = writer.engine(stage, window)
     sampling = Sampling(
         max_tokens=stage.data.suffix_tokens, temperature=stage.temperature, stops=stage.stops, key=(seed,)
     )

@@ -1,6 +1,6 @@
 """Makes objects from the tables of a recipe. Registries are plain dictionaries; nothing runs here."""
 
-from sleuth.factories.engines import TrainingEngine, engine_of
+from sleuth.factories.engines import TrainingEngine, engine_of, local_engine_of, pool_engine_of, record_cache
 from sleuth.factories.environments import (
     RefineSetting,
     SearchSetting,
@@ -99,6 +99,7 @@ __all__ = [
     "judges_in",
     "load_model",
     "load_outline",
+    "local_engine_of",
     "optimisation_of",
     "pair_judge_of",
     "pick_device",
@@ -106,10 +107,12 @@ __all__ = [
     "played_tasks",
     "policy_loss_of",
     "policy_of",
+    "pool_engine_of",
     "preference_judges_in",
     "preference_reward_of",
     "preference_spec_of",
     "random_model",
+    "record_cache",
     "refine_setting",
     "require_apart",
     "require_available",

@@ -8,11 +8,14 @@ from typing import Any, Protocol
 
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from sleuth.engines.local.engine import LocalEngine
+from sleuth.engines.local.engine import LocalEngine, pages_of
 from sleuth.engines.remote.capabilities import discover_servers
 from sleuth.engines.remote.pool import PoolEngine, PoolLimits
 from sleuth.engines.stops import find_eos_ids
+from sleuth.ranks import Ranks
 from sleuth.recipe.grpo import GrpoRecipe
+from sleuth.recipe.preference import OnlineDpoRecipe
+from sleuth.runs.run_folder import RunFolder
 from sleuth.types import Engine
 
 
@@ -32,19 +35,59 @@ class TrainingEngine(Engine, Protocol):
         ...
 
 
+def local_engine_of(
+    stage: GrpoRecipe | OnlineDpoRecipe,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    *,
+    context: int,
+    folder: RunFolder,
+    ranks: Ranks,
+) -> LocalEngine:
+    """The engine in this process, for this rank's samples of a step. Its cache has as many pages as when the stage
+    began, if it did, on all ranks as many as rank 0 has room for."""
+    slots = max(1, min(stage.slots, -(-stage.prompts_per_step // ranks.world) * stage.samples_per_prompt))
+
+    def pages() -> int:
+        recorded = folder.manifest.cache_pages(stage.name)
+        return pages_of(model, slots=slots, context=context, cache_memory=stage.cache_memory, recorded=recorded)
+
+    engine = LocalEngine(
+        model, tokenizer, slots=slots, context=context, cache_pages=ranks.broadcast(pages), log=folder.say
+    )
+    record_cache(stage.name, engine, folder, ranks)
+    return engine
+
+
+def record_cache(stage: str, engine: object, folder: RunFolder, ranks: Ranks) -> None:
+    """Stores the size of the cache of an engine in this process in the manifest, if it is not what is stored there."""
+    if ranks.first and isinstance(engine, LocalEngine) and folder.manifest.cache_pages(stage) != engine.cache_pages:
+        folder.manifest.set_cache_pages(stage, engine.cache_pages)
+
+
 def engine_of(
+    stage: GrpoRecipe, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, *, folder: RunFolder, ranks: Ranks
+) -> tuple[TrainingEngine, list[dict[str, Any]]]:
+    """The engine in this process, or the recipe's pool, which loads its weights from the run's folder `weights` unless
+    the recipe names another; and the manifest's record of its servers. Raises SleuthError if a server cannot be
+    used."""
+    if stage.engine is not None:
+        return pool_engine_of(stage, model, tokenizer, weights=folder.path / "weights", say=folder.say)
+    return local_engine_of(stage, model, tokenizer, context=stage.context, folder=folder, ranks=ranks), []
+
+
+def pool_engine_of(
     stage: GrpoRecipe,
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerFast,
     *,
     weights: Path,
     say: Callable[[str], None],
-) -> tuple[TrainingEngine, list[dict[str, Any]]]:
-    """The engine in this process, or the recipe's pool, which loads its weights from the folder `weights` unless the
-    recipe names another; and the manifest's record of its servers. Raises SleuthError if a server cannot be used."""
+) -> tuple[PoolEngine, list[dict[str, Any]]]:
+    """The recipe's pool, which loads its weights from the folder `weights` unless the recipe names another, and the
+    record of its servers. Raises SleuthError if a server cannot be used."""
     pool = stage.engine
-    if pool is None:
-        return LocalEngine(model, tokenizer, slots=stage.slots, context=stage.context), []
+    assert pool is not None
     eos_ids = find_eos_ids(model.generation_config, tokenizer)
     temperature = stage.sampling.temperature
     servers = discover_servers(

@@ -12,9 +12,10 @@ from sleuth.recipe.envs import EnvRecipe, ThoughtEnvRecipe
 from sleuth.recipe.judges import ContinuationJudgeTable
 from sleuth.recipe.strict import FilePath, Name, Row, StrictModel, combination
 from sleuth.recipe.text import PlacesRecipe, TextRecipe
+from sleuth.recipe.training import SampledRecipe
 
 
-class EvaluateRecipe(StrictModel):
+class EvaluateRecipe(SampledRecipe):
     """Answers questions with the current model and writes `eval/NAME.json`; for a suite, `eval/NAME@SET.json` for each
     set, and their mean in `eval/NAME.json`."""
 
@@ -34,7 +35,7 @@ class EvaluateRecipe(StrictModel):
     """The environment; absent: that of the nearest `grpo` stage, so that evaluation matches training."""
 
 
-class ProbeRecipe(StrictModel):
+class ProbeRecipe(SampledRecipe):
     """Compares the model's thoughts in held-out texts with empty ones, generic phrases, thoughts of other texts and a
     teacher's, by the log-probability of the true suffix. Writes `eval/NAME.json`, and a certificate into the model's
     folder."""
@@ -50,8 +51,6 @@ class ProbeRecipe(StrictModel):
     """Thoughts at each place."""
     temperature: PositiveFloat = 1.0
     """Sampling temperature of thoughts and suffixes."""
-    slots: PositiveInt = 64
-    """Sequences that the in-process engine generates at once; changes memory and speed."""
     judge: ContinuationJudgeTable | None = None
     """Decides whether a generated suffix is equivalent to the true one; absent: no suffix is generated."""
 
@@ -72,7 +71,7 @@ class ProblemsRecipe(StrictModel):
     """Use only the first `limit` problems; absent: all."""
 
 
-class ReasonRecipe(StrictModel):
+class ReasonRecipe(SampledRecipe):
     """Answers each problem several times with the current model: Mean@k and Pass@k in `eval/NAME.json`, and the records
     of each set in `eval/NAME@SET.json`."""
 
@@ -87,8 +86,6 @@ class ReasonRecipe(StrictModel):
     """Sampling temperature, from the whole vocabulary; 0: greedy."""
     max_tokens: PositiveInt = 4_096
     """Maximum number of tokens of an answer."""
-    slots: PositiveInt = 64
-    """Answers that the in-process engine generates at once; changes memory and speed."""
 
     @combination
     def _samples_differ(self) -> Iterator[str]:

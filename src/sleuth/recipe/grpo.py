@@ -14,7 +14,7 @@ from sleuth.recipe.loss import LossRecipe, SamplingRecipe
 from sleuth.recipe.rewards import GainRecipe, RewardTable, SuffixRecipe
 from sleuth.recipe.strict import NO_KIND, FilePath, Name, Row, StrictModel, combination
 from sleuth.recipe.text import PlacesRecipe, TextRecipe
-from sleuth.recipe.training import TrainingRecipe
+from sleuth.recipe.training import SampledRecipe, TrainingRecipe
 
 
 class CreditRecipe(StrictModel):
@@ -93,7 +93,7 @@ PlayedDataRecipe = Annotated[
 """`[stage.data]` of a `grpo` stage: questions (a table without `kind`), or texts to think about."""
 
 
-class GrpoRecipe(TrainingRecipe):
+class GrpoRecipe(SampledRecipe, TrainingRecipe):
     """Group-relative policy optimisation (arXiv:2402.03300) on episodes in an environment."""
 
     kind: Literal["grpo"]
@@ -103,8 +103,6 @@ class GrpoRecipe(TrainingRecipe):
     """Questions (groups) in one optimiser step."""
     samples_per_prompt: Annotated[int, Field(ge=2)]
     """Group size: episodes for one question."""
-    slots: PositiveInt = 64
-    """Episodes that the in-process engine generates at once; changes memory and speed."""
     context: PositiveInt
     """Longest episode in tokens, prompt included."""
     replace_no_signal: NonNegativeInt = 0

@@ -11,7 +11,7 @@ from sleuth.recipe.judges import ContinuationJudgeTable, HttpJudgeRecipe
 from sleuth.recipe.loss import SamplingRecipe
 from sleuth.recipe.strict import FilePath, Name, Row, StrictModel, combination
 from sleuth.recipe.text import TextRecipe
-from sleuth.recipe.training import TrainingRecipe
+from sleuth.recipe.training import SampledRecipe, TrainingRecipe
 
 
 class ComparisonRecipe(StrictModel):
@@ -71,7 +71,7 @@ class PreferenceLossRecipe(StrictModel):
     """DPO's beta: log-odds for each nat of log-probability margin."""
 
 
-class OnlineDpoRecipe(TrainingRecipe):
+class OnlineDpoRecipe(SampledRecipe, TrainingRecipe):
     """Self-improving pretraining (arXiv:2601.21343): DPO on the best and the worst of a pool, which holds the original
     suffix of a text, a rewrite of it and the policy's own continuations."""
 
@@ -84,8 +84,6 @@ class OnlineDpoRecipe(TrainingRecipe):
     """Number of the policy's own continuations in a pool."""
     rewrites: FilePath | None = None
     """File of rows with `id` and `rewrite`: a teacher's suffix for the text of that id. Texts without one get none."""
-    slots: PositiveInt = 64
-    """Continuations that the in-process engine generates at once; changes memory and speed."""
     stops: Row[str] = ()
     """Texts that end a continuation early, such as "." where texts end with their next sentence. Otherwise it ends at
     the length of a suffix, or where the model ends the text."""
@@ -114,7 +112,7 @@ class OnlineDpoRecipe(TrainingRecipe):
         return self.loss.kind != "original_nll" and all(isinstance(part, MechanicsRecipe) for part in self.reward)
 
 
-class WinRateRecipe(ComparisonRecipe):
+class WinRateRecipe(SampledRecipe, ComparisonRecipe):
     """Compares the current model's continuations of held-out prefixes with another model's, in `eval/NAME.json`."""
 
     kind: Literal["win_rate"]
@@ -126,8 +124,6 @@ class WinRateRecipe(ComparisonRecipe):
     """The other model: a folder or a hub id; absent: the recipe's `model`."""
     temperature: NonNegativeFloat = 0.0
     """Sampling temperature; 0: greedy."""
-    slots: PositiveInt = 64
-    """Continuations that the in-process engine generates at once; changes memory and speed."""
     stops: Row[str] = ()
     """Texts that end a continuation early, such as "." where texts end with their next sentence. Otherwise it ends at
     the length of a suffix, or where the model ends the text."""

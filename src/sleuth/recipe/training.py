@@ -5,11 +5,36 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import AfterValidator, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
+from sleuth.memory import DEFAULT_SLOTS, parse_share
 from sleuth.recipe.strict import Name, Row, StrictModel, combination
+from sleuth.types import SleuthError
+
+
+def _require_amount(text: str) -> str:
+    """Raises ValueError for what is neither an amount of memory nor a share of it."""
+    try:
+        parse_share(text, 1)
+    except SleuthError as error:
+        raise ValueError(str(error)) from None
+    return text
+
+
+MemoryAmount = Annotated[str, AfterValidator(_require_amount)]
 
 AlarmAction = Literal["off", "warn", "pause", "stop"]
+
+
+class SampledRecipe(StrictModel):
+    """The keys of every stage whose model generates text in this process."""
+
+    cache_memory: MemoryAmount | None = None
+    """Memory of the in-process engine's KV cache, such as "8GB", or "40%" of the device's memory; absent: a share of
+    what is free (0.8 on a card, 0.5 on a CPU), and never more than the requests can fill. When it is full, requests
+    wait."""
+    slots: PositiveInt = DEFAULT_SLOTS
+    """Maximum number of requests that the in-process engine runs at once."""
 
 
 class AlarmsRecipe(StrictModel):

@@ -61,6 +61,16 @@ class Manifest:
         """Stores the number of threads, on which the last bits of results can depend."""
         self._write(self.read() | {"threads": number})
 
+    def cache_pages(self, stage: str) -> int | None:
+        """The size of the KV cache that samples for a stage, in pages; None before it began, and in older runs."""
+        return self.read().get("cache_pages", {}).get(stage)
+
+    def set_cache_pages(self, stage: str, pages: int) -> None:
+        """Stores the size of the KV cache of a stage, on which the last bits of results can depend."""
+        manifest = self.read()
+        manifest.setdefault("cache_pages", {})[stage] = pages
+        self._write(manifest)
+
     def set_overlap(self, overlaps: Sequence[Mapping[str, Any]]) -> None:
         """Stores how many questions of each evaluation are also trained on, and in which stage."""
         manifest = self.read()

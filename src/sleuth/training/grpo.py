@@ -19,6 +19,7 @@ from sleuth.factories import (
     played_tasks,
     policy_loss_of,
     policy_of,
+    record_cache,
     require_gradable,
     require_judges,
     reward_of,
@@ -91,9 +92,7 @@ class GRPOTrainer(Trainer):
         self.model, self.tokenizer = context.model_to_train(saved)
         tasks = played_tasks(stage, self.tokenizer)
         setting = setting_of(stage.env, self.tokenizer, tasks)
-        self.engine, servers = engine_of(
-            stage, self.model, self.tokenizer, weights=folder.path / "weights", say=folder.say
-        )
+        self.engine, servers = engine_of(stage, self.model, self.tokenizer, folder=folder, ranks=ranks)
         self.worker = RolloutWorker(
             stage=stage,
             context=context,
@@ -147,6 +146,7 @@ class GRPOTrainer(Trainer):
         started = time.monotonic()
         played = self.worker.play(step)
         self.engine.sleep()
+        record_cache(self.stage.name, self.engine, self.context.folder, self.context.ranks)
         ended = time.monotonic()
         groups, scores = self._score(step, played.groups)
         advantages = [advantages_of(group, self.stage, at in played.replaced) for at, group in enumerate(groups)]

@@ -17,16 +17,17 @@ from transformers import PreTrainedTokenizerFast
 
 from sleuth.data.documents import read_rewrites
 from sleuth.data.questions import questions_hash
-from sleuth.engines.local.engine import LocalEngine
 from sleuth.evaluation.candidate_pools import continuations, pools_of
 from sleuth.evaluation.judge_exam import CARDS_FILE, cards_json, require_accurate
 from sleuth.factories import (
     JudgePool,
     excerpts_of,
+    local_engine_of,
     policy_of,
     preference_judges_in,
     preference_reward_of,
     preference_spec_of,
+    record_cache,
     require_pools,
 )
 from sleuth.learn.batch import Row, collate
@@ -75,7 +76,7 @@ class DPOTrainer(Trainer):
         self.reward_spec = preference_spec_of(stage.reward)
         self.judges = ranks.broadcast(lambda: require_accurate(preference_judges_in(stage.reward), judge_pool, folder))
         window = stage.data.prefix_tokens + stage.data.suffix_tokens
-        self.engine = LocalEngine(self.model, self.tokenizer, slots=stage.slots, context=window)
+        self.engine = local_engine_of(stage, self.model, self.tokenizer, context=window, folder=folder, ranks=ranks)
         reference = context.starting_weights(self.model, saved) if stage.loss.kind == "dpo" else None
         self.policy = policy_of(stage, self.model, reference, ranks)
         self.budget = context.token_budget(saved)
@@ -103,6 +104,8 @@ class DPOTrainer(Trainer):
         """One optimiser step on fresh pools; its figures."""
         started = time.monotonic()
         groups, choices = asyncio.run(self._pools(step))
+        self.engine.sleep()
+        record_cache(self.stage.name, self.engine, self.context.folder, self.context.ranks)
         played = time.monotonic()
         self._require_enough(groups, choices)
         update = self._update(groups, choices)

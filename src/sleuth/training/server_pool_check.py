@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sleuth.engines.remote.capabilities import discover_server
-from sleuth.factories import engine_of, load_model, load_outline
+from sleuth.factories import load_model, load_outline, pool_engine_of
 from sleuth.recipe import GrpoRecipe, Recipe
 from sleuth.types import SleuthError
 
@@ -65,7 +65,7 @@ def send_weights(recipe: Recipe, index: int) -> float:
     place: AbstractContextManager[str] = nullcontext(str(shared)) if shared else tempfile.TemporaryDirectory()
     lines: list[str] = []
     with place as weights:
-        engine, _ = engine_of(stage, model, tokenizer, weights=Path(weights), say=lines.append)
+        engine, _ = pool_engine_of(stage, model, tokenizer, weights=Path(weights), say=lines.append)
         started = time.monotonic()
         engine.publish(0)
         seconds = time.monotonic() - started

@@ -132,6 +132,7 @@ class Lesson:
             setting=setting,
             context=stage.context,
             slots=stage.slots,
+            cache_memory=stage.cache_memory,
             temperature=stage.sampling.temperature,
             samples=samples,
             seed=seed,

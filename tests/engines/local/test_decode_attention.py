@@ -8,24 +8,37 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sleuth.engines.local import decode_attention
+from sleuth.engines.local import paged_attention, shared_spans
 from sleuth.engines.local.compiled_decode_attention import CompiledDecodeAttention
-from sleuth.engines.local.decode_attention import DecodeAttention, find_shared_spans
+from sleuth.engines.local.paged_attention import ChunkwiseAttention, GatheredAttention
+from sleuth.engines.local.shared_spans import find_shared_spans
 
 CPU = torch.device("cpu")
-SLOTS, CAPACITY = 10, 160
+SLOTS, PAGE, PAGES_EACH = 10, 16, 10
+CAPACITY = PAGE * PAGES_EACH
 
 
-def decode_attention_of(kind, slots, starts, lengths, levels):
+def decode_attention_of(kind, pages, slots, starts, lengths, levels):
     """Compiled for fp32, by matrix products for the rest."""
     if kind == torch.float32:
-        return CompiledDecodeAttention(slots, starts, lengths, levels)
-    return DecodeAttention(slots, starts, lengths, levels, CPU, kind)
+        return CompiledDecodeAttention(pages, slots, starts, lengths, levels)
+    return GatheredAttention(pages[slots], lengths + 1, PAGE, CPU)
 
 
-def alone(kind, slots, starts, ends):
-    """Rows that share nothing and look at the keys from `starts` up to `ends`."""
-    return decode_attention_of(kind, np.array(slots), np.array(starts), np.array(ends) - 1, [])
+def page_table(draw):
+    """A table [SLOTS, PAGES_EACH] in which every slot has pages of its own, in any order."""
+    pages = list(range(SLOTS * PAGES_EACH))
+    draw.shuffle(pages)
+    return np.array(pages, dtype=np.int32).reshape(SLOTS, PAGES_EACH)
+
+
+def in_pages(dense, pages):
+    """[slots, kv_heads, capacity, D] -> [kv_heads, pages, PAGE, D]."""
+    slots, heads, _, size = dense.shape
+    pool = dense.new_zeros(heads, pages.size, PAGE, size)
+    by_page = dense.reshape(slots, heads, -1, PAGE, size).permute(1, 0, 2, 3, 4).flatten(1, 2)
+    pool[:, torch.from_numpy(pages.reshape(-1)).long()] = by_page
+    return pool
 
 
 def by_softmax(query, keys, values, slots, lengths, scale):
@@ -51,15 +64,18 @@ def texts(draw, count):
 
 @given(
     draw=st.integers(0, 10**6).map(random.Random),
-    call=st.sampled_from([1, 5, 30]),
+    cost=st.sampled_from([1, 5, 30]),
     heads=st.tuples(st.integers(1, 3), st.integers(1, 3)),
     sizes=st.sampled_from([(1, 1), (8, 8), (16, 16), (33, 33), (8, 5)]),
     spread=st.sampled_from([0.1, 1.0, 30.0]),
     kind=st.sampled_from([torch.float32, torch.float64]),
+    gathered=st.sampled_from([1, 300, 2**19]),
     threads=st.sampled_from([1, 2]),
 )
 @settings(max_examples=200, deadline=None)
-def test_rows_attend_to_all_that_they_wrote_or_share_as_softmax_says(draw, call, heads, sizes, spread, kind, threads):
+def test_rows_attend_to_all_that_they_wrote_or_share_as_softmax_says(
+    draw, cost, heads, sizes, spread, kind, gathered, threads
+):
     kv_heads, sharing = heads
     rows = texts(draw, draw.randint(1, SLOTS))
     slots = np.array(sorted(draw.sample(range(SLOTS), len(rows))))
@@ -74,13 +90,16 @@ def test_rows_attend_to_all_that_they_wrote_or_share_as_softmax_says(draw, call,
             keys[slot, :, :common], values[slot, :, :common] = keys[other, :, :common], values[other, :, :common]
     query = spread * torch.randn(len(rows), kv_heads, sharing, sizes[0], dtype=kind, generator=generator)
     lengths = np.array([len(row) for row in rows])
+    pages = page_table(draw)
     before = torch.get_num_threads()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(decode_attention, "CALL_COST", call)
+        patch.setattr(shared_spans, "SPAN_COST", cost)
+        patch.setattr(paged_attention, "GATHERED_TOKENS", gathered)
         levels, starts = find_shared_spans(tokens, slots, lengths)
         torch.set_num_threads(threads)
         try:
-            output = decode_attention_of(kind, slots, starts, lengths, levels).attend(query, keys, values, 0.3)
+            attention = decode_attention_of(kind, pages, slots, starts, lengths, levels)
+            output = attention.attend(query, in_pages(keys, pages), in_pages(values, pages), 0.3)
         finally:
             torch.set_num_threads(before)
     # Scores are kept in fp32, which holds some hundreds to 1e-5, and a share is e to the power of one.
@@ -88,37 +107,59 @@ def test_rows_attend_to_all_that_they_wrote_or_share_as_softmax_says(draw, call,
     torch.testing.assert_close(output.double(), expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
-def test_a_key_of_another_row_or_slot_is_never_read(kind):
-    query = torch.randn(2, 1, 2, 8, dtype=kind)
-    keys, values = torch.full((2, 4, 1, 9, 8), torch.nan, dtype=kind)
-    keys[[0, 3], :, 2:6], values[[0, 3], :, 2:6] = torch.randn(2, 2, 1, 4, 8, dtype=kind)
-    if kind == torch.float64:  # read in windows, and hidden: slots between them are zeros in a cache, never NaN
-        keys, values = keys.nan_to_num(), values.nan_to_num()
-    assert alone(kind, [0, 3], [2, 2], [6, 6]).attend(query, keys, values, 1.0).isfinite().all()
+@pytest.mark.parametrize("sizes", [(8, 8), (8, 5)])
+@pytest.mark.parametrize(("start", "stop"), [(0, 1), (0, 40), (16, 17), (31, 97)])
+def test_a_chunk_attends_causally_to_the_pages_of_its_slot(sizes, start, stop):
+    pages = page_table(random.Random(start))
+    keys, values = (torch.randn(SLOTS, 2, CAPACITY, n) for n in sizes)
+    query = torch.randn(stop - start, 2, 3, sizes[0])
+    expected = by_softmax(query, keys, values, [4] * (stop - start), range(start, stop), 0.3)
+    attention = ChunkwiseAttention(pages[[4]], np.array([start]), np.array([stop]), PAGE, CPU)
+    pool = [in_pages(dense, pages) for dense in (keys, values)]
+    output = attention.attend(query, *pool, 0.3)
+    torch.testing.assert_close(output.double(), expected, rtol=1e-4, atol=1e-5)  # a softmax in two parts, fp32
+    last = attention.for_last_tokens().attend(query[-1:], *pool, 0.3)
+    torch.testing.assert_close(last.double(), expected[-1:], rtol=1e-4, atol=1e-5)
+
+
+def one_page(kind, slots, starts, ends):
+    """Rows that share nothing and read the keys from `starts` up to `ends` of the one page of their slot."""
+    pages = np.arange(max(slots) + 1, dtype=np.int32)[:, None]
+    slots, starts, lengths = np.array(slots), np.array(starts), np.array(ends) - 1
+    if kind == torch.float32:
+        return CompiledDecodeAttention(pages, slots, starts, lengths, [])
+    return GatheredAttention(pages[slots], lengths + 1, 128, CPU)
+
+
+def test_a_key_of_another_row_or_page_is_never_read():
+    query = torch.randn(2, 1, 2, 8)
+    keys, values = torch.full((2, 1, 4, 128, 8), torch.nan)
+    keys[:, [0, 3], 2:6], values[:, [0, 3], 2:6] = torch.randn(2, 1, 2, 4, 8)
+    assert one_page(torch.float32, [0, 3], [2, 2], [6, 6]).attend(query, keys, values, 1.0).isfinite().all()
 
 
 @pytest.mark.parametrize("count", [40, 70, 128])
 def test_nan_keys_give_nan_outputs(count):
-    query, clean = torch.randn(1, 1, 1, 8), torch.randn(1, 1, count, 8)
-    for at in range(count):  # in a vector and behind the last, in a tile that is full and in one that is not
+    query, clean = torch.randn(1, 1, 1, 8), torch.randn(1, 1, 128, 8)
+    for at in range(count):  # in a vector and behind the last
         keys = clean.clone()
         keys[0, 0, at, 2] = torch.nan
-        assert alone(torch.float32, [0], [0], [count]).attend(query, keys, clean, 1.0).isnan().all()
+        assert one_page(torch.float32, [0], [0], [count]).attend(query, keys, clean, 1.0).isnan().all()
 
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.float64])
 def test_scores_far_apart_do_not_overflow(kind):
-    query, keys = torch.tensor([[[[1e4]]]], dtype=kind), torch.tensor([[[[1.0], [-1.0]]]], dtype=kind)
-    assert alone(kind, [0], [0], [2]).attend(query, keys, keys.clone(), 1.0).item() == 1
+    query, keys = torch.tensor([[[[1e4]]]], dtype=kind), torch.zeros(1, 1, 128, 1, dtype=kind)
+    keys[0, 0, :2] = torch.tensor([[1.0], [-1.0]])
+    assert one_page(kind, [0], [0], [2]).attend(query, keys, keys.clone(), 1.0).item() == 1
 
 
 def test_any_number_of_threads_gives_the_same_bytes():
-    query, keys, values = torch.randn(6, 2, 2, 16), torch.randn(6, 2, 90, 16), torch.randn(6, 2, 90, 16)
+    query, keys, values = torch.randn(6, 2, 2, 16), torch.randn(2, 6, 128, 16), torch.randn(2, 6, 128, 16)
     told = []
     before = torch.get_num_threads()
     for threads in (1, 2):
         torch.set_num_threads(threads)
-        told.append(alone(torch.float32, range(6), [0] * 6, range(85, 91)).attend(query, keys, values, 1.0))
+        told.append(one_page(torch.float32, range(6), [0] * 6, range(85, 91)).attend(query, keys, values, 1.0))
     torch.set_num_threads(before)
     assert torch.equal(*told)

@@ -227,7 +227,7 @@ def test_requests_are_admitted_in_the_order_of_their_keys(model, tokenizer, word
 
 
 def test_a_long_prompt_is_read_in_parts(make_model, tokenizer, words, monkeypatch):
-    monkeypatch.setattr("sleuth.engines.local.engine.FORWARD_TOKENS", 16)
+    monkeypatch.setattr("sleuth.engines.local.engine.CPU_FORWARD_TOKENS", 16)
     model = make_model()
     engine = engine_of(model, tokenizer)
     gathered = gather(*(episode(engine, words(50, p), words(40, p), key=(p,), lengths=(8, 8)) for p in range(3)))
@@ -295,7 +295,7 @@ def test_completions_after_publishing_do_not_depend_on_earlier_ones(model, token
 
 
 def test_decoding_continues_while_long_prompts_are_prefilled(model, tokenizer, words, monkeypatch):
-    monkeypatch.setattr("sleuth.engines.local.engine.FORWARD_TOKENS", 4)
+    monkeypatch.setattr("sleuth.engines.local.engine.CPU_FORWARD_TOKENS", 4)
     engine = engine_of(model, tokenizer)
 
     async def collect():

@@ -1,40 +1,62 @@
-"""The KV cache: keys and values of every slot and layer."""
+"""The KV cache: pages of keys and values of every layer, in a pool of limited size."""
 
 from __future__ import annotations
 
 import math
 import mmap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
 from numba import prange
+from transformers import PretrainedConfig
 
-from sleuth.engines.local.slots import SlotPlacement
 from sleuth.learn.compiled import compiled, compiled_in_parallel, is_compiled_for
-
-INITIAL_CAPACITY = 64
-"""Tokens per slot before the cache grows."""
+from sleuth.memory import free_host_memory, parse_share, total_host_memory
 
 
-class SlotCache:
-    """Two tensors per layer, `[slots, kv_heads, capacity, head_dim]`; token p of a slot is at position p.
+def bytes_per_token(config: PretrainedConfig, dtype: torch.dtype) -> int:
+    """The bytes of a token's keys and values in all layers."""
+    text = config.get_text_config()
+    kv_heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+    return 2 * text.num_hidden_layers * kv_heads * head_size(config) * dtype.itemsize
 
-    `capacity` at least doubles when a longer sequence needs it, up to `context`. A layer's tensors are allocated at its
-    first write, when the shapes are known.
-    """
 
-    def __init__(self, *, slots: int, context: int) -> None:
-        self.slots = slots
-        self.context = context
-        self.capacity = min(INITIAL_CAPACITY, context)
+def head_size(config: PretrainedConfig) -> int:
+    """The numbers of a head's key."""
+    text = config.get_text_config()
+    return getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+
+
+FREE_SHARE = {"cpu": 0.5, "cuda": 0.8}
+"""The share of the free memory that the cache takes at most by default; the rest is for activations."""
+
+
+def pages_within(budget: str | None, *, needed: int, page_bytes: int, device: torch.device) -> int:
+    """How many pages of `page_bytes` the cache has: at most `needed`, and as many as fit into the `budget` ("8GB", or
+    "40%" of the device's memory), by default into a share of the free memory."""
+    if device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(device)
+    else:
+        free, total = free_host_memory(), total_host_memory()
+    limit = int(FREE_SHARE.get(device.type, 0.5) * free) if budget is None else parse_share(budget, total)
+    return min(needed, limit // page_bytes)
+
+
+class PagedCache:
+    """Two tensors per layer, `[kv_heads, pages, page_size, head_dim]`. A layer's tensors are allocated at its first
+    write, when the shapes are known."""
+
+    def __init__(self, *, pages: int, page_size: int) -> None:
+        self.pages = pages
+        self.page_size = page_size
         self.layers: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
-    def rows(self, slots: torch.Tensor, positions: torch.Tensor, kv_heads: int) -> torch.Tensor:
-        """Row indices (T * kv_heads), in a layer flattened over slots, heads and positions, of the tokens at
-        `positions` (T) of `slots` (T)."""
-        heads = slots[:, None] * kv_heads + torch.arange(kv_heads, device=slots.device)
-        return (heads * self.capacity + positions[:, None]).flatten()
+    def rows(self, pages: torch.Tensor, positions: torch.Tensor, kv_heads: int) -> torch.Tensor:
+        """Row indices (T * kv_heads), in a layer flattened over heads, pages and their tokens, of the tokens at
+        `positions` (T) of sequences that hold them in `pages` (T)."""
+        heads = torch.arange(kv_heads, device=pages.device) * self.pages
+        return ((pages[:, None] + heads) * self.page_size + (positions % self.page_size)[:, None]).flatten()
 
     def write(
         self, layer: int, rows: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
@@ -49,46 +71,49 @@ class SlotCache:
                 tensor.flatten(0, 2).index_copy_(0, rows, new.flatten(0, 1))
         return self.layers[layer]
 
-    def copy(self, placements: Sequence[SlotPlacement]) -> None:
-        """Copies each placement's reused prefix from its source slot, in order."""
-        copies = [(one.source, one.slot, one.reused) for one in placements if one.source != one.slot]
-        if not copies:
-            return
-        for layer in self.layers.values():
-            for tensor in layer:
+    def copy(self, copies: Sequence[tuple[int, int]]) -> None:
+        """Copies pages, for each of `copies` (source, target) in order."""
+        for independent in _independent(copies):
+            pages = np.array(independent).T
+            for tensor in (tensor for layer in self.layers.values() for tensor in layer):
                 if is_compiled_for(tensor.device, tensor.dtype):
-                    _copy(tensor.numpy(), np.array(copies))
+                    _copy(tensor.numpy(), *pages)
                 else:
-                    for source, target, length in copies:
-                        tensor[target, :, :length] = tensor[source, :, :length]
-
-    def reserve(self, length: int, cached: np.ndarray) -> None:
-        """Grows to hold sequences of `length` tokens, at most `context`; keeps the first `cached` [slots] of each."""
-        if length <= self.capacity:
-            return
-        self.capacity = min(max(length, 2 * self.capacity), self.context)
-        for index, (keys, values) in self.layers.items():
-            self.layers[index] = self._grown(keys, cached), self._grown(values, cached)
+                    sources, targets = torch.from_numpy(pages).to(tensor.device)
+                    tensor.index_copy_(1, targets, tensor.index_select(1, sources))
 
     def clear(self) -> None:
         """Frees all memory."""
+        on_card = any(keys.device.type == "cuda" for keys, _ in self.layers.values())
         self.layers.clear()
-        self.capacity = min(INITIAL_CAPACITY, self.context)
+        if on_card:
+            torch.cuda.empty_cache()
 
     def _empty(self, like: torch.Tensor) -> torch.Tensor:
         # Zeros, not uninitialised memory: a masked NaN is still NaN.
-        shape = self.slots, like.shape[1], self.capacity, like.shape[-1]
+        shape = like.shape[1], self.pages, self.page_size, like.shape[-1]
         if like.device.type != "cpu":
             return like.new_zeros(shape)
-        # Anonymous pages take no memory until they are written.
-        pages = mmap.mmap(-1, math.prod(shape) * like.itemsize, access=mmap.ACCESS_COPY)
-        return torch.frombuffer(pages, dtype=like.dtype).view(shape)
+        # Anonymous memory takes no room until it is written.
+        try:
+            memory = mmap.mmap(-1, math.prod(shape) * like.itemsize, access=mmap.ACCESS_COPY)
+        except OSError as error:
+            raise MemoryError(str(error)) from error
+        return torch.frombuffer(memory, dtype=like.dtype).view(shape)
 
-    def _grown(self, tensor: torch.Tensor, cached: np.ndarray) -> torch.Tensor:
-        grown = self._empty(tensor)
-        for slot in np.flatnonzero(cached).tolist():
-            grown[slot, :, : cached[slot]] = tensor[slot, :, : cached[slot]]
-        return grown
+
+def _independent(copies: Sequence[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
+    """The copies in order, in lists whose members neither read nor write what another one has written."""
+    batch: list[tuple[int, int]] = []
+    written: set[int] = set()
+    for source, target in copies:
+        if written & {source, target}:
+            yield batch
+            batch, written = [], set()
+        batch.append((source, target))
+        written.add(target)
+    if batch:
+        yield batch
 
 
 # Element by element: for whole slices numba also compiles the error about unfit shapes, which takes seconds in
@@ -104,12 +129,10 @@ def _write_rows(table, rows, new):
 
 
 @compiled_in_parallel
-def _copy(tensor, copies):
-    """Copies prefixes between slots, for each of `copies` (source, target, length) in order. Heads run in parallel, as
-    page faults on fresh memory take most of the time."""
-    for head in prange(tensor.shape[1]):
-        for number in range(len(copies)):
-            source, target = copies[number, 0], copies[number, 1]
-            for token in range(copies[number, 2]):
+def _copy(tensor, sources, targets):
+    """Copies pages. Heads run in parallel, as page faults on fresh memory take most of the time."""
+    for head in prange(tensor.shape[0]):
+        for number in range(len(sources)):
+            for token in range(tensor.shape[2]):
                 for at in range(tensor.shape[3]):
-                    tensor[target, head, token, at] = tensor[source, head, token, at]
+                    tensor[head, targets[number], token, at] = tensor[head, sources[number], token, at]

@@ -12,22 +12,26 @@ import numpy as np
 from numba import prange
 from torch import Tensor
 
-from sleuth.engines.local.decode_attention import SharedSpan
+from sleuth.engines.local.shared_spans import SharedSpan
 from sleuth.learn.compiled import LOG2_E, compiled, compiled_in_parallel, greatest, power_of_two
-
-TILE = 64
-"""Keys per tile: with their values they fit into the innermost cache."""
 
 
 class CompiledDecodeAttention:
     """Attention of row b to the keys `starts[b]` to `lengths[b]`, inclusive, of `slots[b]`, and to the spans it shares.
+    `pages` [slots, n] is the page table.
 
     Rows that share a span form a family. Families and heads are independent and run in parallel.
     """
 
     def __init__(
-        self, slots: np.ndarray, starts: np.ndarray, lengths: np.ndarray, levels: Sequence[Sequence[SharedSpan]]
+        self,
+        pages: np.ndarray,
+        slots: np.ndarray,
+        starts: np.ndarray,
+        lengths: np.ndarray,
+        levels: Sequence[Sequence[SharedSpan]],
     ) -> None:
+        self.pages = pages
         family = np.arange(len(slots))  # by its first row
         for span in levels[0] if levels else []:
             family[span.rows] = span.rows[0]
@@ -47,44 +51,46 @@ class CompiledDecodeAttention:
         )  # (families, 4): the ranges of its rows and of its spans
 
     def attend(self, query: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
-        """`query` (B, kv_heads, sharing, D), `keys`, `values` [slots, kv_heads, capacity, D] -> as query; all fp32."""
+        """`query` (B, kv_heads, sharing, D), `keys`, `values` [kv_heads, pages, page_size, D] -> as query; all fp32."""
         output = query.new_zeros(*query.shape[:-1], values.shape[-1])
         largest = np.full(query.shape[:-1], -np.inf, dtype=np.float32)
         total = np.zeros(query.shape[:-1], dtype=np.float32)
         _attend(
-            query.contiguous().numpy(), keys.numpy(), values.numpy(), self.families, self.rows, self.own, self.shared,
-            self.span_rows, np.float32(scale) * LOG2_E, largest, total, output.numpy(),
+            query.contiguous().numpy(), keys.numpy(), values.numpy(), self.pages, self.families, self.rows, self.own,
+            self.shared, self.span_rows, np.float32(scale) * LOG2_E, largest, total, output.numpy(),
         )  # fmt: skip
         return output
 
 
 @compiled_in_parallel
-def _attend(query, keys, values, families, rows, own, shared, span_rows, scale, largest, total, output):
+def _attend(query, keys, values, pages, families, rows, own, shared, span_rows, scale, largest, total, output):
     """`scale` includes log2(e): the softmax is computed in powers of 2."""
     kv_heads = query.shape[1]
     for item in prange(len(families) * kv_heads):
         first, stop, first_span, last_span = families[item // kv_heads]
         members = rows[first:stop], own[first:stop], shared[first_span:last_span], span_rows
-        _attend_family(item % kv_heads, query, keys, values, *members, scale, largest, total, output)
+        head = item % kv_heads
+        _attend_family(head, query, keys[head], values[head], pages, *members, scale, largest, total, output)
 
 
 @compiled
-def _attend_family(head, query, keys, values, rows, own, shared, span_rows, scale, largest, total, output):
-    """Attention of a family's rows to their own keys, then to its shared spans, for KV head `head`."""
-    scores = np.empty(TILE, dtype=np.float32)
+def _attend_family(head, query, keys, values, pages, rows, own, shared, span_rows, scale, largest, total, output):
+    """Attention of a family's rows to their own keys, then to its shared spans, page by page, for KV head `head`."""
+    size = keys.shape[1]
+    scores = np.empty(size, dtype=np.float32)
     for number in range(len(rows)):
         row = rows[number]
         slot, begin, end = own[number]
-        for first in range(begin, end, TILE):
-            tile = slice(first, min(first + TILE, end))
+        for at in range(begin // size, (end + size - 1) // size):
+            page, tile = pages[slot, at], slice(max(begin - at * size, 0), min(end - at * size, size))
             state = largest[row, head], total[row, head], output[row, head]
-            _attend_tile(query[row, head], keys[slot, head, tile], values[slot, head, tile], scale, scores, *state)
+            _attend_tile(query[row, head], keys[page, tile], values[page, tile], scale, scores, *state)
     for slot, begin, end, start, stop in shared:
-        for first in range(begin, end, TILE):
-            tile = slice(first, min(first + TILE, end))
+        for at in range(begin // size, (end + size - 1) // size):
+            page, tile = pages[slot, at], slice(max(begin - at * size, 0), min(end - at * size, size))
             for row in span_rows[start:stop]:
                 state = largest[row, head], total[row, head], output[row, head]
-                _attend_tile(query[row, head], keys[slot, head, tile], values[slot, head, tile], scale, scores, *state)
+                _attend_tile(query[row, head], keys[page, tile], values[page, tile], scale, scores, *state)
     for row in rows:
         for one in range(total.shape[-1]):
             for at in range(output.shape[-1]):

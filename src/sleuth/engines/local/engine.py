@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import bisect
 import math
-from collections.abc import AsyncGenerator, Iterator, Sequence
+import sys
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import cached_property
 from typing import TypeVar, cast
 
 import numpy as np
@@ -14,9 +16,11 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from sleuth.engines.local.attention import SLOT_ATTENTION, Batch
-from sleuth.engines.local.cache import SlotCache
-from sleuth.engines.local.slots import DecodeState, SlotPlacement, SlotTable
+from sleuth.engines.local.attention import PAGED_ATTENTION, Batch
+from sleuth.engines.local.cache import PagedCache, bytes_per_token, head_size, pages_within
+from sleuth.engines.local.paged_attention import varlen_problem
+from sleuth.engines.local.pages import CPU_PAGE, CUDA_PAGE
+from sleuth.engines.local.slots import DecodeState, PrefillChunk, SlotTable
 from sleuth.engines.local.weights import DecodeWeights
 from sleuth.engines.request import Request, StreamRequest, max_new_tokens
 from sleuth.engines.sampling import sample
@@ -25,46 +29,78 @@ from sleuth.learn.compiled_layers import compiled_forwards
 from sleuth.learn.heap import keep_freed_memory
 from sleuth.learn.last_layer import select_outputs, skip_unused_outputs
 from sleuth.learn.products import replaced_forwards
+from sleuth.learn.token_budget import is_out_of_memory
+from sleuth.runs.disk import shown
 from sleuth.types import Chunk, Completion, Sampling, SleuthError
 
-FORWARD_TOKENS = 512
+CPU_FORWARD_TOKENS, CUDA_FORWARD_TOKENS = 512, 8192
 """Prefill tokens per forward, besides the decoding slots; longer prompts are prefilled in chunks. More would push the
-activations out of the processor's cache."""
+activations out of a processor's cache; fewer would leave a card idle between kernels."""
+MIN_FORWARD_TOKENS = 64
+"""A forward that runs out of memory is not tried with fewer."""
 
 ARRIVAL_YIELDS = 8
 """Times to yield to the event loop before a forward, so that callers with a pending request join its batch."""
 
+FITTING_SHARE = 0.95
+"""The share of a card's free memory that the cache may take when it is opened again."""
+
 Received = TypeVar("Received", Chunk, Completion)
 
 
-class LocalEngine:
-    """Continues token sequences with `model`: continuous batching, prefix reuse across turns and between siblings.
+def print_to_stderr(line: str) -> None:
+    """Prints a line beside the output of a program."""
+    print(line, file=sys.stderr, flush=True)
 
-    `slots` sequences of at most `context` tokens run at once; further requests wait and are admitted in the order of
-    `sampling.key`. The weights are the learner's own: call `publish` after changing them. The same requests, keys and
-    weights give the same bytes.
+
+class LocalEngine:
+    """Continues token sequences with `model`: continuous batching, a paged KV cache, prefix reuse across turns and
+    between siblings.
+
+    At most `slots` sequences of at most `context` tokens run at once; further requests wait and are admitted in the
+    order of `sampling.key`. The cache takes at most `cache_memory` ("8GB", "40%" of the device's memory; None: a share
+    of what is free), or has `cache_pages`. When it is full, the request with the last key is preempted and continued
+    later, with the same tokens. The weights are the learner's own: call `publish` after changing them. The same
+    requests, keys, weights and size of the cache give the same bytes. Raises SleuthError if the cache cannot hold one
+    sequence of `context` tokens.
     """
 
-    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, *, slots: int, context: int) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerFast,
+        *,
+        slots: int,
+        context: int,
+        cache_memory: str | None = None,
+        cache_pages: int | None = None,
+        log: Callable[[str], None] = print_to_stderr,
+    ) -> None:
         if not model._supports_attention_backend:
             raise SleuthError(f"the local engine cannot run {type(model).__name__}: its attention is not replaceable")
         keep_freed_memory()
         self.model = model
         self.tokenizer = tokenizer
+        self.slots = slots
         self.context = context
+        self.cache_memory = cache_memory
         self.policy_version = 0
         self.tokens_prefilled = 0
         self.tokens_reused = 0
         self.tokens_sampled = 0
+        self.preemptions = 0
         self.forwards = 0
+        self._log = log
         self._eos_ids = find_eos_ids(model.generation_config, tokenizer)
         vocabulary = cast(nn.Linear, model.get_output_embeddings()).weight.shape[0]
         self._stop_tokens = StopTokens(tokenizer, vocabulary, self._eos_ids)
         self._decode_state = DecodeState(slots=slots, context=context, vocabulary=vocabulary)
         self._weights = DecodeWeights(model)
         self._swift = compiled_forwards(model)
-        self._cache = SlotCache(slots=slots, context=context)
-        self._table = SlotTable(slots, context)
+        self._forward_tokens = CUDA_FORWARD_TOKENS if model.device.type == "cuda" else CPU_FORWARD_TOKENS
+        self._page_size = page_size_of(model.device)
+        limits = {"slots": slots, "context": context, "cache_memory": cache_memory}
+        self._open_cache(pages_of(model, **limits, recorded=cache_pages))
         self._waiting: list[Request] = []
         self._running: dict[int, Request] = {}  # by slot
         self._yields_left = 0  # of the event loop, before the next forward
@@ -92,6 +128,11 @@ class LocalEngine:
         """The number of requests that occupy a slot."""
         return len(self._running)
 
+    @property
+    def cache_pages(self) -> int:
+        """The size of the cache in pages."""
+        return self._cache.pages
+
     def publish(self, version: int) -> None:
         """Clears the prefix cache and stamps `version` on later completions. Call after changing the weights."""
         if self._running or self._waiting:
@@ -101,11 +142,61 @@ class LocalEngine:
         self.policy_version = version
 
     def sleep(self) -> None:
-        """No-op: the weights are the learner's own, so there is no memory to release until the next `publish`."""
+        """Frees the memory of the cache until the next request, unless requests are running."""
+        if not self._running and not self._waiting:
+            self._table.clear()
+            self._cache.clear()
 
     def figures(self) -> dict[str, float]:
         """Engine metrics for the step: none."""
         return {}
+
+    # -- the cache ---------------------------------------------------------------------------------------------------
+
+    def _fit_cache(self) -> None:
+        """Before the cache takes memory on a card: shrinks it to what has been left free since its size was chosen."""
+        page_bytes = self._page_size * bytes_per_token(self.model.config, self.model.dtype)
+        free = torch.cuda.mem_get_info(self.model.device)[0]
+        if self.cache_pages * page_bytes <= free * FITTING_SHARE:
+            return
+        limits = {"slots": self.slots, "context": self.context, "cache_memory": None}
+        pages = min(self.cache_pages, pages_of(self.model, **limits))
+        self._open_cache(pages)
+        self._log(f"{shown(free)} are free on the card: the cache holds {pages * self._page_size} tokens from now on")
+
+    def _open_cache(self, pages: int) -> None:
+        """An empty cache of so many pages. No request may be running."""
+        self._cache = PagedCache(pages=pages, page_size=self._page_size)
+        self._table = SlotTable(self.slots, self.context, page_size=self._page_size, pages=pages)
+
+    def _shrink(self) -> bool:
+        """After a forward ran out of memory: preempts all requests and halves the cache and the tokens of a forward.
+        Returns whether anything could be halved."""
+        least = -(-self.context // self._page_size)
+        pages, tokens = max(least, self.cache_pages // 2), max(MIN_FORWARD_TOKENS, self._forward_tokens // 2)
+        if pages == self.cache_pages and tokens == self._forward_tokens:
+            return False
+        while self._running:
+            self._preempt()
+        self._cache.clear()
+        self._open_cache(pages)
+        self._forward_tokens = tokens
+        self._log(
+            f"out of memory while sampling: continuing with a cache of {pages * self._page_size} tokens and {tokens} "
+            "tokens of prompts at once"
+        )
+        return True
+
+    def _preempt(self) -> None:
+        """Puts the running request with the last key back among the waiting ones and frees its pages."""
+        slot, request = max(self._running.items(), key=lambda item: item[1].sampling.key)
+        written = slice(len(request.prompt), int(self._table.length[slot]))
+        request.written = self._table.tokens[slot, written].tolist()
+        request.logprobs = self._decode_state.logprobs[slot, written].copy()
+        self._release(request)
+        self._table.evict(slot)
+        bisect.insort(self._waiting, request, key=lambda waiting: waiting.sampling.key)
+        self.preemptions += 1
 
     # -- requests ----------------------------------------------------------------------------------------------------
 
@@ -145,6 +236,8 @@ class LocalEngine:
     async def _run_loop(self) -> None:
         """Runs while there are requests. An exception is passed to every caller."""
         try:
+            if self.model.device.type == "cuda" and not self._running and not self._cache.layers:
+                self._fit_cache()
             while self._waiting or self._running:
                 await self._wait_for_callers()
                 with self._inference_mode():
@@ -166,42 +259,71 @@ class LocalEngine:
             await asyncio.sleep(0)
 
     def _admit(self) -> None:
-        self._copy_prefixes(list(self._table.take_ready()))
+        self._begin_ready()
         for request in self._waiting:
-            placement = self._table.place(request.prompt)
+            tokens = request.prompt + request.written
+            placement = self._table.place(tokens)
             if placement is None:
                 break
             slot, length = placement.slot, len(request.prompt)
-            self._cache.reserve(length + request.limit, self._table.cached)
-            if self._table.occupy(placement, request.prompt):
-                self._copy_prefixes([placement])
+            if self._table.occupy(placement, tokens):
+                self._count_reused(placement.reused)
             watched = request.streams or self._stop_tokens.mask(request.sampling.stops)
             self._decode_state.begin(slot, request.sampling, length=length, limit=request.limit, watched=watched)
+            self._decode_state.logprobs[slot, length : len(tokens)] = request.logprobs
             self._running[slot] = request
             request.slot = slot
-            self.tokens_prefilled += length
+            self.tokens_prefilled += len(tokens)
         self._waiting = [request for request in self._waiting if request.slot is None]
 
-    def _copy_prefixes(self, placements: Sequence[SlotPlacement]) -> None:
-        self._cache.copy(placements)
-        reused = sum(placement.reused for placement in placements)
-        self.tokens_reused += reused
-        self.tokens_prefilled -= reused
+    def _begin_ready(self) -> None:
+        """Starts requests that waited for a prefix."""
+        for placement in self._table.take_ready():
+            self._count_reused(placement.reused)
+
+    def _count_reused(self, tokens: int) -> None:
+        self.tokens_reused += tokens
+        self.tokens_prefilled -= tokens
+
+    def _schedule(self) -> tuple[np.ndarray, list[PrefillChunk]]:
+        """The slots and chunks of the next forward, after preempting requests until its pages are free."""
+        while (scheduled := self._table.schedule(self._forward_tokens)) is None:
+            self._preempt()
+            self._begin_ready()
+        self._cache.copy(self._table.pages.take_copies())
+        return scheduled
 
     def _step(self) -> None:
-        """One forward over all running slots; samples a token for each slot whose prompt is fully prefilled."""
-        table = self._table
-        decoding, chunks = table.schedule(FORWARD_TOKENS)
-        model = self.model
-        batch = Batch(table.tokens, table.cached, decoding, chunks, self._cache, device=model.device, dtype=model.dtype)
+        """One forward over all running slots; samples a token for each slot whose prompt is fully prefilled. If memory
+        runs out, nothing has changed but the size of the cache."""
+        try:
+            self._forward_and_sample(*self._schedule())
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error) or not self._shrink():
+                raise
+
+    def _forward_and_sample(self, decoding: np.ndarray, chunks: Sequence[PrefillChunk]) -> None:
+        table, model = self._table, self.model
+        where = {"device": model.device, "dtype": model.dtype, "varlen": self._varlen}
+        batch = Batch(table, decoding, chunks, self._cache, **where)
         done = np.array([chunk.stop == table.length[chunk.slot] for chunk in chunks], dtype=bool)
         slots = np.concatenate([decoding, np.array([chunk.slot for chunk in chunks], dtype=np.int64)[done]])
-        logits = self._forward(batch, np.concatenate([np.arange(len(decoding)), batch.chunk_ends[done] - 1]))
+        last = np.concatenate([np.arange(len(decoding)), len(decoding) + batch.chunk_ends[done] - 1])
+        logits = self._forward(batch, last)
         table.cached[decoding] += 1
         for chunk in chunks:
             table.cached[chunk.slot] = chunk.stop
         if len(slots):
             self._sample_tokens(slots, logits)
+
+    @cached_property
+    def _varlen(self) -> bool:
+        """Whether attention is computed by torch's kernel for pages. Logs why not where a card is."""
+        size = head_size(self.model.config)
+        problem = varlen_problem(self.model.device, self.model.dtype, size, self._page_size)
+        if problem and self.model.device.type == "cuda":
+            self._log(f"sampling without torch's attention over pages, which is slower: {problem}")
+        return problem is None
 
     def _forward(self, batch: Batch, last: np.ndarray) -> torch.Tensor:
         """The logits (B, V) after the batch's tokens at `last` (B)."""
@@ -247,7 +369,7 @@ class LocalEngine:
         """Runs with the engine's attention, in evaluation mode and without gradients; restores the model afterwards."""
         config, training = self.model.config, self.model.training
         attention = config._attn_implementation
-        config._attn_implementation = SLOT_ATTENTION
+        config._attn_implementation = PAGED_ATTENTION
         if training:
             self.model.eval()
         try:
@@ -257,6 +379,32 @@ class LocalEngine:
             config._attn_implementation = attention
             if training:
                 self.model.train()
+
+
+def page_size_of(device: torch.device) -> int:
+    """The tokens of a page of the cache."""
+    return CUDA_PAGE if device.type == "cuda" else CPU_PAGE
+
+
+def pages_of(
+    model: PreTrainedModel, *, slots: int, context: int, cache_memory: str | None, recorded: int | None = None
+) -> int:
+    """The number of pages of the cache for such an engine, or `recorded`, where there are requests for so many. Raises
+    SleuthError if one sequence does not fit."""
+    page_size = page_size_of(model.device)
+    least = -(-context // page_size)
+    page_bytes = page_size * bytes_per_token(model.config, model.dtype)
+    if recorded is not None:
+        pages = min(recorded, slots * least)
+    else:
+        pages = pages_within(cache_memory, needed=slots * least, page_bytes=page_bytes, device=model.device)
+    if pages < least:
+        budget = "the share of the free memory" if cache_memory is None else f'cache_memory = "{cache_memory}"'
+        raise SleuthError(
+            f"{budget} holds {pages * page_size} tokens of keys and values, and one sequence may have "
+            f"context = {context}, which takes {shown(least * page_bytes)}; raise cache_memory or lower context"
+        )
+    return pages
 
 
 async def _receive(request: Request, kind: type[Received]) -> Received:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from sleuth.engines.local.pages import CPU_PAGE, PageTable
 from sleuth.engines.sampling import uniforms
 from sleuth.types import Sampling
 
 MIN_TOKENS_TO_WAIT_FOR = 8
-"""A request waits for another one's prefill if that lets it copy at least this many more tokens."""
+"""A request waits for another one's prefill if that lets it reuse at least this many more tokens."""
+RUNNING_PER_SPARE_PAGE = 4
+"""A request is admitted if a page is left for every so many running ones; fewer to spare, and more are preempted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +29,7 @@ class PrefillChunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotPlacement:
-    """Where a request goes: `slot`, whose first `reused` tokens are copied from slot `source` once cached there."""
+    """Where a request goes: `slot`, whose first `reused` tokens are those of slot `source`, once cached there."""
 
     slot: int
     source: int
@@ -33,24 +37,27 @@ class SlotPlacement:
 
 
 class SlotTable:
-    """The tokens of every slot, whether a request runs in it, and how many of its tokens are in the cache.
+    """The tokens and pages of every slot, whether a request runs in it, and how many of its tokens are in the cache.
 
-    A slot keeps its tokens after its request has ended, so that the next turn, or a sibling with the same prompt, can
-    reuse the longest common prefix with any slot.
+    A slot keeps its tokens and pages after its request has ended, so that the next turn, or a sibling with the same
+    prompt, can reuse the longest common prefix with any slot, until their pages are needed. `pages` is the size of the
+    pool; None: enough for all slots.
     """
 
-    def __init__(self, slots: int, context: int) -> None:
+    def __init__(self, slots: int, context: int, *, page_size: int = CPU_PAGE, pages: int | None = None) -> None:
         self.tokens = np.full((slots, context), -1, dtype=np.int32)  # -1 where there is none
         self.length = np.zeros(slots, dtype=np.int64)  # in tokens
         self.cached = np.zeros(slots, dtype=np.int64)  # of these, in the cache
         self.busy = np.zeros(slots, dtype=bool)
+        total = slots * -(-context // page_size) if pages is None else pages
+        self.pages = PageTable(slots=slots, context=context, page_size=page_size, total=total)
         self._waiting = np.zeros(slots, dtype=bool)  # busy, and its prefix is not cached yet
         self._pending: list[SlotPlacement] = []
         self._last_used = np.zeros(slots, dtype=np.int64)
         self._clock = 0
 
     def place(self, tokens: Sequence[int]) -> SlotPlacement | None:
-        """A slot for a request that continues `tokens`; None if every slot is busy.
+        """A slot for a request that continues `tokens`; None if every slot is busy or the free pages do not suffice.
 
         The request may wait for a prefix that a running one is about to prefill. A slot is reused in place if the
         request continues all its tokens; otherwise the least recently used idle slot is taken.
@@ -70,7 +77,8 @@ class SlotTable:
         if awaited.max() >= reused + MIN_TOKENS_TO_WAIT_FOR:
             source = int(np.argmax(2 * awaited + ~self._waiting))
             reused = int(awaited[source])
-        return SlotPlacement(slot=slot, source=source, reused=reused)
+        placement = SlotPlacement(slot=slot, source=source, reused=reused)
+        return placement if self._has_room(placement, len(prompt)) else None
 
     def occupy(self, placement: SlotPlacement, tokens: Sequence[int]) -> bool:
         """Starts a request that continues `tokens`. Returns whether its prefix is cached; if not, the slot waits."""
@@ -79,20 +87,23 @@ class SlotTable:
         self.tokens[slot, : len(tokens)] = tokens
         self.tokens[slot, len(tokens) :] = -1
         self.length[slot] = len(tokens)
-        self.cached[slot] = placement.reused if ready else 0
+        self.cached[slot] = 0
         self.busy[slot] = True
-        self._waiting[slot] = not ready
-        if not ready:
+        self._limit_reuse(slot)
+        self._waiting[slot] = not (ready and self._begin(placement))
+        if self._waiting[slot]:
+            self.pages.drop(slot)
             self._pending.append(placement)
-        return ready
+        return not self._waiting[slot]
 
     def take_ready(self) -> Iterator[SlotPlacement]:
-        """The waiting placements whose prefix is now cached, in the order of their arrival; they wait no longer."""
-        for placement in list(self._pending):
-            if self.cached[placement.source] >= placement.reused:
-                self._pending.remove(placement)
-                self._waiting[placement.slot] = False
-                self.cached[placement.slot] = placement.reused
+        """The waiting placements whose prefix is now cached, in the order of their arrival, as far as free pages
+        suffice; they wait no longer."""
+        for slot in [placement.slot for placement in self._pending]:
+            placement = next(one for one in self._pending if one.slot == slot)  # making room can shorten what it reuses
+            if self.cached[placement.source] >= placement.reused and self._begin(placement):
+                self._pending = [other for other in self._pending if other.slot != slot]
+                self._waiting[slot] = False
                 yield placement
 
     def append(self, slots: np.ndarray, tokens: np.ndarray) -> None:
@@ -100,8 +111,9 @@ class SlotTable:
         self.tokens[slots, self.length[slots]] = tokens
         self.length[slots] += 1
 
-    def schedule(self, budget: int) -> tuple[np.ndarray, list[PrefillChunk]]:
-        """The decoding slots (one token to compute), rising, and prefill chunks of at most `budget` tokens in total.
+    def schedule(self, budget: int) -> tuple[np.ndarray, list[PrefillChunk]] | None:
+        """The decoding slots (one token to compute), rising, and prefill chunks of at most `budget` tokens in total;
+        None if the free pages do not suffice, or nothing can run: a request must then be preempted.
 
         All decoding slots are in every forward: decoding never waits for prefill.
         """
@@ -114,27 +126,81 @@ class SlotTable:
             budget -= stop - start
             if stop > start:
                 chunks.append(PrefillChunk(slot=slot, start=start, stop=stop))
-        return running[count == 1], chunks
+        decoding = running[count == 1]
+        written = np.concatenate([decoding, np.array([chunk.slot for chunk in chunks], dtype=np.int64)])
+        return (decoding, chunks) if len(running) and self._make_writable(written) else None
 
     def release(self, slot: int) -> None:
-        """Ends the request in `slot`; its tokens stay until the slot is needed. Placements that wait for more of its
-        tokens reuse what is cached."""
+        """Ends the request in `slot`; its tokens stay until the slot or its pages are needed. Placements that wait for
+        more of its tokens reuse what is cached."""
         self._clock += 1
         self._last_used[slot] = self._clock
         self.busy[slot] = self._waiting[slot] = False
-        others = [placement for placement in self._pending if placement.slot != slot]
-        cached = int(self.cached[slot])
-        self._pending = [
-            replace(other, reused=min(other.reused, cached)) if other.source == slot else other for other in others
-        ]
+        self._pending = [placement for placement in self._pending if placement.slot != slot]
+        self._limit_reuse(slot)
+
+    def evict(self, slot: int) -> None:
+        """Forgets the tokens of an idle slot and takes its pages."""
+        self.pages.drop(slot)
+        self.tokens[slot] = -1
+        self.length[slot] = self.cached[slot] = 0
+        self._limit_reuse(slot)
 
     def clear(self) -> None:
         """Discards all cached tokens and resets the clock, so that later placements do not depend on the past."""
         self.tokens.fill(-1)
         self.length.fill(0)
         self.cached.fill(0)
+        self.pages.clear()
         self._last_used.fill(0)
         self._clock = 0
+
+    def _begin(self, placement: SlotPlacement) -> bool:
+        """Gives the slot the pages of its prefix, and new ones for the rest of its prompt. Returns whether there are
+        enough."""
+        slot, length = placement.slot, int(self.length[placement.slot])
+        self.pages.share(placement.source, slot, placement.reused)
+        if not self._free_pages(self.pages.needed(length) - int(self.pages.held[slot])):
+            self.pages.drop(slot)
+            return False
+        self.pages.extend(slot, length)
+        self.cached[slot] = placement.reused
+        return True
+
+    def _has_room(self, placement: SlotPlacement, length: int) -> bool:
+        """Whether a prompt of `length` tokens fits besides the running requests, with some pages to spare for them."""
+        pages, reused = self.pages, placement.reused // self.pages.page_size
+        needed = pages.needed(length) + math.ceil(self.busy.sum() / RUNNING_PER_SPARE_PAGE)
+        if needed - reused <= pages.free:
+            return True
+        # Without the pages of idle slots, of which the placement keeps those that it reuses.
+        return needed - reused * self.busy[placement.source] <= pages.total - pages.held_by(self.busy)
+
+    def _make_writable(self, slots: np.ndarray) -> bool:
+        """Takes the pages that `slots` need to write their next tokens. Returns whether there are enough."""
+        table, positions = self.pages, self.cached[slots]
+        if not self._free_pages(len(table.not_writable(slots, positions))):
+            return False
+        for index in table.not_writable(slots, positions).tolist():
+            table.make_writable(int(slots[index]), int(positions[index]))
+        return True
+
+    def _free_pages(self, count: int) -> bool:
+        """Evicts idle slots, the least recently used first, until `count` pages are free. Returns whether they are."""
+        while self.pages.free < count:
+            idle = np.flatnonzero(~self.busy & (self.pages.held > 0))
+            if not len(idle):
+                return False
+            self.evict(int(idle[np.argmin(self._last_used[idle])]))
+        return True
+
+    def _limit_reuse(self, source: int) -> None:
+        """Placements that wait for tokens of an idle slot reuse no more than is cached."""
+        cached = int(self.cached[source])
+        self._pending = [
+            replace(other, reused=min(other.reused, cached)) if other.source == source else other
+            for other in self._pending
+        ]
 
     def _common_prefixes(self, prompt: np.ndarray) -> np.ndarray:
         """The length of the longest common prefix of `prompt` (n) with each slot."""

@@ -12,7 +12,6 @@ from typing import Any
 from sleuth.data.refiner import TOOL_OUTPUT, evidence_of
 from sleuth.dialects import Dialect
 from sleuth.dialects.refine import refines
-from sleuth.engines.local.engine import LocalEngine
 from sleuth.evaluation.eval_session import EvalSession
 from sleuth.recipe.data import AskWith
 from sleuth.render import Renderer
@@ -52,7 +51,7 @@ def agent_of(session: EvalSession, name: str, index: Path | None) -> Agent:
         facts["passages"] = read_card(index).count
     return Agent(
         name=name,
-        engine=LocalEngine(session.weights, session.tokenizer, slots=session.slots, context=session.context),
+        engine=session.local_engine(),
         renderer=Renderer(session.tokenizer),
         make_task=partial(refining_task, ask_with=setting.ask_with) if refines(setting.dialect) else question_task,
         env=setting.env,

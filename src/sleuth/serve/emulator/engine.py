@@ -43,7 +43,14 @@ class EmulatedEngine:
     """
 
     def __init__(
-        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, *, slots: int, context: int, limits: Limits
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerFast,
+        *,
+        slots: int,
+        context: int,
+        limits: Limits,
+        cache_memory: str | None = None,
     ) -> None:
         self.tokenizer = tokenizer
         self.context = context
@@ -56,7 +63,7 @@ class EmulatedEngine:
         self.engine_thread = EngineThread(slots + limits.waiting, limits)
         self._model = model
         self._initial_state = {name: weight.clone() for name, weight in model.state_dict().items()}
-        self._engine = LocalEngine(model, tokenizer, slots=slots, context=context)
+        self._engine = LocalEngine(model, tokenizer, slots=slots, context=context, cache_memory=cache_memory)
         self._running: dict[str, asyncio.Future[Completion]] = {}
         self._ready = asyncio.Event()
         self._ready.set()

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sleuth.engines.local import decode_attention
-from sleuth.engines.local.decode_attention import SharedSpan, find_shared_spans, find_windows
+from sleuth.engines.local import shared_spans
+from sleuth.engines.local.shared_spans import SharedSpan, find_shared_spans
 
 
 def table_of(rows: list[list[int]], width: int) -> tuple[np.ndarray, np.ndarray]:
@@ -35,9 +35,9 @@ def test_a_short_common_beginning_is_not_worth_a_call():
 draws = st.integers(0, 10**6).map(random.Random)
 
 
-@given(draw=draws, call=st.sampled_from([1, 5, 30]))
+@given(draw=draws, cost=st.sampled_from([1, 5, 30]))
 @settings(max_examples=80, deadline=None)
-def test_shared_spans_and_windows_read_every_key_of_every_row_once(draw, call):
+def test_shared_spans_read_every_key_of_every_row_once(draw, cost):
     rows = [[draw.randrange(2) for _ in range(draw.randint(1, 12))] for _ in range(draw.randint(1, 8))]
     slots = np.array(sorted(draw.sample(range(12), len(rows))))
     tokens, lengths = table_of([[]] * 12, 13)
@@ -45,9 +45,8 @@ def test_shared_spans_and_windows_read_every_key_of_every_row_once(draw, call):
         tokens[slot, : len(row)] = row
     lengths = np.array([len(row) for row in rows])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(decode_attention, "CALL_COST", call)
+        patch.setattr(shared_spans, "SPAN_COST", cost)
         levels, starts = find_shared_spans(tokens, slots, lengths)
-        windows = list(find_windows(slots, starts, lengths))
     read = [0] * len(rows)
     for level in levels:
         assert len({row for span in level for row in span.rows}) == sum(len(span.rows) for span in level)
@@ -57,7 +56,3 @@ def test_shared_spans_and_windows_read_every_key_of_every_row_once(draw, call):
                 assert tokens[span.slot, span.keys].tolist() == rows[row][span.keys]
                 read[row] = span.keys.stop
     assert read == starts.tolist()
-    for row, slot in enumerate(slots):
-        [window] = [window for window in windows if window.slots.start <= slot < window.slots.stop]
-        assert window.keys.start <= starts[row]
-        assert window.keys.stop >= lengths[row]

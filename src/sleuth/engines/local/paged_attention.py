@@ -1,0 +1,202 @@
+"""Attention to pages of keys and values in torch, for any device and dtype."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.attention.bias import causal_lower_right
+
+try:
+    from torch.nn.attention.varlen import varlen_attn
+except ImportError:  # torch before 2.10
+    varlen_attn = None
+
+GATHERED_TOKENS = 2**19
+"""Keys, padded, that are gathered at once for several rows: two gigabytes with the values where a token has 8 KV heads
+of 128 numbers in bf16."""
+
+VARLEN_TOLERANCE = 0.05
+"""Largest difference of outputs in half precision whose values are about 1."""
+
+
+class GatheredAttention:
+    """Attention of one new token per row: row b reads the first `lengths[b]` keys of its `pages[b]` (B, n).
+
+    Rows are taken in order of their length, as many at once as `GATHERED_TOKENS` allow; their pages are gathered and
+    padded to the longest row.
+    """
+
+    def __init__(self, pages: np.ndarray, lengths: np.ndarray, page_size: int, device: torch.device) -> None:
+        order = np.argsort(-lengths, kind="stable")
+        self.order, self.inverse = (torch.from_numpy(index).to(device) for index in (order, np.argsort(order)))
+        self.groups = [
+            _RowGroup.of(pages[rows], lengths[rows], page_size, device) for rows in _groups(order, lengths, page_size)
+        ]
+
+    def attend(self, query: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
+        """`query` (B, kv_heads, sharing, D), `keys` and `values` [kv_heads, pages, page_size, D] -> as query."""
+        queries = query.index_select(0, self.order).split([group.rows for group in self.groups])
+        parts = [group.attend(one, keys, values, scale) for one, group in zip(queries, self.groups, strict=True)]
+        return torch.cat(parts).index_select(0, self.inverse)
+
+
+def _groups(order: np.ndarray, lengths: np.ndarray, page_size: int) -> Iterator[np.ndarray]:
+    """`order` (rows, by falling length) in parts that are gathered at once."""
+    first = 0
+    while first < len(order):
+        padded = -(-int(lengths[order[first]]) // page_size) * page_size
+        stop = first + max(1, GATHERED_TOKENS // padded)
+        yield order[first:stop]
+        first = stop
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _RowGroup:
+    """`rows` rows whose `pages` (rows * n) are gathered at once; `bias` (rows, 1, n * page_size) hides the padding."""
+
+    rows: int
+    pages: Tensor
+    bias: Tensor
+
+    @staticmethod
+    def of(pages: np.ndarray, lengths: np.ndarray, page_size: int, device: torch.device) -> _RowGroup:
+        count = -(-int(lengths.max()) // page_size)
+        hidden = np.arange(count * page_size) >= lengths[:, None]
+        return _RowGroup(
+            rows=len(lengths),
+            pages=torch.from_numpy(pages[:, :count].reshape(-1)).to(device),
+            bias=torch.from_numpy(np.where(hidden, -np.inf, 0.0).astype(np.float32)[:, None]).to(device),
+        )
+
+    def attend(self, query: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
+        """`query` (rows, kv_heads, sharing, D) -> as query."""
+        keys, values = (read_pages(tensor, self.pages).unflatten(1, (self.rows, -1)) for tensor in (keys, values))
+        scores = query.transpose(0, 1) @ keys.transpose(-1, -2)  # (kv_heads, rows, sharing, L)
+        shares = (scores.float().mul_(scale) + self.bias).softmax(dim=-1)
+        return (shares.to(values.dtype) @ values).transpose(0, 1)
+
+
+def read_pages(tensor: Tensor, pages: Tensor) -> Tensor:
+    """[kv_heads, pages, page_size, D] -> the tokens of `pages` (n) in a row: (kv_heads, n * page_size, D)."""
+    return tensor.index_select(1, pages).flatten(1, 2)
+
+
+class ChunkwiseAttention:
+    """Causal attention of prefill chunks, one call for each: chunk c has the tokens from `starts[c]` to `stops[c]` of a
+    sequence in `pages[c]` (C, n)."""
+
+    def __init__(
+        self, pages: np.ndarray, starts: np.ndarray, stops: np.ndarray, page_size: int, device: torch.device
+    ) -> None:
+        self.starts, self.stops = starts.tolist(), stops.tolist()
+        self.pages = [
+            torch.from_numpy(row[: -(-stop // page_size)]).to(device)
+            for row, stop in zip(pages, self.stops, strict=True)
+        ]
+
+    def for_last_tokens(self) -> ChunkwiseAttention:
+        """The attention of each chunk's last token alone."""
+        narrow = copy.copy(self)
+        narrow.starts = [stop - 1 for stop in self.stops]
+        return narrow
+
+    def attend(self, query: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
+        """`query` (T, kv_heads, sharing, D) of the chunks' tokens in a row, `keys` and `values` [kv_heads, pages,
+        page_size, D] -> as query."""
+        queries = query.split([stop - start for start, stop in zip(self.starts, self.stops, strict=True)])
+        parts = []
+        for one, pages, start, stop in zip(queries, self.pages, self.starts, self.stops, strict=True):
+            own_keys, own_values = (read_pages(tensor, pages)[:, :stop] for tensor in (keys, values))
+            parts.append(_attend_chunk(one, own_keys, own_values, start, scale))
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _attend_chunk(query: Tensor, keys: Tensor, values: Tensor, start: int, scale: float) -> Tensor:
+    """Causal attention of a prefill chunk whose first token is at position `start`: `query` (n, kv_heads, sharing, D),
+    `keys` and `values` (kv_heads, L, D) -> as query."""
+    query = query.permute(1, 2, 0, 3)
+    keys, values = (tensor[:, None].expand(-1, query.shape[1], -1, -1) for tensor in (keys, values))
+    if keys.device.type != "cpu" or keys.shape[-1] != values.shape[-1]:
+        bias = causal_lower_right(query.shape[2], keys.shape[2])
+        output = F.scaled_dot_product_attention(query, keys, values, attn_mask=bias, scale=scale)
+        return output.permute(2, 0, 1, 3)
+    output, lse = _attend_with_lse(query, keys[:, :, start:], values[:, :, start:], scale, causal=True)
+    if start:
+        before, before_lse = _attend_with_lse(query, keys[:, :, :start], values[:, :, :start], scale, causal=False)
+        share = torch.sigmoid(before_lse - lse)[..., None].to(output.dtype)
+        output = torch.lerp(output, before, share)
+    return output.permute(2, 0, 1, 3)
+
+
+def _attend_with_lse(
+    query: Tensor, keys: Tensor, values: Tensor, scale: float, *, causal: bool
+) -> tuple[Tensor, Tensor]:
+    """(b, h, n, D) queries, (b, h, L, D) keys and values on a CPU -> output, log-sum-exp (b, h, n)."""
+    return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(query, keys, values, 0.0, causal, scale=scale)
+
+
+class VarlenAttention:
+    """Causal attention of the tokens from `starts[b]` to `stops[b]` of sequences in `pages[b]` (B, n), in one call of
+    torch's kernel for sequences of various lengths in pages (CUDA, half precision)."""
+
+    def __init__(self, pages: np.ndarray, starts: np.ndarray, stops: np.ndarray, device: torch.device) -> None:
+        self.longest_query, self.longest_key = int((stops - starts).max()), int(stops.max())
+        edges = [np.cumsum([0, *lengths]) for lengths in (stops - starts, stops)]
+        packed = torch.from_numpy(np.concatenate([*edges, stops]).astype(np.int32)).to(device)
+        self.query_edges, self.key_edges, self.stops = packed.split([len(stops) + 1, len(stops) + 1, len(stops)])
+        self.pages = torch.from_numpy(pages).to(device)
+        self._host = pages, stops
+
+    def for_last_tokens(self) -> VarlenAttention:
+        """The attention of each sequence's last token alone."""
+        pages, stops = self._host
+        return VarlenAttention(pages, stops - 1, stops, self.pages.device)
+
+    def attend(self, query: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
+        """`query` (T, kv_heads, sharing, D) of the tokens in a row, `keys` and `values` [kv_heads, pages, page_size, D]
+        -> as query."""
+        assert varlen_attn is not None
+        output = varlen_attn(
+            query.flatten(1, 2),
+            keys.permute(1, 2, 0, 3),
+            values.permute(1, 2, 0, 3),
+            self.query_edges,
+            self.key_edges,
+            self.longest_query,
+            self.longest_key,
+            scale=scale,
+            window_size=(-1, 0),
+            enable_gqa=True,
+            seqused_k=self.stops,
+            block_table=self.pages,
+        )
+        assert isinstance(output, Tensor)
+        return output.view(*query.shape[:-1], -1)
+
+
+@cache
+def varlen_problem(device: torch.device, dtype: torch.dtype, size: int, page_size: int) -> str | None:
+    """Why `VarlenAttention` cannot be used for heads of `size` numbers; None if it works: two small sequences are
+    computed and compared with `ChunkwiseAttention`."""
+    if device.type != "cuda" or dtype not in (torch.float16, torch.bfloat16):
+        return "it needs CUDA and half precision"
+    if varlen_attn is None:
+        return f"torch {torch.__version__} has none"
+    generator = torch.Generator(device).manual_seed(0)
+    keys, values = torch.randn(2, 2, 4, page_size, size, device=device, dtype=dtype, generator=generator)
+    pages, starts, stops = np.array([[2, 0], [3, 1]], dtype=np.int32), np.array([3, 0]), np.array([page_size + 4, 5])
+    query = torch.randn(page_size + 6, 2, 2, size, device=device, dtype=dtype, generator=generator)
+    expected = ChunkwiseAttention(pages, starts, stops, page_size, device).attend(query, keys, values, size**-0.5)
+    try:
+        output = VarlenAttention(pages, starts, stops, device).attend(query, keys, values, size**-0.5)
+    except (RuntimeError, TypeError, NotImplementedError) as error:
+        return str(error).strip().splitlines()[0]
+    error = (output - expected).abs().max().item()
+    return None if error < VARLEN_TOLERANCE else f"its output is off by {error:.3g}"

@@ -1,0 +1,75 @@
+"""Amounts of memory, as people write them, and what is free on the host."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from sleuth.types import SleuthError
+
+DEFAULT_SLOTS = 256
+"""Requests that an engine in this process runs at once at most; the memory of its cache may admit fewer."""
+
+UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+
+
+def parse_size(text: str) -> int:
+    """The number of bytes in "500MB", "2GB", "1.5 GB" or "4000000"."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]B|)", text.strip().upper())
+    if match is None or not float(match[1]):
+        raise SleuthError(f"size {text!r}: write a number with KB, MB or GB after it, such as 500MB or 2GB")
+    return max(1, int(float(match[1]) * UNITS[match[2]]))
+
+
+def parse_share(text: str, total: int) -> int:
+    """The number of bytes in "8GB", or in a share of `total` bytes such as "40%"."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*%", text.strip())
+    if match is None:
+        try:
+            return parse_size(text)
+        except SleuthError:
+            raise SleuthError(f"{text!r}: write an amount such as 8GB or 500MB, or a share such as 40%") from None
+    if not 0 < float(match[1]) <= 100:
+        raise SleuthError(f"{text!r}: a share is more than 0% and at most 100%")
+    return int(float(match[1]) / 100 * total)
+
+
+def total_host_memory(system: Path = Path("/")) -> int:
+    """The bytes of memory that this process may take at most: the host's, or its container's limit."""
+    return _limit(system / "sys/fs/cgroup")
+
+
+def free_host_memory(system: Path = Path("/")) -> int:
+    """The bytes of memory that this process could still take: free on the host, and within its container's limit."""
+    free = _number(r"^MemAvailable:\s+(\d+) kB", _text(system / "proc/meminfo")) * 1024 or _physical()
+    groups = system / "sys/fs/cgroup"
+    used = _number(r"^(\d+)$", _text(groups / "memory.current") or _text(groups / "memory/memory.usage_in_bytes"))
+    statistics = _text(groups / "memory.stat") or _text(groups / "memory/memory.stat")
+    reclaimable = _number(r"^(?:total_)?inactive_file (\d+)$", statistics)  # files' pages that the kernel gives up
+    return max(0, min(free, _limit(groups) - used + reclaimable))
+
+
+def _physical() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _limit(groups: Path) -> int:
+    """The limit of the control group of this process, by the file of its version 2 or 1; all there is if it has
+    none."""
+    limits = [_text(groups / name) for name in ("memory.max", "memory/memory.limit_in_bytes")]
+    return min([_physical(), *(int(limit) for limit in limits if limit.isdigit())])
+
+
+def _number(pattern: str, text: str) -> int:
+    """The number that the pattern finds in a text; 0 if it is not there."""
+    match = re.search(pattern, text, re.MULTILINE)
+    return int(match[1]) if match else 0
+
+
+def _text(file: Path) -> str:
+    """What is in a file; nothing where it cannot be read."""
+    try:
+        return file.read_text(encoding="ascii").strip()
+    except OSError:
+        return ""

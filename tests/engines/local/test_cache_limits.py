@@ -1,0 +1,180 @@
+"""The engine with a cache that is too small for all requests."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+import pytest
+import torch
+
+from sleuth.engines.local.engine import LocalEngine
+from sleuth.engines.local.pages import CPU_PAGE, CUDA_PAGE
+from sleuth.engines.local.slots import SlotTable
+from sleuth.types import Sampling, SleuthError
+
+CONTEXT = 4 * CPU_PAGE
+
+
+def engine_of(model, tokenizer, pages=None, **options):
+    return LocalEngine(model, tokenizer, slots=8, context=CONTEXT, cache_pages=pages, **options)
+
+
+async def two_turns(engine, prompt, observation, key):
+    """(token, log-probability) of both turns of an episode."""
+    trajectory, written = list(prompt), []
+    for turn in range(2):
+        turn_key = Sampling(max_tokens=60, key=(*key, turn))
+        completion = await engine.complete(trajectory, turn_key)
+        written += zip(completion.tokens, completion.logprobs, strict=True)
+        trajectory += [*completion.tokens, *observation]
+    return written
+
+
+def play(engine, words):
+    """Three groups of four siblings, of two turns each."""
+
+    async def joint():
+        episodes = (
+            two_turns(engine, words(20 + 30 * group, group), words(9, 1), (group, sample))
+            for group in range(3)
+            for sample in range(4)
+        )
+        return await asyncio.wait_for(asyncio.gather(*episodes), timeout=120)
+
+    return asyncio.run(joint())
+
+
+@pytest.mark.parametrize("architecture", ["qwen3", "llama"])
+def test_a_pool_of_any_size_gives_the_same_tokens(make_model, tokenizer, words, architecture):
+    model = make_model(architecture)
+    roomy = engine_of(model, tokenizer)
+    expected = play(roomy, words)
+    assert roomy.preemptions == 0
+    for pages in (4, 5, 7):
+        engine = engine_of(model, tokenizer, pages)
+        for episode, other in zip(play(engine, words), expected, strict=True):
+            assert [token for token, _ in episode] == [token for token, _ in other]
+            # Other rows are in a forward, and products of other shapes add in another order.
+            assert [logprob for _, logprob in episode] == pytest.approx([p for _, p in other], rel=1e-5, abs=1e-5)
+        assert engine.preemptions > 0
+
+
+def test_a_pool_of_one_size_gives_the_same_bytes(model, tokenizer, words):
+    assert play(engine_of(model, tokenizer, 6), words) == play(engine_of(model, tokenizer, 6), words)
+
+
+def test_a_preempted_stream_goes_on_where_it_was(model, tokenizer, words):
+    def collect(engine):
+        async def stream(sample):
+            sampling = Sampling(max_tokens=100, key=(sample,))
+            return [chunk async for chunk in engine.stream(words(50, sample), sampling)]
+
+        async def joint():
+            return await asyncio.wait_for(asyncio.gather(*map(stream, range(4))), timeout=60)
+
+        return asyncio.run(joint())
+
+    small = engine_of(model, tokenizer, 5)
+    for chunks, expected in zip(collect(small), collect(engine_of(model, tokenizer)), strict=True):
+        assert [chunk.tokens for chunk in chunks] == [chunk.tokens for chunk in expected]
+        assert "".join(chunk.text for chunk in chunks) == "".join(chunk.text for chunk in expected)
+    assert small.preemptions > 0
+
+
+def test_the_first_key_is_never_preempted(model, tokenizer, words):
+    engine, ended = engine_of(model, tokenizer, 4), []
+
+    async def ask(key):
+        await engine.complete(words(40, key), Sampling(max_tokens=150, key=(key,)))
+        ended.append(key)
+
+    async def joint():
+        await asyncio.gather(*map(ask, range(4)))
+
+    asyncio.run(joint())
+    assert ended == [0, 1, 2, 3]
+    assert engine.preemptions > 0
+
+
+def test_a_pool_smaller_than_one_sequence_is_refused_with_the_numbers(model, tokenizer):
+    with pytest.raises(SleuthError, match=rf'cache_memory = "1KB" holds 0 tokens .* context = {CONTEXT}, .* raise'):
+        engine_of(model, tokenizer, cache_memory="1KB")
+
+
+def test_the_memory_of_the_cache_is_given_back_at_rest_and_taken_again(model, tokenizer, words):
+    engine = engine_of(model, tokenizer)
+    before = play(engine, words)
+    assert engine._cache.layers
+    engine.sleep()
+    assert not engine._cache.layers
+    assert play(engine, words) == before
+
+
+def test_the_cache_stays_while_requests_run(model, tokenizer, words):
+    engine = engine_of(model, tokenizer)
+
+    async def sleep_midway():
+        asked = asyncio.create_task(engine.complete(words(5), Sampling(max_tokens=20)))
+        while not engine.tokens_sampled:
+            await asyncio.sleep(0)
+        engine.sleep()
+        return await asked
+
+    assert len(asyncio.run(sleep_midway()).tokens) == 20
+
+
+def test_out_of_memory_shrinks_the_cache_in_a_line_and_gives_the_same_tokens(make_model, tokenizer, words):
+    model, lines = make_model("qwen3"), []
+    expected = play(engine_of(model, tokenizer), words)
+    engine = engine_of(model, tokenizer, log=lines.append)
+
+    def limited(module, args, kwargs):
+        if kwargs["input_ids"].shape[1] > 70:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    hook = model.register_forward_pre_hook(limited, with_kwargs=True)
+    try:
+        episodes = play(engine, words)
+    finally:
+        hook.remove()
+    assert [[token for token, _ in episode] for episode in episodes] == [[t for t, _ in other] for other in expected]
+    assert lines
+    assert all("out of memory while sampling: continuing with a cache of" in line for line in lines)
+
+
+def test_memory_that_never_suffices_is_an_error(make_model, tokenizer, words):
+    model = make_model("qwen3")
+
+    def never(module, args, kwargs):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    hook = model.register_forward_pre_hook(never, with_kwargs=True)
+    try:
+        with pytest.raises(torch.OutOfMemoryError):
+            play(engine_of(model, tokenizer), words)
+    finally:
+        hook.remove()
+
+
+@pytest.mark.parametrize(("page_size", "most"), [(16, 1.15), (CPU_PAGE, 1.15), (CUDA_PAGE, 1.3)])
+def test_ragged_groups_hold_few_more_pages_than_their_distinct_tokens_fill(page_size, most):
+    """256 episodes of 400 to 3,900 tokens in 32 groups, all of whose tokens are cached at the same time."""
+    random = np.random.default_rng(0)
+    table, distinct = SlotTable(256, 4_096, page_size=page_size), 0
+    for group in range(32):
+        prompt = [group] * int(random.integers(250, 400))
+        distinct += len(prompt)
+        for sample in range(8):
+            own = [1_000 + sample] * (int(random.integers(400, 3_900)) - len(prompt))
+            distinct += len(own)
+            tokens = [*prompt, 5_000 + 8 * group + sample, *own[1:]]
+            placement = table.place(tokens)
+            assert placement is not None
+            assert placement.reused == (len(prompt) if sample else 0)
+            assert table.occupy(placement, tokens)
+            while table.cached[placement.slot] < len(tokens):
+                assert table.schedule(10_000)
+                table.cached[placement.slot] = len(tokens)
+    held = (table.pages.total - table.pages.free) * page_size
+    assert distinct < held <= most * distinct
