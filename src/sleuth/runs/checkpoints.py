@@ -23,6 +23,7 @@ from sleuth.recipe.sweep import shared_stage_count
 from sleuth.runs.atomic import DAMAGED, PARTIAL, replacing_folder
 from sleuth.runs.checksums import damage, drop_checksum, lists, write_checksums
 from sleuth.runs.disk import SLACK, recognising_full_disk, require_free
+from sleuth.runs.manifest import Manifest, changes_since
 from sleuth.runs.metrics import MetricsFile
 from sleuth.runs.protocol import ProtocolCard
 from sleuth.runs.run_folder import RunFolder
@@ -255,9 +256,17 @@ def reuse_checkpoints(run: RunFolder, others: Iterable[Path]) -> None:
     run.say(f"{' and '.join(stage for stage, _ in ends)}: same recipe and seed as in {other}; copied from there")
 
 
+def _computed_alike(other: Path) -> bool:
+    """Whether another run began with the libraries and the processor of this process."""
+    try:
+        return not changes_since(Manifest(other / "manifest.json").read())
+    except SleuthError:
+        return False
+
+
 def _shared_ends(recipe: Recipe, other: Path) -> list[tuple[str, Path]]:
     """The leading stages that `other` has finished and `recipe` shares, with their last checkpoints."""
-    if not (other / "recipe.toml").is_file():
+    if not (other / "recipe.toml").is_file() or not _computed_alike(other):
         return []
     shared = shared_stage_count(recipe, load_recipe(other / "recipe.toml"))
     ends, first_step = [], 0
