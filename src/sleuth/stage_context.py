@@ -47,7 +47,7 @@ from sleuth.runs.disk import bytes_in, free_bytes
 from sleuth.runs.model_card import model_card, read_results
 from sleuth.runs.protocol import ProtocolCard, RewardSpec
 from sleuth.runs.protocol_differences import reward_differences
-from sleuth.runs.rollouts import write_rollouts
+from sleuth.runs.rollouts import is_whole, write_rollouts
 from sleuth.runs.run_folder import RunFolder
 from sleuth.threads import PROCESS
 from sleuth.types import Group, SleuthError, Task
@@ -188,6 +188,21 @@ class StageContext:
         file = self.folder.rollouts / f"{step_name(self.first_step + step)}.parquet"
         self.folder.backlog.write(f"the rollouts of step {step}", lambda: write_rollouts(file, groups, advantages))
         return file
+
+    def lost_rollouts(self, steps: Sequence[int]) -> list[str]:
+        """Lines about the rollouts of these steps of the run that are missing or cut. They are kept as they are: only
+        reports and `sleuth replay` read them."""
+        files = {step: self.folder.rollouts / f"{step_name(step)}.parquet" for step in steps}
+        missing = [file.name for file in files.values() if not file.exists()]
+        cut = [file.name for file in files.values() if file.exists() and not is_whole(file)]
+        if self.stage.kind != "grpo":  # the others write none, or not at every step
+            missing = []
+        found = (("missing", missing), ("damaged", cut))
+        return [
+            f"{self.folder.rollouts}: {len(names)} of the files of {len(files)} steps are {what}, such as {names[0]}"
+            for what, names in found
+            if names
+        ]
 
     def write_card(self, checkpoint: Path) -> None:
         """Writes the card of a checkpoint of this stage again, with what was measured since it was saved."""

@@ -101,9 +101,13 @@ def load_state(checkpoint: Path, *, mapped: bool = False) -> dict[str, Any]:
     if not path.exists():
         raise SleuthError(f"{path}: no such file; this checkpoint can be evaluated but not resumed")
     try:
-        return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
-    except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
-        raise SleuthError(f"{path}: cannot be read: {str(error).splitlines()[0]}") from None
+        state = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
+    except (RuntimeError, EOFError, ValueError, KeyError, AttributeError, pickle.UnpicklingError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise SleuthError(f"{path}: cannot be read: {reason}") from None
+    if not isinstance(state, dict) or not state:
+        raise SleuthError(f"{path}: holds no state")
+    return state
 
 
 def checkpoints_in(directory: Path) -> list[Path]:

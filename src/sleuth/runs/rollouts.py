@@ -6,6 +6,7 @@ read back exactly too.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import groupby
@@ -65,6 +66,7 @@ _CREDIT = pa.struct(
         ("end", pa.int32()),
     ]  # null end: to the last token
 )
+MAGIC = b"PAR1"
 SCHEMA = pa.schema(
     [
         ("group", pa.int32()),  # counts the groups of the file: a step may ask one question twice
@@ -108,6 +110,14 @@ def write_rollouts(path: Path, groups: Sequence[Group], advantages: Sequence[Seq
 def read_rollouts(path: Path) -> list[Group]:
     """The groups of a file, equal to those that were written."""
     return [_group(list(rows)) for _, rows in groupby(_rows(path), key=lambda row: row["group"])]
+
+
+def is_whole(path: Path) -> bool:
+    """Whether a file begins and ends as parquet does; one that was cut does not."""
+    with open(path, "rb") as file:
+        first = file.read(len(MAGIC))
+        file.seek(-min(len(MAGIC), path.stat().st_size), os.SEEK_END)
+        return first == MAGIC == file.read()
 
 
 def read_advantages(path: Path) -> list[list[float | None]]:
