@@ -184,12 +184,13 @@ class Action:
     """What the environment parsed from one policy turn, using policy-written text only.
 
     `Action(kind="search", text="Ada Voss", passages=(Passage(...),))`; the text is the query, the answer, or, if
-    "invalid", the text that was neither.
+    "invalid", the text that was neither. `failure` says why a search got no answer.
     """
 
     kind: Literal["search", "answer", "invalid"]
     text: str
     passages: tuple[Passage, ...] = ()
+    failure: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

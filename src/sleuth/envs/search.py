@@ -84,8 +84,8 @@ class SearchEnv:
         action = Action(kind="search", text="\n".join(queries))
         try:
             results = await self.retriever.search(queries, self.dialect.top_k)
-        except RetrievalFailed:
-            return Reply(action=action, done="failed")
+        except RetrievalFailed as error:
+            return Reply(action=replace(action, failure=str(error)), done="failed")
         action = replace(action, passages=tuple(passage for passages in results for passage in passages))
         return self._next(self.frame.results(turn, stop, list(result_pieces(self.dialect, results))), action)
 

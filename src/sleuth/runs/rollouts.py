@@ -35,7 +35,14 @@ from sleuth.types import (
 )
 
 _PASSAGE = pa.struct([("id", pa.string()), ("title", pa.string()), ("text", pa.string()), ("score", pa.float64())])
-_ACTION = pa.struct([("kind", pa.string()), ("text", pa.string()), ("passages", pa.list_(_PASSAGE))])
+_ACTION = pa.struct(
+    [
+        ("kind", pa.string()),
+        ("text", pa.string()),
+        ("passages", pa.list_(_PASSAGE)),
+        ("failure", pa.string()),  # null: none, or an older file
+    ]
+)
 _SEGMENT = pa.struct(
     [
         ("author", pa.string()),
@@ -182,7 +189,12 @@ def _segment_row(segment: Segment) -> dict[str, Any]:
 
 
 def _action_row(action: Action) -> dict[str, Any]:
-    return {"kind": action.kind, "text": action.text, "passages": [_passage_row(item) for item in action.passages]}
+    return {
+        "kind": action.kind,
+        "text": action.text,
+        "passages": [_passage_row(item) for item in action.passages],
+        "failure": action.failure or None,
+    }
 
 
 def _passage_row(passage: Passage) -> dict[str, Any]:
@@ -257,4 +269,4 @@ def _segment(row: Mapping[str, Any]) -> Segment:
 
 def _action(row: Mapping[str, Any]) -> Action:
     passages = tuple(Passage(**passage) for passage in row["passages"])
-    return Action(kind=row["kind"], text=row["text"], passages=passages)
+    return Action(kind=row["kind"], text=row["text"], passages=passages, failure=row["failure"] or "")
