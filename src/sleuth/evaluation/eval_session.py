@@ -115,7 +115,7 @@ class EvalSession:
         async with self._engine() as engine:
             rollout = Rollout(
                 engine=engine,
-                renderer=Renderer(self.tokenizer),
+                renderer=Renderer(self.tokenizer, self.setting.dialect.tags),
                 context=self.context,
                 temperature=self.temperature,
                 key=(self.seed, *self.draw),

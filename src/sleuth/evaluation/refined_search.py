@@ -52,7 +52,11 @@ class Refiner:
         session, tokenizer = self.session, self.session.tokenizer
         engine = LocalEngine(session.weights, tokenizer, slots=session.slots, context=session.context)
         return Rollout(
-            engine=engine, renderer=Renderer(tokenizer), context=session.context, temperature=0.0, key=(session.seed,)
+            engine=engine,
+            renderer=Renderer(tokenizer, session.setting.dialect.tags),
+            context=session.context,
+            temperature=0.0,
+            key=(session.seed,),
         )
 
 
