@@ -25,7 +25,7 @@ LEVELS = (
     {"rollout", "metrics"},
     {"envs", "rewards", "engines"},
     {"judges", "retrieval", "learn", "data", "render", "runs", "world", "distributed"},
-    {"recipe", "dialects", "prompts", "ranks", "model_path", "threads", "memory"},
+    {"recipe", "dialects", "prompts", "ranks", "model_path", "threads", "memory", "variables"},
     {"types"},
 )
 LIGHT = ("types", "recipe", "dialects", "prompts", "report", "retrieval", "judges", "data", "metrics")

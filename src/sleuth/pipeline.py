@@ -17,7 +17,8 @@ from sleuth.factories import preference_spec_of, reward_spec_of
 from sleuth.ranks import ALONE, Ranks
 from sleuth.recipe import Recipe, TrainingRecipe
 from sleuth.recipe.recipe import StageRecipe
-from sleuth.runs.manifest import versions
+from sleuth.runs.checksums import require_intact
+from sleuth.runs.manifest import changes_since
 from sleuth.runs.memory import peak_memory
 from sleuth.runs.protocol import RewardSpec
 from sleuth.runs.run_folder import RunFolder
@@ -55,8 +56,8 @@ STAGES = {
 
 def run_recipe(recipe: Recipe, folder: RunFolder, ranks: Ranks = ALONE, *, exact: bool = False) -> Path:
     """Run every stage; the last checkpoint (or the recipe's model, if nothing trained). All `ranks` train, and the
-    first one alone evaluates. With `exact`, raises SleuthError if a run is resumed with other library versions or
-    another number of threads."""
+    first one alone evaluates. With `exact`, raises SleuthError if a run is resumed with other library versions, on
+    another kind of processor or with another number of threads."""
     require_ranks(recipe, ranks)
     ranks.broadcast(lambda: _begin(recipe, folder, exact=exact))
     if not ranks.first:
@@ -129,8 +130,9 @@ def stage_to_roll_back(recipe: Recipe, folder: RunFolder) -> StageContext:
     saved = [context for context in trained_stages(recipe, folder) if context.checkpoints()]
     if not saved:
         raise SleuthError(f"{folder.path}: holds no checkpoint to go back to")
-    if saved[-1].best() is None:
+    if (best := saved[-1].best()) is None:
         raise SleuthError(f"{saved[-1].checkpoints()[-1]}: its stage has no rewards to choose a best checkpoint by")
+    require_intact(best)
     return saved[-1]
 
 
@@ -149,8 +151,7 @@ def trained_stages(recipe: Recipe, folder: RunFolder) -> Iterator[StageContext]:
 def _begin(recipe: Recipe, folder: RunFolder, *, exact: bool) -> None:
     """Check all inputs, and record and print the overlaps of training and evaluation questions."""
     PROCESS.begin(folder.manifest.threads, folder.say)
-    if exact:
-        _require_versions(folder)
+    _require_same_machine(folder, exact=exact)
     overlaps = list(_overlaps(recipe, _read_inputs(recipe)))
     folder.manifest.set_overlap(overlaps)
     for overlap in overlaps:
@@ -158,14 +159,14 @@ def _begin(recipe: Recipe, folder: RunFolder, *, exact: bool) -> None:
     _keep_threads(folder, exact=exact)
 
 
-def _require_versions(folder: RunFolder) -> None:
-    """Raises SleuthError if the run was started with other versions."""
-    before, now = folder.manifest.read()["versions"], versions()
-    changed = [
-        f"{name} {version} and is {now.get(name)} now" for name, version in before.items() if version != now.get(name)
-    ]
+def _require_same_machine(folder: RunFolder, *, exact: bool) -> None:
+    """Print what of libraries, processor and settings is another than when the run began, or, if `exact`, raise
+    SleuthError."""
+    changed = changes_since(folder.manifest.read())
+    if changed and exact:
+        raise SleuthError(f"{folder.path}: --exact: the run began with {', '.join(changed)}; go back to what it had")
     if changed:
-        raise SleuthError(f"{folder.path}: --exact: the run began with {', '.join(changed)}; install what it had")
+        folder.say(f"the run began with {', '.join(changed)}: from here on its results can differ")
 
 
 def _keep_threads(folder: RunFolder, *, exact: bool) -> None:

@@ -34,6 +34,7 @@ from sleuth.render import Renderer
 from sleuth.rewards.scorers import scorer_of
 from sleuth.rewards.scorers.scorer import STRICT
 from sleuth.rollout import Rollout, scored
+from sleuth.runs.checksums import SUMS, has_checksums
 from sleuth.runs.progress import ProgressBar
 from sleuth.runs.protocol import ProtocolCard
 from sleuth.types import Engine, Episode, Score, SleuthError, Task
@@ -128,7 +129,7 @@ class EvalSession:
         async with self._engine() as engine:
             rollout = Rollout(
                 engine=engine,
-                renderer=Renderer(self.tokenizer),
+                renderer=Renderer(self.tokenizer, self.setting.dialect.tags),
                 context=self.context,
                 temperature=self.temperature,
                 key=(self.seed, *self.draw),
@@ -183,6 +184,8 @@ def open_eval_session(
     else:
         loaded, tokenizer = load_model(model, dtype=dtype, device="auto")
         max_positions, notes = context_of(loaded), []
+    if card is not None and not has_checksums(Path(model)):
+        notes.append(f"{model} has no {SUMS}, as checkpoints of earlier versions: damage would go unnoticed")
     overrides = EvalOverrides(
         index=index,
         urls=tuple(urls),

@@ -76,7 +76,7 @@ def _probe_citations(session: EvalSession, tasks: Sequence[Task]) -> ProbeResult
     cited one gained more than any other."""
     answered = session.ask(tasks, BASE_ARM)
     episodes = [episode for episode, _ in answered]
-    renderer = Renderer(session.tokenizer)
+    renderer = Renderer(session.tokenizer, session.setting.dialect.tags)
     by_episode = citation_gains(session.weights, renderer, session.setting, episodes, budget=BUDGET)
     pairs = [(episode.task.id, gain) for episode, gains in zip(episodes, by_episode, strict=True) for gain in gains]
     claims: dict[tuple[int, int], tuple[list[float], list[float]]] = {}
@@ -129,7 +129,7 @@ GainCase = tuple[Episode, Score, SearchGain]
 def _gain_cases(session: EvalSession, answered: Answered, removed: Removed) -> list[GainCase]:
     by_episode = search_gains(
         session.weights,
-        Renderer(session.tokenizer),
+        Renderer(session.tokenizer, session.setting.dialect.tags),
         session.setting.dialect,
         [episode.trajectory for episode, _ in answered],
         removed=removed,

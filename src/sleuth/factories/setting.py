@@ -123,7 +123,7 @@ def changes_of_card(card: ProtocolCard, setting: Setting) -> list[str]:
 
 def require_room(setting: Setting, tokenizer: PreTrainedTokenizerFast, tasks: Sequence[Task], context: int) -> None:
     """Raises SleuthError if the longest prompt leaves no room for a whole turn in `context` tokens."""
-    renderer = Renderer(tokenizer)
+    renderer = Renderer(tokenizer, setting.dialect.tags)
 
     async def prompt_tokens(task: Task) -> int:
         opening = await setting.env(task).open()

@@ -61,7 +61,7 @@ class AnswerReward:
 
     def _score(self, episode: Episode) -> Score:
         if episode.trajectory.stop == "failed":
-            return FAILED
+            return lost_score(episode)
         _, outcome = given_answer(episode, self.dialect)
         em = float(outcome == "correct")
         parts = {"em": em, outcome: 1.0}
@@ -74,8 +74,14 @@ class AnswerReward:
         return Score(value=value, parts=parts | {f"score_{self.scorer.name}": value}, note=outcome)
 
 
-FAILED = Score(value=None, note="retriever failed")
-"""The score of an episode that ended through no fault of the policy."""
+RETRIEVER_FAILED = "retriever failed"
+"""The note of a missing score, before the reason if it is known."""
+
+
+def lost_score(episode: Episode) -> Score:
+    """The missing score of an episode that ended through no fault of the policy, with the retriever's reason."""
+    reason = next((action.failure for action in episode.trajectory.actions if action.failure), "")
+    return Score(value=None, note=f"{RETRIEVER_FAILED}: {reason}" if reason else RETRIEVER_FAILED)
 
 
 class EpisodeReward:
@@ -91,7 +97,7 @@ class EpisodeReward:
 
     def _score(self, episode: Episode) -> Score:
         if episode.trajectory.stop == "failed":
-            return FAILED
+            return lost_score(episode)
         value = self.measure(episode, self.dialect)
         return Score(value=value, parts={self.name: value})
 

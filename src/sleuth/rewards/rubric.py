@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from sleuth.dialects import Dialect
-from sleuth.rewards.answer import FAILED, given_answer
+from sleuth.rewards.answer import given_answer, lost_score
 from sleuth.rewards.citation.claims import TAG
 from sleuth.rewards.citation.evidence import abstains, citable, read_answer
 from sleuth.types import Case, Episode, Group, Judge, Rubric, Score, Sheet, SheetJudge, Task, Verdict
@@ -110,7 +110,7 @@ class RubricReward:
 
     def _score(self, answer: GivenAnswer, rubrics: Sequence[Rubric], verdicts: Sequence[Verdict]) -> Score:
         if answer.episode.trajectory.stop == "failed":
-            return FAILED
+            return lost_score(answer.episode)
         if answer.text is None:
             return Score(value=0.0, parts={"rubric": 0.0}, note=answer.outcome)
         missing = next((verdict for verdict in verdicts if verdict.score is None), None)

@@ -184,12 +184,16 @@ class MetricsFile:
         rows = []
         for number, line in enumerate(lines, start=1):
             try:
-                rows.append(renamed_figures(json.loads(line)))
-            except ValueError:
-                if number < len(lines):
-                    raise SleuthError(
-                        f"{self.path}:{number}: is not a JSON object; repair or remove this line"
-                    ) from None
+                row = json.loads(line)
+            except (ValueError, RecursionError):
+                if number == len(lines):
+                    break
+                row = None
+            if not (isinstance(row, dict) and isinstance(row.get("stage"), str) and isinstance(row.get("step"), int)):
+                raise SleuthError(
+                    f"{self.path}:{number}: is not a JSON object with stage and step; repair or remove it"
+                )
+            rows.append(renamed_figures(row))
         return rows
 
     def repair(self) -> None:

@@ -97,7 +97,7 @@ class GRPOTrainer(Trainer):
             stage=stage,
             context=context,
             engine=self.engine,
-            renderer=Renderer(self.tokenizer),
+            renderer=Renderer(self.tokenizer, setting.dialect.tags),
             setting=setting,
             order=InfiniteSampler(tasks, seed=context.key, taken=saved.state["asked"] if saved else 0),
             reward=reward_of(stage.reward, setting.dialect, self.tokenizer, judge_pool) if ranks.first else None,

@@ -89,8 +89,8 @@ class TextTrainer(SFTTrainer):
         model, tokenizer = context.model_to_train(saved) if saved else _first_model(stage, context)
         super().__init__(stage, context, saved, model, tokenizer)
         self.stage = stage
-        self.renderer = Renderer(tokenizer)
         self.rows, self.protocol = training_rows(stage, context, tokenizer, context_of(model))
+        self.renderer = Renderer(tokenizer, self.protocol.dialect.tags if self.protocol else ())
         self.thoughts = HeldOutThoughts(stage.held_out, context) if stage.held_out else None
 
     def opening(self) -> list[str]:
