@@ -142,7 +142,7 @@ class GrpoRecipe(TrainingRecipe):
                 "so every group would be dropped"
             )
         key = "thought_tokens" if isinstance(self.env, ThoughtEnvRecipe) else "turn_tokens"
-        tokens = getattr(self.env, key)
+        tokens = getattr(self.env, key, None)
         if tokens is not None and tokens >= self.context:
             yield f"env.{key} = {tokens} leaves no room for a prompt in context = {self.context}"
 
@@ -197,6 +197,8 @@ class GrpoRecipe(TrainingRecipe):
     @combination
     def _rewards_fit_env(self) -> Iterator[str]:
         for index, reward in enumerate(self.reward):
+            if reward.kind == "python":  # it may read anything
+                continue
             if isinstance(self.env, RefineEnvRecipe) and reward.kind not in REFINER_REWARDS:
                 yield (
                     f'reward.{index}.kind = "{reward.kind}" needs an env that searches; for env.kind = "refine" set '

@@ -60,8 +60,8 @@ class AnswerReward:
         return [self._score(episode) for episode in group.episodes]
 
     def _score(self, episode: Episode) -> Score:
-        if episode.trajectory.stop == "failed":
-            return FAILED
+        if (failed := failed_score(episode)) is not None:
+            return failed
         _, outcome = given_answer(episode, self.dialect)
         em = float(outcome == "correct")
         parts = {"em": em, outcome: 1.0}
@@ -74,8 +74,12 @@ class AnswerReward:
         return Score(value=value, parts=parts | {f"score_{self.scorer.name}": value}, note=outcome)
 
 
-FAILED = Score(value=None, note="retriever failed")
-"""The score of an episode that ended through no fault of the policy."""
+def failed_score(episode: Episode) -> Score | None:
+    """The missing score of an episode that ended through no fault of the policy; None for other episodes."""
+    if episode.trajectory.stop != "failed":
+        return None
+    last = episode.trajectory.actions[-1:]
+    return Score(value=None, note=last[0].text if last and last[0].kind == "invalid" else "retriever failed")
 
 
 class EpisodeReward:
@@ -90,8 +94,8 @@ class EpisodeReward:
         return [self._score(episode) for episode in group.episodes]
 
     def _score(self, episode: Episode) -> Score:
-        if episode.trajectory.stop == "failed":
-            return FAILED
+        if (failed := failed_score(episode)) is not None:
+            return failed
         value = self.measure(episode, self.dialect)
         return Score(value=value, parts={self.name: value})
 

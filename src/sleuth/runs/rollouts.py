@@ -34,7 +34,14 @@ from sleuth.types import (
 )
 
 _PASSAGE = pa.struct([("id", pa.string()), ("title", pa.string()), ("text", pa.string()), ("score", pa.float64())])
-_ACTION = pa.struct([("kind", pa.string()), ("text", pa.string()), ("passages", pa.list_(_PASSAGE))])
+_ACTION = pa.struct(
+    [
+        ("kind", pa.string()),
+        ("text", pa.string()),
+        ("passages", pa.list_(_PASSAGE)),
+        ("result", pa.string()),  # null: an older file
+    ]
+)
 _SEGMENT = pa.struct(
     [
         ("author", pa.string()),
@@ -172,7 +179,8 @@ def _segment_row(segment: Segment) -> dict[str, Any]:
 
 
 def _action_row(action: Action) -> dict[str, Any]:
-    return {"kind": action.kind, "text": action.text, "passages": [_passage_row(item) for item in action.passages]}
+    passages = [_passage_row(item) for item in action.passages]
+    return {"kind": action.kind, "text": action.text, "passages": passages, "result": action.result}
 
 
 def _passage_row(passage: Passage) -> dict[str, Any]:
@@ -247,4 +255,4 @@ def _segment(row: Mapping[str, Any]) -> Segment:
 
 def _action(row: Mapping[str, Any]) -> Action:
     passages = tuple(Passage(**passage) for passage in row["passages"])
-    return Action(kind=row["kind"], text=row["text"], passages=passages)
+    return Action(kind=row["kind"], text=row["text"], passages=passages, result=row.get("result") or "")

@@ -26,6 +26,7 @@ from sleuth.learn.heap import keep_freed_memory
 from sleuth.learn.last_layer import select_outputs, skip_unused_outputs
 from sleuth.learn.products import replaced_forwards
 from sleuth.types import Chunk, Completion, Sampling, SleuthError
+from sleuth.user_code.calls import calls_returned
 
 FORWARD_TOKENS = 512
 """Prefill tokens per forward, besides the decoding slots; longer prompts are prefilled in chunks. More would push the
@@ -159,11 +160,16 @@ class LocalEngine:
             self._loop_task = None
 
     async def _wait_for_callers(self) -> None:
-        """Yields until callers that just got an answer had time to send their next request."""
+        """Yields until callers that just got an answer had time to send their next request, the user's environments and
+        tools included."""
         await asyncio.sleep(0)
-        while self._yields_left > 1:
-            self._yields_left -= 1
-            await asyncio.sleep(0)
+        while True:
+            while self._yields_left > 1:
+                self._yields_left -= 1
+                await asyncio.sleep(0)
+            if not await calls_returned():
+                return
+            self._yields_left = ARRIVAL_YIELDS
 
     def _admit(self) -> None:
         self._copy_prefixes(list(self._table.take_ready()))
