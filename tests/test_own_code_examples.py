@@ -143,3 +143,15 @@ def test_the_faded_loss_is_ours_near_the_sampling_policy(checkout: Path) -> None
     ours = clipped_policy_loss(logprobs, near, *rest, low=0.2, high=0.2)
     faded = function_loss_of(stage.loss)(logprobs.requires_grad_(), near, *rest, low=0.2, high=0.2)
     assert faded.item() == pytest.approx(ours.item(), abs=1e-5)
+
+
+def test_a_recipe_is_run_and_its_model_played_from_python(checkout: Path) -> None:
+    import runpy
+
+    names = runpy.run_path("examples/from_python.py")
+    small = ["grpo.stop_after=1", "grpo.prompts_per_step=2", "grpo.samples_per_prompt=4", "grpo.probe_prompts=0"]
+    small += ["base.data.limit=2", "trained.data.limit=2"]
+    last = names["train"]("recipes/demo.toml", checkout / "run", *small)
+    assert last == checkout / "run" / "checkpoints" / "step-000001"
+    group = names["play"]("recipes/demo.toml", last, samples=2)
+    assert [score.value is not None for score in group.scores] == [True, True]

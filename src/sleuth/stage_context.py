@@ -19,9 +19,11 @@ from sleuth.factories import (
     adapters_of,
     context_of,
     load_model,
+    require_environment,
     require_room,
     setting_of,
     sources_of,
+    trial_group,
 )
 from sleuth.learn.adapters import add_adapters, load_adapters
 from sleuth.learn.batch import Advantages
@@ -274,12 +276,14 @@ class StageInputs:
 
     def setting(self, env: TrainedEnvRecipe, tasks: Sequence[Task], context: int) -> Setting:
         """The setting of a stage that plays these tasks. Raises SleuthError if the model or `context` is too short, or
-        the tasks are of another kind than the environment."""
+        the tasks are of another kind than the environment, or an environment of the user fails."""
         if context > self.positions:
             raise SleuthError(f"context = {context} is more than the {self.positions} positions of the model")
         setting = setting_of(env, self.tokenizer, tasks)
         if self.tokenizer is not None:
             require_room(setting, self.tokenizer, tasks, context)
+            if setting.own_code is not None and tasks:
+                require_environment(trial_group(setting, tasks[0], self.tokenizer, context))
         return setting
 
 

@@ -136,3 +136,11 @@ def test_all_mistakes_are_told_at_once(demo: Path, write: Write) -> None:
 def test_a_recipe_may_be_loaded_without_importing_anything(demo: Path, write: Write) -> None:
     write("current/own_names.py", "raise SystemExit(3)")
     assert function_in(demo) == "own_names.py:f"
+
+
+def test_two_functions_of_one_name_are_refused_since_their_figures_would_be_one(demo: Path, write: Write) -> None:
+    write("current/own_names.py", "def f(episode): ...")
+    two = (
+        "stage.1.reward=[{ kind = 'python', function = 'own_names:f' }, { kind = 'python', function = 'own_names:f' }]"
+    )
+    assert any("reward.1.function is called f, as that of reward.0" in line for line in problems(demo, two))

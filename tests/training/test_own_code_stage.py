@@ -295,3 +295,33 @@ def test_a_resumed_run_uses_the_results_that_tools_gave_before(
     run(recipe, tmp_path / "run", *overrides)
     assert read_rollouts(file) == before
     assert len((tmp_path / "answers.txt").read_text()) == made
+
+
+def test_recorded_episodes_are_scored_and_replayed_with_functions(run: Run, recipe: Path, tmp_path: Path) -> None:
+    run(recipe, tmp_path / "run", PYTHON_REWARD, OWN_LOSS, SHORT)
+    new = tmp_path / "new.toml"
+    new.write_text('[[reward]]\nkind = "python"\nfunction = "own_rewards:brevity"\nparameters = { limit = 60 }\n')
+    rescored = sleuth("rescore", tmp_path / "run", "--reward", new, "--json")
+    assert rescored.exit_code == 0, rescored.stderr
+    [stage] = json.loads(rescored.stdout)["stages"]
+    assert (stage["within"]["value"], stage["after"]["missing"]) == (1.0, 0)
+    assert stage["after"]["mean"] > stage["before"]["mean"]
+    replayed = sleuth("replay", tmp_path / "run", "2", "--json")
+    assert replayed.exit_code == 0, replayed.stderr
+    found = json.loads(replayed.stdout)
+    assert found["loss"] == pytest.approx(found["recorded_loss"], rel=1e-6)
+    assert (found["scores_changed"], found["cosine"]) == (0, pytest.approx(1.0))
+
+
+def test_the_readme_of_a_checkpoint_says_what_its_environment_is(run: Run, recipe: Path, tmp_path: Path) -> None:
+    last = run(recipe, tmp_path / "run", PYTHON_ENV, SHORT)
+    assert "It acts with `own_env:Longer`, code that is no part of this checkpoint" in (last / "README.md").read_text()
+
+
+def test_an_evaluation_alone_plays_the_users_environment_before_the_run(recipe: Path, tmp_path: Path) -> None:
+    (tmp_path / "own_env.py").write_text(ENV.replace("max_tokens=6", "max_tokens=0", 1))
+    text = refused(recipe, PYTHON_ENV.replace("stage.1", "stage.0"))
+    assert "stage.0 (base): " in text
+    assert (
+        "own_env.py:4: Longer: open returned a reply that allows the policy no token: set max_tokens, or done" in text
+    )

@@ -198,10 +198,8 @@ def _with_logprobs(trajectory: Trajectory) -> Trajectory:
     return replace(trajectory, segments=tuple(segments))
 
 
-def require_environment(setting: Setting, trial: Callable[[], Group]) -> None:
-    """Plays a user's environment once. Raises SleuthError if it fails."""
-    if setting.own_code is None:
-        return
-    for episode in trial().episodes:
+def require_environment(trial: Group) -> None:
+    """Raises SleuthError with the reason if an environment failed in a trial."""
+    for episode in trial.episodes:
         if episode.trajectory.stop == "failed":
             raise SleuthError(episode.trajectory.actions[-1].text)

@@ -11,7 +11,7 @@ from pydantic import Discriminator, Field, NonNegativeFloat, NonNegativeInt, Pos
 from sleuth.recipe.data import QuestionsRecipe
 from sleuth.recipe.envs import RefineEnvRecipe, ThoughtEnvRecipe, TrainedEnvRecipe
 from sleuth.recipe.loss import LossRecipe, SamplingRecipe
-from sleuth.recipe.rewards import GainRecipe, RewardTable, SuffixRecipe
+from sleuth.recipe.rewards import FunctionRewardRecipe, GainRecipe, RewardTable, SuffixRecipe
 from sleuth.recipe.strict import NO_KIND, FilePath, Name, Row, StrictModel, combination
 from sleuth.recipe.text import PlacesRecipe, TextRecipe
 from sleuth.recipe.training import TrainingRecipe
@@ -164,6 +164,19 @@ class GrpoRecipe(TrainingRecipe):
                 f"replace_no_signal = {self.replace_no_signal} needs scores while episodes are played, and gains are "
                 "computed only after all episodes end; remove it"
             )
+
+    @combination
+    def _functions_have_their_own_figures(self) -> Iterator[str]:
+        names: dict[str, int] = {}
+        for index, reward in enumerate(self.reward):
+            if isinstance(reward, FunctionRewardRecipe):
+                name = reward.function.rpartition(":")[2]
+                if name in names:
+                    yield (
+                        f"reward.{index}.function is called {name}, as that of reward.{names[name]}, and both would be "
+                        f"the figure score_{name}; rename one of them"
+                    )
+                names.setdefault(name, index)
 
     @combination
     def _servers_have_whole_weights(self) -> Iterator[str]:

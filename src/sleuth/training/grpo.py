@@ -22,7 +22,6 @@ from sleuth.factories import (
     played_tasks,
     policy_loss_of,
     policy_of,
-    require_environment,
     require_functions,
     require_gradable,
     require_judges,
@@ -76,9 +75,7 @@ def require_inputs(stage: GrpoRecipe, inputs: StageInputs) -> list[Task]:
     if stage.loss.function is not None:
         require_loss(function_loss_of(stage.loss), low=stage.loss.clip_low, high=stage.loss.clip_high)
     if inputs.tokenizer is not None and tasks:
-        trial = partial(trial_group, setting, tasks[0], inputs.tokenizer, stage.context)
-        require_environment(setting, trial)
-        require_functions(stage.reward, trial)
+        require_functions(stage.reward, partial(trial_group, setting, tasks[0], inputs.tokenizer, stage.context))
     return tasks
 
 
