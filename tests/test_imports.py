@@ -25,10 +25,10 @@ LEVELS = (
     {"rollout", "metrics"},
     {"envs", "rewards", "engines"},
     {"judges", "retrieval", "learn", "data", "render", "runs", "world", "distributed"},
-    {"recipe", "dialects", "prompts", "ranks", "model_path", "threads", "memory", "variables"},
+    {"recipe", "dialects", "prompts", "ranks", "model_path", "threads", "memory", "variables", "user_code"},
     {"types"},
 )
-LIGHT = ("types", "recipe", "dialects", "prompts", "report", "retrieval", "judges", "data", "metrics")
+LIGHT = ("types", "recipe", "dialects", "prompts", "report", "retrieval", "judges", "data", "metrics", "user_code")
 DEPTH = {room: depth for depth, rooms in enumerate(LEVELS) for room in rooms}
 
 

@@ -13,14 +13,14 @@ from typing import Any
 
 from sleuth.data.questions import question_overlap
 from sleuth.evaluation import evaluate, reasoning, thought_probe, win_rate
-from sleuth.factories import preference_spec_of, reward_spec_of
+from sleuth.factories import accepted_hash, own_code_in, preference_spec_of, reward_spec_of
 from sleuth.ranks import ALONE, Ranks
 from sleuth.recipe import Recipe, TrainingRecipe
 from sleuth.recipe.recipe import StageRecipe
 from sleuth.runs.checksums import require_intact
 from sleuth.runs.manifest import changes_since
 from sleuth.runs.memory import peak_memory
-from sleuth.runs.protocol import RewardSpec
+from sleuth.runs.protocol import OwnCode, RewardSpec
 from sleuth.runs.run_folder import RunFolder
 from sleuth.stage_context import StageContext, StageInputs, stage_inputs
 from sleuth.threads import PROCESS
@@ -37,12 +37,15 @@ class Stage:
     require_inputs: Callable[[Any, StageInputs], list[Task]]
     require_ranks: Callable[[Any, Ranks], None] = lambda stage, ranks: None
     reward_spec: Callable[[Any], RewardSpec] | None = None
+    own_code: Callable[[Any], Mapping[str, OwnCode]] = lambda stage: {}
 
 
 STAGES = {
     "supervised": Stage(sft.run, sft_rows.require_inputs),
     "warm_start": Stage(warm_start.run, warm_start.require_inputs),
-    "grpo": Stage(grpo.run, grpo.require_inputs, grpo.require_ranks, lambda stage: reward_spec_of(stage.reward)),
+    "grpo": Stage(
+        grpo.run, grpo.require_inputs, grpo.require_ranks, lambda stage: reward_spec_of(stage.reward), own_code_in
+    ),
     "online_dpo": Stage(
         online_dpo.run, online_dpo.require_inputs, reward_spec=lambda stage: preference_spec_of(stage.reward)
     ),
@@ -120,7 +123,11 @@ def _read_inputs(recipe: Recipe) -> dict[int, list[Task]]:
 def require_accepted(recipe: Recipe, reward: str) -> None:
     """Raises SleuthError unless `reward` is the hash of one of the recipe's rewards."""
     kinds = [(STAGES[stage.kind], stage) for stage in recipe.stage]
-    rewards = [kind.reward_spec(stage).hash for kind, stage in kinds if kind.reward_spec is not None]
+    rewards = [
+        accepted_hash(kind.reward_spec(stage), kind.own_code(stage))
+        for kind, stage in kinds
+        if kind.reward_spec is not None
+    ]
     if reward not in rewards:
         raise SleuthError(f"--accept-reward {reward}: the recipe's reward is {' and '.join(rewards) or 'none'}")
 

@@ -13,7 +13,18 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from sleuth.factories import Setting, adapters_of, context_of, load_model, require_room, setting_of
+from sleuth.factories import (
+    Setting,
+    accepted_hash,
+    adapters_of,
+    context_of,
+    load_model,
+    require_environment,
+    require_room,
+    setting_of,
+    sources_of,
+    trial_group,
+)
 from sleuth.learn.adapters import add_adapters, load_adapters
 from sleuth.learn.batch import Advantages
 from sleuth.learn.policy import frozen_copy
@@ -45,7 +56,7 @@ from sleuth.runs.checkpoints import (
 from sleuth.runs.checksums import damage, has_checksums
 from sleuth.runs.disk import bytes_in, free_bytes
 from sleuth.runs.model_card import model_card, read_results
-from sleuth.runs.protocol import ProtocolCard, RewardSpec
+from sleuth.runs.protocol import OwnCode, ProtocolCard, RewardSpec
 from sleuth.runs.protocol_differences import reward_differences
 from sleuth.runs.rollouts import is_whole, write_rollouts
 from sleuth.runs.run_folder import RunFolder
@@ -127,15 +138,26 @@ class StageContext:
         state = load_state(last, mapped=not self.ranks.alone)
         return Saved(checkpoint=last, steps=step_of(last) - self.first_step, state=state)
 
-    def require_same_reward(self, saved: Saved, reward: RewardSpec) -> None:
-        """Raises SleuthError if the stage started under another reward, unless this one was accepted by its hash."""
+    def require_same_reward(self, saved: Saved, reward: RewardSpec, code: Mapping[str, OwnCode] | None = None) -> None:
+        """Raises SleuthError if the stage started under another reward, or with other `code` of the user, unless this
+        one was accepted by its hash."""
         before = RewardSpec.model_validate_json(json.dumps(saved.state["reward"]))
-        if before.hash == reward.hash or reward.hash == self.folder.accepted_reward:
+        recorded = saved.state.get("own_code", {})
+        code_before = {what: OwnCode.model_validate_json(json.dumps(one)) for what, one in recorded.items()}
+        hashed = accepted_hash(reward, code or {})
+        if (before.hash == reward.hash and code_before == (code or {})) or hashed == self.folder.accepted_reward:
             return
-        changed = ", and ".join(reward_differences(before, reward, ("the checkpoint", "the recipe")))
+        if before.hash != reward.hash:
+            changed = ", and ".join(reward_differences(before, reward, ("the checkpoint", "the recipe")))
+            problem = f"its reward {before.hash} is not that of the recipe: {changed}"
+        else:
+            old, new = sources_of(code_before), sources_of(code or {})
+            problem = (
+                f"{', '.join(name for name in old | new if old.get(name) != new.get(name))} changed after it was saved"
+            )
         raise SleuthError(
-            f"{saved.checkpoint}: its reward {before.hash} is not that of the recipe: {changed}; start a new run, or "
-            f"continue under the new one with --accept-reward {reward.hash}"
+            f"{saved.checkpoint}: {problem}; start a new run, or continue under the new one with "
+            f"--accept-reward {hashed}"
         )
 
     def save(
@@ -183,9 +205,13 @@ class StageContext:
         values = {place: value for place in self.checkpoints() if (value := mean_reward(place)) is not None}
         return max(values, key=values.__getitem__, default=None)
 
+    def rollouts_of(self, step: int) -> Path:
+        """The file of a step's rollouts."""
+        return self.folder.rollouts / f"{step_name(self.first_step + step)}.parquet"
+
     def write_rollouts(self, step: int, groups: Sequence[Group], advantages: Advantages) -> Path:
         """Writes the rollouts of a step, now or when the disk has room; returns their file."""
-        file = self.folder.rollouts / f"{step_name(self.first_step + step)}.parquet"
+        file = self.rollouts_of(step)
         self.folder.backlog.write(f"the rollouts of step {step}", lambda: write_rollouts(file, groups, advantages))
         return file
 
@@ -304,12 +330,14 @@ class StageInputs:
 
     def setting(self, env: TrainedEnvRecipe, tasks: Sequence[Task], context: int) -> Setting:
         """The setting of a stage that plays these tasks. Raises SleuthError if the model or `context` is too short, or
-        the tasks are of another kind than the environment."""
+        the tasks are of another kind than the environment, or an environment of the user fails."""
         if context > self.positions:
             raise SleuthError(f"context = {context} is more than the {self.positions} positions of the model")
         setting = setting_of(env, self.tokenizer, tasks)
         if self.tokenizer is not None:
             require_room(setting, self.tokenizer, tasks, context)
+            if setting.own_code is not None and tasks:
+                require_environment(trial_group(setting, tasks[0], self.tokenizer, context))
         return setting
 
 

@@ -183,14 +183,17 @@ class Segment:
 class Action:
     """What the environment parsed from one policy turn, using policy-written text only.
 
-    `Action(kind="search", text="Ada Voss", passages=(Passage(...),))`; the text is the query, the answer, or, if
-    "invalid", the text that was neither. `failure` says why a search got no answer.
+    `Action(kind="search", text="Ada Voss", passages=(Passage(...),))`; the text is the query, the call of a
+    tool, the answer, or, if "invalid", the text that was none of them. `failure` says why a search got no answer.
+    `result` is all that a called tool returned, before a budget cut it:
+    `Action(kind="call", text='{"name": "now", "arguments": {}}', result="12:40")`.
     """
 
-    kind: Literal["search", "answer", "invalid"]
+    kind: Literal["search", "call", "answer", "invalid"]
     text: str
     passages: tuple[Passage, ...] = ()
     failure: str = ""
+    result: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
+from typing import ClassVar, Literal
 
 from sleuth.dialects import Dialect
 from sleuth.envs.calls import queries_of
@@ -22,6 +23,9 @@ class SearchEnv:
     with an opening search tag, with `closed_book` with an opening answer tag. If the retriever fails, the episode ends
     as `failed`, with the query in its last action.
     """
+
+    call_kind: ClassVar[Literal["search", "call"]] = "search"
+    """The kind of an action that is no answer."""
 
     def __init__(
         self,
@@ -68,7 +72,7 @@ class SearchEnv:
         if not queries:
             return self._invalid(turn, stop)
         if self._searches_left() <= 0:
-            return Reply(action=Action(kind="search", text="\n".join(queries)), done="turns")
+            return Reply(action=Action(kind=self.call_kind, text="\n".join(queries)), done="turns")
         return await self._search(queries, turn, stop)
 
     def _answer(self, content: str, turn: str, stop: StopReason) -> Reply:

@@ -60,6 +60,7 @@ def run(stage: EvaluateRecipe, context: StageContext) -> Path:
         """Writes the file, or queues it until the disk has room."""
         context.folder.backlog.write(f"the evaluation {file.stem}", lambda: write_eval(file, contents))
 
+    rewards = context.recipe.rewards_for(context.index)
     for name, arm in missing.items():
         session = EvalSession(
             model=model,
@@ -70,7 +71,8 @@ def run(stage: EvaluateRecipe, context: StageContext) -> Path:
             cache_memory=stage.cache_memory,
             temperature=stage.temperature,
             seed=context.recipe.seed,
-            scorer=answer_scorer_of(context.recipe.rewards_for(context.index)),
+            scorer=answer_scorer_of(rewards),
+            rewards=rewards,
         )
         file = context.folder.eval / f"{name}.json"
         with context.folder.costing(stage.name, "asking"):
@@ -211,6 +213,7 @@ def question_record(episode: Episode, score: Score) -> dict[str, Any]:
                 "text": action.text,
                 "passages": [{"id": p.id, "title": p.title, "text": p.text} for p in action.passages],
                 **({"failure": action.failure} if action.failure else {}),
+                **({"result": action.result} if action.result else {}),
             }
             for action in trajectory.actions
         ],

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, NonNegativeInt
 
 from sleuth.recipe.data import AnsweredRowsRecipe
-from sleuth.recipe.envs import EnvRecipe, RefineEnvRecipe, ThoughtEnvRecipe
+from sleuth.recipe.envs import EnvRecipe, RefineEnvRecipe, SearchEnvRecipe, ThoughtEnvRecipe
 from sleuth.recipe.evaluation import EvaluateRecipe, ProbeRecipe, ReasonRecipe
 from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.recipe.preference import OnlineDpoRecipe, WinRateRecipe
@@ -196,5 +196,5 @@ class Recipe(StrictModel):
             if not self._question_stages() and None in (stage.env, stage.context):
                 continue  # reported by the check above
             env = self.env_and_context(index)[0]
-            if isinstance(env, RefineEnvRecipe) or env.searches == 0:
+            if not isinstance(env, SearchEnvRecipe) or env.searches == 0:
                 yield f"stage.{index}.forced_search_arm = true needs an env with searches of 1 or more"

@@ -210,6 +210,19 @@ class GainRecipe(_PartRecipe):
             yield f"floor = {self.floor:g} has no effect with clip = {self.clip:g}; remove it"
 
 
+class FunctionRewardRecipe(_PartRecipe):
+    """The number that a function of your own returns for an episode (docs/how-to/own_code.md)."""
+
+    kind: Literal["python"]
+    function: str
+    """The function, `MODULE:NAME`. The module is looked for beside the recipe, in the current folder and among the
+    installed packages. Its first parameter is an `episode`, or a whole `group`."""
+    parameters: dict[str, Any] = Field(default_factory=dict)
+    """Further arguments of the function, by name: `[stage.reward.parameters]`."""
+    seconds: PositiveFloat = 60.0
+    """Timeout of a call in seconds; then the score is missing."""
+
+
 RewardRecipe = (
     AnswerRewardRecipe
     | SubMatchRecipe
@@ -222,6 +235,7 @@ RewardRecipe = (
     | RubricRecipe
     | SuffixRecipe
     | GainRecipe
+    | FunctionRewardRecipe
 )
 RewardTable = Annotated[RewardRecipe, Field(discriminator="kind")]
 """One `[[stage.reward]]`."""

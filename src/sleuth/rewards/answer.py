@@ -60,8 +60,8 @@ class AnswerReward:
         return [self._score(episode) for episode in group.episodes]
 
     def _score(self, episode: Episode) -> Score:
-        if episode.trajectory.stop == "failed":
-            return lost_score(episode)
+        if (failed := failed_score(episode)) is not None:
+            return failed
         _, outcome = given_answer(episode, self.dialect)
         em = float(outcome == "correct")
         parts = {"em": em, outcome: 1.0}
@@ -78,9 +78,15 @@ RETRIEVER_FAILED = "retriever failed"
 """The note of a missing score, before the reason if it is known."""
 
 
-def lost_score(episode: Episode) -> Score:
-    """The missing score of an episode that ended through no fault of the policy, with the retriever's reason."""
-    reason = next((action.failure for action in episode.trajectory.actions if action.failure), "")
+def failed_score(episode: Episode) -> Score | None:
+    """The missing score of an episode that ended through no fault of the policy, with the reason of the retriever or of
+    the user's environment; None for other episodes."""
+    if episode.trajectory.stop != "failed":
+        return None
+    actions = episode.trajectory.actions
+    if actions and actions[-1].kind == "invalid":
+        return Score(value=None, note=actions[-1].text)
+    reason = next((action.failure for action in actions if action.failure), "")
     return Score(value=None, note=f"{RETRIEVER_FAILED}: {reason}" if reason else RETRIEVER_FAILED)
 
 
@@ -96,8 +102,8 @@ class EpisodeReward:
         return [self._score(episode) for episode in group.episodes]
 
     def _score(self, episode: Episode) -> Score:
-        if episode.trajectory.stop == "failed":
-            return lost_score(episode)
+        if (failed := failed_score(episode)) is not None:
+            return failed
         value = self.measure(episode, self.dialect)
         return Score(value=value, parts={self.name: value})
 

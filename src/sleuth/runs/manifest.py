@@ -60,6 +60,12 @@ class Manifest:
         manifest["hashes"].update(hashes)
         self._write(manifest)
 
+    def set_sources(self, stage: str, sources: Mapping[str, str]) -> None:
+        """Stores the sha256 of the files of the user's own code that a stage runs, by their paths."""
+        manifest = self.read()
+        manifest.setdefault("sources", {})[stage] = dict(sources)
+        self._write(manifest)
+
     @property
     def threads(self) -> int | None:
         """The number of threads that the run began with; None before its first model, and in older runs."""
@@ -178,7 +184,7 @@ def identity(recipe: Recipe) -> dict[str, Any]:
         and not _JUDGE_ADDRESS.search(key)
         and not _POOL_ADDRESS.search(key)
         # unset equals absent, as in runs that are older than these keys
-        and (value or not key.endswith((".engine.max_policy_lag", ".lora")))
+        and (value or not key.endswith((".engine.max_policy_lag", ".lora", ".loss.function")))
     }
 
 

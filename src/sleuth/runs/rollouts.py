@@ -41,6 +41,7 @@ _ACTION = pa.struct(
         ("text", pa.string()),
         ("passages", pa.list_(_PASSAGE)),
         ("failure", pa.string()),  # null: none, or an older file
+        ("result", pa.string()),  # null: an older file
     ]
 )
 _SEGMENT = pa.struct(
@@ -194,6 +195,7 @@ def _action_row(action: Action) -> dict[str, Any]:
         "text": action.text,
         "passages": [_passage_row(item) for item in action.passages],
         "failure": action.failure or None,
+        "result": action.result,
     }
 
 
@@ -269,4 +271,5 @@ def _segment(row: Mapping[str, Any]) -> Segment:
 
 def _action(row: Mapping[str, Any]) -> Action:
     passages = tuple(Passage(**passage) for passage in row["passages"])
-    return Action(kind=row["kind"], text=row["text"], passages=passages, failure=row["failure"] or "")
+    said = {"failure": row["failure"] or "", "result": row["result"] or ""}
+    return Action(kind=row["kind"], text=row["text"], passages=passages, **said)
