@@ -7,7 +7,7 @@ import inspect
 import json
 import typing
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
@@ -112,7 +112,7 @@ class ToolEnv(SearchEnv):
         return self._called(Action(kind="call", text=text, result=result), turn, stop)
 
     def _called(self, action: Action, turn: str, stop: StopReason) -> Reply:
-        pieces = [Piece(text=action.result, budget=self.dialect.results_tokens)] if action.result else []
+        pieces = [Piece(text=action.result, quoted=True, budget=self.dialect.results_tokens)] if action.result else []
         return self._next(self.frame.results(turn, stop, pieces), action)
 
     async def _result(self, name: str | None, arguments: Any) -> str:
@@ -130,8 +130,8 @@ class ToolEnv(SearchEnv):
         action = Action(kind="search", text=query.strip())
         try:
             [found] = await self.retriever.search([action.text], self.dialect.top_k)
-        except RetrievalFailed:
-            return Reply(action=action, done="failed")
+        except RetrievalFailed as error:
+            return Reply(action=replace(action, failure=str(error)), done="failed")
         action = Action(kind="search", text=action.text, passages=tuple[Passage, ...](found))
         return self._next(self.frame.results(turn, stop, list(result_pieces(self.dialect, [found]))), action)
 
