@@ -14,6 +14,7 @@ from typing import Any
 from sleuth.data.questions import question_overlap
 from sleuth.evaluation import evaluate, reasoning, thought_probe, win_rate
 from sleuth.factories import accepted_hash, own_code_in, preference_spec_of, reward_spec_of
+from sleuth.learn.heap import release_cached_memory
 from sleuth.ranks import ALONE, Ranks
 from sleuth.recipe import Recipe, TrainingRecipe
 from sleuth.recipe.recipe import StageRecipe
@@ -77,6 +78,7 @@ def run_recipe(recipe: Recipe, folder: RunFolder, ranks: Ranks = ALONE, *, exact
                 model = str(run())
             else:
                 ranks.broadcast(run)
+        release_cached_memory()
         if isinstance(stage, TrainingRecipe):
             first_step += stage.steps
             trained = context

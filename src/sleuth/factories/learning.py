@@ -53,9 +53,9 @@ def policy_of(
 
 
 def _holding(ranks: Ranks, *, offload: bool) -> Holding:
-    """Whole in one process, in shards over several; with `offload` the shards are kept in CPU memory."""
+    """Whole in one process, in shards over several; with `offload` what is stepped is kept in CPU memory."""
     if ranks.alone:
-        return MasterWeights
+        return partial(MasterWeights, offload=offload)
     from sleuth.distributed.shards import Shards  # which loads FSDP
 
     return partial(Shards, ranks=ranks, offload=offload)

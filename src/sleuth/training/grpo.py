@@ -36,6 +36,7 @@ from sleuth.factories import (
 from sleuth.learn.advantages import group_advantages
 from sleuth.learn.batch import Advantages, batch_of_groups, has_gradient
 from sleuth.learn.function_loss import FunctionLoss, require_loss
+from sleuth.learn.heap import releasing_cached_memory
 from sleuth.learn.objective import PolicyLoss
 from sleuth.learn.policy import no_update
 from sleuth.ranks import Ranks
@@ -167,7 +168,8 @@ class GRPOTrainer(Trainer):
         groups, scores = self._score(step, played.groups)
         advantages = [advantages_of(group, self.stage, at in played.replaced) for at, group in enumerate(groups)]
         require_enough_scores(groups, advantages, stage=self.stage)
-        update = self._update(groups, advantages)
+        with releasing_cached_memory():
+            update = self._update(groups, advantages)
         updated = time.monotonic()
         self.worker.wait()
         waited = time.monotonic() - updated

@@ -115,12 +115,7 @@ def update_figures(budget: TokenBudget, update: Callable[[int], Update], kind: t
 
 
 def require_ranks(stage: TrainingRecipe, ranks: Ranks) -> None:
-    """Raises SleuthError for a setting that needs one process, or several."""
-    if ranks.alone and stage.cpu_offload:
-        raise SleuthError(
-            "cpu_offload = true is for shards, and one process holds its weights whole: start several, or set "
-            "cpu_offload = false; a run can be resumed either way"
-        )
+    """Raises SleuthError for a setting that needs one process."""
     if not ranks.alone and stage.optimiser == "muon":
         raise SleuthError(
             f'optimiser = "muon" needs whole matrices, and {ranks.world} ranks hold parts of them; take "adamw", or '

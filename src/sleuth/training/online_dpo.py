@@ -32,6 +32,7 @@ from sleuth.factories import (
 )
 from sleuth.learn.batch import Row, collate
 from sleuth.learn.dpo import pair_batch
+from sleuth.learn.heap import releasing_cached_memory
 from sleuth.learn.policy import PreferenceUpdate, Update, no_update
 from sleuth.recipe.preference import OnlineDpoRecipe
 from sleuth.render import Renderer
@@ -108,7 +109,8 @@ class DPOTrainer(Trainer):
         record_cache(self.stage.name, self.engine, self.context.folder, self.context.ranks)
         played = time.monotonic()
         self._require_enough(groups, choices)
-        update = self._update(groups, choices)
+        with releasing_cached_memory():
+            update = self._update(groups, choices)
         self.engine.publish(step)
         updated = time.monotonic()
         if choices:
