@@ -124,7 +124,8 @@ class Renderer:
         for is_name, run in groupby(parts, key=lambda part: part[1]):
             texts = [text for text, _ in run]
             if is_name:
-                yield from ((text, "template") for text in texts)
+                for text in texts:
+                    yield text, "template"
             elif text := "".join(texts):
                 yield text, "quoted"
 
