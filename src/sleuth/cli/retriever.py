@@ -41,9 +41,9 @@ def retriever(
     from sleuth.serve.retriever.app import retriever_app
     from sleuth.serve.retriever.index_loader import IndexLoader
 
-    access = access_of(host, api_key=api_key, insecure=insecure, per_client=per_client)
     opening = IndexLoader(folder)
     listening = listen(host, port)
+    access = access_of(host, api_key=api_key, insecure=insecure, per_client=per_client)
     server = server_of(retriever_app(opening, Limits(seconds=max_seconds), access))
     opening.start(failed=lambda: setattr(server, "should_exit", True))
     address = address_of(host, listening)

@@ -104,8 +104,8 @@ def serve(
             "is for an agent; --emulate serves the bare model, without an environment",
         )
     require_passages(index, "--url", url or [])
-    access = access_of(host, api_key=api_key, insecure=insecure, per_client=per_client)
     listening = listen(host, port)
+    access = access_of(host, api_key=api_key, insecure=insecure, per_client=per_client)
     require_inputs([model], index=index)
     if emulate is not None:
         _serve_emulated(
