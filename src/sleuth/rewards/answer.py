@@ -78,8 +78,10 @@ def failed_score(episode: Episode) -> Score | None:
     """The missing score of an episode that ended through no fault of the policy; None for other episodes."""
     if episode.trajectory.stop != "failed":
         return None
-    last = episode.trajectory.actions[-1:]
-    return Score(value=None, note=last[0].text if last and last[0].kind == "invalid" else "retriever failed")
+    last = episode.trajectory.actions[-1] if episode.trajectory.actions else None
+    if last is None or last.kind == "search":
+        return Score(value=None, note="retriever failed")
+    return Score(value=None, note=last.text if last.kind == "invalid" else "the environment failed")
 
 
 class EpisodeReward:
