@@ -8,10 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from chat_tokenizers import KEEPS, NO_TOOLS, chat_tokenizer
 
 from sleuth.dialects.tools import TOOLS_TEXT
+from sleuth.engines.scripted import ScriptedEngine
 from sleuth.envs.tools import CallRecord, FunctionTool, ToolEnv
-from sleuth.types import Action, Passage, Reply, RetrievalFailed, Task
+from sleuth.factories import setting_of
+from sleuth.recipe import ToolEnvRecipe
+from sleuth.render import Renderer
+from sleuth.rollout import Rollout
+from sleuth.types import Action, Episode, Passage, Reply, RetrievalFailed, SleuthError, Task
 from sleuth.user_code.functions import UserCodeError, load_function
 
 TASK = Task(id="q", question="how many?", golden_answers=("6",))
@@ -223,3 +229,41 @@ def test_an_index_is_the_tool_search_whose_passages_are_evidence(tools: dict[str
     assert unknown.action.result.endswith("there are add, capital, fails, hangs, search")
     [failed] = play(ToolEnv(TASK, DIALECT, "{question}", tools, retriever=Library()), call("search", query="gone"))
     assert failed == Reply(action=Action(kind="search", text="gone"), done="failed")
+
+
+def chat_episode(template: str, folder: Path, *turns: str) -> Episode:
+    tokenizer = chat_tokenizer(template)
+    (folder / "prompt.txt").write_text("{question}")
+    env = ToolEnvRecipe(
+        kind="tools",
+        tools=(f"{folder / 'called_tools.py'}:add",),
+        prompt=str(folder / "prompt.txt"),
+        prompt_role="user",
+    )
+    setting = setting_of(env, tokenizer, [TASK])
+    script = iter(turns)
+    rollout = Rollout(
+        engine=ScriptedEngine(tokenizer, lambda text, sampling: next(script)),
+        renderer=Renderer(tokenizer),
+        context=4096,
+        temperature=1.0,
+        key=(0,),
+    )
+    return asyncio.run(rollout.episode(setting.env(TASK), TASK, 0, 0))
+
+
+def test_a_chat_template_shows_the_tools_and_gets_results_as_messages(tmp_path: Path, tools: dict) -> None:
+    call = '<tool_call>\n{"name": "add", "arguments": {"a": 2, "b": 4}}\n</tool_call><|im_end|>'
+    episode = chat_episode(KEEPS, tmp_path, call, "<answer>6</answer><|im_end|>")
+    trajectory = episode.trajectory
+    assert '"name": "add"' in trajectory.segments[0].text
+    assert [action.kind for action in trajectory.actions] == ["call", "answer"]
+    assert (
+        "<|im_start|>user\n<tool_response>\n6\n</tool_response><|im_end|>\n<|im_start|>assistant\n" in trajectory.text
+    )
+    assert (trajectory.stop, len(episode.trajectories)) == ("answered", 1)
+
+
+def test_a_template_without_tools_is_refused(tmp_path: Path, tools: dict) -> None:
+    with pytest.raises(SleuthError, match="the chat template does not render tools"):
+        chat_episode(NO_TOOLS, tmp_path)

@@ -71,6 +71,9 @@ def a_number(group):
 def one_is_text(group):
     return [1.0, "x"]
 
+def wrong_part(episode):
+    return Score(value=1.0, parts={"words": "many"})
+
 def neither(text):
     return 1.0
 """
@@ -126,6 +129,7 @@ def test_a_score_brings_its_own_parts_and_note(tmp_path: Path) -> None:
         ("hangs", "scored.py:{line}: hangs: did not return within 0.2 seconds"),
         ("too_few", "scored.py:{line}: too_few: returned [1.0]; expected a list of 2 numbers"),
         ("a_number", "scored.py:{line}: a_number: returned 1.0; expected a list of 2 numbers"),
+        ("wrong_part", "scored.py:{line}: wrong_part: returned the part words = 'many'; expected a finite number"),
         (
             "one_is_text",
             "scored.py:{line}: one_is_text: returned 'x'; expected a finite number, or None if it is missing",

@@ -28,6 +28,7 @@ def brevity(episode: Episode, *, limit: int = 40) -> float:
     return 1 - len(tokens) / limit
 """
 ENV = """
+import asyncio, random
 from sleuth.types import Action, Piece, Reply
 
 class Longer:
@@ -38,6 +39,7 @@ class Longer:
         return Reply(pieces=(Piece(text=self.task.question + " Write.\\n"),), max_tokens=6, stops=("</answer>",))
 
     async def reply(self, text, stop):
+        await asyncio.sleep(random.random() / 50)  # the order in which replies arrive changes no byte
         self.left -= 1
         action = Action(kind="answer", text=text)
         if not self.left:
@@ -290,6 +292,8 @@ def test_a_resumed_run_uses_the_results_that_tools_gave_before(
     assert results[:4] == results[4:]  # siblings with the same call have the same result
     assert len(set(results)) == 4
     assert rows(tmp_path / "run")[1]["calls_mean"] == 1.0
+    reported = sleuth("report", tmp_path / "run")
+    assert reported.exit_code == 0, reported.stderr
     made = len((tmp_path / "answers.txt").read_text())
     shutil.rmtree(tmp_path / "run/checkpoints/step-000002")
     run(recipe, tmp_path / "run", *overrides)
@@ -323,5 +327,5 @@ def test_an_evaluation_alone_plays_the_users_environment_before_the_run(recipe: 
     text = refused(recipe, PYTHON_ENV.replace("stage.1", "stage.0"))
     assert "stage.0 (base): " in text
     assert (
-        "own_env.py:4: Longer: open returned a reply that allows the policy no token: set max_tokens, or done" in text
+        "own_env.py:5: Longer: open returned a reply that allows the policy no token: set max_tokens, or done" in text
     )

@@ -150,3 +150,15 @@ def test_a_wrong_signature_is_told_with_the_line_of_the_definition(
 def test_any_parameter_is_taken_by_a_function_of_all_keywords(write: Write) -> None:
     write("mine.py", "def f(episode, **more): ...\n")
     require_arguments(load_function("mine.py:f"), 1, {"limit": 3}, "f(episode)")
+
+
+def test_a_file_that_another_module_hides_is_refused_since_its_hash_would_be_recorded(write: Write) -> None:
+    write("mine.py", "import numpy\ndef f(episode): ...\n")
+    write("numpy.py", "")
+    assert complaint("mine.py:f").startswith("numpy.py: a module named numpy is imported from ")
+    write("a/own.py", "import values\ndef f(episode): return values.N\n")
+    write("a/values.py", "N = 1\n")
+    write("b/other.py", "import values\ndef f(episode): return values.N\n")
+    write("b/values.py", "N = 2\n")
+    assert load_function("a/own.py:f").call(None) == 1
+    assert complaint("b/other.py:f").startswith("b/values.py: a module named values is imported from ")

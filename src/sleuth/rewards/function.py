@@ -75,9 +75,14 @@ class FunctionReward:
         score = found if isinstance(found, Score) else Score(value=found)
         if score.value is None:
             return replace(score, note=score.note or f"{self.function.short_name} returned None")
-        if not isinstance(score.value, Real) or not math.isfinite(score.value):
+        if not _is_finite(score.value):
             raise self.function.error(
                 f"returned {_shown(score.value)}; expected a finite number, or None if it is missing"
+            )
+        wrong = next((name for name, part in score.parts.items() if not _is_finite(part)), None)
+        if wrong is not None:
+            raise self.function.error(
+                f"returned the part {wrong} = {_shown(score.parts[wrong])}; expected a finite number"
             )
         value = float(score.value)
         return replace(score, value=value, parts={**score.parts, self.part: value})
@@ -94,6 +99,10 @@ def require_reward(function: UserFunction, parameters: Mapping[str, Any]) -> boo
         if isinstance(sign, str | type) and sign in known:
             return known[sign]
     raise function.error(f"takes neither an episode nor a group; expected {example}")
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, Real) and math.isfinite(value)
 
 
 def _plain(value: Any) -> Any:

@@ -90,12 +90,11 @@ def load_function(name: str) -> UserFunction:
     is_file = module_name.endswith(SOURCE)
     module = _module_in(Path(module_name)) if is_file else _installed(module_name)
     place = _file_of(module)
+    sources = _IMPORTED[module.__name__][1] if is_file else _sources(place)
     found = _attribute(module, attribute, shown(place))
     if not callable(found):
         raise UserCodeError(f"{shown(place)}: {attribute} is {found!r}; expected a function or a class")
-    return UserFunction(
-        name=f"{module.__name__}:{attribute}", call=found, file=place, sources=_sources(place), module=module
-    )
+    return UserFunction(name=f"{module.__name__}:{attribute}", call=found, file=place, sources=sources, module=module)
 
 
 def require_arguments(function: UserFunction, count: int, names: Mapping[str, object], example: str) -> None:
@@ -195,13 +194,26 @@ def _module_in(file: Path) -> ModuleType:
     try:
         with prints_to_stderr():
             loader.exec_module(module)
+        _require_own(root, sources)
     except BaseException as error:
         del sys.modules[name]
-        if isinstance(error, KeyboardInterrupt):
+        if isinstance(error, KeyboardInterrupt | UserCodeError):
             raise
         raise _import_error(error, file, {root / source for source in sources}) from None
     _IMPORTED[name] = (file, sources)
     return module
+
+
+def _require_own(root: Path, sources: Mapping[str, str]) -> None:
+    """Raises UserCodeError if another module was imported instead of a file whose hash is recorded."""
+    for source in sources:
+        name = _root_of(root / source)[1]
+        imported = sys.modules.get(name)
+        if imported is not None and not _is_from(imported, root / source):
+            raise UserCodeError(
+                f"{shown(root / source)}: a module named {name} is imported from "
+                f"{imported.__file__ or 'Python'} instead; give yours another name"
+            )
 
 
 def _installed(name: str) -> ModuleType:
