@@ -19,6 +19,7 @@ from sleuth.recipe.judges import ContinuationJudge, EndingJudgeRecipe, HttpJudge
 from sleuth.recipe.rewards import (
     AnswerRewardRecipe,
     CitationRecipe,
+    FunctionFields,
     FunctionRewardRecipe,
     GainRecipe,
     JudgedPartRecipe,
@@ -26,6 +27,7 @@ from sleuth.recipe.rewards import (
     RubricRecipe,
     SuffixRecipe,
 )
+from sleuth.recipe.strict import StrictModel
 from sleuth.rewards.answer import (
     AnswerReward,
     EpisodeReward,
@@ -134,7 +136,8 @@ def _make_function(reward: FunctionRewardRecipe, inputs: RewardInputs) -> Reward
     return function_reward_of(reward)
 
 
-def _record_function(reward: FunctionRewardRecipe, identify: Identify) -> dict[str, Any]:
+def function_record(reward: FunctionFields) -> dict[str, Any]:
+    """Scorer, version and sources of a user's function."""
     function = load_function(reward.function)
     terms = [function.name, *(f"{name}={value}" for name, value in reward.parameters.items())]
     return {"scorer": ", ".join(terms), "scorer_version": FUNCTION_VERSION, "sources": dict(function.sources)}
@@ -146,6 +149,10 @@ def _make_episode_reward(reward: RewardRecipe, inputs: RewardInputs) -> Reward:
 
 def _record_episode_reward(reward: RewardRecipe, identify: Identify) -> dict[str, Any]:
     return {"scorer": reward.kind, "scorer_version": EPISODE_REWARDS[reward.kind][0]}
+
+
+def _record_function(reward: FunctionRewardRecipe, identify: Identify) -> dict[str, Any]:
+    return function_record(reward)
 
 
 REWARD_KINDS: dict[str, RewardKind] = {
@@ -239,7 +246,7 @@ def eval_reward_of(
     return WithParts(measured, own) if own else measured
 
 
-def function_reward_of(reward: FunctionRewardRecipe) -> FunctionReward:
+def function_reward_of(reward: FunctionFields) -> FunctionReward:
     """The reward that a user's function computes. Raises UserCodeError if there is no such function."""
     return FunctionReward(load_function(reward.function), reward.parameters, seconds=reward.seconds)
 
@@ -311,9 +318,9 @@ def require_gradable(rewards: Sequence[RewardRecipe], tasks: Sequence[Task]) -> 
             )
 
 
-def require_functions(rewards: Sequence[RewardRecipe], trial: Callable[[], Group]) -> None:
+def require_functions(rewards: Sequence[StrictModel], trial: Callable[[], Group]) -> None:
     """Calls each function of the user on the group that `trial` makes. Raises UserCodeError if one fails."""
-    functions = [function_reward_of(reward) for reward in rewards if isinstance(reward, FunctionRewardRecipe)]
+    functions = [function_reward_of(reward) for reward in rewards if isinstance(reward, FunctionFields)]
     if functions:
         group = trial()
         for function in functions:

@@ -15,7 +15,6 @@ from sleuth.prompts.library import read_prompt, require_askable
 from sleuth.recipe import (
     EvalQuestionsRecipe,
     FunctionEnvRecipe,
-    FunctionRewardRecipe,
     LossRecipe,
     OnlineDpoRecipe,
     QuestionsRecipe,
@@ -31,6 +30,7 @@ from sleuth.recipe.envs import RenderedEnvRecipe
 from sleuth.recipe.evaluation import ProblemsRecipe
 from sleuth.recipe.judges import NliJudgeRecipe, ServedModelRecipe
 from sleuth.recipe.problems import looked_for
+from sleuth.recipe.rewards import FunctionFields
 from sleuth.recipe.strict import StrictModel
 from sleuth.recipe.supervised import HintRecipe
 from sleuth.recipe.text import DocumentsRecipe
@@ -98,7 +98,7 @@ def _named_in(table: StrictModel) -> Iterator[tuple[str, Callable[[Any], object]
         case FunctionEnvRecipe() | LossRecipe():
             yield "function", load_function
             yield "dialect", dialect_of
-        case FunctionRewardRecipe():
+        case FunctionFields():
             yield "function", partial(_require_reward, reward=table)
         case NliJudgeRecipe():
             yield "model", require_model
@@ -155,7 +155,7 @@ def _require_tools(names: Sequence[str]) -> None:
         load_function(name)
 
 
-def _require_reward(name: str, reward: FunctionRewardRecipe) -> None:
+def _require_reward(name: str, reward: FunctionFields) -> None:
     require_reward(load_function(name), getattr(reward, "parameters", {}))
 
 

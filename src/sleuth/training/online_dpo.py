@@ -28,6 +28,7 @@ from sleuth.factories import (
     preference_reward_of,
     preference_spec_of,
     record_cache,
+    require_functions,
     require_pools,
 )
 from sleuth.learn.batch import Row, collate
@@ -57,7 +58,10 @@ def run(stage: OnlineDpoRecipe, context: StageContext) -> Path:
 
 def require_inputs(stage: OnlineDpoRecipe, inputs: StageInputs) -> list[Task]:
     """The texts of the stage. Raises SleuthError if they do not fit the model, or cannot be judged."""
-    return require_pools(stage, inputs.tokenizer, inputs.positions)
+    tasks = require_pools(stage, inputs.tokenizer, inputs.positions)
+    if tasks:
+        require_functions(stage.reward, lambda: pools_of(tasks[:1], [[]])[0])
+    return tasks
 
 
 class DPOTrainer(Trainer):
@@ -85,6 +89,8 @@ class DPOTrainer(Trainer):
             context.require_same_reward(saved, self.reward_spec)
             self.policy.load_state_dict(saved.state["policy"])
             self.engine.publish(saved.steps)
+        if sources := self.reward_spec.sources:
+            folder.manifest.set_sources(stage.name, sources)
         folder.manifest.add_hashes(texts=questions_hash(self.order.items), reward=self.reward_spec.hash)
 
     @property
