@@ -82,10 +82,14 @@ def test_a_token_of_the_cache_takes_what_is_published_of_it() -> None:
 
 
 def test_a_model_that_cannot_be_reached_has_its_published_shape_with_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     shape, note = shape_of("Qwen/Qwen3-4B-Instruct-2507")
     assert shape == read_shape(PUBLISHED["Qwen3-4B"], "")
-    assert note is None or "its published shape is used" in note
+    assert note == (
+        "Qwen/Qwen3-4B-Instruct-2507: its config could not be read from the hub; its published shape is used"
+    )
+    with pytest.raises(SleuthError, match=r"nobody/nothing.*; the plan needs its config\.json"):
+        shape_of("nobody/nothing")
 
 
 def test_a_config_without_sizes_is_refused_with_its_keys(tmp_path: Path) -> None:

@@ -29,7 +29,6 @@ MEMORY_KEYS = {"tokens_per_micro_batch", "gradient_checkpointing", "cpu_offload"
 @pytest.fixture(autouse=True)
 def offline(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the hub, as most machines that run the tests."""
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
 
 

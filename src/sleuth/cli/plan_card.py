@@ -27,7 +27,7 @@ COLUMNS = {
 """Heading -> the parts that are added up under it, in the order of the bars."""
 MARKS = dict(zip(COLUMNS, "wrsgaco", strict=True))
 COLOURS = dict(zip(COLUMNS, ("blue", "cyan", "magenta", "red", "yellow", "green", "bright_black"), strict=True))
-LABEL, BAR = 17, 60
+LABEL, BAR = 26, 50
 """Characters of a phase's name, and of a bar as long as the card's memory."""
 
 

@@ -37,6 +37,8 @@ FULL = 0.5
 """Share of the limit that a typical refiner's evidence, answer, or solution of a problem fills."""
 PROBLEM = 512
 """Tokens of a problem of a reasoning benchmark, its examples included."""
+ANSWER = 1_024
+"""Longest answer of a refiner whose recipe does not limit it."""
 TAGS = 8
 """Tokens of tags around a thought."""
 ROW = 512
@@ -184,7 +186,7 @@ def _search(env: SearchEnvRecipe, context: int) -> Lengths:
 
 
 def _refined(env: RefineEnvRecipe, context: int) -> Lengths:
-    written = env.turn_tokens or 1024
+    written = min(env.turn_tokens or ANSWER, context // 2)
     answer = round(FULL * written)
     return Lengths(limit=context, prompt=round(FULL * (context - written)), response=answer, sampled=answer)
 

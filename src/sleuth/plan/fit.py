@@ -164,7 +164,8 @@ def _time(
     passes = Passes(shape=shape, device=machine.device, size=SIZES[recipe.dtype])
     speed = Speed(card=card, passes=passes, ranks=ranks)
     played = played_by(recipe, index, ranks)
-    at_once = next((phase.at_once for phase in phases if phase.stage == stage.name and phase.asked), 1)
+    fitting = (phase.at_once for phase in phases if phase.stage == stage.name and phase.asked)
+    at_once = next(fitting, played.at_once if played else 1)  # servers elsewhere run as many as they are asked
     if not isinstance(stage, TrainingRecipe):
         assert played is not None
         sequences = played.sequences
