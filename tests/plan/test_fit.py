@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -155,9 +156,11 @@ def test_recomputed_activations_are_the_inputs_of_layers_and_one_layer_more() ->
 
 def test_logits_of_a_card_come_in_larger_chunks() -> None:
     card, cpu = (Passes(shape=SHAPE, device=device, size=2) for device in (CUDA, CPU))
-    assert card.logits(10_000, graded=True) == 2_048 * 14 * 32
+    assert card.logits(10_000, graded=True) == 2_048 * (2 + 12) * 32
     assert cpu.logits(10_000, graded=True) == 128 * 8 * 32
     assert cpu.logits(10, graded=False) == 10 * 6 * 32
+    words = replace(SHAPE, vocabulary=151_936)
+    assert Passes(shape=words, device=CUDA, size=2).logits(10_000, graded=True) == 2_048 * 151_936 * 2 + 12 * 2**25
 
 
 def test_the_cache_takes_a_share_of_what_is_free_and_never_more_than_all_sequences_fill(make_recipe) -> None:

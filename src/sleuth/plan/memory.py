@@ -16,6 +16,8 @@ from sleuth.recipe.training import LoraRecipe, TrainingRecipe
 
 FP32 = 4
 SIZES = {"float32": 4, "bfloat16": 2}
+PIECE_LOGITS = 2**25
+"""Logits of a 16-bit chunk that are in fp32 at the same time on a card."""
 Bytes = dict[str, int]
 """Bytes by part, such as `{"weights": 1_200_000_000}`."""
 
@@ -84,11 +86,14 @@ class Passes:
     def logits(self, rows: int, *, graded: bool) -> int:
         """Bytes of the learner's logits and of what is computed from them, a chunk at a time. `graded`: with their
         gradient."""
-        if self.device.name == "cuda":  # in computation, in fp32, shifted and exponentiated
-            row = (self.size if self.size < FP32 else 0) + 3 * FP32
-        else:  # in computation and in fp32, and the gradient in computation
-            row = FP32 if self.size == FP32 else self.size + FP32 + self.size * graded
-        return min(rows, self.device.chunk) * row * self.shape.vocabulary
+        logits = min(rows, self.device.chunk) * self.shape.vocabulary
+        if self.device.name == "cuda":  # in fp32, shifted and exponentiated; of a 16-bit chunk a piece at a time
+            if self.size == FP32:
+                return 3 * FP32 * logits
+            return self.size * logits + 3 * FP32 * min(logits, PIECE_LOGITS)
+        if self.size == FP32:
+            return FP32 * logits
+        return (self.size + FP32 + self.size * graded) * logits  # in computation, in fp32, and the gradient
 
     def sampling(self, rows: int) -> int:
         """Bytes of the engine's work on one step: a forward pass over prompts, and the logits of `rows` requests."""
@@ -167,7 +172,8 @@ class LearnerMemory:
     def state(self) -> tuple[Bytes, Bytes]:
         """What is held between updates on the device, and on the host: (weights, masters, optimiser, reference)."""
         shard = self.stepped_size * self.trained // self.ranks
-        masters = shard if self.masters or self.ranks > 1 else 0  # shards are copies beside the whole model
+        # Shards, and tensors on the host, are copies beside the whole model.
+        masters = shard if self.masters or self.ranks > 1 or self.offload else 0
         frozen = (self.weights - self.passes.size * self.trained) // self.ranks if self.ranks > 1 else 0
         state = {"masters": masters + frozen, "optimiser": self.moments // self.ranks}
         reference = {"reference": self.passes.size * self.passes.shape.weights // self.ranks if self.reference else 0}
@@ -188,36 +194,52 @@ class LearnerMemory:
             host |= {"gradients": summed}
         if self.ranks > 1:  # the root and two layers are gathered; the whole model is freed
             held["weights"] = size * (shape.root + 2 * shape.layer)
-        head, own = self._head_gradient(), self._own_gradients()
-        begin = head + kept
-        end = own + kept
+        own, largest = self._own_gradients(), self._largest
         work = tokens * passes.layer_work
         logits = passes.logits(rows, graded=True)
         activations = passes.activations(tokens, checkpointed=self.checkpointed)
-        at_head = {"gradients": begin, "activations": activations, "vocabulary": logits}
-        at_top = {
-            "gradients": begin,
-            "activations": activations + (work if self.checkpointed else work - tokens * passes.layer),
-        }
-        at_end = {"gradients": end, "activations": work}
-        return held | max((at_head, at_top, at_end), key=lambda parts: sum(parts.values())), host
+        layer = work if self.checkpointed else work - tokens * passes.layer
+        moments = (
+            {"gradients": kept + self._head_sum(), "activations": activations, "vocabulary": logits},
+            {"gradients": kept + self._head_gradient(), "activations": activations + layer},  # the last layer
+            {"gradients": kept + own, "activations": work},  # the first layer
+            {"gradients": kept + own + largest},  # the embedding, and the sum in fp32
+        )
+        return held | max(moments, key=total), host
+
+    @property
+    def _embedding(self) -> int:
+        """Weights of the embedding, if it is trained."""
+        return 0 if self.lora else self.passes.shape.embedding
+
+    def _head_sum(self) -> int:
+        """Bytes of the sum of the head's gradient, beside that of other passes, while logits are computed."""
+        if self.passes.device.name == "cuda":
+            return FP32 * self._embedding
+        return self._head_gradient()  # added in place
 
     def _head_gradient(self) -> int:
         """Bytes of the head's gradient while the layers' backward passes have not begun."""
-        if self.lora is not None:
-            return 0
-        shape, size = self.passes.shape, self.passes.size
-        if self.passes.device.name == "cuda":  # an accumulator in fp32, and the result
-            return shape.embedding * (FP32 + (size if size < FP32 else 0))
-        return shape.embedding * size if self.masters else 0  # added in place
+        if self.passes.device.name == "cuda" or self.masters:
+            return self.passes.size * self._embedding
+        return 0
 
     def _own_gradients(self) -> int:
         """Bytes of one pass's gradients at its end, before they are added to those of earlier passes."""
         shape, size = self.passes.shape, self.passes.size
         if self.ranks > 1:  # of root and layer: as computed, and in fp32 to be summed over ranks
             return 0 if self.lora else (size + FP32) * (shape.root + shape.layer)
-        embedding = shape.embedding * size if self.passes.device.name == "cuda" and self.lora is None else 0
-        return embedding + (size * self.trained if self.masters else 0)
+        return size * self.trained if self.masters or self.offload else 0
+
+    @property
+    def _largest(self) -> int:
+        """Bytes beside a pass's gradients when they are added to the others, largest tensor first: in fp32, or on a
+        card the embedding's own as large as the vocabulary."""
+        if self.ranks > 1:
+            return 0
+        if self.masters and not self.offload:
+            return FP32 * self._embedding
+        return self.passes.size * self._embedding if self.passes.device.name == "cuda" else 0
 
     def optimiser_step(self) -> tuple[Bytes, Bytes]:
         """The peak while the optimiser steps the weights."""
