@@ -91,6 +91,7 @@ def test_light_rooms_never_load_torch() -> None:
         "sleuth.types",
         "sleuth.model_path",
         "sleuth.plan.inputs",
+        "sleuth.plan.fit",
         *(f"sleuth.{file.parent.name}.{file.stem}" for file in files),
     ]
     script = f"""

@@ -174,9 +174,9 @@ def versions() -> dict[str, str]:
 
 def identity(recipe: Recipe) -> dict[str, Any]:
     """The recipe as dotted key -> value, without the keys that may change while a run continues: its origin,
-    `stop_after`, trackers, addresses of judges and engines (another server of the same model answers the same), and
-    `cpu_offload`."""
-    table = recipe.model_dump(mode="json", exclude={"resolved_from", "trackers"})
+    `card`, `stop_after`, trackers, addresses of judges and engines (another server of the same model answers the
+    same), and `cpu_offload`."""
+    table = recipe.model_dump(mode="json", exclude={"resolved_from", "trackers", "card"})
     return {
         key: value
         for key, value in _flat(table, "")
