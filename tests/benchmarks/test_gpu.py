@@ -8,6 +8,7 @@ import random
 import subprocess
 import sys
 from argparse import Namespace
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +17,7 @@ import pytest
 import torch
 
 from benchmarks.gpu import __main__ as command
-from benchmarks.gpu import learner, sampler, step
+from benchmarks.gpu import card, checks, learner, sampler, step
 from benchmarks.gpu.card import file_name, peak_flops
 from benchmarks.gpu.checks import CHECKS, Check
 from benchmarks.gpu.figures import Figure, Outcome, results, table
@@ -120,6 +121,71 @@ def test_a_cache_that_stays_misses_its_bar(check, monkeypatch):
     monkeypatch.setattr(sampler.LocalEngine, "sleep", lambda engine: None)
     sampler.even(check)
     assert figures(check)["asleep: left with torch, share"].held is False
+
+
+# -- what only a card has, answered for it --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pretended(monkeypatch) -> None:
+    """The checks take the branches of a card, whose counters answer, and compute on the CPU."""
+    monkeypatch.setattr(Check, "on_card", True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (10**9, 10**10))
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 5_000)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 20 * 10**9)
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    h100 = SimpleNamespace(name="NVIDIA H100 80GB HBM3", total_memory=85 * 10**9, multi_processor_count=132)
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda device: SimpleNamespace(**vars(h100), major=9, minor=0)
+    )
+
+
+@pytest.mark.usefixtures("pretended")
+def test_figures_of_a_card_are_read_from_torch():
+    cuda = torch.device("cuda:0")
+    card.forget_peak(cuda)
+    card.release(cuda)
+    assert card.describe(cuda) == {
+        "name": "NVIDIA H100 80GB HBM3", "memory_bytes": 85 * 10**9, "capability": "9.0", "multiprocessors": 132,
+    }  # fmt: skip
+    assert (card.allocated_bytes(cuda), card.peak_bytes(cuda)) == (5_000, 20 * 10**9)
+    assert card.timed(cuda, lambda: None) >= 0
+
+
+@pytest.mark.usefixtures("pretended")
+def test_a_card_whose_launches_the_profiler_cannot_see_says_so(check):
+    sampler.even(check)
+    assert any("launches of a step: torch's profiler sees none here" in line for line in skipped(check))
+    assert figures(check)["asleep: left on the card, share"].value == 0
+
+
+@pytest.mark.usefixtures("pretended")
+def test_compiled_graphs_are_counted_on_a_card(check):
+    learner.attention(check)
+    assert figures(check)["graphs that were compiled"].at_most == 4
+
+
+@pytest.mark.usefixtures("pretended")
+@pytest.mark.parametrize(("planned", "held"), [(19 * 10**9, True), (15 * 10**9, False), ("no option", None)])
+def test_peak_memory_is_held_against_the_plans(check, monkeypatch, planned, held):
+    monkeypatch.setattr(step, "planned_bytes", lambda *of: planned)
+    monkeypatch.setattr(step, "peak_bytes", lambda device: 20 * 10**9)
+    step._report_memory(check, step.read_recipe(check, {"model": "m"}))
+    found = figures(check)
+    assert found["peak memory"].value == 20
+    beside = found.get("peak memory, of the plan's")
+    assert (beside.held if beside else None) is held
+    assert (skipped(check) == []) == (beside is not None)
+
+
+@pytest.mark.usefixtures("pretended")
+@pytest.mark.parametrize(("name", "floor"), [("NVIDIA H200", 8_000), ("NVIDIA A10", None), ("NVIDIA Z1", None)])
+def test_speeds_have_bars_on_fast_cards_only(check, monkeypatch, name, floor):
+    monkeypatch.setattr(checks, "describe", lambda device: {"name": name})
+    assert replace(check, scale=REAL).speed_bar(8_000) == floor
+    assert check.speed_bar(8_000) is None
 
 
 # -- sizes ---------------------------------------------------------------------------------------------------------
