@@ -98,6 +98,7 @@ CHECKS = {
     "card": Planned(work="benchmarks.gpu.learner:card", limit=45),
     "attention": Planned(work="benchmarks.gpu.learner:attention", limit=90),
     "update": Planned(work="benchmarks.gpu.learner:update", limit=100),
+    "paged": Planned(work="benchmarks.gpu.sampler:paged", limit=45),
     "greedy": Planned(work="benchmarks.gpu.sampler:greedy", limit=60),
     "even": Planned(work="benchmarks.gpu.sampler:even", limit=75),
     "ragged": Planned(work="benchmarks.gpu.sampler:ragged", limit=100),

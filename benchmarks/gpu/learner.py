@@ -8,7 +8,6 @@ from types import SimpleNamespace
 
 import torch
 from torch import Tensor
-from torch._dynamo.utils import counters
 
 from benchmarks.flops import update_flops
 from benchmarks.gpu.card import (
@@ -60,8 +59,10 @@ def attention(check: Check) -> None:
             errors.setdefault(name, []).append(error)
     for name, found in errors.items():
         bar = OUTPUT_ERROR if name == "output" else GRADIENT_ERROR
-        check.found(f"{name}, error, {len(found)} trees", max(found), at_most=bar)
+        check.found(f"{name}, {len(found)} trees", max(found), at_most=bar)
     if check.on_card:
+        from torch._dynamo.utils import counters  # which other checks can do without
+
         check.found("graphs that were compiled", counters["stats"]["unique_graphs"], at_most=4)
     _time_budget(check)
 
@@ -159,8 +160,7 @@ def update(check: Check) -> None:
     batch = collate(draw_rows(scale.gradient))
     whole = policy.gradient(batch, PolicyLoss(), budget=scale.budget)[1]
     parts = policy.gradient(batch, PolicyLoss(), budget=scale.small_budget)[1]
-    name = f"gradient, {scale.small_budget:,} / {scale.budget:,} tokens"
-    check.found(name, relative_error(parts, whole), "error", at_most=BUDGET_ERROR)
+    check.found("gradients by budget, error", relative_error(parts, whole), at_most=BUDGET_ERROR)
     del whole, parts
     forget_peak(device)
     rows = draw_rows(scale.update)
@@ -172,7 +172,7 @@ def update(check: Check) -> None:
     seconds = statistics.median([timed(device, step) for _ in range(3)][1:])
     check.found(f"update of {made[-1].tokens_computed:,} tokens", seconds, "s")
     check.found("tokens computed", made[-1].tokens_computed / seconds, "tokens/s")
-    check.found("gradient norm", made[-1].gradient_norm, at_least=1e-9, at_most=1e9)
+    check.found("gradient norm", made[-1].gradient_norm, at_least=1e-9)
     peak, of_what = peak_flops(describe(device)["name"]), "the peak"
     if peak is None:
         peak, of_what = product_flops(device, scale.product), "a product's rate"

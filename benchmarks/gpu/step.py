@@ -87,7 +87,7 @@ def prepare(check: Check, world: World) -> dict[str, str]:
     tokenizer_of(check, world).save_pretrained(model)
     write_world(folder, seed=0, people=check.scale.people)
     build_index(folder / "corpus.jsonl", folder / "index")
-    check.found("model, world and index written", (folder / "corpus.jsonl").stat().st_size / 1e6, "MB of text")
+    check.found("world and index written", (folder / "corpus.jsonl").stat().st_size / 1e6, "MB of text")
     return {
         "model": str(model),
         f"{STAGE}.data.questions": str(folder / "qa_train.jsonl"),
@@ -116,7 +116,7 @@ def by_trainer(check: Check, recipe: Recipe) -> None:
         context = StageContext(recipe=recipe, index=index, folder=folder, model=recipe.model)
         trainer = GRPOTrainer(stage, context, None, judges)
         trainer.worker.reward = distinct_scores
-        check.found("model, engine and learner opened", sum(p.nbytes for p in trainer.model.parameters()) / 1e9, "GB")
+        check.found("model opened", sum(p.nbytes for p in trainer.model.parameters()) / 1e9, "GB")
         forget_peak(check.device)
         kept: list[dict[str, Any]] = []
         seconds = timed(check.device, lambda: kept.append(trainer.step(1)))
@@ -136,7 +136,7 @@ def by_parts(check: Check, recipe: Recipe, world: World) -> None:
     engine = LocalEngine(model, tokenizer, **limits)
     policy = Policy(model, optimisation(stage), gradient_checkpointing=stage.gradient_checkpointing)
     budget = TokenBudget(stage.tokens_per_micro_batch, lambda line: print(line, file=sys.stderr, flush=True))
-    check.found("model, engine and learner opened", sum(p.nbytes for p in model.parameters()) / 1e9, "GB")
+    check.found("model opened", sum(p.nbytes for p in model.parameters()) / 1e9, "GB")
     forget_peak(check.device)
     rollout = Rollout(
         engine=engine,
@@ -246,14 +246,14 @@ def report(check: Check, recipe: Recipe, groups: Sequence[Group], figures: Mappi
     lengths = [len(episode.trajectory.tokens) for episode in episodes]
     check.found(f"{len(episodes)} episodes, context {stage.context:,}", figures["seconds"], "s")
     check.found("rollout", figures["seconds_rollout"], "s")
-    check.found("update", figures["seconds_update"], "s")
+    check.found("update, compiling included", figures["seconds_update"], "s")
     check.found("tokens sampled", sum(map(sampled, episodes)) / figures["seconds_rollout"], "tokens/s")
     searches = fmean(episode.trajectory.searches for episode in episodes)
     check.found("searches, mean", searches, at_least=0.5)
     check.found("tokens of an episode, mean", fmean(lengths))
     check.found("tokens of an episode, most", max(lengths), at_most=stage.context)
     check.found("tokens computed, of all", figures["tokens_computed"] / figures["tokens_dense"], at_most=1.0)
-    check.found("gradient norm", figures["gradient_norm"], at_least=1e-9, at_most=1e9)
+    check.found("gradient norm", figures["gradient_norm"], at_least=1e-9)
     if (gap := figures.get("sampler_learner_kl")) is not None:
         check.found("sampler to learner, KL", gap, "nats", at_most=SAMPLER_LEARNER_KL)
     _report_memory(check, recipe)

@@ -84,7 +84,7 @@ def test_attention_that_lets_siblings_see_each_other_misses_its_bar(check, monke
         lambda tree, *tensors: honest(SimpleTree(torch.full_like(tree.ends, len(tree))), *tensors),
     )
     learner.attention(check)
-    assert figures(check)["output, error, 3 trees"].held is False
+    assert figures(check)["output, 3 trees"].held is False
 
 
 class SimpleTree:
@@ -104,7 +104,7 @@ def test_log_probabilities_of_other_weights_miss_their_bar(check, monkeypatch):
     )
     monkeypatch.setattr(sampler, "open_engine", with_other_weights(sampler.open_engine))
     sampler.tools(check)
-    assert figures(check)["learner's log p, mean"].held is False
+    assert figures(check)["learner gap, mean"].held is False
 
 
 def with_other_weights(open_engine):
@@ -115,6 +115,13 @@ def with_other_weights(open_engine):
         return open_engine(check, model, tokenizer)
 
     return changed
+
+
+def test_a_key_that_decoding_leaves_out_misses_its_bar(check, monkeypatch):
+    honest = sampler.GatheredAttention
+    monkeypatch.setattr(sampler, "GatheredAttention", lambda table, lengths, *of: honest(table, lengths - 1, *of))
+    sampler.paged(check)
+    assert [name for name, figure in figures(check).items() if figure.held is False] == ["gathered: decode, error"]
 
 
 def test_a_cache_that_stays_misses_its_bar(check, monkeypatch):
