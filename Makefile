@@ -12,7 +12,7 @@ BENCH := .venv-bench/installed
 # one has compiled the next ones load, also where PYTHONDONTWRITEBYTECODE is set.
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n auto --maxprocesses 8 --dist worksteal
 
-.PHONY: demo twins test test-fast test-slow test-costs lint docs base reader bench
+.PHONY: demo twins test test-fast test-slow test-costs lint docs base reader bench gpu
 
 demo: $(CORE)  ## a tiny model learns to search: world, index, training, report
 	$(BIN)/sleuth demo
@@ -60,6 +60,9 @@ reader: $(CORE)  ## the tiny base of the twins that refine and think again, from
 
 bench: $(BENCH)  ## speed and memory beside the peers: benchmarks/results/latest.json
 	.venv-bench/bin/python -m benchmarks
+
+gpu:  ## one card checked in eight minutes: benchmarks/results/gpu-NAME.json; installs nothing, takes the python3 that is there
+	@PYTHONPATH=src $(PYTHON) -m benchmarks.gpu
 
 lint: $(DEV)  ## format, style, types, the order of imports; prints the size of the source
 	$(BIN)/ruff format --check .

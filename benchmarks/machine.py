@@ -9,12 +9,14 @@ from pathlib import Path
 
 import torch
 
+import sleuth
+
 LIBRARIES = ("torch", "transformers", "trl", "prefix-grouper", "accelerate", "tokenizers", "tantivy", "numpy")
 
 
 def versions() -> dict[str, str]:
     """The versions of relevant libraries that are installed."""
-    return {"python": platform.python_version(), "sleuth": version("sleuth")} | {
+    return {"python": platform.python_version(), "sleuth": sleuth.__version__} | {
         name: found for name in LIBRARIES if (found := _version(name))
     }
 

@@ -9,9 +9,17 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numba import prange
 
-from sleuth.learn.compiled import LOG2_E, MIN_EXPONENT, compiled, compiled_in_parallel, greatest, power_of_two
+from sleuth.learn.compiled import (
+    LOG2_E,
+    MIN_EXPONENT,
+    compiled,
+    compiled_in_parallel,
+    greatest,
+    is_compiled_for,
+    power_of_two,
+    prange,
+)
 
 MIN_TEMPERATURE = torch.finfo(torch.float32).tiny
 """Lower temperatures are raised to this: fp32 may round them to 0, and 0 / 0 is NaN. All but the likeliest tokens have
@@ -46,7 +54,7 @@ def sample(logits: torch.Tensor, temperatures: np.ndarray, draws: np.ndarray) ->
     Overwrites `logits`.
     """
     temperatures = np.where(temperatures == 0, 0, np.maximum(temperatures, MIN_TEMPERATURE))
-    if logits.device.type == "cpu":
+    if is_compiled_for(logits.device, torch.float32):
         return draw_tokens(logits.float().numpy(), temperatures, draws)
     settings = torch.from_numpy(np.stack([temperatures, draws])).to(logits.device)
     tokens, logprobs = _sample(logits.float(), *settings).cpu().numpy()  # one transfer; fp64 holds any token exactly

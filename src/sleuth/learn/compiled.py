@@ -1,4 +1,7 @@
-"""Compilation of loops by numba, for fp32 on a CPU, where libraries have no call or need many small ones."""
+"""Compilation of loops by numba, for fp32 on a CPU, where libraries have no call or need many small ones.
+
+A card needs none of them. Without numba, as in an image with torch and transformers alone, torch computes on a CPU too.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,20 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-import numba
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from sleuth.threads import PROCESS
+
+numba: Any
+try:
+    import numba
+except ImportError:
+    numba = None
+
+prange: Any = range if numba is None else numba.prange
+"""Numba's parallel range."""
 
 LOG2_E, LN_2 = np.float32(math.log2(math.e)), np.float32(math.log(2))
 MIN_EXPONENT = np.float32(-126)  # smallest power of two that fp32 stores at full precision
@@ -35,11 +46,14 @@ _PARALLEL_LOOP = threading.Lock()  # not every threading layer of numba supports
 
 
 def compiled(function: Callable[..., Any], *, parallel: bool = False) -> Callable[..., Any]:
-    """The function compiled at its first call, or loaded from numba's cache; inlined where other loops call it.
+    """The function compiled at its first call, or loaded from numba's cache; inlined where other loops call it. The
+    function itself where numba is missing.
 
     Otherwise a loop calls the copy of its callee that the process has: the one compiled by itself, or in a process that
     loads the loop from the cache the one compiled with it, which may add in another order.
     """
+    if numba is None:
+        return function
     options: dict[str, Any] = {"nogil": True, "fastmath": FAST_MATH, "error_model": "numpy"}
     options |= {"parallel": True} if parallel else {"forceinline": True}
     try:
@@ -49,7 +63,7 @@ def compiled(function: Callable[..., Any], *, parallel: bool = False) -> Callabl
 
 
 def compiled_in_parallel(function: Callable[..., Any]) -> Callable[..., None]:
-    """`compiled`, with loops over `numba.prange` in as many threads as torch uses, less those whose cores others use,
+    """`compiled`, with loops over `prange` in as many threads as torch uses, less those whose cores others use,
     or in one if called with `shared=False`. Results must not depend on the number of threads."""
     loop = compiled(function, parallel=True)
 
@@ -75,8 +89,8 @@ def _available_threads() -> int:
 
 
 def is_compiled_for(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether compiled loops can read tensors of this device and dtype."""
-    return device.type == "cpu" and dtype == torch.float32
+    """Whether there are compiled loops, and they can read tensors of this device and dtype."""
+    return numba is not None and device.type == "cpu" and dtype == torch.float32
 
 
 def can_be_read(*tensors: Tensor) -> bool:

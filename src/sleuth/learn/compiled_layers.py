@@ -6,7 +6,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import numba
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -17,7 +16,7 @@ from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm
 from transformers.models.qwen2.modeling_qwen2 import Qwen2MLP, Qwen2RMSNorm
 from transformers.models.qwen3.modeling_qwen3 import Qwen3MLP, Qwen3RMSNorm
 
-from sleuth.learn.compiled import LOG2_E, can_be_read, compiled, compiled_in_parallel, power_of_two
+from sleuth.learn.compiled import LOG2_E, can_be_read, compiled, compiled_in_parallel, power_of_two, prange
 
 NORMS = (LlamaRMSNorm, Qwen2RMSNorm, Qwen3RMSNorm)
 """Norms that multiply by their weight. Norms of other families look alike but differ (Gemma's: by 1 + weight)."""
@@ -101,7 +100,7 @@ def _flat(tensor: Tensor) -> np.ndarray:
 
 @compiled_in_parallel
 def _multiply(gate, up, output, size):
-    for part in numba.prange((len(gate) + size - 1) // size):
+    for part in prange((len(gate) + size - 1) // size):
         begin, end = part * size, (part + 1) * size
         _multiply_part(gate[begin:end], up[begin:end], output[begin:end])
 
@@ -116,7 +115,7 @@ def _multiply_part(gate, up, output):
 
 @compiled_in_parallel
 def _gate_backward(gate, up, gradients, grad_gate, grad_up, size):
-    for part in numba.prange((len(gate) + size - 1) // size):
+    for part in prange((len(gate) + size - 1) // size):
         begin, end = part * size, (part + 1) * size
         _backward_part(gate[begin:end], up[begin:end], gradients[begin:end], grad_gate[begin:end], grad_up[begin:end])
 
@@ -192,7 +191,7 @@ def _part_size(inputs: Tensor) -> int:
 
 @compiled_in_parallel
 def _normalise(rows, weight, output, epsilon, size):
-    for part in numba.prange((len(rows) + size - 1) // size):
+    for part in prange((len(rows) + size - 1) // size):
         for row in range(part * size, min((part + 1) * size, len(rows))):
             scale = _scale(rows[row], epsilon)
             for at in range(len(weight)):
@@ -206,7 +205,7 @@ def _norm_backward(rows, weight, gradients, grad_inputs, sums, epsilon, size):
 
     With r = 1 / sqrt(mean(x^2) + epsilon): d / d weight = g x r, d / dx = r (g w - x r^2 mean(g w x)).
     """
-    for part in numba.prange((len(rows) + size - 1) // size):
+    for part in prange((len(rows) + size - 1) // size):
         for row in range(part * size, min((part + 1) * size, len(rows))):
             scale = _scale(rows[row], epsilon)
             if len(sums) > 0:

@@ -13,10 +13,15 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from llvmlite import binding
 from torch import Tensor, nn
 
 from sleuth.learn.compiled import can_be_read
+
+binding: Any
+try:
+    from llvmlite import binding  # which numba brings
+except ImportError:
+    binding = None
 
 COLUMNS = 2**12
 """Of a product that is made in parts: with 128 rows 2 MB, which stay in the cache until they are copied."""
@@ -25,6 +30,7 @@ HAS_ONEDNN = torch.backends.mkldnn.is_available() and torch.backends.cpu.get_cpu
 
 MKL_IS_SLOW = (
     HAS_ONEDNN
+    and binding is not None
     and torch.backends.cpu.get_cpu_capability() == "AVX512"
     and binding.get_host_cpu_name().startswith("znver")
 )

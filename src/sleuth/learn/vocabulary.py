@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numba
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -19,7 +18,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from transformers import PreTrainedModel
 
-from sleuth.learn.compiled import LOG2_E, can_be_read, compiled, compiled_in_parallel, greatest, power_of_two
+from sleuth.learn.compiled import LOG2_E, can_be_read, compiled, compiled_in_parallel, greatest, power_of_two, prange
 from sleuth.learn.products import COLUMNS, MKL_IS_SLOW, multiply, replaced_forwards, weight_gradient
 
 CHUNK_LOGITS = 2**21
@@ -329,7 +328,7 @@ def _logits_grad(logits: Tensor, targets: Tensor, lse: Tensor, scale: Tensor) ->
 
 @compiled_in_parallel
 def _softmax_figures_rows(logits, targets, figures):
-    for row in numba.prange(len(logits)):
+    for row in prange(len(logits)):
         largest = greatest(logits[row])
         total, weighted = 0.0, 0.0
         for first in range(0, logits.shape[1], FP32_SUM_SIZE):
@@ -357,7 +356,7 @@ def _sums(numbers, largest):
 
 @compiled_in_parallel
 def _logits_grad_rows(logits, targets, lse, scale):
-    for row in numba.prange(len(logits)):
+    for row in prange(len(logits)):
         _scale_softmax(logits[row], lse[row], -scale[row])
         logits[row, targets[row]] += scale[row]
 

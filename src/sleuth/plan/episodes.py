@@ -12,6 +12,7 @@ from sleuth.dialects import dialect_of
 from sleuth.plan.memory import Passes
 from sleuth.recipe import (
     EvaluateRecipe,
+    FunctionEnvRecipe,
     GrpoRecipe,
     OnlineDpoRecipe,
     PlacesRecipe,
@@ -24,6 +25,7 @@ from sleuth.recipe import (
     TextRecipe,
     ThoughtEnvRecipe,
     ThoughtTextRecipe,
+    ToolEnvRecipe,
     WarmStartRecipe,
     WinRateRecipe,
 )
@@ -169,7 +171,13 @@ def lengths_of(recipe: Recipe, index: int) -> Lengths:
             return _thought(stage.env, stage.data)
         case GrpoRecipe() | EvaluateRecipe():
             env, context = recipe.env_and_context(index)
-            return _refined(env, context) if isinstance(env, RefineEnvRecipe) else _search(env, context)
+            match env:
+                case RefineEnvRecipe():
+                    return _refined(env, context)
+                case SearchEnvRecipe():
+                    return _search(env, context)
+                case FunctionEnvRecipe() | ToolEnvRecipe():
+                    return _own(context)
 
 
 def _search(env: SearchEnvRecipe, context: int) -> Lengths:
@@ -183,6 +191,12 @@ def _search(env: SearchEnvRecipe, context: int) -> Lengths:
     prompt = min(PROMPT, context // 2)
     response = min((made + 1) * turn + made * results, context - prompt)
     return Lengths(limit=context, prompt=prompt, response=response, sampled=min((made + 1) * turn, response))
+
+
+def _own(context: int) -> Lengths:
+    """Of an environment or tools of a user, about which nothing is known: as long as the context allows."""
+    prompt = min(PROMPT, context // 2)
+    return Lengths(limit=context, prompt=prompt, response=context - prompt, sampled=context - prompt)
 
 
 def _refined(env: RefineEnvRecipe, context: int) -> Lengths:

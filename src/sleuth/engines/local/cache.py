@@ -8,10 +8,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
-from numba import prange
 from transformers import PretrainedConfig
 
-from sleuth.learn.compiled import compiled, compiled_in_parallel, is_compiled_for
+from sleuth.learn.compiled import compiled, compiled_in_parallel, is_compiled_for, prange
 from sleuth.learn.heap import release_cached_memory
 from sleuth.memory import free_host_memory, parse_share, total_host_memory
 

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numba import prange
 from torch import Tensor
 
 from sleuth.engines.local.shared_spans import SharedSpan
-from sleuth.learn.compiled import LOG2_E, compiled, compiled_in_parallel, greatest, power_of_two
+from sleuth.learn.compiled import LOG2_E, compiled, compiled_in_parallel, greatest, power_of_two, prange
 
 
 class CompiledDecodeAttention:

@@ -1,0 +1,1 @@
+"""The self-check on one card: `make gpu`, or `python -m benchmarks.gpu --only CHECK`."""

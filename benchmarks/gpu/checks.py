@@ -1,0 +1,108 @@
+"""One check in a process of its own: what it may use, and where its figures go."""
+
+from __future__ import annotations
+
+import json
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.gpu.card import FAST, describe, peak_bytes, peak_flops
+from benchmarks.gpu.figures import Figure
+from benchmarks.gpu.scales import Scale
+
+
+@dataclass(kw_only=True)
+class Check:
+    """A running check: the device and sizes that it computes with, an empty folder, and the file of its records. Each
+    record is written at once, so that a crash loses none."""
+
+    name: str
+    device: torch.device
+    scale: Scale
+    folder: Path
+    records: Path
+    _last: float = field(default_factory=time.monotonic)
+
+    def found(
+        self,
+        name: str,
+        value: float,
+        unit: str = "",
+        *,
+        at_least: float | None = None,
+        at_most: float | None = None,
+    ) -> None:
+        """Records a figure with its bar, and the seconds since the last one."""
+        now = time.monotonic()
+        figure = Figure(
+            check=self.name,
+            name=name,
+            value=float(value),
+            unit=unit,
+            at_least=at_least,
+            at_most=at_most,
+            seconds=round(now - self._last, 2),
+        )
+        self._last = now
+        self._record({"figure": asdict(figure)})
+
+    def skip(self, line: str) -> None:
+        """Records that something was left out, and why."""
+        self._record({"skipped": line})
+
+    @property
+    def on_card(self) -> bool:
+        return self.device.type == "cuda"
+
+    def speed_bar(self, bar: float) -> float | None:
+        """The bar of a speed, which holds on cards with a peak of `FAST`."""
+        peak = peak_flops(describe(self.device)["name"]) if self.on_card else None
+        return bar if peak is not None and peak >= FAST and self.scale.name == "real" else None
+
+    def run(self, work: Callable[[Check], None]) -> bool:
+        """Whether `work` ended well; an error is recorded and its traceback printed."""
+        message = None
+        try:
+            work(self)
+        except Exception as error:  # any: the other checks go on, and this one is a missed bar
+            traceback.print_exc()
+            message = f"{type(error).__name__}: {' '.join(str(error).split())[:400]}"
+        self._record({"ended": {"message": message, "peak_memory_bytes": peak_bytes(self.device)}})
+        return message is None
+
+    def _record(self, record: dict[str, Any]) -> None:
+        with self.records.open("a") as file:
+            file.write(json.dumps(record) + "\n")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """Where a check is defined, `module:function`, and the seconds that it may take."""
+
+    work: str
+    limit: int
+
+    def load(self) -> Callable[[Check], None]:
+        module, name = self.work.split(":")
+        return getattr(import_module(module), name)
+
+
+CHECKS = {
+    "card": Planned(work="benchmarks.gpu.learner:card", limit=45),
+    "attention": Planned(work="benchmarks.gpu.learner:attention", limit=90),
+    "update": Planned(work="benchmarks.gpu.learner:update", limit=100),
+    "paged": Planned(work="benchmarks.gpu.sampler:paged", limit=45),
+    "greedy": Planned(work="benchmarks.gpu.sampler:greedy", limit=60),
+    "even": Planned(work="benchmarks.gpu.sampler:even", limit=75),
+    "ragged": Planned(work="benchmarks.gpu.sampler:ragged", limit=100),
+    "tools": Planned(work="benchmarks.gpu.sampler:tools", limit=60),
+    "step": Planned(work="benchmarks.gpu.step:step", limit=180),
+}
+"""In the order in which they run."""

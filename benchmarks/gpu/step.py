@@ -1,0 +1,296 @@
+"""One whole step of `recipes/search_0.6b_single_gpu.toml` at its full context, on a generated world: by the trainer
+itself where its packages are there, else by the parts that need none of them."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import random
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from itertools import islice
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from benchmarks.gpu.card import forget_peak, peak_bytes, release, timed
+from benchmarks.gpu.checks import Check
+from sleuth.dialects import dialect_of
+from sleuth.engines.local.engine import LocalEngine
+from sleuth.envs.chat_template import ChatTemplate
+from sleuth.envs.frames import frame_of
+from sleuth.envs.search import SearchEnv
+from sleuth.learn.advantages import group_advantages
+from sleuth.learn.batch import batch_of_groups
+from sleuth.learn.objective import PolicyLoss
+from sleuth.learn.optim import Optimisation
+from sleuth.learn.policy import Policy
+from sleuth.learn.token_budget import TokenBudget
+from sleuth.prompts.library import read_prompt
+from sleuth.prompts.published import QUESTION, place_of
+from sleuth.recipe import GrpoRecipe, Recipe, load_recipe
+from sleuth.recipe.envs import SearchEnvRecipe
+from sleuth.render import Renderer
+from sleuth.rollout import Rollout
+from sleuth.types import Episode, Group, Passage, Score, Task
+from sleuth.world.facts import World, make_world
+from sleuth.world.library import Library
+from sleuth.world.write_world import draw_questions, write_world
+
+RECIPE = Path(__file__).parents[2] / "recipes" / "search_0.6b_single_gpu.toml"
+STAGE = "grpo"
+PACKAGES = ("tantivy", "pyarrow", "httpx")
+"""What the trainer needs beside torch and transformers."""
+SAMPLER_LEARNER_KL = 1e-3
+OVER_PLAN = 1.1
+
+
+def step(check: Check) -> None:
+    """A step of the recipe: its seconds, what its episodes are like, and its memory beside that of the plan."""
+    world = make_world(0, check.scale.people)
+    missing = [name for name in PACKAGES if find_spec(name) is None]
+    if missing:
+        check.skip(
+            f"the recipe's own trainer: no {' and no '.join(missing)}; the same step by engine, rollout, environment "
+            "and policy, with passages of the world ranked by the words that they share with a query"
+        )
+        recipe = read_recipe(check, {"model": str(check.folder), "grpo.env.index": str(check.folder)})
+        by_parts(check, recipe, world)
+    else:
+        recipe = read_recipe(check, prepare(check, world))
+        by_trainer(check, recipe)
+
+
+def read_recipe(check: Check, changes: Mapping[str, str]) -> Recipe:
+    """The recipe with a model and a world of ours, smaller where the check is."""
+    ours = tuple(f"{key}={json.dumps(value)}" for key, value in {"device": check.device.type, **changes}.items())
+    return load_recipe(RECIPE, (*ours, *check.scale.changes))
+
+
+def stage_of(recipe: Recipe) -> tuple[int, GrpoRecipe]:
+    """The stage that trains by reward, and its number."""
+    return next((at, stage) for at, stage in enumerate(recipe.stage) if isinstance(stage, GrpoRecipe))
+
+
+def prepare(check: Check, world: World) -> dict[str, str]:
+    """Writes a model, a world and its index; the recipe's keys that name them."""
+    from sleuth.retrieval.bm25 import build_index
+
+    model, folder = check.folder / "model", check.folder / "world"
+    check.scale.model(check.device).save_pretrained(model)
+    release(check.device)
+    tokenizer_of(check, world).save_pretrained(model)
+    write_world(folder, seed=0, people=check.scale.people)
+    build_index(folder / "corpus.jsonl", folder / "index")
+    check.found("world and index written", (folder / "corpus.jsonl").stat().st_size / 1e6, "MB of text")
+    return {
+        "model": str(model),
+        f"{STAGE}.data.questions": str(folder / "qa_train.jsonl"),
+        f"{STAGE}.env.index": str(folder / "index"),
+    }
+
+
+def tokenizer_of(check: Check, world: World) -> Any:
+    """A tokenizer with tokens that search for names of the world, and tokens that answer with them."""
+    names = sorted({*world.people, *world.works, *world.firms})
+    random.Random(0).shuffle(names)
+    queries = [f"{name}{more}" for more in ("", " born", " work") for name in names]
+    return check.scale.tokenizer(queries[: check.scale.searches], names[: check.scale.answers])
+
+
+def by_trainer(check: Check, recipe: Recipe) -> None:
+    """`GRPOTrainer.step`; a score that differs between siblings stands in for answers, which a random model never
+    gets right: without it there would be nothing to learn."""
+    from sleuth.factories import JudgePool
+    from sleuth.runs.run_folder import RunFolder
+    from sleuth.stage_context import StageContext
+    from sleuth.training.grpo import GRPOTrainer
+
+    index, stage = stage_of(recipe)
+    with RunFolder.open(check.folder / "run", recipe) as folder, JudgePool(folder.verdicts) as judges:
+        context = StageContext(recipe=recipe, index=index, folder=folder, model=recipe.model)
+        trainer = GRPOTrainer(stage, context, None, judges)
+        trainer.worker.reward = distinct_scores
+        check.found("model opened", sum(p.nbytes for p in trainer.model.parameters()) / 1e9, "GB")
+        forget_peak(check.device)
+        kept: list[dict[str, Any]] = []
+        seconds = timed(check.device, lambda: kept.append(trainer.step(1)))
+        report(check, recipe, trainer.groups, kept[0] | {"seconds": seconds})
+        trainer.worker.close()
+
+
+def by_parts(check: Check, recipe: Recipe, world: World) -> None:
+    """The same step by hand: play, score, weigh, update, publish."""
+    _, stage = stage_of(recipe)
+    assert isinstance(stage.env, SearchEnvRecipe)
+    tokenizer, model = tokenizer_of(check, world), check.scale.model(check.device)
+    library = Library(world, random.Random(0))
+    tasks, retriever = list(islice(tasks_of(world, library), stage.prompts_per_step)), SharedWords(library)
+    slots = min(stage.slots, stage.prompts_per_step * stage.samples_per_prompt)
+    limits = {"slots": slots, "context": stage.context, "cache_memory": stage.cache_memory}
+    engine = LocalEngine(model, tokenizer, **limits)
+    policy = Policy(model, optimisation(stage), gradient_checkpointing=stage.gradient_checkpointing)
+    budget = TokenBudget(stage.tokens_per_micro_batch, lambda line: print(line, file=sys.stderr, flush=True))
+    check.found("model opened", sum(p.nbytes for p in model.parameters()) / 1e9, "GB")
+    forget_peak(check.device)
+    rollout = Rollout(
+        engine=engine,
+        renderer=Renderer(tokenizer),
+        context=stage.context,
+        temperature=stage.sampling.temperature,
+        key=(recipe.seed, 0, 1),
+    )
+    environments = Environments(stage.env, tokenizer, retriever)
+    kept: list[Any] = []
+
+    def play() -> None:
+        jobs = rollout.groups(tasks, environments.open, samples=stage.samples_per_prompt, reward=distinct_scores)
+        kept.append(asyncio.run(jobs))
+        engine.sleep()
+
+    def learn() -> None:
+        advantages = [group_advantages([score.value for score in group.scores], "grpo") for group in kept[0]]
+        batch = batch_of_groups(kept[0], advantages, normalise=stage.loss.normalise, constant=stage.loss.constant)
+        loss = PolicyLoss(clip_low=stage.loss.clip_low, clip_high=stage.loss.clip_high)
+        kept.append(budget.run(lambda tokens: policy.update(batch, loss, budget=tokens)))
+        engine.publish(1)
+
+    seconds = {"seconds_rollout": timed(check.device, play), "seconds_update": timed(check.device, learn)}
+    figures = dataclasses.asdict(kept[1]) | seconds | {"seconds": sum(seconds.values())}
+    report(check, recipe, kept[0], figures)
+
+
+def optimisation(stage: GrpoRecipe) -> Optimisation:
+    """The optimiser settings of the stage."""
+    return Optimisation(
+        name=stage.optimiser,
+        steps=stage.steps,
+        learning_rate=stage.learning_rate,
+        schedule=stage.schedule,
+        warmup_steps=stage.warmup_steps,
+        betas=stage.betas,
+        weight_decay=stage.weight_decay,
+        max_grad_norm=stage.max_grad_norm,
+        master_weights=stage.master_weights,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Environments:
+    """Search environments as the recipe's table describes them, with another retriever."""
+
+    table: SearchEnvRecipe
+    tokenizer: Any
+    retriever: SharedWords
+
+    def open(self, task: Task) -> SearchEnv:
+        """The environment of one episode."""
+        table, dialect = self.table, dialect_of(self.table.dialect)
+        if table.turn_tokens is not None:
+            dialect = dataclasses.replace(dialect, turn_tokens=table.turn_tokens)
+        prompt = read_prompt(table.prompt)
+        template = ChatTemplate(self.tokenizer, flags=table.template_flags)
+        frame = frame_of(dialect, table.prompt_role, template)
+        return SearchEnv(task, dialect, prompt.replace(place_of(prompt), QUESTION), self.retriever, frame=frame)
+
+
+class SharedWords:
+    """Ranks the passages of a world by the words that they share with a query."""
+
+    def __init__(self, library: Library) -> None:
+        self.articles = library.articles
+        self.holding: dict[str, list[int]] = {}
+        for number, article in enumerate(self.articles):
+            for word in set(article.contents.lower().split()):
+                self.holding.setdefault(word, []).append(number)
+
+    async def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
+        """At most k passages for each query, best first; ties broken by number."""
+        return [self._found(query, k) for query in queries]
+
+    def _found(self, query: str, k: int) -> list[Passage]:
+        shared = Counter(number for word in set(query.lower().split()) for number in self.holding.get(word, ()))
+        best = sorted(shared, key=lambda number: (-shared[number], number))[:k]
+        return [
+            Passage(
+                id=str(number),
+                title=self.articles[number].title,
+                text=self.articles[number].text,
+                score=float(shared[number]),
+            )
+            for number in best
+        ]
+
+
+def tasks_of(world: World, library: Library) -> Iterator[Task]:
+    """Yields training questions about the world."""
+    questions = draw_questions(world, library, "train", random.Random(0))
+    for number, question in enumerate(questions):
+        yield Task(id=f"train-{number}", question=question.text, golden_answers=(question.answer,))
+
+
+async def distinct_scores(group: Group) -> list[Score]:
+    """Scores between 0 and 1 that differ between siblings, so that every episode has a gradient."""
+    return [Score(value=sum(episode.trajectory.tokens) * 0.618034 % 1) for episode in group.episodes]
+
+
+def report(check: Check, recipe: Recipe, groups: Sequence[Group], figures: Mapping[str, Any]) -> None:
+    """The step's figures; its peak memory beside the plan's."""
+    episodes = [episode for group in groups for episode in group.episodes]
+    stage = stage_of(recipe)[1]
+    lengths = [len(episode.trajectory.tokens) for episode in episodes]
+    check.found(f"{len(episodes)} episodes, context {stage.context:,}", figures["seconds"], "s")
+    check.found("rollout", figures["seconds_rollout"], "s")
+    check.found("update, compiling included", figures["seconds_update"], "s")
+    check.found("tokens sampled", sum(map(sampled, episodes)) / figures["seconds_rollout"], "tokens/s")
+    searches = fmean(episode.trajectory.searches for episode in episodes)
+    check.found("searches, mean", searches, at_least=0.5)
+    check.found("tokens of an episode, mean", fmean(lengths))
+    check.found("tokens of an episode, most", max(lengths), at_most=stage.context)
+    check.found("tokens computed, of all", figures["tokens_computed"] / figures["tokens_dense"], at_most=1.0)
+    check.found("gradient norm", figures["gradient_norm"], at_least=1e-9)
+    if (gap := figures.get("sampler_learner_kl")) is not None:
+        check.found("sampler to learner, KL", gap, "nats", at_most=SAMPLER_LEARNER_KL)
+    _report_memory(check, recipe)
+
+
+def sampled(episode: Episode) -> int:
+    """The number of tokens that the policy wrote."""
+    segments = (segment for trajectory in episode.trajectories for segment in trajectory.segments)
+    return sum(len(segment.tokens) for segment in segments if segment.author == "policy")
+
+
+def _report_memory(check: Check, recipe: Recipe) -> None:
+    peak = peak_bytes(check.device)
+    if peak is None:
+        check.skip("peak memory: needs a card")
+        return
+    check.found("peak memory", peak / 1e9, "GB")
+    planned = planned_bytes(check, recipe)
+    if isinstance(planned, str):
+        check.skip(f"peak memory beside `sleuth plan --card`: {planned}")
+    else:
+        check.found("peak memory, of the plan's", peak / planned, at_most=OVER_PLAN)
+
+
+def planned_bytes(check: Check, recipe: Recipe) -> int | str:
+    """The peak memory that `sleuth plan --card` computes for a card of this size, or why it computes none."""
+    import torch
+
+    from sleuth.recipe import dump_toml
+
+    file = check.folder / "planned.toml"
+    file.write_text(dump_toml(recipe))
+    total = torch.cuda.get_device_properties(check.device).total_memory if check.on_card else 80 * 10**9
+    command = [sys.executable, "-m", "sleuth", "plan", str(file), "--card", f"{total // 10**9}GB", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    try:
+        return int(json.loads(done.stdout)["peak_memory_bytes"])
+    except (ValueError, KeyError, TypeError):
+        lines = done.stderr.strip().splitlines() or ["it prints no peak_memory_bytes"]
+        return " ".join(lines[-1].strip("│ ╰─╯").split())[:200] or "it failed"

@@ -1,0 +1,415 @@
+"""The self-check on one card, where there is none: its own code on a CPU with tiny sizes."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from argparse import Namespace
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarks.gpu import __main__ as command
+from benchmarks.gpu import card, checks, learner, sampler, step
+from benchmarks.gpu.card import file_name, peak_flops
+from benchmarks.gpu.checks import CHECKS, Check
+from benchmarks.gpu.figures import Figure, Outcome, results, table
+from benchmarks.gpu.learner import random_tree
+from benchmarks.gpu.sampler import launches
+from benchmarks.gpu.scales import REAL, TINY
+from sleuth.world.facts import make_world
+
+ROOT = Path(__file__).parents[2]
+ON_CPU = Namespace(device="cpu", tiny=True, only=None, json=False, out=None, seconds=120)
+
+
+@pytest.fixture
+def check(tmp_path) -> Check:
+    (tmp_path / "files").mkdir()
+    return Check(
+        name="tested",
+        device=torch.device("cpu"),
+        scale=TINY,
+        folder=tmp_path / "files",
+        records=tmp_path / "records.jsonl",
+    )
+
+
+def records(check: Check) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in check.records.read_text().splitlines()]
+
+
+def figures(check: Check) -> dict[str, Figure]:
+    found = [Figure(**record["figure"]) for record in records(check) if "figure" in record]
+    return {figure.name: figure for figure in found}
+
+
+def skipped(check: Check) -> list[str]:
+    return [record["skipped"] for record in records(check) if "skipped" in record]
+
+
+# -- every check runs to its end -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_every_check_holds_its_bars_with_a_tiny_model(check, name):
+    assert check.run(CHECKS[name].load()), records(check)[-1]
+    found = figures(check)
+    assert found
+    assert [figure.name for figure in found.values() if figure.held is False] == []
+
+
+def test_a_step_without_the_trainers_packages_is_played_by_the_parts_and_says_so(check, monkeypatch):
+    monkeypatch.setattr(step, "PACKAGES", ("tantivy", "no_such_package"))
+    step.step(check)
+    found = figures(check)
+    assert skipped(check)[0].startswith("the recipe's own trainer: no no_such_package; the same step")
+    assert found["searches, mean"].held
+    assert found["gradient norm"].held
+    assert found["tokens computed, of all"].value < 1
+
+
+def test_attention_that_lets_siblings_see_each_other_misses_its_bar(check, monkeypatch):
+    honest = learner.dense
+    monkeypatch.setattr(
+        learner,
+        "dense",
+        lambda tree, *tensors: honest(SimpleTree(torch.full_like(tree.ends, len(tree))), *tensors),
+    )
+    learner.attention(check)
+    assert figures(check)["output, 3 trees"].held is False
+
+
+class SimpleTree:
+    """A tree in which every token is on the path of all later ones."""
+
+    def __init__(self, ends: torch.Tensor) -> None:
+        self.ends = ends
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+
+def test_log_probabilities_of_other_weights_miss_their_bar(check, monkeypatch):
+    other = sampler.row_logprobs
+    monkeypatch.setattr(
+        sampler, "row_logprobs", lambda model, rows, budget: other(check.scale.model(check.device), rows, budget=budget)
+    )
+    monkeypatch.setattr(sampler, "open_engine", with_other_weights(sampler.open_engine))
+    sampler.tools(check)
+    assert figures(check)["learner gap, mean"].held is False
+
+
+def with_other_weights(open_engine):
+    def changed(check, model, tokenizer):
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight.add_(0.05 * torch.randn_like(weight))
+        return open_engine(check, model, tokenizer)
+
+    return changed
+
+
+def test_a_key_that_decoding_leaves_out_misses_its_bar(check, monkeypatch):
+    honest = sampler.GatheredAttention
+    monkeypatch.setattr(sampler, "GatheredAttention", lambda table, lengths, *of: honest(table, lengths - 1, *of))
+    sampler.paged(check)
+    assert [name for name, figure in figures(check).items() if figure.held is False] == ["gathered: decode, error"]
+
+
+def test_a_cache_that_stays_misses_its_bar(check, monkeypatch):
+    monkeypatch.setattr(sampler.LocalEngine, "sleep", lambda engine: None)
+    sampler.even(check)
+    assert figures(check)["asleep: left with torch, share"].held is False
+
+
+# -- what only a card has, answered for it --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pretended(monkeypatch) -> None:
+    """The checks take the branches of a card, whose counters answer, and compute on the CPU."""
+    monkeypatch.setattr(Check, "on_card", True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (10**9, 10**10))
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 5_000)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 20 * 10**9)
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    h100 = SimpleNamespace(name="NVIDIA H100 80GB HBM3", total_memory=85 * 10**9, multi_processor_count=132)
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda device: SimpleNamespace(**vars(h100), major=9, minor=0)
+    )
+
+
+@pytest.mark.usefixtures("pretended")
+def test_figures_of_a_card_are_read_from_torch():
+    cuda = torch.device("cuda:0")
+    card.forget_peak(cuda)
+    card.release(cuda)
+    assert card.describe(cuda) == {
+        "name": "NVIDIA H100 80GB HBM3", "memory_bytes": 85 * 10**9, "capability": "9.0", "multiprocessors": 132,
+    }  # fmt: skip
+    assert (card.allocated_bytes(cuda), card.peak_bytes(cuda)) == (5_000, 20 * 10**9)
+    assert card.timed(cuda, lambda: None) >= 0
+
+
+@pytest.mark.usefixtures("pretended")
+def test_a_card_whose_launches_the_profiler_cannot_see_says_so(check):
+    sampler.even(check)
+    assert any("launches of a step: torch's profiler sees none here" in line for line in skipped(check))
+    assert figures(check)["asleep: left on the card, share"].value == 0
+
+
+@pytest.mark.usefixtures("pretended")
+def test_compiled_graphs_are_counted_on_a_card(check):
+    learner.attention(check)
+    assert figures(check)["graphs that were compiled"].at_most == 4
+
+
+@pytest.mark.usefixtures("pretended")
+@pytest.mark.parametrize(("planned", "held"), [(19 * 10**9, True), (15 * 10**9, False), ("no option", None)])
+def test_peak_memory_is_held_against_the_plans(check, monkeypatch, planned, held):
+    monkeypatch.setattr(step, "planned_bytes", lambda *of: planned)
+    monkeypatch.setattr(step, "peak_bytes", lambda device: 20 * 10**9)
+    step._report_memory(check, step.read_recipe(check, {"model": "m"}))
+    found = figures(check)
+    assert found["peak memory"].value == 20
+    beside = found.get("peak memory, of the plan's")
+    assert (beside.held if beside else None) is held
+    assert (skipped(check) == []) == (beside is not None)
+
+
+@pytest.mark.usefixtures("pretended")
+@pytest.mark.parametrize(("name", "floor"), [("NVIDIA H200", 8_000), ("NVIDIA A10", None), ("NVIDIA Z1", None)])
+def test_speeds_have_bars_on_fast_cards_only(check, monkeypatch, name, floor):
+    monkeypatch.setattr(checks, "describe", lambda device: {"name": name})
+    assert replace(check, scale=REAL).speed_bar(8_000) == floor
+    assert check.speed_bar(8_000) is None
+
+
+# -- sizes ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_real_model_has_the_shape_of_qwen3_0_6b_and_rotary_frequencies_in_fp32():
+    model = REAL.model(torch.device("meta"))
+    assert sum(weight.numel() for weight in model.parameters()) == 596_049_920
+    assert {weight.dtype for weight in model.parameters()} == {torch.bfloat16}
+    assert {buffer.dtype for name, buffer in model.named_buffers() if "inv_freq" in name} == {torch.float32}
+
+
+def test_tokens_of_the_real_size_decode_to_words_and_some_of_them_search():
+    check = SimpleNamespace(scale=REAL)
+    tokenizer = step.tokenizer_of(check, make_world(0, REAL.people))
+    assert len(tokenizer) == REAL.vocabulary
+    texts = tokenizer.batch_decode([[token] for token in range(REAL.vocabulary - 1_200, REAL.vocabulary)])
+    assert sum(text.startswith("<search>") and text.endswith("</search>") for text in texts) == REAL.searches
+    assert sum(text.startswith("<answer>") for text in texts) == REAL.answers
+    prompt = "Who wrote The Silent Harbor? Think between <think> and </think>, search for one fact."
+    encoded = tokenizer.encode(prompt)
+    assert tokenizer.decode(encoded) == prompt
+    assert len(encoded) < 0.8 * len(prompt)
+
+
+def test_random_trees_are_about_as_large_as_asked_for_and_branch():
+    for seed in range(10):
+        tree = random_tree(random.Random(seed), 200, 2_500)
+        assert 150 < len(tree) < 4_300
+        assert int((tree.ends < len(tree)).sum()) > 10
+
+
+def test_more_requests_than_the_cache_holds_are_left_out(check):
+    engine = sampler.open_engine(check, TINY.model(check.device), TINY.tokenizer())
+    most = engine.cache_pages
+    assert sampler.fitting([(1,) * 10] * 8, engine, 5) == 8
+    assert sampler.fitting([(1,) * 10] * most, engine, 5) == most // 2
+
+
+# -- launches, peaks and names -------------------------------------------------------------------------------------
+
+
+def test_launches_are_those_of_kernels_in_every_spelling_and_of_nothing_else():
+    counts = {"cudaLaunchKernel": 5, "cuLaunchKernelEx": 3, "cudaLaunchKernelExC": 2, "cudaGraphLaunch": 1}
+    others = {"cudaMemcpyAsync": 7, "aten::mm": 4, "cudaStreamSynchronize": 9, "void flash_fwd_kernel": 6}
+    assert launches(counts | others) == 11
+
+
+@pytest.mark.parametrize(
+    ("name", "teraflops"),
+    [
+        ("NVIDIA H100 80GB HBM3", 989),
+        ("NVIDIA H100 PCIe", 756),
+        ("NVIDIA H200", 989),
+        ("NVIDIA A100-SXM4-40GB", 312),
+        ("NVIDIA A10G", 70),
+        ("NVIDIA A10", 125),
+        ("NVIDIA L40S", 362),
+        ("NVIDIA L4", 121),
+        ("NVIDIA GeForce RTX 4090", 165),
+        ("NVIDIA B200", 2250),
+        ("cpu", None),
+    ],
+)
+def test_the_peak_of_a_card_is_found_by_its_name(name, teraflops):
+    assert peak_flops(name) == (None if teraflops is None else teraflops * 1e12)
+
+
+def test_a_cards_name_makes_a_file_name():
+    assert file_name("NVIDIA GeForce RTX 4090") == "geforce-rtx-4090"
+    assert file_name("NVIDIA H100 80GB HBM3") == "h100-80gb-hbm3"
+
+
+# -- bars, table and object ----------------------------------------------------------------------------------------
+
+
+def outcomes() -> list[Outcome]:
+    kept = Figure(check="update", name="utilisation, of the peak", value=0.31, at_least=0.25, seconds=12.3)
+    low = Figure(check="update", name="tokens", value=123_456.7, unit="tokens/s", at_least=2e5, seconds=0.5)
+    plain = Figure(check="update", name="peak memory, whatever it may be called here", value=14.2, unit="GB")
+    return [
+        Outcome(check="update", status="done", figures=[kept, low, plain], skipped=["a reason " * 20], seconds=13.0),
+        Outcome(check="step", status="failed", message="OutOfMemoryError: no room " * 8, seconds=2.0),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "least", "most", "held"),
+    [(2, 1, 3, True), (0, 1, None, False), (4, None, 3, False), (float("nan"), None, 3, False), (7, None, None, None)],
+)
+def test_a_bar_is_held_between_its_bounds(value, least, most, held):
+    assert Figure(check="a", name="b", value=value, at_least=least, at_most=most).held is held
+
+
+def test_the_table_is_80_columns_wide_and_shows_what_was_missed():
+    lines = table(outcomes(), 80).splitlines()
+    assert max(map(len, lines)) <= 80
+    [missed] = [line for line in lines if " NO " in line]
+    assert missed.split()[:2] == ["update", "tokens,"]
+    assert "123,457" in missed
+    assert ">= 200,000" in missed
+    assert any(line.startswith("step       FAILED: OutOfMemoryError") for line in lines)
+    assert any(line.startswith("update     skipped: a reason") for line in lines)
+
+
+def test_the_object_counts_missed_bars_and_checks_that_did_not_end():
+    found = results(outcomes(), {"commit": "abc"})
+    assert (found["held"], found["missed"], found["seconds"], found["commit"]) == (1, 2, 15.0, "abc")
+    assert {figure["held"] for figure in found["figures"]} == {True, False, None}
+    assert found["checks"][1]["message"].startswith("OutOfMemoryError")
+    json.dumps(found, allow_nan=False)
+
+
+def test_a_number_that_is_none_is_written_as_null():
+    assert Figure(check="a", name="b", value=float("inf"), at_most=1).as_json()["value"] is None
+
+
+# -- checks in processes of their own ------------------------------------------------------------------------------
+
+
+def test_a_check_that_raises_is_recorded_with_its_error(tmp_path):
+    outcome = command.run_check("nothing", tmp_path / "nothing", 60, ON_CPU)
+    assert (outcome.status, outcome.message) == ("failed", "KeyError: 'nothing'")
+
+
+def test_a_check_whose_process_dies_is_recorded_with_the_signal(tmp_path, monkeypatch):
+    (tmp_path / "sitecustomize.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    outcome = command.run_check("card", tmp_path / "card", 60, ON_CPU)
+    assert (outcome.status, outcome.message) == ("failed", "ended by SIGSEGV")
+
+
+def test_a_check_that_takes_too_long_is_ended(tmp_path):
+    outcome = command.run_check("update", tmp_path / "update", 0.5, ON_CPU)
+    assert outcome.status == "timed out"
+    assert outcome.seconds < 20
+
+
+def test_one_check_that_fails_stops_no_other_and_the_exit_status_is_1(tmp_path, monkeypatch, capsys):
+    def run_check(name, folder, limit, options):
+        return {outcome.check: outcome for outcome in outcomes()}.get(name, Outcome(check=name, status="done"))
+
+    monkeypatch.setattr(command, "run_check", run_check)
+    out = tmp_path / "folder" / "found.json"
+    options = Namespace(**vars(ON_CPU) | {"out": out})
+    assert command.run_checks(["step", "card"], options) == 1
+    assert [made["status"] for made in json.loads(out.read_text())["checks"]] == ["failed", "done"]
+    assert "cpu: 0 bars held, 1 missed" in capsys.readouterr().out
+    assert command.run_checks(["card"], options) == 0
+
+
+def test_checks_for_which_no_time_is_left_are_missed(capsys):
+    options = Namespace(**vars(ON_CPU) | {"seconds": 0})
+    assert command.run_checks(["card", "update"], options) == 1
+    assert capsys.readouterr().out.count("NOT RUN: no time was left") == 2
+
+
+def test_the_command_runs_a_check_on_a_cpu_and_prints_one_object():
+    arguments = ["--device", "cpu", "--tiny", "--only", "attention", "--json"]
+    done = run_command(sys.executable, arguments)
+    found = json.loads(done.stdout)
+    assert (done.returncode, found["missed"], found["scale"]) == (0, 0, "tiny")
+    assert found["held"] == 4
+    assert found.keys() >= {"card", "commit", "date", "versions", "machine", "figures", "checks", "seconds"}
+    assert found["figures"][0].keys() == {
+        "check", "name", "value", "unit", "at_least", "at_most", "seconds", "held",
+    }  # fmt: skip
+
+
+def run_command(python: str, arguments: list[str]) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    return subprocess.run(
+        [python, "-m", "benchmarks.gpu", *arguments],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+# -- what is missing -----------------------------------------------------------------------------------------------
+
+
+def test_a_check_with_no_such_name_is_refused(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["gpu", "--device", "cpu", "--only", "memory"])
+    assert command.main() == 2
+    assert "--only memory: no check has this name; there are card, attention" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda patch: patch.setattr(torch.version, "cuda", None), "which was built without CUDA; name another"),
+        (lambda patch: patch.setattr(torch, "__version__", "2.4.1+cu121"), "has torch 2.4.1+cu121, and Sleuth needs"),
+        (lambda patch: patch.setattr(sys, "version_info", (3, 10, 2)), "is Python 3.10, and Sleuth needs 3.11"),
+        (lambda patch: patch.setattr(command.importlib.util, "find_spec", lambda name: None), "has no torch; name"),
+        (lambda patch: patch.setattr(torch.version, "cuda", "13.0"), "finds no CUDA device"),
+    ],
+)
+def test_what_is_missing_is_said_in_one_line(monkeypatch, change, expected):
+    change(monkeypatch)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    line = command.missing("cuda")
+    assert line is not None
+    assert expected in line
+    assert "\n" not in line
+
+
+def test_the_plans_memory_is_read_or_its_absence_explained(check, monkeypatch):
+    recipe = step.read_recipe(check, {"model": "m"})
+
+    def plan(stdout, stderr):
+        made = subprocess.CompletedProcess([], 0, stdout, stderr)
+        monkeypatch.setattr(step.subprocess, "run", lambda *_, **__: made)
+        return step.planned_bytes(check, recipe)
+
+    assert plan('{"peak_memory_bytes": 123, "fits": true}', "") == 123
+    assert plan("", "usage\n│ No such option: --card │") == "No such option: --card"
+    assert plan('{"fits": true}', "") == "it prints no peak_memory_bytes"
