@@ -53,6 +53,7 @@ def compare(folder: Path, emulate: str, workload: str, rounds: int) -> dict[str,
     model, tokenizer = load_model(str(replica), dtype="float32", device="cpu")
     local = LocalEngine(model, tokenizer, slots=IN_FLIGHT, context=CONTEXT)
     arguments = ("--emulate", emulate, "--slots", str(IN_FLIGHT), "--context", str(CONTEXT), "--waiting", "1024")
+    arguments += ("--weights", str(folder))
     with served("serve", str(replica), *arguments) as (url, process):
         eos_ids = find_eos_ids(model.generation_config, tokenizer)
         pool = PoolEngine(

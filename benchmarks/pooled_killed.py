@@ -39,9 +39,10 @@ SIDES = ("process", "pool")
 class Restarted:
     """A server of the tiny base model, killed and started again at one address."""
 
-    def __init__(self, emulate: str) -> None:
+    def __init__(self, emulate: str, weights: Path) -> None:
         self.emulate = emulate
         self._arguments = ("serve", str(BASE), "--emulate", emulate, "--context", str(CONTEXT), "--waiting", "1024")
+        self._arguments += ("--weights", str(weights))
         self._open = ExitStack()
         self._port = 0
         self.start()
@@ -78,7 +79,7 @@ def main() -> None:
         with patch("sleuth.factories.engines.LocalEngine", DrawsAsServers):
             seconds = {"process": train(recipe, folder / "process")}
         with ExitStack() as open_:
-            servers = [Restarted("vllm"), Restarted("sglang")]
+            servers = [Restarted("vllm", folder), Restarted("sglang", folder)]
             for server in servers:
                 open_.callback(server.kill)
             with killing(servers, options.every, folder / "pool" / "metrics.jsonl") as kills:

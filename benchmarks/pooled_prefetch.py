@@ -35,6 +35,7 @@ def main() -> None:
         folder = Path(name)
         recipe = write_recipe(folder, options.steps)
         arguments = ("--emulate", options.emulate, "--context", str(CONTEXT), "--fault", f"latency={options.latency}")
+        arguments += ("--weights", str(folder))
         with served("serve", str(BASE), *arguments) as (url, _):
             for last in range(options.block, options.steps + 1, options.block):
                 for ahead in (0, 1):

@@ -10,7 +10,8 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -174,3 +175,28 @@ def every_figure_is_in_the_glossary(monkeypatch: pytest.MonkeyPatch) -> None:
         write(self, stage, step, figures)
 
     monkeypatch.setattr(RunFolder, "write_metrics", checked)
+
+
+@pytest.fixture
+def short_of_memory() -> Callable[[int], AbstractContextManager[list[int]]]:
+    """`with short_of_memory(600) as refused:` a model that reads more than 600 tokens at once runs out of memory, as on
+    a card; `refused` lists how many it was given."""
+
+    @contextmanager
+    def short(most: int) -> Iterator[list[int]]:
+        import torch
+
+        refused: list[int] = []
+
+        def refuse(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
+            if isinstance(module, torch.nn.Embedding) and inputs[0].numel() > most:
+                refused.append(inputs[0].numel())
+                raise torch.OutOfMemoryError("CUDA out of memory.")
+
+        hook = torch.nn.modules.module.register_module_forward_pre_hook(refuse)
+        try:
+            yield refused
+        finally:
+            hook.remove()
+
+    return short

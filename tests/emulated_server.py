@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import socket
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import httpx
-import uvicorn
 from starlette.types import ASGIApp
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from sleuth.cli.http_server import server_of
 from sleuth.serve.emulator.app import emulator_app, emulator_limits
 from sleuth.serve.emulator.engine import EmulatedEngine
 from sleuth.serve.emulator.faults import Faults
+from sleuth.serve.http.access import Access
 
 KINDS = ("vllm", "sglang")
+ANYWHERE = Path(tempfile.gettempdir())  # where the folders of tests are
 
 
 @dataclass
@@ -47,8 +51,8 @@ def emulated_server(
 ) -> Iterator[EmulatedServer]:
     """A server that uses `model` itself, which therefore must not be the learner's object."""
     limits = emulator_limits(seconds=60)
-    engine = EmulatedEngine(model, tokenizer, slots=slots, context=context, limits=limits)
-    app = emulator_app(kind, "tiny", engine, limits, hosts=None, faults=Faults(**faults), raw=raw)
+    engine = EmulatedEngine(model, tokenizer, slots=slots, context=context, limits=limits, weights=ANYWHERE)
+    app = emulator_app(kind, "tiny", engine, limits, access=Access(), faults=Faults(**faults), raw=raw)
     with application(app) as url:
         yield EmulatedServer(url, engine)
 
@@ -58,7 +62,8 @@ def application(app: ASGIApp, lifespan: Literal["on", "off"] = "on") -> Iterator
     """Serves an application in a thread; yields its URL."""
     bound = socket.socket()
     bound.bind(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(app, log_level="critical", lifespan=lifespan, timeout_graceful_shutdown=1))
+    server = server_of(app)
+    server.config.lifespan, server.config.timeout_graceful_shutdown = lifespan, 1
     thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
     thread.start()
     deadline = time.monotonic() + 60

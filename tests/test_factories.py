@@ -14,7 +14,6 @@ from safetensors.torch import load_file, save_file
 
 from sleuth.engines.local.engine import LocalEngine
 from sleuth.factories import (
-    EPISODE_REWARDS,
     add_tokens,
     context_of,
     load_model,
@@ -24,7 +23,9 @@ from sleuth.factories import (
     scorer_warnings,
     search_setting,
 )
-from sleuth.recipe.envs import SearchEnvRecipe
+from sleuth.factories.environments import ENV_KINDS
+from sleuth.factories.rewards import REWARD_KINDS
+from sleuth.recipe.envs import SearchEnvRecipe, TrainedEnvRecipe
 from sleuth.recipe.rewards import AnswerRewardRecipe, RewardRecipe
 from sleuth.recipe.training import InitRecipe
 from sleuth.render import load_tokenizer
@@ -79,9 +80,11 @@ def test_weights_of_another_shape_are_refused_in_one_line(folder: Path) -> None:
     assert str(folder) in complaint(folder)
 
 
-def test_a_recipe_can_name_every_reward_and_every_scorer() -> None:
+def test_a_recipe_can_name_every_reward_every_environment_and_every_scorer() -> None:
     kinds = {get_args(recipe.model_fields["kind"].annotation)[0] for recipe in get_args(RewardRecipe)}
-    assert kinds == {"answer", "citation", "rubric", "suffix", "gain", *EPISODE_REWARDS}
+    assert kinds == REWARD_KINDS.keys()
+    environments = {get_args(env.model_fields["kind"].annotation)[0] for env in get_args(get_args(TrainedEnvRecipe)[0])}
+    assert environments == ENV_KINDS.keys()
     assert get_args(AnswerRewardRecipe.model_fields["scorer"].annotation) == tuple(SCORERS)
 
 

@@ -25,10 +25,10 @@ LEVELS = (
     {"rollout", "metrics"},
     {"envs", "rewards", "engines"},
     {"judges", "retrieval", "learn", "data", "render", "runs", "world", "distributed"},
-    {"recipe", "dialects", "prompts", "ranks", "model_path", "threads", "memory"},
+    {"recipe", "dialects", "prompts", "ranks", "model_path", "threads", "memory", "variables", "user_code"},
     {"types"},
 )
-LIGHT = ("types", "recipe", "dialects", "prompts", "report", "retrieval", "judges", "data", "metrics")
+LIGHT = ("types", "recipe", "dialects", "prompts", "report", "retrieval", "judges", "data", "metrics", "user_code")
 DEPTH = {room: depth for depth, rooms in enumerate(LEVELS) for room in rooms}
 
 
@@ -91,6 +91,7 @@ def test_light_rooms_never_load_torch() -> None:
         "sleuth.types",
         "sleuth.model_path",
         "sleuth.plan.inputs",
+        "sleuth.plan.fit",
         *(f"sleuth.{file.parent.name}.{file.stem}" for file in files),
     ]
     script = f"""

@@ -13,13 +13,15 @@ from typing import Any
 
 from sleuth.data.questions import question_overlap
 from sleuth.evaluation import evaluate, reasoning, thought_probe, win_rate
-from sleuth.factories import preference_spec_of, reward_spec_of
+from sleuth.factories import accepted_hash, own_code_in, preference_spec_of, reward_spec_of
+from sleuth.learn.heap import release_cached_memory
 from sleuth.ranks import ALONE, Ranks
 from sleuth.recipe import Recipe, TrainingRecipe
 from sleuth.recipe.recipe import StageRecipe
-from sleuth.runs.manifest import versions
+from sleuth.runs.checksums import require_intact
+from sleuth.runs.manifest import changes_since
 from sleuth.runs.memory import peak_memory
-from sleuth.runs.protocol import RewardSpec
+from sleuth.runs.protocol import OwnCode, RewardSpec
 from sleuth.runs.run_folder import RunFolder
 from sleuth.stage_context import StageContext, StageInputs, stage_inputs
 from sleuth.threads import PROCESS
@@ -36,12 +38,15 @@ class Stage:
     require_inputs: Callable[[Any, StageInputs], list[Task]]
     require_ranks: Callable[[Any, Ranks], None] = lambda stage, ranks: None
     reward_spec: Callable[[Any], RewardSpec] | None = None
+    own_code: Callable[[Any], Mapping[str, OwnCode]] = lambda stage: {}
 
 
 STAGES = {
     "supervised": Stage(sft.run, sft_rows.require_inputs),
     "warm_start": Stage(warm_start.run, warm_start.require_inputs),
-    "grpo": Stage(grpo.run, grpo.require_inputs, grpo.require_ranks, lambda stage: reward_spec_of(stage.reward)),
+    "grpo": Stage(
+        grpo.run, grpo.require_inputs, grpo.require_ranks, lambda stage: reward_spec_of(stage.reward), own_code_in
+    ),
     "online_dpo": Stage(
         online_dpo.run, online_dpo.require_inputs, reward_spec=lambda stage: preference_spec_of(stage.reward)
     ),
@@ -55,8 +60,8 @@ STAGES = {
 
 def run_recipe(recipe: Recipe, folder: RunFolder, ranks: Ranks = ALONE, *, exact: bool = False) -> Path:
     """Run every stage; the last checkpoint (or the recipe's model, if nothing trained). All `ranks` train, and the
-    first one alone evaluates. With `exact`, raises SleuthError if a run is resumed with other library versions or
-    another number of threads."""
+    first one alone evaluates. With `exact`, raises SleuthError if a run is resumed with other library versions, on
+    another kind of processor or with another number of threads."""
     require_ranks(recipe, ranks)
     ranks.broadcast(lambda: _begin(recipe, folder, exact=exact))
     if not ranks.first:
@@ -73,6 +78,7 @@ def run_recipe(recipe: Recipe, folder: RunFolder, ranks: Ranks = ALONE, *, exact
                 model = str(run())
             else:
                 ranks.broadcast(run)
+        release_cached_memory()
         if isinstance(stage, TrainingRecipe):
             first_step += stage.steps
             trained = context
@@ -119,7 +125,11 @@ def _read_inputs(recipe: Recipe) -> dict[int, list[Task]]:
 def require_accepted(recipe: Recipe, reward: str) -> None:
     """Raises SleuthError unless `reward` is the hash of one of the recipe's rewards."""
     kinds = [(STAGES[stage.kind], stage) for stage in recipe.stage]
-    rewards = [kind.reward_spec(stage).hash for kind, stage in kinds if kind.reward_spec is not None]
+    rewards = [
+        accepted_hash(kind.reward_spec(stage), kind.own_code(stage))
+        for kind, stage in kinds
+        if kind.reward_spec is not None
+    ]
     if reward not in rewards:
         raise SleuthError(f"--accept-reward {reward}: the recipe's reward is {' and '.join(rewards) or 'none'}")
 
@@ -129,8 +139,9 @@ def stage_to_roll_back(recipe: Recipe, folder: RunFolder) -> StageContext:
     saved = [context for context in trained_stages(recipe, folder) if context.checkpoints()]
     if not saved:
         raise SleuthError(f"{folder.path}: holds no checkpoint to go back to")
-    if saved[-1].best() is None:
+    if (best := saved[-1].best()) is None:
         raise SleuthError(f"{saved[-1].checkpoints()[-1]}: its stage has no rewards to choose a best checkpoint by")
+    require_intact(best)
     return saved[-1]
 
 
@@ -149,8 +160,7 @@ def trained_stages(recipe: Recipe, folder: RunFolder) -> Iterator[StageContext]:
 def _begin(recipe: Recipe, folder: RunFolder, *, exact: bool) -> None:
     """Check all inputs, and record and print the overlaps of training and evaluation questions."""
     PROCESS.begin(folder.manifest.threads, folder.say)
-    if exact:
-        _require_versions(folder)
+    _require_same_machine(folder, exact=exact)
     overlaps = list(_overlaps(recipe, _read_inputs(recipe)))
     folder.manifest.set_overlap(overlaps)
     for overlap in overlaps:
@@ -158,14 +168,14 @@ def _begin(recipe: Recipe, folder: RunFolder, *, exact: bool) -> None:
     _keep_threads(folder, exact=exact)
 
 
-def _require_versions(folder: RunFolder) -> None:
-    """Raises SleuthError if the run was started with other versions."""
-    before, now = folder.manifest.read()["versions"], versions()
-    changed = [
-        f"{name} {version} and is {now.get(name)} now" for name, version in before.items() if version != now.get(name)
-    ]
+def _require_same_machine(folder: RunFolder, *, exact: bool) -> None:
+    """Print what of libraries, processor and settings is another than when the run began, or, if `exact`, raise
+    SleuthError."""
+    changed = changes_since(folder.manifest.read())
+    if changed and exact:
+        raise SleuthError(f"{folder.path}: --exact: the run began with {', '.join(changed)}; go back to what it had")
     if changed:
-        raise SleuthError(f"{folder.path}: --exact: the run began with {', '.join(changed)}; install what it had")
+        folder.say(f"the run began with {', '.join(changed)}: from here on its results can differ")
 
 
 def _keep_threads(folder: RunFolder, *, exact: bool) -> None:

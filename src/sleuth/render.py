@@ -6,11 +6,13 @@ decoded, token by token, for stop strings and streams.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
+from typing import Literal
 
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
@@ -31,6 +33,9 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 NO_MATCH = "(?!)"
 """A regular expression that never matches."""
 
+Spelling = Literal["template", "env", "quoted"]
+"""Which names in a text are tokens: all, all but control tokens, or none."""
+
 CACHED_PROMPTS = 64
 """Episodes of a group start one after the other with the same prompt."""
 
@@ -39,16 +44,20 @@ class Renderer:
     """Encodes pieces of text as segments of tokens.
 
     In pieces with author `env`, questions included, the name of a control token is encoded as ordinary text and never
-    as that token. Templates, sources and teachers may use control tokens.
+    as that token. In those that are `quoted`, so are the names of all added tokens and the `tags` of the dialect: a
+    passage cannot close its block or begin a turn. A tag of several tokens is then encoded character by character.
+    Templates, sources and teachers may use all of them.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, tags: Sequence[str] = ()) -> None:
         self.tokenizer = tokenizer
         self._plain = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
         self._plain.encode_special_tokens = True
-        controls = {str(token) for token in tokenizer.added_tokens_decoder.values() if token.special}
-        longest_first = sorted(controls, key=len, reverse=True)
-        self._controls = re.compile(f"({'|'.join(map(re.escape, longest_first)) or NO_MATCH})")
+        self._quoting = _without_added_tokens(tokenizer)
+        added = {str(token): token.special for token in tokenizer.added_tokens_decoder.values()}
+        self._controls = _one_of(name for name, special in added.items() if special)
+        self._tags = _one_of(tag for tag in tags if tag not in added)
+        self._names = _one_of({*added, *tags})
         self._cached_prompt = lru_cache(maxsize=CACHED_PROMPTS)(self._prompt)
 
     def render_all(self, pieces: Sequence[Piece]) -> list[Segment]:
@@ -77,7 +86,7 @@ class Renderer:
         if piece.tokens is not None:
             tokens = list(piece.tokens)
         elif piece.author == "env":
-            tokens = self._plain.encode(piece.text, add_special_tokens=False).ids
+            tokens = [token for token, _, _ in self._encoded(piece.text, "quoted" if piece.quoted else "env")]
         else:
             tokens = encode(self.tokenizer, piece.text)
         cut = 0 if piece.budget is None else max(0, len(tokens) - piece.budget)
@@ -90,11 +99,10 @@ class Renderer:
         """The segments of a template and its fillings, encoded as one text. A token across a boundary belongs to the
         filling."""
         piece_at = [index for index, piece in enumerate(pieces) for _ in piece.text]  # by character
+        first_of = _first_of_filling(pieces)
         tokens, owners, start = [], [], 0
-        for span, may_control in self._spans(pieces):
-            encoder = self.tokenizer.backend_tokenizer if may_control else self._plain
-            encoding = encoder.encode(span, add_special_tokens=False)
-            for token, (first, last) in zip(encoding.ids, encoding.offsets, strict=True):
+        for span, kind in self._spans(pieces):
+            for token, first, last in self._encoded(span, kind):
                 spanned = piece_at[start + first : start + max(last, first + 1)] or piece_at[-1:]
                 tokens.append(token)
                 owners.append(next((index for index in spanned if pieces[index].author != "template"), spanned[0]))
@@ -102,27 +110,80 @@ class Renderer:
         decoder = IncrementalDecoder(self.tokenizer)
         texts = [decoder.push(token) for token in tokens]
         texts[-1:] = [text + decoder.flush() for text in texts[-1:]]
-        written = groupby(zip(owners, tokens, texts, strict=True), key=lambda entry: entry[0])
+        written = groupby(zip(owners, tokens, texts, strict=True), key=lambda entry: first_of[entry[0]])
         return [_segment(pieces[owner].author, list(entries)) for owner, entries in written]
 
-    def _spans(self, pieces: Sequence[Piece]) -> Iterator[tuple[str, bool]]:
-        """Yields the prompt's text as (text, whether to encode control tokens in it as such): as one span if only the
-        template names any, otherwise split at the template's control tokens."""
+    def _spans(self, pieces: Sequence[Piece]) -> Iterator[tuple[str, Spelling]]:
+        """Yields the prompt's text as (text, how to encode the names in it): as one span if every name in it may be the
+        token, otherwise split at those that may."""
         whole = "".join(piece.text for piece in pieces)
-        named = [name for piece in pieces if piece.author == "template" for name in self._controls.findall(piece.text)]
-        if self._controls.findall(whole) == named:
-            yield whole, True
+        parts = [part for piece in pieces for part in self._split_at_names(piece)]
+        if self._names.findall(whole) == [text for text, is_name in parts if is_name]:
+            yield whole, "template"
             return
-        text = ""
-        for piece in pieces:
-            parts = self._controls.split(piece.text) if piece.author == "template" else [piece.text]
-            for at, part in enumerate(parts):  # every second part is a control token
-                if at % 2:
-                    yield from ((text, False), (part, True))
-                    text = ""
-                else:
-                    text += part
-        yield text, False
+        for is_name, run in groupby(parts, key=lambda part: part[1]):
+            texts = [text for text, _ in run]
+            if is_name:
+                for text in texts:
+                    yield text, "template"
+            elif text := "".join(texts):
+                yield text, "quoted"
+
+    def _split_at_names(self, piece: Piece) -> Iterator[tuple[str, bool]]:
+        """Yields the piece's text as (text, whether it is a name that may be its token)."""
+        if piece.quoted:
+            yield piece.text, False
+            return
+        for at, part in enumerate(self._names.split(piece.text)):  # every second part is a name
+            if part:
+                yield part, bool(at % 2) and (piece.author == "template" or not self._controls.fullmatch(part))
+
+    def _encoded(self, text: str, spelling: Spelling) -> Iterator[tuple[int, int, int]]:
+        """Yields (token, first character, end) of a text."""
+        if spelling == "quoted" and self._tags.search(text):
+            found = list(self._spelled_out(text))
+            if decode(self.tokenizer, [token for token, _, _ in found]) == text:  # not all tokenizers can do this
+                yield from found
+                return
+        encoder = {"template": self.tokenizer.backend_tokenizer, "env": self._plain, "quoted": self._quoting}[spelling]
+        encoding = encoder.encode(text, add_special_tokens=False)
+        for token, (first, end) in zip(encoding.ids, encoding.offsets, strict=True):
+            yield token, first, end
+
+    def _spelled_out(self, text: str) -> Iterator[tuple[int, int, int]]:
+        """As `_encoded`, with each tag character by character."""
+        start = 0
+        for at, part in enumerate(self._tags.split(text)):
+            for piece in part if at % 2 else [part]:
+                encoding = self._quoting.encode(piece, add_special_tokens=False)
+                for token, (first, end) in zip(encoding.ids, encoding.offsets, strict=True):
+                    yield token, start + first, start + end
+                start += len(piece)
+
+
+def _one_of(names: Iterable[str]) -> re.Pattern[str]:
+    """Matches each name, the longest first, as a group."""
+    longest_first = sorted(names, key=lambda name: (-len(name), name))
+    return re.compile(f"({'|'.join(map(re.escape, longest_first)) or NO_MATCH})")
+
+
+def _without_added_tokens(tokenizer: PreTrainedTokenizerFast) -> Tokenizer:
+    """The tokenizer as it would be if no token had been added."""
+    state = json.loads(tokenizer.backend_tokenizer.to_str())
+    state["added_tokens"] = [token | {"special": True} for token in state["added_tokens"]]
+    plain = Tokenizer.from_str(json.dumps(state))
+    plain.encode_special_tokens = True
+    return plain
+
+
+def _first_of_filling(pieces: Sequence[Piece]) -> list[int]:
+    """For each piece its own index, or for one of several `env` pieces in a row that of the first: a question may come
+    in parts, and is one segment."""
+    first: list[int] = []
+    for index, piece in enumerate(pieces):
+        continues = index > 0 and piece.author == "env" == pieces[index - 1].author
+        first.append(first[-1] if continues else index)
+    return first
 
 
 def _is_encoded_separately(piece: Piece) -> bool:

@@ -13,7 +13,18 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from sleuth.factories import Setting, adapters_of, context_of, load_model, require_room, setting_of
+from sleuth.factories import (
+    Setting,
+    accepted_hash,
+    adapters_of,
+    context_of,
+    load_model,
+    require_environment,
+    require_room,
+    setting_of,
+    sources_of,
+    trial_group,
+)
 from sleuth.learn.adapters import add_adapters, load_adapters
 from sleuth.learn.batch import Advantages
 from sleuth.learn.policy import frozen_copy
@@ -33,16 +44,21 @@ from sleuth.runs.checkpoints import (
     load_state,
     prune_checkpoints,
     remove_checkpoint,
+    remove_set_aside,
     resumable,
     save_checkpoint,
+    saved_with_state,
+    set_aside,
     step_name,
     step_of,
+    steps_set_aside,
 )
+from sleuth.runs.checksums import damage, has_checksums
 from sleuth.runs.disk import bytes_in, free_bytes
 from sleuth.runs.model_card import model_card, read_results
-from sleuth.runs.protocol import ProtocolCard, RewardSpec
+from sleuth.runs.protocol import OwnCode, ProtocolCard, RewardSpec
 from sleuth.runs.protocol_differences import reward_differences
-from sleuth.runs.rollouts import write_rollouts
+from sleuth.runs.rollouts import is_whole, write_rollouts
 from sleuth.runs.run_folder import RunFolder
 from sleuth.threads import PROCESS
 from sleuth.types import Group, SleuthError, Task
@@ -82,7 +98,7 @@ class StageContext:
 
     def load(self, path: str | Path) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
         """A model in the run's precision, on the run's device."""
-        return load_model(str(path), dtype=self.recipe.dtype, device=self.recipe.device)
+        return load_model(str(path), dtype=self.recipe.dtype, device=self.recipe.device, verified=not self.ranks.first)
 
     def model_to_train(self, saved: Saved | None) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
         """The model and tokenizer of `saved`, or those that the stage starts from. A stage with adapters always loads
@@ -114,22 +130,34 @@ class StageContext:
         return TokenBudget(tokens, self.folder.say, self.ranks, partial(shortages.note, self.stage.name))
 
     def saved(self) -> Saved | None:
-        """This stage's last checkpoint that it can resume from, if it has saved one."""
-        own = self.ranks.broadcast(self.checkpoints)
-        if not own:
+        """This stage's last intact checkpoint that it can resume from, if it has saved one. Sets damaged ones aside and
+        prints what they lack; raises SleuthError if all are damaged."""
+        last = self.ranks.broadcast(self._last_intact)
+        if last is None:
             return None
-        state = load_state(own[-1], mapped=not self.ranks.alone)
-        return Saved(checkpoint=own[-1], steps=step_of(own[-1]) - self.first_step, state=state)
+        state = load_state(last, mapped=not self.ranks.alone)
+        return Saved(checkpoint=last, steps=step_of(last) - self.first_step, state=state)
 
-    def require_same_reward(self, saved: Saved, reward: RewardSpec) -> None:
-        """Raises SleuthError if the stage started under another reward, unless this one was accepted by its hash."""
+    def require_same_reward(self, saved: Saved, reward: RewardSpec, code: Mapping[str, OwnCode] | None = None) -> None:
+        """Raises SleuthError if the stage started under another reward, or with other `code` of the user, unless this
+        one was accepted by its hash."""
         before = RewardSpec.model_validate_json(json.dumps(saved.state["reward"]))
-        if before.hash == reward.hash or reward.hash == self.folder.accepted_reward:
+        recorded = saved.state.get("own_code", {})
+        code_before = {what: OwnCode.model_validate_json(json.dumps(one)) for what, one in recorded.items()}
+        hashed = accepted_hash(reward, code or {})
+        if (before.hash == reward.hash and code_before == (code or {})) or hashed == self.folder.accepted_reward:
             return
-        changed = ", and ".join(reward_differences(before, reward, ("the checkpoint", "the recipe")))
+        if before.hash != reward.hash:
+            changed = ", and ".join(reward_differences(before, reward, ("the checkpoint", "the recipe")))
+            problem = f"its reward {before.hash} is not that of the recipe: {changed}"
+        else:
+            old, new = sources_of(code_before), sources_of(code or {})
+            problem = (
+                f"{', '.join(name for name in old | new if old.get(name) != new.get(name))} changed after it was saved"
+            )
         raise SleuthError(
-            f"{saved.checkpoint}: its reward {before.hash} is not that of the recipe: {changed}; start a new run, or "
-            f"continue under the new one with --accept-reward {reward.hash}"
+            f"{saved.checkpoint}: {problem}; start a new run, or continue under the new one with "
+            f"--accept-reward {hashed}"
         )
 
     def save(
@@ -152,16 +180,15 @@ class StageContext:
             self._make_room(checkpoint_bytes(model, state))
             with self.folder.costing(self.stage.name, "saving"):
                 save_checkpoint(checkpoint, model, tokenizer, card=card, protocol=protocol, state=state, beside=beside)
-            prune_checkpoints(self.folder.checkpoints, checkpoint, self._retention(best=self.best()))
+            prune_checkpoints(self.folder.checkpoints, checkpoint, self._retention(best=self.best(), saved=checkpoint))
+            remove_set_aside(checkpoint)
             return checkpoint
 
         return self.ranks.broadcast(write)
 
     def checkpoints(self) -> list[Path]:
         """The checkpoints that this stage can resume from, oldest first."""
-        steps = range(self.first_step + 1, self.first_step + self.stage.steps + 1)
-        own = [place for place in checkpoints_in(self.folder.checkpoints) if step_of(place) in steps]
-        return [place for place in own if resumable(place)]
+        return [place for place in self._own_checkpoints() if resumable(place)]
 
     def best(self) -> Path | None:
         """The checkpoint with the highest mean reward over the few steps before it, the earliest of equals; None if the
@@ -178,11 +205,30 @@ class StageContext:
         values = {place: value for place in self.checkpoints() if (value := mean_reward(place)) is not None}
         return max(values, key=values.__getitem__, default=None)
 
+    def rollouts_of(self, step: int) -> Path:
+        """The file of a step's rollouts."""
+        return self.folder.rollouts / f"{step_name(self.first_step + step)}.parquet"
+
     def write_rollouts(self, step: int, groups: Sequence[Group], advantages: Advantages) -> Path:
         """Writes the rollouts of a step, now or when the disk has room; returns their file."""
-        file = self.folder.rollouts / f"{step_name(self.first_step + step)}.parquet"
+        file = self.rollouts_of(step)
         self.folder.backlog.write(f"the rollouts of step {step}", lambda: write_rollouts(file, groups, advantages))
         return file
+
+    def lost_rollouts(self, steps: Sequence[int]) -> list[str]:
+        """Lines about the rollouts of these steps of the run that are missing or cut. They are kept as they are: only
+        reports and `sleuth replay` read them."""
+        files = {step: self.folder.rollouts / f"{step_name(step)}.parquet" for step in steps}
+        missing = [file.name for file in files.values() if not file.exists()]
+        cut = [file.name for file in files.values() if file.exists() and not is_whole(file)]
+        if self.stage.kind != "grpo":  # the others write none, or not at every step
+            missing = []
+        found = (("missing", missing), ("damaged", cut))
+        return [
+            f"{self.folder.rollouts}: {len(names)} of the files of {len(files)} steps are {what}, such as {names[0]}"
+            for what, names in found
+            if names
+        ]
 
     def write_card(self, checkpoint: Path) -> None:
         """Writes the card of a checkpoint of this stage again, with what was measured since it was saved."""
@@ -210,6 +256,34 @@ class StageContext:
         assert isinstance(stage, TrainingRecipe)
         return stage
 
+    def _own_checkpoints(self) -> list[Path]:
+        steps = range(self.first_step + 1, self.first_step + self.stage.steps + 1)
+        return [place for place in checkpoints_in(self.folder.checkpoints) if step_of(place) in steps]
+
+    def _last_intact(self) -> Path | None:
+        damaged: list[tuple[Path, str]] = []
+        for place in filter(saved_with_state, reversed(self._own_checkpoints())):
+            problem = damage(place)
+            if problem is None:
+                for broken, why in damaged:
+                    aside = set_aside(broken)
+                    self.folder.say(
+                        f"{broken} is damaged ({why}): it is now {aside.name}; continuing from {place.name}"
+                    )
+                if not has_checksums(place):
+                    self.folder.say(
+                        f"{place} has no checksums, as those of earlier versions: damage would go unnoticed"
+                    )
+                return place
+            damaged.append((place, problem))
+        if damaged:
+            broken, why = damaged[0]
+            raise SleuthError(
+                f"{broken} is damaged ({why}), and stage {self.stage.name} has no intact checkpoint before it: copy it "
+                "again from where it is whole, or remove it to train the stage again from its start"
+            )
+        return None
+
     def _card(self, checkpoint: Path, protocol: ProtocolCard | None) -> str:
         return model_card(
             self.recipe,
@@ -221,10 +295,16 @@ class StageContext:
             overlaps=self.folder.manifest.read().get("overlap", ()),
         )
 
-    def _retention(self, *, best: Path | None, keep: int | None = None) -> Retention:
+    def _retention(self, *, best: Path | None, saved: Path, keep: int | None = None) -> Retention:
         stage = self.stage
+        last = self.first_step + stage.steps
+        repeated = any(step_of(saved) <= step <= last for step in steps_set_aside(self.folder.checkpoints))
         return Retention(
-            keep=keep or stage.keep, milestone_every=stage.milestone_every, best=best, after=self.first_step
+            keep=keep or stage.keep,
+            milestone_every=stage.milestone_every,
+            best=best,
+            after=self.first_step,
+            until=last if repeated else None,
         )
 
     def _make_room(self, needed: int) -> None:
@@ -233,7 +313,7 @@ class StageContext:
             kept = self.checkpoints()
             if not kept or free_bytes(self.folder.path) >= needed:
                 return
-            prune_checkpoints(self.folder.checkpoints, kept[-1], self._retention(best=best, keep=1))
+            prune_checkpoints(self.folder.checkpoints, kept[-1], self._retention(best=best, saved=kept[-1], keep=1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,12 +330,14 @@ class StageInputs:
 
     def setting(self, env: TrainedEnvRecipe, tasks: Sequence[Task], context: int) -> Setting:
         """The setting of a stage that plays these tasks. Raises SleuthError if the model or `context` is too short, or
-        the tasks are of another kind than the environment."""
+        the tasks are of another kind than the environment, or an environment of the user fails."""
         if context > self.positions:
             raise SleuthError(f"context = {context} is more than the {self.positions} positions of the model")
         setting = setting_of(env, self.tokenizer, tasks)
         if self.tokenizer is not None:
             require_room(setting, self.tokenizer, tasks, context)
+            if setting.own_code is not None and tasks:
+                require_environment(trial_group(setting, tasks[0], self.tokenizer, context))
         return setting
 
 

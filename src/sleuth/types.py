@@ -183,13 +183,17 @@ class Segment:
 class Action:
     """What the environment parsed from one policy turn, using policy-written text only.
 
-    `Action(kind="search", text="Ada Voss", passages=(Passage(...),))`; the text is the query, the answer, or, if
-    "invalid", the text that was neither.
+    `Action(kind="search", text="Ada Voss", passages=(Passage(...),))`; the text is the query, the call of a
+    tool, the answer, or, if "invalid", the text that was none of them. `failure` says why a search got no answer.
+    `result` is all that a called tool returned, before a budget cut it:
+    `Action(kind="call", text='{"name": "now", "arguments": {}}', result="12:40")`.
     """
 
-    kind: Literal["search", "answer", "invalid"]
+    kind: Literal["search", "call", "answer", "invalid"]
     text: str
     passages: tuple[Passage, ...] = ()
+    failure: str = ""
+    result: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -344,10 +348,12 @@ class Engine(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
     """Text to append to a trajectory. Tokens beyond `budget` are cut and the cut is reported; None is no limit.
-    `tokens` encode the text if the data has them already, as for the prefix of a `Continuation`."""
+    `tokens` encode the text if the data has them already, as for the prefix of a `Continuation`. `quoted`: an
+    environment shows text by others, such as a passage or a question, in which no tag and no added token may be one."""
 
     text: str
     author: Author = "env"
+    quoted: bool = False
     budget: int | None = None
     tokens: tuple[int, ...] | None = None
 

@@ -15,6 +15,7 @@ from sleuth.cli.app import app
 from sleuth.dialects import DIALECTS
 from sleuth.engines.local.engine import LocalEngine
 from sleuth.evaluation.eval_session import open_eval_session
+from sleuth.runs.checksums import write_checksums
 from sleuth.runs.protocol import ProtocolCard, text_sha256
 
 BASE = Path(__file__).parents[2] / "models" / "tiny-base"
@@ -43,6 +44,7 @@ def checkpoint(tmp_path: Path) -> Path:
 
 def ask(checkpoint: Path, *more: object) -> tuple[Result, dict]:
     out = checkpoint.parent / "out.json"
+    write_checksums(checkpoint)  # as a save does
     arguments = ["eval", checkpoint, "--questions", checkpoint.parent / "q.jsonl", "--out", out, *more]
     result = CliRunner().invoke(app, list(map(str, arguments)))
     return result, json.loads(out.read_text()) if out.exists() else {}

@@ -86,3 +86,16 @@ def test_a_checkpoint_is_served_until_the_process_is_stopped(tmp_path: Path) -> 
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) in (0, -signal.SIGTERM)
         assert "carries no protocol" in process.stderr.read()
+
+
+@pytest.mark.parametrize("verb", ["serve", "retriever"])
+def test_other_machines_are_let_in_with_a_key_or_by_a_word_only(
+    verb: str, world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SLEUTH_API_KEY", raising=False)
+    place = BASE if verb == "serve" else world / "index"
+    refused = sleuth(verb, place, "--host", "0.0.0.0", "--port", 0)
+    assert refused.exit_code == 2
+    assert "SLEUTH_API_KEY" in refused.stderr
+    assert "--insecure" in refused.stderr
+    assert refused.stderr.count("\n") == 1

@@ -107,6 +107,7 @@ def test_the_tokenizer_is_copied_and_the_state_of_the_trainer_is_not(two_ranks: 
     merge_shards(two_ranks / "fsdp2" / "qwen3", tmp_path / "out")
     assert AutoTokenizer.from_pretrained(tmp_path / "out").convert_tokens_to_ids("Tarn") == 2
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "SHA256SUMS",
         "config.json",
         "generation_config.json",
         "model.safetensors",

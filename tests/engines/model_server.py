@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from emulated_server import application
+from emulated_server import ANYWHERE, application
 from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -21,6 +21,7 @@ from sleuth.engines.stops import find_eos_ids
 from sleuth.render import decode
 from sleuth.serve.emulator.app import emulator_app, emulator_limits
 from sleuth.serve.emulator.engine import EmulatedEngine
+from sleuth.serve.http.access import Access
 
 WHOLE_SUPPORT = {"top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
 Kind = Literal["SGLang", "vLLM"]
@@ -58,8 +59,10 @@ class ModelServer:
     def listening(self, kind: Kind) -> Iterator[ModelServer]:
         """At work in a thread, at its `url`."""
         limits = emulator_limits()
-        engine = EmulatedEngine(self.model, self.tokenizer, slots=self.slots, context=self.context, limits=limits)
-        app = emulator_app(kind.lower(), self.name, engine, limits, hosts=None)
+        engine = EmulatedEngine(
+            self.model, self.tokenizer, slots=self.slots, context=self.context, limits=limits, weights=ANYWHERE
+        )
+        app = emulator_app(kind.lower(), self.name, engine, limits, access=Access())
         app.add_middleware(BaseHTTPMiddleware, dispatch=self._answer)
         with application(app) as self.url:
             yield self

@@ -91,7 +91,7 @@ def played(setting: str, shelf: Shelf, turns: Sequence[str] = (), question: str 
 
     rollout = Rollout(
         engine=ScriptedEngine(tokenizer, answer),
-        renderer=Renderer(tokenizer),
+        renderer=Renderer(tokenizer, dialect.tags),
         context=8192,
         temperature=1.0,
         key=(0, 0, 0),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -86,3 +88,23 @@ def test_a_dialect_of_chat_messages_is_refused_in_one_line_before_any_question(w
     result = probed(world, "--dialect", "chat")
     assert result.exit_code == 2
     assert result.stderr.count("\n") <= 2
+
+
+def test_a_probe_short_of_memory_says_so_in_one_line_and_finds_the_same(
+    world: Path,
+    found: dict[str, Any],
+    short_of_memory: Callable[[int], AbstractContextManager[list[int]]],
+    tmp_path: Path,
+) -> None:
+    with short_of_memory(600) as refused:
+        result = probed(world, "--out", tmp_path / "probe.json")
+    assert result.exit_code == 0, result.stderr
+    assert len(refused) == 3, "4,096, 2,048 and 1,024 tokens: what the searches fitted in is kept for the passages"
+    lines = [line for line in result.stderr.splitlines() if "out of memory" in line]
+    assert lines == [
+        f"out of memory: retrying with {count} tokens at once, and going on so" for count in (2048, 1024, 512)
+    ]
+    again = json.loads((tmp_path / "probe.json").read_text())
+    assert [record["gain"] for record in again["records"]] == pytest.approx(
+        [record["gain"] for record in found["records"]], abs=1e-4
+    )

@@ -3,14 +3,17 @@ from __future__ import annotations
 import dataclasses
 import io
 import math
+from functools import partial
 
 import pytest
 import torch
 from padded import whole
 
+from sleuth.learn import masters
 from sleuth.learn.batch import Row, collate
 from sleuth.learn.logprobs import token_logprobs
 from sleuth.learn.losses import kl_penalty, token_weights
+from sleuth.learn.masters import MasterWeights
 from sleuth.learn.objective import PolicyLoss
 from sleuth.learn.optim import Optimisation
 from sleuth.learn.policy import Policy, frozen_copy
@@ -339,18 +342,55 @@ def test_changed_weights_fraction_counts_bits(make_model, make_rows):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("master_weights", [True, False])
+def test_offloaded_to_the_host_every_figure_and_weight_is_the_same(
+    monkeypatch, make_model, make_rows, dtype, master_weights
+):
+    """In copies of 100 elements, so that every matrix takes several and the last is smaller."""
+    monkeypatch.setattr(masters, "PIECE", 100)
+    settings = dataclasses.replace(SETTINGS, master_weights=master_weights)
+    found = []
+    for offload in (False, True):
+        policy = Policy(
+            make_model().to(dtype),
+            settings,
+            reference=frozen_copy(make_model(seed=1).to(dtype)),
+            holding=partial(MasterWeights, offload=offload),
+        )
+        updates = [policy.update(collate(make_rows(9, seed=step)), LOSS, budget=40) for step in range(3)]
+        _, gradient = policy.gradient(collate(make_rows(9)), LOSS, budget=40)
+        found.append((updates, gradient, policy))
+    (plain, gradient, policy), (offloaded, offloaded_gradient, other) = found
+    assert offloaded == plain
+    assert torch.equal(gradient, offloaded_gradient)
+    assert other.state_bytes == policy.state_bytes
+    for name, weight in policy.model.named_parameters():
+        assert torch.equal(other.model.get_parameter(name), weight), name
+        assert other.masters.tensors[name] is not other.model.get_parameter(name)
+    ours, theirs = other.state_dict(), policy.state_dict()
+    assert ours["masters"].keys() == theirs["masters"].keys()
+    for name, part in theirs["optimiser"]["parts"].items():
+        assert ours["optimiser"]["parts"][name]["state"].keys() == part["state"].keys()
+        for number, moments in part["state"].items():
+            for key, value in moments.items():
+                assert torch.equal(ours["optimiser"]["parts"][name]["state"][number][key], value)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", ["adamw", "muon"])
-def test_a_policy_saved_after_three_steps_makes_the_same_next_three(make_model, make_rows, dtype, name):
+@pytest.mark.parametrize("offloads", [(False, False), (True, False), (False, True)], ids=["plain", "before", "after"])
+def test_a_policy_saved_after_three_steps_makes_the_same_next_three(make_model, make_rows, dtype, name, offloads):
+    """Also with `cpu_offload` before the save or after it."""
     settings = dataclasses.replace(SETTINGS, name=name, schedule="cosine")
 
-    def fresh() -> Policy:
-        return Policy(make_model().to(dtype), settings)
+    def fresh(offload: bool = False) -> Policy:
+        return Policy(make_model().to(dtype), settings, holding=partial(MasterWeights, offload=offload))
 
     def run(policy: Policy, steps) -> None:
         for step in steps:
             policy.update(collate(make_rows(5, seed=step)), PolicyLoss(), budget=60)
 
-    straight, stopped, resumed = fresh(), fresh(), fresh()
+    straight, stopped, resumed = fresh(), *map(fresh, offloads)
     run(straight, range(6))
     run(stopped, range(3))
     file = io.BytesIO()

@@ -4,6 +4,7 @@ import random
 
 import pytest
 import torch
+from live_bytes import LiveBytes
 from padded import group_rows, padded_logprobs, whole
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
@@ -66,9 +67,43 @@ def test_flex_attention_with_the_ancestor_mask_gives_the_same():
     """What other devices run, here in its plain form: the mask is the claim, the compiler is not tested."""
     tree, tensors = drawn(2, dtype=torch.float32)
     tensors = [tensor.detach() for tensor in tensors]
-    mask = create_block_mask(attention.ancestor_mask_mod(tree.ends), None, None, len(tree), len(tree), device="cpu")
+    mask = attention.ancestor_block_mask(tree.ends)
     flex = flex_attention(*tensors, block_mask=mask, scale=0.3, enable_gqa=True).transpose(1, 2)
     torch.testing.assert_close(flex, under_a_dense_mask(tree, *tensors, 0.3), rtol=0, atol=1e-5)
+
+
+BLOCK_TENSORS = [
+    f"{full}{side}_{what}" for full in ("", "full_") for side in ("kv", "q") for what in ("num_blocks", "indices")
+]
+
+
+@pytest.mark.parametrize("longest", [1, 40, 700])
+@pytest.mark.parametrize("seed", [0, 1, 2, 3])
+def test_the_block_mask_of_a_tree_is_that_of_its_dense_mask(longest, seed):
+    """Trees of 2 to about 5,000 tokens, in blocks that see all, some or nothing of another; also at exactly a multiple
+    of the block."""
+    whole_tree = prefix_tree(collate(group_rows(random.Random(seed), groups=3, siblings=5, longest=longest)))
+    for size in {len(whole_tree), len(whole_tree) // 128 * 128 or 1}:
+        ends = whole_tree.ends[:size].clamp(max=size)
+        ours = attention.ancestor_block_mask(ends)
+        dense = create_block_mask(attention.ancestor_mask_mod(ends), None, None, size, size, device="cpu")
+        for name in BLOCK_TENSORS:
+            mine, theirs = getattr(ours, name), getattr(dense, name)
+            assert mine.dtype == theirs.dtype
+            assert torch.equal(mine, theirs), name
+        assert (ours.seq_lengths, ours.BLOCK_SIZE) == (dense.seq_lengths, dense.BLOCK_SIZE)
+
+
+def test_the_block_mask_of_65_536_tokens_takes_megabytes():
+    """The dense mask is 4 GB, and building the blocks from it takes several of it."""
+    row = [7] * 1_024
+    rows = [Row(tokens=(*row, *[at] * 504), trained=(True,) * 1_528) for at in range(128)]
+    ends = prefix_tree(collate(rows)).ends
+    assert len(ends) == 65_536
+    with LiveBytes() as held:
+        mask = attention.ancestor_block_mask(ends)
+    assert mask.shape == (1, 1, 65_536, 65_536)
+    assert held.peak < 40 * 512**2, "bytes for each pair of blocks"
 
 
 def long_row(tokens: int) -> Row:

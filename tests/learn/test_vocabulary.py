@@ -6,7 +6,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sleuth.learn import vocabulary
-from sleuth.learn.vocabulary import embedding_in_place, logprobs_with_grad, target_logprobs
+from sleuth.learn.vocabulary import Chunking, chunking_for, embedding_in_place, logprobs_with_grad, target_logprobs
 
 
 def drawn(rows: int = 23, words: int = 40, bias: bool = False, dtype: torch.dtype = torch.float64):
@@ -18,13 +18,12 @@ def drawn(rows: int = 23, words: int = 40, bias: bool = False, dtype: torch.dtyp
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("rows_at_once", [1, 7, 1000])
-def test_chunks_give_the_values_and_gradients_of_the_whole_softmax(monkeypatch, temperature, bias, rows_at_once):
-    monkeypatch.setattr(vocabulary, "MIN_CHUNK_ROWS", rows_at_once)
-    monkeypatch.setattr(vocabulary, "CHUNK_LOGITS", 1)
+def test_chunks_give_the_values_and_gradients_of_the_whole_softmax(temperature, bias, rows_at_once):
     head, hidden, targets = drawn(bias=bias)
     distribution = (head(hidden) / temperature).log_softmax(dim=-1)
     plain = distribution[torch.arange(len(targets)), targets]
-    ours, entropy = target_logprobs(head, hidden, targets, temperature)
+    chunking = Chunking(rows=rows_at_once, sums_in_fp32=False)
+    ours, entropy = target_logprobs(head, hidden, targets, temperature, chunking=chunking)
     torch.testing.assert_close(ours, plain, rtol=0, atol=1e-12)
     torch.testing.assert_close(entropy, -(distribution.exp() * distribution).sum(-1).detach(), rtol=0, atol=1e-12)
     assert not entropy.requires_grad
@@ -38,12 +37,8 @@ def test_chunks_give_the_values_and_gradients_of_the_whole_softmax(monkeypatch, 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("rows_at_once", [1, 7, 1000])
-def test_a_loss_computed_in_chunks_has_the_value_and_gradients_of_the_whole(
-    monkeypatch, temperature, bias, rows_at_once
-):
+def test_a_loss_computed_in_chunks_has_the_value_and_gradients_of_the_whole(temperature, bias, rows_at_once):
     """Here one that is not linear: each row's gradient depends on its own log-probability."""
-    monkeypatch.setattr(vocabulary, "MIN_CHUNK_ROWS", rows_at_once)
-    monkeypatch.setattr(vocabulary, "CHUNK_LOGITS", 1)
     head, hidden, targets = drawn(bias=bias)
     weights = torch.randn(len(targets), dtype=torch.float64)
 
@@ -52,7 +47,8 @@ def test_a_loss_computed_in_chunks_has_the_value_and_gradients_of_the_whole(
 
     distribution = (head(hidden) / temperature).log_softmax(dim=-1)
     plain = distribution[torch.arange(len(targets)), targets]
-    share, logprobs, entropy = logprobs_with_grad(head, hidden, targets, temperature, logprob_grad)
+    chunking = Chunking(rows=rows_at_once, sums_in_fp32=False)
+    share, logprobs, entropy = logprobs_with_grad(head, hidden, targets, temperature, logprob_grad, chunking=chunking)
     torch.testing.assert_close(share, (weights * plain.square()).sum(), rtol=0, atol=1e-12)
     torch.testing.assert_close(logprobs, plain.detach(), rtol=0, atol=1e-12)
     torch.testing.assert_close(entropy, -(distribution.exp() * distribution).sum(-1).detach(), rtol=0, atol=1e-12)
@@ -81,20 +77,25 @@ class LargestResult(TorchDispatchMode):
         return result
 
 
-def test_the_logits_of_a_large_vocabulary_are_never_all_in_memory():
-    """151,936 words and 8,192 rows would be 5 GB of logits; two buffers of 128 rows are 1/32 of that."""
-    rows, words = 8192, 151_936
+@pytest.mark.parametrize(("device", "rows"), [("cpu", 8_192), ("cuda", 65_536)])
+def test_the_logits_of_a_large_vocabulary_are_never_all_in_memory(device, rows):
+    """151,936 words and 8,192 rows would be 5 GB of logits; two buffers of 128 rows are 1/32 of that. On a card they
+    have 2,048 rows."""
+    words = 151_936
+    chunking = chunking_for(torch.device(device), words)
     head = nn.Linear(2, words, bias=False, device="meta")
     hidden, targets = (
         torch.zeros(rows, 2, device="meta", requires_grad=True),
         torch.zeros(rows, dtype=torch.long, device="meta"),
     )
     with LargestResult() as forward:
-        logprobs, _ = target_logprobs(head, hidden, targets, 1.0)
+        logprobs, _ = target_logprobs(head, hidden, targets, 1.0, chunking=chunking)
         logprobs.sum().backward()
     assert forward.elements * 2 * 16 <= rows * words
     with LargestResult() as both:
-        share, *_ = logprobs_with_grad(head, hidden, targets, 1.0, lambda part, values: (values.sum(), values))
+        share, *_ = logprobs_with_grad(
+            head, hidden, targets, 1.0, lambda part, values: (values.sum(), values), chunking=chunking
+        )
         share.backward()
     assert both.elements * 2 * 16 <= rows * words
 
@@ -197,3 +198,44 @@ def test_an_embedding_in_place_gets_the_gradient_of_autograd(make_model, padding
     assert layer.weight.grad is there
     torch.testing.assert_close(there, expected)
     assert "forward" not in layer.__dict__
+
+
+def head_grad(dtype: torch.dtype, chunking: Chunking | None = None) -> torch.Tensor:
+    """The gradient of a head of 1,024 words from 16,384 rows; weights and rows are those of bf16 in any dtype."""
+    torch.manual_seed(0)
+    head = nn.Linear(32, 1_024, bias=False, dtype=torch.bfloat16)
+    hidden, targets = torch.randn(16_384, 32, dtype=torch.bfloat16), torch.randint(1_024, (16_384,))
+    head = head.to(dtype)
+    share, *_ = logprobs_with_grad(
+        head, hidden.to(dtype), targets, 1.0, lambda part, values: (values.sum(), torch.ones_like(values)),
+        chunking=chunking,
+    )  # fmt: skip
+    share.backward()
+    assert head.weight.grad.dtype == dtype
+    return head.weight.grad.double()
+
+
+def test_summed_in_fp32_the_gradient_of_a_bfloat16_head_is_as_exact_as_one_product():
+    """What a card does, on CPU tensors: 16,384 rows in chunks of 2,048; and for comparison in the chunks of a CPU."""
+    exact = head_grad(torch.float64)
+
+    def error(chunking: Chunking) -> float:
+        return float((head_grad(torch.bfloat16, chunking) - exact).norm() / exact.norm())
+
+    of_card = error(chunking_for(torch.device("cuda"), 1_024))
+    assert of_card < 0.002
+    assert of_card < 1.01 * error(Chunking(rows=16_384, sums_in_fp32=False))
+    assert error(Chunking(rows=128, sums_in_fp32=False)) > 5 * of_card, "or the sum in fp32 is of no use"
+
+
+def test_a_16_bit_chunk_is_converted_in_pieces_to_the_same_values_and_gradients(monkeypatch):
+    found = []
+    for pieces in (1, 6):
+        monkeypatch.setattr(vocabulary, "PIECE_LOGITS", 300 * 23 // pieces)
+        head, hidden, targets = drawn(words=300, dtype=torch.bfloat16)
+        chunking = Chunking(rows=1_000, sums_in_fp32=True)
+        logprobs, entropy = target_logprobs(head, hidden, targets, 0.7, chunking=chunking)
+        logprobs.sum().backward()
+        found.append((logprobs.detach(), entropy, hidden.grad, head.weight.grad))
+    for whole, in_pieces in zip(*found, strict=True):
+        assert torch.equal(in_pieces, whole)

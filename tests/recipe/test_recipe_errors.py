@@ -95,9 +95,13 @@ def test_a_former_key_is_refused_with_its_new_name(demo: Path, override: str, ex
         (
             "stage.1.reward.0.kind=anser",
             'stage.1.reward.0.kind = "anser": should be one of "answer", "sub_match", "token_f1", "format", '
-            '"searched", "evidence_in_results", "answer_from_evidence", "citation", "rubric", "suffix", "gain"',
+            '"searched", "evidence_in_results", "answer_from_evidence", "citation", "rubric", "suffix", "gain", '
+            '"python"',
         ),
-        ("stage.1.env.kind=serch", 'stage.1.env.kind = "serch": should be one of "search", "refine", "thought"'),
+        (
+            "stage.1.env.kind=serch",
+            'stage.1.env.kind = "serch": should be one of "search", "refine", "python", "tools", "thought"',
+        ),
         ("stage.1.reward=[]", "stage.1.reward is empty: should have at least 1 entry"),
         (
             "stage.1.loss.advantage=gpro",

@@ -8,7 +8,7 @@ import pytest
 
 from sleuth.dialects import DIALECTS, Dialect, Tags
 from sleuth.dialects.chat import CHAT
-from sleuth.runs.protocol import HISTORY, ProtocolCard, RewardPart, RewardSpec
+from sleuth.runs.protocol import HISTORY, OwnCode, ProtocolCard, RewardPart, RewardSpec
 from sleuth.types import SleuthError
 
 
@@ -53,6 +53,7 @@ OF_THE_CARD = {
     "forced_search": True,
     "scorer": "loose",
     "corpus_sha256": None,
+    "env": OwnCode(functions=("my_env:Env",), sources={"my_env.py": "5f" * 32}),
 }
 OF_THE_DIALECT = {
     "name": "other",
@@ -104,7 +105,9 @@ def test_no_field_is_left_out_of_the_two_tests_above() -> None:
 
 def test_where_a_checkpoint_comes_from_does_not_change_the_hash(protocol: ProtocolCard) -> None:
     part = RewardPart(kind="answer", scorer="strict", scorer_version=1, weight=2.0)
-    history = {"sleuth_version": "9.9.9", "reward": RewardSpec(parts=(part,)), "questions_sha256": "5f1c"}
+    loss = OwnCode(functions=("my_losses:mine",), sources={"my_losses.py": "5f" * 32})
+    reward = RewardSpec(parts=(part,))
+    history = {"sleuth_version": "9.9.9", "reward": reward, "loss": loss, "questions_sha256": "5f1c"}
     assert history.keys() == HISTORY
     assert protocol.model_copy(update=history).hash == protocol.hash
 

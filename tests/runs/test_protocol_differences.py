@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel, create_model
 
 from sleuth.dialects import DIALECTS, Dialect, Tags, Tool
-from sleuth.runs.protocol import ProtocolCard, RewardPart, RewardSpec, text_sha256
+from sleuth.runs.protocol import OwnCode, ProtocolCard, RewardPart, RewardSpec, text_sha256
 from sleuth.runs.protocol_differences import WORDINGS, differences, visible
 
 ANSWER = RewardPart(kind="answer", scorer="strict", scorer_version=1, weight=1.0)
@@ -127,12 +127,37 @@ def test_a_field_that_is_added_to_the_reward_later_is_said(card: ProtocolCard) -
     assert differences(paid(card, one), paid(card, other)) == ["A has reward.part.floor of `answer` = 0.0, B 0.5"]
 
 
+def test_a_changed_file_of_the_user_is_said_by_its_name(card: ProtocolCard) -> None:
+    files = {"my_rewards.py": "5f1c02ab93de" + "0" * 52, "words.py": "ab" * 32}
+    part = RewardPart(kind="python", scorer="my_rewards:brevity", scorer_version=1, weight=1.0, sources=files)
+    other = part.model_copy(update={"sources": files | {"my_rewards.py": "cd" * 32}})
+    assert differences(paid(card, part), paid(card, other)) == [
+        "A was paid for `python` by the source my_rewards.py (5f1c02ab93de), B by my_rewards.py (cdcdcdcdcdcd)"
+    ]
+    one, two = (
+        card.model_copy(update={"env": OwnCode(functions=("my_env:Env",), sources={"my_env.py": sha256 * 32})})
+        for sha256 in ("ab", "cd")
+    )
+    assert differences(one, two) == [
+        "A acts in an environment of the source my_env.py (abababababab), B of my_env.py (cdcdcdcdcdcd)"
+    ]
+    assert differences(card, one)[0].startswith(
+        "A acts in no environment of the user, B acts in the user's environment"
+    )
+
+
+def test_a_reward_of_ours_is_written_without_sources() -> None:
+    assert "sources" not in ANSWER.model_dump()
+    assert "sources" not in RewardSpec(parts=(ANSWER,)).model_dump_json()
+
+
 def test_every_wording_is_of_a_field_that_there_is() -> None:
     known = {*ProtocolCard.model_fields, "reward.part"}
     known |= {f"dialect.{field.name}" for field in dataclasses.fields(Dialect)}
     known |= {f"dialect.tool.{field.name}" for field in dataclasses.fields(Tool)}
     known |= {f"reward.{name}" for name in RewardSpec.model_fields}
     known |= {f"reward.part.{name}" for name in RewardPart.model_fields}
+    known |= {f"{what}.{name}" for what in ("env", "loss") for name in OwnCode.model_fields}
     assert WORDINGS.keys() <= known
 
 

@@ -4,6 +4,7 @@ import struct
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -130,3 +131,26 @@ def test_a_file_that_is_missing_or_something_else_is_told_in_one_line(tmp_path: 
     (tmp_path / "text.parquet").write_text("hello", encoding="utf-8")
     with pytest.raises(SleuthError, match=r"text\.parquet: is not a rollout file: [^\n]*$"):
         read_rollouts(tmp_path / "text.parquet")
+
+
+def test_files_of_before_a_search_had_a_reason_for_its_failure_are_read(tmp_path: Path) -> None:
+    action = Action(kind="search", text="Ada", failure="status 500")
+    write_rollouts(tmp_path / "new.parquet", [_group_of(action)], [[None]])
+    table = pq.read_table(tmp_path / "new.parquet")
+    rows = table.to_pylist()
+    for row in rows:
+        for written in row["actions"]:
+            del written["failure"]
+    without = pa.struct([field for field in SCHEMA.field("actions").type.value_type if field.name != "failure"])
+    at = SCHEMA.get_field_index("actions")
+    older = SCHEMA.set(at, pa.field("actions", pa.list_(without)))
+    pq.write_table(pa.Table.from_pylist(rows, schema=older), tmp_path / "old.parquet")
+    assert read_rollouts(tmp_path / "new.parquet") == [_group_of(action)]
+    assert read_rollouts(tmp_path / "old.parquet") == [_group_of(Action(kind="search", text="Ada"))]
+
+
+def _group_of(action: Action) -> Group:
+    task = Task(id="1", question="Where?", golden_answers=("Tarn",))
+    segment = Segment(author="policy", tokens=(1,), text="<search>", logprobs=(-0.5,), policy_version=0)
+    trajectory = Trajectory(segments=(segment,), actions=(action,), stop="failed")
+    return Group(task=task, episodes=(Episode(task=task, sample=0, trajectories=(trajectory,)),))

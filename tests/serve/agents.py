@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from functools import partial
 from threading import Thread
 
-import uvicorn
 from fastapi import FastAPI
 
+from sleuth.cli.http_server import server_of
 from sleuth.dialects import DIALECTS
 from sleuth.dialects.refine import REFINERS
 from sleuth.engines.scripted import ScriptedEngine
@@ -23,7 +23,7 @@ from sleuth.recipe.data import AskWith
 from sleuth.render import IncrementalDecoder, Renderer
 from sleuth.serve.chat.agent import Agent, question_task, refining_task
 from sleuth.serve.chat.app import chat_app
-from sleuth.serve.http.known_host import LOOPBACK
+from sleuth.serve.http.access import LOOPBACK, Access
 from sleuth.serve.http.limits import conversation_limits
 from sleuth.types import Chunk, Passage, RetrievalFailed, Sampling, Task
 from sleuth.world.tokens import make_tokenizer
@@ -121,7 +121,7 @@ def refiner(answer: Callable[[str, Sampling], str], *, ask_with: AskWith = "ques
 
 
 def app_of(served: Agent, *, conversations: int = 8, **limits: float) -> FastAPI:
-    return chat_app(served, conversation_limits(**limits), conversations=conversations, hosts=LOOPBACK)
+    return chat_app(served, conversation_limits(**limits), conversations=conversations, access=Access(hosts=LOOPBACK))
 
 
 @contextmanager
@@ -129,7 +129,8 @@ def listening(app: FastAPI) -> Iterator[str]:
     """The application behind a real socket; its address."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=2))
+        server = server_of(app)
+        server.config.timeout_graceful_shutdown = 2
         thread = Thread(target=server.run, kwargs={"sockets": [free]}, daemon=True)
         thread.start()
         while not server.started:

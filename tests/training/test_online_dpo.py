@@ -263,3 +263,20 @@ def test_a_window_that_the_model_cannot_hold_is_refused(recipe: Path) -> None:
 def test_what_cannot_be_meant_is_refused_with_its_key(recipe: Path, override: str, said: str) -> None:
     with pytest.raises(SleuthError, match=said):
         load_recipe(recipe, [override])
+
+
+def test_a_function_of_the_user_may_rank_the_pool(run: Run, recipe: Path, tmp_path: Path) -> None:
+    (tmp_path / "own_ranks.py").write_text("def length(episode): return len(episode.trajectory.segments[-1].text)\n")
+    override = "stage.0.reward=[{ kind = 'python', function = 'own_ranks:length' }]"
+    run(recipe, tmp_path / "run", override, "stage.0.stop_after=1")
+    [row] = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
+    assert row["judged_by"] == "own_ranks:length"
+    [group, *_] = read_rollouts(tmp_path / "run" / "rollouts" / "step-000001.parquet")
+    for episode, score in zip(group.episodes, group.scores, strict=True):
+        assert score.value == len(episode.trajectory.segments[-1].text)
+    assert list(json.loads((tmp_path / "run" / "manifest.json").read_text())["sources"]["online_dpo"]) == [
+        "own_ranks.py"
+    ]
+    (tmp_path / "own_ranks.py").write_text("def length(episode): return episode.trajectory.segments[9]\n")
+    with pytest.raises(SleuthError, match=r"own_ranks[.]py:1: length: IndexError: tuple index out of range"):
+        require_inputs(load_recipe(recipe, [override]))

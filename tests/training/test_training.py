@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from sleuth import stage_context
 from sleuth.cli.app import app
+from sleuth.engines.local.engine import LocalEngine
 from sleuth.learn.policy import Policy
 from sleuth.pipeline import run_recipe, stage_to_roll_back
 from sleuth.recipe import load_recipe
@@ -224,10 +225,43 @@ def test_an_update_that_runs_out_of_memory_is_made_again_in_halves_and_so_are_th
 
     monkeypatch.setattr(Policy, "update", scarce)
     run(recipe_file, tmp_path / "run", "stage.1.stop_after=2")
-    assert "out of memory: retrying the update, and running all later ones, with 1024 tokens" in log(tmp_path / "run")
+    assert "out of memory: retrying with 1024 tokens at once, and going on so" in log(tmp_path / "run")
     assert budgets == [4096, 2048, 1024]
     run(recipe_file, tmp_path / "run")
     assert budgets[3:] == [1024] * 2
+
+
+def test_a_card_gets_cached_memory_back_between_a_rollout_and_an_update_and_between_stages(
+    run: Run, recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[str] = []
+
+    def recorded(owner: Any, name: str) -> None:
+        method = getattr(owner, name)
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            events.append(name)
+            return method(*arguments, **named)
+
+        monkeypatch.setattr(owner, name, call)
+
+    for owner, name in ((LocalEngine, "sleep"), (LocalEngine, "publish"), (Policy, "update")):
+        recorded(owner, name)
+    recorded(torch.cuda, "empty_cache")
+    run(recipe_file, tmp_path / "run", "stage.1.stop_after=2")
+    without = ["sleep", "empty_cache", "empty_cache", "publish"]  # the first step has nothing to learn
+    step = ["sleep", "empty_cache", "update", "empty_cache", "publish"]
+    assert events == ["empty_cache", "publish", *without, *step, "empty_cache", "empty_cache"]
+
+
+def test_a_run_with_cpu_offload_is_the_run_without_and_continues_as_it(
+    run: Run, finished: Run, recipe_file: Path, tmp_path: Path
+) -> None:
+    """In one process; on a CPU it copies from host to host."""
+    whole = finished()
+    run(recipe_file, tmp_path / "run", "stage.1.stop_after=2", "stage.1.cpu_offload=true")
+    last = run(recipe_file, tmp_path / "run")
+    assert (last / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
 
 
 def test_a_stage_that_begins_under_another_protocol_says_what_differs(

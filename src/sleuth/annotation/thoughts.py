@@ -22,6 +22,7 @@ from sleuth.factories.text import plain_tokens
 from sleuth.judges.forms import InvalidAnswerError
 from sleuth.judges.pool import NoAnswerError
 from sleuth.judges.thought_writer import PROMPT, ThoughtWriter
+from sleuth.learn.token_budget import TokenBudget
 from sleuth.metrics.intervals import Measured, paired_bootstrap
 from sleuth.metrics.thought_card import thought_card
 from sleuth.recipe.text import TextRecipe
@@ -247,18 +248,26 @@ def thought_gates(
         of_source.setdefault(document.source, []).append(document)
     scored = {source: of_source[source][:MAX_DOCUMENTS] for source in sorted(of_source)}
     total, done, gates = sum(map(len, scored.values())), 0, []
+    budget = TokenBudget(scorer.budget)
     for source, chosen in scored.items():
         positions: list[ThoughtPosition] = []
         nlls: dict[str, list[float]] = {}
         for document in chosen:
             own = positions_of(scorer, document, SUFFIX_TOKENS)
-            for name, values in suffix_nlls(scorer, own, _conditions(own)).items() if own else ():
+            for name, values in _suffix_nlls(scorer, own, budget).items() if own else ():
                 nlls.setdefault(name, []).extend(values)
             positions += own
             done += 1
             progress(done, total)
         gates.append(_gate(source, positions, nlls))
     return gates
+
+
+def _suffix_nlls(
+    scorer: LogprobScorer, positions: Sequence[ThoughtPosition], budget: TokenBudget
+) -> dict[str, list[float]]:
+    conditions = _conditions(positions)
+    return budget.run(lambda tokens: suffix_nlls(replace(scorer, budget=tokens), positions, conditions))
 
 
 def _conditions(positions: Sequence[ThoughtPosition]) -> dict[str, list[str | None]]:

@@ -58,7 +58,8 @@ def check_recipe(
 ) -> None:
     """Check that a recipe can run; starts nothing.
 
-    Reads all that its stages will need. Where servers generate its episodes, asks each what it can do.
+    Reads all that its stages will need, and computes whether it fits the cards that it names. Where servers generate
+    its episodes, asks each what it can do.
     """
     from sleuth.plan.inputs import missing_inputs
     from sleuth.recipe import TrainingRecipe, load_recipe
@@ -73,6 +74,10 @@ def check_recipe(
     steps = sum(stage.last_step for stage in resolved.stage if isinstance(stage, TrainingRecipe))
     found: dict[str, Any] = {"ok": True, "stages": len(resolved.stage), "steps": steps}
     lines = [f"ok: {_count(len(resolved.stage), 'stage')}, {_count(steps, 'step')}"]
+    if resolved.card is not None:
+        fits, line = _fit(resolved, resolved.card)
+        found |= {"card": resolved.card, "fits": fits}
+        lines.append(line)
     problem = None
     pooled = pooled_stages(resolved) if resolved.model else []
     if weights and not pooled:
@@ -96,6 +101,18 @@ def check_recipe(
     typer.echo(json.dumps(found) if as_json else "\n".join(lines))
     if problem is not None:
         raise SleuthError(problem)
+
+
+def _fit(recipe: Recipe, card: str) -> tuple[bool | None, str]:
+    """Whether a recipe fits the cards that it names, by the plan, and a line that says so; None if that is unknown."""
+    from sleuth.plan.fit import plan_for_cards
+    from sleuth.recipe.hardware import read_cards
+
+    try:
+        planned = plan_for_cards(recipe, read_cards(card))
+    except SleuthError as error:
+        return None, f'warning: card = "{card}": {error}'
+    return planned.fits, f"{'ok' if planned.fits else 'warning'}: {planned.line()}"
 
 
 @check.command("sweep")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from sleuth.cli import options
+from sleuth.cli.app import FAILED
 from sleuth.cli.figures import measured_in, print_figures, print_sets
 from sleuth.cli.heavy import import_heavy
 from sleuth.cli.inputs import prepare_out_file, require_inputs, require_passages, require_unset, require_url
@@ -249,7 +250,9 @@ def _trained_ask_with(model: str) -> AskWith:
 
 
 def _report(contents: dict[str, Any], out: Path | None, as_json: bool) -> None:
-    """Writes everything to `out`; prints all but the records, as a JSON object or a table."""
+    """Writes everything to `out`; prints all but the records, as a JSON object or a table. Exits with
+    status 1 if no episode has a score."""
+    from sleuth.evaluation.evaluate import all_missing, missing_line
     from sleuth.runs.eval_file import write_eval
 
     if out is not None:
@@ -262,3 +265,7 @@ def _report(contents: dict[str, Any], out: Path | None, as_json: bool) -> None:
     else:
         print_figures(contents["name"], measured_in(figures))
         typer.echo("outcomes: " + ", ".join(f"{name} {count}" for name, count in figures["outcomes"].items()))
+    if (line := missing_line(contents)) is not None:
+        typer.echo(f"note: {line}", err=True)
+    if all_missing(contents):
+        raise typer.Exit(FAILED)

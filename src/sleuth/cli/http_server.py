@@ -3,13 +3,55 @@
 from __future__ import annotations
 
 import gc
+import os
 import socket
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from sleuth.types import SleuthError
+from sleuth.variables import KEY_VARIABLE
+
+if TYPE_CHECKING:
+    from sleuth.serve.http.access import Access
 
 STOP_SECONDS = 5
 """How long requests under way may take after the process was asked to stop."""
+
+Host = Annotated[str, typer.Option(help="0.0.0.0 lets other machines connect; then a key is needed.")]
+ApiKey = Annotated[
+    str | None,
+    typer.Option(
+        "--api-key",
+        metavar="VARIABLE",
+        help=f"Variable of the environment with the key that requests must carry. [default: {KEY_VARIABLE}, if set]",
+    ),
+]
+Insecure = Annotated[bool, typer.Option("--insecure", help="Let other machines connect without a key.")]
+PerClient = Annotated[
+    int | None, typer.Option(min=1, help="Requests of one address at once; further ones are refused with 429.")
+]
+
+
+def access_of(host: str, *, api_key: str | None, insecure: bool, per_client: int | None) -> Access:
+    """Who may ask a server at `host`. Raises SleuthError if other machines could without a key, unless `insecure`."""
+    from sleuth.serve.http.access import Access, known_names
+
+    key = os.environ.get(api_key or KEY_VARIABLE)
+    if api_key is not None and not key:
+        raise SleuthError(
+            "--api-key takes the name of a variable of the environment, so that the key is in no list of processes, "
+            f"and there is none of that name: export {KEY_VARIABLE}=... and leave --api-key out"
+        )
+    if key and not (key.isascii() and key.isprintable() and " " not in key):
+        raise SleuthError(f"{api_key or KEY_VARIABLE}: a key is printable ASCII without spaces")
+    hosts = known_names(host)
+    if hosts is None and not key and not insecure:
+        raise SleuthError(
+            f"--host {host} lets other machines connect: export {KEY_VARIABLE}=... first, a key that their requests "
+            "must carry, or say --insecure"
+        )
+    return Access(hosts=hosts, key=key or None, per_client=per_client)
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -31,12 +73,16 @@ def address_of(host: str, listening: socket.socket) -> str:
 
 
 def server_of(app: Any) -> Any:
-    """A uvicorn server of `app`."""
+    """A uvicorn server of `app`, whose connections are bounded."""
     import uvicorn
+
+    from sleuth.serve.http.connection import BoundedConnection
 
     return uvicorn.Server(
         uvicorn.Config(
             app,
+            http=BoundedConnection,
+            ws="none",
             log_level="warning",
             access_log=False,
             proxy_headers=False,

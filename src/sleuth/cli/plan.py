@@ -13,9 +13,11 @@ import typer
 
 from sleuth.cli.heavy import import_heavy
 from sleuth.cli.options import AsJson, RecipeFile
+from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
     from sleuth.plan.plan import Plan
+    from sleuth.recipe import Recipe
 
 TRAIN = (sys.executable, "-c", "from sleuth.cli.app import app; app()", "train")
 
@@ -29,20 +31,39 @@ def plan(
         Path | None, typer.Option("--run", metavar="DIR", help="The run folder to be. [default: runs/NAME]")
     ] = None,
     steps: Annotated[
-        int, typer.Option("--probe", min=0, metavar="STEPS", help="Steps of each stage to run; 0 only counts.")
-    ] = 12,
+        int | None,
+        typer.Option(
+            "--probe", min=0, metavar="STEPS", help="Steps of each stage to run; 0 only counts. [default: 12]"
+        ),
+    ] = None,
     world: Annotated[
-        int, typer.Option("--ranks", min=1, metavar="N", help="Also predict the memory of each of N ranks.")
-    ] = 1,
+        int | None,
+        typer.Option("--ranks", min=1, metavar="N", help="Predict the memory of each of N ranks. [default: 1]"),
+    ] = None,
+    card: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help='Compute whether the recipe fits this card, such as h100-80, "8 x a100-40" or 24GB, and run nothing; '
+            "cpu: this machine's memory.",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Predict a recipe's steps, tokens, time, memory and disk.
 
-    Runs the first steps of every stage in a temporary folder, in a process of their own, and extrapolates.
+    Runs the first steps of every stage in a temporary folder, in a process of their own, and extrapolates. With --card,
+    runs nothing and needs no data: computes the bytes of each phase from the shape of the model.
     """
     from sleuth.plan.inputs import missing_inputs
     from sleuth.recipe import load_recipe
 
+    if card is not None:
+        if steps is not None:
+            raise SleuthError("--card computes without running anything, and --probe runs steps: leave one of them out")
+        _plan_card(load_recipe(recipe, overrides or ()), card, world, as_json=as_json)
+        return
+    steps, world = 12 if steps is None else steps, world or 1
     resolved = load_recipe(recipe, overrides or (), missing_inputs)
 
     import_heavy()
@@ -66,6 +87,28 @@ def plan(
     else:
         _print_stages(predicted)
         _print_peaks(predicted, place)
+
+
+def _plan_card(recipe: Recipe, card: str, world: int | None, *, as_json: bool) -> None:
+    from sleuth.cli.plan_card import print_card_plan
+    from sleuth.plan.fit import plan_for_cards, plan_for_cpu
+    from sleuth.recipe.hardware import Cards, read_cards
+    from sleuth.runs.memory import host_memory
+
+    if card == "cpu":
+        if world not in (None, 1):
+            raise SleuthError(f"--card cpu is for one process; leave --ranks {world} out")
+        predicted = plan_for_cpu(recipe, host_memory())
+    else:
+        try:
+            cards = read_cards(card)
+        except ValueError as error:
+            raise SleuthError(f"--card {card}: {error}") from None
+        predicted = plan_for_cards(recipe, Cards(count=world or cards.count, card=cards.card))
+    if as_json:
+        typer.echo(json.dumps(predicted.as_json()))
+    else:
+        print_card_plan(predicted)
 
 
 def _print_stages(predicted: Plan) -> None:

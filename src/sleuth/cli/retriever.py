@@ -7,17 +7,30 @@ from typing import Annotated
 
 import typer
 
-from sleuth.cli.http_server import address_of, listen, run, server_of
+from sleuth.cli.http_server import (
+    ApiKey,
+    Host,
+    Insecure,
+    PerClient,
+    access_of,
+    address_of,
+    listen,
+    run,
+    server_of,
+)
 from sleuth.types import SleuthError
 
 
 def retriever(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="An index.")],
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
-    host: Annotated[str, typer.Option(help="0.0.0.0 lets other machines connect.")] = "127.0.0.1",
+    host: Host = "127.0.0.1",
     max_seconds: Annotated[
         float, typer.Option(min=0.001, help="Longest time of an answer; a larger index needs more.")
     ] = 60.0,
+    api_key: ApiKey = None,
+    insecure: Insecure = False,
+    per_client: PerClient = None,
 ) -> None:
     """Serve an index over HTTP, for Sleuth and other trainers.
 
@@ -30,7 +43,8 @@ def retriever(
 
     opening = IndexLoader(folder)
     listening = listen(host, port)
-    server = server_of(retriever_app(opening, Limits(seconds=max_seconds)))
+    access = access_of(host, api_key=api_key, insecure=insecure, per_client=per_client)
+    server = server_of(retriever_app(opening, Limits(seconds=max_seconds), access))
     opening.start(failed=lambda: setattr(server, "should_exit", True))
     address = address_of(host, listening)
     typer.echo(f"{folder}: {opening.card.count:,} passages, {opening.card.kind}, at {address}")

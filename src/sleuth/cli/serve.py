@@ -10,13 +10,24 @@ import typer
 
 from sleuth.cli import options
 from sleuth.cli.heavy import import_heavy
-from sleuth.cli.http_server import address_of, listen, run, server_of
+from sleuth.cli.http_server import (
+    ApiKey,
+    Host,
+    Insecure,
+    PerClient,
+    access_of,
+    address_of,
+    listen,
+    run,
+    server_of,
+)
 from sleuth.cli.inputs import require_inputs, require_passages, require_unset
 from sleuth.threads import PROCESS
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
     from sleuth.evaluation.eval_session import EvalSession
+    from sleuth.serve.http.access import Access
 
 
 def serve(
@@ -27,7 +38,7 @@ def serve(
         typer.Option(metavar="URL", help="Search a server such as `sleuth retriever`; repeat it for each replica."),
     ] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
-    host: Annotated[str, typer.Option(help="0.0.0.0 lets other machines connect.")] = "127.0.0.1",
+    host: Host = "127.0.0.1",
     name: Annotated[
         str | None, typer.Option(metavar="NAME", help="The name of the model for clients. [default: its folder]")
     ] = None,
@@ -60,6 +71,13 @@ def serve(
         Literal["raw", "scaled"] | None,
         typer.Option(help="With --emulate: before or after temperature. [default: as that server does]"),
     ] = None,
+    weights: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="With --emulate: load weights only from folders below DIR. [default: none]"),
+    ] = None,
+    api_key: ApiKey = None,
+    insecure: Insecure = False,
+    per_client: PerClient = None,
 ) -> None:
     """Serve a checkpoint: OpenAI's API, and a page to talk to it.
 
@@ -69,7 +87,10 @@ def serve(
     With --emulate, the bare model behind the endpoints that training needs of vLLM or SGLang (docs/how-to/pool.md).
     """
     if emulate is None:
-        require_unset({"--fault": fault or None, "--logprobs": logprobs}, "is for --emulate vllm or --emulate sglang")
+        require_unset(
+            {"--fault": fault or None, "--logprobs": logprobs, "--weights": weights},
+            "is for --emulate vllm or --emulate sglang",
+        )
     else:
         require_unset(
             {
@@ -84,6 +105,7 @@ def serve(
         )
     require_passages(index, "--url", url or [])
     listening = listen(host, port)
+    access = access_of(host, api_key=api_key, insecure=insecure, per_client=per_client)
     require_inputs([model], index=index)
     if emulate is not None:
         _serve_emulated(
@@ -91,6 +113,7 @@ def serve(
             model,
             listening,
             host,
+            access,
             name=name,
             slots=slots,
             cache_memory=cache_memory,
@@ -100,6 +123,7 @@ def serve(
             dtype=dtype,
             faults=fault or [],
             logprobs=logprobs,
+            weights=weights,
         )
         return
 
@@ -123,7 +147,9 @@ def serve(
     if index is None and not url:
         notes.append("without --index or --url, searches find nothing")
     shown_name = name or Path(model).resolve().name
-    _serve_agent(session, notes, shown_name, index, listening, host, seconds=max_seconds, waiting=waiting, slots=slots)
+    _serve_agent(
+        session, notes, shown_name, index, listening, host, access, seconds=max_seconds, waiting=waiting, slots=slots
+    )
 
 
 def _serve_agent(
@@ -133,6 +159,7 @@ def _serve_agent(
     index: Path | None,
     listening: socket.socket,
     host: str,
+    access: Access,
     *,
     seconds: float,
     waiting: int,
@@ -141,16 +168,14 @@ def _serve_agent(
     """Serves until the process is stopped."""
     from sleuth.serve.chat.agent import agent_of
     from sleuth.serve.chat.app import chat_app
-    from sleuth.serve.http.known_host import known_names
     from sleuth.serve.http.limits import conversation_limits
 
-    names = known_names(host)
-    if names is None:
+    if access.hosts is None and access.key is None:
         notes.append(f"whoever reaches {host}:{listening.getsockname()[1]} can ask: there is no password")
     for note in notes:
         typer.echo(f"note: {note}", err=True)
     agent = agent_of(session, name, index)
-    app = chat_app(agent, conversation_limits(seconds=seconds, waiting=waiting), conversations=slots, hosts=names)
+    app = chat_app(agent, conversation_limits(seconds=seconds, waiting=waiting), conversations=slots, access=access)
     address = address_of(host, listening)
     typer.echo(f"{agent.name}: {agent.dialect.name} dialect, {agent.context} tokens of context, at {address}")
     typer.echo(f"A page to talk to it: {address}/    OpenAI's API: {address}/v1")
@@ -163,6 +188,7 @@ def _serve_emulated(
     model: str,
     listening: socket.socket,
     host: str,
+    access: Access,
     *,
     name: str | None,
     slots: int,
@@ -173,6 +199,7 @@ def _serve_emulated(
     dtype: str | None,
     faults: list[str],
     logprobs: str | None,
+    weights: Path | None,
 ) -> None:
     """Serves the bare model behind the endpoints of `kind` until the process is stopped."""
     import_heavy()
@@ -180,7 +207,6 @@ def _serve_emulated(
     from sleuth.serve.emulator.app import emulator_app, emulator_limits
     from sleuth.serve.emulator.engine import EmulatedEngine
     from sleuth.serve.emulator.faults import parse_faults
-    from sleuth.serve.http.known_host import known_names
 
     made_faults = parse_faults(faults)
     loaded, tokenizer = load_model(model, dtype=dtype, device="auto")
@@ -189,10 +215,15 @@ def _serve_emulated(
         raise SleuthError(f"--context {context}: the model holds {longest} tokens; serve with that or fewer")
     limits = emulator_limits(seconds=seconds, waiting=waiting)
     engine = EmulatedEngine(
-        loaded.eval(), tokenizer, slots=slots, context=context or longest, cache_memory=cache_memory, limits=limits
+        loaded.eval(),
+        tokenizer,
+        slots=slots,
+        context=context or longest,
+        cache_memory=cache_memory,
+        limits=limits,
+        weights=weights,
     )
-    hosts = known_names(host)
-    if hosts is None:
+    if access.hosts is None and access.key is None:
         typer.echo(
             f"note: whoever reaches {host}:{listening.getsockname()[1]} can ask it, and change its weights: there is "
             "no password",
@@ -200,7 +231,7 @@ def _serve_emulated(
         )
     raw = None if logprobs is None else logprobs == "raw"
     shown_name = name or (str(Path(model).resolve()) if Path(model).exists() else model)
-    app = emulator_app(kind, shown_name, engine, limits, hosts=hosts, faults=made_faults, raw=raw)
+    app = emulator_app(kind, shown_name, engine, limits, access=access, faults=made_faults, raw=raw)
     address = address_of(host, listening)
     typer.echo(f"{shown_name}: emulates {kind}, {engine.context} tokens of context, {slots} slots, at {address}")
     PROCESS.announce()

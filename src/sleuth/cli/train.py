@@ -50,7 +50,7 @@ def train(
         str | None, typer.Option("--push", metavar="OWNER/NAME", help="Upload the last checkpoint to the hub.")
     ] = None,
     exact: Annotated[
-        bool, typer.Option("--exact", help="Continue only with the same number of threads and library versions.")
+        bool, typer.Option("--exact", help="Continue only with the same libraries, processor and number of threads.")
     ] = False,
     ray: Annotated[
         str | None,

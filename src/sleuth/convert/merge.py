@@ -16,6 +16,7 @@ from sleuth.convert.shards import Blueprint, Shards, open_shards, read_blueprint
 from sleuth.convert.tensor_parts import WholeTensor
 from sleuth.convert.weight_files import DTYPE_NAMES, stored_bytes, stored_dtype, write_weights
 from sleuth.runs.atomic import replacing_folder
+from sleuth.runs.checksums import write_checksums
 from sleuth.runs.disk import SLACK, recognising_full_disk, require_free
 from sleuth.types import SleuthError
 
@@ -74,6 +75,7 @@ def merge_shards(
         require_free(folder.parent, total + SLACK)
         files = write_weights(partial, weights, dtype=dtype, max_file_bytes=max_file_bytes, progress=progress)
         copy_companions(blueprint.folder, partial, main_dtype)
+        write_checksums(partial)
     return Merged(
         ranks=len(shards.ranks),
         tensors=len(weights),

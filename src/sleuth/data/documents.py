@@ -23,6 +23,7 @@ from sleuth.data.rows import ENDINGS, Row, checked_text, read_rows, rows_and_fau
 from sleuth.data.splicing import split_copy
 from sleuth.recipe.text import Part
 from sleuth.types import Document, SleuthError, Thought
+from sleuth.variables import ROW
 
 PLAIN = (".txt", ".txt.gz")
 TEXT_ENDINGS = (*PLAIN, *ENDINGS)
@@ -149,12 +150,15 @@ def _document(row: Row, where: str, id_prefix: str) -> Document | SleuthError:
 
 def _plain(file: Path, name: str) -> Document | SleuthError:
     try:
-        content = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+        with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as lines:
+            content = lines.read(ROW.bytes + 1)
+        if len(content) > ROW.bytes:
+            return SleuthError(f"{file}: the text is {ROW.exceeded()}, or split the text")
         text = content.decode()
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        return SleuthError(f"{file}: damaged gzip file ({error})")
     except OSError as error:
         return SleuthError(f"{file}: cannot be read: {error.strerror or error}")
-    except (EOFError, zlib.error) as error:
-        return SleuthError(f"{file}: damaged gzip file ({error})")
     except UnicodeDecodeError:
         return SleuthError(f"{file}: not UTF-8 text")
     if not text.strip():

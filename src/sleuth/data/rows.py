@@ -6,12 +6,14 @@ import gzip
 import json
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from sleuth.types import SleuthError
+from sleuth.variables import ROW
 
 Row = Mapping[str, Any]
 ENDINGS = (".jsonl", ".jsonl.gz", ".parquet")
@@ -22,7 +24,8 @@ def read_rows(path: Path, columns: Sequence[str] = ()) -> Iterator[tuple[str, Ro
     """Streams (`where`, row) from a .jsonl, .jsonl.gz or .parquet file; `where` is "file:line", counted from 1.
 
     Blank lines are skipped. A parquet file is read in batches, and only its `columns` if it has any of them (`a.b` is
-    field b of column a). Raises SleuthError for a missing, damaged or unknown file and a line that is no JSON object.
+    field b of column a). Raises SleuthError for a missing, damaged or unknown file, a line that is no JSON object and
+    one that is larger than `variables.ROW`.
     """
     return map(_valid, rows_and_faults(path, columns))
 
@@ -79,11 +82,15 @@ def checked_text(value: object, key: str, where: str) -> str:
 
 def _json_rows(path: Path) -> Iterator[tuple[str, Row | SleuthError]]:
     number = 0
+    most = ROW.bytes
     with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as lines:
         try:
-            for number, line in enumerate(lines, start=1):
+            for number, line in enumerate(iter(partial(lines.readline, most + 1), b""), start=1):
+                where = f"{path}:{number}"
+                if len(line) > most:
+                    yield where, SleuthError(f"{where}: the line is {ROW.exceeded()}")
+                    return
                 if line.strip():
-                    where = f"{path}:{number}"
                     yield where, _json_object(line, where)
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             where = f"{path}:{number + 1}"
@@ -117,6 +124,8 @@ def _parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, Row
                 for row in batch.to_pylist():
                     number += 1
                     yield f"{path}:{number}", row
-    except (pyarrow.ArrowException, OSError) as error:
+    except UnicodeDecodeError:
+        yield f"{path}:{number + 1}", SleuthError(f"{path}: not UTF-8 text after row {number}")
+    except (pyarrow.ArrowException, OSError, ValueError, OverflowError, ImportError) as error:
         fault = f"{path}: damaged parquet file after row {number} ({error})"
         yield f"{path}:{number + 1}", SleuthError(fault.replace("\n", " "))

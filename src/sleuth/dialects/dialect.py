@@ -1,4 +1,8 @@
-"""The parts of a search protocol as data. All control flow is in the environment."""
+"""The parts of a search protocol as data. All control flow is in the environment.
+
+In one thing all dialects depart from the published systems: in questions and passages, the names of added tokens and
+the dialect's own tags are encoded letter by letter, so that no passage can close its block or act for the policy.
+"""
 
 from __future__ import annotations
 

@@ -15,12 +15,12 @@ def queries_of(text: str, tool: Tool | None) -> tuple[str, ...]:
     """
     if tool is None:
         return (text,)
-    call = _parsed(text)
+    call = parsed(text)
     if not isinstance(call, dict) or call.get("name") != tool.name:
         return ()
     arguments = call.get("arguments")
     if isinstance(arguments, str):
-        arguments = _parsed(arguments)
+        arguments = parsed(arguments)
     value = arguments.get(tool.argument) if isinstance(arguments, dict) else None
     queries = value if tool.several else [value]
     if not isinstance(queries, list):
@@ -40,7 +40,8 @@ def call_of(queries: Sequence[str], tool: Tool | None) -> str:
     return json.dumps({"name": tool.name, "arguments": {tool.argument: query}}, ensure_ascii=False)
 
 
-def _parsed(text: str) -> object:
+def parsed(text: str) -> object:
+    """The JSON value of a text; None if it is none."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):  # a policy may write ten thousand opening brackets

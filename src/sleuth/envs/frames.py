@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from sleuth.dialects import Dialect
@@ -25,7 +25,7 @@ class Frame(Protocol):
     """Formats an environment's replies for the policy; single use. `turn` is what the policy wrote, `stop` why it
     stopped."""
 
-    def open(self, prompt: str, question: Piece) -> list[Piece]:
+    def open(self, prompt: str, *question: Piece) -> list[Piece]:
         """The prompt filled with the question."""
         ...
 
@@ -47,7 +47,7 @@ class TextFrame:
         self.role = role
         self.template = template
 
-    def open(self, prompt: str, question: Piece) -> list[Piece]:
+    def open(self, prompt: str, *question: Piece) -> list[Piece]:
         if self.template is not None:
             return self.template.pieces(first_messages(prompt, question, self.role))
         return fill_prompt(prompt, question)
@@ -79,7 +79,7 @@ class ChatFrame:
         self.messages: list[Message] = []
         self.text = ""  # of the whole history, before budgets cut any of it
 
-    def open(self, prompt: str, question: Piece) -> list[Piece]:
+    def open(self, prompt: str, *question: Piece) -> list[Piece]:
         self.messages = first_messages(prompt, question, self.role)
         return list(self._framed(self.template.pieces(self.messages)).pieces)
 
@@ -117,19 +117,22 @@ def frame_of(dialect: Dialect, role: str, template: ChatTemplate | None) -> Fram
     return ChatFrame(dialect, role, template)
 
 
-def fill_prompt(prompt: str, question: Piece) -> list[Piece]:
+def fill_prompt(prompt: str, question: Sequence[Piece]) -> list[Piece]:
     """The prompt in pieces of author `template`, with the question in its place."""
     first, *others = (Piece(text=part, author="template") for part in prompt.split(QUESTION))
-    return [first, *(piece for part in others for piece in (question, part))]
+    return [first, *(piece for part in others for piece in (*question, part))]
 
 
-def first_messages(prompt: str, question: Piece, role: str) -> list[Message]:
+def first_messages(prompt: str, question: Sequence[Piece], role: str) -> list[Message]:
     """The filled prompt as a user message, or the prompt as a system message and the question as a user message."""
     if role == "user":
-        content = (part for piece in fill_prompt(prompt, question) for part in _split_off_spaces(piece))
+        parts = [Piece(text=part, author="template") for part in prompt.split(QUESTION)]
+        content = list(_split_off_spaces(parts[0]))
+        for part in parts[1:]:
+            content += [*_split_off_outer_spaces(question), *_split_off_spaces(part)]
         return [Message(role="user", content=tuple(content))]
     system = Message(role="system", content=(Piece(text=prompt, author="template"),))
-    return [system, Message(role="user", content=tuple(_split_off_spaces(question)))]
+    return [system, Message(role="user", content=tuple(_split_off_outer_spaces(question)))]
 
 
 def _turn_pieces(turn: str, dialect: Dialect) -> tuple[Piece, ...]:
@@ -146,10 +149,21 @@ def _split_off_spaces(piece: Piece) -> Iterator[Piece]:
     before, after = piece.text.split(words, 1) if words else (piece.text, "")
     pieces = (
         Piece(text=before, author="template"),
-        Piece(text=words, author=piece.author),
+        replace(piece, text=words),
         Piece(text=after, author="template"),
     )
     return (part for part in pieces if part.text)
+
+
+def _split_off_outer_spaces(pieces: Sequence[Piece]) -> Iterator[Piece]:
+    """As `_split_off_spaces`, for pieces that are one text."""
+    text = _text(pieces)
+    before, after = text[: len(text) - len(text.lstrip())], text[len(text.rstrip()) :] if text.strip() else ""
+    if before:
+        yield Piece(text=before, author="template")
+    yield from (piece for piece in _text_between(len(before), len(text) - len(after), pieces) if piece.text)
+    if after:
+        yield Piece(text=after, author="template")
 
 
 def _pieces_after(turn: Piece, pieces: Sequence[Piece]) -> list[Piece]:
@@ -163,15 +177,20 @@ def _without_prefix(end: str, pieces: list[Piece]) -> list[Piece]:
 
 
 def _text_after(length: int, pieces: Sequence[Piece]) -> list[Piece]:
-    """The pieces without their first `length` characters, which must end in a piece without a budget."""
+    """The pieces without their first `length` characters, which must end in a piece without a budget or tokens."""
+    return _text_between(length, sum(len(piece.text) for piece in pieces), pieces)
+
+
+def _text_between(first: int, end: int, pieces: Sequence[Piece]) -> list[Piece]:
+    """Characters `first` to `end` - 1 of the pieces; pieces with a budget or tokens must not be cut."""
     kept, start = [], 0
     for piece in pieces:
-        text = piece.text[max(0, length - start) :]
+        text = piece.text[max(0, first - start) : max(0, end - start)]
         start += len(piece.text)
         if text == piece.text:
             kept.append(piece)
         elif text:
-            kept.append(Piece(text=text, author=piece.author))
+            kept.append(replace(piece, text=text))
     return kept
 
 

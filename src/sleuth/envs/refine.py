@@ -8,6 +8,8 @@ from sleuth.dialects import Dialect
 from sleuth.envs.frames import Frame, TextFrame
 from sleuth.types import Action, Evidence, Piece, Reply, StopReason, Task
 
+SNIPPET_MARKUP = re.compile(r"(</?(?:snippet|webpage)\b[^<>]*>)", re.IGNORECASE)
+
 
 class RefineEnv:
     """A single turn. The prompt contains all evidence; nothing that the policy writes becomes evidence."""
@@ -21,9 +23,9 @@ class RefineEnv:
     async def open(self) -> Reply:
         """The prompt filled with question, reasoning and tool output, or with the task's own prompt."""
         own = self.task.prompt
-        question = Piece(text=own, author="template") if own else Piece(text=self._question())
+        question = [Piece(text=own, author="template")] if own else self._question()
         return Reply(
-            pieces=tuple(self.frame.open(self.prompt, question)),
+            pieces=tuple(self.frame.open(self.prompt, *question)),
             max_tokens=self.dialect.turn_tokens,
             stops=self.dialect.stops,
         )
@@ -37,8 +39,13 @@ class RefineEnv:
             )
         return Reply(action=Action(kind="answer", text=match["text"].strip()), done="answered")
 
-    def _question(self) -> str:
+    def _question(self) -> list[Piece]:
+        """Of the tool output only the markup of its snippets is more than quoted text."""
         evidence = self.task.evidence or Evidence(reasoning="", output="", snippets=())  # refused by the factory
-        reasoning = f"Reasoning: {evidence.reasoning}\n" if evidence.reasoning else ""
-        output = self.dialect.information.around(f"\n{evidence.output.strip()}\n")
-        return f"Question: {self.task.question}\n{reasoning}{output}"
+        pieces = [Piece(text="Question: "), Piece(text=self.task.question, quoted=True), Piece(text="\n")]
+        if evidence.reasoning:
+            pieces += [Piece(text="Reasoning: "), Piece(text=evidence.reasoning, quoted=True), Piece(text="\n")]
+        parts = SNIPPET_MARKUP.split(evidence.output.strip())  # every second part is markup
+        output = [Piece(text=part, quoted=not at % 2) for at, part in enumerate(parts) if part]
+        tags = self.dialect.information
+        return [*pieces, Piece(text=f"{tags.open}\n"), *output, Piece(text=f"\n{tags.close}")]

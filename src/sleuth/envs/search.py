@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
+from typing import ClassVar, Literal
 
 from sleuth.dialects import Dialect
 from sleuth.envs.calls import queries_of
@@ -22,6 +23,9 @@ class SearchEnv:
     with an opening search tag, with `closed_book` with an opening answer tag. If the retriever fails, the episode ends
     as `failed`, with the query in its last action.
     """
+
+    call_kind: ClassVar[Literal["search", "call"]] = "search"
+    """The kind of an action that is no answer."""
 
     def __init__(
         self,
@@ -47,7 +51,7 @@ class SearchEnv:
     async def open(self) -> Reply:
         """The prompt filled with the question, or with the task's own prompt, which counts as template."""
         own = self.task.prompt
-        question = Piece(text=own, author="template") if own else Piece(text=self.task.question)
+        question = Piece(text=own, author="template") if own else Piece(text=self.task.question, quoted=True)
         pieces = self.frame.open(self.prompt, question)
         if self.prefix:
             pieces.append(Piece(text=self.prefix))
@@ -68,7 +72,7 @@ class SearchEnv:
         if not queries:
             return self._invalid(turn, stop)
         if self._searches_left() <= 0:
-            return Reply(action=Action(kind="search", text="\n".join(queries)), done="turns")
+            return Reply(action=Action(kind=self.call_kind, text="\n".join(queries)), done="turns")
         return await self._search(queries, turn, stop)
 
     def _answer(self, content: str, turn: str, stop: StopReason) -> Reply:
@@ -84,8 +88,8 @@ class SearchEnv:
         action = Action(kind="search", text="\n".join(queries))
         try:
             results = await self.retriever.search(queries, self.dialect.top_k)
-        except RetrievalFailed:
-            return Reply(action=action, done="failed")
+        except RetrievalFailed as error:
+            return Reply(action=replace(action, failure=str(error)), done="failed")
         action = replace(action, passages=tuple(passage for passages in results for passage in passages))
         return self._next(self.frame.results(turn, stop, list(result_pieces(self.dialect, results))), action)
 
@@ -135,7 +139,7 @@ def result_pieces(
         if dialect.results_key is not None:
             text = json.dumps({dialect.results_key: text}, ensure_ascii=False)
         if text:
-            yield Piece(text=text, budget=dialect.results_tokens)
+            yield Piece(text=text, budget=dialect.results_tokens, quoted=True)
         return
     for query, query_lines in enumerate(lines):
         if query:
@@ -143,7 +147,7 @@ def result_pieces(
         for at, line in enumerate(query_lines):
             if at:
                 yield Piece(text=dialect.between)
-            yield Piece(text=line, budget=dialect.passage_tokens)
+            yield Piece(text=line, budget=dialect.passage_tokens, quoted=True)
 
 
 def _lines(dialect: Dialect, results: Sequence[Sequence[Passage]], removed: Container[int]) -> Iterator[list[str]]:

@@ -29,11 +29,13 @@ from sleuth.learn.token_budget import is_out_of_memory
 from sleuth.memory import DEFAULT_SLOTS
 from sleuth.recipe import Recipe
 from sleuth.recipe.envs import RefineEnvRecipe, Role, SearchEnvRecipe
+from sleuth.recipe.rewards import RewardRecipe
 from sleuth.recipe.training import SampledRecipe
 from sleuth.render import Renderer
 from sleuth.rewards.scorers import scorer_of
 from sleuth.rewards.scorers.scorer import STRICT
 from sleuth.rollout import Rollout, scored
+from sleuth.runs.checksums import SUMS, has_checksums
 from sleuth.runs.progress import ProgressBar
 from sleuth.runs.protocol import ProtocolCard
 from sleuth.types import Engine, Episode, Score, SleuthError, Task
@@ -83,7 +85,7 @@ class Served:
 class EvalSession:
     """A model with the protocol, sampling and scorer to evaluate it. Temperature 0 is greedy. `draw` extends the key of
     the samples, so that sets of questions with the same seed have different draws. A `scorer` other than the strict one
-    is reported beside it."""
+    is reported beside it, and so is each function of the user among the `rewards`."""
 
     model: PreTrainedModel | Served
     tokenizer: PreTrainedTokenizerFast
@@ -96,6 +98,7 @@ class EvalSession:
     seed: int = 0
     draw: tuple[int, ...] = ()
     scorer: str = STRICT.name
+    rewards: Sequence[RewardRecipe] = ()
 
     def ask(self, tasks: Sequence[Task], name: str) -> list[tuple[Episode, Score]]:
         """`samples` scored episodes for each task, in order."""
@@ -128,14 +131,15 @@ class EvalSession:
         async with self._engine() as engine:
             rollout = Rollout(
                 engine=engine,
-                renderer=Renderer(self.tokenizer),
+                renderer=Renderer(self.tokenizer, self.setting.dialect.tags),
                 context=self.context,
                 temperature=self.temperature,
                 key=(self.seed, *self.draw),
             )
             with ProgressBar(name, len(tasks) * self.samples) as bar:
                 groups = await rollout.groups(tasks, self.setting.env, samples=self.samples, finished=bar.advance)
-        scored_groups = await scored(groups, eval_reward_of(self.scorer, self.setting.dialect, self.tokenizer))
+        reward = eval_reward_of(self.scorer, self.setting.dialect, self.tokenizer, self.rewards)
+        scored_groups = await scored(groups, reward)
         return [pair for group in scored_groups for pair in zip(group.episodes, group.scores, strict=True)]
 
     @asynccontextmanager
@@ -177,12 +181,19 @@ def open_eval_session(
     server that has the checkpoint; its weights are then not loaded here. A model without a protocol searches, unless
     all tasks have a tool output to refine."""
     card = ProtocolCard.read(Path(model)) if Path(model).is_dir() else None
+    if card is not None and card.env is not None:
+        raise SleuthError(
+            f"{model}: was trained in {' and '.join(card.env.functions)}, code of your own that its card does not "
+            "start; evaluate it in a recipe with an `evaluate` stage whose env names it"
+        )
     answer_scorer = scorer_of(scorer or (card.scorer if card and not refines(card.dialect) else STRICT.name))
     if engine is not None:
         loaded, tokenizer, max_positions, notes = _find_served(model, engine, served_as)
     else:
         loaded, tokenizer = load_model(model, dtype=dtype, device="auto")
         max_positions, notes = context_of(loaded), []
+    if card is not None and not has_checksums(Path(model)):
+        notes.append(f"{model} has no {SUMS}, as checkpoints of earlier versions: damage would go unnoticed")
     overrides = EvalOverrides(
         index=index,
         urls=tuple(urls),

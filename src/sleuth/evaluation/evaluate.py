@@ -21,13 +21,13 @@ from sleuth.factories import answer_scorer_of, setting_of
 from sleuth.metrics.citation_figures import FIGURES as CITATION_FIGURES
 from sleuth.metrics.citation_figures import citation_figures, citation_value
 from sleuth.metrics.intervals import Measured, Stratum, bootstrap_mean, mean_of_means, share
-from sleuth.metrics.metrics import compatible_scores, episode_figures, outcome_counts
+from sleuth.metrics.metrics import compatible_scores, episode_figures, missing_reasons, outcome_counts
 from sleuth.metrics.paired import question_value
 from sleuth.recipe.evaluation import EvaluateRecipe
 from sleuth.rewards.match import sub_match, token_f1
 from sleuth.runs.eval_file import read_eval, write_eval
 from sleuth.stage_context import StageContext, StageInputs
-from sleuth.types import Episode, Score, Task
+from sleuth.types import Episode, RetrievalFailed, Score, Task
 
 
 def require_inputs(stage: EvaluateRecipe, inputs: StageInputs) -> list[Task]:
@@ -60,6 +60,7 @@ def run(stage: EvaluateRecipe, context: StageContext) -> Path:
         """Writes the file, or queues it until the disk has room."""
         context.folder.backlog.write(f"the evaluation {file.stem}", lambda: write_eval(file, contents))
 
+    rewards = context.recipe.rewards_for(context.index)
     for name, arm in missing.items():
         session = EvalSession(
             model=model,
@@ -70,7 +71,8 @@ def run(stage: EvaluateRecipe, context: StageContext) -> Path:
             cache_memory=stage.cache_memory,
             temperature=stage.temperature,
             seed=context.recipe.seed,
-            scorer=answer_scorer_of(context.recipe.rewards_for(context.index)),
+            scorer=answer_scorer_of(rewards),
+            rewards=rewards,
         )
         file = context.folder.eval / f"{name}.json"
         with context.folder.costing(stage.name, "asking"):
@@ -81,6 +83,10 @@ def run(stage: EvaluateRecipe, context: StageContext) -> Path:
             else:
                 answered = session.ask(tasks, f"evaluate {name}")
                 contents = evaluation(answered, session, name=name, model=context.model)
+        if (line := missing_line(contents)) is not None:
+            context.folder.say(f"evaluate {name}: {line}")
+            if all_missing(contents):
+                raise RetrievalFailed(f"evaluate {name}: {line}; remove the cause and run the same command again")
         write(file, contents)
     return Path(context.model)
 
@@ -141,6 +147,7 @@ def suite_evaluation(measured: Mapping[str, dict[str, Any]], suite: Suite, *, na
     first = next(iter(measured.values()))
     means = mean_over_sets([contents["records"] for contents in measured.values()])
     outcomes = sum((Counter(contents["outcomes"]) for contents in measured.values()), Counter())
+    reasons = sum((Counter(contents.get("missing_because", {})) for contents in measured.values()), Counter())
     return {
         "name": name,
         "model": first["model"],
@@ -151,6 +158,7 @@ def suite_evaluation(measured: Mapping[str, dict[str, Any]], suite: Suite, *, na
             for set_name, contents in measured.items()
         },
         "outcomes": dict(outcomes.most_common()),
+        **({"missing_because": dict(reasons.most_common())} if reasons else {}),
         "temperature": first["temperature"],
         **({"engine": first["engine"]} if "engine" in first else {}),
         "protocol": first["protocol"],
@@ -162,6 +170,7 @@ def evaluation(
 ) -> dict[str, Any]:
     """The contents of an evaluation file: figures with intervals, counts of outcomes, the protocol and all records."""
     records = [(episode.task, episode.whole, score) for episode, score in answered]
+    reasons = missing_reasons(records)
     protocol = session.protocol()
     figures = citation_figures if refines(session.setting.dialect) else episode_figures
     return {
@@ -169,6 +178,7 @@ def evaluation(
         "model": model,
         **{key: figure.as_json() for key, figure in figures(records).items()},
         "outcomes": outcome_counts(records),
+        **({"missing_because": reasons} if reasons else {}),
         "temperature": session.temperature,
         **({"engine": session.server.as_json()} if session.server is not None else {}),
         "protocol": protocol.model_dump(mode="json") | {"hash": protocol.hash},
@@ -202,10 +212,28 @@ def question_record(episode: Episode, score: Score) -> dict[str, Any]:
                 "kind": action.kind,
                 "text": action.text,
                 "passages": [{"id": p.id, "title": p.title, "text": p.text} for p in action.passages],
+                **({"failure": action.failure} if action.failure else {}),
+                **({"result": action.result} if action.result else {}),
             }
             for action in trajectory.actions
         ],
     }
+
+
+def missing_line(contents: Mapping[str, Any]) -> str | None:
+    """`2 of 40 episodes have no score: retriever failed: ...`, from the contents of a file; None if none is missing."""
+    reasons: Mapping[str, int] = contents.get("missing_because", {})
+    if not reasons:
+        return None
+    missing, first = sum(reasons.values()), next(iter(reasons))
+    others = f" (and {len(reasons) - 1} other reasons)" if len(reasons) > 1 else ""
+    return f"{missing} of {sum(contents['outcomes'].values())} episodes have no score: {first}{others}"
+
+
+def all_missing(contents: Mapping[str, Any]) -> bool:
+    """Whether no episode has a score."""
+    missing = sum(contents.get("missing_because", {}).values())
+    return missing > 0 and missing == sum(contents["outcomes"].values())
 
 
 def _citations(task: Task, score: Score) -> dict[str, float | None]:

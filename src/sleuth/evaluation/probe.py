@@ -11,6 +11,7 @@ from sleuth.evaluation.citation_gain import citation_gains
 from sleuth.evaluation.eval_session import EvalSession
 from sleuth.evaluation.search_gain import Removed, SearchGain, require_text_dialect, search_gains
 from sleuth.factories import RefineSetting, SearchSetting
+from sleuth.learn.token_budget import TokenBudget
 from sleuth.metrics.intervals import Measured, bootstrap_mean, paired_bootstrap, share
 from sleuth.render import Renderer
 from sleuth.retrieval.control import EmptyRetriever, ShuffledRetriever
@@ -61,8 +62,9 @@ def probe(session: EvalSession, tasks: Sequence[Task]) -> ProbeResult:
     require_text_dialect(setting.dialect)
     answered = {name: replace(session, setting=arm).ask(tasks, name) for name, arm in _arms(setting, tasks)}
     base = answered[BASE_ARM]
-    by_search = _gain_cases(session, base, "search")
-    by_passage = _gain_cases(session, base, "passage")
+    budget = TokenBudget(BUDGET)
+    by_search = _gain_cases(session, base, "search", budget)
+    by_passage = _gain_cases(session, base, "passage", budget)
     return ProbeResult(
         arms={name: _arm_figures(of_arm, base) for name, of_arm in answered.items()},
         searches=_group_figures(by_search, _search_groups),
@@ -76,8 +78,10 @@ def _probe_citations(session: EvalSession, tasks: Sequence[Task]) -> ProbeResult
     cited one gained more than any other."""
     answered = session.ask(tasks, BASE_ARM)
     episodes = [episode for episode, _ in answered]
-    renderer = Renderer(session.tokenizer)
-    by_episode = citation_gains(session.weights, renderer, session.setting, episodes, budget=BUDGET)
+    renderer = Renderer(session.tokenizer, session.setting.dialect.tags)
+    by_episode = TokenBudget(BUDGET).run(
+        lambda tokens: citation_gains(session.weights, renderer, session.setting, episodes, budget=tokens)
+    )
     pairs = [(episode.task.id, gain) for episode, gains in zip(episodes, by_episode, strict=True) for gain in gains]
     claims: dict[tuple[int, int], tuple[list[float], list[float]]] = {}
     for at, gains in enumerate(by_episode):
@@ -126,14 +130,16 @@ def _searches(episode: Episode) -> float | None:
 GainCase = tuple[Episode, Score, SearchGain]
 
 
-def _gain_cases(session: EvalSession, answered: Answered, removed: Removed) -> list[GainCase]:
-    by_episode = search_gains(
-        session.weights,
-        Renderer(session.tokenizer),
-        session.setting.dialect,
-        [episode.trajectory for episode, _ in answered],
-        removed=removed,
-        budget=BUDGET,
+def _gain_cases(session: EvalSession, answered: Answered, removed: Removed, budget: TokenBudget) -> list[GainCase]:
+    by_episode = budget.run(
+        lambda tokens: search_gains(
+            session.weights,
+            Renderer(session.tokenizer, session.setting.dialect.tags),
+            session.setting.dialect,
+            [episode.trajectory for episode, _ in answered],
+            removed=removed,
+            budget=tokens,
+        )
     )
     return [
         (episode, score, gain) for (episode, score), gains in zip(answered, by_episode, strict=True) for gain in gains

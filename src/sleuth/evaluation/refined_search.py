@@ -51,7 +51,7 @@ class Refiner:
         session, tokenizer = self.session, self.session.tokenizer
         return Rollout(
             engine=session.local_engine(),
-            renderer=Renderer(tokenizer),
+            renderer=Renderer(tokenizer, session.setting.dialect.tags),
             context=session.context,
             temperature=0.0,
             key=(session.seed,),

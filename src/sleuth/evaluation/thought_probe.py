@@ -32,6 +32,7 @@ from sleuth.factories import (
     thought_tokens,
 )
 from sleuth.learn.logprobs import row_logprobs
+from sleuth.learn.token_budget import TokenBudget
 from sleuth.metrics.intervals import Measured, bootstrap_mean, bootstrap_ratio, share
 from sleuth.metrics.significance import clusters_for_difference
 from sleuth.recipe.evaluation import ProbeRecipe
@@ -64,16 +65,25 @@ def run(stage: ProbeRecipe, context: StageContext) -> Path:
         return Path(context.model)
     thinker = load_named(context.model, context.recipe)
     with JudgePool(context.folder.verdicts) as judge_pool, context.folder.costing(stage.name, "asking"):
-        contents = {"name": stage.name, **probe_thoughts(stage, thinker, judge_pool, seed=context.recipe.seed)}
+        budget = TokenBudget(BUDGET, context.folder.say)
+        found = probe_thoughts(stage, thinker, judge_pool, seed=context.recipe.seed, budget=budget)
+        contents = {"name": stage.name, **found}
     context.folder.say(f"{stage.name}: {verdict_line(contents)}")
     context.folder.backlog.write(f"the probe {stage.name}", lambda: write_eval(file, contents))
     context.folder.backlog.write(f"the certificate {stage.name}", lambda: write_certificate(context.model, contents))
     return Path(context.model)
 
 
-def probe_thoughts(stage: ProbeRecipe, thinker: NamedModel, judge_pool: JudgePool, *, seed: int = 0) -> dict[str, Any]:
+def probe_thoughts(
+    stage: ProbeRecipe,
+    thinker: NamedModel,
+    judge_pool: JudgePool,
+    *,
+    seed: int = 0,
+    budget: TokenBudget | None = None,
+) -> dict[str, Any]:
     """The contents of a probe's file: every figure with its interval over documents, the documents needed to show such
-    differences, the certificate, and a record of each spot.
+    differences, the certificate, and a record of each spot. Suffixes are scored within `budget`.
 
     `gain_ARM` is how much likelier an arm makes a token of the true suffix than an empty thought does, in nats,
     `blank_nll` the largest possible gain, and `gained_share` the share of it that the model's own thoughts gain;
@@ -88,7 +98,8 @@ def probe_thoughts(stage: ProbeRecipe, thinker: NamedModel, judge_pool: JudgePoo
     thought_only = thought_setting(stage.env.model_copy(update=THOUGHT_ONLY), thinker.tokenizer)
     arms = build_arms(rollout, thought_only, spots, samples=stage.samples, renderer=renderer)
     documents = [document_of(spot) for spot in spots]
-    nlls = {name: _nlls(thinker.model, spots, contexts) for name, contexts in arms.contexts.items()}
+    budget = budget or TokenBudget(BUDGET)
+    nlls = {name: _nlls(thinker.model, spots, contexts, budget) for name, contexts in arms.contexts.items()}
     judge = judge_of_suffixes(stage.judge, judge_pool) if stage.judge is not None else None
     rights = {} if judge is None else asyncio.run(_rights(stage, setting, engine, spots, arms, judge, seed))
     differences = _differences(nlls, rights)
@@ -154,7 +165,9 @@ SpotValues = list[list[float | None]]
 """By spot and sample; None where the arm has no thought, or there is no verdict."""
 
 
-def _nlls(model: PreTrainedModel, spots: Sequence[Spot], contexts: Sequence[Contexts]) -> SpotValues:
+def _nlls(
+    model: PreTrainedModel, spots: Sequence[Spot], contexts: Sequence[Contexts], budget: TokenBudget
+) -> SpotValues:
     """Nats per token of the true suffix after each context."""
     rows = [
         suffix_row(context, suffix_of(spot))
@@ -162,7 +175,7 @@ def _nlls(model: PreTrainedModel, spots: Sequence[Spot], contexts: Sequence[Cont
         for context in samples
         if context is not None
     ]
-    logprobs = iter(row_logprobs(model, rows, budget=BUDGET) if rows else [])
+    logprobs = iter(budget.run(lambda tokens: row_logprobs(model, rows, budget=tokens)))
     return [
         [None if context is None else -fmean(next(logprobs)[len(context) :]) for context in samples]
         for samples in contexts

@@ -19,8 +19,9 @@ from sleuth.factories.judges import (
     rubric_writer_of,
     thought_writer_of,
 )
-from sleuth.factories.learning import adapters_of, optimisation_of, policy_loss_of, policy_of
+from sleuth.factories.learning import adapters_of, function_loss_of, optimisation_of, policy_loss_of, policy_of
 from sleuth.factories.models import Outline, add_tokens, context_of, load_model, load_outline, pick_device, random_model
+from sleuth.factories.own_code import accepted_hash, own_code_in, sources_of
 from sleuth.factories.preference import (
     continuation_judges_in,
     pair_judge_of,
@@ -36,16 +37,18 @@ from sleuth.factories.rewards import (
     answer_scorer_of,
     citation_reward_of,
     eval_reward_of,
+    function_reward_of,
     judge_of_suffixes,
     judges_in,
     require_endings,
+    require_functions,
     require_gradable,
     require_judges,
     reward_of,
     reward_spec_of,
     scorer_warnings,
 )
-from sleuth.factories.setting import LONGEST, Setting, changes_of_card, require_room
+from sleuth.factories.setting import LONGEST, Setting, changes_of_card, require_environment, require_room, trial_group
 from sleuth.factories.text import Excerpts, chunks_of, excerpts_of
 from sleuth.factories.thoughts import (
     THINK,
@@ -79,6 +82,7 @@ __all__ = [
     "ThoughtPosition",
     "ThoughtSetting",
     "TrainingEngine",
+    "accepted_hash",
     "adapters_of",
     "add_tokens",
     "answer_reward_of",
@@ -92,6 +96,8 @@ __all__ = [
     "engine_of",
     "eval_reward_of",
     "excerpts_of",
+    "function_loss_of",
+    "function_reward_of",
     "has_tags",
     "interleaved",
     "judge_of",
@@ -101,6 +107,7 @@ __all__ = [
     "load_outline",
     "local_engine_of",
     "optimisation_of",
+    "own_code_in",
     "pair_judge_of",
     "pick_device",
     "places_in",
@@ -117,6 +124,8 @@ __all__ = [
     "require_apart",
     "require_available",
     "require_endings",
+    "require_environment",
+    "require_functions",
     "require_gradable",
     "require_judges",
     "require_pools",
@@ -130,10 +139,12 @@ __all__ = [
     "setting_of",
     "setting_of_card",
     "shown_to",
+    "sources_of",
     "spots_of",
     "tag_piece",
     "thought_documents",
     "thought_setting",
     "thought_tokens",
     "thought_writer_of",
+    "trial_group",
 ]

@@ -3,27 +3,40 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, NamedTuple, cast
 
 from transformers import PreTrainedTokenizerFast
 
-from sleuth.dialects import DIALECTS, Dialect, dialect_of, require_speakable
+from sleuth.dialects import DIALECTS, Dialect, Tool, dialect_of, require_speakable
 from sleuth.dialects.refine import REFINERS
+from sleuth.dialects.tools import TOOLS_CHAT, TOOLS_TEXT
+from sleuth.envs.function import FunctionEnv
 from sleuth.envs.refine import RefineEnv
 from sleuth.envs.search import SearchEnv
+from sleuth.envs.tools import SEARCH, CallRecord, FunctionTool, ToolEnv
+from sleuth.factories.own_code import env_code_in
 from sleuth.factories.setting import Setting, asked_with, changes_of_card, template_of
 from sleuth.factories.thoughts import thought_setting
 from sleuth.judges import LexicalJudge
 from sleuth.prompts.library import read_prompt, require_askable
-from sleuth.recipe.envs import RefineEnvRecipe, SearchEnvRecipe, ThoughtEnvRecipe, TrainedEnvRecipe
+from sleuth.recipe.envs import (
+    FunctionEnvRecipe,
+    RefineEnvRecipe,
+    SearchEnvRecipe,
+    ToolEnvRecipe,
+    TrainedEnvRecipe,
+)
 from sleuth.retrieval.control import EmptyRetriever, ShuffledRetriever
 from sleuth.retrieval.open_index import open_index
 from sleuth.retrieval.remote import Remote, wait_until_ready
 from sleuth.runs.protocol import ProtocolCard, RewardSpec
-from sleuth.types import Env, Retriever, SleuthError, Task
+from sleuth.types import Env, Group, Retriever, SleuthError, Task
+from sleuth.user_code.calls import Caller
+from sleuth.user_code.functions import load_function, require_arguments
 
 BUDGETS = ("top_k", "searches", "turns", "turn_tokens", "response_tokens", "passage_tokens", "results_tokens")
 """The limits of a dialect that a recipe may override."""
@@ -64,13 +77,106 @@ class RefineSetting(Setting):
         return Setting.protocol(self, EVAL_JUDGE.identity, context, reward, questions_sha256)
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class FunctionSetting(Setting):
+    """What the episodes in an environment of the user share. Of its dialect only the tags that rewards read are used:
+    the environment has its own prompt."""
+
+    parameters: Mapping[str, Any]
+    make: Caller
+
+    longest_answer_is: ClassVar[str] = "an answer of at least "
+    longest_answer_key: ClassVar[str] = "what the environment's `open` writes"
+
+    def env(self, task: Task) -> Env:
+        return FunctionEnv(task, self.make, self.parameters)
+
+    @property
+    def longest_answer(self) -> int:
+        """Any token: each reply has its own limit."""
+        return 1
+
+    @property
+    def opening(self) -> str:
+        """Unknown without a task."""
+        return ""
+
+
+TOOLS = "{tools}"
+"""The placeholder for the descriptions of tools in a prompt."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ToolSetting(Setting):
+    """What the episodes with the user's tools share; `record` has the results of one step's calls."""
+
+    tools: Mapping[str, FunctionTool]
+    retriever: Retriever | None = None
+    record: CallRecord | None = None
+
+    def env(self, task: Task) -> Env:
+        return ToolEnv(
+            task,
+            self.dialect,
+            self.asked_prompt(),
+            self.tools,
+            retriever=self.retriever,
+            record=self.record,
+            frame=self.frame(),
+        )
+
+    def asked_prompt(self) -> str:
+        """The prompt with the schemas of the tools, one a line."""
+        schemas = [tool.schema["function"] for tool in self.tools.values()]
+        schemas += [SEARCH_SCHEMA["function"]] if self.retriever is not None else []
+        shown = "\n".join(json.dumps(schema, ensure_ascii=False) for schema in schemas)
+        return Setting.asked_prompt(self).replace(TOOLS, shown)
+
+    def for_step(self, played: Callable[[], Sequence[Group]]) -> ToolSetting:
+        """The setting with a record of the results that the groups `played` before got."""
+        results = {
+            (group.task.id, action.text): action.result
+            for group in played()
+            for episode in group.episodes
+            for action in episode.trajectory.actions
+            if action.kind == "call" and action.result
+        }
+        return dataclasses.replace(self, record=CallRecord(recorded=results))
+
+
+class EnvKind(NamedTuple):
+    """A kind of environment: `make` returns its setting, and `dialect` its dialect without the recipe's limits."""
+
+    make: Callable[[Any, PreTrainedTokenizerFast | None, Sequence[Task]], Setting]
+    dialect: Callable[[Any], Dialect]
+
+
 def setting_of(env: TrainedEnvRecipe, tokenizer: PreTrainedTokenizerFast | None, tasks: Sequence[Task]) -> Setting:
     """What the episodes in an environment share. Raises SleuthError for tasks of another kind."""
-    if isinstance(env, ThoughtEnvRecipe):
-        return thought_setting(env, tokenizer)
-    if isinstance(env, RefineEnvRecipe):
-        return refine_setting(env, tokenizer, tasks)
-    return search_setting(env, tokenizer, tasks)
+    return ENV_KINDS[env.kind].make(env, tokenizer, tasks)
+
+
+def dialect_in(env: TrainedEnvRecipe) -> Dialect:
+    """The dialect of an environment, without the recipe's limits."""
+    return ENV_KINDS[env.kind].dialect(env)
+
+
+def function_setting(
+    env: FunctionEnvRecipe, tokenizer: PreTrainedTokenizerFast | None, tasks: Sequence[Task]
+) -> FunctionSetting:
+    """The user's class. Raises UserCodeError if there is none, or if it cannot be called with a task."""
+    function = load_function(env.function)
+    require_arguments(function, 1, env.parameters, f"{function.short_name}(task)")
+    return FunctionSetting(
+        dialect=dialect_of(env.dialect),
+        prompt_name="",
+        prompt="",
+        prompt_role="raw",
+        template=None,
+        own_code=env_code_in(env),
+        parameters=env.parameters,
+        make=Caller(function, seconds=env.seconds, delays_engine=True),
+    )
 
 
 def search_setting(
@@ -163,15 +269,44 @@ def refine_setting(
     )
 
 
-def dialect_in(env: TrainedEnvRecipe) -> Dialect:
-    """The dialect of an environment, without the recipe's limits."""
-    match env:
-        case RefineEnvRecipe():
-            return REFINERS[env.mode]
-        case ThoughtEnvRecipe():
-            return DIALECTS["sleuth"]
-        case SearchEnvRecipe():
-            return dialect_of(env.dialect)
+SEARCH_SCHEMA = Tool(
+    name=SEARCH,
+    argument="query",
+    several=False,
+    description="Looks up passages of an encyclopaedia.",
+    argument_description="What to look up, in a few words.",
+).schema
+
+
+def tool_setting(env: ToolEnvRecipe, tokenizer: PreTrainedTokenizerFast | None, tasks: Sequence[Task]) -> ToolSetting:
+    """The user's functions as tools, the prompt, and the index if there is one. Raises UserCodeError if a function is
+    no tool."""
+    functions = [load_function(name) for name in env.tools]
+    made = [FunctionTool(function, seconds=env.seconds) for function in functions]
+    index = open_index(env.index) if env.index is not None else None
+    dialect = dataclasses.replace(
+        TOOLS_TEXT if env.prompt_role == "raw" else TOOLS_CHAT,
+        top_k=env.top_k,
+        searches=env.calls,
+        turn_tokens=env.turn_tokens,
+        results_tokens=env.result_tokens,
+    )
+    prompt, name = read_prompt(env.prompt), Path(env.prompt).stem
+    require_askable(prompt, env.prompt_role, name)
+    return ToolSetting(
+        dialect=dialect,
+        prompt_name=name,
+        prompt=prompt,
+        ask_with=asked_with(tasks),
+        prompt_role=env.prompt_role,
+        template=template_of(
+            env, dialect, tokenizer, [tool.schema for tool in made] + ([SEARCH_SCHEMA] if index is not None else [])
+        ),
+        corpus_sha256=index.card.corpus_sha256 if index is not None else None,
+        own_code=env_code_in(env),
+        tools={tool.name: tool for tool in made},
+        retriever=index,
+    )
 
 
 def retriever_of(env: SearchEnvRecipe, tasks: Sequence[Task]) -> tuple[Retriever, str | None]:
@@ -187,3 +322,13 @@ def retriever_of(env: SearchEnvRecipe, tasks: Sequence[Task]) -> tuple[Retriever
     if env.retriever == "shuffled":
         return ShuffledRetriever(source, [task.question for task in tasks]), corpus
     return source, corpus
+
+
+ENV_KINDS: dict[str, EnvKind] = {
+    "search": EnvKind(search_setting, lambda env: dialect_of(env.dialect)),
+    "refine": EnvKind(refine_setting, lambda env: REFINERS[env.mode]),
+    "thought": EnvKind(lambda env, tokenizer, tasks: thought_setting(env, tokenizer), lambda env: DIALECTS["sleuth"]),
+    "tools": EnvKind(tool_setting, lambda env: TOOLS_TEXT if env.prompt_role == "raw" else TOOLS_CHAT),
+    "python": EnvKind(function_setting, lambda env: dialect_of(env.dialect)),
+}
+"""By `kind` of `[stage.env]`."""

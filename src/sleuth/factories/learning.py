@@ -7,13 +7,16 @@ from functools import partial
 from transformers import PreTrainedModel
 
 from sleuth.learn.adapters import Adapters
+from sleuth.learn.function_loss import FunctionLoss
 from sleuth.learn.masters import Holding, MasterWeights
 from sleuth.learn.objective import PolicyLoss
 from sleuth.learn.optim import Optimisation
 from sleuth.learn.policy import Policy
 from sleuth.ranks import ALONE, Ranks
 from sleuth.recipe.grpo import GrpoRecipe
+from sleuth.recipe.loss import LossRecipe
 from sleuth.recipe.training import LoraRecipe, TrainingRecipe
+from sleuth.user_code.functions import load_function
 
 
 def optimisation_of(stage: TrainingRecipe) -> Optimisation:
@@ -50,18 +53,25 @@ def policy_of(
 
 
 def _holding(ranks: Ranks, *, offload: bool) -> Holding:
-    """Whole in one process, in shards over several; with `offload` the shards are kept in CPU memory."""
+    """Whole in one process, in shards over several; with `offload` what is stepped is kept in CPU memory."""
     if ranks.alone:
-        return MasterWeights
+        return partial(MasterWeights, offload=offload)
     from sleuth.distributed.shards import Shards  # which loads FSDP
 
     return partial(Shards, ranks=ranks, offload=offload)
+
+
+def function_loss_of(loss: LossRecipe) -> FunctionLoss:
+    """The loss that a user's function computes. Raises UserCodeError if there is no such function."""
+    assert loss.function is not None
+    return FunctionLoss(load_function(loss.function), loss.parameters)
 
 
 def policy_loss_of(stage: GrpoRecipe) -> PolicyLoss:
     """The policy loss of `[stage.loss]`."""
     loss = stage.loss
     return PolicyLoss(
+        function=None if loss.function is None else function_loss_of(loss),
         policy_loss=loss.policy_loss,
         ratio=loss.ratio,
         old_logprobs=loss.old_logprobs,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -26,6 +27,8 @@ from sleuth.engines.stops import find_eos_ids
 from sleuth.learn.induction import begin_with_induction
 from sleuth.recipe.training import InitRecipe
 from sleuth.render import load_tokenizer
+from sleuth.runs.checkpoints import of_model
+from sleuth.runs.checksums import require_intact
 from sleuth.threads import PROCESS
 from sleuth.types import SleuthError
 
@@ -37,11 +40,16 @@ Loaded = tuple[PreTrainedModel, dict[str, Any]]
 """A model, and the loading info of transformers."""
 
 
-def load_model(path: str, *, dtype: str | None, device: str) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
+def load_model(
+    path: str, *, dtype: str | None, device: str, verified: bool = False
+) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
     """A causal language model and its tokenizer from a folder or a hub id; never runs code that comes with it.
 
-    `dtype` None is float32 on a CPU and, on a GPU, what the weights are stored in.
+    `dtype` None is float32 on a CPU and, on a GPU, what the weights are stored in. The files of a folder with checksums
+    are verified first, unless another rank has `verified` them. Raises SleuthError.
     """
+    if not verified:
+        require_intact(Path(path), of_model)
     tokenizer = load_tokenizer(path)
     place = pick_device(device)
     stored = torch.float32 if place == "cpu" else "auto"
@@ -80,7 +88,9 @@ class Outline:
 
 
 def load_outline(path: str) -> Outline:
-    """The outline of a model in a folder or on the hub; never runs code that comes with it."""
+    """The outline of a model in a folder or on the hub; never runs code that comes with it. Files of a folder with
+    checksums are verified first, except the weights."""
+    require_intact(Path(path), lambda name: of_model(name) and not name.endswith(".safetensors"))
     tokenizer = load_tokenizer(path)
     try:
         config = cast(PreTrainedConfig, AutoConfig.from_pretrained(path, trust_remote_code=False))

@@ -8,7 +8,7 @@ from transformers import PreTrainedTokenizerFast
 
 from sleuth.data.documents import read_documents
 from sleuth.factories.judges import JudgePool, identity_of, require_available
-from sleuth.factories.rewards import require_endings
+from sleuth.factories.rewards import function_record, function_reward_of, require_endings
 from sleuth.factories.text import excerpts_of
 from sleuth.judges.cache import NamedPairJudge
 from sleuth.judges.ending import EndingJudge
@@ -16,6 +16,7 @@ from sleuth.judges.tournament import BothOrders, OneOrder
 from sleuth.recipe.judges import ContinuationJudge, EndingJudgeRecipe, HttpJudgeRecipe, JudgeRecipe
 from sleuth.recipe.preference import (
     ComparisonRecipe,
+    FunctionPreferenceRecipe,
     MechanicsRecipe,
     OnlineDpoRecipe,
     PairwiseRecipe,
@@ -55,6 +56,8 @@ def preference_reward_of(rewards: Sequence[PreferenceRecipe], judge_pool: JudgeP
                 return PointwiseReward(judge_pool.judge(reward.judge), reward.dimension)
             case MechanicsRecipe():
                 return MechanicsReward()
+            case FunctionPreferenceRecipe():
+                return function_reward_of(reward)
 
     return TotalReward([build(reward) for reward in rewards], [reward.weight for reward in rewards])
 
@@ -67,7 +70,7 @@ def preference_spec_of(rewards: Sequence[PreferenceRecipe]) -> RewardSpec:
 def preference_judges_in(rewards: Sequence[PreferenceRecipe]) -> Iterator[tuple[str, JudgeRecipe]]:
     """(kind of the reward, judge) of each judge that is a model."""
     for reward in rewards:
-        if not isinstance(reward, MechanicsRecipe) and isinstance(reward.judge, HttpJudgeRecipe):
+        if isinstance(reward, PairwiseRecipe | PointwiseRecipe) and isinstance(reward.judge, HttpJudgeRecipe):
             yield reward.kind, reward.judge
 
 
@@ -101,7 +104,7 @@ def continuation_judges_in(stage: OnlineDpoRecipe | WinRateRecipe) -> list[Conti
         return [stage.judge]
     if stage.loss.kind == "original_nll":
         return []
-    return [part.judge for part in stage.reward if not isinstance(part, MechanicsRecipe)]
+    return [part.judge for part in stage.reward if isinstance(part, PairwiseRecipe | PointwiseRecipe)]
 
 
 def _right_endings(task: Task) -> str:
@@ -113,6 +116,8 @@ def _asked(judge: ContinuationJudge, judge_pool: JudgePool) -> NamedPairJudge:
 
 
 def _part(reward: PreferenceRecipe) -> RewardPart:
+    if isinstance(reward, FunctionPreferenceRecipe):
+        return RewardPart(kind=reward.kind, weight=reward.weight, **function_record(reward))
     match reward:
         case PairwiseRecipe():
             scorer, version = f"{_name(reward.judge)}, {reward.schedule}, orders={reward.orders}", PAIRWISE_VERSION

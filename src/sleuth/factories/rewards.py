@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from typing import cast
+from dataclasses import dataclass
+from typing import Any, cast
 
 from transformers import PreTrainedTokenizerFast
 
@@ -17,12 +19,15 @@ from sleuth.recipe.judges import ContinuationJudge, EndingJudgeRecipe, HttpJudge
 from sleuth.recipe.rewards import (
     AnswerRewardRecipe,
     CitationRecipe,
+    FunctionFields,
+    FunctionRewardRecipe,
     GainRecipe,
     JudgedPartRecipe,
     RewardRecipe,
     RubricRecipe,
     SuffixRecipe,
 )
+from sleuth.recipe.strict import StrictModel
 from sleuth.rewards.answer import (
     AnswerReward,
     EpisodeReward,
@@ -35,13 +40,15 @@ from sleuth.rewards.answer import (
 from sleuth.rewards.citation.measure import RewardSum
 from sleuth.rewards.citation.reward import CitationReward
 from sleuth.rewards.format import well_formed
+from sleuth.rewards.function import FunctionReward
 from sleuth.rewards.rubric import STATIC, Criteria, RubricReward
 from sleuth.rewards.scorers import SCORERS, scorer_of
 from sleuth.rewards.scorers.scorer import STRICT, correct_answer_score
 from sleuth.rewards.thoughts import CaseBuilder, SuffixReward, equivalence_case, known_ending_case
-from sleuth.rewards.total import TotalReward
+from sleuth.rewards.total import TotalReward, WithParts
 from sleuth.runs.protocol import RewardPart, RewardSpec
-from sleuth.types import Episode, Judge, Reward, SleuthError, Task
+from sleuth.types import Episode, Group, Judge, Reward, SleuthError, Task
+from sleuth.user_code.functions import load_function
 
 EPISODE_REWARDS: dict[str, tuple[int, Callable[[Episode, Dialect], float]]] = {
     "sub_match": (1, sub_match),
@@ -55,6 +62,7 @@ EPISODE_REWARDS: dict[str, tuple[int, Callable[[Episode, Dialect], float]]] = {
 the function."""
 
 CITATION_VERSION = 2
+FUNCTION_VERSION = 1
 RUBRIC_VERSION = 1
 SUFFIX_VERSION = 1
 GAIN_VERSION = 1
@@ -65,30 +73,112 @@ Identify = Callable[[JudgeRecipe], str]
 """The identity of a recipe's judge."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewardInputs:
+    """What rewards are made with: the dialect of the episodes, the tokenizer and the judges."""
+
+    dialect: Dialect
+    tokenizer: PreTrainedTokenizerFast | None
+    judge_pool: JudgePool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewardKind:
+    """A kind of reward. `make` returns the reward of its recipe, None if it is scored after all episodes have ended;
+    `record` returns its scorer, version and sources for checkpoints. `is_measured_alone`: exact match is not logged
+    beside it."""
+
+    make: Callable[[Any, RewardInputs], Reward] | None
+    record: Callable[[Any, Identify], dict[str, Any]]
+    is_measured_alone: bool = False
+
+
+def _make_answer(reward: AnswerRewardRecipe, inputs: RewardInputs) -> Reward:
+    return answer_reward_of(reward.scorer, inputs.dialect, inputs.tokenizer)
+
+
+def _record_answer(reward: AnswerRewardRecipe, identify: Identify) -> dict[str, Any]:
+    return {"scorer": reward.scorer, "scorer_version": scorer_of(reward.scorer).version}
+
+
+def _make_citation(reward: CitationRecipe, inputs: RewardInputs) -> Reward:
+    return citation_reward_of(reward, inputs.dialect, inputs.judge_pool.judge(reward.judge, reward.watch))
+
+
+def _record_citation(reward: CitationRecipe, identify: Identify) -> dict[str, Any]:
+    return {"scorer": _terms(reward, identify), "scorer_version": CITATION_VERSION}
+
+
+def _make_rubric(reward: RubricRecipe, inputs: RewardInputs) -> Reward:
+    return rubric_reward_of(reward, inputs.dialect, inputs.judge_pool)
+
+
+def _record_rubric(reward: RubricRecipe, identify: Identify) -> dict[str, Any]:
+    return {"scorer": _terms(reward, identify), "scorer_version": RUBRIC_VERSION}
+
+
+def _make_suffix(reward: SuffixRecipe, inputs: RewardInputs) -> Reward:
+    return suffix_reward_of(reward, inputs.dialect, inputs.judge_pool)
+
+
+def _record_suffix(reward: SuffixRecipe, identify: Identify) -> dict[str, Any]:
+    judge = reward.judge
+    scorer = EndingJudge(judge.flip).identity if isinstance(judge, EndingJudgeRecipe) else identify(judge)
+    return {"scorer": scorer, "scorer_version": SUFFIX_VERSION}
+
+
+def _record_gain(reward: GainRecipe, identify: Identify) -> dict[str, Any]:
+    scorer = f"{reward.scorer}, clip={reward.clip}, floor={reward.floor}, decay={reward.decay}"
+    return {"scorer": scorer, "scorer_version": GAIN_VERSION}
+
+
+def _make_function(reward: FunctionRewardRecipe, inputs: RewardInputs) -> Reward:
+    return function_reward_of(reward)
+
+
+def function_record(reward: FunctionFields) -> dict[str, Any]:
+    """Scorer, version and sources of a user's function."""
+    function = load_function(reward.function)
+    terms = [function.name, *(f"{name}={value}" for name, value in reward.parameters.items())]
+    return {"scorer": ", ".join(terms), "scorer_version": FUNCTION_VERSION, "sources": dict(function.sources)}
+
+
+def _make_episode_reward(reward: RewardRecipe, inputs: RewardInputs) -> Reward:
+    return EpisodeReward(reward.kind, EPISODE_REWARDS[reward.kind][1], inputs.dialect)
+
+
+def _record_episode_reward(reward: RewardRecipe, identify: Identify) -> dict[str, Any]:
+    return {"scorer": reward.kind, "scorer_version": EPISODE_REWARDS[reward.kind][0]}
+
+
+def _record_function(reward: FunctionRewardRecipe, identify: Identify) -> dict[str, Any]:
+    return function_record(reward)
+
+
+REWARD_KINDS: dict[str, RewardKind] = {
+    "answer": RewardKind(make=_make_answer, record=_record_answer, is_measured_alone=True),
+    "citation": RewardKind(make=_make_citation, record=_record_citation),
+    "rubric": RewardKind(make=_make_rubric, record=_record_rubric),
+    "suffix": RewardKind(make=_make_suffix, record=_record_suffix, is_measured_alone=True),
+    "gain": RewardKind(make=None, record=_record_gain, is_measured_alone=True),
+    "python": RewardKind(make=_make_function, record=_record_function),
+    **{kind: RewardKind(make=_make_episode_reward, record=_record_episode_reward) for kind in EPISODE_REWARDS},
+}
+"""By `kind` of `[[stage.reward]]`."""
+
+
 def reward_spec_of(rewards: Sequence[RewardRecipe], identify: Identify = identity_of) -> RewardSpec:
     """The record of `reward_of` that checkpoints carry."""
-    return RewardSpec(parts=tuple(_reward_part(reward, identify) for reward in rewards))
-
-
-def _reward_part(reward: RewardRecipe, identify: Identify) -> RewardPart:
-    if isinstance(reward, AnswerRewardRecipe):
-        scorer, version = reward.scorer, scorer_of(reward.scorer).version
-    elif isinstance(reward, CitationRecipe):
-        scorer, version = _terms(reward, identify), CITATION_VERSION
-    elif isinstance(reward, RubricRecipe):
-        scorer, version = _terms(reward, identify), RUBRIC_VERSION
-    elif isinstance(reward, SuffixRecipe):
-        judge, version = reward.judge, SUFFIX_VERSION
-        scorer = EndingJudge(judge.flip).identity if isinstance(judge, EndingJudgeRecipe) else identify(judge)
-    elif isinstance(reward, GainRecipe):
-        scorer, version = (
-            f"{reward.scorer}, clip={reward.clip}, floor={reward.floor}, decay={reward.decay}",
-            GAIN_VERSION,
+    return RewardSpec(
+        parts=tuple(
+            RewardPart(
+                kind=reward.kind,
+                weight=reward.weight,
+                shuffle=reward.shuffle,
+                **REWARD_KINDS[reward.kind].record(reward, identify),
+            )
+            for reward in rewards
         )
-    else:
-        scorer, version = reward.kind, EPISODE_REWARDS[reward.kind][0]
-    return RewardPart(
-        kind=reward.kind, scorer=scorer, scorer_version=version, weight=reward.weight, shuffle=reward.shuffle
     )
 
 
@@ -140,12 +230,25 @@ def answer_reward_of(scorer: str, dialect: Dialect, tokenizer: PreTrainedTokeniz
     return AnswerReward(dialect, scorer=scorer_of(scorer), end_token=end_token)
 
 
-def eval_reward_of(scorer: str, dialect: Dialect, tokenizer: PreTrainedTokenizerFast | None) -> Reward:
+def eval_reward_of(
+    scorer: str,
+    dialect: Dialect,
+    tokenizer: PreTrainedTokenizerFast | None,
+    rewards: Sequence[RewardRecipe] = (),
+) -> Reward:
     """The reward by which evaluations measure episodes: strict exact match and `scorer`, or, of a refiner, its
-    citations."""
+    citations; and, as further parts, what the user's functions among the `rewards` give."""
     if refines(dialect):
-        return CitationReward(dialect, EVAL_JUDGE)
-    return answer_reward_of(scorer, dialect, tokenizer)
+        measured: Reward = CitationReward(dialect, EVAL_JUDGE)
+    else:
+        measured = answer_reward_of(scorer, dialect, tokenizer)
+    own = [function_reward_of(reward) for reward in rewards if isinstance(reward, FunctionRewardRecipe)]
+    return WithParts(measured, own) if own else measured
+
+
+def function_reward_of(reward: FunctionFields) -> FunctionReward:
+    """The reward that a user's function computes. Raises UserCodeError if there is no such function."""
+    return FunctionReward(load_function(reward.function), reward.parameters, seconds=reward.seconds)
 
 
 def reward_of(
@@ -154,25 +257,11 @@ def reward_of(
     """The weighted sum of a stage's rewards, with the judges of the pool. Episodes that search are also measured by
     strict exact match, with weight 0; refiners and thoughts have no golden answer to match. A gain is added later, by
     `sleuth.training.credit.thought_gain`."""
-
-    def build(reward: RewardRecipe) -> Reward:
-        if isinstance(reward, AnswerRewardRecipe):
-            return answer_reward_of(reward.scorer, dialect, tokenizer)
-        if isinstance(reward, CitationRecipe):
-            return citation_reward_of(reward, dialect, judge_pool.judge(reward.judge, reward.watch))
-        if isinstance(reward, RubricRecipe):
-            return rubric_reward_of(reward, dialect, judge_pool)
-        if isinstance(reward, SuffixRecipe):
-            return suffix_reward_of(reward, dialect, judge_pool)
-        assert not isinstance(reward, GainRecipe)  # left out below
-        return EpisodeReward(reward.kind, EPISODE_REWARDS[reward.kind][1], dialect)
-
-    early = [reward for reward in rewards if not isinstance(reward, GainRecipe)]
-    parts, weights = [build(reward) for reward in early], [reward.weight for reward in early]
-    without_match = (AnswerRewardRecipe, SuffixRecipe, GainRecipe)
-    if not refines(dialect) and not any(isinstance(reward, without_match) for reward in rewards):
-        parts, weights = [answer_reward_of(STRICT.name, dialect, tokenizer), *parts], [0.0, *weights]
-    return TotalReward(parts, weights)
+    inputs = RewardInputs(dialect=dialect, tokenizer=tokenizer, judge_pool=judge_pool)
+    made = [(make(reward, inputs), reward.weight) for reward in rewards if (make := REWARD_KINDS[reward.kind].make)]
+    if not refines(dialect) and not any(REWARD_KINDS[reward.kind].is_measured_alone for reward in rewards):
+        made.insert(0, (answer_reward_of(STRICT.name, dialect, tokenizer), 0.0))
+    return TotalReward([reward for reward, _ in made], [weight for _, weight in made])
 
 
 def suffix_reward_of(reward: SuffixRecipe, dialect: Dialect, judge_pool: JudgePool) -> SuffixReward:
@@ -227,6 +316,15 @@ def require_gradable(rewards: Sequence[RewardRecipe], tasks: Sequence[Task]) -> 
                 f"question {task.id!r} has no golden answers, so that an answer cannot be judged right or wrong: set "
                 'content = "none" in the citation reward, and citations alone are paid'
             )
+
+
+def require_functions(rewards: Sequence[StrictModel], trial: Callable[[], Group]) -> None:
+    """Calls each function of the user on the group that `trial` makes. Raises UserCodeError if one fails."""
+    functions = [function_reward_of(reward) for reward in rewards if isinstance(reward, FunctionFields)]
+    if functions:
+        group = trial()
+        for function in functions:
+            asyncio.run(function.score_or_raise(group))
 
 
 def require_endings(tasks: Sequence[Task]) -> None:

@@ -5,22 +5,24 @@ from __future__ import annotations
 import asyncio
 import heapq
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 from transformers import PreTrainedTokenizerFast
 
 from sleuth import __version__
 from sleuth.dialects import Dialect
+from sleuth.engines.scripted import ScriptedEngine
 from sleuth.envs.chat_template import ChatTemplate
 from sleuth.envs.frames import Frame, frame_of
 from sleuth.prompts.published import QUESTION, place_of
 from sleuth.recipe.data import AskWith
-from sleuth.recipe.envs import EnvRecipe, Role
+from sleuth.recipe.envs import RenderedEnvRecipe, Role
 from sleuth.render import Renderer, check_writable
-from sleuth.runs.protocol import ProtocolCard, RewardSpec, text_sha256
-from sleuth.types import Env, Piece, SleuthError, Task
+from sleuth.rollout import Rollout
+from sleuth.runs.protocol import OwnCode, ProtocolCard, RewardSpec, text_sha256
+from sleuth.types import Env, Episode, Group, Piece, SleuthError, Task, Trajectory
 
 LONGEST = 100
 """Tasks, those of the most bytes, whose tokens are counted before a run: counting all would take minutes."""
@@ -29,7 +31,8 @@ LONGEST = 100
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting(ABC):
     """What the episodes of one stage share; each kind of environment adds what it needs. `env` makes the environment of
-    a task; if the prompt is a chat message, it needs the `template`."""
+    a task; if the prompt is a chat message, it needs the `template`. `own_code` records the code of the user that it
+    calls."""
 
     dialect: Dialect
     prompt_name: str
@@ -39,6 +42,7 @@ class Setting(ABC):
     ask_with: AskWith = "question"
     corpus_sha256: str | None = None
     forced_search: bool = False
+    own_code: OwnCode | None = None
 
     longest_answer_is: ClassVar[str] = "turn_tokens = "
     longest_answer_key: ClassVar[str] = "env.turn_tokens"
@@ -62,6 +66,10 @@ class Setting(ABC):
         """The text before the policy's first token, with a question mark as the question."""
         return "".join(piece.text for piece in self.frame().open(self.asked_prompt(), Piece(text="?")))
 
+    def for_step(self, played: Callable[[], Sequence[Group]]) -> Setting:
+        """The setting for one step, given the groups that it `played` in an earlier part of the run, if any."""
+        return self
+
     def frame(self) -> Frame:
         """The frame that puts an environment's texts into the policy's context, for one episode."""
         return frame_of(self.dialect, self.prompt_role, self.template)
@@ -84,20 +92,27 @@ class Setting(ABC):
             scorer=scorer,
             corpus_sha256=self.corpus_sha256,
             reward=reward,
+            env=self.own_code,
             questions_sha256=questions_sha256,
             sleuth_version=__version__,
         )
 
 
-def template_of(env: EnvRecipe, dialect: Dialect, tokenizer: PreTrainedTokenizerFast | None) -> ChatTemplate | None:
-    """The tokenizer's chat template, if the prompt is a chat message; None without a tokenizer. Raises SleuthError if
-    the tokenizer cannot encode the dialect's tags."""
+def template_of(
+    env: RenderedEnvRecipe,
+    dialect: Dialect,
+    tokenizer: PreTrainedTokenizerFast | None,
+    tools: Sequence[Mapping[str, Any]] = (),
+) -> ChatTemplate | None:
+    """The tokenizer's chat template, with the schemas of the `tools` or of the dialect's tool, if the prompt is a chat
+    message; None without a tokenizer. Raises SleuthError if the tokenizer cannot encode the dialect's tags."""
     if tokenizer is None:
         return None
     check_writable(tokenizer, dialect.tags)
     if env.prompt_role == "raw":
         return None
-    tools = [dialect.tool.schema] if dialect.frame != "text" and dialect.tool is not None else []
+    if dialect.frame != "text" and dialect.tool is not None:
+        tools = [dialect.tool.schema]
     return ChatTemplate(tokenizer, flags=env.template_flags, tools=tools)
 
 
@@ -123,7 +138,7 @@ def changes_of_card(card: ProtocolCard, setting: Setting) -> list[str]:
 
 def require_room(setting: Setting, tokenizer: PreTrainedTokenizerFast, tasks: Sequence[Task], context: int) -> None:
     """Raises SleuthError if the longest prompt leaves no room for a whole turn in `context` tokens."""
-    renderer = Renderer(tokenizer)
+    renderer = Renderer(tokenizer, setting.dialect.tags)
 
     async def prompt_tokens(task: Task) -> int:
         opening = await setting.env(task).open()
@@ -147,3 +162,44 @@ def _prompt_bytes(task: Task) -> int:
     return len((task.prompt or task.question).encode()) + (
         len(task.evidence.output.encode()) if brought and task.evidence else 0
     )
+
+
+def trial_group(setting: Setting, task: Task, tokenizer: PreTrainedTokenizerFast, context: int) -> Group:
+    """Two invented episodes of a task in its environment, with tokens and log-probabilities: in the first every turn is
+    a thought and a golden answer, in the second a question mark."""
+    dialect = setting.dialect
+    answer = dialect.answer_form.format(text=task.golden_answers[0] if task.golden_answers else "an answer")
+    right = dialect.think.around("I know it.") + dialect.answer.around(answer)
+
+    async def played(turn: str, sample: int) -> Episode:
+        rollout = Rollout(
+            engine=ScriptedEngine(tokenizer, lambda text, sampling: turn),
+            renderer=Renderer(tokenizer),
+            context=context,
+            temperature=1.0,
+            key=(),
+        )
+        episode = await rollout.episode(setting.env(task), task, 0, sample)
+        return replace(episode, trajectories=tuple(map(_with_logprobs, episode.trajectories)))
+
+    async def both() -> Group:
+        return Group(task=task, episodes=(await played(right, 0), await played("?", 1)))
+
+    return asyncio.run(both())
+
+
+def _with_logprobs(trajectory: Trajectory) -> Trajectory:
+    segments = (
+        replace(segment, logprobs=(-1.0,) * len(segment.tokens), policy_version=0)
+        if segment.author == "policy"
+        else segment
+        for segment in trajectory.segments
+    )
+    return replace(trajectory, segments=tuple(segments))
+
+
+def require_environment(trial: Group) -> None:
+    """Raises SleuthError with the reason if an environment failed in a trial."""
+    for episode in trial.episodes:
+        if episode.trajectory.stop == "failed":
+            raise SleuthError(episode.trajectory.actions[-1].text)

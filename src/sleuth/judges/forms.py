@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
@@ -64,7 +65,7 @@ class Form:
             expected = ", ".join(json.dumps(known) for known in self.scores)
             raise InvalidAnswerError(f"{self.key} should be one of {expected}, found {json.dumps(verdict)[:40]}")
         reason, quote = (" ".join(replace_surrogates(answer.get(key, "")).split()) for key in (REASON, QUOTE))
-        exact = quote in " ".join(quoted.split())
+        exact = any(quote in " ".join(text.split()) for text in (quoted, spelled_out(quoted)))
         return Verdict(score=self.scores[verdict], reason=reason, evidence=quote if exact else "")
 
 
@@ -144,10 +145,24 @@ def _optional_block(name: str, text: str) -> str:
 
 
 def tagged_block(name: str, text: str) -> str:
-    """A text between tags that it cannot close, because their names end in a hash of the text."""
-    text = replace_surrogates(text)
+    """A text between tags that it cannot close, because their names end in a hash of the text, and in which the names
+    of control tokens are spelled out: a server would otherwise read `<|im_end|>` as the end of the message."""
+    text = spelled_out(replace_surrogates(text))
     tag = f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:CODE_LENGTH]}"
     return f"<{tag}>\n{text}\n</{tag}>\n"
+
+
+CONTROL_NAMES = re.compile(
+    r"<(?=[|\uff5c])|(?<=[|\uff5c])>"
+    r"|<(?=/?(?:s|bos|eos|pad|unk|mask|think|tools?|tool_call|tool_response|tool_outputs?|start_of_turn|end_of_turn)>)"
+    r"|\[(?=/?(?:INST|SYSTEM_PROMPT|TOOL_CALLS|AVAILABLE_TOOLS|TOOL_RESULTS|CLS|SEP|MASK|PAD|UNK)\])"
+)
+"""The brackets of names that tokenizers of the common model families read as control tokens or as turns."""
+
+
+def spelled_out(text: str) -> str:
+    """The text with a space inside the brackets of control tokens' names: `< |im_end| >`."""
+    return CONTROL_NAMES.sub(lambda bracket: f" {bracket[0]}" if bracket[0] == ">" else f"{bracket[0]} ", text)
 
 
 def replace_surrogates(text: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
-from sleuth.judges.forms import InvalidAnswerError
+from sleuth.judges.forms import InvalidAnswerError, spelled_out
 from sleuth.judges.pool import Ledger, RefusedError, Reply, ServerPool
 
 Answer = TypeVar("Answer", covariant=True)
@@ -72,7 +72,7 @@ class JsonClient:
                 fault = _fault(error, reply)
             self._ledger.asked_again += 1
             once_more = f"That cannot be read: {fault}. Answer again, in the form that is wanted."
-            messages.append({"role": "assistant", "content": reply.text or "(nothing)"})
+            messages.append({"role": "assistant", "content": spelled_out(reply.text) or "(nothing)"})
             messages.append({"role": "user", "content": once_more})
             reply = await self._reply(question, messages, deadline)
             try:

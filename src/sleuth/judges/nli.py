@@ -71,9 +71,11 @@ class NliJudge:
 
     def _windows(self, claim: str, evidence: str) -> list[str]:
         """The evidence in windows that fit beside the claim; empty if they would be too short."""
-        claim_tokens = len(self._tokenizer(claim, add_special_tokens=False)["input_ids"])
+        claim_tokens = len(self._tokenizer(claim, add_special_tokens=False, split_special_tokens=True)["input_ids"])
         room = self._max_tokens - claim_tokens - self._tokenizer.num_special_tokens_to_add(pair=True)
-        offsets = self._tokenizer(evidence, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
+        offsets = self._tokenizer(
+            evidence, add_special_tokens=False, split_special_tokens=True, return_offsets_mapping=True
+        )["offset_mapping"]
         if len(offsets) <= room:
             return [evidence]
         room -= SPARE
@@ -85,7 +87,7 @@ class NliJudge:
     def _probability(self, claim: str, evidence: str) -> float:
         import torch
 
-        inputs = self._tokenizer(evidence, claim, return_tensors="pt").to(self._model.device)
+        inputs = self._tokenizer(evidence, claim, return_tensors="pt", split_special_tokens=True).to(self._model.device)
         with torch.inference_mode():
             logits = self._model(**inputs).logits[0].float()
         return float(logits.softmax(dim=-1)[self._entailment])

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 import httpx
 
 from sleuth.judges.pool import base_url
+from sleuth.retrieval.connections import bounded_client
 from sleuth.types import SleuthError
 
 HEALTH_SECONDS = 10.0  # timeout for the list of models
@@ -41,7 +42,8 @@ def wait_until_served(
 def _models(url: str, key: str | None) -> httpx.Response:
     headers = {"authorization": f"Bearer {key}"} if key else {}
     try:
-        return httpx.get(f"{url}/models", headers=headers, timeout=HEALTH_SECONDS, trust_env=False)
+        with bounded_client(headers=headers, timeout=HEALTH_SECONDS) as client:
+            return client.get(f"{url}/models")
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise SleuthError(
             f"urls: {url} does not answer ({error}); expected a server of OpenAI's chat completions, such as vLLM's"

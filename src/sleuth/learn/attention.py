@@ -16,8 +16,9 @@ from itertools import pairwise
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
+from torch.nn.attention.flex_attention import BlockMask, flex_attention
 from transformers import AttentionInterface
 
 from sleuth.learn.prefix_tree import PrefixTree
@@ -27,6 +28,8 @@ TREE_ATTENTION = "sleuth_tree"
 """The name under which transformers knows `attend_tree`."""
 MAX_MASK_TOKENS = 128
 """Neighbouring subtrees of at most this many tokens together are one block with a mask."""
+BLOCK_TOKENS = 128
+"""Tokens of FlexAttention's blocks of queries and of keys."""
 
 
 class Branches:
@@ -53,7 +56,7 @@ class Branches:
         if tree.tokens.device.type == "cpu":
             self.blocks = tree_blocks(tree.ends, dtype, above=int(tree.positions[0]))
         else:
-            self.mask = _flex_mask(tree.ends)
+            self.mask = ancestor_block_mask(tree.ends)
 
     def for_last_layer(self) -> Branches:
         """Copy for the last layer: only output tokens, and those in narrow gaps between them, are queries."""
@@ -165,8 +168,36 @@ def ancestor_mask_mod(ends: Tensor) -> Callable[[Tensor, Tensor, Tensor, Tensor]
     return lambda batch, head, query, key: (key <= query) & (query < ends[key])
 
 
-def _flex_mask(ends: Tensor) -> BlockMask:
-    return create_block_mask(ancestor_mask_mod(ends), None, None, len(ends), len(ends), device=str(ends.device))
+def ancestor_block_mask(ends: Tensor) -> BlockMask:
+    """FlexAttention's mask of a tree whose subtrees end at `ends` (N): that of `create_block_mask`, which holds several
+    bytes for each pair of tokens, computed with memory for pairs of blocks of 128 tokens only.
+
+    Since subtrees are contiguous, the last end in a block of keys says which later blocks of queries see any of it, and
+    the first end which see all of it. A block sees itself in part.
+    """
+    size = len(ends)
+    rows = -(-size // BLOCK_TOKENS)  # blocks of keys, and of queries
+    by_block = F.pad(ends, (0, rows * BLOCK_TOKENS - size)).view(rows, BLOCK_TOKENS)  # 0: seen by nobody
+    last, first = by_block.amax(dim=1), by_block.amin(dim=1)
+    numbers = torch.arange(rows, device=ends.device)
+    query, key = numbers[:, None], numbers[None]
+    whole = (key < query) & (first >= (query + 1) * BLOCK_TOKENS)  # (rows, rows)
+    partly = ((key < query) & (last > query * BLOCK_TOKENS) | (key == query)) & ~whole
+    return BlockMask.from_kv_blocks(
+        *_in_front(partly),
+        *_in_front(whole),
+        BLOCK_SIZE=BLOCK_TOKENS,
+        mask_mod=ancestor_mask_mod(ends),
+        seq_lengths=(size, size),
+    )
+
+
+def _in_front(blocks: Tensor) -> tuple[Tensor, Tensor]:
+    """How many blocks of each row (rows, rows) are true, and their numbers, in order, before those of the others; for
+    one batch and one head."""
+    counts = blocks.sum(dim=1, dtype=torch.int32)
+    order = blocks.to(torch.uint8).argsort(dim=1, descending=True, stable=True).to(torch.int32)
+    return counts[None, None], order[None, None]
 
 
 @cache

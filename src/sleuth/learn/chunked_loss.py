@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 from sleuth.learn.attention import ActivationBoundary, Branches
 from sleuth.learn.last_layer import select_outputs
 from sleuth.learn.logprobs import head_of, hidden_states
-from sleuth.learn.prefix_tree import Pack
+from sleuth.learn.prefix_tree import Pack, gather_rows
 from sleuth.learn.subtree_chunks import SubtreeChunk, subtree_chunks
 from sleuth.learn.targets import PassFigures, Targets, TokenLoss
 from sleuth.learn.vocabulary import embedding_in_place, logprobs_with_grad
@@ -128,7 +128,7 @@ class _Descent:
             hidden, before = torch.cat([above[-1]["hidden"], hidden]), before.clamp(min=-1) + 1
         share, logprobs, entropy = logprobs_with_grad(
             head_of(self.model),
-            hidden.index_select(0, before),
+            gather_rows(hidden, before),
             self.targets.tokens[first:last],
             self.temperature,
             lambda stretch, values: self.logprob_grad(slice(first + stretch.start, first + stretch.stop), values),

@@ -1,10 +1,12 @@
-"""Settings of glibc's malloc: whether freed memory stays in the process for the next update, which saves page faults,
-or returns to the system."""
+"""Whether freed memory stays in the process for the next update, or returns to the system: settings of glibc's malloc,
+and what torch keeps of a GPU's."""
 
 from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # as glibc's malloc.h numbers them
@@ -43,3 +45,24 @@ def _set_malloc(*, mapped: int, kept: int) -> bool:
     if mallopt is None:
         return False
     return all([mallopt(MMAP_THRESHOLD, mapped), mallopt(TRIM_THRESHOLD, kept)])
+
+
+def release_cached_memory() -> None:
+    """Returns memory that torch keeps of freed tensors to the GPU; does nothing without one.
+
+    Called where one phase of a run ends and the next begins: blocks in the sizes of one are of little use to the other,
+    and an engine sizes its cache by what is free.
+    """
+    import torch  # not for the settings of malloc, which are wanted before it
+
+    torch.cuda.empty_cache()
+
+
+@contextmanager
+def releasing_cached_memory() -> Iterator[None]:
+    """For an update between rollouts: `release_cached_memory` before and after it, also if it fails."""
+    release_cached_memory()
+    try:
+        yield
+    finally:
+        release_cached_memory()

@@ -14,7 +14,7 @@ from sleuth.learn.attention import TREE_ATTENTION, Branches
 from sleuth.learn.batch import Row, collate
 from sleuth.learn.compiled_layers import compiled_forwards
 from sleuth.learn.last_layer import select_outputs, skip_unused_outputs
-from sleuth.learn.prefix_tree import Pack, PrefixTree, pack
+from sleuth.learn.prefix_tree import Pack, PrefixTree, gather_rows, pack
 from sleuth.learn.products import onednn_linears, replaced_forwards
 from sleuth.learn.targets import Targets, TokenLoss
 from sleuth.learn.vocabulary import logprobs_with_grad, target_logprobs
@@ -64,7 +64,7 @@ def _predicting(model: PreTrainedModel, targets: Targets) -> Tensor:
     """The hidden states (M, width) that predict the targets."""
     tree = targets.pack.tree
     outputs = select_outputs(targets.before.unique(), len(tree))
-    return hidden_states(model, tree, Branches(tree, model.dtype, outputs)).index_select(0, targets.before)
+    return gather_rows(hidden_states(model, tree, Branches(tree, model.dtype, outputs)), targets.before)
 
 
 def hidden_states(model: PreTrainedModel, tree: PrefixTree, branches: Branches) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -53,7 +54,8 @@ class PolicyLoss(Objective):
     ratio already contains the difference. `ratio` is each token's own, or one for a whole row (GSPO, arXiv:2507.18071).
     `policy_loss` is PPO's clip (arXiv:1707.06347) or CISPO's capped weight (arXiv:2506.13585). `sequence_mask` removes
     rows that are further than this factor from what sampled them; the weights of the others do not change.
-    `temperature` is the sampling temperature.
+    `temperature` is the sampling temperature. A `function` replaces the one that `policy_loss` names; it is called as
+    those of `sleuth.learn.losses` are, and always sees whole rows.
     """
 
     policy_loss: Literal["clip", "cispo"] = "clip"
@@ -65,12 +67,13 @@ class PolicyLoss(Objective):
     old_logprobs: Literal["learner", "sampler"] = "learner"
     tis_cap: float | None = None
     sequence_mask: float | None = None
+    function: Callable[..., Tensor] | None = None
 
     reads_reference: ClassVar[bool] = True
 
     @property
     def is_sum_over_tokens(self) -> bool:
-        return self.ratio == "token" and self.sequence_mask is None
+        return self.ratio == "token" and self.sequence_mask is None and self.function is None
 
     @property
     def needs_sampler(self) -> bool:
@@ -94,6 +97,7 @@ class PolicyLoss(Objective):
             kept = losses.sequence_mask(learner, sampler, rows.trained, self.sequence_mask)  # (R, T)
             weights = weights * kept
         policy_loss, bounded = POLICY_LOSSES[self.policy_loss]
+        policy_loss = self.function or policy_loss
         bounds = {"low": self.clip_low, "high": self.clip_high}
         scalar = policy_loss(logprobs, old_logprobs, rows.advantages, weights, **bounds)
         statistics = {"clip_fraction": bounded(learner, old_logprobs, rows.advantages, **bounds).float()}

@@ -16,6 +16,8 @@ ParameterRole = Literal["matrix", "head", "embedding", "vector"]
 
 CHUNK = 2**18
 """Elements per AdamW call on a CPU, few enough that weights, gradients and moments stay in the cache."""
+CARD_CHUNK = 2**26
+"""The same on a card, few enough that the copies to compare with take little memory."""
 INTEGER_OF_SIZE = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Bytes of an element -> the integer type to compare bits with."""
 
@@ -173,9 +175,9 @@ def _local(tensor: Tensor) -> Tensor:
 
 
 def _chunks(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """Flat views of tensors of one shape, chunk by chunk; whole tensors on other devices than a CPU."""
+    """Flat views of tensors of one shape, chunk by chunk."""
     flat = [_local(tensor).view(-1) for tensor in tensors]
-    size = CHUNK if flat[0].device.type == "cpu" else max(1, flat[0].numel())
+    size = CHUNK if flat[0].device.type == "cpu" else CARD_CHUNK
     return zip(*(tensor.split(size) for tensor in flat), strict=True)
 
 

@@ -24,6 +24,7 @@ from sleuth.learn.optim import Optimisation, Optimiser
 from sleuth.learn.prefix_tree import Pack, pack, packed
 from sleuth.learn.rank_sharding import shard_packs
 from sleuth.learn.targets import PassFigures
+from sleuth.learn.token_budget import is_out_of_memory
 from sleuth.types import SleuthError
 
 ONE_ROW = 1
@@ -202,7 +203,7 @@ class Policy:
             self.masters.discard_gradients()
             raise
         learning_rate = self.optimiser.learning_rate
-        changed = self.masters.ranks.all_reduce({"changed": self.optimiser.step()})["changed"]
+        changed = self.masters.ranks.all_reduce({"changed": self._step_weights()})["changed"]
         self.masters.discard_gradients()
         self.masters.publish()
         total_weight = float(batch.weights.sum())
@@ -258,6 +259,20 @@ class Policy:
         statistics["entropy"] = computed.entropy
         sums = {name: (values * part.rows.weights).sum().item() for name, values in statistics.items()}
         return {"loss": computed.loss.item(), "tokens_computed": computed.computed, **sums}
+
+    def _step_weights(self) -> int:
+        """How many weights changed. Running out of memory here is an error that no smaller budget helps against: some
+        weights may be stepped already."""
+        try:
+            return self.optimiser.step()
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            raise SleuthError(
+                f"out of memory in step {self.optimiser.steps + 1} of the optimiser, whose state of "
+                f"{self.state_bytes:,} bytes does not fit: the same command continues from the last checkpoint; set "
+                "cpu_offload = true on a GPU, or train adapters with [stage.lora]"
+            ) from None
 
     def _clip_gradients(self) -> float:
         norm = self.masters.clip_gradients(self.max_grad_norm)

@@ -50,6 +50,15 @@ class PrefixTree:
         return PrefixTree(**{name: getattr(self, name).to(device) for name in self.__slots__})
 
 
+def gather_rows(values: Tensor, numbers: Tensor) -> Tensor:
+    """`values[numbers]`, with gradients of repeated numbers added up in the same order each time.
+
+    Both ways of writing it are needed: on a CPU only the backward pass of `index_select` has a fixed order, on a card
+    only that of indexing, which sorts the numbers instead of adding atomically.
+    """
+    return values.index_select(0, numbers) if values.device.type == "cpu" else values[numbers]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Pack:
     """The work of one forward and backward pass: R rows of a batch and the tree of their tokens."""

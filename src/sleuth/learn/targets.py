@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sleuth.learn.batch import Batch
-from sleuth.learn.prefix_tree import Pack
+from sleuth.learn.prefix_tree import Pack, gather_rows
 from sleuth.learn.vocabulary import LogprobGrad
 
 TokenLoss = Callable[[Batch, Tensor, Tensor | None], tuple[Tensor, dict[str, Tensor]]]
@@ -61,7 +61,7 @@ class Targets:
             span = slice(starts[part.start], starts[part.stop])
             with torch.enable_grad():
                 logprobs = values.detach().requires_grad_()
-                row_logprobs = logprobs.index_select(0, target[span] - part.start)
+                row_logprobs = gather_rows(logprobs, target[span] - part.start)
                 reference_logprobs = None if reference is None else reference.flatten()[flat[span]][None]
                 share, _ = loss(rows.tokens_at(flat[span]), row_logprobs[None], reference_logprobs)
                 [derivative] = torch.autograd.grad(share, logprobs)
@@ -73,5 +73,4 @@ class Targets:
         """Values (M,) of the targets, gathered for every row through them: (R, T), 0 for untrained tokens."""
         nodes = self.pack.tree.nodes
         by_node = values.new_zeros(len(self.pack.tree)).index_put((self.numbers,), values)
-        # Not by_node[nodes], whose backward pass adds up in an order that varies between runs with several threads.
-        return by_node.index_select(0, nodes.flatten()).view(nodes.shape) * self.pack.rows.trained
+        return gather_rows(by_node, nodes.flatten()).view(nodes.shape) * self.pack.rows.trained

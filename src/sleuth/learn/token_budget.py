@@ -1,23 +1,31 @@
-"""A token budget that shrinks until an update fits the memory."""
+"""A token budget that shrinks until the passes over a model fit the memory."""
 
 from __future__ import annotations
 
+import gc
+import sys
 from collections.abc import Callable
 from typing import TypeVar
 
 import torch
 
+from sleuth.learn.heap import release_cached_memory
 from sleuth.ranks import ALONE, Ranks
 from sleuth.types import SleuthError, TransientError
 
 Result = TypeVar("Result")
 
 MIN_BUDGET = 256
-"""Smaller micro-batches are not tried."""
+"""Smaller passes are not tried."""
+
+
+def _print_to_stderr(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 class TokenBudget:
-    """Tokens of a micro-batch, halved for the rest of the run whenever an update runs out of memory.
+    """Tokens of a pass, halved for all later ones whenever one runs out of memory: in an update and in its reference,
+    and where given tokens are scored.
 
     On several ranks the run ends instead, since the others wait in the middle of the update. `note` stores the budget
     that was too large, so that restarted ranks use half of it.
@@ -26,7 +34,7 @@ class TokenBudget:
     def __init__(
         self,
         tokens: int,
-        log: Callable[[str], None],
+        log: Callable[[str], None] = _print_to_stderr,
         ranks: Ranks = ALONE,
         note: Callable[[int], None] = lambda tokens: None,
     ) -> None:
@@ -35,29 +43,27 @@ class TokenBudget:
         self.ranks = ranks
         self.note = note
 
-    def run(self, update: Callable[[int], Result]) -> Result:
-        """The result of `update` with the largest budget that fits. Raises SleuthError if none does, TransientError if
+    def run(self, work: Callable[[int], Result]) -> Result:
+        """The result of `work` with the largest budget that fits. Raises SleuthError if none does, TransientError if
         the ranks must restart."""
         while True:
             try:
-                return update(self.tokens)
+                return work(self.tokens)
             except (MemoryError, RuntimeError) as error:
                 if not is_out_of_memory(error):
                     raise
                 if not self.ranks.alone:
                     raise self._restart_error() from None
-            # Outside the handler, so that the traceback no longer keeps the failed update's tensors alive.
+            # Outside the handler, so that the traceback no longer keeps the tensors of the failed pass alive.
             if self.tokens // 2 < MIN_BUDGET:
                 raise SleuthError(
-                    f"out of memory in an update with tokens_per_micro_batch = {self.tokens}: set "
-                    "gradient_checkpointing = true, a shorter context, or take a smaller model"
+                    f"out of memory with {self.tokens} tokens at once: take shorter texts or a smaller model or, in an "
+                    "update, set gradient_checkpointing = true"
                 )
             self.tokens //= 2
-            if torch.cuda.is_available():
-                torch.cuda.empty_cache()
-            self.log(
-                f"out of memory: retrying the update, and running all later ones, with {self.tokens} tokens at once"
-            )
+            gc.collect()
+            release_cached_memory()
+            self.log(f"out of memory: retrying with {self.tokens} tokens at once, and going on so")
 
     def _restart_error(self) -> SleuthError:
         here = f"out of memory on rank {self.ranks.rank} of {self.ranks.world} with {self.tokens} tokens at once"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -21,26 +22,54 @@ from sleuth.learn.compiled import LOG2_E, can_be_read, compiled, compiled_in_par
 from sleuth.learn.products import COLUMNS, MKL_IS_SLOW, multiply, replaced_forwards, weight_gradient
 
 CHUNK_LOGITS = 2**21
-"""Logits of a chunk (8 MB in fp32), which fit the last-level cache."""
-
+"""Logits of a chunk on a CPU (8 MB in fp32), which fit the last-level cache."""
 MIN_CHUNK_ROWS = 128
-"""Minimum rows of a chunk, since each chunk reads the weights and writes their gradient once."""
+"""Minimum rows of a chunk on a CPU, since each chunk reads the weights and writes their gradient once."""
+CARD_CHUNK_ROWS = 2**11
+"""Rows of a chunk on a card, which is idle while it reads the weights for fewer."""
+PIECE_LOGITS = 2**25
+"""Logits that are in fp32 at the same time (128 MB); the rest of a 16-bit chunk stays in 16 bits."""
+SUMMED_WORDS = 2**14
+"""Rows of the head whose gradient is computed at once before it is added in fp32."""
 
 MIN_PARALLEL_SIZE = 2**15
 """With fewer elements, waking a second thread costs more than it saves."""
 FP32_SUM_SIZE = 2**11
 """Elements summed in fp32; these partial sums are added in fp64."""
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunking:
+    """Rows per chunk, and whether the gradient of a 16-bit head is summed over the chunks in fp32.
+
+    A sum in bf16 loses what is smaller than 1/256 of it: over the 128 chunks of 16,384 rows a relative error of 1 %.
+    """
+
+    rows: int
+    sums_in_fp32: bool
+
+
+def chunking_for(device: torch.device, words: int) -> Chunking:
+    """The chunking for a vocabulary of `words` on a device."""
+    if device.type == "cpu":
+        return Chunking(rows=max(MIN_CHUNK_ROWS, CHUNK_LOGITS // words), sums_in_fp32=False)
+    return Chunking(rows=CARD_CHUNK_ROWS, sums_in_fp32=True)
+
+
 LogprobGrad = Callable[[slice, Tensor], tuple[Tensor, Tensor]]
 """(slice of the M rows, log-probabilities (n,) of their targets) -> their part of the loss, its derivatives (n,)."""
 
 
-def target_logprobs(head: nn.Linear, hidden: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+def target_logprobs(
+    head: nn.Linear, hidden: Tensor, targets: Tensor, temperature: float, *, chunking: Chunking | None = None
+) -> tuple[Tensor, Tensor]:
     """Log-probability of each target, and the entropy of its distribution in nats, without gradient: (M,) each.
 
     `hidden` (M, width), `targets` (M,) int64. The softmax is fp32 (fp64 where the model is), at `temperature`.
+    `chunking` replaces that of the device.
     """
-    return _TargetLogprobs.apply(hidden, head.weight, head.bias, targets, temperature)
+    chunking = chunking or chunking_for(hidden.device, len(head.weight))
+    return _TargetLogprobs.apply(hidden, head.weight, head.bias, targets, temperature, chunking)
 
 
 def logprobs_with_grad(
@@ -51,15 +80,19 @@ def logprobs_with_grad(
     logprob_grad: LogprobGrad,
     *,
     in_place: bool = False,
+    chunking: Chunking | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The sum of the chunks' losses and, without gradient, the results of `target_logprobs`.
 
     Applies `logprob_grad` to each chunk while its logits are in memory, so no logits are computed twice: a quarter less
     projection work than `target_logprobs`, which losses need that read whole rows. `in_place` adds the gradient of the
     head's weight to its `.grad` in the forward pass, where autograd would hold it two or three times; the loss itself
-    must have gradient 1.
+    must have gradient 1. `chunking` replaces that of the device.
     """
-    return _LogprobsWithGrad.apply(hidden, head.weight, head.bias, targets, temperature, logprob_grad, in_place)
+    chunking = chunking or chunking_for(hidden.device, len(head.weight))
+    return _LogprobsWithGrad.apply(
+        hidden, head.weight, head.bias, targets, temperature, logprob_grad, in_place, chunking
+    )
 
 
 def embedding_in_place(model: PreTrainedModel) -> AbstractContextManager[None]:
@@ -109,24 +142,30 @@ class _TargetLogprobs(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, temperature: float
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        temperature: float,
+        chunking: Chunking,
     ) -> tuple[Tensor, Tensor]:
         logprobs, entropy, lse = (hidden.new_empty(len(targets), dtype=_precision(hidden)) for _ in range(3))
-        for part, logits in _logits_in_chunks(hidden, weight, bias, temperature):
-            logprobs[part], entropy[part], lse[part] = _softmax_figures(logits, targets[part])
+        for part, logits in _logits_in_chunks(hidden, weight, bias, temperature, chunking.rows):
+            logprobs[part], entropy[part], lse[part] = logits.softmax_figures(targets[part])
         ctx.save_for_backward(hidden, weight, bias, targets, lse)
-        ctx.temperature = temperature
+        ctx.temperature, ctx.chunking = temperature, chunking
         ctx.mark_non_differentiable(entropy)
         return logprobs, entropy
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         hidden, weight, bias, targets, lse = ctx.saved_tensors
-        grads = _Gradients(hidden, weight, bias, *ctx.needs_input_grad[1:3])
+        grads = _Gradients(hidden, weight, bias, *ctx.needs_input_grad[1:3], in_fp32=ctx.chunking.sums_in_fp32)
         scale = gradients[0] / ctx.temperature  # (M,)
-        for part, logits in _logits_in_chunks(hidden, weight, bias, ctx.temperature):
-            grads.add(part, _logits_grad(logits, targets[part], lse[part], scale[part]))
-        return grads.hidden, grads.weight, grads.bias, None, None
+        for part, logits in _logits_in_chunks(hidden, weight, bias, ctx.temperature, ctx.chunking.rows):
+            grads.add(part, logits.gradient(targets[part], lse[part], scale[part]))
+        return grads.hidden, grads.weight, grads.bias, None, None, None
 
 
 class _LogprobsWithGrad(torch.autograd.Function):
@@ -142,16 +181,18 @@ class _LogprobsWithGrad(torch.autograd.Function):
         temperature: float,
         logprob_grad: LogprobGrad,
         in_place: bool,
+        chunking: Chunking,
     ) -> tuple[Tensor, Tensor, Tensor]:
         logprobs, entropy = (hidden.new_empty(len(targets), dtype=_precision(hidden)) for _ in range(2))
         in_place = in_place and weight.is_leaf and ctx.needs_input_grad[1]
-        grads = _Gradients(hidden, weight, bias, *ctx.needs_input_grad[1:3], in_place=in_place)
+        needed = ctx.needs_input_grad[1:3]
+        grads = _Gradients(hidden, weight, bias, *needed, in_place=in_place, in_fp32=chunking.sums_in_fp32)
         loss = hidden.new_zeros((), dtype=_precision(hidden))
-        for part, logits in _logits_in_chunks(hidden, weight, bias, temperature):
-            logprobs[part], entropy[part], lse = _softmax_figures(logits, targets[part])
+        for part, logits in _logits_in_chunks(hidden, weight, bias, temperature, chunking.rows):
+            logprobs[part], entropy[part], lse = logits.softmax_figures(targets[part])
             share, logprob_grads = logprob_grad(part, logprobs[part])
             loss += share
-            grads.add(part, _logits_grad(logits, targets[part], lse, logprob_grads / temperature))
+            grads.add(part, logits.gradient(targets[part], lse, logprob_grads / temperature))
         ctx.save_for_backward(grads.hidden, None if in_place else grads.weight, grads.bias)
         ctx.mark_non_differentiable(logprobs, entropy)
         return loss, logprobs, entropy
@@ -160,12 +201,13 @@ class _LogprobsWithGrad(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         grads = [None if gradient is None else gradient.mul_(gradients[0]) for gradient in ctx.saved_tensors]
-        return (*grads, None, None, None, None)
+        return (*grads, None, None, None, None, None)
 
 
 class _Gradients:
     """Gradients of the head's inputs (M, width), weight and bias, accumulated from those of the logits chunk by chunk;
-    `weight` or `bias` is None unless needed."""
+    `weight` or `bias` is None unless needed. `in_fp32` sums the gradient of a 16-bit weight in fp32, unless it is added
+    `in_place`."""
 
     def __init__(
         self,
@@ -176,23 +218,85 @@ class _Gradients:
         needs_bias: bool,
         *,
         in_place: bool = False,
+        in_fp32: bool = False,
     ) -> None:
         self._inputs, self._head = hidden, weight
         self.hidden = torch.empty_like(hidden)
-        self.weight = _existing_grad(weight) if in_place else torch.zeros_like(weight) if needs_weight else None
+        self._sum: Tensor | None = None
+        if in_place:
+            self._sum = _existing_grad(weight)
+        elif needs_weight:
+            self._sum = torch.zeros_like(weight, dtype=_precision(weight) if in_fp32 else None)
         self.bias = torch.zeros_like(bias) if needs_bias and bias is not None else None
+
+    @property
+    def weight(self) -> Tensor | None:
+        """The sum, in the weight's dtype."""
+        return None if self._sum is None else self._sum.to(self._head.dtype)
 
     def add(self, part: slice, grad_logits: Tensor) -> None:
         grad_logits = grad_logits.to(self._head.dtype)
         self.hidden[part] = multiply(grad_logits, self._head.T)
-        if self.weight is not None and MKL_IS_SLOW:
-            for first in range(0, len(self._head), COLUMNS):  # parts that stay in the cache until they are added
-                tokens = slice(first, first + COLUMNS)
-                self.weight[tokens] += weight_gradient(grad_logits[:, tokens], self._inputs[part])
-        elif self.weight is not None:
-            self.weight.addmm_(grad_logits.T, self._inputs[part])
+        if self._sum is not None:
+            self._add_weight(self._sum, grad_logits, self._inputs[part])
         if self.bias is not None:
             self.bias += grad_logits.sum(dim=0)
+
+    def _add_weight(self, total: Tensor, grad_logits: Tensor, inputs: Tensor) -> None:
+        if total.dtype != inputs.dtype:
+            step, product = SUMMED_WORDS, _weight_gradient_in_fp32
+        elif MKL_IS_SLOW:
+            step, product = COLUMNS, weight_gradient  # parts that stay in the cache until they are added
+        else:
+            total.addmm_(grad_logits.T, inputs)
+            return
+        for first in range(0, len(total), step):
+            words = slice(first, first + step)
+            total[words] += product(grad_logits[:, words], inputs)
+
+
+def _weight_gradient_in_fp32(gradients: Tensor, inputs: Tensor) -> Tensor:
+    """`weight_gradient` of 16-bit factors, not rounded to 16 bits."""
+    if inputs.device.type == "cuda":
+        return torch.mm(gradients.T, inputs, out_dtype=torch.float32)
+    return gradients.T.float() @ inputs.float()
+
+
+class _Logits:
+    """The logits (n, V) of a chunk at a temperature, in fp32 (fp64 where the model is). Those of a 16-bit model are
+    converted in pieces of `PIECE_LOGITS`, each time they are read if there are several."""
+
+    def __init__(self, product: Tensor, temperature: float) -> None:
+        self._temperature = temperature
+        self._rows = max(1, PIECE_LOGITS // product.shape[1])
+        self._is_converted = product.dtype == _precision(product) or len(product) <= self._rows
+        self._values = self._converted(product) if self._is_converted else product
+
+    def softmax_figures(self, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """For each row: log-probability of its target, entropy, log-sum-exp; (n,) each."""
+        found = [_softmax_figures(piece, targets[rows]) for rows, piece in self._pieces()]
+        if len(found) == 1:
+            return found[0]
+        logprobs, entropy, lse = map(torch.cat, zip(*found, strict=True))
+        return logprobs, entropy, lse
+
+    def gradient(self, targets: Tensor, lse: Tensor, scale: Tensor) -> Tensor:
+        """The gradient of the logits, `scale` (n,) times (one-hot minus softmax), written over them."""
+        for rows, piece in self._pieces():
+            gradient = _logits_grad(piece, targets[rows], lse[rows], scale[rows])
+            if not self._is_converted:
+                self._values[rows] = gradient
+        return self._values
+
+    def _pieces(self) -> Iterator[tuple[slice, Tensor]]:
+        for first in range(0, len(self._values), self._rows):
+            rows = slice(first, first + self._rows)
+            piece = self._values[rows]
+            yield rows, piece if self._is_converted else self._converted(piece)
+
+    def _converted(self, logits: Tensor) -> Tensor:
+        logits = logits.to(_precision(logits))
+        return logits if self._temperature == 1 else logits.div_(self._temperature)
 
 
 def _softmax_figures(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -264,15 +368,13 @@ def _scale_softmax(numbers, lse, scale):
 
 
 def _logits_in_chunks(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float
-) -> Iterator[tuple[slice, Tensor]]:
-    """Yields slices of the M rows with their logits (n, V), which the next chunk overwrites."""
-    size = max(MIN_CHUNK_ROWS, CHUNK_LOGITS // len(weight))
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float, size: int
+) -> Iterator[tuple[slice, _Logits]]:
+    """Yields slices of at most `size` of the M rows with their logits, which the next chunk overwrites."""
     buffer = hidden.new_empty(min(size, len(hidden)), len(weight))
     for first in range(0, len(hidden), size):
         part = slice(first, min(first + size, len(hidden)))
-        logits = multiply(hidden[part], weight, bias, space=buffer).to(_precision(hidden))
-        yield part, logits if temperature == 1 else logits.div_(temperature)
+        yield part, _Logits(multiply(hidden[part], weight, bias, space=buffer), temperature)
 
 
 def _precision(hidden: Tensor) -> torch.dtype:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from sleuth.metrics.intervals import Measured, bootstrap_mean, share
+from sleuth.rewards.answer import RETRIEVER_FAILED
 from sleuth.types import Retriever, Score, Task, Trajectory
 
 Record = tuple[Task, Trajectory, Score]
@@ -62,9 +63,23 @@ def compatible_scores(score: Score) -> dict[str, float]:
 
 
 def outcome_counts(records: Sequence[Record]) -> dict[str, int]:
-    """The number of episodes by outcome (the score's note, else the stop reason), most frequent first."""
-    outcomes = Counter(score.note or trajectory.stop for _, trajectory, score in records)
-    return dict(sorted(outcomes.items(), key=lambda item: (-item[1], item[0])))
+    """The number of episodes by outcome (the score's note, else the stop reason), most frequent first. All failures of
+    a retriever are one outcome."""
+    outcomes = Counter(_outcome(score.note) or trajectory.stop for _, trajectory, score in records)
+    return _most_frequent_first(outcomes)
+
+
+def missing_reasons(records: Sequence[Record]) -> dict[str, int]:
+    """The number of missing scores by the whole note, most frequent first."""
+    return _most_frequent_first(Counter(score.note for _, _, score in records if score.value is None))
+
+
+def _outcome(note: str) -> str:
+    return RETRIEVER_FAILED if note.startswith(RETRIEVER_FAILED) else note
+
+
+def _most_frequent_first(counts: Counter[str]) -> dict[str, int]:
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
 async def recall_at_k(retriever: Retriever, tasks: Sequence[Task], k: int) -> Measured:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,24 +14,31 @@ from sleuth.model_path import require_model
 from sleuth.prompts.library import read_prompt, require_askable
 from sleuth.recipe import (
     EvalQuestionsRecipe,
+    FunctionEnvRecipe,
+    LossRecipe,
     OnlineDpoRecipe,
     QuestionsRecipe,
     Recipe,
     RefineEnvRecipe,
     SearchEnvRecipe,
     SupervisedRecipe,
+    ToolEnvRecipe,
     WinRateRecipe,
 )
 from sleuth.recipe.draft import Key
+from sleuth.recipe.envs import RenderedEnvRecipe
 from sleuth.recipe.evaluation import ProblemsRecipe
 from sleuth.recipe.judges import NliJudgeRecipe, ServedModelRecipe
 from sleuth.recipe.problems import looked_for
+from sleuth.recipe.rewards import FunctionFields
 from sleuth.recipe.strict import StrictModel
 from sleuth.recipe.supervised import HintRecipe
 from sleuth.recipe.text import DocumentsRecipe
 from sleuth.recipe.toml_writer import emit_value
 from sleuth.retrieval.index_card import read_card
+from sleuth.rewards.function import require_reward
 from sleuth.types import SleuthError
+from sleuth.user_code.functions import load_function
 
 
 def missing_inputs(table: StrictModel) -> Iterator[str]:
@@ -45,7 +52,8 @@ def missing_inputs(table: StrictModel) -> Iterator[str]:
             require(value)
         except SleuthError as error:
             reason = str(error).removeprefix(f"{value}: ").removeprefix(f"{key} = {value!r}: ")
-            yield f"{key} = {emit_value(str(value))}: {reason}"
+            shown = emit_value(value if isinstance(value, tuple) else str(value))
+            yield f"{key} = {shown}: {reason}"
 
 
 def require_named(table: StrictModel, where: str, key: Key = ()) -> None:
@@ -83,6 +91,15 @@ def _named_in(table: StrictModel) -> Iterator[tuple[str, Callable[[Any], object]
             yield "prompt", read_prompt
         case ServedModelRecipe():
             yield "key_variable", _require_variable
+        case ToolEnvRecipe():
+            yield "tools", _require_tools
+            yield "prompt", partial(_require_prompt, env=table)
+            yield "index", require_index
+        case FunctionEnvRecipe() | LossRecipe():
+            yield "function", load_function
+            yield "dialect", dialect_of
+        case FunctionFields():
+            yield "function", partial(_require_reward, reward=table)
         case NliJudgeRecipe():
             yield "model", require_model
         case WinRateRecipe():
@@ -127,10 +144,19 @@ def _require_dialect(name: str, env: SearchEnvRecipe) -> None:
     require_speakable(dialect_of(name), role or "user", forced_search=forced)
 
 
-def _require_prompt(name: str, env: SearchEnvRecipe | RefineEnvRecipe) -> None:
+def _require_prompt(name: str, env: RenderedEnvRecipe) -> None:
     text = read_prompt(name)
     if (role := getattr(env, "prompt_role", None)) is not None:
         require_askable(text, role, Path(name).stem)
+
+
+def _require_tools(names: Sequence[str]) -> None:
+    for name in names:
+        load_function(name)
+
+
+def _require_reward(name: str, reward: FunctionFields) -> None:
+    require_reward(load_function(name), getattr(reward, "parameters", {}))
 
 
 def _require_variable(name: str) -> None:

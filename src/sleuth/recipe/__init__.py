@@ -1,14 +1,21 @@
 """Recipes: TOML files that describe runs, as strict pydantic models. Never imports torch."""
 
 from sleuth.recipe.data import AnsweredRowsRecipe, EvalQuestionsRecipe, QuestionsRecipe, WorldTextRecipe
-from sleuth.recipe.envs import RefineEnvRecipe, SearchEnvRecipe, ThoughtEnvRecipe
+from sleuth.recipe.envs import FunctionEnvRecipe, RefineEnvRecipe, SearchEnvRecipe, ThoughtEnvRecipe, ToolEnvRecipe
 from sleuth.recipe.evaluation import EvaluateRecipe, ProbeRecipe, ReasonRecipe
 from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.recipe.load import load_recipe
 from sleuth.recipe.loss import LossRecipe, SamplingRecipe
 from sleuth.recipe.preference import OnlineDpoRecipe, WinRateRecipe
 from sleuth.recipe.recipe import Recipe, ResolvedFrom, StageRecipe
-from sleuth.recipe.rewards import AnswerRewardRecipe, CitationRecipe, GainRecipe, RubricRecipe, SuffixRecipe
+from sleuth.recipe.rewards import (
+    AnswerRewardRecipe,
+    CitationRecipe,
+    FunctionRewardRecipe,
+    GainRecipe,
+    RubricRecipe,
+    SuffixRecipe,
+)
 from sleuth.recipe.supervised import HintRecipe, SupervisedRecipe, WarmStartRecipe
 from sleuth.recipe.text import DocumentsRecipe, HeldOutThoughtsRecipe, PlacesRecipe, TextRecipe, ThoughtTextRecipe
 from sleuth.recipe.toml_writer import dump_toml
@@ -21,6 +28,8 @@ __all__ = [
     "DocumentsRecipe",
     "EvalQuestionsRecipe",
     "EvaluateRecipe",
+    "FunctionEnvRecipe",
+    "FunctionRewardRecipe",
     "GainRecipe",
     "GrpoRecipe",
     "HeldOutThoughtsRecipe",
@@ -44,6 +53,7 @@ __all__ = [
     "TextRecipe",
     "ThoughtEnvRecipe",
     "ThoughtTextRecipe",
+    "ToolEnvRecipe",
     "TrainingRecipe",
     "WarmStartRecipe",
     "WinRateRecipe",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
@@ -121,7 +121,71 @@ class ThoughtEnvRecipe(StrictModel):
             yield "stops have no effect with suffix_tokens = 0, where no suffix is written; set suffix_tokens"
 
 
-EnvRecipe = Annotated[SearchEnvRecipe | RefineEnvRecipe, Field(discriminator="kind")]
+class FunctionEnvRecipe(StrictModel):
+    """An environment of your own: a class with the methods `open` and `reply` of `sleuth.types.Env`
+    (docs/how-to/own_code.md)."""
+
+    kind: Literal["python"]
+    function: str
+    """The class, or a function that makes an environment, `MODULE:NAME`; it is called with the `task` of an episode.
+    The module is looked for beside the recipe, in the current folder and among the installed packages."""
+    parameters: dict[str, Any] = Field(default_factory=dict)
+    """Further arguments of the class, by name: `[stage.env.parameters]`."""
+    dialect: str = "sleuth"
+    """The dialect whose tags rewards such as "answer" read; the environment itself may use any."""
+    seconds: PositiveFloat = 60.0
+    """Timeout of each of its methods in seconds; then the score of the episode is missing."""
+
+
+class ToolEnvRecipe(StrictModel):
+    """A question, and functions of your own that the policy may call (docs/how-to/own_code.md)."""
+
+    kind: Literal["tools"]
+    tools: Annotated[Row[str], Field(min_length=1)]
+    """The functions, `MODULE:NAME`, with type hints and a docstring that describes each argument. A module is looked
+    for beside the recipe, in the current folder and among the installed packages."""
+    index: FilePath | None = None
+    """Folder of an index; adds the tool `search`, which takes a `query`."""
+    top_k: PositiveInt = 3
+    """Passages for each search."""
+    prompt: str
+    """Name of a prompt that `sleuth prompts` lists, or the path of a text file. Its {question} is replaced by the
+    question, and its {tools} by the descriptions of the tools; a chat template shows the tools by itself."""
+    prompt_role: Role = "raw"
+    """How the prompt is rendered: as plain text ("raw"), or as a message of the model's chat template."""
+    template_flags: dict[str, bool | int | float | str] = Field(default_factory=dict)
+    """Extra variables for the chat template, such as `{ enable_thinking = false }`."""
+    calls: NonNegativeInt = 4
+    """Maximum number of calls in an episode; after the last, the policy gets one more turn."""
+    seconds: PositiveFloat = 10.0
+    """Timeout of a call in seconds; then the policy reads that there is no result."""
+    turn_tokens: PositiveInt = 512
+    """Maximum number of tokens that the policy writes in one turn."""
+    result_tokens: PositiveInt = 512
+    """Results are truncated to this number of tokens each."""
+
+    @combination
+    def _flags_have_a_template(self) -> Iterator[str]:
+        if self.template_flags and self.prompt_role == "raw":
+            yield 'template_flags need a chat template: set prompt_role = "user" or "system"'
+
+    @combination
+    def _tools_differ(self) -> Iterator[str]:
+        names = [tool.rpartition(":")[2].rpartition(".")[2] for tool in self.tools]
+        names += ["search"] if self.index is not None else []
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            yield f"tools has {twice} twice; the policy could call only one of them"
+
+
+EnvRecipe = Annotated[
+    SearchEnvRecipe | RefineEnvRecipe | FunctionEnvRecipe | ToolEnvRecipe, Field(discriminator="kind")
+]
 """`[stage.env]` of a stage that asks questions."""
-TrainedEnvRecipe = Annotated[SearchEnvRecipe | RefineEnvRecipe | ThoughtEnvRecipe, Field(discriminator="kind")]
+TrainedEnvRecipe = Annotated[
+    SearchEnvRecipe | RefineEnvRecipe | FunctionEnvRecipe | ToolEnvRecipe | ThoughtEnvRecipe,
+    Field(discriminator="kind"),
+]
 """`[stage.env]` of a stage that trains."""
+RenderedEnvRecipe = SearchEnvRecipe | RefineEnvRecipe | ToolEnvRecipe
+"""An environment whose prompt may be a chat message."""

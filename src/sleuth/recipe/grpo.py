@@ -11,7 +11,7 @@ from pydantic import Discriminator, Field, NonNegativeFloat, NonNegativeInt, Pos
 from sleuth.recipe.data import QuestionsRecipe
 from sleuth.recipe.envs import RefineEnvRecipe, ThoughtEnvRecipe, TrainedEnvRecipe
 from sleuth.recipe.loss import LossRecipe, SamplingRecipe
-from sleuth.recipe.rewards import GainRecipe, RewardTable, SuffixRecipe
+from sleuth.recipe.rewards import FunctionRewardRecipe, GainRecipe, RewardTable, SuffixRecipe
 from sleuth.recipe.strict import NO_KIND, FilePath, Name, Row, StrictModel, combination
 from sleuth.recipe.text import PlacesRecipe, TextRecipe
 from sleuth.recipe.training import SampledRecipe, TrainingRecipe
@@ -140,7 +140,7 @@ class GrpoRecipe(SampledRecipe, TrainingRecipe):
                 "so every group would be dropped"
             )
         key = "thought_tokens" if isinstance(self.env, ThoughtEnvRecipe) else "turn_tokens"
-        tokens = getattr(self.env, key)
+        tokens = getattr(self.env, key, None)
         if tokens is not None and tokens >= self.context:
             yield f"env.{key} = {tokens} leaves no room for a prompt in context = {self.context}"
 
@@ -162,6 +162,19 @@ class GrpoRecipe(SampledRecipe, TrainingRecipe):
                 f"replace_no_signal = {self.replace_no_signal} needs scores while episodes are played, and gains are "
                 "computed only after all episodes end; remove it"
             )
+
+    @combination
+    def _functions_have_their_own_figures(self) -> Iterator[str]:
+        names: dict[str, int] = {}
+        for index, reward in enumerate(self.reward):
+            if isinstance(reward, FunctionRewardRecipe):
+                name = reward.function.rpartition(":")[2]
+                if name in names:
+                    yield (
+                        f"reward.{index}.function is called {name}, as that of reward.{names[name]}, and both would be "
+                        f"the figure score_{name}; rename one of them"
+                    )
+                names.setdefault(name, index)
 
     @combination
     def _servers_have_whole_weights(self) -> Iterator[str]:
@@ -195,6 +208,8 @@ class GrpoRecipe(SampledRecipe, TrainingRecipe):
     @combination
     def _rewards_fit_env(self) -> Iterator[str]:
         for index, reward in enumerate(self.reward):
+            if reward.kind == "python":  # it may read anything
+                continue
             if isinstance(self.env, RefineEnvRecipe) and reward.kind not in REFINER_REWARDS:
                 yield (
                     f'reward.{index}.kind = "{reward.kind}" needs an env that searches; for env.kind = "refine" set '

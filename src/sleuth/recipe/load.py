@@ -8,7 +8,8 @@ Three layers, each over the one before:
 3. `--set grpo.steps=50` on the command line.
 
 A single value names its stage, `grpo.steps`, or counts it, `stage.1.steps`; `stage.-1` is the last stage. Paths of data
-in a recipe are relative to the working directory, not to the file.
+in a recipe are relative to the working directory, not to the file. A function of the user, `my_rewards:brevity`, is
+looked for beside the file first, and becomes `folder/my_rewards.py:brevity`.
 """
 
 from __future__ import annotations
@@ -28,6 +29,10 @@ from sleuth.recipe.recipe import Recipe, ResolvedFrom
 from sleuth.recipe.renamed import renamed_keys
 from sleuth.recipe.toml_writer import emit_value
 from sleuth.types import SleuthError
+from sleuth.user_code.functions import resolved
+
+FUNCTION_KEYS = ("function", "tools")
+"""Keys whose values name functions of the user."""
 
 
 def load_recipe(path: str | os.PathLike[str], overrides: Sequence[str] = (), look: Look | None = None) -> Recipe:
@@ -38,8 +43,24 @@ def load_recipe(path: str | os.PathLike[str], overrides: Sequence[str] = (), loo
         raise SleuthError(f"{draft.writer_of(('resolved_from',))}: resolved_from is not for setting; leave it out")
     if "arm" in draft.table:
         raise SleuthError(f"{path}: has arms, which are several runs: train them with `sleuth sweep {path}`")
+    draft.table = resolve_functions(draft.table, history["files"])
     draft.table["resolved_from"] = history
     return read_table(draft, Recipe, look)
+
+
+def resolve_functions(table: Any, files: Sequence[str]) -> Any:
+    """The tables with `folder/my_rewards.py:brevity` for each `my_rewards:brevity` that is a file beside one of the
+    `files`, the last first, or in the current folder. Names of installed packages stay as they are."""
+    folders = [*(Path(file).parent for file in reversed(files)), Path()]
+
+    def resolve(value: Any, key: str) -> Any:
+        if isinstance(value, dict) and key != "parameters":
+            return {name: resolve(inner, name) for name, inner in value.items()}
+        if isinstance(value, list):
+            return [resolve(inner, key) for inner in value]
+        return resolved(value, folders) if isinstance(value, str) and key in FUNCTION_KEYS else value
+
+    return resolve(table, "")
 
 
 def read_draft(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> tuple[Draft, dict[str, list[str]]]:

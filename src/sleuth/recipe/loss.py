@@ -58,6 +58,12 @@ class LossRecipe(StrictModel):
     policy_loss: Literal["clip", "cispo"] = "clip"
     """Effect of the bounds: "clip" drops the gradient of tokens beyond them (PPO: arXiv:1707.06347); "cispo" caps the
     importance weight and keeps the gradient (arXiv:2506.13585)."""
+    function: str | None = None
+    """A loss of your own in place of `policy_loss`, `MODULE:NAME`: `def mine(logprobs, old_logprobs, advantages,
+    weights)` on tensors (R, T) returns a sum over tokens, each times its weight (docs/how-to/own_code.md). `low` and
+    `high` are passed if it takes them."""
+    parameters: dict[str, Any] = Field(default_factory=dict)
+    """Further arguments of the function, by name: `[stage.loss.parameters]`."""
     old_logprobs: Literal["sampler", "learner"] = "sampler"
     """Denominator of the ratio: the log-probabilities of the sampler, or those of the learner before its update, with
     which every ratio is 1 and nothing is clipped."""
@@ -97,6 +103,13 @@ class LossRecipe(StrictModel):
                     f'{key} = {json.dumps(getattr(self, key))} contradicts setting = "{self.setting}", which sets '
                     f"{json.dumps(value)}; remove one of the two"
                 )
+
+    @combination
+    def _function_fits(self) -> Iterator[str]:
+        if self.parameters and self.function is None:
+            yield "parameters have no effect without function, a loss of your own; remove them"
+        if self.function is not None and self.policy_loss == "cispo":
+            yield 'policy_loss = "cispo" has no effect with function, which replaces it; remove one of the two'
 
     @combination
     def _old_fits(self) -> Iterator[str]:

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from sleuth.recipe.draft import Draft
 from sleuth.recipe.judges import JudgeRecipe, JudgeTable, TeacherRecipe
-from sleuth.recipe.load import read_toml
+from sleuth.recipe.load import read_toml, resolve_functions
 from sleuth.recipe.problems import Look, read_table
 from sleuth.recipe.rewards import RewardRecipe, RewardTable
 from sleuth.recipe.strict import Row, StrictModel
@@ -56,4 +56,5 @@ def load_teacher(path: Path, look: Look | None = None) -> TeacherRecipe:
 def _load(path: Path, model: type[Part], look: Look | None) -> Part:
     draft = Draft(str(path))
     draft.merge(read_toml(path), str(path))
+    draft.table = resolve_functions(draft.table, [str(path)])
     return read_table(draft, model, look)

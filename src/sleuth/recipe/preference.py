@@ -9,6 +9,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 
 from sleuth.recipe.judges import ContinuationJudgeTable, HttpJudgeRecipe
 from sleuth.recipe.loss import SamplingRecipe
+from sleuth.recipe.rewards import FunctionFields
 from sleuth.recipe.strict import FilePath, Name, Row, StrictModel, combination
 from sleuth.recipe.text import TextRecipe
 from sleuth.recipe.training import SampledRecipe, TrainingRecipe
@@ -55,7 +56,16 @@ class MechanicsRecipe(StrictModel):
     """Factor of this reward in the sum."""
 
 
-PreferenceRecipe = PairwiseRecipe | PointwiseRecipe | MechanicsRecipe
+class FunctionPreferenceRecipe(FunctionFields):
+    """The number that a function of your own returns for a candidate (docs/how-to/own_code.md): an episode of two
+    segments, the prefix and its continuation."""
+
+    kind: Literal["python"]
+    weight: PositiveFloat = 1.0
+    """Factor of this reward in the sum."""
+
+
+PreferenceRecipe = PairwiseRecipe | PointwiseRecipe | MechanicsRecipe | FunctionPreferenceRecipe
 PreferenceTable = Annotated[PreferenceRecipe, Field(discriminator="kind")]
 """A `[[stage.reward]]` table of an `online_dpo` stage."""
 

@@ -158,7 +158,9 @@ def _sentence(problem: ErrorDetails, key: Key, table: Mapping[str, Any], model: 
             return f"{name} is missing: it says what this table is"
         case "union_tag_invalid":
             expected = context["expected_tags"].replace("'", '"').removeprefix(f'"{NO_KIND}", ')
-            return f"{name} = {_shown(context['tag'])}: should be one of {expected}"
+            own = f'; for a function of your own, set kind = "python" and function = {_shown(context["tag"])}'
+            hint = own if ":" in str(context["tag"]) and '"python"' in expected else ""
+            return f"{name} = {_shown(context['tag'])}: should be one of {expected}{hint}"
         case "value_error":
             return f"{name} {str(context['error']).partition(' ')[2]}"
         case "too_short":

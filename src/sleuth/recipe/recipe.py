@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeInt
 
 from sleuth.recipe.data import AnsweredRowsRecipe
-from sleuth.recipe.envs import EnvRecipe, RefineEnvRecipe, ThoughtEnvRecipe
+from sleuth.recipe.envs import EnvRecipe, RefineEnvRecipe, SearchEnvRecipe, ThoughtEnvRecipe
 from sleuth.recipe.evaluation import EvaluateRecipe, ProbeRecipe, ReasonRecipe
 from sleuth.recipe.grpo import GrpoRecipe
+from sleuth.recipe.hardware import read_cards
 from sleuth.recipe.preference import OnlineDpoRecipe, WinRateRecipe
 from sleuth.recipe.rewards import RewardRecipe
 from sleuth.recipe.strict import Name, Row, StrictModel, combination
@@ -53,6 +55,9 @@ class Recipe(StrictModel):
     """Name of the run."""
     model: str = ""
     """The base model: a folder or a hub id. Required unless the first stage has an `[init]` table."""
+    card: str | None = None
+    """The GPUs that the run is meant for, such as "1 x 80 GB" or "8 x h100-80". `sleuth check recipe` computes whether
+    it fits them; nothing else depends on this key."""
     seed: NonNegativeInt = 0
     """Seed of all random draws of the run."""
     dtype: Literal["float32", "bfloat16"] = "float32"
@@ -116,6 +121,14 @@ class Recipe(StrictModel):
         if stage is None:
             raise ValueError(f'stage.{index}.kind = "warm_start" needs a grpo stage after it, and there is none')
         return stage
+
+    @combination
+    def _card_is_known(self) -> Iterator[str]:
+        if self.card is not None:
+            try:
+                read_cards(self.card)
+            except ValueError as error:
+                yield f"card = {json.dumps(self.card)}: {error}"
 
     @combination
     def _answered_rows_have_an_env(self) -> Iterator[str]:
@@ -196,5 +209,5 @@ class Recipe(StrictModel):
             if not self._question_stages() and None in (stage.env, stage.context):
                 continue  # reported by the check above
             env = self.env_and_context(index)[0]
-            if isinstance(env, RefineEnvRecipe) or env.searches == 0:
+            if not isinstance(env, SearchEnvRecipe) or env.searches == 0:
                 yield f"stage.{index}.forced_search_arm = true needs an env with searches of 1 or more"

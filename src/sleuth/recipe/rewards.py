@@ -210,6 +210,24 @@ class GainRecipe(_PartRecipe):
             yield f"floor = {self.floor:g} has no effect with clip = {self.clip:g}; remove it"
 
 
+class FunctionFields(StrictModel):
+    """The keys of a reward that a function of the user computes."""
+
+    function: str
+    """The function, `MODULE:NAME`. The module is looked for beside the recipe, in the current folder and among the
+    installed packages. Its first parameter is an `episode`, or a whole `group`."""
+    parameters: dict[str, Any] = Field(default_factory=dict)
+    """Further arguments of the function, by name: `[stage.reward.parameters]`."""
+    seconds: PositiveFloat = 60.0
+    """Timeout of a call in seconds; then the score is missing."""
+
+
+class FunctionRewardRecipe(FunctionFields, _PartRecipe):
+    """The number that a function of your own returns for an episode (docs/how-to/own_code.md)."""
+
+    kind: Literal["python"]
+
+
 RewardRecipe = (
     AnswerRewardRecipe
     | SubMatchRecipe
@@ -222,6 +240,7 @@ RewardRecipe = (
     | RubricRecipe
     | SuffixRecipe
     | GainRecipe
+    | FunctionRewardRecipe
 )
 RewardTable = Annotated[RewardRecipe, Field(discriminator="kind")]
 """One `[[stage.reward]]`."""

@@ -174,8 +174,8 @@ class TrainingRecipe(StrictModel):
     """Recompute activations in the backward pass instead of storing them, and return freed memory to the system: less
     memory, a third more computation, and on a CPU about twice the time with a model of a few million weights."""
     cpu_offload: bool = False
-    """With several ranks on a GPU each: optimiser state, master weights and gradients stay in host memory, and the CPU
-    updates the weights. GPUs hold only the model, and each pass waits for the copies."""
+    """On a GPU: optimiser state, master weights and gradients stay in host memory, and the CPU updates the weights. The
+    GPU holds only the model, and each pass waits for the copies."""
     save_every: PositiveInt = 100
     """Steps between checkpoints; the last step is always saved."""
     keep: PositiveInt = 2

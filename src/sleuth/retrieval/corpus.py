@@ -21,7 +21,7 @@ def read_corpus(path: Path) -> Iterator[Passage]:
     Raises SleuthError with file:line for a row without `id` or `contents` and for a repeated id.
     """
     seen = SeenIds()
-    for where, row in read_rows(path):
+    for where, row in read_rows(path, ("id", "contents")):
         passage = parse_contents(text_of(row, "id", where), text_of(row, "contents", where))
         if not seen.add(passage.id):
             raise SleuthError(f"{where}: id {passage.id!r} was used by an earlier passage; ids should be unique")

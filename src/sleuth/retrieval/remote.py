@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 
-from sleuth.retrieval.connections import Connections
+from sleuth.retrieval.connections import Connections, bounded_client, key_headers
 from sleuth.retrieval.corpus import parse_contents
 from sleuth.retrieval.query_batcher import QueryBatcher
 from sleuth.retrieval.replicas import Replica, Replicas, RetryBudget
@@ -103,6 +103,9 @@ class Remote:
                 response = await client.post(f"{replica.url}/retrieve", json=body)
         except (httpx.HTTPError, TimeoutError) as error:
             raise _AttemptError(str(error) or f"no answer within {self._timeout:g} seconds") from None
+        if response.is_redirect:
+            to = response.headers["location"][:200]
+            raise _AttemptError(f"redirected with status {response.status_code} to {to}, which is not followed")
         if 400 <= response.status_code < 500 and response.status_code != BUSY:
             self._replicas.succeeded(replica)
             raise _RefusedError(f"{replica.url}: refused with {response.status_code}: {_detail(response)}")
@@ -118,7 +121,9 @@ class Remote:
         if self._loop is not asyncio.get_running_loop():
             self._loop = asyncio.get_running_loop()
             # No timeout: `_post` has its own.
-            self._client = httpx.AsyncClient(transport=Connections(), timeout=None, trust_env=False)
+            self._client = httpx.AsyncClient(
+                transport=Connections(), timeout=None, trust_env=False, headers=key_headers()
+            )
             self._semaphore = asyncio.Semaphore(REQUESTS_AT_ONCE)
             for replica in self._replicas.members:
                 replica.in_flight = 0
@@ -165,7 +170,8 @@ def wait_until_ready(
 
 def _health(url: str) -> dict[str, Any]:
     try:
-        response = httpx.get(f"{url}/health", timeout=HEALTH_SECONDS, trust_env=False)
+        with bounded_client(headers=key_headers(), timeout=HEALTH_SECONDS) as client:
+            response = client.get(f"{url}/health")
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise SleuthError(f"urls: {url} does not answer ({error}); start it with `sleuth retriever DIR`") from None
     try:
@@ -181,7 +187,8 @@ def _probe(url: str) -> None:
     """Sends one query, so that a wrong address fails now and not as missing scores. Raises SleuthError."""
     body = {"queries": ["anything"], "topk": 1, "return_scores": True}
     try:
-        response = httpx.post(f"{url}/retrieve", json=body, timeout=PROBE_SECONDS, trust_env=False)
+        with bounded_client(headers=key_headers(), timeout=PROBE_SECONDS) as client:
+            response = client.post(f"{url}/retrieve", json=body)
         if response.status_code != httpx.codes.OK:
             raise ValueError(f"status {response.status_code}")
         [ranked] = _rankings(response.json(), 1)

@@ -60,8 +60,8 @@ class AnswerReward:
         return [self._score(episode) for episode in group.episodes]
 
     def _score(self, episode: Episode) -> Score:
-        if episode.trajectory.stop == "failed":
-            return FAILED
+        if (failed := failed_score(episode)) is not None:
+            return failed
         _, outcome = given_answer(episode, self.dialect)
         em = float(outcome == "correct")
         parts = {"em": em, outcome: 1.0}
@@ -74,8 +74,22 @@ class AnswerReward:
         return Score(value=value, parts=parts | {f"score_{self.scorer.name}": value}, note=outcome)
 
 
-FAILED = Score(value=None, note="retriever failed")
-"""The score of an episode that ended through no fault of the policy."""
+RETRIEVER_FAILED = "retriever failed"
+"""The note of a missing score, before the reason if it is known."""
+
+
+def failed_score(episode: Episode) -> Score | None:
+    """The missing score of an episode that ended through no fault of the policy, with the reason of the retriever or of
+    the user's environment; None for other episodes."""
+    if episode.trajectory.stop != "failed":
+        return None
+    actions = episode.trajectory.actions
+    if actions and actions[-1].kind == "invalid":
+        return Score(value=None, note=actions[-1].text)
+    if actions and actions[-1].kind != "search":
+        return Score(value=None, note="the environment failed")
+    reason = next((action.failure for action in actions if action.failure), "")
+    return Score(value=None, note=f"{RETRIEVER_FAILED}: {reason}" if reason else RETRIEVER_FAILED)
 
 
 class EpisodeReward:
@@ -90,8 +104,8 @@ class EpisodeReward:
         return [self._score(episode) for episode in group.episodes]
 
     def _score(self, episode: Episode) -> Score:
-        if episode.trajectory.stop == "failed":
-            return FAILED
+        if (failed := failed_score(episode)) is not None:
+            return failed
         value = self.measure(episode, self.dialect)
         return Score(value=value, parts={self.name: value})
 

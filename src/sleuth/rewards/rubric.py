@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from sleuth.dialects import Dialect
-from sleuth.rewards.answer import FAILED, given_answer
+from sleuth.rewards.answer import failed_score, given_answer
 from sleuth.rewards.citation.claims import TAG
 from sleuth.rewards.citation.evidence import abstains, citable, read_answer
 from sleuth.types import Case, Episode, Group, Judge, Rubric, Score, Sheet, SheetJudge, Task, Verdict
@@ -109,8 +109,8 @@ class RubricReward:
         return [[verdicts[case] for case in sheet.cases] for sheet in sheets]
 
     def _score(self, answer: GivenAnswer, rubrics: Sequence[Rubric], verdicts: Sequence[Verdict]) -> Score:
-        if answer.episode.trajectory.stop == "failed":
-            return FAILED
+        if (failed := failed_score(answer.episode)) is not None:
+            return failed
         if answer.text is None:
             return Score(value=0.0, parts={"rubric": 0.0}, note=answer.outcome)
         missing = next((verdict for verdict in verdicts if verdict.score is None), None)

@@ -36,3 +36,18 @@ class TotalReward:
         )
         note = next((score.note for score in scores if score.note), "")
         return Score(value=value, parts=parts, note=note, credits=credits)
+
+
+class WithParts:
+    """The scores of a reward, with the parts that other rewards give the same episodes."""
+
+    def __init__(self, reward: Reward, others: Sequence[Reward]) -> None:
+        self.reward = reward
+        self.others = others
+
+    async def __call__(self, group: Group) -> list[Score]:
+        scores, *others = await asyncio.gather(*(reward(group) for reward in (self.reward, *self.others)))
+        return [
+            replace(score, parts={**score.parts, **{name: value for one in more for name, value in one.parts.items()}})
+            for score, *more in zip(scores, *others, strict=True)
+        ]

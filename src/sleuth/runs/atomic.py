@@ -10,6 +10,8 @@ from pathlib import Path
 
 PARTIAL = ".partial"
 """Suffix of files and folders that are still being written. Nothing reads them."""
+DAMAGED = ".damaged"
+"""Suffix of files and folders that could not be used any more and were kept. Nothing reads them."""
 
 
 @contextmanager

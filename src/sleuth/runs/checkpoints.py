@@ -1,9 +1,10 @@
 """Checkpoints: a Hugging Face folder that any loader reads, with the state that resuming needs beside it.
 
-`step-000100/` holds the model (safetensors), the tokenizer, `protocol.json`, `README.md` and `state/`. It is written
-as `step-000100.partial` and renamed once it is on the disk, and renamed back before it is removed, so a folder with its
-final name is always complete. A milestone is a checkpoint whose state was removed. torch is imported where it is used:
-a report lists checkpoints without it.
+`step-000100/` holds the model (safetensors), the tokenizer, `protocol.json`, `README.md`, `state/` and `SHA256SUMS`. It
+is written as `step-000100.partial` and renamed once it is on the disk, and renamed back before it is removed, so a
+folder with its final name is always complete; its checksums show whether its bytes are still those that were written. A
+milestone is a checkpoint whose state was removed. torch is imported where it is used: a report lists checkpoints
+without it.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ from typing import TYPE_CHECKING, Any
 
 from sleuth.recipe import Recipe, TrainingRecipe, load_recipe
 from sleuth.recipe.sweep import shared_stage_count
-from sleuth.runs.atomic import PARTIAL, replacing_folder
+from sleuth.runs.atomic import DAMAGED, PARTIAL, replacing_folder
+from sleuth.runs.checksums import damage, drop_checksum, lists, write_checksums
 from sleuth.runs.disk import SLACK, recognising_full_disk, require_free
+from sleuth.runs.manifest import Manifest, changes_since
 from sleuth.runs.metrics import MetricsFile
 from sleuth.runs.protocol import ProtocolCard
 from sleuth.runs.run_folder import RunFolder
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
 
 STATE = Path("state") / "state.pt"
 CARD = "README.md"
+"""Written again after each evaluation; read by people only. It has no checksum."""
 
 
 def step_name(step: int) -> str:
@@ -77,6 +81,7 @@ def save_checkpoint(
         if state is not None:
             (partial / STATE).parent.mkdir()
             torch.save(dict(state), partial / STATE)
+        write_checksums(partial, but=(CARD,))
 
 
 def checkpoint_bytes(model: PreTrainedModel, state: Mapping[str, Any]) -> int:
@@ -86,7 +91,8 @@ def checkpoint_bytes(model: PreTrainedModel, state: Mapping[str, Any]) -> int:
 
 
 def load_state(checkpoint: Path, *, mapped: bool = False) -> dict[str, Any]:
-    """The stage's state, with tensors on the CPU; memory-mapped if `mapped`, for ranks that each read a part.
+    """The stage's state, with tensors on the CPU; memory-mapped if `mapped`, for ranks that each read a part. Verifies
+    no checksum.
 
     Raises SleuthError if it is missing or cannot be read."""
     import torch
@@ -95,9 +101,13 @@ def load_state(checkpoint: Path, *, mapped: bool = False) -> dict[str, Any]:
     if not path.exists():
         raise SleuthError(f"{path}: no such file; this checkpoint can be evaluated but not resumed")
     try:
-        return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
-    except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
-        raise SleuthError(f"{path}: cannot be read: {str(error).splitlines()[0]}") from None
+        state = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
+    except (RuntimeError, EOFError, ValueError, KeyError, AttributeError, pickle.UnpicklingError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise SleuthError(f"{path}: cannot be read: {reason}") from None
+    if not isinstance(state, dict) or not state:
+        raise SleuthError(f"{path}: holds no state")
+    return state
 
 
 def checkpoints_in(directory: Path) -> list[Path]:
@@ -109,8 +119,18 @@ def checkpoints_in(directory: Path) -> list[Path]:
 
 
 def resumable(checkpoint: Path) -> bool:
-    """Whether a stage can resume from it."""
+    """Whether a stage can resume from it, if it is intact."""
     return (checkpoint / STATE).exists()
+
+
+def saved_with_state(checkpoint: Path) -> bool:
+    """Whether it has a state, or had one that nobody but an accident removed."""
+    return resumable(checkpoint) or lists(checkpoint, STATE.as_posix())
+
+
+def of_model(name: str) -> bool:
+    """Whether a file of a checkpoint is read to load its model."""
+    return not name.startswith(STATE.parts[0] + "/")
 
 
 def latest_checkpoint(directory: Path) -> Path | None:
@@ -121,12 +141,14 @@ def latest_checkpoint(directory: Path) -> Path | None:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
     """Which checkpoints of a stage are kept after a save: the `keep` newest and `best` with their state, and without it
-    those whose step, counted from `after`, is a multiple of `milestone_every`."""
+    those whose step, counted from `after`, is a multiple of `milestone_every`. `until` is the stage's last step, if it
+    repeats steps of a damaged checkpoint: those of later stages, which follow from the same bytes, are kept then."""
 
     keep: int
     milestone_every: int | None = None
     best: Path | None = None
     after: int = 0
+    until: int | None = None
 
     def is_milestone(self, checkpoint: Path) -> bool:
         """Whether its weights are kept permanently."""
@@ -137,8 +159,10 @@ class Retention:
 def prune_checkpoints(directory: Path, newest: Path, retention: Retention) -> None:
     """Removes the checkpoints that are not needed once `newest` is saved.
 
-    These are those that its stage does not retain, those of later steps, which belong to an abandoned continuation, and
-    partial ones of killed processes. Checkpoints up to step `retention.after` belong to an earlier stage and stay."""
+    These are those that its stage does not retain, those of later steps, which belong to an abandoned continuation,
+    and partial ones of killed processes. Checkpoints up to step `retention.after` belong to an earlier stage and stay,
+    as do those after `retention.until`.
+    """
     if retention.keep < 1:
         raise ValueError(f"keep = {retention.keep}: a run keeps at least its last checkpoint")
     existing, last = checkpoints_in(directory), step_of(newest)
@@ -150,7 +174,7 @@ def prune_checkpoints(directory: Path, newest: Path, retention: Retention) -> No
         else:
             remove_checkpoint(path)
     for path in existing:
-        if step_of(path) > last:
+        if last < step_of(path) and (retention.until is None or step_of(path) <= retention.until):
             remove_checkpoint(path)
     for path in directory.glob(f"step-*{PARTIAL}"):
         shutil.rmtree(path)
@@ -166,8 +190,26 @@ def remove_checkpoint(checkpoint: Path) -> None:
 
 def remove_state(checkpoint: Path) -> None:
     """Removes the state: the model stays, but training cannot resume from it."""
+    drop_checksum(checkpoint, STATE.as_posix())
     (checkpoint / STATE).unlink()
     (checkpoint / STATE).parent.rmdir()
+
+
+def set_aside(checkpoint: Path) -> Path:
+    """Renames a damaged checkpoint, so that it is no longer taken for one; returns its new name."""
+    remove_set_aside(checkpoint)
+    return checkpoint.rename(checkpoint.with_name(checkpoint.name + DAMAGED))
+
+
+def remove_set_aside(checkpoint: Path) -> None:
+    """Removes the damaged checkpoint that this one replaces, if there is one."""
+    shutil.rmtree(checkpoint.with_name(checkpoint.name + DAMAGED), ignore_errors=True)
+
+
+def steps_set_aside(directory: Path) -> list[int]:
+    """The steps of damaged checkpoints that were not replaced yet."""
+    names = (path.name.removesuffix(DAMAGED) for path in directory.glob(f"step-*{DAMAGED}"))
+    return [step_of(Path(name)) for name in names if re.fullmatch(r"step-\d{6,}", name)]
 
 
 def _tensor_bytes(value: Any) -> Iterator[int]:
@@ -218,9 +260,17 @@ def reuse_checkpoints(run: RunFolder, others: Iterable[Path]) -> None:
     run.say(f"{' and '.join(stage for stage, _ in ends)}: same recipe and seed as in {other}; copied from there")
 
 
+def _computed_alike(other: Path) -> bool:
+    """Whether another run began with the libraries and the processor of this process."""
+    try:
+        return not changes_since(Manifest(other / "manifest.json").read())
+    except SleuthError:
+        return False
+
+
 def _shared_ends(recipe: Recipe, other: Path) -> list[tuple[str, Path]]:
     """The leading stages that `other` has finished and `recipe` shares, with their last checkpoints."""
-    if not (other / "recipe.toml").is_file():
+    if not (other / "recipe.toml").is_file() or not _computed_alike(other):
         return []
     shared = shared_stage_count(recipe, load_recipe(other / "recipe.toml"))
     ends, first_step = [], 0
@@ -228,7 +278,7 @@ def _shared_ends(recipe: Recipe, other: Path) -> list[tuple[str, Path]]:
         if not isinstance(stage, TrainingRecipe):
             continue
         end = other / "checkpoints" / step_name(first_step + stage.last_step)
-        if not resumable(end):
+        if not resumable(end) or damage(end):
             break
         ends.append((stage.name, end))
         first_step += stage.steps

@@ -16,10 +16,13 @@ from typing import Any
 from sleuth import __version__
 from sleuth.recipe import Recipe
 from sleuth.runs.atomic import write_text
+from sleuth.runs.machine import machine
+from sleuth.types import SleuthError
 
 _JUDGE_ADDRESS = re.compile(r"\.judge\.(urls\.\d+|seconds|at_once|budget|key_variable|verdicts)$")
 _POOL_ADDRESS = re.compile(r"\.engine(\.(urls\.\d+|weights|requests_at_once|seconds|unavailable_timeout|sleeps))?$")
-_LIBRARIES = ("torch", "transformers", "tokenizers", "numpy", "tantivy")
+_LIBRARIES = ("torch", "transformers", "tokenizers", "numpy", "numba", "tantivy", "peft")
+_PARTS = {"versions": dict, "hashes": dict, "continued": list}
 
 
 class Manifest:
@@ -30,7 +33,11 @@ class Manifest:
 
     def begin(self, recipe: Recipe) -> None:
         """Writes the first manifest of a run, or records in an existing one that the run continues."""
-        session = {"at": datetime.now(UTC).isoformat(timespec="seconds"), "versions": versions()}
+        session = {
+            "at": datetime.now(UTC).isoformat(timespec="seconds"),
+            "versions": versions(),
+            "machine": machine(),
+        }
         if self.path.exists():
             manifest = self.read()
             manifest["continued"].append(session)
@@ -38,6 +45,7 @@ class Manifest:
             manifest = {
                 "started": session["at"],
                 "versions": session["versions"],
+                "machine": session["machine"],
                 "platform": platform.platform(),
                 "seed": recipe.seed,
                 "hashes": {"recipe": recipe_hash(recipe)},
@@ -50,6 +58,12 @@ class Manifest:
         """Stores hashes of what the run read: `add_hashes(corpus="5f1c...")`."""
         manifest = self.read()
         manifest["hashes"].update(hashes)
+        self._write(manifest)
+
+    def set_sources(self, stage: str, sources: Mapping[str, str]) -> None:
+        """Stores the sha256 of the files of the user's own code that a stage runs, by their paths."""
+        manifest = self.read()
+        manifest.setdefault("sources", {})[stage] = dict(sources)
         self._write(manifest)
 
     @property
@@ -117,11 +131,36 @@ class Manifest:
         return sum(entry["stage"] == stage for entry in self.read().get("rolled_back", ()))
 
     def read(self) -> dict[str, Any]:
-        """The contents of the file."""
-        return json.loads(self.path.read_text(encoding="utf-8"))
+        """The contents of the file. Raises SleuthError if it is damaged."""
+        try:
+            manifest = json.loads(self.path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise SleuthError(
+                f"{self.path}: no such file; the next `sleuth train` of this run writes a new one"
+            ) from None
+        except (ValueError, RecursionError):
+            manifest = None
+        if not isinstance(manifest, dict) or any(type(manifest.get(name)) is not kind for name, kind in _PARTS.items()):
+            raise SleuthError(
+                f"{self.path}: is damaged: restore it, or remove it to continue without the run's history (versions, "
+                "costs and roll-backs so far)"
+            )
+        return manifest
 
     def _write(self, manifest: dict[str, Any]) -> None:
         write_text(self.path, json.dumps(manifest, indent=2) + "\n")
+
+
+def changes_since(manifest: Mapping[str, Any]) -> list[str]:
+    """What decides the bytes of results and is another now than when a run began: `torch 2.12.0 and is 2.13.0 now`.
+    What an older manifest does not name is not compared."""
+    before = {**manifest["versions"], **manifest.get("machine", {})}
+    now = {**versions(), **machine()}
+    return [
+        f"{name} {before[name] or 'none'} and is {now.get(name) or 'none'} now"
+        for name in before
+        if before[name] != now.get(name)
+    ]
 
 
 def versions() -> dict[str, str]:
@@ -135,9 +174,9 @@ def versions() -> dict[str, str]:
 
 def identity(recipe: Recipe) -> dict[str, Any]:
     """The recipe as dotted key -> value, without the keys that may change while a run continues: its origin,
-    `stop_after`, trackers, addresses of judges and engines (another server of the same model answers the same), and
-    `cpu_offload`."""
-    table = recipe.model_dump(mode="json", exclude={"resolved_from", "trackers"})
+    `card`, `stop_after`, trackers, addresses of judges and engines (another server of the same model answers the
+    same), and `cpu_offload`."""
+    table = recipe.model_dump(mode="json", exclude={"resolved_from", "trackers", "card"})
     return {
         key: value
         for key, value in _flat(table, "")
@@ -145,7 +184,7 @@ def identity(recipe: Recipe) -> dict[str, Any]:
         and not _JUDGE_ADDRESS.search(key)
         and not _POOL_ADDRESS.search(key)
         # unset equals absent, as in runs that are older than these keys
-        and (value or not key.endswith((".engine.max_policy_lag", ".lora")))
+        and (value or not key.endswith((".engine.max_policy_lag", ".lora", ".loss.function")))
     }
 
 

@@ -46,13 +46,15 @@ GLOSSARY: dict[str, dict[str, str]] = {
         "searched": "Share of episodes with at least one search.",
         "searches_mean": "Searches in an episode.",
         "response_tokens_mean": "Tokens that the policy wrote in an episode.",
+        "calls_mean": "Calls of tools in an episode; absent in a step without any.",
+        "call_errors": "Share of the calls whose result is an error.",
         "nonzero_advantage_fraction": "Share of groups whose scores differ; of pools with a pair in `online_dpo`.",
-        "missing_fraction": "Share of episodes without a score, because a retriever or a judge failed.",
+        "missing_fraction": "Share of episodes without a score, because a retriever, a judge or your own code failed.",
         "dropped_groups": "Groups with fewer scores than `min_siblings`.",
         "replaced_groups": "Groups without signal that `replace_no_signal` replaced.",
     },
     "Parts of the score (means over the episodes that have them)": {
-        "score_*": "What the named published scorer gives the answer.",
+        "score_*": "What the named published scorer, or your own function of that name, gives.",
         "sub_match": "The answer contains a golden one.",
         "token_f1": "F1 of the words that the answer shares with a golden one.",
         "format": "Every turn is one closed thought and one action.",
@@ -184,12 +186,16 @@ class MetricsFile:
         rows = []
         for number, line in enumerate(lines, start=1):
             try:
-                rows.append(renamed_figures(json.loads(line)))
-            except ValueError:
-                if number < len(lines):
-                    raise SleuthError(
-                        f"{self.path}:{number}: is not a JSON object; repair or remove this line"
-                    ) from None
+                row = json.loads(line)
+            except (ValueError, RecursionError):
+                if number == len(lines):
+                    break
+                row = None
+            if not (isinstance(row, dict) and isinstance(row.get("stage"), str) and isinstance(row.get("step"), int)):
+                raise SleuthError(
+                    f"{self.path}:{number}: is not a JSON object with stage and step; repair or remove it"
+                )
+            rows.append(renamed_figures(row))
         return rows
 
     def repair(self) -> None:

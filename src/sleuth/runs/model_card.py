@@ -116,6 +116,12 @@ def _how_to_run(checkpoint: Path, protocol: ProtocolCard | None, trained: StageR
             "",
             "It continues text and thinks between tags: any server of completions runs it.",
         ]
+    if protocol is not None and protocol.env is not None:
+        functions = " and ".join(f"`{name}`" for name in protocol.env.functions)
+        return [
+            f"It acts with {functions}, code that is no part of this checkpoint: evaluate it in a recipe whose `env` "
+            "names it."
+        ]
     index = "" if protocol is not None and refines(protocol.dialect) else " --index DIR"
     lines = ["```", f"sleuth eval {checkpoint} --questions FILE{index}", "```"]
     if index:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import operator
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -13,6 +14,19 @@ from sleuth.dialects import Dialect
 from sleuth.recipe.data import AskWith
 from sleuth.runs.atomic import write_text
 from sleuth.types import SleuthError
+
+
+class OwnCode(BaseModel):
+    """Code of the user that a run called."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, use_attribute_docstrings=True)
+
+    functions: tuple[str, ...]
+    """`MODULE:NAME` of each function or class."""
+    parameters: dict[str, Any] = {}
+    """Their further arguments."""
+    sources: dict[str, str]
+    """sha256 of each of their files, by its path."""
 
 
 class RewardPart(BaseModel):
@@ -30,6 +44,8 @@ class RewardPart(BaseModel):
     """Factor of the score."""
     shuffle: bool = False
     """Scores are shuffled among episodes: a control arm."""
+    sources: dict[str, str] = Field(default_factory=dict, exclude_if=operator.not_)
+    """sha256 of each file of a reward of the user, by its path; absent for ours."""
 
 
 class RewardSpec(BaseModel):
@@ -43,13 +59,18 @@ class RewardSpec(BaseModel):
     """In the order of the recipe."""
 
     @property
+    def sources(self) -> dict[str, str]:
+        """The sha256 of each file of the user's rewards, by its path."""
+        return {name: sha256 for part in self.parts for name, sha256 in part.sources.items()}
+
+    @property
     def hash(self) -> str:
         """The first 12 digits of a sha256: rewards with equal hashes give equal scores."""
         return hashlib.sha256(json.dumps(self.model_dump(mode="json"), sort_keys=True).encode()).hexdigest()[:12]
 
 
 FILE = "protocol.json"
-HISTORY = {"sleuth_version", "reward", "questions_sha256"}
+HISTORY = {"sleuth_version", "reward", "loss", "questions_sha256"}
 """Fields about the origin of a checkpoint, which do not affect evaluation."""
 
 
@@ -89,6 +110,10 @@ class ProtocolCard(BaseModel):
     """sha256 of the corpus; None without searches."""
     reward: RewardSpec | None = None
     """The reward of training; None if nothing was trained."""
+    env: OwnCode | None = Field(default=None, exclude_if=operator.not_)
+    """The environment or the tools of the user; absent for ours."""
+    loss: OwnCode | None = Field(default=None, exclude_if=operator.not_)
+    """The loss function of the user; absent for ours."""
     questions_sha256: str | None = None
     """sha256 of the training questions."""
     sleuth_version: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -106,6 +106,16 @@ WORDINGS = {
     ),
     "scorer": Wording(says="is judged by the scorer {}", again="by {}"),
     "corpus_sha256": Wording(says="searched the corpus {}", absent="searched no corpus"),
+    "env": Wording(
+        says="acts in the user's environment {}", again="in {}", absent="acts in no environment of the user"
+    ),
+    "env.functions": Wording(says="acts in the user's environment {}", again="in {}"),
+    "env.sources": Wording(says="acts in an environment of the source {}", again="of {}"),
+    "loss": Wording(
+        says="was trained with the user's loss {}", again="with {}", absent="was trained with no loss of the user"
+    ),
+    "loss.functions": Wording(says="was trained with the user's loss {}", again="with {}"),
+    "loss.sources": Wording(says="was trained with a loss of the source {}", again="of {}"),
     "reward": Wording(says="was trained for the reward {}", again="for {}", absent="was trained for no reward"),
     "reward.aggregation": Wording(says="makes one score of its rewards by {}", again="by {}"),
     "reward.parts": Wording(says="adds its rewards in the order {}", again="in the order {}"),
@@ -115,6 +125,7 @@ WORDINGS = {
     "reward.part.scorer_version": Wording(
         says="was paid for {part} by version {} of its scorer", again="by version {}"
     ),
+    "reward.part.sources": Wording(says="was paid for {part} by the source {}", again="by {}"),
     "reward.part.shuffle": Wording(says="shuffles the scores of {part}", absent="does not shuffle {part}"),
     "questions_sha256": Wording(says="was trained on the questions {}", again="on {}", absent="names no questions"),
     "sleuth_version": Wording(says="was trained by Sleuth {}", again="by {}"),
@@ -220,6 +231,8 @@ def _shown_pair(difference: Difference) -> tuple[str, str, str]:
     a, b, where = difference.a, difference.b, ""
     if difference.field.endswith("sha256"):
         shown = [str(value)[:DIGITS] for value in (a, b)]
+    elif difference.field.endswith(".sources"):
+        shown = [_changed_files(*pair) for pair in ((a, b), (b, a))]
     elif isinstance(a, str) and isinstance(b, str) and max(len(a), len(b)) > LONGEST:
         at = _first_difference(a, b)
         shown = [visible(_excerpt(text, at)) for text in (a, b)]
@@ -230,6 +243,12 @@ def _shown_pair(difference: Difference) -> tuple[str, str, str]:
     if shown[0] == shown[1]:
         shown = [repr(value) for value in (a, b)]
     return shown[0], shown[1], where
+
+
+def _changed_files(files: Mapping[str, str], others: Mapping[str, str]) -> str:
+    """The files whose hash is not that of the others: `my_rewards.py (5f1c02ab93de)`."""
+    changed = sorted(files.items() - others.items())
+    return ", ".join(f"{name} ({str(sha256)[:DIGITS]})" for name, sha256 in changed) or "none of them"
 
 
 def _first_difference(a: str, b: str) -> int:
@@ -258,6 +277,7 @@ def _shown(value: Any) -> str:
         case bool():
             return "yes" if value else "no"
         case _ if _is_record(value):
-            return "(" + ", ".join(f"{name} {_shown(getattr(value, name))}" for name in _fields(value)) + ")"
+            values = {name: getattr(value, name) for name in _fields(value)}
+            return "(" + ", ".join(f"{name} {_shown(one)}" for name, one in values.items() if one != {}) + ")"
         case _:
             return str(value)

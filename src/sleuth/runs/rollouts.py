@@ -6,6 +6,7 @@ read back exactly too.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import groupby
@@ -34,7 +35,15 @@ from sleuth.types import (
 )
 
 _PASSAGE = pa.struct([("id", pa.string()), ("title", pa.string()), ("text", pa.string()), ("score", pa.float64())])
-_ACTION = pa.struct([("kind", pa.string()), ("text", pa.string()), ("passages", pa.list_(_PASSAGE))])
+_ACTION = pa.struct(
+    [
+        ("kind", pa.string()),
+        ("text", pa.string()),
+        ("passages", pa.list_(_PASSAGE)),
+        ("failure", pa.string()),  # null: none, or an older file
+        ("result", pa.string()),  # null: an older file
+    ]
+)
 _SEGMENT = pa.struct(
     [
         ("author", pa.string()),
@@ -65,6 +74,7 @@ _CREDIT = pa.struct(
         ("end", pa.int32()),
     ]  # null end: to the last token
 )
+MAGIC = b"PAR1"
 SCHEMA = pa.schema(
     [
         ("group", pa.int32()),  # counts the groups of the file: a step may ask one question twice
@@ -108,6 +118,14 @@ def write_rollouts(path: Path, groups: Sequence[Group], advantages: Sequence[Seq
 def read_rollouts(path: Path) -> list[Group]:
     """The groups of a file, equal to those that were written."""
     return [_group(list(rows)) for _, rows in groupby(_rows(path), key=lambda row: row["group"])]
+
+
+def is_whole(path: Path) -> bool:
+    """Whether a file begins and ends as parquet does; one that was cut does not."""
+    with open(path, "rb") as file:
+        first = file.read(len(MAGIC))
+        file.seek(-min(len(MAGIC), path.stat().st_size), os.SEEK_END)
+        return first == MAGIC == file.read()
 
 
 def read_advantages(path: Path) -> list[list[float | None]]:
@@ -172,7 +190,13 @@ def _segment_row(segment: Segment) -> dict[str, Any]:
 
 
 def _action_row(action: Action) -> dict[str, Any]:
-    return {"kind": action.kind, "text": action.text, "passages": [_passage_row(item) for item in action.passages]}
+    return {
+        "kind": action.kind,
+        "text": action.text,
+        "passages": [_passage_row(item) for item in action.passages],
+        "failure": action.failure or None,
+        "result": action.result,
+    }
 
 
 def _passage_row(passage: Passage) -> dict[str, Any]:
@@ -247,4 +271,5 @@ def _segment(row: Mapping[str, Any]) -> Segment:
 
 def _action(row: Mapping[str, Any]) -> Action:
     passages = tuple(Passage(**passage) for passage in row["passages"])
-    return Action(kind=row["kind"], text=row["text"], passages=passages)
+    said = {"failure": row["failure"] or "", "result": row["result"] or ""}
+    return Action(kind=row["kind"], text=row["text"], passages=passages, **said)

@@ -17,6 +17,7 @@ from sleuth.recipe import Recipe, dump_toml, load_recipe
 from sleuth.runs.atomic import PARTIAL, write_text
 from sleuth.runs.backlog import Backlog
 from sleuth.runs.disk import Shortages
+from sleuth.runs.eval_file import set_aside_damaged
 from sleuth.runs.manifest import Manifest, identity
 from sleuth.runs.memory import peak_memory
 from sleuth.runs.metrics import MetricsFile
@@ -153,11 +154,14 @@ class RunFolder:
         self.close()
 
     def _begin(self) -> None:
+        if self.metrics.path.exists() and not self.manifest.path.exists():
+            self.say(f"{self.manifest.path} is missing: versions, costs and roll-backs so far are not known any more")
         write_text(self.path / "recipe.toml", dump_toml(self.recipe))
         self.manifest.begin(self.recipe)
         self.metrics.repair()
         for folder in (self.rollouts, self.eval, self.checkpoints):
             folder.mkdir(exist_ok=True)
+        set_aside_damaged(self.eval, self.say)
         names, config = self.recipe.trackers, self.recipe.model_dump(mode="json")
         self.trackers = open_trackers(names, self.path, self.recipe.name, config, self.say)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 from sleuth.data.questions import questions_hash
@@ -15,20 +16,28 @@ from sleuth.factories import (
     ThoughtSetting,
     answer_scorer_of,
     engine_of,
+    function_loss_of,
     judges_in,
+    own_code_in,
     played_tasks,
     policy_loss_of,
     policy_of,
     record_cache,
+    require_functions,
     require_gradable,
     require_judges,
     reward_of,
     reward_spec_of,
     scorer_warnings,
     setting_of,
+    sources_of,
+    trial_group,
 )
 from sleuth.learn.advantages import group_advantages
 from sleuth.learn.batch import Advantages, batch_of_groups, has_gradient
+from sleuth.learn.function_loss import FunctionLoss, require_loss
+from sleuth.learn.heap import releasing_cached_memory
+from sleuth.learn.objective import PolicyLoss
 from sleuth.learn.policy import no_update
 from sleuth.ranks import Ranks
 from sleuth.recipe.envs import SearchEnvRecipe, ThoughtEnvRecipe
@@ -65,6 +74,10 @@ def require_inputs(stage: GrpoRecipe, inputs: StageInputs) -> list[Task]:
         require_text_dialect(setting.dialect)
     require_gradable(stage.reward, tasks)
     require_judges(stage.reward)
+    if stage.loss.function is not None:
+        require_loss(function_loss_of(stage.loss), low=stage.loss.clip_low, high=stage.loss.clip_high)
+    if inputs.tokenizer is not None and tasks:
+        require_functions(stage.reward, partial(trial_group, setting, tasks[0], inputs.tokenizer, stage.context))
     return tasks
 
 
@@ -97,7 +110,7 @@ class GRPOTrainer(Trainer):
             stage=stage,
             context=context,
             engine=self.engine,
-            renderer=Renderer(self.tokenizer),
+            renderer=Renderer(self.tokenizer, setting.dialect.tags),
             setting=setting,
             order=InfiniteSampler(tasks, seed=context.key, taken=saved.state["asked"] if saved else 0),
             reward=reward_of(stage.reward, setting.dialect, self.tokenizer, judge_pool) if ranks.first else None,
@@ -105,6 +118,7 @@ class GRPOTrainer(Trainer):
         )
         compared = stage.loss.beta or gain_in(stage.reward) is not None
         frozen = context.starting_weights(self.model, saved) if compared else None
+        self.policy_loss = policy_loss_of(stage)
         self.policy = policy_of(stage, self.model, frozen if stage.loss.beta else None, ranks)
         self.budget = context.token_budget(saved)
         self.hooks = hooks_of(self.worker, self.model, self.budget, frozen, saved)
@@ -113,12 +127,15 @@ class GRPOTrainer(Trainer):
         self.rollouts = folder.rollouts  # their file
         self.judges = ranks.broadcast(lambda: require_accurate(judges_in(stage.reward), judge_pool, folder))
         self.reward_spec = ranks.broadcast(lambda: reward_spec_of(stage.reward, judge_pool.identity))
+        self.own_code = own_code_in(stage)
         questions = questions_hash(tasks)
         self.protocol = self._protocol(questions)
         if saved:
-            context.require_same_reward(saved, self.reward_spec)
+            context.require_same_reward(saved, self.reward_spec, self.own_code)
             self.policy.load_state_dict(saved.state["policy"])
         self.engine.publish(saved.steps if saved else 0)
+        if sources := sources_of(self.own_code) | self.reward_spec.sources:
+            folder.manifest.set_sources(stage.name, sources)
         if servers:
             folder.manifest.set_pool(stage.name, servers)
         folder.manifest.add_hashes(
@@ -151,7 +168,8 @@ class GRPOTrainer(Trainer):
         groups, scores = self._score(step, played.groups)
         advantages = [advantages_of(group, self.stage, at in played.replaced) for at, group in enumerate(groups)]
         require_enough_scores(groups, advantages, stage=self.stage)
-        update = self._update(groups, advantages)
+        with releasing_cached_memory():
+            update = self._update(groups, advantages)
         updated = time.monotonic()
         self.worker.wait()
         waited = time.monotonic() - updated
@@ -186,6 +204,7 @@ class GRPOTrainer(Trainer):
             "asked": self.prompts_drawn,
             "budget": self.budget.tokens,
             "reward": self.reward_spec.model_dump(mode="json"),
+            "own_code": {what: code.model_dump(mode="json") for what, code in self.own_code.items()},
             **{name: value for hook in self.hooks for name, value in hook.state_dict().items()},
         }
         beside = {CARDS_FILE: cards_json(self.judges)} if self.judges else {}
@@ -205,10 +224,11 @@ class GRPOTrainer(Trainer):
         loss, figures = self.stage.loss, no_update()
         if loss.beta or has_gradient(groups, advantages):
             batch = batch_of_groups(groups, advantages, normalise=loss.normalise, constant=loss.constant)
-            policy_loss = policy_loss_of(self.stage)
-            figures = update_figures(self.budget, lambda budget: self.policy.update(batch, policy_loss, budget=budget))
+            figures = update_figures(
+                self.budget, lambda budget: self.policy.update(batch, self.policy_loss, budget=budget)
+            )
         if figures["loss"] is not None:
-            if loss.old_logprobs == "learner":  # one update a batch: every ratio is 1, so no bound could have acted
+            if loss.old_logprobs == "learner" or not _has_bounds(self.policy_loss):  # no bound could have acted
                 figures["clip_fraction"] = None
             figures["old_logprobs"] = loss.old_logprobs
             for hook in self.hooks:
@@ -222,9 +242,10 @@ class GRPOTrainer(Trainer):
         if isinstance(self.worker.setting, ThoughtSetting):
             return None
         scorer = answer_scorer_of(self.stage.reward)
-        return self.worker.setting.protocol(
+        card = self.worker.setting.protocol(
             scorer, self.stage.context, reward=self.reward_spec, questions_sha256=questions
         )
+        return card.model_copy(update={"loss": self.own_code.get("loss")})
 
 
 def advantages_of(group: Group, stage: GrpoRecipe, replaced: bool = False) -> list[float | None]:
@@ -234,6 +255,10 @@ def advantages_of(group: Group, stage: GrpoRecipe, replaced: bool = False) -> li
     if replaced or sum(value is not None for value in values) < stage.min_siblings:
         return [None] * len(values)
     return group_advantages(values, stage.loss.advantage, std_floor=stage.loss.std_floor)
+
+
+def _has_bounds(loss: PolicyLoss) -> bool:
+    return not isinstance(loss.function, FunctionLoss) or bool(loss.function.bounds)
 
 
 def _shown(figure: float | None) -> str:

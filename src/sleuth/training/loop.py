@@ -115,12 +115,7 @@ def update_figures(budget: TokenBudget, update: Callable[[int], Update], kind: t
 
 
 def require_ranks(stage: TrainingRecipe, ranks: Ranks) -> None:
-    """Raises SleuthError for a setting that needs one process, or several."""
-    if ranks.alone and stage.cpu_offload:
-        raise SleuthError(
-            "cpu_offload = true is for shards, and one process holds its weights whole: start several, or set "
-            "cpu_offload = false; a run can be resumed either way"
-        )
+    """Raises SleuthError for a setting that needs one process."""
     if not ranks.alone and stage.optimiser == "muon":
         raise SleuthError(
             f'optimiser = "muon" needs whole matrices, and {ranks.world} ranks hold parts of them; take "adamw", or '
@@ -153,9 +148,20 @@ def require_update_resolution(stage: TrainingRecipe, dtype: str, resolution: Upd
 
 
 def _rows_until(context: StageContext, begin: int) -> list[Figures]:
-    """The stage's rows until its step `begin`; later ones are deleted."""
-    context.folder.metrics.rewind(context.stage.name, context.first_step + begin)
-    return [row for row in context.folder.metrics.rows() if row["stage"] == context.stage.name]
+    """The stage's rows until its step `begin`; later ones are deleted. Prints which rows and rollouts are lost."""
+    folder, name = context.folder, context.stage.name
+    folder.metrics.rewind(name, context.first_step + begin)
+    rows = [row for row in folder.metrics.rows() if row["stage"] == name]
+    steps = range(context.first_step + 1, context.first_step + begin + 1)
+    lost = {*steps} - {row["step"] for row in rows}
+    if lost:
+        folder.say(
+            f"{folder.metrics.path} lacks the rows of {len(lost)} of the {begin} steps of stage {name} so far: its "
+            "curves and the choice of its best checkpoint do without them"
+        )
+    for line in context.lost_rollouts(steps):
+        folder.say(line)
+    return rows
 
 
 def _of_first_rank(figures: Figures, ranks: Ranks) -> Figures:

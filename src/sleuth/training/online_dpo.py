@@ -28,10 +28,12 @@ from sleuth.factories import (
     preference_reward_of,
     preference_spec_of,
     record_cache,
+    require_functions,
     require_pools,
 )
 from sleuth.learn.batch import Row, collate
 from sleuth.learn.dpo import pair_batch
+from sleuth.learn.heap import releasing_cached_memory
 from sleuth.learn.policy import PreferenceUpdate, Update, no_update
 from sleuth.recipe.preference import OnlineDpoRecipe
 from sleuth.render import Renderer
@@ -56,7 +58,10 @@ def run(stage: OnlineDpoRecipe, context: StageContext) -> Path:
 
 def require_inputs(stage: OnlineDpoRecipe, inputs: StageInputs) -> list[Task]:
     """The texts of the stage. Raises SleuthError if they do not fit the model, or cannot be judged."""
-    return require_pools(stage, inputs.tokenizer, inputs.positions)
+    tasks = require_pools(stage, inputs.tokenizer, inputs.positions)
+    if tasks:
+        require_functions(stage.reward, lambda: pools_of(tasks[:1], [[]])[0])
+    return tasks
 
 
 class DPOTrainer(Trainer):
@@ -84,6 +89,8 @@ class DPOTrainer(Trainer):
             context.require_same_reward(saved, self.reward_spec)
             self.policy.load_state_dict(saved.state["policy"])
             self.engine.publish(saved.steps)
+        if sources := self.reward_spec.sources:
+            folder.manifest.set_sources(stage.name, sources)
         folder.manifest.add_hashes(texts=questions_hash(self.order.items), reward=self.reward_spec.hash)
 
     @property
@@ -108,7 +115,8 @@ class DPOTrainer(Trainer):
         record_cache(self.stage.name, self.engine, self.context.folder, self.context.ranks)
         played = time.monotonic()
         self._require_enough(groups, choices)
-        update = self._update(groups, choices)
+        with releasing_cached_memory():
+            update = self._update(groups, choices)
         self.engine.publish(step)
         updated = time.monotonic()
         if choices:

@@ -13,10 +13,12 @@ from transformers import PreTrainedModel
 from sleuth.factories import JudgePool, dialect_in, policy_loss_of, policy_of, reward_of
 from sleuth.learn.batch import Advantages, Batch, batch_of_groups, has_gradient
 from sleuth.learn.policy import Policy, frozen_copy
+from sleuth.learn.token_budget import TokenBudget
 from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.render import load_tokenizer
 from sleuth.rollout import scored
 from sleuth.runs.checkpoints import load_state, step_name, step_of
+from sleuth.runs.checksums import require_intact
 from sleuth.runs.rollouts import read_advantages, read_rollouts
 from sleuth.stage_context import Saved, StageContext
 from sleuth.training.credit.thought_gain import gain_in
@@ -48,7 +50,7 @@ class Restored:
 
     policy: Policy
     step: int
-    budget: int
+    budget: TokenBudget
 
 
 def replay(
@@ -79,7 +81,7 @@ def replay(
     for between in range(restored.step + 1, step):
         if rows[between]["loss"] is not None:
             batch = _batch(*_recorded(context, between), stage)
-            policy.update(batch, policy_loss_of(stage), budget=restored.budget)
+            restored.budget.run(lambda tokens, batch=batch: policy.update(batch, policy_loss_of(stage), budget=tokens))
         progress(between - restored.step, step - restored.step)
     groups, advantages = _recorded(context, step)
     rescored = groups
@@ -127,12 +129,13 @@ def _restored_before(context: StageContext, stage: GrpoRecipe, step: int) -> Res
     model, _ = context.model_to_train(saved)
     policy = policy_of(stage, model, _reference(context, stage))
     if saved is None:
-        return Restored(policy=policy, step=context.first_step, budget=stage.tokens_per_micro_batch)
+        return Restored(policy=policy, step=context.first_step, budget=TokenBudget(stage.tokens_per_micro_batch))
     policy.load_state_dict(saved.state["policy"])
-    return Restored(policy=policy, step=context.first_step + saved.steps, budget=saved.state["budget"])
+    return Restored(policy=policy, step=context.first_step + saved.steps, budget=TokenBudget(saved.state["budget"]))
 
 
 def _saved(context: StageContext, checkpoint: Path) -> Saved:
+    require_intact(checkpoint)
     return Saved(checkpoint=checkpoint, steps=step_of(checkpoint) - context.first_step, state=load_state(checkpoint))
 
 
@@ -150,14 +153,15 @@ def _gradient(
     groups: Sequence[Group],
     advantages: Advantages,
     stage: GrpoRecipe,
-    budget: int,
+    budget: TokenBudget,
     *,
     by_row: bool = False,
 ) -> tuple[float, Tensor] | None:
     """Loss and gradient; None if the step has no update."""
     if not stage.loss.beta and not has_gradient(groups, advantages):
         return None
-    return policy.gradient(_batch(groups, advantages, stage), policy_loss_of(stage), budget=budget, by_row=by_row)
+    batch, loss = _batch(groups, advantages, stage), policy_loss_of(stage)
+    return budget.run(lambda tokens: policy.gradient(batch, loss, budget=tokens, by_row=by_row))
 
 
 def _batch(groups: Sequence[Group], advantages: Advantages, stage: GrpoRecipe) -> Batch:

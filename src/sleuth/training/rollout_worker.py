@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from threading import Thread
 from typing import Any, Generic, TypeVar
 
@@ -18,6 +19,7 @@ from sleuth.learn.batch import Advantages
 from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.render import Renderer
 from sleuth.rollout import Rollout
+from sleuth.runs.rollouts import read_rollouts
 from sleuth.stage_context import StageContext
 from sleuth.training.infinite_sampler import InfiniteSampler
 from sleuth.training.step_metrics import values_of
@@ -112,7 +114,7 @@ class RolloutWorker:
         )
         groups = await rollout.groups(
             tasks,
-            self.setting.env,
+            self.setting.for_step(partial(self._played_before, step)).env,
             samples=stage.samples_per_prompt,
             first_prompt=first_prompt,
             reward=self.reward,
@@ -121,6 +123,11 @@ class RolloutWorker:
         if any(reward.shuffle for reward in stage.reward) and not isinstance(self.setting, ThoughtSetting):
             return shuffled_scores(groups, key)
         return groups
+
+    def _played_before(self, step: int) -> list[Group]:
+        """The groups of a step that was played before, if its rollouts were written."""
+        file = self.context.rollouts_of(step)
+        return read_rollouts(file) if step and file.exists() else []
 
 
 def require_enough_scores(groups: Sequence[Group], advantages: Advantages, stage: GrpoRecipe) -> None:

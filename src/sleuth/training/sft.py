@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -89,8 +90,8 @@ class TextTrainer(SFTTrainer):
         model, tokenizer = context.model_to_train(saved) if saved else _first_model(stage, context)
         super().__init__(stage, context, saved, model, tokenizer)
         self.stage = stage
-        self.renderer = Renderer(tokenizer)
         self.rows, self.protocol = training_rows(stage, context, tokenizer, context_of(model))
+        self.renderer = Renderer(tokenizer, self.protocol.dialect.tags if self.protocol else ())
         self.thoughts = HeldOutThoughts(stage.held_out, context) if stage.held_out else None
 
     def opening(self) -> list[str]:
@@ -106,8 +107,8 @@ class TextTrainer(SFTTrainer):
         pieces = [self.rows.row(index) for index in range(first, first + self.stage.rows_per_step)]
         figures = self.learn(text_batch(pieces, self.renderer, self.stage.source_weight), started)
         if saves_at(self.stage, step) and isinstance(self.stage.data, WorldTextRecipe):
-            data, budget = self.stage.data, self.stage.tokens_per_micro_batch
-            found = self.context.ranks.broadcast(lambda: held_out(self.model, self.renderer, data, budget))
+            data = self.stage.data
+            found = self.context.ranks.broadcast(lambda: held_out(self.model, self.renderer, data, self.budget))
             figures |= {f"{HELD_OUT}{kind}": share for kind, share in found.items()}
         if saves_at(self.stage, step) and self.thoughts is not None:
             measured = self._measured("after")
@@ -165,16 +166,22 @@ def shown(figures: dict[str, Measured]) -> str:
     return ", ".join(f"{name} {one.formatted()}" for name, one in measured.items())
 
 
-def held_out(model: PreTrainedModel, renderer: Renderer, data: WorldTextRecipe, budget: int) -> dict[str, float]:
+def held_out(
+    model: PreTrainedModel, renderer: Renderer, data: WorldTextRecipe, budget: TokenBudget
+) -> dict[str, float]:
     """By kind of row, the share of the teacher's tokens that are the model's most likely ones, on names and wordings
     that are never trained. Below 0.9 the base reads too poorly for reinforcement learning: searches would not pay."""
     shares = {}
     for kind in data.mix:
         text = TextRows(data.people, {kind: 1.0}, HELD_OUT_KEY, split="test")
         batch = text_batch([text.row(index) for index in range(HELD_OUT_ROWS)], renderer, source_weight=0.0)
-        parts = pack(batch, budget)
-        shares[kind] = sum(int(token_hits(model, part.to(model.device)).sum()) for part in parts) / batch.tokens_trained
+        hits = budget.run(partial(_count_hits, model, batch))
+        shares[kind] = hits / batch.tokens_trained
     return shares
+
+
+def _count_hits(model: PreTrainedModel, batch: Batch, budget: int) -> int:
+    return sum(int(token_hits(model, part.to(model.device)).sum()) for part in pack(batch, budget))
 
 
 def text_batch(rows: list[list[Piece]], renderer: Renderer, source_weight: float) -> Batch:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Container, Sequence
 from statistics import fmean
 from typing import Any
 
+from sleuth.envs.tools import ERROR
 from sleuth.learn.advantages import has_signal
 from sleuth.learn.batch import Advantages
 from sleuth.rewards.answer import OUTCOMES
@@ -59,6 +60,10 @@ def step_figures(
         ),
         "replaced_groups": sum(at in replaced for at in range(len(groups))),
     }
+    calls = [action for episode in episodes for action in episode.trajectory.actions if action.kind == "call"]
+    if calls:
+        figures["calls_mean"] = len(calls) / len(episodes)
+        figures["call_errors"] = mean_of([float(action.result.startswith(ERROR)) for action in calls])
     return figures | {name: mean for name, mean in _part_means(scores).items() if name not in figures}
 
 

@@ -111,7 +111,7 @@ class Lesson:
         samples = self.stage.samples_per_prompt or self.played_as.samples_per_prompt
         played = self._play(self.hinted, HINTED, samples)
         kept = [episode for episode, score in played if KEPT[self.stage.taught](episode, score)]
-        renderer, context = Renderer(self.tokenizer), self.played_as.context
+        renderer, context = Renderer(self.tokenizer, self.real.dialect.tags), self.played_as.context
         rows = asyncio.run(without_hints(kept, self.real, self.hinted, renderer, context=context))
         found = f"of {len(played)} episodes under the hint {len(kept)} {WORDS[self.stage.taught]}"
         if len(rows) < LEAST:

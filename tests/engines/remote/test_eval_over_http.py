@@ -14,6 +14,7 @@ from typer.testing import CliRunner, Result
 from sleuth.cli.app import app
 from sleuth.factories import load_model
 from sleuth.retrieval.bm25 import build_index
+from sleuth.serve.http.access import Access
 from sleuth.serve.http.limits import Limits
 from sleuth.serve.retriever.app import retriever_app
 from sleuth.serve.retriever.index_loader import IndexLoader
@@ -75,7 +76,7 @@ def test_passages_may_come_from_a_server_too(questions: Path) -> None:
     _, here = ask(questions)
     opening = IndexLoader(questions.parent / "index")
     opening.start()
-    with application(retriever_app(opening, Limits()), lifespan="off") as url:
+    with application(retriever_app(opening, Limits(), Access()), lifespan="off") as url:
         result, there = ask(questions, "--retriever", url)
     assert result.exit_code == 0, result.output
     assert there == here

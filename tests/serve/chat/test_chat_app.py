@@ -302,7 +302,7 @@ def test_no_other_page_may_read_or_frame_anything(client: TestClient) -> None:
     assert "default-src 'none'" in policy
     assert "frame-ancestors 'none'" in policy
     assert "unsafe" not in policy
-    assert client.options("/v1/chat/completions", headers={"origin": "http://evil.example"}).status_code == 405
+    assert client.options("/v1/chat/completions", headers={"origin": "http://evil.example"}).status_code == 403
 
 
 def test_errors_of_other_paths_methods_and_bodies_have_the_same_format(client: TestClient) -> None:

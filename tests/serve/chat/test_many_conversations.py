@@ -19,7 +19,7 @@ from sleuth.engines.local.engine import LocalEngine
 from sleuth.evaluation.eval_session import open_eval_session
 from sleuth.serve.chat.agent import Agent, agent_of
 from sleuth.serve.chat.app import chat_app
-from sleuth.serve.http.known_host import LOOPBACK
+from sleuth.serve.http.access import LOOPBACK, Access
 from sleuth.serve.http.limits import conversation_limits
 
 BASE = Path(__file__).parents[3] / "models" / "tiny-base"
@@ -31,7 +31,7 @@ def served(towns: Path) -> Iterator[tuple[str, Agent]]:
     """The tiny base, whose first search is opened for it, in an index of towns."""
     session, _ = open_eval_session(str(BASE), [], index=towns, forced_search=True, context=512, slots=SLOTS)
     agent = agent_of(session, "tiny-base", towns)
-    with listening(chat_app(agent, conversation_limits(), conversations=SLOTS, hosts=LOOPBACK)) as url:
+    with listening(chat_app(agent, conversation_limits(), conversations=SLOTS, access=Access(hosts=LOOPBACK))) as url:
         yield url, agent
 
 

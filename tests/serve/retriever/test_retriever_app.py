@@ -15,6 +15,7 @@ from pydantic import TypeAdapter
 from starlette.testclient import TestClient
 
 from sleuth.retrieval.bm25 import Bm25
+from sleuth.serve.http.access import Access
 from sleuth.serve.http.limits import Limits
 from sleuth.serve.retriever.app import retriever_app
 from sleuth.serve.retriever.index_loader import IndexLoader
@@ -48,7 +49,7 @@ def opened(folder: Path) -> IndexLoader:
 
 @pytest.fixture(scope="module")
 def client(towns: Path) -> Iterator[TestClient]:
-    with TestClient(retriever_app(opened(towns), Limits())) as client:
+    with TestClient(retriever_app(opened(towns), Limits(), Access())) as client:
         yield client
 
 
@@ -172,7 +173,7 @@ def test_too_many_queries_or_too_long_ones_are_refused(client: TestClient) -> No
 
 
 def test_a_body_over_the_limit_is_refused_announced_or_not(towns: Path) -> None:
-    with TestClient(retriever_app(opened(towns), Limits(body_bytes=100))) as client:
+    with TestClient(retriever_app(opened(towns), Limits(body_bytes=100), Access())) as client:
         for body in (b"x" * 101, iter([b"x" * 60, b"x" * 60])):
             answer = client.post("/retrieve", content=body, headers=JSON)
             assert (answer.status_code, answer.headers["connection"]) == (413, "close")
@@ -181,7 +182,7 @@ def test_a_body_over_the_limit_is_refused_announced_or_not(towns: Path) -> None:
 
 
 def test_a_body_that_never_ends_times_out(towns: Path) -> None:
-    app = retriever_app(opened(towns), Limits(upload_seconds=0.05))
+    app = retriever_app(opened(towns), Limits(upload_seconds=0.05), Access())
     sent: list[Any] = []
     started = {"type": "http.request", "body": b"{", "more_body": True}
 
@@ -201,7 +202,7 @@ def test_a_body_that_never_ends_times_out(towns: Path) -> None:
 def test_a_search_that_takes_too_long_is_ended(towns: Path) -> None:
     opening = opened(towns)
     opening.index = Slow(0.2)  # pyright: ignore[reportAttributeAccessIssue]
-    with TestClient(retriever_app(opening, Limits(seconds=0.05))) as client:
+    with TestClient(retriever_app(opening, Limits(seconds=0.05), Access())) as client:
         answer = client.post("/retrieve", json={"query": "lake"})
     assert (answer.status_code, answer.json()["detail"]) == (504, "no answer within 0.05 seconds; ask for less at once")
 
@@ -220,7 +221,7 @@ def test_only_queries_of_long_cpu_time_run_in_a_thread(towns: Path, works: bool,
 
     opening = opened(towns)
     opening.index = Taking(0.008)  # pyright: ignore[reportAttributeAccessIssue]
-    with TestClient(retriever_app(opening, Limits())) as client:
+    with TestClient(retriever_app(opening, Limits(), Access())) as client:
         for _ in range(3):
             assert client.post("/retrieve", json={"query": "lake"}).status_code == 200
     assert threads[0].startswith("search")  # until it is known
@@ -238,7 +239,7 @@ def test_other_paths_and_methods_are_one_line_too(client: TestClient) -> None:
 
 def test_health_reports_progress_and_searches_are_refused_until_the_index_is_open(towns: Path) -> None:
     opening = IndexLoader(towns)
-    with TestClient(retriever_app(opening, Limits())) as client:
+    with TestClient(retriever_app(opening, Limits(), Access())) as client:
         opening.progress = 0.4
         health, answer = client.get("/health"), client.post("/retrieve", json={"query": "lake"})
         assert (health.status_code, health.json()["status"], health.json()["progress"]) == (503, "opening", 0.4)
@@ -258,7 +259,7 @@ def test_an_index_that_cannot_be_opened_is_reported(towns: Path, tmp_path: Path)
     (tmp_path / "card.json").write_text((towns / "card.json").read_text())
     opening, failed = IndexLoader(tmp_path), []
     opening.start(lambda: failed.append(True))
-    with TestClient(retriever_app(opening, Limits())) as client:
+    with TestClient(retriever_app(opening, Limits(), Access())) as client:
         while not failed:
             time.sleep(0.01)
         assert client.get("/health").json()["status"] == "failed"
@@ -266,7 +267,7 @@ def test_an_index_that_cannot_be_opened_is_reported(towns: Path, tmp_path: Path)
 
 
 def test_metrics_count_what_was_answered(towns: Path) -> None:
-    with TestClient(retriever_app(opened(towns), Limits())) as client:
+    with TestClient(retriever_app(opened(towns), Limits(), Access())) as client:
         client.post("/retrieve", json={"queries": ["lake", "town"]})
         client.post("/retrieve", content=b"{", headers=JSON)
         client.get("/made/up")
@@ -292,7 +293,9 @@ def test_the_api_describes_its_shapes_and_limits(client: TestClient) -> None:
     assert batch["properties"]["queries"]["maxItems"] == 4096
     assert single["properties"]["topk"]["anyOf"][0] == {"type": "integer", "minimum": 1, "maximum": 100}
     for path in ("/retrieve", "/batch_search"):
-        assert {"200", "408", "413", "422", "503", "504"} == set(schema["paths"][path]["post"]["responses"])
+        assert {"200", "401", "403", "408", "413", "422", "429", "503", "504"} == set(
+            schema["paths"][path]["post"]["responses"]
+        )
 
 
 # -- whatever is sent ------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import torch
 from transformers import PretrainedConfig
 
 from sleuth.learn.compiled import compiled, compiled_in_parallel, is_compiled_for, prange
+from sleuth.learn.heap import release_cached_memory
 from sleuth.memory import free_host_memory, parse_share, total_host_memory
 
 
@@ -83,10 +84,8 @@ class PagedCache:
 
     def clear(self) -> None:
         """Frees all memory."""
-        on_card = any(keys.device.type == "cuda" for keys, _ in self.layers.values())
         self.layers.clear()
-        if on_card:
-            torch.cuda.empty_cache()
+        release_cached_memory()
 
     def _empty(self, like: torch.Tensor) -> torch.Tensor:
         # Zeros, not uninitialised memory: a masked NaN is still NaN.

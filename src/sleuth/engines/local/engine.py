@@ -32,6 +32,7 @@ from sleuth.learn.products import replaced_forwards
 from sleuth.learn.token_budget import is_out_of_memory
 from sleuth.runs.disk import shown
 from sleuth.types import Chunk, Completion, Sampling, SleuthError
+from sleuth.user_code.calls import calls_returned
 
 CPU_FORWARD_TOKENS, CUDA_FORWARD_TOKENS = 512, 8192
 """Prefill tokens per forward, besides the decoding slots; longer prompts are prefilled in chunks. More would push the
@@ -252,11 +253,16 @@ class LocalEngine:
             self._loop_task = None
 
     async def _wait_for_callers(self) -> None:
-        """Yields until callers that just got an answer had time to send their next request."""
+        """Yields until callers that just got an answer had time to send their next request, the user's environments and
+        tools included."""
         await asyncio.sleep(0)
-        while self._yields_left > 1:
-            self._yields_left -= 1
-            await asyncio.sleep(0)
+        while True:
+            while self._yields_left > 1:
+                self._yields_left -= 1
+                await asyncio.sleep(0)
+            if not await calls_returned():
+                return
+            self._yields_left = ARRIVAL_YIELDS
 
     def _admit(self) -> None:
         self._begin_ready()

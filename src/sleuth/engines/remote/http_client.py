@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 
-from sleuth.retrieval.connections import Connections
+from sleuth.retrieval.connections import Connections, key_headers
 
 CONNECT_SECONDS = 10.0
 BUSY_STATUSES = (429, 503)
@@ -48,6 +48,7 @@ class HttpClient:
             timeout=httpx.Timeout(None, connect=CONNECT_SECONDS),  # `_request` times the whole request
             transport=Connections(),
             trust_env=False,
+            headers=key_headers(),
         )
 
     async def get(self, path: str) -> Any:

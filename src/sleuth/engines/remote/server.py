@@ -15,6 +15,7 @@ from sleuth.engines.remote.http_client import refusal
 from sleuth.engines.remote.sglang import SglangWire
 from sleuth.engines.remote.wire import MALFORMED, RawCompletion, Wire
 from sleuth.render import encode
+from sleuth.retrieval.connections import bounded_client, key_headers
 from sleuth.types import Sampling, SleuthError
 
 PROBE_SECONDS = 60.0  # the first request after a start may be slow
@@ -73,7 +74,7 @@ def find_server(
     """
     base = url.rstrip("/").removesuffix("/v1").rstrip("/")
     try:
-        with httpx.Client(base_url=base, timeout=PROBE_SECONDS, trust_env=False) as client:
+        with bounded_client(base_url=base, timeout=PROBE_SECONDS, headers=key_headers()) as client:
             return _Probe(client, base, tokenizer, eos_ids).find(checkpoint, served_as)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         reason = str(error) or type(error).__name__

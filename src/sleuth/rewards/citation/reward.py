@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sleuth.dialects import Dialect
-from sleuth.rewards.answer import FAILED, given_answer
+from sleuth.rewards.answer import failed_score, given_answer
 from sleuth.rewards.citation.claims import CitedAnswer
 from sleuth.rewards.citation.evidence import abstains, citable, read_answer
 from sleuth.rewards.citation.measure import (
@@ -83,8 +83,8 @@ class CitationReward:
         return [self._score(answer, verdicts) for answer in answers]
 
     def _score(self, answer: ParsedAnswer, verdicts: dict[Case, Verdict]) -> Score:
-        if answer.episode.trajectory.stop == "failed":
-            return FAILED
+        if (failed := failed_score(answer.episode)) is not None:
+            return failed
         cases = cases_of(answer.cited, answer.evidence)
         support = {case: verdicts[case].score for case in cases}
         known = {case: score for case, score in support.items() if score is not None}

@@ -52,7 +52,7 @@ def agent_of(session: EvalSession, name: str, index: Path | None) -> Agent:
     return Agent(
         name=name,
         engine=session.local_engine(),
-        renderer=Renderer(session.tokenizer),
+        renderer=Renderer(session.tokenizer, session.setting.dialect.tags),
         make_task=partial(refining_task, ask_with=setting.ask_with) if refines(setting.dialect) else question_task,
         env=setting.env,
         dialect=setting.dialect,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Collection
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
 from importlib.resources import files
 from typing import Any
 
@@ -29,12 +30,12 @@ from sleuth.serve.chat.wire import (
     TextCompletion,
     prompt_shape,
 )
+from sleuth.serve.http.access import Access, AccessControl
 from sleuth.serve.http.counters import CONTENT_TYPE, CountAnswers, Counters
 from sleuth.serve.http.engine_thread import EngineThread, Event
 from sleuth.serve.http.event_stream import ClientDisconnected, EventStream, cancel_on_disconnect
-from sleuth.serve.http.known_host import KnownHost
 from sleuth.serve.http.limits import BodyLimit, Limits, RequestLimit
-from sleuth.serve.http.refused import TOO_LONG, Refused, problem_line, refusal
+from sleuth.serve.http.refused import TOO_LONG, Refused, problem_line, refusal, require_json
 
 ASSETS = {
     "/": ("page.html", "text/html"),
@@ -84,6 +85,8 @@ CLIENT_LEFT_STATUS = 499  # only for the counters, by the convention of proxies
 
 PROBLEMS: dict[int | str, dict[str, Any]] = {
     400: {"model": ProblemBody, "description": "The request is invalid or needs an unsupported feature."},
+    401: {"model": ProblemBody, "description": "The key is missing or wrong."},
+    403: {"model": ProblemBody, "description": "Another host name or a page of another site."},
     404: {"model": ProblemBody, "description": "There is no such model."},
     408: {"model": ProblemBody, "description": "The body did not arrive in time."},
     413: {"model": ProblemBody, "description": "The body is too large."},
@@ -95,9 +98,9 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def chat_app(agent: Agent, limits: Limits, *, conversations: int, hosts: Collection[str] | None) -> FastAPI:
-    """The application: at most `conversations` concurrent conversations with `agent`. `hosts` are the accepted host
-    names, None for any. Every error is one line, in the format of OpenAI's API."""
+def chat_app(agent: Agent, limits: Limits, *, conversations: int, access: Access) -> FastAPI:
+    """The application: at most `conversations` concurrent conversations with `agent`. The page itself needs no key; it
+    asks for the key. Every error is one line, in the format of OpenAI's API."""
     engine_thread = EngineThread(conversations, limits)
 
     @asynccontextmanager
@@ -121,9 +124,9 @@ def chat_app(agent: Agent, limits: Limits, *, conversations: int, hosts: Collect
     add_page(app)
     _describe_tokens(app, len(agent.renderer.tokenizer))
     app.add_middleware(BodyLimit, limits=limits, refusal=refusal)
-    if hosts is not None:
-        app.add_middleware(KnownHost, names=hosts)
     app.add_middleware(RequestLimit, limit=conversations + limits.waiting + OTHER_REQUESTS)
+    access = replace(access, open_paths=(*access.open_paths, *PAGE_PATHS))
+    app.add_middleware(AccessControl, access=access, refusal=refusal)
     app.add_middleware(CountAnswers, counters=counters)  # outermost, to count refused requests too
     return app
 
@@ -213,7 +216,7 @@ def _add_completion_routes(app: FastAPI, handler: _RequestHandler) -> None:
     @app.post(
         "/v1/chat/completions",
         summary="Ask the agent",
-        dependencies=[Depends(_require_json)],
+        dependencies=[Depends(require_json)],
         response_model=None,
         responses={200: {"model": ChatCompletion, **streamed}, **PROBLEMS},
     )
@@ -223,7 +226,7 @@ def _add_completion_routes(app: FastAPI, handler: _RequestHandler) -> None:
     @app.post(
         "/v1/completions",
         summary="Continue a text with the model",
-        dependencies=[Depends(_require_json)],
+        dependencies=[Depends(require_json)],
         response_model=None,
         responses={200: {"model": TextCompletion, **streamed}, **PROBLEMS},
     )
@@ -276,13 +279,6 @@ def _add_monitoring(app: FastAPI, agent: Agent, engine_thread: EngineThread, cou
         }
         text = counters.text(totals={"sleuth_conversations_total": engine_thread.admission.admitted}, gauges=gauges)
         return Response(text, media_type=CONTENT_TYPE)
-
-
-async def _require_json(request: Request) -> None:
-    """Raises `Refused` unless the body is JSON: without CORS, pages of other sites can post only plain text here."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":
-        raise Refused(415, "content-type: expected application/json")
 
 
 def _add_error_handlers(app: FastAPI) -> None:

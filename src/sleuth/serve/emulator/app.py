@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -18,8 +17,8 @@ from sleuth.serve.emulator.engine import EmulatedEngine, EngineEmulator
 from sleuth.serve.emulator.faults import FaultInjector, Faults, RestartGate
 from sleuth.serve.emulator.sglang import SglangEmulator
 from sleuth.serve.emulator.vllm import VllmEmulator
+from sleuth.serve.http.access import Access, AccessControl
 from sleuth.serve.http.event_stream import ClientDisconnected
-from sleuth.serve.http.known_host import KnownHost
 from sleuth.serve.http.limits import BodyLimit, Limits, RequestLimit
 from sleuth.serve.http.refused import Refused, refusal
 
@@ -39,7 +38,7 @@ def emulator_app(
     engine: EmulatedEngine,
     limits: Limits,
     *,
-    hosts: Collection[str] | None,
+    access: Access,
     faults: Faults | None = None,
     raw: bool | None = None,
 ) -> Starlette:
@@ -71,7 +70,7 @@ def emulator_app(
         return JSONResponse({"tokens": tokens, "count": len(tokens), "max_model_len": engine.context})
 
     async def change_faults(request: Request) -> Response:
-        table: dict[str, Any] = await request.json()
+        table = await read_body(request, None)
         if (seconds := field(table, "forget", float, None)) is not None:
             fault_injector.restart(seconds)
             await engine.restart()
@@ -92,9 +91,8 @@ def emulator_app(
     )
     app.add_middleware(RestartGate, injector=fault_injector)
     app.add_middleware(BodyLimit, limits=limits, refusal=refusal)
-    if hosts is not None:
-        app.add_middleware(KnownHost, names=hosts)
     app.add_middleware(RequestLimit, limit=limits.waiting + OTHER_REQUESTS)
+    app.add_middleware(AccessControl, access=access, refusal=refusal)
     return app
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from starlette.requests import Request
 
 from sleuth.serve.emulator.engine import EmulatedEngine
-from sleuth.serve.http.refused import TOO_LONG, Refused
+from sleuth.serve.http.refused import TOO_LONG, Refused, require_json
 from sleuth.types import Sampling
 
 FULL_SUPPORT = {
@@ -21,19 +21,31 @@ FULL_SUPPORT = {
     "presence_penalty": (0, None),
 }
 """The values under which sampling has full support and the model's own probabilities."""
+MAX_TEMPERATURE = 100.0
 
 
-async def read_body(request: Request, known: Collection[str]) -> dict[str, Any]:
-    """The JSON object of a request; {} for an empty body. Raises `Refused` for a field not in `known`."""
+async def read_body(request: Request, known: Collection[str] | None) -> dict[str, Any]:
+    """The JSON object of a request; {} for an empty body. Raises `Refused` for a field not in `known` (None: any), and
+    for a body that is not declared as JSON, which a page of another site could send."""
     content = await request.body()
+    if content:
+        await require_json(request)
     try:
-        body = json.loads(content) if content else {}
-    except ValueError as error:
+        body = json.loads(content, parse_constant=_refuse_constant) if content else {}
+        json.dumps(body, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise Refused(400, "body: holds an unpaired surrogate, which is not text") from None
+    except (ValueError, RecursionError) as error:
         raise Refused(400, f"body: not JSON ({error})") from None
     if not isinstance(body, dict):
         raise Refused(400, "body: expected a JSON object")
-    require_known(body, known)
+    if known is not None:
+        require_known(body, known)
     return body
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON number")
 
 
 def require_known(table: Mapping[str, Any], known: Collection[str]) -> None:
@@ -47,11 +59,19 @@ def field(table: Mapping[str, Any], name: str, kind: type, default: Any) -> Any:
     value = table.get(name)
     if value is None:
         return default
-    if kind is float and type(value) is int:
+    if kind is float and type(value) is int and abs(value) < 2**63:
         return float(value)
     if type(value) is not kind:
         raise Refused(400, f"{name}: expected {kind.__name__}, not {str(value)[:60]!r}", param=name)
     return value
+
+
+def list_of(table: Mapping[str, Any], name: str, kind: type) -> list[Any]:
+    """The field `name`, checked to be a list of `kind`; empty if absent or null."""
+    values = field(table, name, list, [])
+    if not all(type(value) is kind for value in values):
+        raise Refused(400, f"{name}: expected a list of {kind.__name__}", param=name)
+    return values
 
 
 def sampling_of(table: Mapping[str, Any], engine: EmulatedEngine, *, tokens: str, seed: str, at: int) -> Sampling:
@@ -59,15 +79,20 @@ def sampling_of(table: Mapping[str, Any], engine: EmulatedEngine, *, tokens: str
     for name, neutral in FULL_SUPPORT.items():
         if table.get(name) not in neutral:
             raise Refused(400, f"{name} = {table[name]}: our engine draws from the whole vocabulary", param=name)
-    if sorted(table.get("stop_token_ids") or engine.eos_ids) != sorted(engine.eos_ids):
+    if set(list_of(table, "stop_token_ids", int) or engine.eos_ids) != engine.eos_ids:
         line = f"stop_token_ids: our engine supports only {sorted(engine.eos_ids)}"
         raise Refused(400, line, param="stop_token_ids")
-    stops = table.get("stop") or ()
+    stops = table.get("stop")
     value = field(table, seed, int, None)
+    max_tokens, temperature = field(table, tokens, int, 16), field(table, "temperature", float, 1.0)
+    if max_tokens < 1:
+        raise Refused(400, f"{tokens} = {max_tokens}: expected 1 or more", param=tokens)
+    if not 0 <= temperature <= MAX_TEMPERATURE:
+        raise Refused(400, f"temperature = {temperature}: expected 0 to {MAX_TEMPERATURE:g}", param="temperature")
     return Sampling(
-        max_tokens=field(table, tokens, int, 16),
-        temperature=field(table, "temperature", float, 1.0),
-        stops=(stops,) if isinstance(stops, str) else tuple(map(str, stops)),
+        max_tokens=max_tokens,
+        temperature=temperature,
+        stops=tuple(filter(None, [stops] if isinstance(stops, str) else list_of(table, "stop", str))),
         key=(0, at) if value is None else (1, value),
     )
 

@@ -37,7 +37,8 @@ class Aborted(Exception):  # noqa: N818
 
 
 class EmulatedEngine:
-    """Continues tokens with a model whose weights, named `label`, can be replaced; if `stale`, only their name is.
+    """Continues tokens with a model whose weights, named `label`, can be replaced by those of folders below `weights`;
+    if `stale`, only their name is.
 
     Completions wait while it is `paused` or a part of its memory is `asleep`. Call it from the server's event loop.
     """
@@ -51,6 +52,7 @@ class EmulatedEngine:
         context: int,
         limits: Limits,
         cache_memory: str | None = None,
+        weights: Path | None = None,
     ) -> None:
         self.tokenizer = tokenizer
         self.context = context
@@ -62,6 +64,7 @@ class EmulatedEngine:
         # All waiting requests are passed to the engine, which admits them by key.
         self.engine_thread = EngineThread(slots + limits.waiting, limits)
         self._model = model
+        self._weights = weights.resolve() if weights else None
         self._initial_state = {name: weight.clone() for name, weight in model.state_dict().items()}
         self._engine = LocalEngine(model, tokenizer, slots=slots, context=context, cache_memory=cache_memory)
         self._running: dict[str, asyncio.Future[Completion]] = {}
@@ -124,7 +127,8 @@ class EmulatedEngine:
 
     async def load(self, folder: Path, label: str | None) -> None:
         """Loads the weights of a folder once nothing is running, and sets the label if given. Raises SleuthError, with
-        nothing changed, if they do not fit."""
+        nothing changed, if they do not fit or are not below the folder that the server was started with."""
+        self._require_own(folder)
         was_paused = self.paused
         self._set_state(paused=True)
         try:
@@ -134,6 +138,16 @@ class EmulatedEngine:
             self.label = label or self.label
         finally:
             self._set_state(paused=was_paused)
+
+    def _require_own(self, folder: Path) -> None:
+        if self._weights is None:
+            raise SleuthError("this server loads no weights; start it with --weights DIR, the folder they come from")
+        try:
+            inside = folder.resolve().is_relative_to(self._weights)
+        except (OSError, ValueError, RuntimeError):  # no path at all, or a circle of links
+            inside = False
+        if not inside:
+            raise SleuthError(f"{str(folder)[:200]!r} is not below {self._weights}, the --weights of this server")
 
     async def restart(self) -> None:
         """Emulates a restart: aborts everything and restores the initial weights and label."""

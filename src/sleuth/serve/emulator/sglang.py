@@ -26,7 +26,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from sleuth.serve.emulator.bodies import field, prompt_of, read_body, require_known, sampling_of, text_of
+from sleuth.serve.emulator.bodies import field, list_of, prompt_of, read_body, require_known, sampling_of, text_of
 from sleuth.serve.emulator.engine import KV_CACHE, WEIGHTS, Aborted, EngineEmulator
 from sleuth.serve.http.event_stream import cancel_on_disconnect
 from sleuth.serve.http.refused import Refused
@@ -174,7 +174,7 @@ class SglangEmulator(EngineEmulator):
 
 
 def _parts(body: dict[str, Any]) -> tuple[str, ...]:
-    parts = tuple(field(body, "tags", list, None) or (WEIGHTS, KV_CACHE))
+    parts = tuple(list_of(body, "tags", str) or (WEIGHTS, KV_CACHE))
     if not set(parts) <= {WEIGHTS, KV_CACHE}:
         raise Refused(400, f"tags = {list(parts)}: expected weights or kv_cache", param="tags")
     return parts

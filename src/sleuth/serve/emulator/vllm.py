@@ -30,7 +30,7 @@ from starlette.routing import Route
 
 from sleuth.engines.remote.completions import TOKEN_ID
 from sleuth.render import decode
-from sleuth.serve.emulator.bodies import field, prompt_of, read_body, sampling_of, text_of
+from sleuth.serve.emulator.bodies import field, list_of, prompt_of, read_body, sampling_of, text_of
 from sleuth.serve.emulator.engine import KV_CACHE, WEIGHTS, Aborted, EngineEmulator
 from sleuth.serve.http.event_stream import cancel_on_disconnect
 from sleuth.serve.http.refused import Refused
@@ -134,7 +134,9 @@ class VllmEmulator(EngineEmulator):
 
     async def _abort(self, request: Request) -> Response:
         body = await read_body(request, ("request_ids",))
-        return JSONResponse({"status": "aborted", "aborted": self.engine.abort(body.get("request_ids") or None)})
+        return JSONResponse(
+            {"status": "aborted", "aborted": self.engine.abort(list_of(body, "request_ids", str) or None)}
+        )
 
     async def _reload(self, request: Request) -> Response:
         body = await read_body(request, ("method", "args", "kwargs", "timeout"))
@@ -142,7 +144,7 @@ class VllmEmulator(EngineEmulator):
         if body.get("method") != "reload_weights" or list(kwargs) != ["weights_path"] or body.get("args"):
             raise Refused(400, "our engine supports only reload_weights with kwargs.weights_path", param="method")
         try:
-            await self.engine.load(Path(str(kwargs["weights_path"])), None)
+            await self.engine.load(Path(field(kwargs, "weights_path", str, "")), None)
         except SleuthError as error:
             raise Refused(500, str(error)) from None
         return JSONResponse({"results": [None]})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 ERROR_TYPES = {429: "rate_limit_error"}
@@ -44,6 +45,13 @@ class Refused(Exception):  # noqa: N818
 def refusal(status: int, line: str, headers: Mapping[str, str] | None = None) -> Response:
     """An error answer with this status and line."""
     return Refused(status, line, headers=headers).response()
+
+
+async def require_json(request: Request) -> None:
+    """Raises `Refused` unless the body is JSON: without CORS, pages of other sites can post only plain text here."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise Refused(415, "content-type: expected application/json")
 
 
 def replace_surrogates(value: object) -> object:

@@ -26,6 +26,7 @@ from starlette.types import Receive, Scope, Send
 
 from sleuth import __version__
 from sleuth.retrieval.open_index import Index
+from sleuth.serve.http.access import Access, AccessControl
 from sleuth.serve.http.counters import CONTENT_TYPE, CountAnswers, Counters
 from sleuth.serve.http.limits import BodyLimit, Limits, receive_body
 from sleuth.serve.retriever.index_loader import IndexLoader
@@ -51,15 +52,18 @@ PATHS = ("/retrieve", "/batch_search", "/health", "/metrics", "/openapi.json")
 QUERIES_PER_TURN = 8  # of one request, before other requests get a turn
 MIN_SECONDS_FOR_THREAD = 0.005  # CPU seconds per query; a thread costs half a millisecond on busy cores
 PROBLEMS: dict[int | str, dict[str, Any]] = {
+    401: {"model": Problem, "description": "The key is missing or wrong."},
+    403: {"model": Problem, "description": "Another host name or a page of another site."},
     408: {"model": Problem, "description": "The body did not arrive in time."},
     413: {"model": Problem, "description": "The body is too large."},
     422: {"model": Problem, "description": "The body is invalid."},
+    429: {"model": Problem, "description": "Too many requests of this client are running."},
     503: {"model": Problem, "description": "The index is still being opened, or too many requests are waiting."},
     504: {"model": Problem, "description": "The search took too long."},
 }
 
 
-def retriever_app(loader: IndexLoader, limits: Limits) -> FastAPI:
+def retriever_app(loader: IndexLoader, limits: Limits, access: Access) -> FastAPI:
     """The application; start `loader` first. Every error is one line under `detail`."""
     app = FastPathApp(
         title="sleuth retriever",
@@ -71,7 +75,7 @@ def retriever_app(loader: IndexLoader, limits: Limits) -> FastAPI:
     counters = Counters(PATHS)
     handler = _RequestHandler(loader, limits)
     _add_error_handlers(app)
-    app.serve_fast(_add_dialects(app, handler), limits, counters)
+    app.serve_fast(_add_dialects(app, handler), limits, counters, access)
     _add_monitoring(app, loader, handler, counters)
     app.add_middleware(BodyLimit, limits=limits, refusal=_refusal)
     app.add_middleware(CountAnswers, counters=counters)  # outermost, to count refused requests too
@@ -222,13 +226,19 @@ Answer = Callable[[bytes], Awaitable[object]]
 class FastPathApp(FastAPI):
     """A FastAPI application that answers some POST paths before FastAPI sees them."""
 
-    def serve_fast(self, fast_paths: Mapping[str, Answer], limits: Limits, counters: Counters) -> None:
-        """Sets the handlers of POST requests by path."""
+    def serve_fast(self, fast_paths: Mapping[str, Answer], limits: Limits, counters: Counters, access: Access) -> None:
+        """Sets the handlers of POST requests by path, and who may ask for any path."""
         self._fast_paths = dict(fast_paths)
         self._limits = limits
         self._counters = counters
+        self._access = AccessControl(
+            self._admitted, access, _refusal, refused=lambda path, status: counters.record(path, status, 0.0)
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._access(scope, receive, send)
+
+    async def _admitted(self, scope: Scope, receive: Receive, send: Send) -> None:
         answer = self._fast_paths.get(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
         if answer is None:
             return await super().__call__(scope, receive, send)

@@ -1,8 +1,23 @@
 "use strict";
 
+/** The key of this tab, which is asked for when the server wants one and is kept until the tab closes. */
+const KEY = "sleuth-key";
+
+/** As `fetch`, with the key; asks for it, and once more, where it is missing or wrong. */
+async function fetchWithKey(path, options = {}) {
+  const key = sessionStorage.getItem(KEY);
+  const headers = { ...options.headers, ...(key ? { authorization: `Bearer ${key}` } : {}) };
+  const response = await fetch(path, { ...options, headers });
+  if (response.status !== 401) return response;
+  const given = window.prompt(key ? "That key is wrong. Key of this server:" : "Key of this server:");
+  if (!given) return response;
+  sessionStorage.setItem(KEY, given.trim());
+  return fetchWithKey(path, options);
+}
+
 /** Asks a question and yields the chunks of the answer as they come. Throws an error with the server's own line. */
 async function* ask(question, signal) {
-  const response = await fetch("v1/chat/completions", {
+  const response = await fetchWithKey("v1/chat/completions", {
     method: "POST",
     headers: { "content-type": "application/json" },
     body: JSON.stringify({ messages: [{ role: "user", content: question }], stream: true }),
@@ -41,6 +56,7 @@ async function problem(response) {
 
 /** The one model of `/v1/models`. */
 async function servedModel() {
-  const response = await fetch("v1/models");
+  const response = await fetchWithKey("v1/models");
+  if (!response.ok) throw new Error(await problem(response));
   return (await response.json()).data[0];
 }

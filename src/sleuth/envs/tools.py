@@ -1,0 +1,182 @@
+"""The tool environment: the policy calls functions of the user, reads what they return, and ends with an answer."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import typing
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal
+
+from pydantic import PydanticUserError, TypeAdapter, ValidationError
+
+from sleuth.dialects import Dialect
+from sleuth.envs.calls import parsed
+from sleuth.envs.frames import Frame
+from sleuth.envs.search import SearchEnv, result_pieces
+from sleuth.retrieval.control import EmptyRetriever
+from sleuth.types import Action, Passage, Piece, Reply, RetrievalFailed, Retriever, StopReason, Task
+from sleuth.user_code.calls import Caller
+from sleuth.user_code.functions import UserCodeError, UserFunction
+
+ERROR = "error: "
+"""What the policy reads before the reason why a call has no result."""
+SEARCH = "search"
+"""The name of the tool that searches an index."""
+
+
+class FunctionTool:
+    """A user's function as a tool. `schema` is its OpenAI schema, from the type hints and the docstring.
+
+    The constructor raises UserCodeError for a function without a type hint or a description of an argument.
+    """
+
+    def __init__(self, function: UserFunction, *, seconds: float) -> None:
+        self.name = function.short_name.rpartition(".")[2]
+        self.schema = _schema_of(function)
+        self._signature = inspect.signature(function.call)
+        self._adapters = _adapters_of(function)
+        self._call = Caller(function, seconds=seconds, delays_engine=True)
+
+    async def __call__(self, arguments: Mapping[str, Any]) -> str:
+        """What the function returns, as text or JSON; what is wrong with the arguments or went wrong, after `ERROR`."""
+        try:
+            self._signature.bind(**arguments)
+            checked = {name: self._adapters[name].validate_python(value) for name, value in arguments.items()}
+        except TypeError as error:
+            return f"{ERROR}{self.name}: {error}"
+        except ValidationError as error:
+            problem = error.errors()[0]
+            name = next(name for name, value in arguments.items() if not _is_valid(self._adapters[name], value))
+            return f"{ERROR}{self.name}: {name}: {problem['msg']}"
+        try:
+            return _as_text(await self._call(**checked))
+        except UserCodeError as error:
+            return ERROR + str(error).partition(": ")[2]  # the policy has no use for file and line
+
+
+@dataclass(kw_only=True)
+class CallRecord:
+    """The results of one step's calls. The episodes of a question that make the same call get the same result, and the
+    calls that were `recorded` when the step was played before are not made again."""
+
+    recorded: dict[tuple[str, str], str] = field(default_factory=dict)
+    _running: dict[tuple[str, str], asyncio.Future[str]] = field(default_factory=dict)
+
+    async def result(self, task: Task, call: str, make: Callable[[], Awaitable[str]]) -> str:
+        """The result of a call in an episode of the task."""
+        key = (task.id, call)
+        if key in self.recorded:
+            return self.recorded[key]
+        if key not in self._running:
+            self._running[key] = asyncio.ensure_future(make())
+        self.recorded[key] = await asyncio.shield(self._running[key])
+        return self.recorded[key]
+
+
+class ToolEnv(SearchEnv):
+    """The environment of one episode in which the policy may call `tools`, and search with the tool `search` if there
+    is a `retriever`. Whatever is wrong with a call is its result, which the policy reads: no error ends the episode,
+    except that of a retriever."""
+
+    call_kind: ClassVar[Literal["search", "call"]] = "call"
+
+    def __init__(
+        self,
+        task: Task,
+        dialect: Dialect,
+        prompt: str,
+        tools: Mapping[str, FunctionTool],
+        *,
+        retriever: Retriever | None = None,
+        record: CallRecord | None = None,
+        frame: Frame | None = None,
+    ) -> None:
+        super().__init__(task, dialect, prompt, retriever or EmptyRetriever(), frame=frame)
+        self.tools = tools
+        self.searches_index = retriever is not None
+        self.record = record
+
+    async def _search(self, queries: Sequence[str], turn: str, stop: StopReason) -> Reply:
+        [text] = queries
+        self.searches += 1
+        name, arguments = _call_in(text)
+        if name == SEARCH and self.searches_index:
+            return await self._search_index(text, arguments, turn, stop)
+        if self.record is not None:
+            result = await self.record.result(self.task, text, lambda: self._result(name, arguments))
+        else:
+            result = await self._result(name, arguments)
+        return self._called(Action(kind="call", text=text, result=result), turn, stop)
+
+    def _called(self, action: Action, turn: str, stop: StopReason) -> Reply:
+        pieces = [Piece(text=action.result, quoted=True, budget=self.dialect.results_tokens)] if action.result else []
+        return self._next(self.frame.results(turn, stop, pieces), action)
+
+    async def _result(self, name: str | None, arguments: Any) -> str:
+        if name is None or not isinstance(arguments, dict):
+            return f'{ERROR}a call is {{"name": "...", "arguments": {{...}}}}'
+        if name not in self.tools:
+            names = [*self.tools, *([SEARCH] if self.searches_index else [])]
+            return f"{ERROR}there is no tool {name}; there {'is' if len(names) == 1 else 'are'} {', '.join(names)}"
+        return await self.tools[name](arguments)
+
+    async def _search_index(self, text: str, arguments: Any, turn: str, stop: StopReason) -> Reply:
+        query = arguments.get("query") if isinstance(arguments, dict) else None
+        if not isinstance(query, str) or not query.strip():
+            return self._called(Action(kind="call", text=text, result=f"{ERROR}search: query: a text"), turn, stop)
+        action = Action(kind="search", text=query.strip())
+        try:
+            [found] = await self.retriever.search([action.text], self.dialect.top_k)
+        except RetrievalFailed as error:
+            return Reply(action=replace(action, failure=str(error)), done="failed")
+        action = Action(kind="search", text=action.text, passages=tuple[Passage, ...](found))
+        return self._next(self.frame.results(turn, stop, list(result_pieces(self.dialect, [found]))), action)
+
+
+def _call_in(text: str) -> tuple[str | None, Any]:
+    """The name and the arguments of a call, which may be JSON text, as some models write them."""
+    call = parsed(text)
+    if not isinstance(call, dict) or not isinstance(call.get("name"), str):
+        return None, None
+    arguments = call.get("arguments", {})
+    return call["name"], parsed(arguments) if isinstance(arguments, str) else arguments
+
+
+def _schema_of(function: UserFunction) -> dict[str, Any]:
+    from transformers.utils.chat_template_utils import (
+        DocstringParsingException,
+        TypeHintParsingException,
+        get_json_schema,
+    )
+
+    try:
+        return get_json_schema(function.call)
+    except (DocstringParsingException, TypeHintParsingException, AttributeError, TypeError) as error:
+        reason = " ".join(str(error).split())
+        raise function.error(
+            f"{reason}; a tool needs type hints, and a docstring with a line `name: description` for each argument "
+            "under `Args:`"
+        ) from None
+
+
+def _adapters_of(function: UserFunction) -> dict[str, TypeAdapter[Any]]:
+    hints = typing.get_type_hints(function.call, include_extras=True)
+    try:
+        return {name: TypeAdapter(hint) for name, hint in hints.items() if name != "return"}
+    except PydanticUserError as error:
+        raise function.error(f"a type hint cannot be checked: {str(error).splitlines()[0]}") from None
+
+
+def _is_valid(adapter: TypeAdapter[Any], value: Any) -> bool:
+    try:
+        adapter.validate_python(value)
+    except ValidationError:
+        return False
+    return True
+
+
+def _as_text(result: Any) -> str:
+    return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, default=str)

@@ -1,0 +1,55 @@
+"""The record of a user's own functions that manifests, cards and checkpoints carry."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sleuth.recipe.envs import TrainedEnvRecipe
+from sleuth.recipe.grpo import GrpoRecipe
+from sleuth.runs.protocol import OwnCode, RewardSpec
+from sleuth.user_code.functions import load_function
+
+
+def own_code_of(names: Sequence[str], parameters: Mapping[str, Any]) -> OwnCode:
+    """The record of functions, `MODULE:NAME`. Raises UserCodeError if one does not exist."""
+    functions = [load_function(name) for name in names]
+    sources = {file: sha256 for function in functions for file, sha256 in function.sources.items()}
+    return OwnCode(
+        functions=tuple(function.name for function in functions), parameters=dict(parameters), sources=sources
+    )
+
+
+def env_code_in(env: TrainedEnvRecipe) -> OwnCode | None:
+    """The record of the functions that an environment calls; None for our environments."""
+    if env.kind == "python":
+        return own_code_of([env.function], env.parameters)
+    if env.kind == "tools":
+        return own_code_of(env.tools, {})
+    return None
+
+
+def own_code_in(stage: GrpoRecipe) -> dict[str, OwnCode]:
+    """The records of a stage's environment (`env`) and loss (`loss`), as far as they are the user's. The rewards are in
+    its reward specification."""
+    loss = stage.loss
+    found = {
+        "env": env_code_in(stage.env),
+        "loss": own_code_of([loss.function], loss.parameters) if loss.function is not None else None,
+    }
+    return {what: code for what, code in found.items() if code is not None}
+
+
+def sources_of(code: Mapping[str, OwnCode]) -> dict[str, str]:
+    """The sha256 of all their files, by path."""
+    return {file: sha256 for one in code.values() for file, sha256 in one.sources.items()}
+
+
+def accepted_hash(reward: RewardSpec, code: Mapping[str, OwnCode]) -> str:
+    """What `--accept-reward` names: the hash of the reward, or, of a stage with other code of the user, of both."""
+    if not code:
+        return reward.hash
+    plain = {what: one.model_dump(mode="json") for what, one in code.items()} | {"reward": reward.hash}
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:12]

@@ -1,0 +1,269 @@
+"""Whether a recipe fits a card: bytes by phase, changes that make it fit, and an estimate of the time. Runs nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sleuth.plan.changes import Change, change_that_fits
+from sleuth.plan.episodes import Played, lengths_of, played_by
+from sleuth.plan.memory import CPU, CUDA, SIZES, Passes, total
+from sleuth.plan.phases import Machine, Phase, learner_of, phases_of, problems_of
+from sleuth.plan.shapes import ModelShape, shape_of
+from sleuth.plan.speed import BANDWIDTH, PREFILL_FLOPS, TRAIN_FLOPS, Speed
+from sleuth.recipe import (
+    GrpoRecipe,
+    OnlineDpoRecipe,
+    Recipe,
+    SupervisedRecipe,
+    TrainingRecipe,
+    WarmStartRecipe,
+)
+from sleuth.recipe.hardware import Card, Cards
+from sleuth.runs.disk import SLACK, DiskPlan
+from sleuth.types import SleuthError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageTime:
+    """Estimated seconds of a stage, and of one step by phase; None where the number of questions is unknown."""
+
+    name: str
+    kind: str
+    steps: int
+    tokens: int | None
+    seconds: float | None
+    step_seconds: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardPlan:
+    """The plan of a recipe for `ranks` cards. `change` makes it fit, if it does not and a change was found."""
+
+    card: str
+    memory: int
+    ranks: int
+    phases: tuple[Phase, ...]
+    stages: tuple[StageTime, ...]
+    peak_disk_bytes: int
+    problems: tuple[str, ...]
+    notes: tuple[str, ...]
+    change: Change | None = None
+
+    @property
+    def fits(self) -> bool:
+        """Whether every phase has room, with a cache for one sequence at least."""
+        return not self.problems
+
+    @property
+    def peak_memory_bytes(self) -> int:
+        """The most bytes of a card at any time, with the cache as large as it will be."""
+        return max(total(phase.bytes) for phase in self.phases)
+
+    @property
+    def needed_bytes(self) -> int:
+        """The least bytes of a card that the recipe runs with; the cache then holds one sequence."""
+        return max(phase.needed for phase in self.phases)
+
+    @property
+    def host_memory_bytes(self) -> int:
+        """The most bytes of a rank's host that belong to the model's state."""
+        return max(total(phase.host) for phase in self.phases)
+
+    @property
+    def spare(self) -> float:
+        """The share of the card that is left beside what is needed."""
+        return 1 - self.needed_bytes / self.memory
+
+    @property
+    def seconds(self) -> float | None:
+        """The estimated time of all stages; None if that of one is unknown."""
+        seconds = [stage.seconds for stage in self.stages]
+        return None if None in seconds else sum(filter(None, seconds))
+
+    def line(self) -> str:
+        """`fits 8 x h100-80 by the plan: 51.2 of 80.0 GB are needed (grpo: update), 36 % are spare`."""
+        worst = max(self.phases, key=lambda phase: phase.needed)
+        where = f"{self.ranks} x {self.card}"
+        needed = f"{_gb(self.needed_bytes)} of {_gb(self.memory)} GB are needed ({worst.stage}: {worst.name})"
+        if self.fits:
+            return f"fits {where} by the plan: {needed}, {self.spare:.0%} are spare"
+        remedy = f"; fits with {self.change}" if self.change else "; no two keys would make it fit"
+        return f"does not fit {where} by the plan: {'; '.join(self.problems)}{remedy}"
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        tokens = [stage.tokens for stage in self.stages]
+        return {
+            "fits": self.fits,
+            "card": self.card,
+            "ranks": self.ranks,
+            "memory_bytes": self.memory,
+            "needed_bytes": self.needed_bytes,
+            "spare": self.spare,
+            "peak_memory_bytes": self.peak_memory_bytes,
+            "host_memory_bytes": self.host_memory_bytes,
+            "peak_disk_bytes": self.peak_disk_bytes,
+            "steps": sum(stage.steps for stage in self.stages),
+            "tokens": None if None in tokens else sum(filter(None, tokens)),
+            "judge_calls": None,
+            "seconds": self.seconds,
+            "assumed_utilisation": {
+                "training_flops": TRAIN_FLOPS,
+                "prefill_flops": PREFILL_FLOPS,
+                "bandwidth": BANDWIDTH,
+            },
+            "phases": [_phase_json(phase) for phase in self.phases],
+            "stages": [asdict(stage) for stage in self.stages],
+            "problems": list(self.problems),
+            "change": asdict(self.change) if self.change else None,
+            "notes": list(self.notes),
+        }
+
+
+def plan_for_cards(recipe: Recipe, cards: Cards) -> CardPlan:
+    """The plan of a recipe for cards with a rank each. Raises SleuthError if the model's shape cannot be had."""
+    machine = Machine(device=CUDA, memory=cards.card.memory, ranks=cards.count)
+    return _plan(recipe, machine, cards.card.name, cards.card)
+
+
+def plan_for_cpu(recipe: Recipe, memory: int) -> CardPlan:
+    """The plan of a recipe for one process on a CPU with `memory` bytes; no time is estimated."""
+    return _plan(recipe, Machine(device=CPU, memory=memory, ranks=1), "cpu", None)
+
+
+def _plan(recipe: Recipe, machine: Machine, name: str, card: Card | None) -> CardPlan:
+    _require_model(recipe)
+    shape, note = shape_of(recipe.model)
+    phases = phases_of(recipe, shape, machine)
+    problems = problems_of(phases, machine.memory)
+    return CardPlan(
+        card=name,
+        memory=machine.memory,
+        ranks=machine.ranks,
+        phases=tuple(phases),
+        stages=tuple(_time(recipe, index, shape, machine, card, phases) for index in range(len(recipe.stage))),
+        peak_disk_bytes=_disk(recipe, shape, machine),
+        problems=tuple(problems),
+        notes=(*([note] if note else []), *_notes(recipe)),
+        change=change_that_fits(recipe, shape, machine) if problems else None,
+    )
+
+
+# -- time and disk -----------------------------------------------------------------------------------------------------
+
+
+def _time(
+    recipe: Recipe, index: int, shape: ModelShape, machine: Machine, card: Card | None, phases: Sequence[Phase]
+) -> StageTime:
+    stage, ranks = recipe.stage[index], machine.ranks
+    if card is None:
+        steps = stage.last_step if isinstance(stage, TrainingRecipe) else 0
+        return StageTime(name=stage.name, kind=stage.kind, steps=steps, tokens=None, seconds=None, step_seconds={})
+    passes = Passes(shape=shape, device=machine.device, size=SIZES[recipe.dtype])
+    speed = Speed(card=card, passes=passes, ranks=ranks)
+    played = played_by(recipe, index, ranks)
+    fitting = (phase.at_once for phase in phases if phase.stage == stage.name and phase.asked)
+    at_once = next(fitting, played.at_once if played else 1)  # servers elsewhere run as many as they are asked
+    if not isinstance(stage, TrainingRecipe):
+        assert played is not None
+        sequences = played.sequences
+        seconds = None if sequences is None else speed.generation(played, sequences, at_once)
+        tokens = None if sequences is None else sequences * played.lengths.sampled
+        return StageTime(name=stage.name, kind=stage.kind, steps=0, tokens=tokens, seconds=seconds, step_seconds={})
+    learner = learner_of(recipe, index, shape, machine)
+    steps, step = stage.last_step, {}
+    once, tokens = 0.0, 0
+    if played is not None and played.sequences is not None:
+        generation = speed.generation(played, played.sequences, at_once)
+        sampled = played.sequences * ranks * played.lengths.sampled
+        if isinstance(stage, WarmStartRecipe):
+            once, tokens = generation, sampled
+        else:
+            step["rollout"], tokens = generation, sampled * steps
+    trained = _distinct_tokens(recipe, index, stage, played, ranks)
+    if learner.reference:
+        step["reference pass"] = speed.reference_pass(trained)
+    step["update"] = speed.update(learner, trained)
+    return StageTime(
+        name=stage.name,
+        kind=stage.kind,
+        steps=steps,
+        tokens=tokens or round(trained * steps),
+        seconds=once + steps * sum(step.values()),
+        step_seconds=step,
+    )
+
+
+def _distinct_tokens(recipe: Recipe, index: int, stage: TrainingRecipe, played: Played | None, ranks: int) -> float:
+    """Tokens that the learner computes in a step, on all ranks; prompts of siblings once."""
+    lengths = lengths_of(recipe, index)
+    if isinstance(stage, GrpoRecipe) and played is not None and played.prompts is not None:
+        return played.prompts * ranks * (lengths.prompt + played.samples * lengths.response)
+    if isinstance(stage, OnlineDpoRecipe):
+        rows = 1 if stage.loss.kind != "dpo" else 2
+        return stage.prompts_per_step * (lengths.prompt + rows * lengths.response)
+    assert isinstance(stage, SupervisedRecipe | WarmStartRecipe)
+    return stage.rows_per_step * lengths.typical
+
+
+def _disk(recipe: Recipe, shape: ModelShape, machine: Machine) -> int:
+    """Bytes of the checkpoints of all stages, with the one being written."""
+    left = writing = 0
+    for index, stage in enumerate(recipe.stage):
+        if not isinstance(stage, TrainingRecipe):
+            continue
+        learner = learner_of(recipe, index, shape, Machine(device=machine.device, memory=0, ranks=1))
+        saves = len({*range(stage.save_every, stage.last_step + 1, stage.save_every), stage.last_step})
+        plan = DiskPlan(
+            weights=SIZES[recipe.dtype] * shape.weights + SLACK,
+            state=(learner.stepped_size * learner.trained if learner.masters else 0) + learner.moments,
+            resumable=min(saves, stage.keep + 1),
+            milestones=stage.last_step // stage.milestone_every if stage.milestone_every else 0,
+        )
+        left += plan.peak - plan.one
+        writing = max(writing, plan.one if saves > plan.resumable else 0)
+    return left + writing
+
+
+def _require_model(recipe: Recipe) -> None:
+    first = recipe.stage[0]
+    if isinstance(first, SupervisedRecipe) and first.init is not None:
+        raise SleuthError(
+            "the first stage makes a model with random weights, whose vocabulary is known only then: plan it with a "
+            "probe, without --card"
+        )
+
+
+def _notes(recipe: Recipe) -> Iterator[str]:
+    """What the plan does not count, where the recipe has it."""
+    judges = {url for stage in recipe.stage for url in _judge_urls(stage.model_dump())}
+    if judges:
+        yield f"judges ({', '.join(sorted(judges))}) are not counted: give them a card of their own"
+
+
+def _judge_urls(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        if value.get("kind") == "http":
+            yield from value.get("urls", ())
+        for inner in value.values():
+            yield from _judge_urls(inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _judge_urls(inner)
+
+
+def _phase_json(phase: Phase) -> dict[str, Any]:
+    return {
+        "name": f"{phase.stage}: {phase.name}",
+        "bytes": phase.bytes,
+        "host_bytes": phase.host,
+        "total": total(phase.bytes),
+        "needed": phase.needed,
+        "cache": None if phase.need is None else asdict(phase.need) | {"asked": phase.asked, "at_once": phase.at_once},
+    }
+
+
+def _gb(count: float) -> str:
+    return f"{count / 1e9:.1f}"

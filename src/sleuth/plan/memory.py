@@ -1,0 +1,284 @@
+"""Bytes that a learner, its engine and a reference model take on a device, by part, from shapes alone.
+
+Letters: P weights, T trained ones, V vocabulary, w width, d bytes of an element in computation. tests/plan compares the
+sums with real allocations on a CPU. On a card the same formulas have the card's constants below.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from sleuth.plan.shapes import ModelShape
+from sleuth.recipe.training import LoraRecipe, TrainingRecipe
+
+FP32 = 4
+SIZES = {"float32": 4, "bfloat16": 2}
+PIECE_LOGITS = 2**25
+"""Logits of a 16-bit chunk that are in fp32 at the same time on a card."""
+Bytes = dict[str, int]
+"""Bytes by part, such as `{"weights": 1_200_000_000}`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """Constants of a kind of device: `page` tokens of the cache, `prefill` tokens of one forward pass of the engine,
+    `chunk` rows of logits in the learner, the share of free memory that the cache takes, and what a process takes
+    before it has a model (on a card: context, libraries and communication buffers)."""
+
+    name: Literal["cuda", "cpu"]
+    page: int
+    prefill: int
+    chunk: int
+    cache_share: float
+    libraries: int
+
+
+CUDA = Device(name="cuda", page=256, prefill=8_192, chunk=2_048, cache_share=0.8, libraries=1_000_000_000)
+CPU = Device(name="cpu", page=64, prefill=512, chunk=128, cache_share=0.5, libraries=600_000_000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passes:
+    """The memory of forward and backward passes of a model with elements of `size` bytes."""
+
+    shape: ModelShape
+    device: Device
+    size: int
+
+    @property
+    def compiled(self) -> bool:
+        """Whether norms and gates are the compiled ones, which keep less for the backward pass."""
+        return self.device.name == "cpu" and self.size == FP32
+
+    @property
+    def layer(self) -> int:
+        """Bytes of a token that one layer keeps for its backward pass."""
+        shape, size = self.shape, self.size
+        # A norm keeps its inputs and outputs; transformers' own keeps fp32 inputs, and normalised ones too.
+        norm = 2 * FP32 if self.compiled else FP32 + 2 * size
+        qk_norm = (FP32 if self.compiled else FP32 + size) * (shape.queries + shape.keys) * shape.qk_norm
+        attention = size * (shape.queries + 2 * shape.keys + shape.queries) + FP32 * shape.heads
+        if self.device.name == "cuda":  # the output is copied for the next layer, which needs it contiguous
+            attention += size * shape.queries
+        gate = size * shape.mlp * (3 if self.compiled else 4)
+        return 2 * norm * shape.width + qk_norm + attention + gate
+
+    @property
+    def layer_work(self) -> int:
+        """Bytes of a token in one layer's backward pass: what the layer kept, and the gradients under way."""
+        return self.layer + self.size * (2 * self.shape.mlp + 2 * self.shape.width)
+
+    @property
+    def forward_work(self) -> int:
+        """Bytes of a token in a forward pass without gradient: residual stream, and the widest block of a layer."""
+        shape = self.shape
+        attention = self.size * (2 * shape.queries + 2 * shape.keys) + FP32 * shape.queries * shape.qk_norm
+        return (2 * self.size + FP32) * shape.width + max(attention, 3 * self.size * shape.mlp)
+
+    def activations(self, tokens: int, *, checkpointed: bool) -> int:
+        """Bytes that all layers keep of `tokens`, and the last hidden states with their gradients."""
+        layer = self.size * self.shape.width if checkpointed else self.layer
+        return tokens * (self.shape.layers * layer + (3 * self.size + 2 * FP32) * self.shape.width)
+
+    def logits(self, rows: int, *, graded: bool) -> int:
+        """Bytes of the learner's logits and of what is computed from them, a chunk at a time. `graded`: with their
+        gradient."""
+        logits = min(rows, self.device.chunk) * self.shape.vocabulary
+        if self.device.name == "cuda":  # in fp32, shifted and exponentiated; of a 16-bit chunk a piece at a time
+            if self.size == FP32:
+                return 3 * FP32 * logits
+            return self.size * logits + 3 * FP32 * min(logits, PIECE_LOGITS)
+        if self.size == FP32:
+            return FP32 * logits
+        return (self.size + FP32 + self.size * graded) * logits  # in computation, in fp32, and the gradient
+
+    def sampling(self, rows: int) -> int:
+        """Bytes of the engine's work on one step: a forward pass over prompts, and the logits of `rows` requests."""
+        row = FP32 if self.compiled else self.size + 2 * FP32
+        return max(self.device.prefill, rows) * self.forward_work + rows * row * self.shape.vocabulary
+
+    @property
+    def packed_weights(self) -> int:
+        """Bytes of the copies of matrices and head in the layout that decoding is fast with; only fp32 on a CPU."""
+        matrices = self.shape.layers * self.shape.layer_matrices + self.shape.embedding
+        return FP32 * matrices if self.compiled else 0
+
+    def page(self) -> int:
+        """Bytes of a page of the cache."""
+        return self.shape.bytes_per_token(self.size) * self.device.page
+
+    def pages(self, tokens: int) -> int:
+        """Pages of a sequence of `tokens`."""
+        return math.ceil(tokens / self.device.page)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnerMemory:
+    """What a training stage holds. `masters`: fp32 copies are stepped; `reference`: a frozen copy of the model is kept;
+    `ranks` hold the trained state in shards; `offload`: that state, and fp32 gradients, are in host memory."""
+
+    passes: Passes
+    lora: LoraRecipe | None
+    masters: bool
+    muon: bool
+    reference: bool
+    checkpointed: bool
+    ranks: int
+    offload: bool
+
+    @classmethod
+    def of(cls, stage: TrainingRecipe, passes: Passes, *, reference: bool, ranks: int) -> LearnerMemory:
+        """The learner of a stage."""
+        return cls(
+            passes=passes,
+            lora=stage.lora,
+            masters=stage.master_weights and passes.size < FP32,
+            muon=stage.optimiser == "muon",
+            reference=reference,
+            checkpointed=stage.gradient_checkpointing,
+            ranks=ranks,
+            offload=stage.cpu_offload and passes.device.name == "cuda",
+        )
+
+    @property
+    def weights(self) -> int:
+        """Bytes of the whole model as it computes, adapters included."""
+        shape = self.passes.shape
+        return self.passes.size * (shape.weights + (shape.adapters(self.lora) if self.lora else 0))
+
+    @property
+    def trained(self) -> int:
+        """Number of trained weights."""
+        shape = self.passes.shape
+        return shape.adapters(self.lora) if self.lora else shape.weights
+
+    @property
+    def stepped_size(self) -> int:
+        """Bytes of an element that the optimiser steps."""
+        return FP32 if self.masters else self.passes.size
+
+    @property
+    def moments(self) -> int:
+        """Bytes of the optimiser's moments: two of each weight, or one where Muon steps a hidden matrix."""
+        shape = self.passes.shape
+        by_muon = 0
+        if self.muon:
+            by_muon = self.trained if self.lora else shape.layers * shape.layer_matrices
+        return self.stepped_size * (2 * self.trained - by_muon)
+
+    def state(self) -> tuple[Bytes, Bytes]:
+        """What is held between updates on the device, and on the host: (weights, masters, optimiser, reference)."""
+        shard = self.stepped_size * self.trained // self.ranks
+        # Shards, and tensors on the host, are copies beside the whole model.
+        masters = shard if self.masters or self.ranks > 1 or self.offload else 0
+        frozen = (self.weights - self.passes.size * self.trained) // self.ranks if self.ranks > 1 else 0
+        state = {"masters": masters + frozen, "optimiser": self.moments // self.ranks}
+        reference = {"reference": self.passes.size * self.passes.shape.weights // self.ranks if self.reference else 0}
+        if not self.offload:
+            return {"weights": self.weights} | state | reference, {}
+        if self.ranks > 1:
+            return {"weights": self.weights}, state | reference
+        return {"weights": self.weights} | reference, state
+
+    def update(self, tokens: int, rows: int) -> tuple[Bytes, Bytes]:
+        """The peak of forward and backward passes over `tokens`, of which `rows` are predicted; on the device and on
+        the host. Gradients of earlier passes are there already."""
+        held, host = self.state()
+        passes, shape, size = self.passes, self.passes.shape, self.passes.size
+        summed = self.stepped_size * self.trained // self.ranks
+        kept = 0 if self.offload else summed
+        if self.offload:
+            host |= {"gradients": summed}
+        if self.ranks > 1:  # the root and two layers are gathered; the whole model is freed
+            held["weights"] = size * (shape.root + 2 * shape.layer)
+        own, largest = self._own_gradients(), self._largest
+        work = tokens * passes.layer_work
+        logits = passes.logits(rows, graded=True)
+        activations = passes.activations(tokens, checkpointed=self.checkpointed)
+        layer = work if self.checkpointed else work - tokens * passes.layer
+        moments = (
+            {"gradients": kept + self._head_sum(), "activations": activations, "vocabulary": logits},
+            {"gradients": kept + self._head_gradient(), "activations": activations + layer},  # the last layer
+            {"gradients": kept + own, "activations": work},  # the first layer
+            {"gradients": kept + own + largest},  # the embedding, and the sum in fp32
+        )
+        return held | max(moments, key=total), host
+
+    @property
+    def _embedding(self) -> int:
+        """Weights of the embedding, if it is trained."""
+        return 0 if self.lora else self.passes.shape.embedding
+
+    def _head_sum(self) -> int:
+        """Bytes of the sum of the head's gradient, beside that of other passes, while logits are computed."""
+        if self.passes.device.name == "cuda":
+            return FP32 * self._embedding
+        return self._head_gradient()  # added in place
+
+    def _head_gradient(self) -> int:
+        """Bytes of the head's gradient while the layers' backward passes have not begun."""
+        if self.passes.device.name == "cuda" or self.masters:
+            return self.passes.size * self._embedding
+        return 0
+
+    def _own_gradients(self) -> int:
+        """Bytes of one pass's gradients at its end, before they are added to those of earlier passes."""
+        shape, size = self.passes.shape, self.passes.size
+        if self.ranks > 1:  # of root and layer: as computed, and in fp32 to be summed over ranks
+            return 0 if self.lora else (size + FP32) * (shape.root + shape.layer)
+        return size * self.trained if self.masters or self.offload else 0
+
+    @property
+    def _largest(self) -> int:
+        """Bytes beside a pass's gradients when they are added to the others, largest tensor first: in fp32, or on a
+        card the embedding's own as large as the vocabulary."""
+        if self.ranks > 1:
+            return 0
+        if self.masters and not self.offload:
+            return FP32 * self._embedding
+        return self.passes.size * self._embedding if self.passes.device.name == "cuda" else 0
+
+    def optimiser_step(self) -> tuple[Bytes, Bytes]:
+        """The peak while the optimiser steps the weights."""
+        held, host = self.state()
+        summed = self.stepped_size * self.trained // self.ranks
+        (host if self.offload else held).update({"gradients": summed})
+        if self.passes.device.name == "cuda" and not self.offload:  # the largest tensor before and after, and a mask
+            largest = max(self.passes.shape.embedding, self.passes.shape.mlp * self.passes.shape.width)
+            largest = largest if self.lora is None else self.lora.rank * self.passes.shape.mlp
+            held["optimiser"] += (2 * self.passes.size + 1) * largest // self.ranks
+        if self.ranks > 1:
+            held.pop("weights")
+        return held, host
+
+    def reference_pass(self, tokens: int, rows: int) -> tuple[Bytes, Bytes]:
+        """The peak while the reference model scores `tokens`, before a pass of the learner that is not the first."""
+        held, host = self.state()
+        passes, shape = self.passes, self.passes.shape
+        if self.ranks > 1:
+            held["weights"] = passes.size * (shape.root + 2 * shape.layer)
+        if not self.offload:
+            held["gradients"] = self.stepped_size * self.trained // self.ranks
+        activations = tokens * (passes.forward_work + passes.size * shape.width)
+        return held | {"activations": activations, "vocabulary": passes.logits(rows, graded=False)}, host
+
+    def save(self) -> tuple[Bytes, Bytes]:
+        """What is held while a checkpoint is written: on the device what it held before, on the host of a card one
+        tensor at a time, and on the first of several ranks the whole state."""
+        held, host = self.state()
+        if self.passes.device.name == "cpu" and self.ranks == 1:
+            return held, host
+        whole = (self.stepped_size * self.trained if self.masters else 0) + self.moments
+        largest = FP32 * self.passes.shape.embedding
+        gathered = whole if self.ranks > 1 else largest
+        if self.passes.device.name == "cpu":
+            return held | {"checkpoint": gathered}, host
+        return held, host | {"checkpoint": gathered}
+
+
+def total(parts: Mapping[str, int]) -> int:
+    """The sum of all parts."""
+    return sum(parts.values())

@@ -1,0 +1,204 @@
+"""What a process holds in each phase of each stage of a recipe, by part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from sleuth.plan.episodes import CacheNeed, Played, lengths_of, played_by
+from sleuth.plan.memory import SIZES, Bytes, Device, LearnerMemory, Passes, total
+from sleuth.plan.shapes import ModelShape
+from sleuth.recipe import (
+    GrpoRecipe,
+    OnlineDpoRecipe,
+    Recipe,
+    SupervisedRecipe,
+    TrainingRecipe,
+    WarmStartRecipe,
+    WinRateRecipe,
+)
+from sleuth.recipe.hardware import read_size
+from sleuth.recipe.rewards import GainRecipe
+from sleuth.runs.disk import shown
+from sleuth.types import SleuthError
+
+SERVER, SLEEPING_SERVER = 3_000_000_000, 1_500_000_000
+"""Bytes of a vLLM or SGLang server beside its weights and cache (activations, graphs, context); of a sleeping one."""
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """A device of `memory` bytes for each of `ranks` processes."""
+
+    device: Device
+    memory: int
+    ranks: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phase:
+    """A phase of a stage. `bytes` of the device and `host` bytes beyond it, by part.
+
+    The part "cache" takes what is free, and the run goes on with less: `need` says how much less, and `needed` is the
+    sum with the least. `at_once` of the sequences that the phase would run together fit as typical ones."""
+
+    stage: str
+    name: str
+    bytes: Bytes
+    host: Bytes = field(default_factory=dict)
+    need: CacheNeed | None = None
+    asked: int = 0
+    at_once: int = 0
+
+    @property
+    def needed(self) -> int:
+        """The least bytes of the device."""
+        return total(self.bytes) - self.bytes.get("cache", 0) + (self.need.least if self.need else 0)
+
+
+def phases_of(recipe: Recipe, shape: ModelShape, machine: Machine) -> list[Phase]:
+    """The phases of all stages, in the order in which they run; those of a step of training are listed once."""
+    load = {"weights": SIZES[recipe.dtype] * shape.weights, "libraries": machine.device.libraries}
+    phases = [Phase(stage=recipe.stage[0].name, name="load", bytes=load)]
+    for index in range(len(recipe.stage)):
+        phases += _Stage(recipe, index, shape, machine).phases()
+    return phases
+
+
+def learner_of(recipe: Recipe, index: int, shape: ModelShape, machine: Machine) -> LearnerMemory:
+    """The learner of a training stage."""
+    stage = recipe.stage[index]
+    assert isinstance(stage, TrainingRecipe)
+    passes = Passes(shape=shape, device=machine.device, size=SIZES[recipe.dtype])
+    return LearnerMemory.of(stage, passes, reference=_keeps_first_weights(stage), ranks=machine.ranks)
+
+
+def problems_of(phases: Sequence[Phase], memory: int) -> list[str]:
+    """A sentence for each stage's worst phase that has no room, with the numbers."""
+    worst: dict[str, str] = {}
+    for phase in sorted(phases, key=lambda phase: -phase.needed):
+        if phase.stage in worst:
+            continue
+        cache, least = phase.bytes.get("cache", 0), phase.need.least if phase.need else 0
+        if phase.needed > memory:
+            worst[phase.stage] = f"{phase.stage}: {phase.name} needs {phase.needed / 1e9:.1f} of {memory / 1e9:.1f} GB"
+        elif cache < least:
+            worst[phase.stage] = (
+                f"{phase.stage}: {phase.name} has {shown(cache)} for the cache, and one sequence at its limit takes "
+                f"{shown(least)}"
+            )
+    return list(worst.values())
+
+
+class _Stage:
+    def __init__(self, recipe: Recipe, index: int, shape: ModelShape, machine: Machine) -> None:
+        self.recipe, self.index, self.machine, self.shape = recipe, index, machine, shape
+        self.stage = recipe.stage[index]
+        self.passes = Passes(shape=shape, device=machine.device, size=SIZES[recipe.dtype])
+        self.played = played_by(recipe, index, machine.ranks)
+
+    def phases(self) -> Iterator[Phase]:
+        stage = self.stage
+        if not isinstance(stage, TrainingRecipe):
+            assert self.played is not None  # every evaluation generates
+            models = 2 if isinstance(stage, WinRateRecipe) else 1
+            yield self._generation("evaluation", {"weights": models * self._weights()}, {}, self.played)
+            return
+        learner = learner_of(self.recipe, self.index, self.shape, self.machine)
+        if self.played is not None:
+            # A warm start plays before it has a learner.
+            before = ({"weights": learner.weights}, {}) if isinstance(stage, WarmStartRecipe) else learner.state()
+            yield self._generation("rollout", *before, self.played)
+        tokens = self._tokens_at_once(stage)
+        generated = not isinstance(stage, SupervisedRecipe | WarmStartRecipe)
+        if learner.reference and generated:
+            yield self._phase("reference pass", *learner.reference_pass(tokens, tokens))
+        yield self._phase("update", *learner.update(tokens, tokens))
+        yield self._phase("optimiser step", *learner.optimiser_step())
+        yield self._phase("checkpoint", *learner.save(), packed=False)
+
+    def _phase(self, name: str, held: Bytes, host: Bytes, *, packed: bool = True) -> Phase:
+        """`packed`: the engine's copies of weights are still there."""
+        copies = self.passes.packed_weights if packed and self.played is not None else 0
+        pool = getattr(self.stage, "engine", None)
+        parts = held | {"packed weights": copies, "libraries": self.machine.device.libraries}
+        if pool is not None and _is_on_this_card(pool):
+            parts["server"] = SLEEPING_SERVER
+        return Phase(stage=self.stage.name, name=name, bytes=_present(parts), host=_present(host))
+
+    def _generation(self, name: str, held: Bytes, host: Bytes, played: Played) -> Phase:
+        parts = held | {"libraries": self.machine.device.libraries}
+        pool = getattr(self.stage, "engine", None)
+        if pool is not None and not _is_on_this_card(pool):
+            return Phase(stage=self.stage.name, name=name, bytes=_present(parts), host=_present(host))
+        if pool is not None:
+            parts["server"] = SERVER + self._weights()
+        else:
+            parts |= {"packed weights": self.passes.packed_weights}
+        free = max(0, self.machine.memory - total(parts))
+        if pool is None:
+            parts["activations"] = self.passes.sampling(played.at_once)
+        need = CacheNeed.of(played, self.passes)
+        cache = min(self._cache(free), need.at_limit)
+        fitting = round(played.at_once * min(1, cache / need.typical))
+        return Phase(
+            stage=self.stage.name,
+            name=name,
+            bytes=_present(parts | {"cache": cache}),
+            host=_present(host),
+            need=need,
+            asked=played.at_once,
+            at_once=max(1, fitting),
+        )
+
+    def _weights(self) -> int:
+        return self.passes.size * self.shape.weights
+
+    def _cache(self, free: int) -> int:
+        """Bytes of the cache's pool, of the `free` ones."""
+        given = getattr(self.stage, "cache_memory", None)
+        if given is None:
+            return round(self.machine.device.cache_share * free)
+        if given.endswith("%"):
+            return round(float(given[:-1]) / 100 * self.machine.memory)
+        size = read_size(given)
+        if size is None:
+            raise SleuthError(f'stage.{self.index}.cache_memory = "{given}": expected such as "8GB" or "40%"')
+        return size
+
+    def _tokens_at_once(self, stage: TrainingRecipe) -> int:
+        """Distinct tokens in one pass: the budget, but a whole sequence at least, and of pairs both."""
+        lengths = lengths_of(self.recipe, self.index)
+        longest = lengths.limit
+        if isinstance(stage, OnlineDpoRecipe) and stage.loss.kind == "dpo":
+            longest += lengths.response
+        return min(max(stage.tokens_per_micro_batch, longest), _tokens_of_step(stage, lengths.limit))
+
+
+def _tokens_of_step(stage: TrainingRecipe, limit: int) -> int:
+    if isinstance(stage, GrpoRecipe):
+        return stage.prompts_per_step * stage.samples_per_prompt * limit
+    if isinstance(stage, OnlineDpoRecipe):
+        return 2 * stage.prompts_per_step * limit
+    assert isinstance(stage, SupervisedRecipe | WarmStartRecipe)
+    return stage.rows_per_step * limit
+
+
+def _keeps_first_weights(stage: TrainingRecipe) -> bool:
+    """Whether a stage keeps its first weights on the device, as the reference or to measure gains with."""
+    if isinstance(stage, GrpoRecipe):
+        moving = [reward for reward in stage.reward if isinstance(reward, GainRecipe)]
+        return bool(stage.loss.beta) or bool(moving)
+    return isinstance(stage, OnlineDpoRecipe) and stage.loss.kind == "dpo"
+
+
+def _is_on_this_card(pool: object) -> bool:
+    """Whether a pool's server shares the learner's card: it is on this machine and sleeps during updates."""
+    urls: tuple[str, ...] = getattr(pool, "urls", ())
+    return bool(getattr(pool, "sleeps", False)) and any(urlsplit(url).hostname in LOOPBACK for url in urls)
+
+
+def _present(parts: Bytes) -> Bytes:
+    return {name: count for name, count in parts.items() if count}

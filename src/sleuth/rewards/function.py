@@ -1,0 +1,115 @@
+"""Rewards that a user's function computes."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from numbers import Real
+from typing import Any
+
+from sleuth.rewards.answer import failed_score
+from sleuth.types import Episode, Group, Score
+from sleuth.user_code.calls import Caller
+from sleuth.user_code.functions import UserCodeError, UserFunction, first_parameter, require_arguments
+
+EPISODE, GROUP = "episode", "group"
+PART_PREFIX = "score_"
+"""Before the function's name, that is the part of the score: `score_brevity`."""
+EXAMPLE = "def {name}(episode: Episode) -> float | None, or {name}(group: Group) -> list[float | None]"
+
+
+class FunctionReward:
+    """The score that a user's function gives an episode, or all episodes of a group; also as the part `score_NAME`.
+
+    The function's first parameter decides: an `Episode`, or anything called `episode`, gets one episode after the
+    other; a `Group`, or anything called `group`, gets the group and returns a list. A score is a number, a `Score`, or
+    None if it is missing. It is missing too, with file and line in its note, if the function raises, takes longer than
+    `seconds` or returns anything else, and if the episode failed. The constructor raises UserCodeError for a function
+    that cannot be called like this with the `parameters`.
+    """
+
+    def __init__(self, function: UserFunction, parameters: Mapping[str, Any], *, seconds: float) -> None:
+        self.function = function
+        self.parameters = dict(parameters)
+        self.takes_group = require_reward(function, parameters)
+        self.part = PART_PREFIX + function.short_name
+        self.call = Caller(function, seconds=seconds)
+
+    async def __call__(self, group: Group) -> list[Score]:
+        try:
+            return await self._scores(group) if self.takes_group else await self._scores_one_by_one(group)
+        except UserCodeError as error:
+            return [Score(value=None, note=str(error)) for _ in group.episodes]
+
+    async def score_or_raise(self, group: Group) -> list[Score]:
+        """The scores; raises the UserCodeError that would make one of them missing."""
+        if self.takes_group:
+            return await self._scores(group)
+        return [await self._score(episode) for episode in group.episodes]
+
+    async def _scores(self, group: Group) -> list[Score]:
+        found = _plain(await self.call(group, **self.parameters))
+        count = len(group.episodes)
+        if not isinstance(found, Sequence) or isinstance(found, str) or len(found) != count:
+            raise self.function.error(f"returned {_shown(found)}; expected a list of {count} numbers")
+        scores = map(self._checked, found)
+        return [failed_score(episode) or score for episode, score in zip(group.episodes, scores, strict=True)]
+
+    async def _scores_one_by_one(self, group: Group) -> list[Score]:
+        async def score(episode: Episode) -> Score:
+            try:
+                return await self._score(episode)
+            except UserCodeError as error:
+                return Score(value=None, note=str(error))
+
+        return await asyncio.gather(*map(score, group.episodes))
+
+    async def _score(self, episode: Episode) -> Score:
+        failed = failed_score(episode)
+        return failed or self._checked(await self.call(episode, **self.parameters))
+
+    def _checked(self, found: Any) -> Score:
+        found = _plain(found)
+        score = found if isinstance(found, Score) else Score(value=found)
+        if score.value is None:
+            return replace(score, note=score.note or f"{self.function.short_name} returned None")
+        if not _is_finite(score.value):
+            raise self.function.error(
+                f"returned {_shown(score.value)}; expected a finite number, or None if it is missing"
+            )
+        wrong = next((name for name, part in score.parts.items() if not _is_finite(part)), None)
+        if wrong is not None:
+            raise self.function.error(
+                f"returned the part {wrong} = {_shown(score.parts[wrong])}; expected a finite number"
+            )
+        value = float(score.value)
+        return replace(score, value=value, parts={**score.parts, self.part: value})
+
+
+def require_reward(function: UserFunction, parameters: Mapping[str, Any]) -> bool:
+    """Whether the function takes a whole group. Raises UserCodeError if it takes neither a group nor an episode, or not
+    these parameters."""
+    example = EXAMPLE.format(name=function.short_name)
+    require_arguments(function, 1, parameters, example)
+    first = first_parameter(function)
+    known = {EPISODE: False, GROUP: True, Episode: False, Group: True, "Episode": False, "Group": True}
+    for sign in (first.annotation, first.name) if first is not None else ():
+        if isinstance(sign, str | type) and sign in known:
+            return known[sign]
+    raise function.error(f"takes neither an episode nor a group; expected {example}")
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, Real) and math.isfinite(value)
+
+
+def _plain(value: Any) -> Any:
+    """Arrays and tensors as lists or numbers; other values as they are."""
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}..."

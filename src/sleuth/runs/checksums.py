@@ -1,0 +1,105 @@
+"""`SHA256SUMS`: the checksums of a folder's files, written with it and verified before it is read.
+
+The format is that of `sha256sum`, which checks such a folder too: `sha256sum --check SHA256SUMS`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from sleuth.runs.atomic import write_text
+from sleuth.types import SleuthError
+
+SUMS = "SHA256SUMS"
+AT_ONCE = 4
+"""Files that are hashed at the same time."""
+_HASHED: dict[tuple[int, ...], str] = {}
+"""Digest of each file that this process has read, by device, inode, size and times."""
+_LINE = re.compile(r"([0-9a-f]{64})  (\S.*)")
+
+
+def write_checksums(folder: Path, *, but: Collection[str] = ()) -> None:
+    """Writes the checksums of all files in the folder, except those named in `but`, which may be written again later.
+
+    Freshly written files are read from the page cache, so this costs the time of hashing them."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    names = [name for file in files if (name := file.relative_to(folder).as_posix()) not in {SUMS, *but}]
+    _write(folder, dict(zip(names, _hash_all(folder, names), strict=True)))
+
+
+def drop_checksum(folder: Path, name: str) -> None:
+    """Removes one file from the list, before the file itself is removed."""
+    if has_checksums(folder):
+        _write(folder, {other: digest for other, digest in _read(folder).items() if other != name})
+
+
+def has_checksums(folder: Path) -> bool:
+    """Whether the folder has a list of checksums; checkpoints of earlier versions have none."""
+    return (folder / SUMS).is_file()
+
+
+def lists(folder: Path, name: str) -> bool:
+    """Whether the checksum of `name` is listed. False, too, if the list is damaged."""
+    try:
+        return has_checksums(folder) and name in _read(folder)
+    except SleuthError:
+        return False
+
+
+def damage(folder: Path, wanted: Callable[[str], bool] = lambda name: True) -> str | None:
+    """What is wrong with the wanted files, in words, or None: also where there is no list of checksums.
+
+    Each file is read once in a process, however often it is checked."""
+    if not has_checksums(folder):
+        return None
+    try:
+        listed = {name: digest for name, digest in _read(folder).items() if wanted(name)}
+    except SleuthError as error:
+        return str(error)
+    missing = [f"{name} is missing" for name in listed if not (folder / name).is_file()]
+    there = [name for name in listed if (folder / name).is_file()]
+    digests = zip(there, _hash_all(folder, there), strict=True)
+    changed = [f"{name} is not what was written" for name, digest in digests if digest != listed[name]]
+    return " and ".join(missing + changed) or None
+
+
+def require_intact(folder: Path, wanted: Callable[[str], bool] = lambda name: True) -> None:
+    """Raises SleuthError if a wanted file is missing or differs from its checksum."""
+    if (problem := damage(folder, wanted)) is not None:
+        raise SleuthError(
+            f"{folder}: damaged: {problem}, by its {SUMS}; take another checkpoint or copy this one again. If the "
+            f"change is meant, remove {SUMS} from the folder"
+        )
+
+
+def _read(folder: Path) -> dict[str, str]:
+    """Digest by name. Raises SleuthError if it is no list of checksums."""
+    lines = (folder / SUMS).read_text(encoding="utf-8", errors="replace").splitlines()
+    matches = [_LINE.fullmatch(line) for line in lines]
+    if not matches or not all(matches):
+        raise SleuthError(f"{SUMS} is not a list of checksums")
+    return {match[2]: match[1] for match in matches if match}
+
+
+def _write(folder: Path, digests: Mapping[str, str]) -> None:
+    write_text(folder / SUMS, "".join(f"{digest}  {name}\n" for name, digest in digests.items()))
+
+
+def _hash_all(folder: Path, names: Collection[str]) -> list[str]:
+    with ThreadPoolExecutor(AT_ONCE) as pool:  # hashing releases the interpreter's lock
+        return list(pool.map(lambda name: _hash(folder / name), names))
+
+
+def _hash(file: Path) -> str:
+    """sha256 of a file that is read once in a process, also if a folder above it is renamed."""
+    with open(file, "rb") as content:
+        status = os.fstat(content.fileno())
+        version = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+        if version not in _HASHED:
+            _HASHED[version] = hashlib.file_digest(content, "sha256").hexdigest()
+    return _HASHED[version]

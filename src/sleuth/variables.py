@@ -1,0 +1,47 @@
+"""Variables of the environment: the key of our servers, and bounds on what files and answers may take of the memory."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from sleuth.types import SleuthError
+
+MB = 10**6
+KEY_VARIABLE = "SLEUTH_API_KEY"
+"""The key that our servers ask for, and that we send to the retrievers and engines that a recipe or an option names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A bound in MB; the environment's `variable` overrides the `default`."""
+
+    variable: str
+    default: int
+
+    @property
+    def megabytes(self) -> int:
+        """Raises SleuthError if the variable is not a positive whole number."""
+        value = os.environ.get(self.variable, "")
+        if not value:
+            return self.default
+        if not value.isdecimal() or not int(value):
+            raise SleuthError(f"{self.variable} = {value!r}: expected a whole number of MB, such as {self.default}")
+        return int(value)
+
+    @property
+    def bytes(self) -> int:
+        """The bound in bytes."""
+        return self.megabytes * MB
+
+    def exceeded(self) -> str:
+        """`larger than 64 MB; SLEUTH_MAX_ROW_MB in the environment raises this bound`."""
+        return f"larger than {self.megabytes} MB; {self.variable} in the environment raises this bound"
+
+
+ROW = Bound("SLEUTH_MAX_ROW_MB", 64)
+"""One line of a file of rows, or one text, after decompression."""
+ANSWER = Bound("SLEUTH_MAX_ANSWER_MB", 64)
+"""One answer of a retriever, an engine or a judge, after decompression."""
+PICKLE = Bound("SLEUTH_MAX_PICKLE_MB", 16)
+"""The part of a `.pt` file that is not tensors: names, shapes and layouts. Reading it takes about a second per MB."""

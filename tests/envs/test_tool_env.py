@@ -1,0 +1,269 @@
+"""Functions as tools: their schemas, the calls, and that whatever goes wrong is read by the policy."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from chat_tokenizers import KEEPS, NO_TOOLS, chat_tokenizer
+
+from sleuth.dialects.tools import TOOLS_TEXT
+from sleuth.engines.scripted import ScriptedEngine
+from sleuth.envs.tools import CallRecord, FunctionTool, ToolEnv
+from sleuth.factories import setting_of
+from sleuth.recipe import ToolEnvRecipe
+from sleuth.render import Renderer
+from sleuth.rollout import Rollout
+from sleuth.types import Action, Episode, Passage, Reply, RetrievalFailed, SleuthError, Task
+from sleuth.user_code.functions import UserCodeError, load_function
+
+TASK = Task(id="q", question="how many?", golden_answers=("6",))
+DIALECT = replace(TOOLS_TEXT, searches=3)
+SOURCE = '''
+import time
+from typing import Literal
+
+CALLS = []
+
+def add(a: int, b: int = 1, sign: Literal["+", "-"] = "+") -> int:
+    """Adds two numbers.
+
+    Args:
+        a: The first.
+        b: The second.
+        sign: What to do.
+    """
+    CALLS.append((a, b))
+    return a + b if sign == "+" else a - b
+
+async def capital(country: str) -> dict:
+    """Looks up a capital.
+
+    Args:
+        country: Its name.
+    """
+    return {"capital": "Málaga", "of": country}
+
+def fails(x: str) -> str:
+    """Fails.
+
+    Args:
+        x: Anything.
+    """
+    raise ValueError(f"no {x}")
+
+def hangs(x: str) -> str:
+    """Hangs.
+
+    Args:
+        x: Anything.
+    """
+    time.sleep(30)
+
+def unhinted(x):
+    """Adds.
+
+    Args:
+        x: A number.
+    """
+
+def undescribed(x: int) -> int:
+    """Adds."""
+
+def bare(x: int) -> int:
+    return x
+'''
+
+
+@pytest.fixture
+def tools(tmp_path: Path) -> dict[str, FunctionTool]:
+    names = ("add", "capital", "fails", "hangs")
+    return {name: tool(name, tmp_path) for name in names}
+
+
+def tool(name: str, folder: Path) -> FunctionTool:
+    file = folder / "called_tools.py"
+    if not file.exists():
+        file.write_text(SOURCE)
+    return FunctionTool(load_function(f"{file}:{name}"), seconds=0.3)
+
+
+def call(name: str, **arguments: object) -> str:
+    return f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
+
+
+def play(env: ToolEnv, *turns: str) -> list[Reply]:
+    async def played() -> list[Reply]:
+        await env.open()
+        return [await env.reply(turn, "stop") for turn in turns]
+
+    return asyncio.run(played())
+
+
+def results(tools: dict[str, FunctionTool], *turns: str) -> list[str]:
+    replies = play(ToolEnv(TASK, replace(DIALECT, searches=99, hints=99), "{question}", tools), *turns)
+    return [reply.action.result for reply in replies if reply.action is not None]
+
+
+def test_the_schema_is_that_of_type_hints_and_docstring(tools: dict[str, FunctionTool]) -> None:
+    function = tools["add"].schema["function"]
+    assert (function["name"], function["description"]) == ("add", "Adds two numbers.")
+    properties = function["parameters"]["properties"]
+    assert properties["a"] == {"type": "integer", "description": "The first."}
+    assert properties["sign"]["enum"] == ["+", "-"]
+    assert function["parameters"]["required"] == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("unhinted", "missing a type hint"),
+        ("undescribed", "no description for the argument 'x'"),
+        ("bare", "no docstring"),
+    ],
+)
+def test_a_function_without_hints_or_descriptions_is_no_tool(name: str, reason: str, tmp_path: Path) -> None:
+    with pytest.raises(UserCodeError) as caught:
+        tool(name, tmp_path)
+    assert reason in str(caught.value)
+    assert f": {name}: " in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_result_is_text_as_it_is_and_json_otherwise(tools: dict[str, FunctionTool]) -> None:
+    assert results(tools, call("add", a=2, b=4), call("capital", country="X"), call("add", a="3", sign="-")) == [
+        "6",
+        '{"capital": "Málaga", "of": "X"}',
+        "2",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("turn", "result"),
+    [
+        (call("sub", a=2), "error: there is no tool sub; there are add, capital, fails, hangs"),
+        (call("add"), "error: add: missing a required argument: 'a'"),
+        (call("add", a=1, c=2), "error: add: got an unexpected keyword argument 'c'"),
+        (call("add", a="x"), "error: add: a: Input should be a valid integer, unable to parse string as an integer"),
+        (call("add", a=1, b=None), "error: add: b: Input should be a valid integer"),
+        (call("fails", x="way"), "error: fails: ValueError: no way"),
+        (call("hangs", x=""), "error: hangs: did not return within 0.3 seconds"),
+        ("<tool_call>add 2 and 4</tool_call>", 'error: a call is {"name": "...", "arguments": {...}}'),
+        ('<tool_call>["add"]</tool_call>', 'error: a call is {"name": "...", "arguments": {...}}'),
+        (
+            '<tool_call>{"name": "add", "arguments": 3}</tool_call>',
+            'error: a call is {"name": "...", "arguments": {...}}',
+        ),
+    ],
+)
+def test_whatever_is_wrong_with_a_call_is_its_result_and_the_episode_goes_on(
+    turn: str, result: str, tools: dict[str, FunctionTool]
+) -> None:
+    [reply] = play(ToolEnv(TASK, DIALECT, "{question}", tools), turn)
+    assert reply.done is None
+    assert reply.action is not None
+    assert (reply.action.kind, reply.action.result) == ("call", result)
+    assert "".join(piece.text for piece in reply.pieces) == f"\n<tool_response>{result}</tool_response>\n"
+
+
+def test_arguments_may_be_json_text(tools: dict[str, FunctionTool]) -> None:
+    text = json.dumps({"name": "add", "arguments": json.dumps({"a": 1, "b": 1})})
+    assert results(tools, f"<tool_call>{text}</tool_call>") == ["2"]
+
+
+def test_after_the_last_call_there_is_one_more_turn(tools: dict[str, FunctionTool]) -> None:
+    env = ToolEnv(TASK, replace(DIALECT, searches=1), "{question}", tools)
+    first, second = play(env, call("add", a=1), call("add", a=1))
+    assert (first.done, second.done) == (None, "turns")
+    assert second.action is not None
+    assert second.action.kind == "call"
+    [end] = play(ToolEnv(TASK, DIALECT, "{question}", tools), "<think>x</think><answer>6</answer>")
+    assert end == Reply(action=Action(kind="answer", text="6"), done="answered")
+
+
+def test_siblings_get_one_result_for_the_same_call_and_another_question_its_own(
+    tools: dict[str, FunctionTool], tmp_path: Path
+) -> None:
+    calls = tool("add", tmp_path)._call.function.module.CALLS
+    record = CallRecord()
+
+    async def siblings() -> list[Reply]:
+        tasks = (TASK, TASK, replace(TASK, id="other"))
+        envs = [ToolEnv(task, DIALECT, "{question}", tools, record=record) for task in tasks]
+        return await asyncio.gather(*(env.reply(call("add", a=5, b=6), "stop") for env in envs))
+
+    before = len(calls)
+    assert [reply.action.result for reply in asyncio.run(siblings()) if reply.action] == ["11"] * 3
+    assert len(calls) == before + 2
+
+
+def test_a_recorded_call_is_not_made_again(tools: dict[str, FunctionTool]) -> None:
+    text = json.dumps({"name": "add", "arguments": {"a": 1, "b": 1}})
+    record = CallRecord(recorded={("q", text): "what it was"})
+    [reply] = play(ToolEnv(TASK, DIALECT, "{question}", tools, record=record), f"<tool_call>{text}</tool_call>")
+    assert reply.action == Action(kind="call", text=text, result="what it was")
+
+
+class Library:
+    """One passage for every query; fails for `gone`."""
+
+    async def search(self, queries: list[str], k: int) -> list[list[Passage]]:
+        if queries == ["gone"]:
+            raise RetrievalFailed
+        return [[Passage(id="1", title="Tarn", text=f"about {query}")] for query in queries]
+
+
+def test_an_index_is_the_tool_search_whose_passages_are_evidence(tools: dict[str, FunctionTool]) -> None:
+    env = ToolEnv(TASK, DIALECT, "{question}", tools, retriever=Library())
+    found, wrong, unknown = play(env, call("search", query=" Tarn "), call("search", q="x"), call("none"))
+    assert found.action == Action(
+        kind="search", text="Tarn", passages=(Passage(id="1", title="Tarn", text="about Tarn"),)
+    )
+    assert "[1] Tarn | about Tarn" in "".join(piece.text for piece in found.pieces)
+    assert wrong.action is not None
+    assert wrong.action.result == "error: search: query: a text"
+    assert unknown.action is not None
+    assert unknown.action.result.endswith("there are add, capital, fails, hangs, search")
+    [failed] = play(ToolEnv(TASK, DIALECT, "{question}", tools, retriever=Library()), call("search", query="gone"))
+    assert failed == Reply(action=Action(kind="search", text="gone"), done="failed")
+
+
+def chat_episode(template: str, folder: Path, *turns: str) -> Episode:
+    tokenizer = chat_tokenizer(template)
+    (folder / "prompt.txt").write_text("{question}")
+    env = ToolEnvRecipe(
+        kind="tools",
+        tools=(f"{folder / 'called_tools.py'}:add",),
+        prompt=str(folder / "prompt.txt"),
+        prompt_role="user",
+    )
+    setting = setting_of(env, tokenizer, [TASK])
+    script = iter(turns)
+    rollout = Rollout(
+        engine=ScriptedEngine(tokenizer, lambda text, sampling: next(script)),
+        renderer=Renderer(tokenizer),
+        context=4096,
+        temperature=1.0,
+        key=(0,),
+    )
+    return asyncio.run(rollout.episode(setting.env(TASK), TASK, 0, 0))
+
+
+def test_a_chat_template_shows_the_tools_and_gets_results_as_messages(tmp_path: Path, tools: dict) -> None:
+    call = '<tool_call>\n{"name": "add", "arguments": {"a": 2, "b": 4}}\n</tool_call><|im_end|>'
+    episode = chat_episode(KEEPS, tmp_path, call, "<answer>6</answer><|im_end|>")
+    trajectory = episode.trajectory
+    assert '"name": "add"' in trajectory.segments[0].text
+    assert [action.kind for action in trajectory.actions] == ["call", "answer"]
+    assert (
+        "<|im_start|>user\n<tool_response>\n6\n</tool_response><|im_end|>\n<|im_start|>assistant\n" in trajectory.text
+    )
+    assert (trajectory.stop, len(episode.trajectories)) == ("answered", 1)
+
+
+def test_a_template_without_tools_is_refused(tmp_path: Path, tools: dict) -> None:
+    with pytest.raises(SleuthError, match="the chat template does not render tools"):
+        chat_episode(NO_TOOLS, tmp_path)

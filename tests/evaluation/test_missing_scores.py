@@ -1,0 +1,103 @@
+"""Why scores are missing: on the console, in the file, in the records and in rollouts, with the exit status."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from verb import sleuth
+
+from sleuth.runs.rollouts import read_rollouts, write_rollouts
+from sleuth.types import Action, Episode, Group, Score, Segment, Task, Trajectory
+
+BASE = Path(__file__).parents[2] / "models" / "tiny-base"
+PASSAGE = {"document": {"id": "1", "contents": '"Ada"\nAda was born in Tarn.'}, "score": 1.0}
+
+
+@contextmanager
+def failing(status: int, headers: dict[str, str] | None = None) -> Iterator[str]:
+    """A retriever that answers the probe of a start, and every later request with `status`."""
+    answered = 0
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            nonlocal answered
+            self.rfile.read(int(self.headers["content-length"]))
+            answered += 1
+            first = answered == 1
+            body = json.dumps({"result": [[PASSAGE]]} if first else {"detail": "out of order"}).encode()
+            self.send_response(200 if first else status)
+            for name, value in (headers or {}).items() if not first else ():
+                self.send_header(name, value)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def do_GET(self) -> None:
+            self.send_response(404)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, *args: object) -> None: ...
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.fixture
+def questions(tmp_path: Path) -> Path:
+    rows = [{"id": str(n), "question": "Where was Ada Voss born?", "golden_answers": ["Tarn"]} for n in range(2)]
+    (tmp_path / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return tmp_path / "q.jsonl"
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "reason"),
+    [
+        (500, None, 'status 500: {"detail": "out of order"}'),
+        (307, {"location": "http://elsewhere/retrieve"}, "redirected with status 307 to http://elsewhere/retrieve"),
+    ],
+)
+def test_a_dead_retriever_is_explained_and_ends_with_status_1(
+    questions: Path, tmp_path: Path, status: int, headers: dict[str, str] | None, reason: str
+) -> None:
+    out = tmp_path / "out.json"
+    with failing(status, headers) as url:
+        arguments = ("--questions", questions, "--retriever", url, "--forced-search", "--out", out, "--json")
+        result = sleuth("eval", BASE, *arguments)
+    assert result.exit_code == 1
+    assert "note: 2 of 2 episodes have no score: retriever failed: no passages after" in result.stderr
+    assert reason in result.stderr
+    printed, written = json.loads(result.stdout), json.loads(out.read_text())
+    assert printed["outcomes"] == {"retriever failed": 2}
+    assert sum(printed["missing_because"].values()) == 2
+    assert all(reason in why for why in written["missing_because"])
+    for record in written["records"]:
+        assert reason in record["note"]
+        assert reason in record["actions"][-1]["failure"]
+        assert record["em"] is None
+
+
+def test_rollouts_keep_the_reason(tmp_path: Path) -> None:
+    task = Task(id="1", question="Where?", golden_answers=("Tarn",))
+    segment = Segment(author="policy", tokens=(1,), text="<search>", logprobs=(-0.5,), policy_version=0)
+    action = Action(kind="search", text="Ada", failure="status 500")
+    trajectory = Trajectory(segments=(segment,), actions=(action,), stop="failed")
+    episode = Episode(task=task, sample=0, trajectories=(trajectory,))
+    score = Score(value=None, note="retriever failed: status 500")
+    group = Group(task=task, episodes=(episode,), scores=(score,))
+    write_rollouts(tmp_path / "step-000001.parquet", [group], [[None]])
+    assert read_rollouts(tmp_path / "step-000001.parquet") == [group]

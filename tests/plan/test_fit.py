@@ -1,0 +1,296 @@
+"""Whether a recipe fits a card, by arithmetic alone."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tiny_models import FAMILIES
+
+from sleuth.plan.episodes import lengths_of
+from sleuth.plan.fit import CardPlan, plan_for_cards, plan_for_cpu
+from sleuth.plan.memory import CPU, CUDA, LearnerMemory, Passes, total
+from sleuth.plan.phases import Machine, Phase, phases_of
+from sleuth.plan.shapes import PUBLISHED, ModelShape, read_shape, shape_of
+from sleuth.recipe import Recipe, load_recipe
+from sleuth.recipe.hardware import CARDS, read_cards
+from sleuth.recipe.training import LoraRecipe
+from sleuth.types import SleuthError
+
+RECIPE = """
+name = "planned"
+model = "{model}"
+dtype = "bfloat16"
+
+[[stage]]
+kind = "evaluate"
+name = "base"
+data = {{ questions = "q.jsonl", limit = 100 }}
+
+[[stage]]
+kind = "grpo"
+steps = 100
+prompts_per_step = 16
+samples_per_prompt = 8
+learning_rate = 1e-6
+tokens_per_micro_batch = 8192
+context = 4096
+data = {{ questions = "q.jsonl" }}
+env = {{ kind = "search", dialect = "sleuth", prompt = "plain", retriever = "empty", turn_tokens = 256 }}
+reward = [{{ kind = "answer" }}]
+loss = {{ beta = 0.001 }}
+"""
+
+
+@pytest.fixture
+def make_recipe(tmp_path: Path):
+    """A recipe for a model of a published shape."""
+
+    def make(model: str = "Qwen3-4B", *overrides: str) -> Recipe:
+        folder = tmp_path / model
+        folder.mkdir(exist_ok=True)
+        (folder / "config.json").write_text(json.dumps(PUBLISHED[model]))
+        (tmp_path / "planned.toml").write_text(RECIPE.format(model=folder))
+        return load_recipe(tmp_path / "planned.toml", overrides)
+
+    return make
+
+
+def phase(plan: CardPlan, name: str) -> Phase:
+    return next(phase for phase in plan.phases if phase.name == name)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_weights_of_a_config_are_those_of_the_model(family: str) -> None:
+    model = FAMILIES[family]()
+    shape = read_shape(model.config.to_dict(), family)
+    assert shape.weights == sum(weight.numel() for weight in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("name", "weights"),
+    [("Qwen3-0.6B", 596_049_920), ("Qwen2.5-3B", 3_085_938_688), ("Qwen3-4B", 4_022_468_096)],
+)
+def test_published_shapes_have_the_weights_that_the_hub_counts(name: str, weights: int) -> None:
+    assert read_shape(PUBLISHED[name], name).weights == weights
+
+
+def test_a_token_of_the_cache_takes_what_is_published_of_it() -> None:
+    kibibytes = {name: read_shape(PUBLISHED[name], name).bytes_per_token(2) / 1024 for name in PUBLISHED}
+    assert (kibibytes["Qwen3-0.6B"], kibibytes["Qwen2.5-3B"], kibibytes["Qwen3-4B"]) == (112, 36, 144)
+
+
+def test_a_model_that_cannot_be_reached_has_its_published_shape_with_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    shape, note = shape_of("Qwen/Qwen3-4B-Instruct-2507")
+    assert shape == read_shape(PUBLISHED["Qwen3-4B"], "")
+    assert note == (
+        "Qwen/Qwen3-4B-Instruct-2507: its config could not be read from the hub; its published shape is used"
+    )
+    with pytest.raises(SleuthError, match=r"nobody/nothing.*; the plan needs its config\.json"):
+        shape_of("nobody/nothing")
+
+
+def test_a_config_without_sizes_is_refused_with_its_keys(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"hidden_size": 8, "vocab_size": 9, "num_hidden_layers": 1}')
+    with pytest.raises(SleuthError, match="its config has no num_attention_heads and no intermediate_size"):
+        shape_of(str(tmp_path))
+
+
+SHAPE = ModelShape(layers=2, width=8, heads=2, kv_heads=1, head_dim=4, mlp=16, vocabulary=32, tied=True, qk_norm=True)
+WEIGHTS = 256 + 8 + 2 * (64 + 32 + 32 + 64 + 3 * 128 + 2 * 8 + 2 * 4)
+
+
+def learner(**changes: object) -> LearnerMemory:
+    passes = Passes(shape=SHAPE, device=CUDA, size=2)
+    settings = {"lora": None, "masters": True, "muon": False, "reference": True, "checkpointed": True}
+    return LearnerMemory(passes=passes, **(settings | {"ranks": 1, "offload": False} | changes))  # type: ignore[arg-type]
+
+
+def test_one_process_holds_weights_masters_moments_and_reference() -> None:
+    assert SHAPE.weights == WEIGHTS
+    held, host = learner().state()
+    assert held == {"weights": 2 * WEIGHTS, "masters": 4 * WEIGHTS, "optimiser": 8 * WEIGHTS, "reference": 2 * WEIGHTS}
+    assert host == {}
+
+
+def test_ranks_hold_shards_of_all_but_the_whole_model() -> None:
+    held, _ = learner(ranks=4).state()
+    assert held == {"weights": 2 * WEIGHTS, "masters": WEIGHTS, "optimiser": 2 * WEIGHTS, "reference": WEIGHTS // 2}
+
+
+def test_an_offloaded_state_is_on_the_host() -> None:
+    held, host = learner(offload=True).state()
+    assert held == {"weights": 2 * WEIGHTS, "reference": 2 * WEIGHTS}
+    assert host == {"masters": 4 * WEIGHTS, "optimiser": 8 * WEIGHTS}
+    _, host = learner(offload=True).update(64, 64)
+    assert host["gradients"] == 4 * WEIGHTS
+
+
+def test_adapters_alone_have_masters_moments_and_gradients() -> None:
+    lora = LoraRecipe(rank=2, targets=("q_proj", "down_proj"))
+    trained = 2 * 2 * ((8 + 8) + (8 + 16))
+    adapted = learner(lora=lora)
+    assert adapted.trained == trained
+    held, _ = adapted.state()
+    assert held["weights"] == 2 * (WEIGHTS + trained)
+    assert (held["masters"], held["optimiser"]) == (4 * trained, 8 * trained)
+    with pytest.raises(SleuthError, match="knows no layer 'c_attn'"):
+        _ = learner(lora=LoraRecipe(targets=("c_attn",))).trained
+
+
+def test_muon_keeps_one_moment_of_a_hidden_matrix() -> None:
+    matrices = 2 * (64 + 32 + 32 + 64 + 3 * 128)
+    assert learner(muon=True).moments == 4 * (2 * WEIGHTS - matrices)
+
+
+def test_recomputed_activations_are_the_inputs_of_layers_and_one_layer_more() -> None:
+    kept, recomputed = (
+        learner(checkpointed=checkpointed).passes.activations(100, checkpointed=checkpointed)
+        for checkpointed in (False, True)
+    )
+    assert kept - recomputed == 100 * 2 * (Passes(shape=SHAPE, device=CUDA, size=2).layer - 2 * 8)
+
+
+def test_logits_of_a_card_come_in_larger_chunks() -> None:
+    card, cpu = (Passes(shape=SHAPE, device=device, size=2) for device in (CUDA, CPU))
+    assert card.logits(10_000, graded=True) == 2_048 * (2 + 12) * 32
+    assert cpu.logits(10_000, graded=True) == 128 * 8 * 32
+    assert cpu.logits(10, graded=False) == 10 * 6 * 32
+    words = replace(SHAPE, vocabulary=151_936)
+    assert Passes(shape=words, device=CUDA, size=2).logits(10_000, graded=True) == 2_048 * 151_936 * 2 + 12 * 2**25
+
+
+def test_the_cache_takes_a_share_of_what_is_free_and_never_more_than_all_sequences_fill(make_recipe) -> None:
+    recipe = make_recipe("Qwen3-4B", "stage.1.slots=512")
+    small, large = (plan_for_cards(recipe, read_cards(name)) for name in ("h100-80", "b200-180"))
+    rollout = phase(small, "rollout")
+    free = 80_000_000_000 - total(rollout.bytes) + rollout.bytes["cache"] + rollout.bytes["activations"]
+    assert rollout.bytes["cache"] == pytest.approx(0.8 * free)
+    whole = rollout.asked * 16 * 256 * 144 * 1024  # of 16 pages each
+    assert rollout.need is not None
+    assert rollout.need.at_limit == whole
+    assert phase(large, "evaluation").bytes["cache"] == 64 * 16 * 256 * 144 * 1024
+
+
+def test_typical_siblings_share_the_full_pages_of_their_prompt(make_recipe) -> None:
+    recipe = make_recipe("Qwen3-4B", "stage.1.slots=256")
+    plan = plan_for_cards(recipe, read_cards("h200-141"))
+    lengths, page = lengths_of(recipe, 1), 256 * 144 * 1024
+    assert (lengths.prompt, lengths.response, lengths.sampled) == (300, 3 * 120 + 2 * 3 * 160, 360)
+    own = -(-lengths.typical // 256) - lengths.prompt // 256
+    need = phase(plan, "rollout").need
+    assert need is not None
+    assert need.typical == (16 * (lengths.prompt // 256) + 128 * own) * page
+    assert need.typical < need.at_limit
+
+
+def test_a_plan_names_the_keys_that_it_tried(make_recipe) -> None:
+    plan = plan_for_cards(make_recipe("Qwen3-4B"), read_cards("h100-80"))
+    assert not plan.fits
+    assert plan.change is not None
+    again = plan_for_cards(
+        make_recipe("Qwen3-4B", *(f"{key}={value}" for key, value in plan.change.keys.items())), read_cards("h100-80")
+    )
+    assert again.fits
+    assert 1 <= len(plan.change.keys) <= 2
+    assert str(plan.change) in plan.line()
+    assert "does not fit 1 x h100-80 by the plan: grpo: update needs" in plan.line()
+
+
+def test_where_no_keys_help_more_ranks_are_tried(make_recipe) -> None:
+    small = ["stage.1.gradient_checkpointing=true", "stage.1.tokens_per_micro_batch=4096", "stage.1.cpu_offload=true"]
+    plan = plan_for_cards(make_recipe("Qwen3-8B", *small, "stage.1.lora.rank=8"), read_cards("24GB"))
+    assert not plan.fits
+    assert plan.change is not None
+    assert (plan.change.keys, plan.change.ranks) == ({}, 2)
+    assert plan.line().endswith("; fits with --ranks 2")
+    plan = plan_for_cards(make_recipe("Qwen3-8B", *small, "stage.1.lora.rank=8"), read_cards("12GB"))
+    assert plan.change is None, "every rank holds the whole model between updates"
+    assert plan.line().endswith("; no two keys would make it fit")
+
+
+def test_a_cache_that_holds_no_sequence_does_not_fit(make_recipe) -> None:
+    recipe = make_recipe("Qwen3-0.6B", "stage.1.gradient_checkpointing=true")
+    changed = recipe.model_copy(
+        update={"stage": tuple(stage.model_copy(update={"cache_memory": "100MB"}) for stage in recipe.stage)}
+    )
+    [problem] = [line for line in plan_for_cards(changed, read_cards("h100-80")).problems if line.startswith("grpo")]
+    assert problem == "grpo: rollout has 100.0 MB for the cache, and one sequence at its limit takes 469.8 MB"
+
+
+def test_a_cpu_keeps_copies_of_weights_for_decoding_in_fp32_alone(make_recipe) -> None:
+    for dtype, copies in (("float32", True), ("bfloat16", False)):
+        plan = plan_for_cpu(make_recipe("Qwen3-0.6B", f"dtype={dtype}"), 64_000_000_000)
+        assert ("packed weights" in phase(plan, "rollout").bytes) == copies
+        assert plan.seconds is None
+
+
+def test_phases_and_sums_are_in_the_json(make_recipe) -> None:
+    plan = plan_for_cards(make_recipe("Qwen3-0.6B", "stage.1.gradient_checkpointing=true"), read_cards("h100-80"))
+    told = json.loads(json.dumps(plan.as_json()))
+    assert told["fits"] is True
+    names = [each["name"] for each in told["phases"]]
+    training = ["rollout", "reference pass", "update", "optimiser step", "checkpoint"]
+    assert names == ["base: load", "base: evaluation", *(f"grpo: {name}" for name in training)]
+    assert told["peak_memory_bytes"] == max(sum(each["bytes"].values()) for each in told["phases"])
+    assert told["steps"] == 100
+    assert told["seconds"] > 0
+    assert told["spare"] == pytest.approx(1 - told["needed_bytes"] / 80e9)
+    # The last two checkpoints and the best one, or fewer, and the one being written: bf16 weights, masters and moments.
+    assert told["peak_disk_bytes"] == pytest.approx(14 * 596_049_920, rel=0.01)
+
+
+def test_servers_that_sleep_on_the_card_are_counted(make_recipe) -> None:
+    pool = 'stage.1.engine={ urls = ["http://127.0.0.1:8000"], sleeps = true }'
+    plan = plan_for_cards(make_recipe("Qwen3-0.6B", pool), read_cards("h100-80"))
+    assert phase(plan, "rollout").bytes["server"] > 2 * 596_049_920
+    assert 0 < phase(plan, "update").bytes["server"] < phase(plan, "rollout").bytes["server"]
+    elsewhere = plan_for_cards(make_recipe("Qwen3-0.6B", pool.replace("127.0.0.1", "10.0.0.2")), read_cards("h100-80"))
+    assert "server" not in phase(elsewhere, "rollout").bytes
+    assert "cache" not in phase(elsewhere, "rollout").bytes
+
+
+def test_a_plan_for_random_weights_says_that_it_needs_a_probe() -> None:
+    recipes = Path(__file__).parents[2] / "recipes"
+    with pytest.raises(SleuthError, match="plan it with a probe, without --card"):
+        plan_for_cards(load_recipe(recipes / "tiny" / "base.toml"), read_cards("h100-80"))
+
+
+def test_every_rank_of_a_larger_world_needs_less(make_recipe) -> None:
+    recipe = make_recipe("Qwen3-4B", "stage.1.gradient_checkpointing=true")
+    shape = read_shape(PUBLISHED["Qwen3-4B"], "")
+    updates = [
+        total(next(phase.bytes for phase in phases_of(recipe, shape, machine) if phase.name == "update"))
+        for machine in (Machine(device=CUDA, memory=80 * 10**9, ranks=ranks) for ranks in (1, 2, 4, 8))
+    ]
+    assert updates == sorted(updates, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "count", "name", "memory"),
+    [
+        ("h100-80", 1, "h100-80", 80_000_000_000),
+        ("8 x a100-40", 8, "a100-40", 40_000_000_000),
+        ("8xl4", 8, "l4", 24_000_000_000),
+        ("1 x 80 GB", 1, "80 GB", 80_000_000_000),
+        ("24GiB", 1, "25.7698 GB", 24 * 2**30),
+    ],
+)
+def test_cards_are_read_by_name_or_size(text: str, count: int, name: str, memory: int) -> None:
+    cards = read_cards(text)
+    assert (cards.count, cards.card.name, cards.card.memory) == (count, name, memory)
+    assert cards.card.flops in {card.flops for card in CARDS.values()}
+
+
+@pytest.mark.parametrize("text", ["h10-80", "", "0 x h100-80", "80", "much", "0 GB"])
+def test_an_unknown_card_is_named_with_those_that_are_known(text: str) -> None:
+    with pytest.raises(ValueError, match=r"^(no card is called .* there are l4, a10, .*24GB|.* names no card)"):
+        read_cards(text)
+
+
+def test_a_recipe_with_an_unknown_card_is_refused(make_recipe) -> None:
+    with pytest.raises(SleuthError, match=r"card = .h100.: no card is called 'h100'; the nearest is h100-80"):
+        make_recipe("Qwen3-4B", "card=h100")

@@ -1,0 +1,73 @@
+"""Every shipped recipe for a real model fits the cards that it names, by the plan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from shipped_recipes import RECIPES, contents_of
+
+from sleuth.plan.fit import CardPlan, plan_for_cards
+from sleuth.recipe import load_recipe
+from sleuth.recipe.hardware import read_cards
+
+REAL = sorted(file for file in RECIPES.glob("*.toml") if file.stem != "demo")
+SPARE = 0.1
+"""The share of a card that must be left."""
+AT_ONCE = 32
+"""Typical sequences that the cache must hold, where a phase has as many."""
+DERIVED = {
+    "search_0.6b_24gb": "search_0.6b_single_gpu",
+    "search_r1_slime_3b_single_gpu": "search_r1_slime_3b",
+    "refiner_4b_rubric_single_gpu": "refiner_4b_rubric",
+    "refiner_4b_balanced_single_gpu": "refiner_4b_balanced",
+}
+"""Recipes for a smaller machine -> what they are the same training as."""
+MEMORY_KEYS = {"tokens_per_micro_batch", "gradient_checkpointing", "cpu_offload", "slots", "cache_memory"}
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the hub, as most machines that run the tests."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+
+
+def plan_of(file: Path) -> CardPlan:
+    recipe = load_recipe(file)
+    assert recipe.card is not None, "it names no card"
+    return plan_for_cards(recipe, read_cards(recipe.card))
+
+
+@pytest.mark.parametrize("file", REAL, ids=lambda file: file.stem)
+def test_a_recipe_for_a_real_model_fits_its_cards_with_a_tenth_to_spare(file: Path) -> None:
+    plan = plan_of(file)
+    assert plan.fits, plan.line()
+    assert plan.spare >= SPARE, plan.line()
+    for phase in plan.phases:
+        assert phase.at_once >= min(AT_ONCE, phase.asked), (phase.stage, phase.name)
+
+
+@pytest.mark.parametrize("file", REAL, ids=lambda file: file.stem)
+def test_the_first_lines_of_a_recipe_name_its_cards(file: Path) -> None:
+    keys = [line for line in file.read_text().splitlines() if line and not line.startswith("#")]
+    named = next((at for at, line in enumerate(keys) if line.startswith("card = ")), None)
+    if named is None:  # the cards of what it extends
+        assert keys[0].startswith("extends = ")
+    else:
+        assert named <= 2
+
+
+@pytest.mark.parametrize(("smaller", "whole"), DERIVED.items())
+def test_a_recipe_for_a_smaller_machine_trains_the_same(smaller: str, whole: str) -> None:
+    ours, theirs = contents_of(smaller), contents_of(whole)
+    assert ours.pop("card") != theirs.pop("card")
+    for table in (ours, theirs):
+        for stage in table["stage"]:
+            for key in MEMORY_KEYS & stage.keys():
+                del stage[key]
+    assert ours == theirs
+
+
+def test_a_recipe_that_lost_its_memory_keys_would_be_found() -> None:
+    recipe = load_recipe(RECIPES / "search_0.6b_single_gpu.toml", ["stage.2.gradient_checkpointing=false"])
+    assert plan_for_cards(recipe, read_cards("1 x 40 GB")).spare < 0

@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from sleuth.factories import load_model
+from sleuth.runs.checkpoints import STATE, of_model, remove_state, save_checkpoint, saved_with_state, step_name
+from sleuth.runs.checksums import SUMS, damage, require_intact, write_checksums
+from sleuth.runs.protocol import ProtocolCard
+from sleuth.types import SleuthError
+
+
+@pytest.fixture
+def checkpoint(
+    tmp_path: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, protocol: ProtocolCard
+) -> Path:
+    folder = tmp_path / "checkpoints" / step_name(3)
+    save_checkpoint(folder, model, tokenizer, card="# tiny\n", protocol=protocol, state={"step": 3})
+    return folder
+
+
+def flip(file: Path) -> None:
+    """Changes one byte in the middle."""
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+def files_of(checkpoint: Path) -> list[str]:
+    return sorted(path.relative_to(checkpoint).as_posix() for path in checkpoint.rglob("*") if path.is_file())
+
+
+def test_the_list_is_that_of_sha256sum_and_names_all_files_but_the_card(checkpoint: Path) -> None:
+    subprocess.run(["sha256sum", "--check", "--strict", SUMS], cwd=checkpoint, check=True, capture_output=True)
+    listed = [line.split("  ")[1] for line in (checkpoint / SUMS).read_text().splitlines()]
+    assert listed == [name for name in files_of(checkpoint) if name not in (SUMS, "README.md")]
+    assert "model.safetensors" in listed
+    assert STATE.as_posix() in listed
+
+
+def test_one_changed_or_missing_byte_of_any_file_is_found_and_named(checkpoint: Path, tmp_path: Path) -> None:
+    for number, name in enumerate(files_of(checkpoint)):
+        copy = tmp_path / f"copy-{number}"
+        shutil.copytree(checkpoint, copy)
+        assert damage(copy) is None
+        flip(copy / name)
+        if name == "README.md":
+            assert damage(copy) is None
+        elif name == SUMS:
+            assert damage(copy) is not None
+        else:
+            assert damage(copy) == f"{name} is not what was written"
+        (copy / name).unlink()
+        assert name in (damage(copy) or name)  # without a list nothing can be compared
+
+
+def test_an_empty_or_cut_list_is_damage_too(checkpoint: Path) -> None:
+    whole = (checkpoint / SUMS).read_text()
+    for text in ("", whole[:-3], "no sums\n"):
+        (checkpoint / SUMS).write_text(text)
+        assert damage(checkpoint) is not None
+        with pytest.raises(SleuthError, match="damaged"):
+            require_intact(checkpoint)
+
+
+def test_a_model_is_not_loaded_from_damaged_files_but_needs_no_state(checkpoint: Path) -> None:
+    flip(checkpoint / STATE)
+    load_model(str(checkpoint), dtype=None, device="cpu")
+    flip(checkpoint / "model.safetensors")
+    with pytest.raises(SleuthError, match=r"step-000003: damaged: model\.safetensors is not what was written"):
+        load_model(str(checkpoint), dtype=None, device="cpu")
+
+
+def test_a_milestone_is_intact_without_its_state(checkpoint: Path) -> None:
+    assert saved_with_state(checkpoint)
+    remove_state(checkpoint)
+    assert damage(checkpoint) is None
+    assert not saved_with_state(checkpoint)
+
+
+def test_a_state_that_was_lost_is_missed(checkpoint: Path) -> None:
+    shutil.rmtree((checkpoint / STATE).parent)
+    assert saved_with_state(checkpoint)
+    assert damage(checkpoint) == f"{STATE.as_posix()} is missing"
+    assert damage(checkpoint, of_model) is None
+
+
+def test_a_file_is_read_once_in_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "weights").write_bytes(bytes(1000))
+    write_checksums(tmp_path)
+    monkeypatch.setattr("hashlib.file_digest", lambda *_: pytest.fail("read again"))
+    assert damage(tmp_path) is None
+    moved = tmp_path.rename(tmp_path.with_name("moved"))
+    assert damage(moved) is None

@@ -1,0 +1,158 @@
+"""Who may ask: host names, pages of other sites, keys, and the requests of one client, at all three servers."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from agents import agent, listening
+from emulated_server import ANYWHERE, application
+
+from sleuth.cli.http_server import access_of
+from sleuth.factories import load_model
+from sleuth.serve.chat.app import chat_app
+from sleuth.serve.emulator.app import emulator_app, emulator_limits
+from sleuth.serve.emulator.engine import EmulatedEngine
+from sleuth.serve.http.access import LOOPBACK, Access
+from sleuth.serve.http.limits import Limits, conversation_limits
+from sleuth.serve.retriever.app import retriever_app
+from sleuth.serve.retriever.index_loader import IndexLoader
+from sleuth.types import SleuthError
+
+BASE = Path(__file__).parents[3] / "models" / "tiny-base"
+SERVERS = ("chat", "retriever", "emulator")
+PATHS = {"chat": "/v1/chat/completions", "retriever": "/retrieve", "emulator": "/tokenize"}
+BODIES: dict[str, dict[str, Any]] = {
+    "chat": {"messages": [{"role": "user", "content": "Where?"}]},
+    "retriever": {"queries": ["Town 3"]},
+    "emulator": {"prompt": "Where?"},
+}
+
+
+@contextmanager
+def served(kind: str, access: Access, towns: Path) -> Iterator[str]:
+    if kind == "chat":
+        with listening(chat_app(agent(), conversation_limits(), conversations=4, access=access)) as url:
+            yield url
+    elif kind == "retriever":
+        loader = IndexLoader(towns)
+        loader.start()
+        while loader.index is None:
+            time.sleep(0.01)
+        with application(retriever_app(loader, Limits(), access), lifespan="off") as url:
+            yield url
+    else:
+        model, tokenizer = load_model(str(BASE), dtype="float32", device="cpu")
+        limits = emulator_limits()
+        engine = EmulatedEngine(model, tokenizer, slots=4, context=128, limits=limits, weights=ANYWHERE)
+        with application(emulator_app("vllm", "tiny", engine, limits, access=access)) as url:
+            yield url
+
+
+def ask(kind: str, url: str, **headers: str) -> httpx.Response:
+    return httpx.post(url + PATHS[kind], json=BODIES[kind], headers=headers, timeout=20)
+
+
+def line_of(refused: httpx.Response) -> str:
+    told = refused.json()
+    return told["detail"] if "detail" in told else told["error"]["message"]
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+def test_loopback_servers_answer_to_their_names_only_and_to_no_page_of_another_site(kind: str, towns: Path) -> None:
+    with served(kind, Access(hosts=LOOPBACK), towns) as url:
+        assert ask(kind, url).is_success
+        assert ask(kind, url, host="localhost:80").is_success
+        rebound = ask(kind, url, host="evil.example")
+        assert rebound.status_code == 403
+        assert "localhost" in line_of(rebound)
+        assert httpx.get(f"{url}/health", headers={"host": "evil.example"}).status_code == 403
+        own = url.removeprefix("http://")
+        assert ask(kind, url, origin=f"http://{own}").is_success
+        assert ask(kind, url, **{"sec-fetch-site": "same-origin"}).is_success
+        for foreign in (
+            {"origin": "https://evil.example"},
+            {"origin": "null"},
+            {"sec-fetch-site": "cross-site"},
+            {"sec-fetch-site": "same-site", "origin": "http://localhost:3000"},
+        ):
+            assert ask(kind, url, **foreign).status_code == 403
+        link = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}
+        assert httpx.get(f"{url}/health", headers=link).is_success
+        assert ask(kind, url, **link).status_code == 403
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+def test_a_server_with_a_key_answers_nobody_without_it(kind: str, towns: Path) -> None:
+    with served(kind, Access(key="s3cret"), towns) as url:
+        for wrong in ({}, {"authorization": "Bearer s3cre"}, {"authorization": "Basic s3cret"}, {"authorization": ""}):
+            refused = ask(kind, url, **wrong)
+            assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
+            assert "s3cret" not in refused.text
+        assert ask(kind, url, authorization="Bearer s3cret").is_success
+        assert httpx.get(f"{url}/health").is_success
+        assert httpx.post(f"{url}/health").status_code == 401
+        for path in ("/metrics", "/openapi.json", "/v1/models", "/nothing"):
+            assert httpx.get(url + path).status_code == 401
+
+
+def test_the_page_itself_needs_no_key(towns: Path) -> None:
+    with served("chat", Access(key="s3cret"), towns) as url:
+        for path in ("/", "/page.js", "/api.js", "/page.css"):
+            assert httpx.get(url + path).is_success
+
+
+def test_requests_of_one_client_are_limited_and_counted_down_again(towns: Path) -> None:
+    slow = agent(seconds=0.05)
+    app = chat_app(slow, conversation_limits(), conversations=8, access=Access(per_client=2))
+    with listening(app) as url:
+        statuses: list[int] = []
+        threads = [threading.Thread(target=lambda: statuses.append(ask("chat", url).status_code)) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert statuses.count(200) >= 2
+        assert statuses.count(429) == 6 - statuses.count(200) >= 1
+        assert ask("chat", url).is_success
+
+
+@pytest.mark.parametrize("path", ["/pause", "/collective_rpc", "/faults", "/abort_requests", "/update_weight_version"])
+def test_an_emulated_server_obeys_no_form_of_another_site(path: str, towns: Path) -> None:
+    with served("emulator", Access(hosts=LOOPBACK), towns) as url:
+        simple = {"content-type": "text/plain", "origin": "https://evil.example"}
+        assert httpx.post(url + path, content=b"{}", headers=simple).status_code == 403
+        assert httpx.post(url + path, headers={"sec-fetch-site": "cross-site"}).status_code == 403
+        if path != "/pause":  # which reads no body
+            assert httpx.post(url + path, content=b"{}", headers={"content-type": "text/plain"}).status_code == 415
+        assert httpx.get(f"{url}/is_paused").json() == {"is_paused": False}
+
+
+def test_other_machines_need_a_key_or_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    def access(host: str, api_key: str | None = None, *, insecure: bool = False) -> Access:
+        return access_of(host, api_key=api_key, insecure=insecure, per_client=None)
+
+    monkeypatch.delenv("SLEUTH_API_KEY", raising=False)
+    assert access("127.0.0.1").hosts
+    assert access("127.0.0.1").key is None
+    for host in ("0.0.0.0", "::", "192.168.1.4"):
+        with pytest.raises(SleuthError, match="SLEUTH_API_KEY"):
+            access(host)
+    assert access("0.0.0.0", insecure=True) == Access()
+    monkeypatch.setenv("SLEUTH_API_KEY", "s3cret")
+    assert access("0.0.0.0") == Access(key="s3cret")
+    assert access("127.0.0.1").key == "s3cret"
+    monkeypatch.setenv("OTHER", "0ther")
+    assert access("0.0.0.0", "OTHER").key == "0ther"
+    with pytest.raises(SleuthError) as mistaken:
+        access("0.0.0.0", "sk-123456")
+    assert "sk-123456" not in str(mistaken.value)
+    monkeypatch.setenv("SLEUTH_API_KEY", "two words")
+    with pytest.raises(SleuthError, match="printable"):
+        access("0.0.0.0")

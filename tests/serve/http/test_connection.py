@@ -1,0 +1,186 @@
+"""What one connection may cost a server, over real sockets."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from agents import agent, app_of, listening
+from emulated_server import application, emulated_server
+
+from sleuth.cli import http_server
+from sleuth.factories import load_model
+from sleuth.serve.http import connection
+from sleuth.serve.http.access import Access
+from sleuth.serve.http.limits import Limits
+from sleuth.serve.retriever.app import retriever_app
+from sleuth.serve.retriever.index_loader import IndexLoader
+
+BASE = Path(__file__).parents[3] / "models" / "tiny-base"
+SERVERS = ("chat", "retriever", "emulator")
+HEAD = b"GET /health HTTP/1.1\r\nhost: localhost\r\n"
+
+
+@contextmanager
+def served(kind: str, towns: Path) -> Iterator[str]:
+    if kind == "chat":
+        with listening(app_of(agent())) as url:
+            yield url
+    elif kind == "retriever":
+        loader = IndexLoader(towns)
+        loader.start()
+        with application(retriever_app(loader, Limits(), Access()), lifespan="off") as url:
+            yield url
+    else:
+        model, tokenizer = load_model(str(BASE), dtype="float32", device="cpu")
+        with emulated_server("vllm", model, tokenizer) as server:
+            yield server.url
+
+
+@pytest.fixture(scope="module", params=SERVERS)
+def url(request: pytest.FixtureRequest, towns: Path) -> Iterator[str]:
+    with served(request.param, towns) as url:
+        yield url
+
+
+def connected(url: str) -> socket.socket:
+    address = httpx.URL(url)
+    return socket.create_connection((address.host, address.port), timeout=10)
+
+
+def answer(url: str, *parts: bytes, pause: float = 0.0) -> bytes:
+    """What the server sends until it closes; the parts are sent until it does."""
+    with connected(url) as client:
+        try:
+            for part in parts:
+                client.sendall(part)
+                time.sleep(pause)
+        except OSError:
+            pass
+        return everything(client)
+
+
+def everything(client: socket.socket) -> bytes:
+    received = b""
+    try:
+        while part := client.recv(65536):
+            received += part
+    except ConnectionError:
+        pass
+    return received
+
+
+def test_a_header_of_many_megabytes_is_refused_at_its_first_kilobytes(url: str) -> None:
+    sent = 0
+    with connected(url) as client:
+        client.sendall(HEAD + b"x: ")
+        try:
+            for _ in range(300):
+                client.sendall(b"a" * 2**20)
+                sent += 1
+        except OSError:
+            pass
+        assert sent < 30  # what the kernel's buffers take
+        everything(client)
+    assert httpx.get(f"{url}/health", timeout=1).is_success
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        HEAD + b"x: " + b"a" * 40_000 + b"\r\n\r\n",
+        HEAD + b"".join(b"x%d: a\r\n" % number for number in range(200)) + b"\r\n",
+        b"GET /" + b"a" * 40_000 + b" HTTP/1.1\r\nhost: localhost\r\n\r\n",
+    ],
+    ids=["one header", "many headers", "path"],
+)
+def test_a_head_that_is_too_large_is_431(url: str, head: bytes) -> None:
+    assert answer(url, head).startswith(b"HTTP/1.1 431 ")
+
+
+def test_heads_of_ordinary_size_are_answered_whole_or_byte_by_byte(url: str) -> None:
+    head = HEAD + b"x: " + b"a" * 16_000 + b"\r\nconnection: close\r\n\r\n"
+    assert answer(url, head).startswith(b"HTTP/1.1 200 ")
+    small = HEAD + b"connection: close\r\n\r\n"
+    assert answer(url, *(small[at : at + 1] for at in range(len(small)))).startswith(b"HTTP/1.1 200 ")
+
+
+def test_pipelined_requests_behind_a_large_body_are_no_large_head(url: str) -> None:
+    body = b"a" * 100_000
+    first = b"POST /nothing HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n" % len(body)
+    received = answer(url, first + body + HEAD, b"connection: close\r\n\r\n")
+    assert b"HTTP/1.1 431" not in received
+    assert received.count(b"HTTP/1.1 ") == 2
+
+
+def test_trailers_are_bounded_as_heads_are(url: str) -> None:
+    begun = b"POST /nothing HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n0\r\nx: "
+    received = answer(url, begun, *[b"a" * 2**16] * 20, pause=0.01)
+    assert received.startswith(b"HTTP/1.1 431 ")
+
+
+@pytest.mark.parametrize("begun", [b"", HEAD, HEAD + b"x: a"])
+def test_half_a_head_is_closed_with_408(url: str, begun: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "HEAD_SECONDS", 0.2)
+    began = time.monotonic()
+    assert answer(url, begun).startswith(b"HTTP/1.1 408 ")
+    assert time.monotonic() - began < 5
+
+
+def test_a_slow_drip_of_a_head_is_closed_too(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "HEAD_SECONDS", 0.3)
+    began = time.monotonic()
+    received = answer(url, HEAD, *[b"x: a\r\n"] * 50, pause=0.05)
+    assert received.startswith(b"HTTP/1.1 408 ")
+    assert time.monotonic() - began < 5
+
+
+def test_blank_lines_after_an_answer_do_not_keep_a_connection(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "HEAD_SECONDS", 0.3)
+    began = time.monotonic()
+    assert answer(url, HEAD + b"\r\n", *[b"\r\n"] * 40, pause=0.05).startswith(b"HTTP/1.1 200 ")
+    assert time.monotonic() - began < 5
+
+
+def test_a_client_that_reads_nothing_is_dropped(towns: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "UNREAD_SECONDS", 0.3)
+    with served("retriever", towns) as url, connected(url) as client:
+        while httpx.get(f"{url}/health").status_code != 200:
+            time.sleep(0.01)
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        body = b'{"queries": [' + b",".join([b'"town lake"'] * 4000) + b'], "topk": 100, "return_scores": true}'
+        head = b"POST /retrieve HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n" % len(body)
+        client.sendall(head + body)
+        time.sleep(0.1)
+        began = time.monotonic()
+        while time.monotonic() - began < 20:  # asks nothing of the socket but whether it is still open
+            try:
+                client.send(b"\r\n")
+            except OSError:
+                break
+            time.sleep(0.1)
+        else:
+            pytest.fail("still connected")
+
+
+def test_five_hundred_half_heads_delay_nobody(url: str) -> None:
+    clients = [connected(url) for _ in range(500)]
+    try:
+        for client in clients:
+            client.sendall(HEAD)
+        began = time.monotonic()
+        assert httpx.get(f"{url}/health", timeout=5).is_success
+        assert time.monotonic() - began < 2
+    finally:
+        for client in clients:
+            client.close()
+
+
+def test_every_verb_serves_with_bounded_connections() -> None:
+    server = http_server.server_of(lambda: None)
+    assert server.config.http is connection.BoundedConnection

@@ -1,0 +1,157 @@
+"""The examples of `examples/own_code` do what their pages say."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from verb import sleuth
+
+from sleuth.engines.scripted import ScriptedEngine
+from sleuth.factories import JudgePool, reward_of, setting_of
+from sleuth.learn.losses import clipped_policy_loss
+from sleuth.recipe import load_recipe
+from sleuth.render import Renderer, load_tokenizer
+from sleuth.rollout import Rollout
+from sleuth.types import Group, Sampling, Task
+
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "examples" / "own_code"
+RECIPES = sorted(FOLDER.glob("*.toml"))
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, world: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What a reader has after the commands that the examples name."""
+    for name in ("examples", "models", "recipes"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    shutil.copytree(world, tmp_path / "runs" / "world")
+    monkeypatch.chdir(tmp_path)
+    subprocess.run([sys.executable, "examples/own_code/sql_agent.py"], check=True)
+    return tmp_path
+
+
+def played(recipe: Path, question: str, golden: str, turns: list[str]) -> Group:
+    """A scored episode of the recipe's environment, in which the policy writes these turns."""
+    stage = next(stage for stage in load_recipe(recipe).stage if stage.kind == "grpo")
+    tokenizer = load_tokenizer("models/tiny-base")
+    task = Task(id="q", question=question, golden_answers=(golden,))
+    setting = setting_of(stage.env, tokenizer, [task])
+    script = iter(turns)
+
+    def turn(text: str, sampling: Sampling) -> str:
+        return next(script)
+
+    rollout = Rollout(
+        engine=ScriptedEngine(tokenizer, turn),
+        renderer=Renderer(tokenizer),
+        context=stage.context,
+        temperature=1.0,
+        key=(0,),
+    )
+    reward = reward_of(stage.reward, setting.dialect, tokenizer, JudgePool(Path("unused")))
+    [group] = asyncio.run(rollout.groups([task], setting.env, samples=1, reward=reward))
+    return group
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.stem)
+def test_each_example_can_run(recipe: Path, checkout: Path) -> None:
+    found = sleuth("check", "recipe", recipe.relative_to(ROOT))
+    assert found.exit_code == 0, found.stderr
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.stem)
+def test_each_example_trains_a_step(recipe: Path, checkout: Path) -> None:
+    stages = load_recipe(recipe.relative_to(ROOT)).stage
+    small = ["stop_after=1", "prompts_per_step=2", "samples_per_prompt=4", "probe_prompts=2"]
+    overrides = [f"grpo.{value}" for value in small]
+    overrides += [f"{stage.name}.data.limit=2" for stage in stages if stage.kind == "evaluate"]
+    arguments = [word for override in overrides for word in ("--set", override)]
+    found = sleuth("train", recipe.relative_to(ROOT), *arguments, "--run", checkout / "run")
+    assert found.exit_code == 0, found.stderr
+    [row] = map(json.loads, (checkout / "run" / "metrics.jsonl").read_text().splitlines())
+    assert row["missing_fraction"] == 0
+    assert json.loads((checkout / "run" / "manifest.json").read_text())["sources"]["grpo"]
+
+
+def test_the_calculator_is_called_and_its_result_read(checkout: Path) -> None:
+    turns = [
+        '<tool_call>{"name": "calculator", "arguments": {"expression": "12 * (7 + 24)"}}</tool_call>',
+        "<answer>372</answer>",
+    ]
+    group = played(Path("examples/own_code/calculator.toml"), "What is 12 * (7 + 24)?", "372", turns)
+    trajectory = group.episodes[0].trajectory
+    assert [action.result for action in trajectory.actions] == ["372", ""]
+    assert "\n<tool_response>372</tool_response>\n" in trajectory.text
+    assert '"name": "calculator"' in trajectory.segments[0].text
+    assert group.scores[0].value == 1.0
+
+
+def test_a_wrong_expression_is_an_error_that_the_policy_reads(checkout: Path) -> None:
+    turns = [
+        '<tool_call>{"name": "calculator", "arguments": {"expression": "__import__(1)"}}</tool_call>',
+        "<answer>I do not know</answer>",
+    ]
+    group = played(Path("examples/own_code/calculator.toml"), "What is it?", "1", turns)
+    result = group.episodes[0].trajectory.actions[0].result
+    assert result == "error: calculator: ValueError: cannot compute __import__(1)"
+    assert group.scores[0].value == 0.0
+
+
+def test_the_agent_asks_the_sqlite_file_and_cannot_change_it(checkout: Path) -> None:
+    def call(query: str) -> str:
+        return f"<tool_call>{json.dumps({'name': 'sql', 'arguments': {'query': query}})}</tool_call>"
+
+    turns = [
+        call("SELECT capital FROM countries WHERE name = 'Ghana'"),
+        call("DROP TABLE countries"),
+        "<answer>Accra</answer>",
+    ]
+    group = played(Path("examples/own_code/sql_agent.toml"), "What is the capital of Ghana?", "Accra", turns)
+    found, dropped, _ = group.episodes[0].trajectory.actions
+    assert found.result == '[["Accra"]]'
+    assert re.match(r"error: sql: OperationalError: attempt to write a readonly database", dropped.result)
+    assert group.scores[0].value == 1.0
+
+
+def test_the_guessing_game_tells_higher_and_lower_and_pays_early_guesses(checkout: Path) -> None:
+    recipe = Path("examples/own_code/guessing.toml")
+    turns = ["<answer>3</answer>", "hm", "<answer>9</answer>", "<answer>7</answer>"]
+    group = played(recipe, "I think of a number.", "7", turns)
+    replies = [one.text for one in group.episodes[0].trajectory.segments if one.author == "env"][1:]
+    assert replies == ["\nhigher\n", "\nWrite one number.\n", "\nlower\n"]
+    assert group.scores[0].value == 1 / 4
+    assert played(recipe, "I think of a number.", "7", ["<answer>1</answer>"] * 4).scores[0].value == 0.0
+
+
+def test_the_faded_loss_is_ours_near_the_sampling_policy(checkout: Path) -> None:
+    import torch
+
+    from sleuth.factories import function_loss_of
+
+    stage = next(one for one in load_recipe("examples/own_code/faded.toml").stage if one.kind == "grpo")
+    generator = torch.Generator().manual_seed(0)
+    logprobs = -torch.rand((2, 4), generator=generator)
+    near = logprobs + 1e-4 * torch.randn((2, 4), generator=generator)
+    rest = (torch.tensor([[1.0], [-1.0]]), torch.full((2, 4), 1 / 8))
+    ours = clipped_policy_loss(logprobs, near, *rest, low=0.2, high=0.2)
+    faded = function_loss_of(stage.loss)(logprobs.requires_grad_(), near, *rest, low=0.2, high=0.2)
+    assert faded.item() == pytest.approx(ours.item(), abs=1e-5)
+
+
+def test_a_recipe_is_run_and_its_model_played_from_python(checkout: Path) -> None:
+    import runpy
+
+    names = runpy.run_path("examples/from_python.py")
+    small = ["grpo.stop_after=1", "grpo.prompts_per_step=2", "grpo.samples_per_prompt=4", "grpo.probe_prompts=0"]
+    small += ["base.data.limit=2", "trained.data.limit=2"]
+    last = names["train"]("recipes/demo.toml", checkout / "run", *small)
+    assert last == checkout / "run" / "checkpoints" / "step-000001"
+    group = names["play"]("recipes/demo.toml", last, samples=2)
+    assert [score.value is not None for score in group.scores] == [True, True]

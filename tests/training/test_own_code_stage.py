@@ -1,0 +1,331 @@
+"""GRPO runs with a reward, a loss, an environment or tools of a user: what they record, and when they do not go on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from refusals import refused
+from verb import sleuth
+
+from sleuth.engines.scripted import ScriptedEngine
+from sleuth.runs.protocol import ProtocolCard
+from sleuth.runs.rollouts import read_rollouts
+from sleuth.types import Sampling, SleuthError
+
+Run = Callable[..., Path]
+
+REWARDS = """
+from sleuth.types import Episode
+
+def brevity(episode: Episode, *, limit: int = 40) -> float:
+    print("a print of the user")
+    tokens = [token for segment in episode.whole.segments if segment.author == "policy" for token in segment.tokens]
+    return 1 - len(tokens) / limit
+"""
+ENV = """
+import asyncio, random
+from sleuth.types import Action, Piece, Reply
+
+class Longer:
+    def __init__(self, task, *, turns=2):
+        self.task, self.left = task, turns
+
+    async def open(self):
+        return Reply(pieces=(Piece(text=self.task.question + " Write.\\n"),), max_tokens=6, stops=("</answer>",))
+
+    async def reply(self, text, stop):
+        await asyncio.sleep(random.random() / 50)  # the order in which replies arrive changes no byte
+        self.left -= 1
+        action = Action(kind="answer", text=text)
+        if not self.left:
+            return Reply(action=action, done="answered")
+        return Reply(pieces=(Piece(text="\\nmore\\n"),), action=action, max_tokens=6, stops=("</answer>",))
+"""
+LOSS = """
+def plain(logprobs, old_logprobs, advantages, weights, *, factor=1.0):
+    return -factor * ((logprobs - old_logprobs).exp() * advantages * weights).sum()
+"""
+PYTHON_REWARD = "stage.1.reward=[{ kind = 'python', function = 'own_rewards:brevity', parameters = { limit = 30 } }]"
+PYTHON_ENV = "stage.1.env={ kind = 'python', function = 'own_env:Longer', parameters = { turns = 3 } }"
+OWN_LOSS = "stage.1.loss={ function = 'own_losses:plain', parameters = { factor = 2.0 } }"
+SHORT = "stage.1.stop_after=2"
+
+
+@pytest.fixture
+def recipe(recipe_file: Path, tmp_path: Path) -> Path:
+    for name, text in {"own_rewards": REWARDS, "own_env": ENV, "own_losses": LOSS}.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    return recipe_file
+
+
+def rows(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def comparable(folder: Path) -> list[dict]:
+    return [{name: value for name, value in row.items() if not name.startswith("seconds")} for row in rows(folder)]
+
+
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def test_a_reward_of_the_user_is_paid_measured_and_recorded(run: Run, recipe: Path, tmp_path: Path) -> None:
+    last = run(recipe, tmp_path / "run", PYTHON_REWARD)
+    first = rows(tmp_path / "run")[0]
+    assert first["reward_mean"] == pytest.approx(first["score_brevity"])
+    [group, *_] = read_rollouts(tmp_path / "run" / "rollouts" / "step-000001.parquet")
+    for episode, score in zip(group.episodes, group.scores, strict=True):
+        written = sum(len(one.tokens) for one in episode.whole.segments if one.author == "policy")
+        assert score.value == pytest.approx(1 - written / 30)
+    for name in ("base", "trained"):
+        assert json.loads((tmp_path / "run/eval" / f"{name}.json").read_text())["score_brevity"]["n"] == 4
+    card = ProtocolCard.read(last)
+    assert card is not None
+    assert card.reward is not None
+    [part] = card.reward.parts
+    assert (part.kind, part.scorer) == ("python", "own_rewards:brevity, limit=30")
+    sources = {"own_rewards.py": digest(REWARDS)}
+    assert part.sources == sources
+    assert json.loads((tmp_path / "run/manifest.json").read_text())["sources"] == {"grpo": sources}
+
+
+def test_a_changed_reward_is_refused_on_resume_unless_it_is_accepted(run: Run, recipe: Path, tmp_path: Path) -> None:
+    run(recipe, tmp_path / "run", PYTHON_REWARD, SHORT)
+    (tmp_path / "own_rewards.py").write_text(REWARDS + "\n# another byte\n")
+    with pytest.raises(SleuthError) as caught:
+        run(recipe, tmp_path / "run", PYTHON_REWARD)
+    message = str(caught.value)
+    before, now = digest(REWARDS)[:12], digest(REWARDS + "\n# another byte\n")[:12]
+    assert f"by the source own_rewards.py ({before}), the recipe by own_rewards.py ({now})" in message
+    arguments = ["train", recipe, "--set", PYTHON_REWARD, "--run", tmp_path / "run"]
+    wrong = sleuth(*arguments, "--accept-reward", "nonsense")
+    assert (wrong.exit_code, wrong.stderr.count("\n")) == (2, 1)
+    accepted = sleuth(*arguments, "--accept-reward", message.split()[-1])
+    assert accepted.exit_code == 0, accepted.stderr
+    assert len(rows(tmp_path / "run")) == 4
+
+
+@pytest.mark.parametrize("override", [PYTHON_REWARD, PYTHON_ENV, OWN_LOSS])
+def test_stopped_and_continued_is_the_run_that_never_stopped(
+    override: str, run: Run, recipe: Path, tmp_path: Path
+) -> None:
+    whole = run(recipe, tmp_path / "whole", override)
+    run(recipe, tmp_path / "parts", override, SHORT)
+    continued = run(recipe, tmp_path / "parts", override)
+    assert (continued / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+    assert comparable(tmp_path / "parts") == comparable(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(("override", "file"), [(PYTHON_ENV, "own_env.py"), (OWN_LOSS, "own_losses.py")])
+def test_changed_code_is_refused_on_resume_unless_it_is_accepted(
+    override: str, file: str, run: Run, recipe: Path, tmp_path: Path
+) -> None:
+    run(recipe, tmp_path / "run", override, SHORT)
+    with (tmp_path / file).open("a") as source:
+        source.write("\n# another byte\n")
+    with pytest.raises(SleuthError, match=f"{file} changed after it was saved; start a new run, or continue") as caught:
+        run(recipe, tmp_path / "run", override)
+    accepted = sleuth(
+        *("train", recipe, "--set", override, "--run", tmp_path / "run"),
+        *("--accept-reward", str(caught.value).split()[-1]),
+    )
+    assert accepted.exit_code == 0, accepted.stderr
+
+
+def test_episodes_are_played_in_the_users_environment(run: Run, recipe: Path, tmp_path: Path) -> None:
+    last = run(recipe, tmp_path / "run", PYTHON_ENV, PYTHON_REWARD, SHORT)
+    [group, *_] = read_rollouts(tmp_path / "run" / "rollouts" / "step-000001.parquet")
+    trajectory = group.episodes[0].trajectory
+    assert [segment.author for segment in trajectory.segments] == ["env", "policy"] * 3
+    assert (trajectory.segments[2].text, trajectory.stop, len(trajectory.actions)) == ("\nmore\n", "answered", 3)
+    card = ProtocolCard.read(last)
+    assert card is not None
+    assert card.env is not None
+    assert card.env.model_dump() == {
+        "functions": ("own_env:Longer",),
+        "parameters": {"turns": 3},
+        "sources": {"own_env.py": digest(ENV)},
+    }
+    record = json.loads((tmp_path / "run/eval/trained.json").read_text())["records"][0]
+    assert [action["kind"] for action in record["actions"]] == ["answer"] * 3
+
+
+def test_a_card_never_makes_a_command_import_what_it_names(run: Run, recipe: Path, tmp_path: Path, world: Path) -> None:
+    with_env = run(recipe, tmp_path / "env", PYTHON_ENV, SHORT)
+    with_reward = run(recipe, tmp_path / "reward", PYTHON_REWARD, OWN_LOSS, SHORT)
+    for name in ("own_env", "own_rewards", "own_losses"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('imported')")
+    questions = tmp_path / "few.jsonl"
+    questions.write_text("".join((world / "qa_test.jsonl").read_text().splitlines(keepends=True)[:2]))
+    found = sleuth("eval", with_reward, "--questions", questions, "--index", world / "index", "--json")
+    assert found.exit_code == 0, found.stderr
+    assert json.loads(found.stdout)["em"]["n"] == 2
+    for verb in (["eval", with_env, "--questions", questions], ["serve", with_env, "--port", "0"]):
+        result = sleuth(*verb)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert "was trained in own_env:Longer, code of your own that its card does not start" in result.stderr
+
+
+def test_a_loss_of_the_user_moves_the_weights_and_is_recorded(run: Run, recipe: Path, tmp_path: Path) -> None:
+    last = run(recipe, tmp_path / "run", OWN_LOSS, PYTHON_REWARD, SHORT)
+    other = run(recipe, tmp_path / "other", OWN_LOSS.replace("2.0", "1.0"), PYTHON_REWARD, SHORT)
+    one, two = rows(tmp_path / "run")[0], rows(tmp_path / "other")[0]
+    assert one["loss"] == pytest.approx(2 * two["loss"], rel=1e-4)
+    assert one["gradient_norm"] == pytest.approx(2 * two["gradient_norm"], rel=1e-4)
+    assert one["clip_fraction"] is None
+    assert (last / "model.safetensors").read_bytes() != (other / "model.safetensors").read_bytes()
+    card = ProtocolCard.read(last)
+    assert card is not None
+    assert card.loss is not None
+    assert card.loss.functions == ("own_losses:plain",)
+    plain = ProtocolCard.read(other)
+    assert plain is not None
+    assert card.hash == plain.hash  # evaluations are compared whatever the loss was
+
+
+def test_a_run_whose_reward_always_fails_ends_with_the_users_line_and_keeps_what_it_has(
+    run: Run, recipe: Path, tmp_path: Path
+) -> None:
+    text = (
+        "calls = []\ndef late(episode):\n    calls.append(1)\n    return 1 / (len(calls) < 80) if len(calls) else 0\n"
+    )
+    (tmp_path / "own_rewards.py").write_text(text)
+    override = "stage.1.reward=[{ kind = 'python', function = 'own_rewards:late' }]"
+    with pytest.raises(SleuthError) as caught:
+        run(recipe, tmp_path / "run", override, "stage.1.save_every=1")
+    message = str(caught.value)
+    assert "scores are missing (" in message
+    assert "own_rewards.py:4: late: ZeroDivisionError: division by zero)" in message
+    done = rows(tmp_path / "run")
+    assert done
+    assert all(row["missing_fraction"] <= 0.5 for row in done)
+    assert len(list((tmp_path / "run/checkpoints").iterdir())) >= 1
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "override", "reason"),
+    [
+        ("own_rewards.py", "def brevity(episode): return 'x'", "", "own_rewards.py:1: brevity: returned 'x'; exp"),
+        ("own_rewards.py", "def brevity(episode): return episode.trajectory.actions[3]", "",
+         "own_rewards.py:1: brevity: IndexError: tuple index out of range"),
+        ("own_env.py", "class Longer:\n    def __init__(self, task): 1 / 0", PYTHON_ENV,
+         "own_env.py:2: Longer: ZeroDivisionError: division by zero"),
+        ("own_losses.py", "def plain(logprobs, old_logprobs, advantages, weights): return 3", OWN_LOSS,
+         "own_losses.py:1: plain: has no parameter factor; it has none"),
+    ],
+)  # fmt: skip
+def test_a_check_calls_each_once_and_names_the_users_line(
+    file: str, text: str, override: str, reason: str, recipe: Path, tmp_path: Path
+) -> None:
+    (tmp_path / file).write_text(text)
+    reward = PYTHON_REWARD.replace(", parameters = { limit = 30 }", "") if file == "own_rewards.py" else "seed=4"
+    override = override.replace(", parameters = { turns = 3 }", "")
+    assert reason in refused(recipe, reward, *([override] if override else []))
+
+
+def test_prints_of_the_user_do_not_break_json(recipe: Path) -> None:
+    with recipe.open("a") as file:
+        file.write('\n[set]\n"grpo.reward" = [{ kind = "python", function = "own_rewards:brevity" }]\n')
+    found = sleuth("check", "recipe", recipe, "--json")
+    assert found.exit_code == 0, found.stderr
+    assert json.loads(found.stdout)["ok"] is True
+    assert "a print of the user" in found.stderr
+
+
+TOOLS = """
+import pathlib
+ANSWERS = pathlib.Path(__file__).with_name("answers.txt")
+
+def now(what: str) -> str:
+    \"\"\"Tells the time.
+
+    Args:
+        what: Of what.
+    \"\"\"
+    number = len(ANSWERS.read_text()) if ANSWERS.exists() else 0
+    ANSWERS.write_text("x" * (number + 1))
+    return f"it is {number}"
+"""
+
+
+class CallingEngine(ScriptedEngine):
+    """In its first turn every episode calls the tool `now`, each sample with its own argument; then it answers."""
+
+    def __init__(self, tokenizer) -> None:
+        super().__init__(tokenizer, self.turn)
+
+    def turn(self, text: str, sampling: Sampling) -> str:
+        *_, sample, turn = sampling.key
+        call = {"name": "now", "arguments": {"what": str(sample % 4)}}
+        return f"<tool_call>{json.dumps(call)}</tool_call>" if turn == 0 else "<answer>late</answer>"
+
+    def publish(self, version: int) -> None: ...
+
+    def sleep(self) -> None: ...
+
+    def figures(self) -> dict[str, float]:
+        return {}
+
+
+def test_a_resumed_run_uses_the_results_that_tools_gave_before(
+    run: Run, recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tool answers otherwise at each call. The run is killed after step 2, and its last checkpoint is of step 1."""
+    monkeypatch.setattr(
+        "sleuth.training.grpo.engine_of", lambda stage, model, tokenizer, **_: (CallingEngine(tokenizer), [])
+    )
+    (tmp_path / "own_tools.py").write_text(TOOLS)
+    (tmp_path / "prompt.txt").write_text("{tools}\n{question}\n")
+    env = f"kind = 'tools', tools = ['own_tools:now'], prompt = '{tmp_path}/prompt.txt', turn_tokens = 128"
+    overrides = [f"stage.1.env={{ {env} }}", PYTHON_REWARD, "stage.1.save_every=1", "stage.1.context=600"]
+    overrides += ["stage.1.loss.old_logprobs=learner", SHORT]
+    run(recipe, tmp_path / "run", *overrides)
+    file = tmp_path / "run/rollouts/step-000002.parquet"
+    before = read_rollouts(file)
+    [results] = {tuple(one.trajectory.actions[0].result for one in group.episodes) for group in before[:1]}
+    assert results[:4] == results[4:]  # siblings with the same call have the same result
+    assert len(set(results)) == 4
+    assert rows(tmp_path / "run")[1]["calls_mean"] == 1.0
+    reported = sleuth("report", tmp_path / "run")
+    assert reported.exit_code == 0, reported.stderr
+    made = len((tmp_path / "answers.txt").read_text())
+    shutil.rmtree(tmp_path / "run/checkpoints/step-000002")
+    run(recipe, tmp_path / "run", *overrides)
+    assert read_rollouts(file) == before
+    assert len((tmp_path / "answers.txt").read_text()) == made
+
+
+def test_recorded_episodes_are_scored_and_replayed_with_functions(run: Run, recipe: Path, tmp_path: Path) -> None:
+    run(recipe, tmp_path / "run", PYTHON_REWARD, OWN_LOSS, SHORT)
+    new = tmp_path / "new.toml"
+    new.write_text('[[reward]]\nkind = "python"\nfunction = "own_rewards:brevity"\nparameters = { limit = 60 }\n')
+    rescored = sleuth("rescore", tmp_path / "run", "--reward", new, "--json")
+    assert rescored.exit_code == 0, rescored.stderr
+    [stage] = json.loads(rescored.stdout)["stages"]
+    assert (stage["within"]["value"], stage["after"]["missing"]) == (1.0, 0)
+    assert stage["after"]["mean"] > stage["before"]["mean"]
+    replayed = sleuth("replay", tmp_path / "run", "2", "--json")
+    assert replayed.exit_code == 0, replayed.stderr
+    found = json.loads(replayed.stdout)
+    assert found["loss"] == pytest.approx(found["recorded_loss"], rel=1e-6)
+    assert (found["scores_changed"], found["cosine"]) == (0, pytest.approx(1.0))
+
+
+def test_the_readme_of_a_checkpoint_says_what_its_environment_is(run: Run, recipe: Path, tmp_path: Path) -> None:
+    last = run(recipe, tmp_path / "run", PYTHON_ENV, SHORT)
+    assert "It acts with `own_env:Longer`, code that is no part of this checkpoint" in (last / "README.md").read_text()
+
+
+def test_an_evaluation_alone_plays_the_users_environment_before_the_run(recipe: Path, tmp_path: Path) -> None:
+    (tmp_path / "own_env.py").write_text(ENV.replace("max_tokens=6", "max_tokens=0", 1))
+    text = refused(recipe, PYTHON_ENV.replace("stage.1", "stage.0"))
+    assert "stage.0 (base): " in text
+    assert (
+        "own_env.py:5: Longer: open returned a reply that allows the policy no token: set max_tokens, or done" in text
+    )
