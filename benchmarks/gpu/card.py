@@ -11,28 +11,24 @@ from typing import Any
 
 import torch
 
+from sleuth.recipe.hardware import CARDS
+
 PEAKS = {
-    "B200|GB200": 2_250,
-    "B300|GB300": 2_250,
-    "H100 PCIe": 756,
-    "H100 NVL": 835,
-    "H100|H200|GH200|H800": 989,
-    "H20": 148,
-    "A100|A800": 312,
-    "L40S": 362,
-    "L40": 181,
-    "L4": 121,
-    "A10": 125,
-    "A10G": 70,
-    "A40": 150,
-    "A30": 165,
-    "A6000": 155,
-    "RTX 6000 Ada": 364,
-    "RTX 5090": 210,
-    "RTX 4090": 165,
-    "RTX 3090": 71,
+    "h100 pcie": 756,
+    "h100 nvl": 835,
+    "h800": 989,
+    "gh200": 989,
+    "h20": 148,
+    "gb200": 2_250,
+    "a800": 312,
+    "l40": 181,
+    "a10g": 70,
+    "a30": 165,
+    "a40": 150,
+    "rtx 6000 ada": 364,
 }
-"""Dense bf16 TFLOP/s with sums in fp32, from the data sheets, by a word of the card's name; the first match counts."""
+"""Dense bf16 TFLOP/s with sums in fp32, from the data sheets, of cards that recipes are not planned for; by the words
+of their names."""
 
 FAST = 700e12
 """Bars of speed hold for cards with this peak or more: data-centre cards of 2022 and later."""
@@ -41,8 +37,10 @@ FAST = 700e12
 def peak_flops(name: str) -> float | None:
     """The dense bf16 FLOP/s of a card by its name; None if it is not listed. `peak_flops("NVIDIA H100 80GB HBM3")` is
     989e12."""
-    found = (peak for words, peak in PEAKS.items() if re.search(rf"\b({words})\b", name))
-    return next((peak * 1e12 for peak in found), None)
+    words = set(re.findall(r"[a-z0-9]+", name.lower()))
+    planned = {card.name.removesuffix(f"-{card.memory // 10**9}"): card.flops for card in CARDS.values()}
+    peaks = {known: teraflops * 1e12 for known, teraflops in PEAKS.items()} | planned
+    return next((peak for known, peak in peaks.items() if words.issuperset(re.split("[ -]", known))), None)
 
 
 def file_name(name: str) -> str:
