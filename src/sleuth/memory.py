@@ -11,12 +11,15 @@ from sleuth.types import SleuthError
 DEFAULT_SLOTS = 256
 """Requests that an engine in this process runs at once at most; the memory of its cache may admit fewer."""
 
-UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+FREE_SHARE = {"cpu": 0.5, "cuda": 0.8}
+"""The share of a device's free memory that the cache takes at most by default; the rest is for activations."""
+
+UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "MIB": 2**20, "GIB": 2**30}
 
 
 def parse_size(text: str) -> int:
     """The number of bytes in "500MB", "2GB", "1.5 GB" or "4000000"."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]B|)", text.strip().upper())
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]B|[MG]IB|)", text.strip().upper())
     if match is None or not float(match[1]):
         raise SleuthError(f"size {text!r}: write a number with KB, MB or GB after it, such as 500MB or 2GB")
     return max(1, int(float(match[1]) * UNITS[match[2]]))

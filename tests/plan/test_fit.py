@@ -44,6 +44,12 @@ loss = {{ beta = 0.001 }}
 """
 
 
+def test_the_plan_has_the_tokens_of_a_prefill_that_the_engine_has() -> None:
+    from sleuth.engines.local.engine import CPU_FORWARD_TOKENS, CUDA_FORWARD_TOKENS
+
+    assert (CPU.prefill, CUDA.prefill) == (CPU_FORWARD_TOKENS, CUDA_FORWARD_TOKENS)
+
+
 @pytest.fixture
 def make_recipe(tmp_path: Path):
     """A recipe for a model of a published shape."""
@@ -172,7 +178,7 @@ def test_the_cache_takes_a_share_of_what_is_free_and_never_more_than_all_sequenc
     whole = rollout.asked * 16 * 256 * 144 * 1024  # of 16 pages each
     assert rollout.need is not None
     assert rollout.need.at_limit == whole
-    assert phase(large, "evaluation").bytes["cache"] == 64 * 16 * 256 * 144 * 1024
+    assert phase(large, "evaluation").bytes["cache"] == 100 * 16 * 256 * 144 * 1024  # one for each question
 
 
 def test_typical_siblings_share_the_full_pages_of_their_prompt(make_recipe) -> None:

@@ -30,7 +30,7 @@ from sleuth.recipe import (
     WinRateRecipe,
 )
 from sleuth.recipe.data import AnsweredRowsRecipe
-from sleuth.recipe.recipe import StageRecipe
+from sleuth.recipe.training import SampledRecipe
 
 PROMPT, TURN, PASSAGE, SEARCHES = 300, 120, 150, 2
 """Tokens of a search prompt, of a turn and of a passage, and searches of a typical episode, where limits allow them.
@@ -47,8 +47,6 @@ ROW = 512
 """Tokens of a row where the recipe does not say."""
 SETS = 7
 """Test sets of a suite."""
-SLOTS = 64
-"""Requests at once of a stage whose recipe has no key for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,9 +141,8 @@ def played_by(recipe: Recipe, index: int, ranks: int) -> Played | None:
             return _played(stage, known, stage.samples, lengths_of(recipe, index))
 
 
-def _played(slots_of: StageRecipe, prompts: int | None, samples: int, lengths: Lengths) -> Played:
-    slots = getattr(slots_of, "slots", SLOTS)
-    at_once = slots if prompts is None else min(slots, prompts * samples)
+def _played(slots_of: SampledRecipe, prompts: int | None, samples: int, lengths: Lengths) -> Played:
+    at_once = slots_of.slots if prompts is None else min(slots_of.slots, prompts * samples)
     return Played(prompts=prompts, samples=samples, at_once=at_once, lengths=lengths)
 
 

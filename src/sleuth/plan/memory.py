@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from sleuth.engines.local.pages import CPU_PAGE, CUDA_PAGE
 from sleuth.plan.shapes import ModelShape
 from sleuth.recipe.training import LoraRecipe, TrainingRecipe
 
@@ -32,12 +33,11 @@ class Device:
     page: int
     prefill: int
     chunk: int
-    cache_share: float
     libraries: int
 
 
-CUDA = Device(name="cuda", page=256, prefill=8_192, chunk=2_048, cache_share=0.8, libraries=1_000_000_000)
-CPU = Device(name="cpu", page=64, prefill=512, chunk=128, cache_share=0.5, libraries=600_000_000)
+CUDA = Device(name="cuda", page=CUDA_PAGE, prefill=8_192, chunk=2_048, libraries=1_000_000_000)
+CPU = Device(name="cpu", page=CPU_PAGE, prefill=512, chunk=128, libraries=600_000_000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

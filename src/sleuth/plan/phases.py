@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
+from sleuth.memory import FREE_SHARE, parse_share
 from sleuth.plan.episodes import CacheNeed, Played, lengths_of, played_by
 from sleuth.plan.memory import SIZES, Bytes, Device, LearnerMemory, Passes, total
 from sleuth.plan.shapes import ModelShape
@@ -18,10 +19,8 @@ from sleuth.recipe import (
     WarmStartRecipe,
     WinRateRecipe,
 )
-from sleuth.recipe.hardware import read_size
 from sleuth.recipe.rewards import GainRecipe
 from sleuth.runs.disk import shown
-from sleuth.types import SleuthError
 
 SERVER, SLEEPING_SERVER = 3_000_000_000, 1_500_000_000
 """Bytes of a vLLM or SGLang server beside its weights and cache (activations, graphs, context); of a sleeping one."""
@@ -160,13 +159,8 @@ class _Stage:
         """Bytes of the cache's pool, of the `free` ones."""
         given = getattr(self.stage, "cache_memory", None)
         if given is None:
-            return round(self.machine.device.cache_share * free)
-        if given.endswith("%"):
-            return round(float(given[:-1]) / 100 * self.machine.memory)
-        size = read_size(given)
-        if size is None:
-            raise SleuthError(f'stage.{self.index}.cache_memory = "{given}": expected such as "8GB" or "40%"')
-        return size
+            return round(FREE_SHARE[self.machine.device.name] * free)
+        return parse_share(given, self.machine.memory)
 
     def _tokens_at_once(self, stage: TrainingRecipe) -> int:
         """Distinct tokens in one pass: the budget, but a whole sequence at least, and of pairs both."""

@@ -6,8 +6,9 @@ import difflib
 import re
 from dataclasses import dataclass
 
-UNITS = {"MB": 10**6, "GB": 10**9, "TB": 10**12, "MiB": 2**20, "GiB": 2**30}
-_SIZE = re.compile(rf"(\d+(?:\.\d+)?)\s*({'|'.join(UNITS)})")
+from sleuth.memory import parse_size
+from sleuth.types import SleuthError
+
 _CARDS = re.compile(r"(?:(\d+)\s*x\s*)?(\S.*?)\s*")
 
 
@@ -69,7 +70,7 @@ def read_cards(text: str) -> Cards:
         raise ValueError(f"{text!r} names no card: expected such as {_examples()}")
     if name in CARDS:
         return Cards(count=count, card=CARDS[name])
-    if (size := read_size(name)) is None:
+    if (size := _size(name)) is None:
         nearest = difflib.get_close_matches(name, CARDS, n=1, cutoff=0.4)
         hint = f"the nearest is {nearest[0]}" if nearest else f"expected such as {_examples()}"
         raise ValueError(f"no card is called {name!r}; {hint}; there are {', '.join(CARDS)}, or a size such as 24GB")
@@ -78,10 +79,12 @@ def read_cards(text: str) -> Cards:
     return Cards(count=count, card=Card(name=shown, memory=size, flops=alike.flops, bandwidth=alike.bandwidth))
 
 
-def read_size(text: str) -> int | None:
-    """Bytes of `80 GB`, `512MB` or `24GiB`; None for anything else, and for a size of 0."""
-    found = _SIZE.fullmatch(text.strip())
-    return round(float(found[1]) * UNITS[found[2]]) or None if found else None
+def _size(text: str) -> int | None:
+    """Bytes of `80 GB`, `512MB` or `24GiB`; None for anything else, and for a number without a unit."""
+    try:
+        return parse_size(text) if text[-1:] in ("B", "b") else None
+    except SleuthError:
+        return None
 
 
 def _examples() -> str:

@@ -12,7 +12,7 @@ from transformers import PretrainedConfig
 
 from sleuth.learn.compiled import compiled, compiled_in_parallel, is_compiled_for, prange
 from sleuth.learn.heap import release_cached_memory
-from sleuth.memory import free_host_memory, parse_share, total_host_memory
+from sleuth.memory import FREE_SHARE, free_host_memory, parse_share, total_host_memory
 
 
 def bytes_per_token(config: PretrainedConfig, dtype: torch.dtype) -> int:
@@ -26,10 +26,6 @@ def head_size(config: PretrainedConfig) -> int:
     """The numbers of a head's key."""
     text = config.get_text_config()
     return getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
-
-
-FREE_SHARE = {"cpu": 0.5, "cuda": 0.8}
-"""The share of the free memory that the cache takes at most by default; the rest is for activations."""
 
 
 def pages_within(budget: str | None, *, needed: int, page_bytes: int, device: torch.device) -> int:

@@ -103,6 +103,8 @@ def _product(weight: Tensor, bias: Tensor | None) -> Product:
 def _by_packed(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """(1, T, n) -> (1, T, m)."""
     rows = inputs.shape[1]
+    if not rows:  # of a forward that ends no prompt, the head
+        return inputs.new_zeros(1, 0, weight.shape[0])
     if missing := -rows % max(1, (1 << rows.bit_length() - 1) // SIZES_PER_OCTAVE):
         inputs = F.pad(inputs, (0, 0, 0, missing))
     return by_onednn(inputs, weight, bias)[:, :rows]
