@@ -16,7 +16,7 @@ FIGURES = ("loss", "entropy", "kl", "sampler_learner_kl", "clip_fraction", "grad
 EXACT = ("tokens_trained", "tokens_dense")
 
 
-NOISE = 5e-3
+NOISE = 1e-2
 """As far figures in 16 bits come apart in one process too, where the batch is cut otherwise."""
 
 

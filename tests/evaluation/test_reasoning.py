@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from sleuth.cli.app import app
 from sleuth.data.reasoning import load_problems
 from sleuth.engines.scripted import ScriptedEngine
-from sleuth.evaluation import reasoning
+from sleuth.evaluation import eval_session
 from sleuth.evaluation.eval_session import NamedModel
 from sleuth.evaluation.reasoning import is_right, prompt_of, solve_problems
 from sleuth.factories import load_model
@@ -144,7 +144,7 @@ def test_every_layout_is_solved_scored_and_averaged(files: dict[str, Path], monk
             return r" \boxed{0.5}"
         return r" \boxed{2,1}" if "x?" in text else rf" \boxed{{{choice.answer}}}" if "Which?" in text else " 4."
 
-    monkeypatch.setattr(reasoning, "LocalEngine", lambda *_, **__: ScriptedEngine(one.tokenizer, script))
+    monkeypatch.setattr(eval_session, "LocalEngine", lambda *_, **__: ScriptedEngine(one.tokenizer, script))
     found = solve_problems(asked(files), one)
     *sets, suite = found
     assert sets == [f"reasoning@{layout}" for layout in files]

@@ -94,7 +94,7 @@ def test_a_run_says_which_tricks_its_reward_pays_before_its_first_step_and_while
     file.write_text(RECIPE.format(world=world, model=ROOT / "models" / "tiny-base"))
     run(file, tmp_path / "run")
     said = "".join(capfd.readouterr())
-    assert "red team: 12 tricks on 16 questions: paid no less than an honest answer: " in said
+    assert "red team: 13 tricks on 16 questions: paid no less than an honest answer: " in said
     first, second = (json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
     assert "tricks_won" not in first
     assert {"filler", "ids_stuffed"} <= set(second["tricks_won"])

@@ -22,6 +22,9 @@ class ScriptedEngine:
         self.tokenizer = tokenizer
         self.answer = answer
 
+    def sleep(self) -> None:
+        """Does nothing: there is no memory to free."""
+
     async def stream(self, tokens: Sequence[int], sampling: Sampling) -> AsyncGenerator[Chunk, None]:
         """Continue `tokens` by the script, in one chunk."""
         whole = await self.complete(tokens, sampling)
