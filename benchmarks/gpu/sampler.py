@@ -92,22 +92,27 @@ def ragged(check: Check) -> None:
 def _decode(check: Check, requests: Sequence[Tokens], speed: float, *, rests: bool = False) -> None:
     """All figures of these requests, by each way to compute attention that works here."""
     model, tokenizer = check.scale.model(check.device), check.scale.tokenizer()
-    problem = local_engine.varlen_problem(
-        model.device, model.dtype, head_size(model.config), page_size_of(model.device)
-    )
-    if problem is None:
-        _decode_by(check, "pages", model, tokenizer, requests, speed=speed, rests=rests)
-    else:
-        check.skip(f"attention by torch's kernel for pages: {problem}")
-    with without_varlen():
-        needed = None if problem is None else speed  # of the better way alone is a speed demanded
-        _decode_by(check, "gathered", model, tokenizer, requests, speed=needed, rests=rests and problem is not None)
+    asked = model.device, model.dtype, head_size(model.config), page_size_of(model.device)
+    problems = {way: local_engine.varlen_problem(*asked, way == "pages") for way in ("pages", "copy")}
+    first = True
+    for way in (*problems, "gathered"):
+        if problem := problems.get(way):
+            check.skip(f"attention by torch's kernel, {way}: {problem}")
+            continue
+        with only(way):  # of the best way alone is a speed demanded
+            needed = speed if first else None
+            _decode_by(check, way, model, tokenizer, requests, speed=needed, rests=rests and first)
+        first = False
 
 
 @contextmanager
-def without_varlen() -> Iterator[None]:
-    """In this context engines take the attention that gathers pages."""
-    with patch.object(local_engine, "varlen_problem", lambda *of: "switched off by the check"):
+def only(way: str) -> Iterator[None]:
+    """In this context engines compute attention in one way: "pages", "copy" or "gathered"."""
+
+    def problem(*asked: Any) -> str | None:
+        return None if way == ("pages" if asked[-1] else "copy") else "switched off by the check"
+
+    with patch.object(local_engine, "varlen_problem", problem):
         yield
 
 
@@ -303,17 +308,20 @@ def paged(check: Check) -> None:
 
     keys, values = (random(scale.kv_heads, len(free), page, scale.head_dim) for _ in range(2))
     starts = {"decode": lengths - 1, "prefill": np.maximum(0, lengths - 100)}
-    problem = local_engine.varlen_problem(device, torch.bfloat16, scale.head_dim, page)
-    if problem is not None:
-        check.skip(f"torch's kernel for pages: {problem}")
+    asked = device, torch.bfloat16, scale.head_dim, page
+    problems = {way: local_engine.varlen_problem(*asked, way == "pages") for way in ("pages", "copy")}
+    for way, problem in problems.items():
+        if problem is not None:
+            check.skip(f"torch's kernel, {way}: {problem}")
     for phase, begin in starts.items():
         query = random(int((lengths - begin).sum()), scale.kv_heads, sharing, scale.head_dim)
         exact = _exact_attention(query, keys, values, table, begin, lengths)
         ways: dict[str, Any] = {"gathered": GatheredAttention(table, lengths, page, device)}
         if phase == "prefill":
             ways = {"chunkwise": ChunkwiseAttention(table, begin, lengths, page, device)}
-        if problem is None:
-            ways["pages"] = VarlenAttention(table, begin, lengths, device)
+        for name, problem in problems.items():
+            if problem is None:
+                ways[name] = VarlenAttention(table, begin, lengths, page, device, paged=name == "pages")
         for name, way in ways.items():
             attend = partial(way.attend, query, keys, values, scale.head_dim**-0.5)
             error = relative_error(attend(), exact)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sleuth.engines.local import paged_attention, shared_spans
 from sleuth.engines.local.compiled_decode_attention import CompiledDecodeAttention
-from sleuth.engines.local.paged_attention import ChunkwiseAttention, GatheredAttention
+from sleuth.engines.local.paged_attention import ChunkwiseAttention, GatheredAttention, token_rows
 from sleuth.engines.local.shared_spans import find_shared_spans
 
 CPU = torch.device("cpu")
@@ -120,6 +120,18 @@ def test_a_chunk_attends_causally_to_the_pages_of_its_slot(sizes, start, stop):
     torch.testing.assert_close(output.double(), expected, rtol=1e-4, atol=1e-5)  # a softmax in two parts, fp32
     last = attention.for_last_tokens().attend(query[-1:], *pool, 0.3)
     torch.testing.assert_close(last.double(), expected[-1:], rtol=1e-4, atol=1e-5)
+
+
+def test_the_tokens_of_ragged_sequences_are_found_in_their_pages():
+    pages = page_table(random.Random(3))
+    stops = np.array([1, PAGE, 37, CAPACITY])
+    held = torch.from_numpy(pages[[5, 2, 7, 0]])
+    edges = torch.from_numpy(np.cumsum([0, *stops]).astype(np.int32))
+    dense = torch.randn(SLOTS, 2, CAPACITY, 3)
+    rows = token_rows(held, edges, int(stops.sum()), PAGE)
+    found = in_pages(dense, pages).flatten(1, 2).index_select(1, rows)
+    expected = torch.cat([dense[slot, :, :stop] for slot, stop in zip([5, 2, 7, 0], stops, strict=True)], dim=1)
+    assert torch.equal(found, expected)
 
 
 def one_page(kind, slots, starts, ends):

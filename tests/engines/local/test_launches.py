@@ -101,7 +101,7 @@ def ragged_engine(tokenizer, layers: int) -> LocalEngine:
     return engine
 
 
-def launches_of_a_step(tokenizer, layers: int, *, varlen: bool) -> int:
+def launches_of_a_step(tokenizer, layers: int, *, varlen: str | None) -> int:
     with FakeTensorMode(allow_non_fake_inputs=True), Launches() as launches, WithoutCard():
         engine = ragged_engine(tokenizer, layers)
         decoding, chunks = engine._schedule()
@@ -119,7 +119,7 @@ def launches_of_a_step(tokenizer, layers: int, *, varlen: bool) -> int:
         return launches.count
 
 
-@pytest.mark.parametrize(("varlen", "most"), [(True, 1_000), (False, 1_600)])
+@pytest.mark.parametrize(("varlen", "most"), [("pages", 1_000), ("copy", 1_100), (None, 1_600)])
 def test_a_ragged_decode_step_of_a_0_6b_takes_few_kernel_launches(tokenizer, varlen, most):
     one, three = (launches_of_a_step(tokenizer, layers, varlen=varlen) for layers in (1, 3))
     a_layer = (three - one) // 2

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -22,13 +22,16 @@ from sleuth.engines.local.slots import PrefillChunk, SlotTable
 from sleuth.learn.compiled import is_compiled_for
 from sleuth.types import SleuthError
 
+Varlen = Literal["pages", "copy"]
+
 PAGED_ATTENTION = "sleuth_pages"
 """The name under which transformers knows `attend_pages`."""
 
 
 class Batch:
     """The T tokens of one forward, packed: one for each of `decoding` (slots, rising), then those of each chunk.
-    `output_indices` are those whose logits are needed; None if (nearly) all. `varlen`: by torch's kernel for pages."""
+    `output_indices` are those whose logits are needed; None if (nearly) all. `varlen`: by torch's kernel for
+    sequences of various lengths, from their "pages" or from a "copy"; None: not."""
 
     output_indices: Tensor | None = None
 
@@ -41,7 +44,7 @@ class Batch:
         *,
         device: torch.device,
         dtype: torch.dtype,
-        varlen: bool = False,
+        varlen: Varlen | None = None,
     ) -> None:
         self.cache = cache
         self.count = len(decoding)
@@ -59,7 +62,8 @@ class Batch:
         self.decode = _decode_attention(table, decoding, device, dtype, varlen) if len(decoding) else None
         self.prefill = None
         if chunks and varlen:
-            self.prefill = VarlenAttention(pages[prefilled], starts, stops, device)
+            paged = varlen == "pages"
+            self.prefill = VarlenAttention(pages[prefilled], starts, stops, cache.page_size, device, paged=paged)
         elif chunks:
             self.prefill = ChunkwiseAttention(pages[prefilled], starts, stops, cache.page_size, device)
 
@@ -73,7 +77,7 @@ class Batch:
 
 
 def _decode_attention(
-    table: SlotTable, slots: np.ndarray, device: torch.device, dtype: torch.dtype, varlen: bool
+    table: SlotTable, slots: np.ndarray, device: torch.device, dtype: torch.dtype, varlen: Varlen | None
 ) -> CompiledDecodeAttention | GatheredAttention | VarlenAttention:
     pages, lengths = table.pages.pages, table.cached[slots]
     if is_compiled_for(device, dtype):
@@ -81,7 +85,7 @@ def _decode_attention(
         return CompiledDecodeAttention(pages, slots, starts, lengths, levels)
     held = pages[slots, : table.pages.needed(int(lengths.max()) + 1)]
     if varlen:
-        return VarlenAttention(held, lengths, lengths + 1, device)
+        return VarlenAttention(held, lengths, lengths + 1, table.pages.page_size, device, paged=varlen == "pages")
     return GatheredAttention(held, lengths + 1, table.pages.page_size, device)
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from sleuth.engines.local.attention import PAGED_ATTENTION, Batch
+from sleuth.engines.local.attention import PAGED_ATTENTION, Batch, Varlen
 from sleuth.engines.local.cache import PagedCache, bytes_per_token, head_size, pages_within
 from sleuth.engines.local.paged_attention import varlen_problem
 from sleuth.engines.local.pages import CPU_PAGE, CUDA_PAGE
@@ -323,13 +323,21 @@ class LocalEngine:
             self._sample_tokens(slots, logits)
 
     @cached_property
-    def _varlen(self) -> bool:
-        """Whether attention is computed by torch's kernel for pages. Logs why not where a card is."""
-        size = head_size(self.model.config)
-        problem = varlen_problem(self.model.device, self.model.dtype, size, self._page_size)
-        if problem and self.model.device.type == "cuda":
-            self._log(f"sampling without torch's attention over pages, which is slower: {problem}")
-        return problem is None
+    def _varlen(self) -> Varlen | None:
+        """How attention uses torch's kernel for sequences of various lengths: from pages, else from a copy, else not.
+        Logs what a card does without."""
+        asked = self.model.device, self.model.dtype, head_size(self.model.config), self._page_size
+        ways: tuple[tuple[Varlen, str], ...] = (
+            ("pages", "copies keys for attention, as torch's kernel does not read pages here"),
+            ("copy", "pads keys for attention, which is slow, as torch's kernel does not work here"),
+        )
+        for way, instead in ways:
+            problem = varlen_problem(*asked, way == "pages")
+            if problem is None:
+                return way
+            if self.model.device.type == "cuda":
+                self._log(f"the engine {instead}: {problem}")
+        return None
 
     def _forward(self, batch: Batch, last: np.ndarray) -> torch.Tensor:
         """The logits (B, V) after the batch's tokens at `last` (B)."""

@@ -144,29 +144,46 @@ def _attend_with_lse(
 
 class VarlenAttention:
     """Causal attention of the tokens from `starts[b]` to `stops[b]` of sequences in `pages[b]` (B, n), in one call of
-    torch's kernel for sequences of various lengths in pages (CUDA, half precision)."""
+    torch's kernel for sequences of various lengths (CUDA, half precision). It reads the keys where they are if `paged`,
+    otherwise in a copy without padding."""
 
-    def __init__(self, pages: np.ndarray, starts: np.ndarray, stops: np.ndarray, device: torch.device) -> None:
+    def __init__(
+        self,
+        pages: np.ndarray,
+        starts: np.ndarray,
+        stops: np.ndarray,
+        page_size: int,
+        device: torch.device,
+        *,
+        paged: bool,
+    ) -> None:
         self.longest_query, self.longest_key = int((stops - starts).max()), int(stops.max())
         edges = [np.cumsum([0, *lengths]) for lengths in (stops - starts, stops)]
         packed = torch.from_numpy(np.concatenate([*edges, stops]).astype(np.int32)).to(device)
         self.query_edges, self.key_edges, self.stops = packed.split([len(stops) + 1, len(stops) + 1, len(stops)])
         self.pages = torch.from_numpy(pages).to(device)
-        self._host = pages, stops
+        self.rows = None if paged else token_rows(self.pages, self.key_edges, int(stops.sum()), page_size)
+        self._made_of = pages, stops, page_size, device, paged
 
     def for_last_tokens(self) -> VarlenAttention:
         """The attention of each sequence's last token alone."""
-        pages, stops = self._host
-        return VarlenAttention(pages, stops - 1, stops, self.pages.device)
+        pages, stops, page_size, device, paged = self._made_of
+        return VarlenAttention(pages, stops - 1, stops, page_size, device, paged=paged)
 
     def attend(self, query: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
         """`query` (T, kv_heads, sharing, D) of the tokens in a row, `keys` and `values` [kv_heads, pages, page_size, D]
         -> as query."""
+        if self.rows is None:
+            keys, values = keys.permute(1, 2, 0, 3), values.permute(1, 2, 0, 3)
+            where = {"seqused_k": self.stops, "block_table": self.pages}
+        else:
+            rows, where = self.rows, {}
+            keys, values = (tensor.flatten(1, 2).index_select(1, rows).transpose(0, 1) for tensor in (keys, values))
         assert varlen_attn is not None
         output = varlen_attn(
             query.flatten(1, 2),
-            keys.permute(1, 2, 0, 3),
-            values.permute(1, 2, 0, 3),
+            keys,
+            values,
             self.query_edges,
             self.key_edges,
             self.longest_query,
@@ -174,15 +191,24 @@ class VarlenAttention:
             scale=scale,
             window_size=(-1, 0),
             enable_gqa=True,
-            seqused_k=self.stops,
-            block_table=self.pages,
+            **where,
         )
         assert isinstance(output, Tensor)
         return output.view(*query.shape[:-1], -1)
 
 
+def token_rows(pages: Tensor, edges: Tensor, total: int, page_size: int) -> Tensor:
+    """Where the tokens of all sequences are, in a layer flattened over its pages: (total,). Sequence b has those from
+    `edges[b]` to `edges[b + 1]` (B + 1), in its `pages[b]` (B, n)."""
+    at = torch.arange(total, dtype=edges.dtype, device=edges.device)
+    sequence = torch.searchsorted(edges, at, right=True) - 1
+    position = at - edges.index_select(0, sequence)
+    page = pages.flatten().index_select(0, sequence * pages.shape[1] + position // page_size)
+    return page * page_size + position % page_size
+
+
 @cache
-def varlen_problem(device: torch.device, dtype: torch.dtype, size: int, page_size: int) -> str | None:
+def varlen_problem(device: torch.device, dtype: torch.dtype, size: int, page_size: int, paged: bool) -> str | None:
     """Why `VarlenAttention` cannot be used for heads of `size` numbers; None if it works: two small sequences are
     computed and compared with `ChunkwiseAttention`."""
     if device.type != "cuda" or dtype not in (torch.float16, torch.bfloat16):
@@ -195,7 +221,8 @@ def varlen_problem(device: torch.device, dtype: torch.dtype, size: int, page_siz
     query = torch.randn(page_size + 6, 2, 2, size, device=device, dtype=dtype, generator=generator)
     expected = ChunkwiseAttention(pages, starts, stops, page_size, device).attend(query, keys, values, size**-0.5)
     try:
-        output = VarlenAttention(pages, starts, stops, device).attend(query, keys, values, size**-0.5)
+        attention = VarlenAttention(pages, starts, stops, page_size, device, paged=paged)
+        output = attention.attend(query, keys, values, size**-0.5)
     except (RuntimeError, TypeError, NotImplementedError) as error:
         return str(error).strip().splitlines()[0]
     error = (output - expected).abs().max().item()
