@@ -99,7 +99,8 @@ def allocated_bytes(device: torch.device) -> int:
         return torch.cuda.memory_allocated(device)
     storages = {}
     for found in gc.get_objects():
-        if type(found) in (torch.Tensor, torch.nn.Parameter) and found.device.type == "cpu":
+        is_tensor = type(found) in (torch.Tensor, torch.nn.Parameter)
+        if is_tensor and found.device.type == "cpu" and found.layout == torch.strided:
             storage = found.untyped_storage()
             storages[storage.data_ptr()] = storage.nbytes()
     return sum(storages.values())

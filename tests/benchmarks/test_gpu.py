@@ -413,3 +413,10 @@ def test_the_plans_memory_is_read_or_its_absence_explained(check, monkeypatch):
     assert plan('{"peak_memory_bytes": 123, "fits": true}', "") == 123
     assert plan("", "usage\n│ No such option: --card │") == "No such option: --card"
     assert plan('{"fits": true}', "") == "it prints no peak_memory_bytes"
+
+
+def test_the_bytes_of_a_cpu_are_those_of_dense_tensors_also_beside_sparse_ones() -> None:
+    sparse, before = torch.eye(4).to_sparse(), card.allocated_bytes(torch.device("cpu"))
+    dense = torch.zeros(1_000)
+    assert card.allocated_bytes(torch.device("cpu")) - before == dense.nbytes
+    assert sparse.is_sparse
