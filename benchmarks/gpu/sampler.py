@@ -27,8 +27,8 @@ from benchmarks.gpu.checks import Check
 from benchmarks.gpu.learner import relative_error
 from benchmarks.workloads import geometric
 from sleuth.engines.local import engine as local_engine
-from sleuth.engines.local.cache import head_size
-from sleuth.engines.local.engine import LocalEngine, page_size_of
+from sleuth.engines.local.cache import head_size, page_size_of
+from sleuth.engines.local.engine import LocalEngine
 from sleuth.engines.local.paged_attention import ChunkwiseAttention, GatheredAttention, VarlenAttention
 from sleuth.learn.batch import Row
 from sleuth.learn.logprobs import row_logprobs

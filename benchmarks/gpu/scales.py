@@ -176,5 +176,3 @@ TINY = Scale(
     ),
 )
 """Runs on a CPU."""
-
-SCALES = {scale.name: scale for scale in (REAL, TINY)}

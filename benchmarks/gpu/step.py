@@ -7,16 +7,19 @@ import asyncio
 import dataclasses
 import json
 import random
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from statistics import fmean
 from typing import Any
+from unittest.mock import patch
+
+import torch
 
 from benchmarks.gpu.card import forget_peak, peak_bytes, release, timed
 from benchmarks.gpu.checks import Check
@@ -31,6 +34,9 @@ from sleuth.learn.objective import PolicyLoss
 from sleuth.learn.optim import Optimisation
 from sleuth.learn.policy import Policy
 from sleuth.learn.token_budget import TokenBudget
+from sleuth.plan.memory import CUDA, total
+from sleuth.plan.phases import Machine, phases_of
+from sleuth.plan.shapes import read_shape
 from sleuth.prompts.library import read_prompt
 from sleuth.prompts.published import QUESTION, place_of
 from sleuth.recipe import GrpoRecipe, Recipe, load_recipe
@@ -117,10 +123,10 @@ def by_trainer(check: Check, recipe: Recipe) -> None:
         trainer = GRPOTrainer(stage, context, None, judges)
         trainer.worker.reward = distinct_scores
         check.found("model opened", sum(p.nbytes for p in trainer.model.parameters()) / 1e9, "GB")
-        forget_peak(check.device)
         kept: list[dict[str, Any]] = []
-        seconds = timed(check.device, lambda: kept.append(trainer.step(1)))
-        report(check, recipe, trainer.groups, kept[0] | {"seconds": seconds})
+        with peaks_by_phase(check.device) as peaks:
+            seconds = timed(check.device, lambda: kept.append(trainer.step(1)))
+        report(check, recipe, trainer.groups, kept[0] | {"seconds": seconds}, peaks)
         trainer.worker.close()
 
 
@@ -134,10 +140,9 @@ def by_parts(check: Check, recipe: Recipe, world: World) -> None:
     slots = min(stage.slots, stage.prompts_per_step * stage.samples_per_prompt)
     limits = {"slots": slots, "context": stage.context, "cache_memory": stage.cache_memory}
     engine = LocalEngine(model, tokenizer, **limits)
-    policy = Policy(model, optimisation(stage), gradient_checkpointing=stage.gradient_checkpointing)
+    policy = Policy(model, Optimisation(**stage.optimisation()), gradient_checkpointing=stage.gradient_checkpointing)
     budget = TokenBudget(stage.tokens_per_micro_batch, lambda line: print(line, file=sys.stderr, flush=True))
     check.found("model opened", sum(p.nbytes for p in model.parameters()) / 1e9, "GB")
-    forget_peak(check.device)
     rollout = Rollout(
         engine=engine,
         renderer=Renderer(tokenizer),
@@ -160,24 +165,10 @@ def by_parts(check: Check, recipe: Recipe, world: World) -> None:
         kept.append(budget.run(lambda tokens: policy.update(batch, loss, budget=tokens)))
         engine.publish(1)
 
-    seconds = {"seconds_rollout": timed(check.device, play), "seconds_update": timed(check.device, learn)}
+    with peaks_by_phase(check.device) as peaks:
+        seconds = {"seconds_rollout": timed(check.device, play), "seconds_update": timed(check.device, learn)}
     figures = dataclasses.asdict(kept[1]) | seconds | {"seconds": sum(seconds.values())}
-    report(check, recipe, kept[0], figures)
-
-
-def optimisation(stage: GrpoRecipe) -> Optimisation:
-    """The optimiser settings of the stage."""
-    return Optimisation(
-        name=stage.optimiser,
-        steps=stage.steps,
-        learning_rate=stage.learning_rate,
-        schedule=stage.schedule,
-        warmup_steps=stage.warmup_steps,
-        betas=stage.betas,
-        weight_decay=stage.weight_decay,
-        max_grad_norm=stage.max_grad_norm,
-        master_weights=stage.master_weights,
-    )
+    report(check, recipe, kept[0], figures, peaks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +230,13 @@ async def distinct_scores(group: Group) -> list[Score]:
     return [Score(value=sum(episode.trajectory.tokens) * 0.618034 % 1) for episode in group.episodes]
 
 
-def report(check: Check, recipe: Recipe, groups: Sequence[Group], figures: Mapping[str, Any]) -> None:
+def report(
+    check: Check,
+    recipe: Recipe,
+    groups: Sequence[Group],
+    figures: Mapping[str, Any],
+    peaks: Mapping[str, int | None],
+) -> None:
     """The step's figures; its peak memory beside the plan's."""
     episodes = [episode for group in groups for episode in group.episodes]
     stage = stage_of(recipe)[1]
@@ -256,7 +253,7 @@ def report(check: Check, recipe: Recipe, groups: Sequence[Group], figures: Mappi
     check.found("gradient norm", figures["gradient_norm"], at_least=1e-9)
     if (gap := figures.get("sampler_learner_kl")) is not None:
         check.found("sampler to learner, KL", gap, "nats", at_most=SAMPLER_LEARNER_KL)
-    _report_memory(check, recipe)
+    _report_memory(check, recipe, peaks)
 
 
 def sampled(episode: Episode) -> int:
@@ -265,32 +262,42 @@ def sampled(episode: Episode) -> int:
     return sum(len(segment.tokens) for segment in segments if segment.author == "policy")
 
 
-def _report_memory(check: Check, recipe: Recipe) -> None:
-    peak = peak_bytes(check.device)
-    if peak is None:
+def _report_memory(check: Check, recipe: Recipe, peaks: Mapping[str, int | None]) -> None:
+    """The peak memory of each phase, beside the plan's."""
+    if not check.on_card:
         check.skip("peak memory: needs a card")
         return
-    check.found("peak memory", peak / 1e9, "GB")
     planned = planned_bytes(check, recipe)
-    if isinstance(planned, str):
-        check.skip(f"peak memory beside `sleuth plan --card`: {planned}")
-    else:
-        check.found("peak memory, of the plan's", peak / planned, at_most=OVER_PLAN)
+    for name, peak in peaks.items():
+        if peak is not None:
+            check.found(f"{name}: peak memory", peak / 1e9, "GB")
+            check.found(f"{name}: peak memory, of the plan's", peak / planned[name], at_most=OVER_PLAN)
 
 
-def planned_bytes(check: Check, recipe: Recipe) -> int | str:
-    """The peak memory that `sleuth plan --card` computes for a card of this size, or why it computes none."""
-    import torch
+def planned_bytes(check: Check, recipe: Recipe) -> dict[str, int]:
+    """What `sleuth plan --card` computes for the phases of the stage, on a card of this size, without what a process
+    holds before it has tensors."""
+    memory = torch.cuda.get_device_properties(check.device).total_memory if check.on_card else 80 * 10**9
+    shape = read_shape(check.scale.config().to_dict(), "model")
+    phases = phases_of(recipe, shape, Machine(device=CUDA, memory=memory, ranks=1))
+    of_stage = {phase.name: total(phase.bytes) - CUDA.libraries for phase in phases if phase.stage == STAGE}
+    return {"rollout": of_stage["rollout"], "update": max(of_stage["update"], of_stage["optimiser step"])}
 
-    from sleuth.recipe import dump_toml
 
-    file = check.folder / "planned.toml"
-    file.write_text(dump_toml(recipe))
-    total = torch.cuda.get_device_properties(check.device).total_memory if check.on_card else 80 * 10**9
-    command = [sys.executable, "-m", "sleuth", "plan", str(file), "--card", f"{total // 10**9}GB", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    try:
-        return int(json.loads(done.stdout)["peak_memory_bytes"])
-    except (ValueError, KeyError, TypeError):
-        lines = done.stderr.strip().splitlines() or ["it prints no peak_memory_bytes"]
-        return " ".join(lines[-1].strip("│ ╰─╯").split())[:200] or "it failed"
+@contextmanager
+def peaks_by_phase(device: torch.device) -> Iterator[dict[str, int | None]]:
+    """Within this context, which has one step, the most bytes of tensors before the policy's first update and from
+    there on."""
+    peaks: dict[str, int | None] = {}
+    update = Policy.update
+
+    def measured(self: Policy, *arguments: Any, **options: Any) -> Any:
+        if not peaks:
+            peaks["rollout"] = peak_bytes(device)
+            forget_peak(device)
+        return update(self, *arguments, **options)
+
+    forget_peak(device)
+    with patch.object(Policy, "update", measured):
+        yield peaks
+    peaks["update"] = peak_bytes(device)

@@ -1,4 +1,4 @@
-"""An environment of one's own: the policy guesses a number and is told whether it is higher or lower."""
+"""An environment of your own: the policy guesses a number and reads whether it is higher or lower."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""A loss of one's own: tokens far from the sampling policy are faded out instead of clipped. `faded.toml` uses it."""
+"""A loss of your own: tokens far from the sampling policy are faded out instead of clipped. `faded.toml` uses it."""
 
 from torch import Tensor
 

@@ -1,4 +1,4 @@
-"""A reward of one's own: short episodes are worth more. `brevity.toml` adds a little of it to that for answers."""
+"""A reward of your own: short episodes are worth more. `brevity.toml` adds a little of it to that for answers."""
 
 from sleuth.types import Episode
 

@@ -1,4 +1,4 @@
-"""A tool of one's own: a calculator. `calculator.toml` gives it to the policy."""
+"""A tool of your own: a calculator. `calculator.toml` gives it to the policy."""
 
 import ast
 import operator

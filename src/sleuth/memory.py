@@ -38,6 +38,12 @@ def parse_share(text: str, total: int) -> int:
     return int(float(match[1]) / 100 * total)
 
 
+def require_amount(text: str) -> str:
+    """The text. Raises SleuthError if it is neither an amount of memory nor a share of it."""
+    parse_share(text, 1)
+    return text
+
+
 def total_host_memory(system: Path = Path("/")) -> int:
     """The bytes of memory that this process may take at most: the host's, or its container's limit."""
     return _limit(system / "sys/fs/cgroup")

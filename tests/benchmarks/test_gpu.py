@@ -1,4 +1,4 @@
-"""The self-check on one card, where there is none: its own code on a CPU with tiny sizes."""
+"""The self-check of a card, without one: its own code on a CPU with tiny sizes."""
 
 from __future__ import annotations
 
@@ -175,16 +175,14 @@ def test_compiled_graphs_are_counted_on_a_card(check):
 
 
 @pytest.mark.usefixtures("pretended")
-@pytest.mark.parametrize(("planned", "held"), [(19 * 10**9, True), (15 * 10**9, False), ("no option", None)])
-def test_peak_memory_is_held_against_the_plans(check, monkeypatch, planned, held):
-    monkeypatch.setattr(step, "planned_bytes", lambda *of: planned)
-    monkeypatch.setattr(step, "peak_bytes", lambda device: 20 * 10**9)
-    step._report_memory(check, step.read_recipe(check, {"model": "m"}))
+def test_the_peak_of_each_phase_is_held_against_the_plans(check, monkeypatch):
+    monkeypatch.setattr(step, "planned_bytes", lambda *of: {"rollout": 19 * 10**9, "update": 15 * 10**9})
+    peaks = {"rollout": 20 * 10**9, "update": 20 * 10**9}
+    step._report_memory(check, step.read_recipe(check, {"model": "m"}), peaks)
     found = figures(check)
-    assert found["peak memory"].value == 20
-    beside = found.get("peak memory, of the plan's")
-    assert (beside.held if beside else None) is held
-    assert (skipped(check) == []) == (beside is not None)
+    assert found["update: peak memory"].value == 20
+    assert found["rollout: peak memory, of the plan's"].held
+    assert not found["update: peak memory, of the plan's"].held
 
 
 @pytest.mark.usefixtures("pretended")
@@ -402,17 +400,21 @@ def test_what_is_missing_is_said_in_one_line(monkeypatch, change, expected):
     assert "\n" not in line
 
 
-def test_the_plans_memory_is_read_or_its_absence_explained(check, monkeypatch):
-    recipe = step.read_recipe(check, {"model": "m"})
+def test_the_plan_of_the_step_is_that_of_its_model(check):
+    planned = step.planned_bytes(check, step.read_recipe(check, {"model": "m"}))
+    weights = sum(weight.numel() for weight in check.scale.model(torch.device("cpu")).parameters())
+    assert planned["update"] > 16 * weights  # bf16 weights, masters, moments and gradients
+    assert planned["rollout"] > 14 * weights
 
-    def plan(stdout, stderr):
-        made = subprocess.CompletedProcess([], 0, stdout, stderr)
-        monkeypatch.setattr(step.subprocess, "run", lambda *_, **__: made)
-        return step.planned_bytes(check, recipe)
 
-    assert plan('{"peak_memory_bytes": 123, "fits": true}', "") == 123
-    assert plan("", "usage\n│ No such option: --card │") == "No such option: --card"
-    assert plan('{"fits": true}', "") == "it prints no peak_memory_bytes"
+def test_peaks_are_those_before_and_after_the_first_update(monkeypatch):
+    allocated = iter([5, 7])
+    monkeypatch.setattr(step, "peak_bytes", lambda device: next(allocated))
+    monkeypatch.setattr(step.Policy, "update", lambda self: "updated")
+    with step.peaks_by_phase(torch.device("cpu")) as peaks:
+        assert step.Policy.update(None) == "updated"
+        assert step.Policy.update(None) == "updated"
+    assert peaks == {"rollout": 5, "update": 7}
 
 
 def test_the_bytes_of_a_cpu_are_those_of_dense_tensors_also_beside_sparse_ones() -> None:

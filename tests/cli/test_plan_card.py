@@ -76,18 +76,18 @@ def test_what_does_not_fit_names_keys_that_were_tried(recipe: Path) -> None:
 
 
 def test_the_ranks_of_an_option_win(recipe: Path) -> None:
-    told = json.loads(sleuth("plan", recipe, "--card", "8 x h100-80", "--ranks", 2, "--json").stdout)
-    assert told["ranks"] == 2
+    printed = json.loads(sleuth("plan", recipe, "--card", "8 x h100-80", "--ranks", 2, "--json").stdout)
+    assert printed["ranks"] == 2
     assert {"fits", "peak_memory_bytes", "phases", "steps", "tokens", "peak_disk_bytes", "judge_calls", "seconds"} <= (
-        told.keys()
+        printed.keys()
     )
-    assert all({"name", "bytes"} <= phase.keys() for phase in told["phases"])
+    assert all({"name", "bytes"} <= phase.keys() for phase in printed["phases"])
 
 
 def test_a_cpu_has_the_memory_of_this_machine(recipe: Path) -> None:
-    told = json.loads(sleuth("plan", recipe, "--card", "cpu", "--json").stdout)
-    assert (told["card"], told["ranks"], told["seconds"]) == ("cpu", 1, None)
-    assert told["memory_bytes"] > 10**9
+    printed = json.loads(sleuth("plan", recipe, "--card", "cpu", "--json").stdout)
+    assert (printed["card"], printed["ranks"], printed["seconds"]) == ("cpu", 1, None)
+    assert printed["memory_bytes"] > 10**9
     assert (
         complaint("plan", recipe, "--card", "cpu", "--ranks", 2) == "--card cpu is for one process; leave --ranks 2 out"
     )
@@ -96,7 +96,7 @@ def test_a_cpu_has_the_memory_of_this_machine(recipe: Path) -> None:
 def test_bad_input_is_one_line(recipe: Path) -> None:
     assert complaint("plan", recipe, "--card", "h10").startswith("--card h10: no card is called 'h10'; the nearest is ")
     assert complaint("plan", recipe, "--card", "l4", "--probe", 3) == (
-        "--card computes without running anything, and --probe runs steps: leave one of them out"
+        "--probe is for a probe of the first steps, and --card runs nothing: leave one of them out"
     )
     (recipe.parent / "model" / "config.json").unlink()
     assert complaint("plan", recipe, "--card", "l4").endswith(
@@ -113,8 +113,8 @@ def test_check_says_whether_a_recipe_fits_the_card_it_names(recipe: Path) -> Non
     result = sleuth("check", "recipe", recipe)
     assert result.exit_code == 0, result.stderr
     assert result.stdout.splitlines()[1].startswith("ok: fits 1 x 24 GB by the plan: ")
-    told = json.loads(sleuth("check", "recipe", recipe, "--json").stdout)
-    assert (told["ok"], told["card"], told["fits"]) == (True, "1 x 24 GB", True)
+    printed = json.loads(sleuth("check", "recipe", recipe, "--json").stdout)
+    assert (printed["ok"], printed["card"], printed["fits"]) == (True, "1 x 24 GB", True)
     recipe.write_text(recipe.read_text().replace("1 x 24 GB", "1 x 900 MB"))
     warned = sleuth("check", "recipe", recipe)
     assert warned.exit_code == 0

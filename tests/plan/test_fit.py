@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from tiny_models import FAMILIES
 
-from sleuth.plan.episodes import lengths_of
+from sleuth.plan.episodes import lengths_of, played_by
 from sleuth.plan.fit import CardPlan, plan_for_cards, plan_for_cpu
-from sleuth.plan.memory import CPU, CUDA, LearnerMemory, Passes, total
+from sleuth.plan.memory import CPU, CUDA, PIECE_LOGITS, LearnerMemory, Passes, total
 from sleuth.plan.phases import Machine, Phase, phases_of
 from sleuth.plan.shapes import PUBLISHED, ModelShape, read_shape, shape_of
-from sleuth.recipe import Recipe, load_recipe
+from sleuth.recipe import Recipe, WarmStartRecipe, load_recipe
 from sleuth.recipe.hardware import CARDS, read_cards
+from sleuth.recipe.supervised import HintRecipe
 from sleuth.recipe.training import LoraRecipe
 from sleuth.types import SleuthError
 
@@ -44,10 +47,51 @@ loss = {{ beta = 0.001 }}
 """
 
 
-def test_the_plan_has_the_tokens_of_a_prefill_that_the_engine_has() -> None:
+def test_the_plan_has_the_constants_of_engine_and_learner() -> None:
     from sleuth.engines.local.engine import CPU_FORWARD_TOKENS, CUDA_FORWARD_TOKENS
+    from sleuth.learn import vocabulary
 
     assert (CPU.prefill, CUDA.prefill) == (CPU_FORWARD_TOKENS, CUDA_FORWARD_TOKENS)
+    assert PIECE_LOGITS == vocabulary.PIECE_LOGITS
+    for words in (1_000, 16_384, 151_936):
+        for device in (CPU, CUDA):
+            assert device.rows(words) == vocabulary.chunking_for(torch.device(device.name), words).rows
+
+
+def test_a_warm_start_plays_within_the_cache_of_the_stage_after_it(make_recipe) -> None:
+    recipe = make_recipe("Qwen3-4B", "stage.1.cache_memory=2GB")
+    warm = WarmStartRecipe(
+        kind="warm_start", hint=HintRecipe(prompt="search_example"), prompts=8, steps=1, learning_rate=1e-4
+    )
+    played = played_by(recipe.model_copy(update={"stage": (warm, *recipe.stage)}), 0, 1)
+    assert played is not None
+    assert played.cache_memory == "2GB"
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ("[]", "is not a JSON object"),
+        ('{"text_config": "none"}', "text_config = 'none' in its config: should be an object"),
+        ('{"num_attention_heads": 0, "head_dim": "x"}', "and no num_attention_heads and no"),
+    ],
+)
+def test_a_config_without_a_shape_is_one_line(tmp_path: Path, config: str, expected: str) -> None:
+    (tmp_path / "config.json").write_text(config)
+    with pytest.raises(SleuthError, match=re.escape(expected)) as refused:
+        shape_of(str(tmp_path))
+    assert "\n" not in str(refused.value)
+
+
+def test_a_mixture_of_experts_is_refused() -> None:
+    with pytest.raises(SleuthError, match="no mixtures of experts"):
+        read_shape(PUBLISHED["Qwen3-0.6B"] | {"num_experts": 8}, "model")
+
+
+def test_a_change_that_the_recipe_does_not_allow_is_not_proposed(make_recipe) -> None:
+    recipe = make_recipe("Qwen3-4B", 'stage.1.engine={urls=["http://127.0.0.1:1"]}')
+    planned = plan_for_cards(recipe, read_cards("24GB"))
+    assert planned.change is None or not any("lora" in key for key in planned.change.keys)
 
 
 @pytest.fixture
@@ -163,7 +207,7 @@ def test_recomputed_activations_are_the_inputs_of_layers_and_one_layer_more() ->
 def test_logits_of_a_card_come_in_larger_chunks() -> None:
     card, cpu = (Passes(shape=SHAPE, device=device, size=2) for device in (CUDA, CPU))
     assert card.logits(10_000, graded=True) == 2_048 * (2 + 12) * 32
-    assert cpu.logits(10_000, graded=True) == 128 * 8 * 32
+    assert cpu.logits(10_000, graded=True) == 10_000 * 8 * 32  # of 2**21 logits at once
     assert cpu.logits(10, graded=False) == 10 * 6 * 32
     words = replace(SHAPE, vocabulary=151_936)
     assert Passes(shape=words, device=CUDA, size=2).logits(10_000, graded=True) == 2_048 * 151_936 * 2 + 12 * 2**25
@@ -215,7 +259,7 @@ def test_where_no_keys_help_more_ranks_are_tried(make_recipe) -> None:
     assert plan.line().endswith("; fits with --ranks 2")
     plan = plan_for_cards(make_recipe("Qwen3-8B", *small, "stage.1.lora.rank=8"), read_cards("12GB"))
     assert plan.change is None, "every rank holds the whole model between updates"
-    assert plan.line().endswith("; no two keys would make it fit")
+    assert plan.line().endswith("; neither one or two keys nor more ranks would make it fit")
 
 
 def test_a_cache_that_holds_no_sequence_does_not_fit(make_recipe) -> None:
@@ -236,17 +280,17 @@ def test_a_cpu_keeps_copies_of_weights_for_decoding_in_fp32_alone(make_recipe) -
 
 def test_phases_and_sums_are_in_the_json(make_recipe) -> None:
     plan = plan_for_cards(make_recipe("Qwen3-0.6B", "stage.1.gradient_checkpointing=true"), read_cards("h100-80"))
-    told = json.loads(json.dumps(plan.as_json()))
-    assert told["fits"] is True
-    names = [each["name"] for each in told["phases"]]
+    printed = json.loads(json.dumps(plan.as_json()))
+    assert printed["fits"] is True
+    names = [each["name"] for each in printed["phases"]]
     training = ["rollout", "reference pass", "update", "optimiser step", "checkpoint"]
     assert names == ["base: load", "base: evaluation", *(f"grpo: {name}" for name in training)]
-    assert told["peak_memory_bytes"] == max(sum(each["bytes"].values()) for each in told["phases"])
-    assert told["steps"] == 100
-    assert told["seconds"] > 0
-    assert told["spare"] == pytest.approx(1 - told["needed_bytes"] / 80e9)
+    assert printed["peak_memory_bytes"] == max(sum(each["bytes"].values()) for each in printed["phases"])
+    assert printed["steps"] == 100
+    assert printed["seconds"] > 0
+    assert printed["spare"] == pytest.approx(1 - printed["needed_bytes"] / 80e9)
     # The last two checkpoints and the best one, or fewer, and the one being written: bf16 weights, masters and moments.
-    assert told["peak_disk_bytes"] == pytest.approx(14 * 596_049_920, rel=0.01)
+    assert printed["peak_disk_bytes"] == pytest.approx(14 * 596_049_920, rel=0.01)
 
 
 def test_servers_that_sleep_on_the_card_are_counted(make_recipe) -> None:

@@ -188,9 +188,11 @@ def test_a_shortened_recipe_keeps_its_horizon(recipe: Recipe) -> None:
     assert shortened(recipe, 1_000).stage[1].stop_after == 100
 
 
-def test_a_probe_is_made_by_one_process_whatever_ranks_will_do(recipe: Recipe) -> None:
+def test_a_probe_offloads_as_one_process_will_and_for_ranks_holds_all(recipe: Recipe) -> None:
     stages = (recipe.stage[0], recipe.stage[1].model_copy(update={"cpu_offload": True}))
-    assert not shortened(recipe.model_copy(update={"stage": stages}), 3).stage[1].cpu_offload
+    offloaded = recipe.model_copy(update={"stage": stages})
+    assert shortened(offloaded, 3).stage[1].cpu_offload
+    assert not shortened(offloaded, 3, world=2).stage[1].cpu_offload
 
 
 def test_of_a_suite_a_probe_asks_a_few_of_each_set(recipe: Recipe) -> None:

@@ -1,4 +1,4 @@
-"""Corpora in parquet with columns that are not needed, or text that is none."""
+"""Corpora in parquet with columns that are not needed, or invalid text."""
 
 from __future__ import annotations
 

@@ -7,18 +7,15 @@ from typing import Annotated, Literal
 
 import typer
 
-from sleuth.memory import parse_share
+from sleuth.memory import require_amount
 from sleuth.types import SleuthError
 
 
 def _require_amount(text: str | None) -> str | None:
-    """Refuses what is neither an amount of memory nor a share of it."""
     try:
-        if text is not None:
-            parse_share(text, 1)
+        return None if text is None else require_amount(text)
     except SleuthError as error:
         raise typer.BadParameter(str(error)) from None
-    return text
 
 
 Model = Annotated[

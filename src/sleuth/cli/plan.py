@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sleuth.cli.heavy import import_heavy
+from sleuth.cli.inputs import require_unset
 from sleuth.cli.options import AsJson, RecipeFile
+from sleuth.memory import total_host_memory
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
@@ -59,8 +61,8 @@ def plan(
     from sleuth.recipe import load_recipe
 
     if card is not None:
-        if steps is not None:
-            raise SleuthError("--card computes without running anything, and --probe runs steps: leave one of them out")
+        reason = "is for a probe of the first steps, and --card runs nothing: leave one of them out"
+        require_unset({"--probe": steps, "--run": run}, reason)
         _plan_card(load_recipe(recipe, overrides or ()), card, world, as_json=as_json)
         return
     steps, world = 12 if steps is None else steps, world or 1
@@ -80,7 +82,7 @@ def plan(
     if steps:
         disk = next(path for path in place.absolute().parents if path.exists())  # that of the run: its speed matters
         with TemporaryDirectory(prefix="sleuth-plan-", dir=disk) as folder, progress_bar("probe") as progress:
-            probe = run_probe(shortened(resolved, steps), TRAIN, Path(folder), progress)
+            probe = run_probe(shortened(resolved, steps, world=world), TRAIN, Path(folder), progress)
     predicted = plan_of(resolved, questions, probe, world=world)
     if as_json:
         typer.echo(json.dumps(predicted.as_json()))
@@ -93,18 +95,24 @@ def _plan_card(recipe: Recipe, card: str, world: int | None, *, as_json: bool) -
     from sleuth.cli.plan_card import print_card_plan
     from sleuth.plan.fit import plan_for_cards, plan_for_cpu
     from sleuth.recipe.hardware import Cards, read_cards
-    from sleuth.runs.memory import host_memory
 
     if card == "cpu":
         if world not in (None, 1):
             raise SleuthError(f"--card cpu is for one process; leave --ranks {world} out")
-        predicted = plan_for_cpu(recipe, host_memory())
+        predicted = plan_for_cpu(recipe, total_host_memory())
     else:
         try:
             cards = read_cards(card)
         except ValueError as error:
             raise SleuthError(f"--card {card}: {error}") from None
-        predicted = plan_for_cards(recipe, Cards(count=world or cards.count, card=cards.card))
+        count = world or cards.count
+        if count > 1:
+            import_heavy()
+            from sleuth.pipeline import require_ranks
+            from sleuth.ranks import Ranks
+
+            require_ranks(recipe, Ranks(world=count))
+        predicted = plan_for_cards(recipe, Cards(count=count, card=cards.card))
     if as_json:
         typer.echo(json.dumps(predicted.as_json()))
     else:
@@ -131,12 +139,11 @@ def _print_stages(predicted: Plan) -> None:
 def _print_peaks(predicted: Plan, place: Path) -> None:
     """Peak memory and disk, beside what this machine has."""
     from sleuth.runs.disk import free_bytes, shown
-    from sleuth.runs.memory import host_memory
 
     if predicted.peak_memory_bytes is None or predicted.peak_disk_bytes is None:
         typer.echo("time, tokens, memory and disk are known after a probe: leave out --probe 0")
         return
-    typer.echo(f"memory at its peak  {shown(predicted.peak_memory_bytes)} of {shown(host_memory())}")
+    typer.echo(f"memory at its peak  {shown(predicted.peak_memory_bytes)} of {shown(total_host_memory())}")
     if predicted.peak_gpu_memory_bytes:
         typer.echo(f"of the GPU          {shown(predicted.peak_gpu_memory_bytes)}")
     if predicted.ranks is not None:

@@ -41,7 +41,7 @@ def call_of(queries: Sequence[str], tool: Tool | None) -> str:
 
 
 def parsed(text: str) -> object:
-    """The JSON value of a text; None if it is none."""
+    """The JSON value of a text; None if it is not JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):  # a policy may write ten thousand opening brackets

@@ -8,7 +8,8 @@ from typing import Any, Protocol
 
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from sleuth.engines.local.engine import LocalEngine, pages_of
+from sleuth.engines.local.cache import pages_of
+from sleuth.engines.local.engine import LocalEngine
 from sleuth.engines.remote.capabilities import discover_servers
 from sleuth.engines.remote.pool import PoolEngine, PoolLimits
 from sleuth.engines.stops import find_eos_ids

@@ -21,17 +21,7 @@ from sleuth.user_code.functions import load_function
 
 def optimisation_of(stage: TrainingRecipe) -> Optimisation:
     """The optimiser settings of a stage that trains."""
-    return Optimisation(
-        name=stage.optimiser,
-        steps=stage.steps,
-        learning_rate=stage.learning_rate,
-        schedule=stage.schedule,
-        warmup_steps=stage.warmup_steps,
-        betas=stage.betas,
-        weight_decay=stage.weight_decay,
-        max_grad_norm=stage.max_grad_norm,
-        master_weights=stage.master_weights,
-    )
+    return Optimisation(**stage.optimisation())
 
 
 def adapters_of(lora: LoraRecipe) -> Adapters:

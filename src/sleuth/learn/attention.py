@@ -177,7 +177,7 @@ def ancestor_block_mask(ends: Tensor) -> BlockMask:
     """
     size = len(ends)
     rows = -(-size // BLOCK_TOKENS)  # blocks of keys, and of queries
-    by_block = F.pad(ends, (0, rows * BLOCK_TOKENS - size)).view(rows, BLOCK_TOKENS)  # 0: seen by nobody
+    by_block = F.pad(ends, (0, rows * BLOCK_TOKENS - size)).view(rows, BLOCK_TOKENS)  # 0: no token attends to it
     last, first = by_block.amax(dim=1), by_block.amin(dim=1)
     numbers = torch.arange(rows, device=ends.device)
     query, key = numbers[:, None], numbers[None]

@@ -19,7 +19,8 @@ MIN_BUDGET = 256
 """Smaller passes are not tried."""
 
 
-def _print_to_stderr(line: str) -> None:
+def print_to_stderr(line: str) -> None:
+    """Prints a line beside a program's output."""
     print(line, file=sys.stderr, flush=True)
 
 
@@ -34,7 +35,7 @@ class TokenBudget:
     def __init__(
         self,
         tokens: int,
-        log: Callable[[str], None] = _print_to_stderr,
+        log: Callable[[str], None] = print_to_stderr,
         ranks: Ranks = ALONE,
         note: Callable[[int], None] = lambda tokens: None,
     ) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
+
+from pydantic import ValidationError
 
 from sleuth.plan.episodes import lengths_of
 from sleuth.plan.phases import Machine, phases_of, problems_of
@@ -31,15 +33,14 @@ class Change:
         return " ".join([*keys, *([f"--ranks {self.ranks}"] if self.ranks else [])])
 
 
-def change_that_fits(recipe: Recipe, shape: ModelShape, machine: Machine) -> Change | None:
-    """The first change of one key, then of two, then of ranks, with which every phase has room; each was tried. A key
-    is changed in every training stage that has no room."""
+def change_that_fits(recipe: Recipe, shape: ModelShape, machine: Machine, failing: Collection[str]) -> Change | None:
+    """The first change of one key, then of two, then of ranks, with which every phase has room; each was tried, and the
+    recipe stays valid. A key is changed in every training stage of the `failing` ones."""
 
     def fits(changed: Recipe, ranks: int) -> bool:
         on = Machine(device=machine.device, memory=machine.memory, ranks=ranks)
-        return not problems_of(phases_of(changed, shape, on), machine.memory)
+        return _is_valid(changed) and not problems_of(phases_of(changed, shape, on), machine.memory)
 
-    failing = {problem.partition(":")[0] for problem in problems_of(phases_of(recipe, shape, machine), machine.memory)}
     stages = [index for index, stage in enumerate(recipe.stage) if stage.name in failing]
     edits = [edit for edit in EDITS if edit(recipe, stages, machine) is not None]
     for count in (1, 2):
@@ -111,6 +112,15 @@ EDITS: tuple[Edit, ...] = (
     _with_adapters,
 )
 """Those that change the result least first."""
+
+
+def _is_valid(recipe: Recipe) -> bool:
+    """Whether the keys of a changed recipe go together."""
+    try:
+        Recipe.model_validate(recipe.model_dump())
+    except ValidationError:
+        return False
+    return True
 
 
 def _training(recipe: Recipe, stages: Sequence[int]) -> dict[int, TrainingRecipe]:

@@ -68,11 +68,12 @@ class Lengths:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Played:
     """The sequences that one step of a stage generates, or all of an evaluation: `samples` for each of `prompts`, at
-    most `at_once` together. `prompts` is None for a file of unknown length."""
+    most `at_once` together, in a cache of `cache_memory` at most. `prompts` is None for a file of unknown length."""
 
     prompts: int | None
     samples: int
     at_once: int
+    cache_memory: str | None
     lengths: Lengths
 
     @property
@@ -141,9 +142,9 @@ def played_by(recipe: Recipe, index: int, ranks: int) -> Played | None:
             return _played(stage, known, stage.samples, lengths_of(recipe, index))
 
 
-def _played(slots_of: SampledRecipe, prompts: int | None, samples: int, lengths: Lengths) -> Played:
-    at_once = slots_of.slots if prompts is None else min(slots_of.slots, prompts * samples)
-    return Played(prompts=prompts, samples=samples, at_once=at_once, lengths=lengths)
+def _played(limits: SampledRecipe, prompts: int | None, samples: int, lengths: Lengths) -> Played:
+    at_once = limits.slots if prompts is None else min(limits.slots, prompts * samples)
+    return Played(prompts=prompts, samples=samples, at_once=at_once, cache_memory=limits.cache_memory, lengths=lengths)
 
 
 def lengths_of(recipe: Recipe, index: int) -> Lengths:

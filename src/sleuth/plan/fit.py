@@ -83,14 +83,16 @@ class CardPlan:
         return None if None in seconds else sum(filter(None, seconds))
 
     def line(self) -> str:
-        """`fits 8 x h100-80 by the plan: 51.2 of 80.0 GB are needed (grpo: update), 36 % are spare`."""
+        """`fits 8 x h100-80 by the plan: 51.2 of 80.0 GB are needed (grpo: update), 36% are spare`."""
         worst = max(self.phases, key=lambda phase: phase.needed)
         where = f"{self.ranks} x {self.card}"
         needed = f"{_gb(self.needed_bytes)} of {_gb(self.memory)} GB are needed ({worst.stage}: {worst.name})"
         if self.fits:
             return f"fits {where} by the plan: {needed}, {self.spare:.0%} are spare"
-        remedy = f"; fits with {self.change}" if self.change else "; no two keys would make it fit"
-        return f"does not fit {where} by the plan: {'; '.join(self.problems)}{remedy}"
+        remedy = (
+            f"fits with {self.change}" if self.change else "neither one or two keys nor more ranks would make it fit"
+        )
+        return f"does not fit {where} by the plan: {'; '.join((*self.problems, remedy))}"
 
     def as_json(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -145,9 +147,9 @@ def _plan(recipe: Recipe, machine: Machine, name: str, card: Card | None) -> Car
         phases=tuple(phases),
         stages=tuple(_time(recipe, index, shape, machine, card, phases) for index in range(len(recipe.stage))),
         peak_disk_bytes=_disk(recipe, shape, machine),
-        problems=tuple(problems),
+        problems=tuple(problems.values()),
         notes=(*([note] if note else []), *_notes(recipe)),
-        change=change_that_fits(recipe, shape, machine) if problems else None,
+        change=change_that_fits(recipe, shape, machine, problems.keys()) if problems else None,
     )
 
 
@@ -215,7 +217,7 @@ def _disk(recipe: Recipe, shape: ModelShape, machine: Machine) -> int:
         if not isinstance(stage, TrainingRecipe):
             continue
         learner = learner_of(recipe, index, shape, Machine(device=machine.device, memory=0, ranks=1))
-        saves = len({*range(stage.save_every, stage.last_step + 1, stage.save_every), stage.last_step})
+        saves = sum(map(stage.saves_at, range(1, stage.last_step + 1)))
         plan = DiskPlan(
             weights=SIZES[recipe.dtype] * shape.weights + SLACK,
             state=(learner.stepped_size * learner.trained if learner.masters else 0) + learner.moments,

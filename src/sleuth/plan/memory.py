@@ -26,18 +26,23 @@ Bytes = dict[str, int]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
     """Constants of a kind of device: `page` tokens of the cache, `prefill` tokens of one forward pass of the engine,
-    `chunk` rows of logits in the learner, the share of free memory that the cache takes, and what a process takes
-    before it has a model (on a card: context, libraries and communication buffers)."""
+    `chunk` rows of logits in the learner, or more of a vocabulary with which they are fewer than `chunk_logits`, and
+    what a process takes before it has a model (on a card: context, libraries and communication buffers)."""
 
     name: Literal["cuda", "cpu"]
     page: int
     prefill: int
     chunk: int
+    chunk_logits: int
     libraries: int
 
+    def rows(self, words: int) -> int:
+        """Rows of logits that the learner computes at once, for a vocabulary of `words`."""
+        return max(self.chunk, self.chunk_logits // words)
 
-CUDA = Device(name="cuda", page=CUDA_PAGE, prefill=8_192, chunk=2_048, libraries=1_000_000_000)
-CPU = Device(name="cpu", page=CPU_PAGE, prefill=512, chunk=128, libraries=600_000_000)
+
+CUDA = Device(name="cuda", page=CUDA_PAGE, prefill=8_192, chunk=2_048, chunk_logits=0, libraries=1_000_000_000)
+CPU = Device(name="cpu", page=CPU_PAGE, prefill=512, chunk=128, chunk_logits=2**21, libraries=600_000_000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +91,7 @@ class Passes:
     def logits(self, rows: int, *, graded: bool) -> int:
         """Bytes of the learner's logits and of what is computed from them, a chunk at a time. `graded`: with their
         gradient."""
-        logits = min(rows, self.device.chunk) * self.shape.vocabulary
+        logits = min(rows, self.device.rows(self.shape.vocabulary)) * self.shape.vocabulary
         if self.device.name == "cuda":  # in fp32, shifted and exponentiated; of a 16-bit chunk a piece at a time
             if self.size == FP32:
                 return 3 * FP32 * logits

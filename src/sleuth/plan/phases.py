@@ -71,11 +71,11 @@ def learner_of(recipe: Recipe, index: int, shape: ModelShape, machine: Machine) 
     stage = recipe.stage[index]
     assert isinstance(stage, TrainingRecipe)
     passes = Passes(shape=shape, device=machine.device, size=SIZES[recipe.dtype])
-    return LearnerMemory.of(stage, passes, reference=_keeps_first_weights(stage), ranks=machine.ranks)
+    return LearnerMemory.of(stage, passes, reference=keeps_first_weights(stage), ranks=machine.ranks)
 
 
-def problems_of(phases: Sequence[Phase], memory: int) -> list[str]:
-    """A sentence for each stage's worst phase that has no room, with the numbers."""
+def problems_of(phases: Sequence[Phase], memory: int) -> dict[str, str]:
+    """A sentence for each stage's worst phase that has no room, with the numbers, by the name of the stage."""
     worst: dict[str, str] = {}
     for phase in sorted(phases, key=lambda phase: -phase.needed):
         if phase.stage in worst:
@@ -88,7 +88,7 @@ def problems_of(phases: Sequence[Phase], memory: int) -> list[str]:
                 f"{phase.stage}: {phase.name} has {shown(cache)} for the cache, and one sequence at its limit takes "
                 f"{shown(least)}"
             )
-    return list(worst.values())
+    return worst
 
 
 class _Stage:
@@ -140,7 +140,7 @@ class _Stage:
         if pool is None:
             parts["activations"] = self.passes.sampling(played.at_once)
         need = CacheNeed.of(played, self.passes)
-        cache = min(self._cache(free), need.at_limit)
+        cache = min(self._cache(played, free), need.at_limit)
         fitting = round(played.at_once * min(1, cache / need.typical))
         return Phase(
             stage=self.stage.name,
@@ -155,12 +155,11 @@ class _Stage:
     def _weights(self) -> int:
         return self.passes.size * self.shape.weights
 
-    def _cache(self, free: int) -> int:
-        """Bytes of the cache's pool, of the `free` ones."""
-        given = getattr(self.stage, "cache_memory", None)
-        if given is None:
+    def _cache(self, played: Played, free: int) -> int:
+        """Bytes of the cache's pool, of the `free` ones; an engine that is given more than there is shrinks it."""
+        if played.cache_memory is None:
             return round(FREE_SHARE[self.machine.device.name] * free)
-        return parse_share(given, self.machine.memory)
+        return min(free, parse_share(played.cache_memory, self.machine.memory))
 
     def _tokens_at_once(self, stage: TrainingRecipe) -> int:
         """Distinct tokens in one pass: the budget, but a whole sequence at least, and of pairs both."""
@@ -180,7 +179,7 @@ def _tokens_of_step(stage: TrainingRecipe, limit: int) -> int:
     return stage.rows_per_step * limit
 
 
-def _keeps_first_weights(stage: TrainingRecipe) -> bool:
+def keeps_first_weights(stage: TrainingRecipe) -> bool:
     """Whether a stage keeps its first weights on the device, as the reference or to measure gains with."""
     if isinstance(stage, GrpoRecipe):
         moving = [reward for reward in stage.reward if isinstance(reward, GainRecipe)]

@@ -8,6 +8,8 @@ from statistics import fmean
 from typing import Any
 
 from sleuth.factories import continuation_judges_in, judges_in
+from sleuth.plan.memory import FP32, SIZES
+from sleuth.plan.phases import keeps_first_weights
 from sleuth.plan.probe import Probe
 from sleuth.recipe import (
     EvaluateRecipe,
@@ -21,7 +23,6 @@ from sleuth.recipe import (
     WinRateRecipe,
 )
 from sleuth.recipe.judges import HttpJudgeRecipe, LexicalJudgeRecipe
-from sleuth.training.loop import saves_at
 
 WARM_UP = 1
 """First steps that are left out if there are others: they load code and grow the heap."""
@@ -154,7 +155,7 @@ def _evaluated(
 def _trained(stage: TrainingRecipe, episodes: int, probe: Probe) -> dict[str, Any]:
     """Extrapolates steps and saves of the probe; the rest of its time is spent once."""
     cost, rows, steps = probe.costs[stage.name], probe.rows[stage.name], stage.last_step
-    saves = sum(saves_at(stage, step) for step in range(1, steps + 1))
+    saves = sum(map(stage.saves_at, range(1, steps + 1)))
     once = cost.seconds["total"] - sum(map(_seconds, rows)) - cost.seconds["saving"]
     fixed = once + cost.seconds["saving"] * saves
     near = min(steps, NEAR * len(rows)) if episodes else steps
@@ -196,7 +197,7 @@ def _disk(recipe: Recipe, questions: Mapping[int, int], probe: Probe) -> int:
             left += round(evaluated.bytes * questions[index] / evaluated.questions)
         elif stage.name in probe.rows:
             steps, (weights, state) = stage.last_step, probe.checkpoints[stage.name]
-            saves = sum(saves_at(stage, step) for step in range(1, steps + 1))
+            saves = sum(map(stage.saves_at, range(1, steps + 1)))
             whole = min(saves, stage.keep + 1)  # the best one is kept beside the newest
             milestones = steps // stage.milestone_every if stage.milestone_every else 0
             left += whole * (weights + state) + milestones * weights
@@ -205,10 +206,8 @@ def _disk(recipe: Recipe, questions: Mapping[int, int], probe: Probe) -> int:
     return left + writing
 
 
-FP32 = 4
 MOMENTS = 2 * FP32
 """Bytes of AdamW's moments for a weight; ranks support no other optimiser."""
-STORED = {"float32": 4, "bfloat16": 2}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,10 +237,10 @@ def rank_memory(recipe: Recipe, probe: Probe, world: int) -> RankMemory:
 
 def _of_stage(recipe: Recipe, stage: TrainingRecipe, probe: Probe, world: int) -> RankMemory:
     cost, (stored, state) = probe.costs[stage.name], probe.checkpoints[stage.name]
-    computed = STORED[recipe.dtype]  # bytes of a weight in the forward pass
+    computed = SIZES[recipe.dtype]  # bytes of a weight in the forward pass
     masters = FP32 if computed < FP32 and stage.master_weights else 0
     stepped = state // (MOMENTS + masters)  # trained weights
-    reference = stored if _keeps_first_weights(stage) else 0
+    reference = stored if keeps_first_weights(stage) else 0
     # In one process a step holds weights, gradients, moments, and masters or a copy to compare with.
     alone = stored + stepped * (MOMENTS + FP32 + (masters or computed)) + reference
     if world == 1:
@@ -264,10 +263,3 @@ def _of_stage(recipe: Recipe, stage: TrainingRecipe, probe: Probe, world: int) -
         host=cost.host_memory + stepping,
         first=cost.host_memory + own + state,
     )
-
-
-def _keeps_first_weights(stage: TrainingRecipe) -> bool:
-    """Whether a stage keeps its first weights as the reference."""
-    if isinstance(stage, GrpoRecipe):
-        return bool(stage.loss.beta)
-    return isinstance(stage, OnlineDpoRecipe) and stage.loss.kind == "dpo"

@@ -56,9 +56,10 @@ class Probe:
     bytes_a_step: Mapping[str, float]
 
 
-def shortened(recipe: Recipe, steps: int) -> Recipe:
+def shortened(recipe: Recipe, steps: int, *, world: int = 1) -> Recipe:
     """The recipe with at most `steps` steps of every training stage, saved once, and `QUESTIONS` questions of every
-    evaluation. Learning-rate horizons stay, so a step does the same work."""
+    evaluation. Learning-rate horizons stay, so a step does the same work. For several ranks, whose memory follows from
+    that of a process that holds all, nothing is offloaded."""
 
     def cut(stage: Any) -> Any:
         if isinstance(stage, WinRateRecipe | ProbeRecipe):
@@ -72,8 +73,8 @@ def shortened(recipe: Recipe, steps: int) -> Recipe:
             fewer = {key: min(getattr(stage.data, key) or most, most)}
             return stage.model_copy(update={"data": stage.data.model_copy(update=fewer)})
         last = min(steps, stage.stop_after or stage.steps)
-        one_process = {"cpu_offload": False}
-        return stage.model_copy(update={"stop_after": last, "save_every": last, "milestone_every": None} | one_process)
+        held = {"cpu_offload": stage.cpu_offload and world == 1}
+        return stage.model_copy(update={"stop_after": last, "save_every": last, "milestone_every": None} | held)
 
     return recipe.model_copy(update={"stage": tuple(cut(stage) for stage in recipe.stage), "trackers": ()})
 

@@ -104,10 +104,16 @@ class ModelShape:
 
 
 def read_shape(config: Mapping[str, Any], name: str) -> ModelShape:
-    """The shape in a config with the keys of transformers. Raises SleuthError, with `name`, if one is missing."""
+    """The shape in a config with the keys of transformers. Raises SleuthError, with `name`, if one is missing or no
+    positive whole number, and for a mixture of experts."""
     table = config.get("text_config") or config
-    if missing := [key for key in NUMBERS if not isinstance(table.get(key), int)]:
-        raise SleuthError(f"{name}: its config has no {' and no '.join(missing)}; the plan needs them")
+    if not isinstance(table, Mapping):
+        raise SleuthError(f"{name}: text_config = {table!r} in its config: should be an object")
+    optional = [key for key in ("num_key_value_heads", "head_dim") if table.get(key) is not None]
+    if missing := [key for key in (*NUMBERS, *optional) if not _is_positive(table.get(key))]:
+        raise SleuthError(f"{name}: its config has no {' and no '.join(missing)}; the plan needs positive whole numbers")
+    if experts := [key for key in ("num_experts", "num_local_experts") if table.get(key)]:
+        raise SleuthError(f"{name}: its config has {experts[0]}; the plan knows no mixtures of experts")
     numbers = {field: table[key] for key, field in NUMBERS.items()}
     kind = str(table.get("model_type"))
     return ModelShape(
@@ -118,6 +124,10 @@ def read_shape(config: Mapping[str, Any], name: str) -> ModelShape:
         qk_norm=kind in QK_NORM,
         qkv_bias=kind in QKV_BIAS or bool(table.get("attention_bias", False)),
     )
+
+
+def _is_positive(value: object) -> bool:
+    return isinstance(value, int) and value > 0
 
 
 def shape_of(model: str) -> tuple[ModelShape, str | None]:
@@ -140,9 +150,12 @@ def shape_of(model: str) -> tuple[ModelShape, str | None]:
 def _config_in(folder: Path) -> Mapping[str, Any]:
     file = folder / "config.json"
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
+        found = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(found, dict):
+            raise ValueError
+        return found
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "is not JSON"
+        reason = getattr(error, "strerror", None) or "is not a JSON object"
         raise SleuthError(f"{file}: cannot be read: {reason}; the plan needs the model's config") from None
 
 

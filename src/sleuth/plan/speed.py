@@ -52,7 +52,8 @@ class Speed:
         """Seconds of forward and backward passes over `tokens` of all ranks, and of the optimiser's step."""
         flops = 2 * (4 if learner.checkpointed else 3) * self.passes.shape.weights * tokens
         seconds = flops / (TRAIN_FLOPS * self.card.flops) / self.ranks
-        moved = (3 * learner.stepped_size + 4 * learner.stepped_size) * learner.trained / self.ranks
+        # The optimiser reads weight, gradient and two moments, and writes all but the gradient.
+        moved = 7 * learner.stepped_size * learner.trained / self.ranks
         if not learner.offload:
             return seconds + moved / (BANDWIDTH * self.card.bandwidth)
         copied = (learner.stepped_size + self.passes.size) * learner.trained / self.ranks

@@ -7,18 +7,16 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from sleuth.memory import DEFAULT_SLOTS, parse_share
+from sleuth.memory import DEFAULT_SLOTS, require_amount
 from sleuth.recipe.strict import Name, Row, StrictModel, combination
 from sleuth.types import SleuthError
 
 
 def _require_amount(text: str) -> str:
-    """Raises ValueError for what is neither an amount of memory nor a share of it."""
     try:
-        parse_share(text, 1)
+        return require_amount(text)
     except SleuthError as error:
         raise ValueError(str(error)) from None
-    return text
 
 
 MemoryAmount = Annotated[str, AfterValidator(_require_amount)]
@@ -189,6 +187,17 @@ class TrainingRecipe(StrictModel):
     def last_step(self) -> int:
         """The last step that runs: `steps`, or `stop_after` if given."""
         return min(self.steps, self.stop_after or self.steps)
+
+    def optimisation(self) -> dict[str, Any]:
+        """The optimiser's settings, as `sleuth.learn.optim.Optimisation` takes them."""
+        names = ("steps", "learning_rate", "schedule", "warmup_steps", "betas", "weight_decay", "max_grad_norm")
+        settings = {name: getattr(self, name) for name in (*names, "master_weights")}
+        return {"name": self.optimiser, **settings}
+
+    def saves_at(self, step: int) -> bool:
+        """Whether a checkpoint is saved after `step` steps."""
+        intervals = [self.save_every] + ([self.milestone_every] if self.milestone_every else [])
+        return step == self.last_step or any(step % interval == 0 for interval in intervals)
 
     @combination
     def _steps_fit(self) -> Iterator[str]:

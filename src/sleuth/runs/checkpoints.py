@@ -124,7 +124,7 @@ def resumable(checkpoint: Path) -> bool:
 
 
 def saved_with_state(checkpoint: Path) -> bool:
-    """Whether it has a state, or had one that nobody but an accident removed."""
+    """Whether it has a state, or had one that is missing by accident."""
     return resumable(checkpoint) or lists(checkpoint, STATE.as_posix())
 
 

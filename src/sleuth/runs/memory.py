@@ -1,8 +1,7 @@
-"""Memory of this machine, and the peak of this process."""
+"""The peak memory of this process."""
 
 from __future__ import annotations
 
-import os
 import resource
 import sys
 
@@ -16,8 +15,3 @@ def peak_memory() -> tuple[int, int]:
 
     host = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * UNIT
     return host, torch.cuda.max_memory_reserved() if torch.cuda.is_available() else 0
-
-
-def host_memory() -> int:
-    """Bytes of memory in this machine."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -89,7 +89,7 @@ def train(stage: TrainingRecipe, context: StageContext, trainer: Trainer, saved:
             if "stop" in actions.values():
                 raise SleuthError(_stopped(context, step, actions, checkpoint))
             pausing = "pause" in actions.values()
-            if owed or pausing or saves_at(stage, step):
+            if owed or pausing or stage.saves_at(step):
                 found = _saved(trainer, context, step, checkpoint)
                 owed, checkpoint = found is None, found or checkpoint
             if pausing:
@@ -98,12 +98,6 @@ def train(stage: TrainingRecipe, context: StageContext, trainer: Trainer, saved:
         raise SleuthError(folder.full_disk())
     ranks.broadcast(folder.require_written)
     return checkpoint
-
-
-def saves_at(stage: TrainingRecipe, step: int) -> bool:
-    """Whether the recipe asks for a checkpoint after `step` steps."""
-    intervals = [stage.save_every] + ([stage.milestone_every] if stage.milestone_every else [])
-    return step == stage.last_step or any(step % interval == 0 for interval in intervals)
 
 
 def update_figures(budget: TokenBudget, update: Callable[[int], Update], kind: type[Update] = Update) -> Figures:

@@ -23,7 +23,7 @@ from sleuth.render import Renderer
 from sleuth.runs.eval_file import write_eval
 from sleuth.runs.protocol import ProtocolCard
 from sleuth.stage_context import Saved, StageContext
-from sleuth.training.loop import Figures, Trainer, saves_at, train, update_figures
+from sleuth.training.loop import Figures, Trainer, train, update_figures
 from sleuth.training.sft_rows import training_rows
 from sleuth.types import Piece
 from sleuth.world import citing
@@ -106,11 +106,11 @@ class TextTrainer(SFTTrainer):
         first = (step - 1) * self.stage.rows_per_step
         pieces = [self.rows.row(index) for index in range(first, first + self.stage.rows_per_step)]
         figures = self.learn(text_batch(pieces, self.renderer, self.stage.source_weight), started)
-        if saves_at(self.stage, step) and isinstance(self.stage.data, WorldTextRecipe):
+        if self.stage.saves_at(step) and isinstance(self.stage.data, WorldTextRecipe):
             data = self.stage.data
             found = self.context.ranks.broadcast(lambda: held_out(self.model, self.renderer, data, self.budget))
             figures |= {f"{HELD_OUT}{kind}": share for kind, share in found.items()}
-        if saves_at(self.stage, step) and self.thoughts is not None:
+        if self.stage.saves_at(step) and self.thoughts is not None:
             measured = self._measured("after")
             figures |= {f"{HELD_OUT}{name}": measured[name].value for name in SHOWN}
         return figures

@@ -68,7 +68,7 @@ class Caller:
         def run() -> None:
             self._turn.acquire()
             try:
-                with suppress(InvalidStateError):  # nobody waits any more
+                with suppress(InvalidStateError):  # the caller has gone
                     started.set_result(None)
                     done.set_result(_outcome(call, arguments, keywords))
             finally:

@@ -308,7 +308,7 @@ def _imported_by(source: bytes, module: str, *, is_package: bool) -> Iterator[st
     """The modules that a source imports, and what may be one: `from a import b` yields `a` and `a.b`."""
     try:
         tree = ast.parse(source)
-    except (SyntaxError, ValueError):  # told by the import itself
+    except (SyntaxError, ValueError):  # the import reports it
         return
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

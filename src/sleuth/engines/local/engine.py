@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import bisect
 import math
-import sys
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cached_property
@@ -17,9 +16,8 @@ from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from sleuth.engines.local.attention import PAGED_ATTENTION, Batch, Varlen
-from sleuth.engines.local.cache import PagedCache, bytes_per_token, head_size, pages_within
+from sleuth.engines.local.cache import PagedCache, bytes_per_token, head_size, page_size_of, pages_of
 from sleuth.engines.local.paged_attention import varlen_problem
-from sleuth.engines.local.pages import CPU_PAGE, CUDA_PAGE
 from sleuth.engines.local.slots import DecodeState, PrefillChunk, SlotTable
 from sleuth.engines.local.weights import DecodeWeights
 from sleuth.engines.request import Request, StreamRequest, max_new_tokens
@@ -29,7 +27,7 @@ from sleuth.learn.compiled_layers import compiled_forwards
 from sleuth.learn.heap import keep_freed_memory
 from sleuth.learn.last_layer import select_outputs, skip_unused_outputs
 from sleuth.learn.products import replaced_forwards
-from sleuth.learn.token_budget import is_out_of_memory
+from sleuth.learn.token_budget import is_out_of_memory, print_to_stderr
 from sleuth.runs.disk import shown
 from sleuth.types import Chunk, Completion, Sampling, SleuthError
 from sleuth.user_code.calls import calls_returned
@@ -47,11 +45,6 @@ FITTING_SHARE = 0.95
 """The share of a card's free memory that the cache may take when it is opened again."""
 
 Received = TypeVar("Received", Chunk, Completion)
-
-
-def print_to_stderr(line: str) -> None:
-    """Prints a line beside the output of a program."""
-    print(line, file=sys.stderr, flush=True)
 
 
 class LocalEngine:
@@ -393,32 +386,6 @@ class LocalEngine:
             config._attn_implementation = attention
             if training:
                 self.model.train()
-
-
-def page_size_of(device: torch.device) -> int:
-    """The tokens of a page of the cache."""
-    return CUDA_PAGE if device.type == "cuda" else CPU_PAGE
-
-
-def pages_of(
-    model: PreTrainedModel, *, slots: int, context: int, cache_memory: str | None, recorded: int | None = None
-) -> int:
-    """The number of pages of the cache for such an engine, or `recorded`, where there are requests for so many. Raises
-    SleuthError if one sequence does not fit."""
-    page_size = page_size_of(model.device)
-    least = -(-context // page_size)
-    page_bytes = page_size * bytes_per_token(model.config, model.dtype)
-    if recorded is not None:
-        pages = min(recorded, slots * least)
-    else:
-        pages = pages_within(cache_memory, needed=slots * least, page_bytes=page_bytes, device=model.device)
-    if pages < least:
-        budget = "the share of the free memory" if cache_memory is None else f'cache_memory = "{cache_memory}"'
-        raise SleuthError(
-            f"{budget} holds {pages * page_size} tokens of keys and values, and one sequence may have "
-            f"context = {context}, which takes {shown(least * page_bytes)}; raise cache_memory or lower context"
-        )
-    return pages
 
 
 async def _receive(request: Request, kind: type[Received]) -> Received:

@@ -49,7 +49,7 @@ class PageTable:
         self.held[slot] = count
 
     def drop(self, slot: int) -> None:
-        """Takes all pages from `slot`; those that nobody else holds are free."""
+        """Takes all pages from `slot`; those that no other slot holds are free."""
         for page in self.pages[slot, : self.held[slot]][::-1].tolist():
             self._release(page)
         self.held[slot] = 0
