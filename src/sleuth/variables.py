@@ -1,4 +1,4 @@
-"""Variables of the environment: the key of our servers, and bounds on what files and answers may take of the memory."""
+"""Variables of the environment: keys, and bounds on what files and answers may take of the memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,17 @@ from sleuth.types import SleuthError
 
 MB = 10**6
 KEY_VARIABLE = "SLEUTH_API_KEY"
-"""The key that our servers ask for, and that we send to the retrievers and engines that a recipe or an option names."""
+"""The key that our servers ask for; it is never sent anywhere."""
+CLIENT_KEY_VARIABLE = "SLEUTH_CLIENT_KEY"
+"""The key that is sent to the retrievers and engines that a recipe or an option names."""
+
+
+def key_in(variable: str) -> str | None:
+    """The key in a variable of the environment; None if there is none. Raises SleuthError if no header can hold it."""
+    key = os.environ.get(variable)
+    if key and not (key.isascii() and key.isprintable() and " " not in key):
+        raise SleuthError(f"{variable}: a key is printable ASCII without spaces")
+    return key or None
 
 
 @dataclass(frozen=True, slots=True)

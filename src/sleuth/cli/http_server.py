@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import gc
-import os
 import socket
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sleuth.types import SleuthError
-from sleuth.variables import KEY_VARIABLE
+from sleuth.variables import KEY_VARIABLE, key_in
 
 if TYPE_CHECKING:
     from sleuth.serve.http.access import Access
@@ -37,21 +36,19 @@ def access_of(host: str, *, api_key: str | None, insecure: bool, per_client: int
     """Who may ask a server at `host`. Raises SleuthError if other machines could without a key, unless `insecure`."""
     from sleuth.serve.http.access import Access, known_names
 
-    key = os.environ.get(api_key or KEY_VARIABLE)
+    key = key_in(api_key or KEY_VARIABLE)
     if api_key is not None and not key:
         raise SleuthError(
             "--api-key takes the name of a variable of the environment, so that the key is in no list of processes, "
             f"and there is none of that name: export {KEY_VARIABLE}=... and leave --api-key out"
         )
-    if key and not (key.isascii() and key.isprintable() and " " not in key):
-        raise SleuthError(f"{api_key or KEY_VARIABLE}: a key is printable ASCII without spaces")
     hosts = known_names(host)
     if hosts is None and not key and not insecure:
         raise SleuthError(
             f"--host {host} lets other machines connect: export {KEY_VARIABLE}=... first, a key that their requests "
             "must carry, or say --insecure"
         )
-    return Access(hosts=hosts, key=key or None, per_client=per_client)
+    return Access(hosts=hosts, key=key, per_client=per_client)
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import ssl
 import time
 from collections import defaultdict, deque
@@ -11,13 +10,15 @@ from typing import Any
 
 import httpx
 
-from sleuth.variables import ANSWER, KEY_VARIABLE
+from sleuth.variables import ANSWER, CLIENT_KEY_VARIABLE, key_in
 
 IDLE_SECONDS = 2.0
 """Connections idle for longer are not reused: vLLM's, SGLang's and our servers close them after five seconds, and a
 request sent at that moment is lost."""
 
 ENCODINGS = ("identity", "gzip", "deflate")
+ACCEPTED = ", ".join(ENCODINGS[1:])
+"""What requests ask for: httpx would ask for whatever is installed."""
 REPLACED = (b"content-encoding", b"content-length", b"transfer-encoding")
 
 
@@ -36,6 +37,7 @@ class Connections(httpx.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """See httpx. The connection of a failed or cancelled request is closed. (During its TLS handshake it belongs to
         httpcore, which leaves that to the garbage collector.)"""
+        request.headers["accept-encoding"] = ACCEPTED
         url = request.url
         idle = self._idle[url.raw_scheme, url.raw_host, url.port]
         while idle and idle[0][0] < time.monotonic() - IDLE_SECONDS:
@@ -79,6 +81,7 @@ class BoundedTransport(httpx.HTTPTransport):
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         """See httpx."""
+        request.headers["accept-encoding"] = ACCEPTED
         response = super().handle_request(request)
         require_bounded_encoding(response)
         body, most = bytearray(), ANSWER.bytes
@@ -93,8 +96,8 @@ class BoundedTransport(httpx.HTTPTransport):
 
 
 def key_headers() -> dict[str, str]:
-    """The headers with the key of this environment, for the servers that a person names; empty without a key."""
-    key = os.environ.get(KEY_VARIABLE)
+    """The headers with the key for the servers that a person names; empty without a key."""
+    key = key_in(CLIENT_KEY_VARIABLE)
     return {"authorization": f"Bearer {key}"} if key else {}
 
 

@@ -3,15 +3,16 @@
 /** The key of this tab, which is asked for when the server wants one and is kept until the tab closes. */
 const KEY = "sleuth-key";
 
-/** As `fetch`, with the key; asks for it, and once more, where it is missing or wrong. */
+/** As `fetch`, with the key; asks for it where it is missing or wrong, until the person gives none. */
 async function fetchWithKey(path, options = {}) {
   const key = sessionStorage.getItem(KEY);
   const headers = { ...options.headers, ...(key ? { authorization: `Bearer ${key}` } : {}) };
   const response = await fetch(path, { ...options, headers });
   if (response.status !== 401) return response;
-  const given = window.prompt(key ? "That key is wrong. Key of this server:" : "Key of this server:");
-  if (!given) return response;
-  sessionStorage.setItem(KEY, given.trim());
+  sessionStorage.removeItem(KEY);
+  const given = window.prompt(key ? "That key is wrong. Key of this server:" : "Key of this server:")?.trim();
+  if (!given || !/^[!-~]+$/.test(given)) return response; // no header can hold another one
+  sessionStorage.setItem(KEY, given);
   return fetchWithKey(path, options);
 }
 
