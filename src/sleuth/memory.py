@@ -51,10 +51,10 @@ def total_host_memory(system: Path = Path("/")) -> int:
 
 def free_host_memory(system: Path = Path("/")) -> int:
     """The bytes of memory that this process could still take: free on the host, and within its container's limit."""
-    free = _number(r"^MemAvailable:\s+(\d+) kB", _text(system / "proc/meminfo")) * 1024 or _physical()
+    free = _number(r"^MemAvailable:\s+(\d+) kB", text_of(system / "proc/meminfo")) * 1024 or _physical()
     groups = system / "sys/fs/cgroup"
-    used = _number(r"^(\d+)$", _text(groups / "memory.current") or _text(groups / "memory/memory.usage_in_bytes"))
-    statistics = _text(groups / "memory.stat") or _text(groups / "memory/memory.stat")
+    used = _number(r"^(\d+)$", text_of(groups / "memory.current") or text_of(groups / "memory/memory.usage_in_bytes"))
+    statistics = text_of(groups / "memory.stat") or text_of(groups / "memory/memory.stat")
     reclaimable = _number(r"^(?:total_)?inactive_file (\d+)$", statistics)  # files' pages that the kernel gives up
     return max(0, min(free, _limit(groups) - used + reclaimable))
 
@@ -66,7 +66,7 @@ def _physical() -> int:
 def _limit(groups: Path) -> int:
     """The limit of the control group of this process, by the file of its version 2 or 1; all there is if it has
     none."""
-    limits = [_text(groups / name) for name in ("memory.max", "memory/memory.limit_in_bytes")]
+    limits = [text_of(groups / name) for name in ("memory.max", "memory/memory.limit_in_bytes")]
     return min([_physical(), *(int(limit) for limit in limits if limit.isdigit())])
 
 
@@ -76,9 +76,9 @@ def _number(pattern: str, text: str) -> int:
     return int(match[1]) if match else 0
 
 
-def _text(file: Path) -> str:
+def text_of(file: Path) -> str:
     """What is in a file; nothing where it cannot be read."""
     try:
-        return file.read_text(encoding="ascii").strip()
+        return file.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
         return ""

@@ -216,8 +216,8 @@ class StageContext:
         return file
 
     def lost_rollouts(self, steps: Sequence[int]) -> list[str]:
-        """Lines about the rollouts of these steps of the run that are missing or cut. They are kept as they are: only
-        reports and `sleuth replay` read them."""
+        """Lines about the rollouts of these steps of the run that are missing or cut. They are kept as they are: steps
+        before a checkpoint are read by reports and `sleuth replay` alone."""
         files = {step: self.folder.rollouts / f"{step_name(step)}.parquet" for step in steps}
         missing = [file.name for file in files.values() if not file.exists()]
         cut = [file.name for file in files.values() if file.exists() and not is_whole(file)]

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from sleuth.memory import text_of
 from sleuth.types import SleuthError
 
 NUMBER_VARIABLE = "OMP_NUM_THREADS"
@@ -81,24 +82,16 @@ def usable_cores(machine: Path = Path("/sys")) -> int:
     quota of its container. `machine` is the folder in which Linux describes itself."""
     affinity = getattr(os, "sched_getaffinity", None)
     names = affinity(0) if affinity else range(os.cpu_count() or 1)
-    cores = {_text(machine / f"devices/system/cpu/cpu{name}/topology/thread_siblings_list") or name for name in names}
+    cores = {text_of(machine / f"devices/system/cpu/cpu{name}/topology/thread_siblings_list") or name for name in names}
     return max(1, math.floor(min(len(cores), _quota(machine / "fs/cgroup"))))
 
 
 def _quota(groups: Path) -> float:
     """How many cores the control group of this process gets at most, by the files of its version 2 or 1."""
-    quota, _, period = _text(groups / "cpu.max").partition(" ")
+    quota, _, period = text_of(groups / "cpu.max").partition(" ")
     if not quota:
-        quota, period = (_text(groups / f"cpu/cpu.cfs_{name}_us") for name in ("quota", "period"))
+        quota, period = (text_of(groups / f"cpu/cpu.cfs_{name}_us") for name in ("quota", "period"))
     return int(quota) / int(period) if quota.isdigit() and period.isdigit() else math.inf
-
-
-def _text(file: Path) -> str:
-    """What is in a file; nothing where it cannot be read."""
-    try:
-        return file.read_text(encoding="ascii").strip()
-    except OSError:
-        return ""
 
 
 @cache

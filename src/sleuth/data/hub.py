@@ -8,7 +8,6 @@ import hashlib
 import os
 import re
 import shutil
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -18,16 +17,13 @@ from typing import Self
 
 import httpx
 
+from sleuth.threads import to_stderr
 from sleuth.types import SleuthError
 
 SCHEME = "hf:"
 """The first part of such a path. A `Path` folds the two slashes after it into one; both spellings are read."""
 
 Log = Callable[[str], None]
-
-
-def _to_stderr(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +54,7 @@ class HubLocation:
         return f"hf://{self.repository}{revision}{'/' if self.path else ''}{self.path}"
 
 
-def local_file(path: Path, log: Log = _to_stderr) -> Path:
+def local_file(path: Path, log: Log = to_stderr) -> Path:
     """`path` itself or, for a file on the hub, its copy in the hub's cache. The size of a download is logged first."""
     location = HubLocation.read(path)
     if location is None:
@@ -75,7 +71,7 @@ def local_file(path: Path, log: Log = _to_stderr) -> Path:
         return Path(hf_hub_download(location.repository, location.path, repo_type="dataset", revision=file.commit_hash))
 
 
-def download_from_hub(location: HubLocation, folder: Path, watch: ProgressBar, log: Log = _to_stderr) -> Path:
+def download_from_hub(location: HubLocation, folder: Path, watch: ProgressBar, log: Log = to_stderr) -> Path:
     """A large file of the hub, downloaded into `folder` or resumed there. Its size is logged first."""
     location.require_file()
     file = _remote_file(location)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +37,7 @@ from sleuth.recipe.judges import (
     TeacherRecipe,
 )
 from sleuth.recipe.rewards import WatchRecipe
+from sleuth.threads import to_stderr
 from sleuth.types import SleuthError
 
 
@@ -74,7 +74,7 @@ def require_served(recipe: ServedModelRecipe) -> None:
     """Waits while the servers of a model are loading. Raises SleuthError if one does not answer or serves others."""
     if recipe.key_variable is not None and not _key(recipe):
         raise SleuthError(f"key_variable = {recipe.key_variable!r}: there is no such variable in the environment")
-    wait_until_served(recipe.urls, recipe.model, key=_key(recipe), log=_say)
+    wait_until_served(recipe.urls, recipe.model, key=_key(recipe), log=to_stderr)
 
 
 def open_judge(recipe: JudgeRecipe) -> OpenJudge:
@@ -127,10 +127,6 @@ def identity_of(recipe: JudgeRecipe) -> str:
 
 def _key(recipe: ServedModelRecipe) -> str | None:
     return os.environ.get(recipe.key_variable) if recipe.key_variable is not None else None
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 class JudgePool:

@@ -71,7 +71,7 @@ class JsonClient:
             except InvalidAnswerError as error:
                 fault = _fault(error, reply)
             self._ledger.asked_again += 1
-            once_more = f"That cannot be read: {fault}. Answer again, in the form that is wanted."
+            once_more = f"That cannot be read: {spelled_out(fault)}. Answer again, in the form that is wanted."
             messages.append({"role": "assistant", "content": spelled_out(reply.text) or "(nothing)"})
             messages.append({"role": "user", "content": once_more})
             reply = await self._reply(question, messages, deadline)

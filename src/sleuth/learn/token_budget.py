@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import sys
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -11,17 +10,13 @@ import torch
 
 from sleuth.learn.heap import release_cached_memory
 from sleuth.ranks import ALONE, Ranks
+from sleuth.threads import to_stderr
 from sleuth.types import SleuthError, TransientError
 
 Result = TypeVar("Result")
 
 MIN_BUDGET = 256
 """Smaller passes are not tried."""
-
-
-def print_to_stderr(line: str) -> None:
-    """Prints a line beside a program's output."""
-    print(line, file=sys.stderr, flush=True)
 
 
 class TokenBudget:
@@ -35,7 +30,7 @@ class TokenBudget:
     def __init__(
         self,
         tokens: int,
-        log: Callable[[str], None] = print_to_stderr,
+        log: Callable[[str], None] = to_stderr,
         ranks: Ranks = ALONE,
         note: Callable[[int], None] = lambda tokens: None,
     ) -> None:

@@ -111,7 +111,8 @@ def read_shape(config: Mapping[str, Any], name: str) -> ModelShape:
         raise SleuthError(f"{name}: text_config = {table!r} in its config: should be an object")
     optional = [key for key in ("num_key_value_heads", "head_dim") if table.get(key) is not None]
     if missing := [key for key in (*NUMBERS, *optional) if not _is_positive(table.get(key))]:
-        raise SleuthError(f"{name}: its config has no {' and no '.join(missing)}; the plan needs positive whole numbers")
+        absent = " and no ".join(missing)
+        raise SleuthError(f"{name}: its config has no {absent}; the plan needs them as positive whole numbers")
     if experts := [key for key in ("num_experts", "num_local_experts") if table.get(key)]:
         raise SleuthError(f"{name}: its config has {experts[0]}; the plan knows no mixtures of experts")
     numbers = {field: table[key] for key, field in NUMBERS.items()}

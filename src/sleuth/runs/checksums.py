@@ -33,8 +33,8 @@ def write_checksums(folder: Path, *, but: Collection[str] = ()) -> None:
 
 
 def drop_checksum(folder: Path, name: str) -> None:
-    """Removes one file from the list, before the file itself is removed."""
-    if has_checksums(folder):
+    """Removes one file from the list, before the file itself is removed. A damaged list stays as it is."""
+    if lists(folder, name):
         _write(folder, {other: digest for other, digest in _read(folder).items() if other != name})
 
 
@@ -63,8 +63,11 @@ def damage(folder: Path, wanted: Callable[[str], bool] = lambda name: True) -> s
         return str(error)
     missing = [f"{name} is missing" for name in listed if not (folder / name).is_file()]
     there = [name for name in listed if (folder / name).is_file()]
-    digests = zip(there, _hash_all(folder, there), strict=True)
-    changed = [f"{name} is not what was written" for name, digest in digests if digest != listed[name]]
+    try:
+        digests = dict(zip(there, _hash_all(folder, there), strict=True))
+    except OSError as error:
+        return f"{Path(str(error.filename)).name} cannot be read: {error.strerror}"
+    changed = [f"{name} is not what was written" for name, digest in digests.items() if digest != listed[name]]
     return " and ".join(missing + changed) or None
 
 
@@ -79,7 +82,10 @@ def require_intact(folder: Path, wanted: Callable[[str], bool] = lambda name: Tr
 
 def _read(folder: Path) -> dict[str, str]:
     """Digest by name. Raises SleuthError if it is no list of checksums."""
-    lines = (folder / SUMS).read_text(encoding="utf-8", errors="replace").splitlines()
+    try:
+        lines = (folder / SUMS).read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError as error:
+        raise SleuthError(f"{SUMS} cannot be read: {error.strerror}") from None
     matches = [_LINE.fullmatch(line) for line in lines]
     if not matches or not all(matches):
         raise SleuthError(f"{SUMS} is not a list of checksums")

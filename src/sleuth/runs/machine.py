@@ -7,6 +7,8 @@ import platform
 import re
 from pathlib import Path
 
+from sleuth.memory import text_of
+
 VARIABLES = (
     "ATEN_CPU_CAPABILITY",
     "CUBLAS_WORKSPACE_CONFIG",
@@ -26,14 +28,14 @@ CPU_INFO, GPUS = Path("/proc/cpuinfo"), Path("/proc/driver/nvidia/gpus")
 
 def machine() -> dict[str, str]:
     """The processor with its vector instructions, the GPUs, and the `VARIABLES` that are set. Imports no library."""
-    info = _read(CPU_INFO)
+    info = text_of(CPU_INFO)
     model = re.search(r"^(?:model name|CPU part)\s*:\s*(.+)$", info, re.MULTILINE)
     flags = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", info, re.MULTILINE)
     found = sorted(flag for flag in (flags[1].split() if flags else ()) if INSTRUCTIONS.fullmatch(flag))
     gpus = [
         gpu[1].strip()
         for file in sorted(GPUS.glob("*/information"))
-        if (gpu := re.search(r"^Model:\s*(.+)$", _read(file), re.MULTILINE))
+        if (gpu := re.search(r"^Model:\s*(.+)$", text_of(file), re.MULTILINE))
     ]
     return {
         "processor": model[1].strip() if model else platform.processor() or platform.machine(),
@@ -41,10 +43,3 @@ def machine() -> dict[str, str]:
         "gpus": ", ".join(gpus),
         **{name: os.environ.get(name, "") for name in VARIABLES},
     }
-
-
-def _read(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8", errors="replace")
-    except OSError:  # not on every system
-        return ""

@@ -7,7 +7,6 @@ import json
 import platform
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -164,11 +163,14 @@ def changes_since(manifest: Mapping[str, Any]) -> list[str]:
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python, of Sleuth and of the libraries that can change a result, by name. Imports none of them."""
+    """Versions of Python, of Sleuth and of the libraries that can change a result, by name; empty for one that is not
+    installed. Imports none of them."""
     found = {"python": platform.python_version(), "sleuth": __version__}
     for name in _LIBRARIES:
-        with suppress(metadata.PackageNotFoundError):  # not every run needs every library
+        try:
             found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:  # not every run needs every library
+            found[name] = ""
     return found
 
 

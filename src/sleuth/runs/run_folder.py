@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -22,6 +21,7 @@ from sleuth.runs.manifest import Manifest, identity
 from sleuth.runs.memory import peak_memory
 from sleuth.runs.metrics import MetricsFile
 from sleuth.runs.trackers import Trackers, open_trackers
+from sleuth.threads import to_stderr
 from sleuth.types import SleuthError, TransientError
 
 REWARD_KEY = r"stage\.\d+\.reward\."
@@ -52,7 +52,7 @@ class RunFolder:
         self.shortages = Shortages(path / "out_of_memory")
         self.accepted_reward = accepted_reward
         self.backlog = Backlog(self.say)
-        self._console: Callable[[str], None] = _to_stderr
+        self._console: Callable[[str], None] = to_stderr
         self.trackers = Trackers(self.say)
         self._lock = lock
 
@@ -164,10 +164,6 @@ class RunFolder:
         set_aside_damaged(self.eval, self.say)
         names, config = self.recipe.trackers, self.recipe.model_dump(mode="json")
         self.trackers = open_trackers(names, self.path, self.recipe.name, config, self.say)
-
-
-def _to_stderr(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 def _require_run_or_empty(path: Path) -> None:

@@ -27,8 +27,9 @@ from sleuth.learn.compiled_layers import compiled_forwards
 from sleuth.learn.heap import keep_freed_memory
 from sleuth.learn.last_layer import select_outputs, skip_unused_outputs
 from sleuth.learn.products import replaced_forwards
-from sleuth.learn.token_budget import is_out_of_memory, print_to_stderr
+from sleuth.learn.token_budget import is_out_of_memory
 from sleuth.runs.disk import shown
+from sleuth.threads import to_stderr
 from sleuth.types import Chunk, Completion, Sampling, SleuthError
 from sleuth.user_code.calls import calls_returned
 
@@ -68,7 +69,7 @@ class LocalEngine:
         context: int,
         cache_memory: str | None = None,
         cache_pages: int | None = None,
-        log: Callable[[str], None] = print_to_stderr,
+        log: Callable[[str], None] = to_stderr,
     ) -> None:
         if not model._supports_attention_backend:
             raise SleuthError(f"the local engine cannot run {type(model).__name__}: its attention is not replaceable")
