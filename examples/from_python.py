@@ -35,7 +35,7 @@ def play(recipe: str, checkpoint: Path, *, samples: int = 4) -> Group:
     setting = setting_of(stage.env, tokenizer, [task])
     rollout = Rollout(
         engine=LocalEngine(model, tokenizer, slots=samples, context=stage.context),
-        renderer=Renderer(tokenizer),
+        renderer=Renderer(tokenizer, setting.dialect.tags),
         context=stage.context,
         temperature=stage.sampling.temperature,
         key=(0,),

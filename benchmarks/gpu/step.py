@@ -145,7 +145,7 @@ def by_parts(check: Check, recipe: Recipe, world: World) -> None:
     check.found("model opened", sum(p.nbytes for p in model.parameters()) / 1e9, "GB")
     rollout = Rollout(
         engine=engine,
-        renderer=Renderer(tokenizer),
+        renderer=Renderer(tokenizer, dialect_of(stage.env.dialect).tags),
         context=stage.context,
         temperature=stage.sampling.temperature,
         key=(recipe.seed, 0, 1),

@@ -193,7 +193,7 @@ class Action:
     text: str
     passages: tuple[Passage, ...] = ()
     failure: str = ""
-    result: str = ""
+    result: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

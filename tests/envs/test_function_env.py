@@ -35,6 +35,10 @@ class Echo:
             return Reply(pieces=(Piece(text="x"),))
         if text == "pieces":
             return Reply(pieces=("x",), max_tokens=3)
+        if text == "own words":
+            return Reply(pieces=(Piece(text="x", author="policy"),), max_tokens=3)
+        if text == "end":
+            return Reply(done="stop")
         if text == "action":
             return Reply(action="x", done="answered")
         return Reply(action=Action(kind="answer", text=text), done="answered")
@@ -44,7 +48,7 @@ class Plain(Echo):
         return Reply(pieces=(Piece(text="plain"),), max_tokens=1)
 
     def reply(self, text, stop):
-        return Reply(done=stop)
+        return Reply(done="length" if stop == "length" else "turns")
 
 class Silent(Echo):
     async def open(self):
@@ -82,7 +86,7 @@ def test_its_replies_are_those_of_the_class_whether_its_methods_are_asynchronous
     opening, end = turns(env("Echo", tokens=9), "seven")
     assert opening == Reply(pieces=(Piece(text="how far?"),), max_tokens=9)
     assert end == Reply(action=Action(kind="answer", text="seven"), done="answered")
-    assert turns(env("Plain"), "x")[1] == Reply(done="stop")
+    assert turns(env("Plain"), "x")[1] == Reply(done="turns")
 
 
 @pytest.mark.parametrize(
@@ -95,18 +99,23 @@ def test_its_replies_are_those_of_the_class_whether_its_methods_are_asynchronous
             "no tokens",
             "played.py:5: Echo: reply returned a reply that allows the policy no token: set max_tokens, or done",
         ),
-        ("pieces", "played.py:5: Echo: reply returned pieces that are not sleuth.types.Piece"),
+        ("pieces", "played.py:5: Echo: reply returned pieces that are no tuple of sleuth.types.Piece"),
+        ("own words", 'played.py:5: Echo: reply returned a piece with author = "policy": only the policy writes those'),
+        (
+            "end",
+            "played.py:5: Echo: reply returned done = 'stop': expected None, 'answered', 'turns', 'length', 'failed'",
+        ),
         ("action", "played.py:5: Echo: reply returned an action that is not a sleuth.types.Action"),
     ],
 )
 def test_an_error_ends_the_episode_as_failed_with_the_reason(folder: Path, text: str, reason: str) -> None:
-    assert turns(env("Echo"), text)[1] == Reply(action=Action(kind="invalid", text=reason), done="failed")
+    assert turns(env("Echo"), text)[1] == Reply(action=Action(kind="invalid", text="", failure=reason), done="failed")
 
 
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("Broken", "played.py:40: Broken: ValueError: no board"),
+        ("Broken", "played.py:44: Broken: ValueError: no board"),
         ("Bare", "which has no method open"),
         ("Silent", "open returned no pieces, so that the policy would have no prompt"),
     ],
@@ -115,4 +124,4 @@ def test_so_does_an_environment_that_cannot_be_opened(folder: Path, name: str, r
     [opening] = turns(env(name))
     assert opening.done == "failed"
     assert opening.action is not None
-    assert reason in opening.action.text
+    assert reason in opening.action.failure

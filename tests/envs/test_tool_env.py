@@ -267,3 +267,27 @@ def test_a_chat_template_shows_the_tools_and_gets_results_as_messages(tmp_path: 
 def test_a_template_without_tools_is_refused(tmp_path: Path, tools: dict) -> None:
     with pytest.raises(SleuthError, match="the chat template does not render tools"):
         chat_episode(NO_TOOLS, tmp_path)
+
+
+def test_a_result_that_cannot_be_written_and_a_lone_surrogate_are_read_by_the_policy(tmp_path: Path) -> None:
+    file = tmp_path / "odd_tools.py"
+    file.write_text(
+        'def keyed() -> dict:\n    """Keys by pairs."""\n    return {(1, 2): 3}\n\n\n'
+        'def echo(text: str) -> str:\n    """Repeats.\n\n    Args:\n        text: What.\n    """\n    return text\n'
+    )
+    tools = {name: FunctionTool(load_function(f"{file}:{name}"), seconds=5) for name in ("keyed", "echo")}
+    odd = '<tool_call>{"name": "echo", "arguments": {"text": "\\ud83d"}}</tool_call>'
+    unknown = '<tool_call>{"name": "\\ud83d", "arguments": {}}</tool_call>'
+    unwritable, echoed, nothing = results(tools, call("keyed"), odd, unknown)
+    assert unwritable.startswith("error: keyed: the result is not JSON: TypeError")
+    assert echoed == "?"
+    assert nothing.startswith("error: there is no tool ?")
+
+
+def test_a_tool_whose_arguments_have_no_names_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "many_tools.py"
+    file.write_text(
+        'def many(**words: str) -> str:\n    """Joins.\n\n    Args:\n        words: Them.\n    """\n    return ""\n'
+    )
+    with pytest.raises(UserCodeError, match="many: takes words without a name"):
+        FunctionTool(load_function(f"{file}:many"), seconds=5)

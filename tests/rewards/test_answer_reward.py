@@ -12,7 +12,7 @@ from sleuth.rewards.answer import AnswerReward
 from sleuth.rewards.match import exact_match, normalise
 from sleuth.rewards.scorers import SCORERS
 from sleuth.rewards.scorers.scorer import extract, transcript_from_text
-from sleuth.types import Author, Episode, Group, Segment, Task, Trajectory
+from sleuth.types import Action, Author, Episode, Group, Segment, Task, Trajectory
 
 DIALECT = DIALECTS["sleuth"]
 TASK = Task(id="q", question="?", golden_answers=("Paris",))
@@ -102,8 +102,15 @@ def test_an_answer_that_the_environment_did_not_take_is_malformed(stop: str) -> 
     assert outcome(("policy", "<search> x <answer> Paris</answer>"), stop=stop) == (0.0, "malformed")
 
 
-def test_a_failed_retriever_makes_the_score_missing_and_never_zero() -> None:
-    assert outcome(("policy", "<search>x</search>"), stop="failed") == (None, "retriever failed")
+@pytest.mark.parametrize(("failure", "note"), [("", "retriever failed"), ("no answer", "retriever failed: no answer")])
+def test_a_failed_retriever_makes_the_score_missing_and_never_zero(failure: str, note: str) -> None:
+    search = Action(kind="search", text="x", failure=failure)
+    score = score_of(AnswerReward(DIALECT), episode_of(("policy", "?"), stop="failed", actions=(search,)))
+    assert (score.value, score.note) == (None, note)
+
+
+def test_so_does_an_environment_that_failed_without_a_search() -> None:
+    assert outcome(("policy", "x"), stop="failed") == (None, "the environment failed")
 
 
 HOSTILE = {

@@ -14,7 +14,9 @@ from sleuth.user_code.functions import UserCodeError, load_function
 
 RIGHT = episode_of(("policy", "<answer>Paris</answer>"))
 LONG = episode_of(("policy", "Well, I think that it is <answer>Paris</answer>"))
-FAILED = episode_of(("policy", "?"), stop="failed", actions=(Action(kind="invalid", text="env.py:3: gone"),))
+FAILED = episode_of(
+    ("policy", "?"), stop="failed", actions=(Action(kind="invalid", text="", failure="env.py:3: gone"),)
+)
 
 SOURCE = """
 import time

@@ -147,7 +147,9 @@ def test_anything_else_is_not_well_formed(name: str) -> None:
 @pytest.mark.parametrize("kind", EPISODE_REWARDS)
 def test_a_failed_retriever_makes_every_part_missing_and_never_zero(kind: str) -> None:
     reward = EpisodeReward(kind, EPISODE_REWARDS[kind][1], DIALECT)
-    score = score_of(reward, episode_of(("policy", "<search>x</search>"), stop="failed"))
+    score = score_of(
+        reward, episode_of(("policy", "<search>x</search>"), stop="failed", actions=(Action(kind="search", text="x"),))
+    )
     assert (score.value, score.note, score.parts) == (None, "retriever failed", {})
 
 

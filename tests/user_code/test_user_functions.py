@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sleuth.user_code.functions import UserCodeError, load_function, require_arguments, resolved
+from sleuth.user_code.functions import UserCodeError, load_function, merged_sources, require_arguments, resolved
 
 Write = Callable[[str, str], Path]
 
@@ -162,3 +162,9 @@ def test_a_file_that_another_module_hides_is_refused_since_its_hash_would_be_rec
     write("b/values.py", "N = 2\n")
     assert load_function("a/own.py:f").call(None) == 1
     assert complaint("b/other.py:f").startswith("b/values.py: a module named values is imported from ")
+
+
+def test_two_files_of_one_name_are_refused_and_one_file_twice_is_not() -> None:
+    assert merged_sources({"a.py": "1", "b.py": "2"}, {"a.py": "1"}) == {"a.py": "1", "b.py": "2"}
+    with pytest.raises(UserCodeError, match=r"a\.py: two different files have this name"):
+        merged_sources({"a.py": "1"}, {"a.py": "2"})

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 
 from sleuth.dialects import Tool
+from sleuth.judges.forms import replace_surrogates
 
 
 def queries_of(text: str, tool: Tool | None) -> tuple[str, ...]:
@@ -25,7 +26,7 @@ def queries_of(text: str, tool: Tool | None) -> tuple[str, ...]:
     queries = value if tool.several else [value]
     if not isinstance(queries, list):
         return ()
-    words = tuple(query.strip() for query in queries if isinstance(query, str))
+    words = tuple(replace_surrogates(query.strip()) for query in queries if isinstance(query, str))
     return words if len(words) == len(queries) and all(words) else ()
 
 

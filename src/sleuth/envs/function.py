@@ -9,12 +9,15 @@ from sleuth.types import Action, Piece, Reply, StopReason, Task
 from sleuth.user_code.calls import Caller
 from sleuth.user_code.functions import UserCodeError
 
+ENDS = (None, "answered", "turns", "length", "failed")
+"""What `Reply.done` may be."""
+
 
 class FunctionEnv:
     """An environment of the user, made by `make(task, **parameters)`, for one episode.
 
     If it raises, takes too long or returns no valid reply, the episode ends with the stop reason `failed`, so that its
-    score is missing; the text of the last action then is the reason, with the user's file and line. Its methods may be
+    score is missing; the `failure` of the last action is the reason, with the user's file and line. Its methods may be
     asynchronous or not.
     """
 
@@ -46,10 +49,14 @@ class FunctionEnv:
         error = self.make.function.error
         if not isinstance(reply, Reply):
             raise error(f"{method} returned {repr(reply)[:60]}; expected a sleuth.types.Reply")
-        if reply.done is None and reply.max_tokens < 1:
+        if not isinstance(reply.pieces, tuple) or not all(isinstance(piece, Piece) for piece in reply.pieces):
+            raise error(f"{method} returned pieces that are no tuple of sleuth.types.Piece")
+        if any(piece.author == "policy" for piece in reply.pieces):
+            raise error(f'{method} returned a piece with author = "policy": only the policy writes those')
+        if reply.done not in ENDS:
+            raise error(f"{method} returned done = {reply.done!r}: expected None, {', '.join(map(repr, ENDS[1:]))}")
+        if not isinstance(reply.max_tokens, int) or (reply.done is None and reply.max_tokens < 1):
             raise error(f"{method} returned a reply that allows the policy no token: set max_tokens, or done")
-        if not all(isinstance(piece, Piece) for piece in reply.pieces):
-            raise error(f"{method} returned pieces that are not sleuth.types.Piece")
         if reply.action is not None and not isinstance(reply.action, Action):
             raise error(f"{method} returned an action that is not a sleuth.types.Action")
         if method == "open" and not reply.pieces and reply.done is None:
@@ -58,4 +65,4 @@ class FunctionEnv:
 
 
 def _failed(error: UserCodeError) -> Reply:
-    return Reply(action=Action(kind="invalid", text=str(error)), done="failed")
+    return Reply(action=Action(kind="invalid", text="", failure=str(error)), done="failed")

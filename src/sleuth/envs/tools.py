@@ -16,11 +16,13 @@ from sleuth.dialects import Dialect
 from sleuth.envs.calls import parsed
 from sleuth.envs.frames import Frame
 from sleuth.envs.search import SearchEnv, result_pieces
+from sleuth.judges.forms import replace_surrogates
 from sleuth.retrieval.control import EmptyRetriever
 from sleuth.types import Action, Passage, Piece, Reply, RetrievalFailed, Retriever, StopReason, Task
 from sleuth.user_code.calls import Caller
 from sleuth.user_code.functions import UserCodeError, UserFunction
 
+NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 ERROR = "error: "
 """What the policy reads before the reason why a call has no result."""
 SEARCH = "search"
@@ -37,6 +39,8 @@ class FunctionTool:
         self.name = function.short_name.rpartition(".")[2]
         self.schema = _schema_of(function)
         self._signature = inspect.signature(function.call)
+        if odd := [one.name for one in self._signature.parameters.values() if one.kind not in NAMED]:
+            raise function.error(f"takes {odd[0]} without a name; each argument of a tool needs one")
         self._adapters = _adapters_of(function)
         self._call = Caller(function, seconds=seconds, delays_engine=True)
 
@@ -44,17 +48,22 @@ class FunctionTool:
         """What the function returns, as text or JSON; what is wrong with the arguments or went wrong, after `ERROR`."""
         try:
             self._signature.bind(**arguments)
-            checked = {name: self._adapters[name].validate_python(value) for name, value in arguments.items()}
         except TypeError as error:
             return f"{ERROR}{self.name}: {error}"
-        except ValidationError as error:
-            problem = error.errors()[0]
-            name = next(name for name, value in arguments.items() if not _is_valid(self._adapters[name], value))
-            return f"{ERROR}{self.name}: {name}: {problem['msg']}"
+        checked = {}
+        for name, value in arguments.items():
+            try:
+                checked[name] = self._adapters[name].validate_python(value)
+            except ValidationError as error:
+                return f"{ERROR}{self.name}: {name}: {error.errors()[0]['msg']}"
         try:
-            return _as_text(await self._call(**checked))
+            result = await self._call(**checked)
         except UserCodeError as error:
             return ERROR + str(error).partition(": ")[2]  # the policy has no use for file and line
+        try:
+            return _as_text(result)
+        except Exception as error:  # the user's objects may raise anything when they are written
+            return f"{ERROR}{self.name}: the result is not JSON: {type(error).__name__}: {error}"
 
 
 @dataclass(kw_only=True)
@@ -109,7 +118,7 @@ class ToolEnv(SearchEnv):
             result = await self.record.result(self.task, text, lambda: self._result(name, arguments))
         else:
             result = await self._result(name, arguments)
-        return self._called(Action(kind="call", text=text, result=result), turn, stop)
+        return self._called(Action(kind="call", text=text, result=replace_surrogates(result)), turn, stop)
 
     def _called(self, action: Action, turn: str, stop: StopReason) -> Reply:
         pieces = [Piece(text=action.result, quoted=True, budget=self.dialect.results_tokens)] if action.result else []
@@ -127,7 +136,7 @@ class ToolEnv(SearchEnv):
         query = arguments.get("query") if isinstance(arguments, dict) else None
         if not isinstance(query, str) or not query.strip():
             return self._called(Action(kind="call", text=text, result=f"{ERROR}search: query: a text"), turn, stop)
-        action = Action(kind="search", text=query.strip())
+        action = Action(kind="search", text=replace_surrogates(query.strip()))
         try:
             [found] = await self.retriever.search([action.text], self.dialect.top_k)
         except RetrievalFailed as error:
@@ -168,14 +177,6 @@ def _adapters_of(function: UserFunction) -> dict[str, TypeAdapter[Any]]:
         return {name: TypeAdapter(hint) for name, hint in hints.items() if name != "return"}
     except PydanticUserError as error:
         raise function.error(f"a type hint cannot be checked: {str(error).splitlines()[0]}") from None
-
-
-def _is_valid(adapter: TypeAdapter[Any], value: Any) -> bool:
-    try:
-        adapter.validate_python(value)
-    except ValidationError:
-        return False
-    return True
 
 
 def _as_text(result: Any) -> str:

@@ -127,6 +127,7 @@ def _records(
     key = (seed, zlib.crc32(source.layout.encode()))
     with ProgressBar(f"{stage.name}@{source.layout}", len(problems) * stage.samples) as bar:
         completions = asyncio.run(_complete(stage, engine, solver.tokenizer, problems, key, bar))
+    engine.sleep()
     return [_record(problem, samples) for problem, samples in zip(problems, completions, strict=True)]
 
 

@@ -97,11 +97,13 @@ def probe_thoughts(
     rollout = Rollout(engine=engine, renderer=renderer, context=context, temperature=stage.temperature, key=(seed,))
     thought_only = thought_setting(stage.env.model_copy(update=THOUGHT_ONLY), thinker.tokenizer)
     arms = build_arms(rollout, thought_only, spots, samples=stage.samples, renderer=renderer)
+    engine.sleep()
     documents = [document_of(spot) for spot in spots]
     budget = budget or TokenBudget(BUDGET)
     nlls = {name: _nlls(thinker.model, spots, contexts, budget) for name, contexts in arms.contexts.items()}
     judge = judge_of_suffixes(stage.judge, judge_pool) if stage.judge is not None else None
     rights = {} if judge is None else asyncio.run(_rights(stage, setting, engine, spots, arms, judge, seed))
+    engine.sleep()
     differences = _differences(nlls, rights)
     shares = {f"right_{name}": _means(values) for name, values in rights.items()}
     by_spot = {"blank_nll": _means(nlls["blank"]), **differences, **shares}

@@ -109,6 +109,7 @@ def _continue_all(writer: NamedModel, stage: WinRateRecipe, tasks: Sequence[Task
         for first in range(0, len(tasks), AT_ONCE):
             segments += asyncio.run(some(first))
             bar.advance(min(AT_ONCE, len(tasks) - first))
+    engine.sleep()
     return segments
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, cast
@@ -34,6 +33,7 @@ from sleuth.retrieval.control import EmptyRetriever, ShuffledRetriever
 from sleuth.retrieval.open_index import open_index
 from sleuth.retrieval.remote import Remote, wait_until_ready
 from sleuth.runs.protocol import ProtocolCard, RewardSpec
+from sleuth.threads import to_stderr
 from sleuth.types import Env, Group, Retriever, SleuthError, Task
 from sleuth.user_code.calls import Caller
 from sleuth.user_code.functions import load_function, require_arguments
@@ -139,7 +139,7 @@ class ToolSetting(Setting):
             for group in played()
             for episode in group.episodes
             for action in episode.trajectory.actions
-            if action.kind == "call" and action.result
+            if action.kind == "call" and action.result is not None
         }
         return dataclasses.replace(self, record=CallRecord(recorded=results))
 
@@ -314,7 +314,7 @@ def retriever_of(env: SearchEnvRecipe, tasks: Sequence[Task]) -> tuple[Retriever
     if env.retriever == "empty":
         return EmptyRetriever(), None
     if env.urls:
-        corpus = wait_until_ready(env.urls, log=lambda line: print(line, file=sys.stderr, flush=True))
+        corpus = wait_until_ready(env.urls, log=to_stderr)
         source: Retriever = Remote(env.urls, env.search_seconds)
     else:
         index = open_index(cast(Path, env.index))

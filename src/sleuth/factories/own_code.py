@@ -10,13 +10,13 @@ from typing import Any
 from sleuth.recipe.envs import TrainedEnvRecipe
 from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.runs.protocol import OwnCode, RewardSpec
-from sleuth.user_code.functions import load_function
+from sleuth.user_code.functions import load_function, merged_sources
 
 
 def own_code_of(names: Sequence[str], parameters: Mapping[str, Any]) -> OwnCode:
     """The record of functions, `MODULE:NAME`. Raises UserCodeError if one does not exist."""
     functions = [load_function(name) for name in names]
-    sources = {file: sha256 for function in functions for file, sha256 in function.sources.items()}
+    sources = merged_sources(*(function.sources for function in functions))
     return OwnCode(
         functions=tuple(function.name for function in functions), parameters=dict(parameters), sources=sources
     )
@@ -43,8 +43,8 @@ def own_code_in(stage: GrpoRecipe) -> dict[str, OwnCode]:
 
 
 def sources_of(code: Mapping[str, OwnCode]) -> dict[str, str]:
-    """The sha256 of all their files, by path."""
-    return {file: sha256 for one in code.values() for file, sha256 in one.sources.items()}
+    """The sha256 of all their files, by path. Raises UserCodeError if two different files have the same path."""
+    return merged_sources(*(one.sources for one in code.values()))
 
 
 def accepted_hash(reward: RewardSpec, code: Mapping[str, OwnCode]) -> str:

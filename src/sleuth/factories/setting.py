@@ -20,6 +20,7 @@ from sleuth.prompts.published import QUESTION, place_of
 from sleuth.recipe.data import AskWith
 from sleuth.recipe.envs import RenderedEnvRecipe, Role
 from sleuth.render import Renderer, check_writable
+from sleuth.rewards.answer import failed_score
 from sleuth.rollout import Rollout
 from sleuth.runs.protocol import OwnCode, ProtocolCard, RewardSpec, text_sha256
 from sleuth.types import Env, Episode, Group, Piece, SleuthError, Task, Trajectory
@@ -174,7 +175,7 @@ def trial_group(setting: Setting, task: Task, tokenizer: PreTrainedTokenizerFast
     async def played(turn: str, sample: int) -> Episode:
         rollout = Rollout(
             engine=ScriptedEngine(tokenizer, lambda text, sampling: turn),
-            renderer=Renderer(tokenizer),
+            renderer=Renderer(tokenizer, dialect.tags),
             context=context,
             temperature=1.0,
             key=(),
@@ -201,5 +202,5 @@ def _with_logprobs(trajectory: Trajectory) -> Trajectory:
 def require_environment(trial: Group) -> None:
     """Raises SleuthError with the reason if an environment failed in a trial."""
     for episode in trial.episodes:
-        if episode.trajectory.stop == "failed":
-            raise SleuthError(episode.trajectory.actions[-1].text)
+        if (failed := failed_score(episode)) is not None:
+            raise SleuthError(failed.note)

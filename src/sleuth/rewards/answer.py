@@ -83,13 +83,10 @@ def failed_score(episode: Episode) -> Score | None:
     the user's environment; None for other episodes."""
     if episode.trajectory.stop != "failed":
         return None
-    actions = episode.trajectory.actions
-    if actions and actions[-1].kind == "invalid":
-        return Score(value=None, note=actions[-1].text)
-    if actions and actions[-1].kind != "search":
-        return Score(value=None, note="the environment failed")
-    reason = next((action.failure for action in actions if action.failure), "")
-    return Score(value=None, note=f"{RETRIEVER_FAILED}: {reason}" if reason else RETRIEVER_FAILED)
+    last = episode.trajectory.actions[-1] if episode.trajectory.actions else None
+    if last is None or last.kind != "search":
+        return Score(value=None, note=(last.failure if last else "") or "the environment failed")
+    return Score(value=None, note=f"{RETRIEVER_FAILED}: {last.failure}" if last.failure else RETRIEVER_FAILED)
 
 
 class EpisodeReward:

@@ -25,7 +25,7 @@ class TotalReward:
 
     def _sum(self, scores: Sequence[Score]) -> Score:
         missing = [score.note for score in scores if score.value is None]
-        parts = {name: value for score in scores for name, value in score.parts.items()}
+        parts = {name: value for score in reversed(scores) for name, value in score.parts.items()}  # the first wins
         if missing:
             return Score(value=None, parts=parts, note=missing[0])
         value = sum(weight * (score.value or 0.0) for weight, score in zip(self.weights, scores, strict=True))
@@ -39,7 +39,7 @@ class TotalReward:
 
 
 class WithParts:
-    """The scores of a reward, with the parts that other rewards give the same episodes."""
+    """The scores of a reward, with the parts that other rewards give the same episodes; its own parts win."""
 
     def __init__(self, reward: Reward, others: Sequence[Reward]) -> None:
         self.reward = reward
@@ -48,6 +48,6 @@ class WithParts:
     async def __call__(self, group: Group) -> list[Score]:
         scores, *others = await asyncio.gather(*(reward(group) for reward in (self.reward, *self.others)))
         return [
-            replace(score, parts={**score.parts, **{name: value for one in more for name, value in one.parts.items()}})
+            replace(score, parts={name: value for one in (*more, score) for name, value in one.parts.items()})
             for score, *more in zip(scores, *others, strict=True)
         ]

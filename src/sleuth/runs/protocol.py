@@ -14,6 +14,7 @@ from sleuth.dialects import Dialect
 from sleuth.recipe.data import AskWith
 from sleuth.runs.atomic import write_text
 from sleuth.types import SleuthError
+from sleuth.user_code.functions import merged_sources
 
 
 class OwnCode(BaseModel):
@@ -61,7 +62,7 @@ class RewardSpec(BaseModel):
     @property
     def sources(self) -> dict[str, str]:
         """The sha256 of each file of the user's rewards, by its path."""
-        return {name: sha256 for part in self.parts for name, sha256 in part.sources.items()}
+        return merged_sources(*(part.sources for part in self.parts))
 
     @property
     def hash(self) -> str:

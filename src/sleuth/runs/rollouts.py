@@ -41,7 +41,7 @@ _ACTION = pa.struct(
         ("text", pa.string()),
         ("passages", pa.list_(_PASSAGE)),
         ("failure", pa.string()),  # null: none, or an older file
-        ("result", pa.string()),  # null: an older file
+        ("result", pa.string()),  # null: no call, or an older file
     ]
 )
 _SEGMENT = pa.struct(
@@ -271,5 +271,5 @@ def _segment(row: Mapping[str, Any]) -> Segment:
 
 def _action(row: Mapping[str, Any]) -> Action:
     passages = tuple(Passage(**passage) for passage in row["passages"])
-    said = {"failure": row["failure"] or "", "result": row["result"] or ""}
+    said = {"failure": row["failure"] or "", "result": row["result"]}
     return Action(kind=row["kind"], text=row["text"], passages=passages, **said)

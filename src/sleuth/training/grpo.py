@@ -53,6 +53,7 @@ from sleuth.training.loop import Figures, Trainer, train, update_figures
 from sleuth.training.rollout_worker import RolloutWorker, require_enough_scores
 from sleuth.training.step_metrics import episodes_showing, probe_lines, sampled_entropy, step_figures, values_of
 from sleuth.types import Group, SleuthError, Task
+from sleuth.user_code.functions import merged_sources
 
 
 def run(stage: GrpoRecipe, context: StageContext) -> Path:
@@ -134,7 +135,7 @@ class GRPOTrainer(Trainer):
             context.require_same_reward(saved, self.reward_spec, self.own_code)
             self.policy.load_state_dict(saved.state["policy"])
         self.engine.publish(saved.steps if saved else 0)
-        if sources := sources_of(self.own_code) | self.reward_spec.sources:
+        if sources := merged_sources(sources_of(self.own_code), self.reward_spec.sources):
             folder.manifest.set_sources(stage.name, sources)
         if servers:
             folder.manifest.set_pool(stage.name, servers)

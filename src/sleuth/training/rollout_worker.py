@@ -19,7 +19,7 @@ from sleuth.learn.batch import Advantages
 from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.render import Renderer
 from sleuth.rollout import Rollout
-from sleuth.runs.rollouts import read_rollouts
+from sleuth.runs.rollouts import is_whole, read_rollouts
 from sleuth.stage_context import StageContext
 from sleuth.training.infinite_sampler import InfiniteSampler
 from sleuth.training.step_metrics import values_of
@@ -125,9 +125,9 @@ class RolloutWorker:
         return groups
 
     def _played_before(self, step: int) -> list[Group]:
-        """The groups of a step that was played before, if its rollouts were written."""
+        """The groups of a step that was played before, if its rollouts were written and are whole."""
         file = self.context.rollouts_of(step)
-        return read_rollouts(file) if step and file.exists() else []
+        return read_rollouts(file) if step and file.exists() and is_whole(file) else []
 
 
 def require_enough_scores(groups: Sequence[Group], advantages: Advantages, stage: GrpoRecipe) -> None:

@@ -63,7 +63,7 @@ def step_figures(
     calls = [action for episode in episodes for action in episode.trajectory.actions if action.kind == "call"]
     if calls:
         figures["calls_mean"] = len(calls) / len(episodes)
-        figures["call_errors"] = mean_of([float(action.result.startswith(ERROR)) for action in calls])
+        figures["call_errors"] = mean_of([float((action.result or "").startswith(ERROR)) for action in calls])
     return figures | {name: mean for name, mean in _part_means(scores).items() if name not in figures}
 
 

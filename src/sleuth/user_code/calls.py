@@ -120,6 +120,8 @@ async def _awaited(call: Callable[..., Any], arguments: Any, keywords: Any) -> _
 
 
 def _is_asynchronous(call: Callable[..., Any]) -> bool:
+    if isinstance(call, type):  # making an object is not asynchronous, even if calling the object is
+        return False
     return inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(getattr(call, "__call__", None))  # noqa: B004
 
 

@@ -97,6 +97,15 @@ def load_function(name: str) -> UserFunction:
     return UserFunction(name=f"{module.__name__}:{attribute}", call=found, file=place, sources=sources, module=module)
 
 
+def merged_sources(*sources: Mapping[str, str]) -> dict[str, str]:
+    """All the files with their hashes. Raises UserCodeError if two different files have the same path."""
+    merged: dict[str, str] = {}
+    for file, sha256 in (item for one in sources for item in one.items()):
+        if merged.setdefault(file, sha256) != sha256:
+            raise UserCodeError(f"{file}: two different files have this name, and a run tells files by it: rename one")
+    return merged
+
+
 def require_arguments(function: UserFunction, count: int, names: Mapping[str, object], example: str) -> None:
     """Raises UserCodeError unless the function takes `count` positional arguments and these keyword arguments;
     `example` shows how it should be defined."""
