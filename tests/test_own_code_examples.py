@@ -23,6 +23,8 @@ from sleuth.types import Group, Sampling, Task
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "examples" / "own_code"
+LENGTH = re.compile(r"How many (\w+) are (\d+) (\w+)\?")
+UNITS = {"metres": "m", "kilometres": "km", "centimetres": "cm", "miles": "mi", "feet": "ft", "inches": "in"}
 RECIPES = sorted(FOLDER.glob("*.toml"))
 
 
@@ -50,7 +52,7 @@ def played(recipe: Path, question: str, golden: str, turns: list[str]) -> Group:
 
     rollout = Rollout(
         engine=ScriptedEngine(tokenizer, turn),
-        renderer=Renderer(tokenizer),
+        renderer=Renderer(tokenizer, setting.dialect.tags),
         context=stage.context,
         temperature=1.0,
         key=(0,),
@@ -87,10 +89,24 @@ def test_the_calculator_is_called_and_its_result_read(checkout: Path) -> None:
     ]
     group = played(Path("examples/own_code/calculator.toml"), "What is 12 * (7 + 24)?", "372", turns)
     trajectory = group.episodes[0].trajectory
-    assert [action.result for action in trajectory.actions] == ["372", ""]
+    assert [action.result for action in trajectory.actions] == ["372", None]
     assert "\n<tool_response>372</tool_response>\n" in trajectory.text
     assert '"name": "calculator"' in trajectory.segments[0].text
     assert group.scores[0].value == 1.0
+
+
+def test_a_length_is_converted_by_a_server_of_tools(checkout: Path) -> None:
+    for row in map(json.loads, (FOLDER / "lengths.jsonl").read_text().splitlines()):
+        length, unit, to = LENGTH.match(row["question"]).group(2, 3, 1)
+        arguments = {"length": float(length), "unit": UNITS[unit], "to": UNITS[to]}
+        turns = [
+            f"<tool_call>{json.dumps({'name': 'convert', 'arguments': arguments})}</tool_call>",
+            f"<answer>{row['golden_answers'][0]}</answer>",
+        ]
+        group = played(Path("examples/own_code/units.toml"), row["question"], row["golden_answers"][0], turns)
+        result = group.episodes[0].trajectory.actions[0].result
+        assert float(result) == float(row["golden_answers"][0])
+        assert group.scores[0].value == 1.0
 
 
 def test_a_wrong_expression_is_an_error_that_the_policy_reads(checkout: Path) -> None:

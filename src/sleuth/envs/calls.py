@@ -8,6 +8,9 @@ from collections.abc import Sequence
 from sleuth.dialects import Tool
 from sleuth.judges.forms import replace_surrogates
 
+ERROR = "error: "
+"""What the policy reads before the reason why a call has no result."""
+
 
 def queries_of(text: str, tool: Tool | None) -> tuple[str, ...]:
     """The queries of a search action; empty if `text` is not a valid call of the `tool`.

@@ -8,13 +8,14 @@ import json
 import typing
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Protocol
 
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
 
 from sleuth.dialects import Dialect
-from sleuth.envs.calls import parsed
+from sleuth.envs.calls import ERROR, parsed
 from sleuth.envs.frames import Frame
+from sleuth.envs.mcp_server import ToolServerFailed
 from sleuth.envs.search import SearchEnv, result_pieces
 from sleuth.judges.forms import replace_surrogates
 from sleuth.retrieval.control import EmptyRetriever
@@ -23,8 +24,6 @@ from sleuth.user_code.calls import Caller
 from sleuth.user_code.functions import UserCodeError, UserFunction
 
 NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-ERROR = "error: "
-"""What the policy reads before the reason why a call has no result."""
 SEARCH = "search"
 """The name of the tool that searches an index."""
 
@@ -85,10 +84,23 @@ class CallRecord:
         return self.recorded[key]
 
 
+RESULT_CHARACTERS = 1_000_000
+"""A longer result is cut before it is encoded, of which the policy reads a few hundred tokens."""
+
+
+class AnyTool(Protocol):
+    """A function of the user's, or a tool of a server. A call returns text, which begins with `ERROR` if it failed."""
+
+    name: str
+    schema: dict[str, Any]
+
+    async def __call__(self, arguments: Mapping[str, Any]) -> str: ...
+
+
 class ToolEnv(SearchEnv):
     """The environment of one episode in which the policy may call `tools`, and search with the tool `search` if there
     is a `retriever`. Whatever is wrong with a call is its result, which the policy reads: no error ends the episode,
-    except that of a retriever."""
+    unless a retriever or a server of tools is gone."""
 
     call_kind: ClassVar[Literal["search", "call"]] = "call"
 
@@ -97,7 +109,7 @@ class ToolEnv(SearchEnv):
         task: Task,
         dialect: Dialect,
         prompt: str,
-        tools: Mapping[str, FunctionTool],
+        tools: Mapping[str, AnyTool],
         *,
         retriever: Retriever | None = None,
         record: CallRecord | None = None,
@@ -114,11 +126,14 @@ class ToolEnv(SearchEnv):
         name, arguments = _call_in(text)
         if name == SEARCH and self.searches_index:
             return await self._search_index(text, arguments, turn, stop)
-        if self.record is not None:
-            result = await self.record.result(self.task, text, lambda: self._result(name, arguments))
-        else:
-            result = await self._result(name, arguments)
-        return self._called(Action(kind="call", text=text, result=replace_surrogates(result)), turn, stop)
+        try:
+            if self.record is not None:
+                result = await self.record.result(self.task, text, lambda: self._result(name, arguments))
+            else:
+                result = await self._result(name, arguments)
+        except ToolServerFailed as error:
+            return Reply(action=Action(kind="call", text=text, failure=str(error)), done="failed")
+        return self._called(Action(kind="call", text=text, result=result), turn, stop)
 
     def _called(self, action: Action, turn: str, stop: StopReason) -> Reply:
         pieces = [Piece(text=action.result, quoted=True, budget=self.dialect.results_tokens)] if action.result else []
@@ -129,8 +144,9 @@ class ToolEnv(SearchEnv):
             return f'{ERROR}a call is {{"name": "...", "arguments": {{...}}}}'
         if name not in self.tools:
             names = [*self.tools, *([SEARCH] if self.searches_index else [])]
-            return f"{ERROR}there is no tool {name}; there {'is' if len(names) == 1 else 'are'} {', '.join(names)}"
-        return await self.tools[name](arguments)
+            called = replace_surrogates(name)
+            return f"{ERROR}there is no tool {called}; there {'is' if len(names) == 1 else 'are'} {', '.join(names)}"
+        return replace_surrogates((await self.tools[name](arguments))[:RESULT_CHARACTERS])
 
     async def _search_index(self, text: str, arguments: Any, turn: str, stop: StopReason) -> Reply:
         query = arguments.get("query") if isinstance(arguments, dict) else None

@@ -14,9 +14,10 @@ from sleuth.dialects import DIALECTS, Dialect, Tool, dialect_of, require_speakab
 from sleuth.dialects.refine import REFINERS
 from sleuth.dialects.tools import TOOLS_CHAT, TOOLS_TEXT
 from sleuth.envs.function import FunctionEnv
+from sleuth.envs.mcp_server import ServerTool, tool_server
 from sleuth.envs.refine import RefineEnv
 from sleuth.envs.search import SearchEnv
-from sleuth.envs.tools import SEARCH, CallRecord, FunctionTool, ToolEnv
+from sleuth.envs.tools import SEARCH, AnyTool, CallRecord, FunctionTool, ToolEnv
 from sleuth.factories.own_code import env_code_in
 from sleuth.factories.setting import Setting, asked_with, changes_of_card, template_of
 from sleuth.factories.thoughts import thought_setting
@@ -27,6 +28,7 @@ from sleuth.recipe.envs import (
     RefineEnvRecipe,
     SearchEnvRecipe,
     ToolEnvRecipe,
+    ToolServerRecipe,
     TrainedEnvRecipe,
 )
 from sleuth.retrieval.control import EmptyRetriever, ShuffledRetriever
@@ -110,7 +112,7 @@ TOOLS = "{tools}"
 class ToolSetting(Setting):
     """What the episodes with the user's tools share; `record` has the results of one step's calls."""
 
-    tools: Mapping[str, FunctionTool]
+    tools: Mapping[str, AnyTool]
     retriever: Retriever | None = None
     record: CallRecord | None = None
 
@@ -279,11 +281,13 @@ SEARCH_SCHEMA = Tool(
 
 
 def tool_setting(env: ToolEnvRecipe, tokenizer: PreTrainedTokenizerFast | None, tasks: Sequence[Task]) -> ToolSetting:
-    """The user's functions as tools, the prompt, and the index if there is one. Raises UserCodeError if a function is
-    no tool."""
-    functions = [load_function(name) for name in env.tools]
-    made = [FunctionTool(function, seconds=env.seconds) for function in functions]
+    """The user's tools, the prompt, and the index if there is one. Raises UserCodeError if a function is no tool, and
+    SleuthError for a server without its tools or two tools of one name."""
+    made = [tool for named in env.tools for tool in _tools_of(named, env.seconds)]
     index = open_index(env.index) if env.index is not None else None
+    names = [tool.name for tool in made] + ([SEARCH] if index is not None else [])
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise SleuthError(f"tools has {twice} twice; the policy could call only one of them")
     dialect = dataclasses.replace(
         TOOLS_TEXT if env.prompt_role == "raw" else TOOLS_CHAT,
         top_k=env.top_k,
@@ -307,6 +311,16 @@ def tool_setting(env: ToolEnvRecipe, tokenizer: PreTrainedTokenizerFast | None, 
         tools={tool.name: tool for tool in made},
         retriever=index,
     )
+
+
+def _tools_of(named: str | ToolServerRecipe, seconds: float) -> list[FunctionTool | ServerTool]:
+    if isinstance(named, str):
+        return [FunctionTool(load_function(named), seconds=seconds)]
+    server = tool_server(named.mcp, named.folder)
+    names = [tool.name for tool in server.listed]
+    if absent := next((name for name in named.only if name not in names), None):
+        raise SleuthError(f"only: {named.mcp} has no tool {absent!r}; it has {', '.join(names)}")
+    return [ServerTool(server, tool, seconds=seconds) for tool in server.listed if tool.name in (named.only or names)]
 
 
 def retriever_of(env: SearchEnvRecipe, tasks: Sequence[Task]) -> tuple[Retriever, str | None]:

@@ -7,7 +7,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sleuth.recipe.envs import TrainedEnvRecipe
+from sleuth.envs.mcp_server import tool_server
+from sleuth.recipe.envs import ToolEnvRecipe, ToolServerRecipe, TrainedEnvRecipe
 from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.runs.protocol import OwnCode, RewardSpec
 from sleuth.user_code.functions import load_function, merged_sources
@@ -27,8 +28,22 @@ def env_code_in(env: TrainedEnvRecipe) -> OwnCode | None:
     if env.kind == "python":
         return own_code_of([env.function], env.parameters)
     if env.kind == "tools":
-        return own_code_of(env.tools, {})
+        functions = own_code_of([tool for tool in env.tools if isinstance(tool, str)], {})
+        servers = {tool.mcp: tool_server(tool.mcp, tool.folder).sha256 for tool in servers_in(env)}
+        return functions.model_copy(
+            update={
+                "functions": (*functions.functions, *servers),
+                "sources": merged_sources(
+                    functions.sources, {f"tools of {name}": sha256 for name, sha256 in servers.items()}
+                ),
+            }
+        )
     return None
+
+
+def servers_in(env: ToolEnvRecipe) -> list[ToolServerRecipe]:
+    """The servers of tools that an environment names."""
+    return [tool for tool in env.tools if not isinstance(tool, str)]
 
 
 def own_code_in(stage: GrpoRecipe) -> dict[str, OwnCode]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from sleuth.data.hub import HubLocation
 from sleuth.dialects import dialect_of, require_speakable
+from sleuth.envs.mcp_server import tool_server
 from sleuth.model_path import require_model
 from sleuth.prompts.library import read_prompt, require_askable
 from sleuth.recipe import (
@@ -26,7 +27,7 @@ from sleuth.recipe import (
     WinRateRecipe,
 )
 from sleuth.recipe.draft import Key
-from sleuth.recipe.envs import RenderedEnvRecipe
+from sleuth.recipe.envs import RenderedEnvRecipe, ToolServerRecipe
 from sleuth.recipe.evaluation import ProblemsRecipe
 from sleuth.recipe.judges import NliJudgeRecipe, ServedModelRecipe
 from sleuth.recipe.problems import looked_for
@@ -150,9 +151,12 @@ def _require_prompt(name: str, env: RenderedEnvRecipe) -> None:
         require_askable(text, role, Path(name).stem)
 
 
-def _require_tools(names: Sequence[str]) -> None:
-    for name in names:
-        load_function(name)
+def _require_tools(tools: Sequence[str | ToolServerRecipe]) -> None:
+    for tool in tools:
+        if isinstance(tool, str):
+            load_function(tool)
+        else:
+            tool_server(tool.mcp, tool.folder)
 
 
 def _require_reward(name: str, reward: FunctionFields) -> None:

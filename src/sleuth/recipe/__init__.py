@@ -1,7 +1,14 @@
 """Recipes: TOML files that describe runs, as strict pydantic models. Never imports torch."""
 
 from sleuth.recipe.data import AnsweredRowsRecipe, EvalQuestionsRecipe, QuestionsRecipe, WorldTextRecipe
-from sleuth.recipe.envs import FunctionEnvRecipe, RefineEnvRecipe, SearchEnvRecipe, ThoughtEnvRecipe, ToolEnvRecipe
+from sleuth.recipe.envs import (
+    FunctionEnvRecipe,
+    RefineEnvRecipe,
+    SearchEnvRecipe,
+    ThoughtEnvRecipe,
+    ToolEnvRecipe,
+    ToolServerRecipe,
+)
 from sleuth.recipe.evaluation import EvaluateRecipe, ProbeRecipe, ReasonRecipe
 from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.recipe.load import load_recipe
@@ -54,6 +61,7 @@ __all__ = [
     "ThoughtEnvRecipe",
     "ThoughtTextRecipe",
     "ToolEnvRecipe",
+    "ToolServerRecipe",
     "TrainingRecipe",
     "WarmStartRecipe",
     "WinRateRecipe",

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Discriminator, Field, NonNegativeInt, PositiveFloat, PositiveInt, Tag
 
-from sleuth.recipe.strict import FilePath, Row, StrictModel, combination
+from sleuth.recipe.strict import NO_KIND, TEXT, FilePath, Row, StrictModel, combination
 
 Role = Literal["raw", "user", "system"]
 
@@ -137,13 +137,39 @@ class FunctionEnvRecipe(StrictModel):
     """Timeout of each of its methods in seconds; then the score of the episode is missing."""
 
 
+class ToolServerRecipe(StrictModel):
+    """A server of tools that speaks the Model Context Protocol."""
+
+    mcp: Annotated[str, Field(min_length=1)]
+    """The command that starts it and talks over its stdin and stdout, such as "python -m my_server", with the Python
+    that runs Sleuth; or its URL."""
+    folder: FilePath | None = None
+    """Folder in which the command runs; absent: the current folder."""
+    only: Row[str] = ()
+    """Names of the tools that the policy may call; empty: all."""
+
+    @combination
+    def _folder_has_effect(self) -> Iterator[str]:
+        if self.folder is not None and self.mcp.startswith(("http://", "https://")):
+            yield "folder has no effect for a URL; remove it"
+
+
+def _tag_of(tool: Any) -> str:
+    return NO_KIND if isinstance(tool, Mapping | StrictModel) else TEXT
+
+
+ToolRecipe = Annotated[Annotated[str, Tag(TEXT)] | Annotated[ToolServerRecipe, Tag(NO_KIND)], Discriminator(_tag_of)]
+"""A function, `MODULE:NAME`, or a server of tools."""
+
+
 class ToolEnvRecipe(StrictModel):
-    """A question, and functions of your own that the policy may call (docs/how-to/own_code.md)."""
+    """A question, and tools of your own that the policy may call (docs/how-to/own_code.md)."""
 
     kind: Literal["tools"]
-    tools: Annotated[Row[str], Field(min_length=1)]
-    """The functions, `MODULE:NAME`, with type hints and a docstring that describes each argument. A module is looked
-    for beside the recipe, in the current folder and among the installed packages."""
+    tools: Annotated[Row[ToolRecipe], Field(min_length=1)]
+    """Functions, `MODULE:NAME`, with type hints and a docstring that describes each argument; a module is looked for
+    beside the recipe, in the current folder and among the installed packages. And servers of tools: `{ mcp = "python
+    -m my_server" }`, `{ mcp = "http://127.0.0.1:8000/mcp" }`."""
     index: FilePath | None = None
     """Folder of an index; adds the tool `search`, which takes a `query`."""
     top_k: PositiveInt = 3
@@ -171,7 +197,7 @@ class ToolEnvRecipe(StrictModel):
 
     @combination
     def _tools_differ(self) -> Iterator[str]:
-        names = [tool.rpartition(":")[2].rpartition(".")[2] for tool in self.tools]
+        names = [tool.rpartition(":")[2].rpartition(".")[2] for tool in self.tools if isinstance(tool, str)]
         names += ["search"] if self.index is not None else []
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:

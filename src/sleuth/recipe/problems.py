@@ -13,7 +13,7 @@ from pydantic_core import ErrorDetails
 
 from sleuth.recipe.draft import Draft, Key, dotted
 from sleuth.recipe.renamed import new_name
-from sleuth.recipe.strict import NO_KIND, VALUES_ONLY, StrictModel
+from sleuth.recipe.strict import NO_KIND, TEXT, VALUES_ONLY, StrictModel
 from sleuth.recipe.toml_writer import emit_value
 from sleuth.types import SleuthError
 
@@ -134,6 +134,8 @@ def _as_far(field: FieldInfo, value: Any, wrong: Collection[Key], key: Key) -> A
 
 
 def _entry(models: Sequence[type[StrictModel]], table: Any, wrong: Collection[Key], key: Key) -> Any:
+    if isinstance(table, str) and _is_right(key, wrong):
+        return table
     if not models or not isinstance(table, Mapping) or key in wrong or (*key, "kind") in wrong:
         return _WRONG
     return _as_far_as_right(_chosen(models, table), table, wrong, key)
@@ -213,20 +215,27 @@ def _shown(value: Any) -> str:
 
 
 def _key_of(problem: ErrorDetails, table: Mapping[str, Any]) -> Key:
-    """The key that a problem is about, without the tags that pydantic puts in where a `kind` chooses the model."""
+    """The key that a problem is about, without the tags that pydantic puts in where a `kind`, or the type of a list's
+    entry, chooses the model."""
     key: Key = ()
     place: Any = table
+    tagged = False  # a table's tag comes before its keys, of which one may have the same name
     for part in problem["loc"]:
-        is_tag = isinstance(place, Mapping) and part not in place and place.get("kind", NO_KIND) == part
+        is_tag = _is_kind(part, place) and not tagged if isinstance(place, Mapping) else part == TEXT
         if is_tag or part == _MAPPING_KEY:
+            tagged = True
             continue
         key = (*key, part)
-        place = _inside(place, part)
+        place, tagged = _inside(place, part), False
     if problem["type"].startswith("union_tag"):
         return (*key, "kind")
     if problem["type"] == "value_error":  # our own checks; their messages begin with the key that they are about
         return (*key, *_key_before(str(problem.get("ctx", {})["error"])))
     return key
+
+
+def _is_kind(part: str | int, place: Mapping[str, Any]) -> bool:
+    return place.get("kind", NO_KIND) == part
 
 
 def _inside(place: Any, part: str | int) -> Any:

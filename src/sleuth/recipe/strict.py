@@ -14,6 +14,9 @@ Check = Callable[[Any], Iterator[str]]
 NO_KIND = "none"
 """The tag in pydantic's errors for a table without `kind` in a union of kinds."""
 
+TEXT = "text"
+"""The tag for an entry that is text, in a list of texts and tables."""
+
 FilePath = Annotated[Path, Field(strict=False)]
 """A path; relative to the working directory, as on a command line."""
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Container, Sequence
 from statistics import fmean
 from typing import Any
 
-from sleuth.envs.tools import ERROR
+from sleuth.envs.calls import ERROR
 from sleuth.learn.advantages import has_signal
 from sleuth.learn.batch import Advantages
 from sleuth.rewards.answer import OUTCOMES

@@ -49,7 +49,7 @@ class Caller:
     async def run(self, call: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
         """The same for another callable of the user's, such as a method of an object that the function made."""
         run = self._run_in_loop if _is_asynchronous(call) else self._run_in_thread
-        with _in_flight() if self.delays_engine else nullcontext():
+        with delaying_engine() if self.delays_engine else nullcontext():
             outcome = await run(call, arguments, keywords)
         if isinstance(outcome.error, UserCodeError):
             raise outcome.error
@@ -130,7 +130,8 @@ _IN_FLIGHT: WeakKeyDictionary[asyncio.AbstractEventLoop, set[asyncio.Future[None
 
 
 @contextmanager
-def _in_flight() -> Iterator[None]:
+def delaying_engine() -> Iterator[None]:
+    """Until this ends, the in-process engine of the event loop waits (see `calls_returned`)."""
     loop = asyncio.get_running_loop()
     calls, call = _IN_FLIGHT.setdefault(loop, set()), loop.create_future()
     calls.add(call)

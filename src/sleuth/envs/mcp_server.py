@@ -1,0 +1,264 @@
+"""Tools of a server that speaks the Model Context Protocol (MCP): a command starts it, or a URL names it."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import hashlib
+import json
+import logging
+import os
+import shlex
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
+from functools import cache
+from http import HTTPStatus
+from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING, Any, cast
+
+from sleuth.envs.calls import ERROR
+from sleuth.threads import to_stderr
+from sleuth.types import SleuthError
+from sleuth.user_code.calls import delaying_engine
+from sleuth.variables import CLIENT_KEY_VARIABLE, KEY_VARIABLE
+
+if TYPE_CHECKING:
+    from mcp import ClientSession, Tool
+    from mcp.types import CallToolResult
+
+START_SECONDS = 30.0
+"""A server has so long to start and to list its tools."""
+PING_SECONDS = 5.0
+"""A server that does not answer a ping in this time is lost."""
+END_SECONDS = 5.0
+"""At the end of the process, the servers that it started have so long to end."""
+INSTALL = "tools of MCP servers need the package mcp: pip install 'sleuth[mcp]'"
+
+
+class ToolServerFailed(Exception):  # noqa: N818
+    """A server of tools is gone and cannot be started or reached again. The episode's score is then missing."""
+
+
+class ToolServer:
+    """A server of tools. It is started, or connected to, at its first use, and used by the whole process.
+
+    `address` is a command, which runs in `folder` and talks over stdin and stdout (`python` is the Python of this
+    process), or the URL of a server that speaks streamable HTTP. A server that is lost is started again, once a call.
+    """
+
+    def __init__(self, address: str, folder: Path | None = None) -> None:
+        self.address = address
+        self.folder = folder
+        self.listed: list[Tool] = []
+        self._session: ClientSession | None = None
+        self._connection: asyncio.Task[None] | None = None
+        self._connecting = asyncio.Lock()
+        self._told = False
+
+    @property
+    def sha256(self) -> str:
+        """The hash of what the policy can know of the tools: their names, descriptions and schemas."""
+        told = [tool.model_dump(mode="json", include={"name", "description", "inputSchema"}) for tool in self.listed]
+        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+
+    async def open(self) -> None:
+        """Starts the server if it does not run, and lists its tools. Raises ToolServerFailed."""
+        async with self._connecting:
+            if self._session is not None:
+                return
+            opened = asyncio.get_running_loop().create_future()
+            self._connection = asyncio.create_task(self._connect(opened))
+            try:
+                await asyncio.wait_for(opened, START_SECONDS)
+            except TimeoutError:
+                self._connection.cancel()
+                raise self._failed(f"did not list its tools within {START_SECONDS:g} seconds") from None
+
+    async def call(self, name: str, arguments: Mapping[str, Any], seconds: float) -> CallToolResult | str:
+        """The result of a tool, or why there is none. Raises ToolServerFailed if the server is gone for good, or goes
+        twice during this call."""
+        reason = ""
+        for _ in range(2):
+            await self.open()
+            session = cast("ClientSession", self._session)
+            try:
+                return await session.call_tool(name, dict(arguments), timedelta(seconds=seconds))
+            except Exception as error:  # of the SDK, of its streams, or of its validation
+                reason, late = str(_first(error)) or type(error).__name__, _is_timeout(error)
+            if not await _answers(session):
+                if self._session is session:  # else another call has closed it, and may have opened the next
+                    await self.close()
+                if not late:
+                    continue
+                await self.open()  # the call has blocked the server; the next one finds a new server
+            return f"did not return within {seconds:g} seconds" if late else reason
+        raise self._failed(f"ended twice during a call of {name}: {reason}")
+
+    async def close(self) -> None:
+        """Ends the connection and, if a command started the server, the server."""
+        connection, self._connection, self._session = self._connection, None, None
+        if connection is not None:
+            connection.cancel()
+            await asyncio.wait([connection], timeout=END_SECONDS)
+
+    async def _connect(self, opened: asyncio.Future[None]) -> None:
+        """Keeps the connection until it is lost or this task is cancelled: the SDK wants one task for both ends."""
+        from mcp import ClientSession
+
+        try:
+            async with (
+                self._streams() as (read, write),
+                ClientSession(read, write, message_handler=self._hear) as session,
+            ):
+                await session.initialize()
+                self.listed = [tool async for tool in _tools_of(session)]
+                self._session = session
+                opened.set_result(None)
+                await asyncio.Event().wait()
+        except Exception as error:
+            if not opened.done():
+                opened.set_exception(self._failed(_reason(_first(error))))
+        finally:
+            if self._connection is asyncio.current_task():
+                self._session = None
+
+    async def _hear(self, message: object) -> None:
+        """Called for what is no answer to a request; an exception is a line that the SDK could not parse."""
+        if isinstance(message, Exception) and not self._told:
+            self._told = True
+            to_stderr(f"tool server {self.address!r}: writes to stdout what is no message of the protocol; use stderr")
+
+    @asynccontextmanager
+    async def _streams(self) -> AsyncIterator[tuple[Any, Any]]:
+        from mcp import StdioServerParameters, stdio_client
+        from mcp.client.streamable_http import streamable_http_client
+
+        if is_url(self.address):
+            async with streamable_http_client(self.address) as (read, write, _):
+                yield read, write
+            return
+        program, *arguments = shlex.split(self.address)
+        if program in ("python", "python3"):
+            program = sys.executable
+        own_keys = {KEY_VARIABLE, CLIENT_KEY_VARIABLE}
+        started = StdioServerParameters(
+            command=program,
+            args=arguments,
+            env={name: value for name, value in os.environ.items() if name not in own_keys},
+            cwd=self.folder,
+        )
+        async with stdio_client(started, errlog=cast(Any, sys.__stderr__)) as (read, write):
+            yield read, write
+
+    def _failed(self, reason: str) -> ToolServerFailed:
+        return ToolServerFailed(f"tool server {self.address!r}: {reason}")
+
+
+class ServerTool:
+    """A tool of a server. `schema` is its OpenAI schema, as the server describes it."""
+
+    def __init__(self, server: ToolServer, tool: Tool, *, seconds: float) -> None:
+        self.server = server
+        self.name = tool.name
+        self.seconds = seconds
+        function = {"name": tool.name, "description": tool.description or "", "parameters": tool.inputSchema}
+        self.schema = {"type": "function", "function": function}
+
+    async def __call__(self, arguments: Mapping[str, Any]) -> str:
+        """The text of the result; after `error: ` and the tool's name, why there is none. Raises ToolServerFailed."""
+        with delaying_engine():
+            made = self.server.call(self.name, arguments, self.seconds)
+            result = await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(made, _loop()))
+        if isinstance(result, str):
+            return f"{ERROR}{self.name}: {result}"
+        text = "\n".join(block.text if block.type == "text" else f"[{block.type}]" for block in result.content)
+        return f"{ERROR}{self.name}: {text}" if result.isError else text
+
+
+def is_url(address: str) -> bool:
+    """Whether an address is that of a running server, and no command."""
+    return address.startswith(("http://", "https://"))
+
+
+@cache
+def tool_server(address: str, folder: Path | None = None) -> ToolServer:
+    """The server of this process at an address, with its tools listed. Raises SleuthError if it has none, or cannot be
+    started or reached."""
+    try:
+        import mcp  # noqa: F401
+    except ModuleNotFoundError:
+        raise SleuthError(INSTALL) from None
+    server = ToolServer(address, folder)
+    try:
+        asyncio.run_coroutine_threadsafe(server.open(), _loop()).result()
+    except ToolServerFailed as error:
+        raise SleuthError(str(error)) from None
+    _SERVERS.append(server)
+    if not server.listed:
+        raise SleuthError(f"tool server {address!r}: lists no tools")
+    return server
+
+
+_SERVERS: list[ToolServer] = []
+
+
+@cache
+def _loop() -> asyncio.AbstractEventLoop:
+    """A loop of its own, which no function of the user's can block."""
+    logging.getLogger("mcp").setLevel(logging.CRITICAL)  # it logs tracebacks of what is said in a line here
+    loop = asyncio.new_event_loop()
+    Thread(target=loop.run_forever, name="tool servers", daemon=True).start()
+    atexit.register(_close_all, loop)
+    return loop
+
+
+def _close_all(loop: asyncio.AbstractEventLoop) -> None:
+    async def close() -> None:
+        await asyncio.gather(*(server.close() for server in _SERVERS))
+
+    with suppress(Exception):  # at the end of the process nobody can do anything about it
+        asyncio.run_coroutine_threadsafe(close(), loop).result(END_SECONDS)
+
+
+async def _tools_of(session: ClientSession) -> AsyncIterator[Tool]:
+    from mcp.types import PaginatedRequestParams
+
+    page = await session.list_tools()
+    while True:
+        for tool in page.tools:
+            yield tool
+        if not page.nextCursor:
+            return
+        page = await session.list_tools(params=PaginatedRequestParams(cursor=page.nextCursor))
+
+
+async def _answers(session: ClientSession) -> bool:
+    try:
+        await asyncio.wait_for(session.send_ping(), PING_SECONDS)
+    except Exception:
+        return False
+    return True
+
+
+def _is_timeout(error: BaseException) -> bool:
+    from mcp import McpError
+
+    return isinstance(error, McpError) and error.error.code == HTTPStatus.REQUEST_TIMEOUT
+
+
+def _first(error: BaseException) -> BaseException:
+    """The first error of a group, as the SDK's task groups raise them."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, FileNotFoundError | PermissionError):
+        return f"cannot be started: {error.strerror}"
+    if str(error) == "Connection closed":
+        return "ended before it listed its tools"
+    return str(error) or type(error).__name__

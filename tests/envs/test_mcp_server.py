@@ -1,0 +1,196 @@
+"""Tools of real MCP servers: their schemas and results, and what happens when a server is slow, broken or gone."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shlex
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sleuth.dialects.tools import TOOLS_TEXT
+from sleuth.engines.scripted import ScriptedEngine
+from sleuth.envs import mcp_server
+from sleuth.envs.mcp_server import ServerTool, tool_server
+from sleuth.envs.tools import ToolEnv
+from sleuth.factories import setting_of
+from sleuth.factories.own_code import env_code_in
+from sleuth.recipe import ToolEnvRecipe, load_recipe
+from sleuth.render import Renderer, load_tokenizer
+from sleuth.rewards.answer import AnswerReward
+from sleuth.rollout import Rollout
+from sleuth.types import Group, SleuthError, Task
+
+SERVER = Path(__file__).with_name("number_server.py")
+COMMAND = shlex.join([sys.executable, str(SERVER)])
+TASK = Task(id="q", question="how many?", golden_answers=("6",))
+DIALECT = replace(TOOLS_TEXT, searches=9, hints=9)
+
+
+def recipe(*tools: object, **keys: object) -> ToolEnvRecipe:
+    return ToolEnvRecipe.model_validate({"kind": "tools", "tools": list(tools), "prompt": "plain", **keys})
+
+
+def tools_at(address: str, seconds: float = 20) -> dict[str, ServerTool]:
+    server = tool_server(address)
+    return {tool.name: ServerTool(server, tool, seconds=seconds) for tool in server.listed}
+
+
+def called(tools: dict[str, ServerTool], name: str, **arguments: object) -> str:
+    return asyncio.run(tools[name](arguments))
+
+
+@pytest.fixture(scope="module")
+def tools() -> dict[str, ServerTool]:
+    return tools_at(COMMAND)
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> Iterator[str]:
+    """A server over HTTP."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    process = subprocess.Popen([sys.executable, str(SERVER), str(port)])
+    while True:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                break
+        time.sleep(0.05)
+    yield f"http://127.0.0.1:{port}/mcp"
+    process.kill()
+    process.wait()
+
+
+def test_the_tools_are_those_of_the_server_with_its_schemas(tools: dict[str, ServerTool]) -> None:
+    assert list(tools)[:2] == ["add", "fails"]
+    function = tools["add"].schema["function"]
+    assert (function["name"], function["description"]) == ("add", "Adds two numbers.")
+    assert function["parameters"]["properties"]["a"]["type"] == "integer"
+    assert function["parameters"]["required"] == ["a"]
+
+
+def test_a_call_returns_text_and_an_error_of_the_tool_is_read_by_the_policy(tools: dict[str, ServerTool]) -> None:
+    assert called(tools, "add", a=2, b=40) == "42"
+    assert called(tools, "fails").startswith("error: fails: ")
+    assert "no such number" in called(tools, "fails")
+    assert called(tools, "add", a="many").startswith("error: add: ")
+    assert called(tools, "picture") == "[image]"
+
+
+def test_the_keys_of_our_servers_are_not_given_to_a_server_of_tools(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SLEUTH_API_KEY", "SLEUTH_CLIENT_KEY", "ITS_OWN_KEY"):
+        monkeypatch.setenv(name, "secret")
+    seen = called(tools_at(f"{COMMAND} "), "variables").split()
+    assert "ITS_OWN_KEY" in seen
+    assert not {"SLEUTH_API_KEY", "SLEUTH_CLIENT_KEY"} & set(seen)
+
+
+def test_what_a_server_prints_is_reported_in_a_line(
+    tools: dict[str, ServerTool], capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert called(tools, "prints") == "said"
+    printed = capfd.readouterr().err
+    assert "writes to stdout what is no message of the protocol" in printed
+    assert "Traceback" not in printed
+
+
+def test_a_server_that_ends_is_started_again_and_the_call_made_again(
+    tools: dict[str, ServerTool], tmp_path: Path
+) -> None:
+    marker = str(tmp_path / "ended")
+    assert called(tools, "ends_once", marker=marker) == f"back after {marker}"
+    assert called(tools, "add", a=1) == "2"
+
+
+def test_a_slow_call_is_an_observation_whether_it_blocks_its_server_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mcp_server, "PING_SECONDS", 0.5)
+    tools = tools_at(COMMAND, seconds=0.5)
+    assert called(tools, "waits") == "error: waits: did not return within 0.5 seconds"
+    assert called(tools, "blocks") == "error: blocks: did not return within 0.5 seconds"
+    assert called(tools_at(COMMAND), "add", a=1) == "2"
+
+
+def played(tools: dict[str, ServerTool], call: dict[str, object]) -> Group:
+    tokenizer = load_tokenizer("models/tiny-base")
+    turns = iter([f"<tool_call>{json.dumps(call)}</tool_call>", "<answer>6</answer>"])
+    rollout = Rollout(
+        engine=ScriptedEngine(tokenizer, lambda text, sampling: next(turns)),
+        renderer=Renderer(tokenizer, DIALECT.tags),
+        context=512,
+        temperature=1.0,
+        key=(0,),
+    )
+    env = lambda task: ToolEnv(task, DIALECT, "{question}", tools)  # noqa: E731
+    [group] = asyncio.run(rollout.groups([TASK], env, samples=1, reward=AnswerReward(DIALECT)))
+    return group
+
+
+def test_a_server_that_is_gone_makes_the_score_missing_with_the_reason(tools: dict[str, ServerTool]) -> None:
+    [score] = played(tools, {"name": "ends", "arguments": {}}).scores
+    assert score.value is None
+    assert score.note.startswith(f"tool server {COMMAND!r}: ended twice during a call of ends")
+    [score] = played(tools, {"name": "add", "arguments": {"a": 5}}).scores
+    assert score.value == 1.0
+
+
+def test_a_server_over_http_is_spoken_to_and_its_end_noticed(address: str) -> None:
+    tools = tools_at(address)
+    assert called(tools, "add", a=2, b=40) == "42"
+    assert "no such number" in called(tools, "fails")
+    [score] = played(tools, {"name": "ends", "arguments": {}}).scores
+    assert score.value is None
+    assert score.note.startswith(f"tool server {address!r}: ")
+
+
+def test_a_recipe_offers_functions_and_tools_of_servers_side_by_side(tmp_path: Path) -> None:
+    (tmp_path / "more.py").write_text(
+        'def halve(x: float) -> float:\n    """Halves.\n\n    Args:\n        x: It.\n    """\n'
+    )
+    env = recipe(f"{tmp_path}/more.py:halve", {"mcp": COMMAND, "only": ["add"]})
+    setting = setting_of(env, load_tokenizer("models/tiny-base"), [TASK])
+    assert list(setting.tools) == ["halve", "add"]
+    code = env_code_in(env)
+    assert code is not None
+    assert code.functions == ("more:halve", COMMAND)
+    assert code.sources[f"tools of {COMMAND}"] == tool_server(COMMAND).sha256
+
+
+@pytest.mark.parametrize(
+    ("tools", "reason"),
+    [
+        ({"mcp": "no-such-program --now"}, "tool server 'no-such-program --now': cannot be started: No such file"),
+        ({"mcp": f"{sys.executable} -c pass"}, "ended before it listed its tools"),
+        ({"mcp": "http://127.0.0.1:9/mcp"}, "tool server 'http://127.0.0.1:9/mcp': "),
+        ({"mcp": COMMAND, "only": ["subtract"]}, "has no tool 'subtract'; it has add, fails"),
+    ],
+)
+def test_a_server_without_the_tools_is_refused_in_a_line(tools: dict[str, object], reason: str) -> None:
+    with pytest.raises(SleuthError) as refusal:
+        setting_of(recipe(tools), load_tokenizer("models/tiny-base"), [TASK])
+    assert reason in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_two_tools_of_one_name_are_refused() -> None:
+    with pytest.raises(SleuthError, match="tools has add twice"):
+        setting_of(recipe({"mcp": COMMAND}, {"mcp": COMMAND, "only": ["add"]}), None, [TASK])
+
+
+def test_a_folder_for_a_url_and_a_table_without_a_server_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "bad.toml"
+    file.write_text(
+        'name = "x"\nmodel = "m"\n[[stage]]\nkind = "grpo"\n[stage.env]\nkind = "tools"\nprompt = "plain"\n'
+        'tools = [{ mcp = "http://x/mcp", folder = "." }, { command = "y" }]\n'
+    )
+    with pytest.raises(SleuthError) as refusal:
+        load_recipe(file)
+    assert "folder has no effect for a URL" in str(refusal.value)
+    assert "mcp" in str(refusal.value)
