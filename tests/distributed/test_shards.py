@@ -11,13 +11,15 @@ import torch
 from processes import on_ranks
 from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy
 
+from sleuth.ranks import Ranks
+
 FP32, BF16 = torch.float32, torch.bfloat16
 FIGURES = ("loss", "entropy", "kl", "sampler_learner_kl", "clip_fraction", "gradient_norm", "learning_rate")
 EXACT = ("tokens_trained", "tokens_dense")
 
 
 NOISE = 1e-2
-"""As far figures in 16 bits come apart in one process too, where the batch is cut otherwise."""
+"""As far figures in 16 bits come apart in one process too, where the batch is cut otherwise: a test measures it."""
 
 
 ROUNDED = {"rel": 2e-2, "near": NOISE, "clipped": 0.05}
@@ -70,6 +72,17 @@ def test_updates_on_ranks_are_those_of_one_process(kind: str) -> None:
         for found, wanted in zip(figures, expected, strict=True):
             assert_same_figures(found, wanted)
         assert apart(ours, weights) < 1e-5
+
+
+def test_another_cut_of_the_batch_moves_figures_in_16_bits_about_as_far_as_is_allowed() -> None:
+    def losses(budget: int) -> list[float]:
+        policy = learners.policy_on(Ranks(), dtype=BF16)
+        steps = [learners.step(policy, "update", seed, budget) for seed in range(2 * learners.TIMES)]
+        return [figures[name] for figures in steps for name in ("loss", "sampler_learner_kl")]
+
+    usual = losses(40)
+    moved = max(abs(one - other) for budget in (15, 20, 60) for one, other in zip(usual, losses(budget), strict=True))
+    assert NOISE / 4 < moved < 2 * NOISE
 
 
 def test_weights_of_16_bits_are_stepped_through_masters_in_shards() -> None:
