@@ -17,12 +17,12 @@ from sleuth.factories import (
     Setting,
     accepted_hash,
     adapters_of,
+    code_differences,
     context_of,
     load_model,
     require_environment,
     require_room,
     setting_of,
-    sources_of,
     trial_group,
 )
 from sleuth.learn.adapters import add_adapters, load_adapters
@@ -151,10 +151,7 @@ class StageContext:
             changed = ", and ".join(reward_differences(before, reward, ("the checkpoint", "the recipe")))
             problem = f"its reward {before.hash} is not that of the recipe: {changed}"
         else:
-            old, new = sources_of(code_before), sources_of(code or {})
-            problem = (
-                f"{', '.join(name for name in old | new if old.get(name) != new.get(name))} changed after it was saved"
-            )
+            problem = f"{', '.join(code_differences(code_before, code or {}))} changed after it was saved"
         raise SleuthError(
             f"{saved.checkpoint}: {problem}; start a new run, or continue under the new one with "
             f"--accept-reward {hashed}"

@@ -13,7 +13,8 @@ from refusals import refused
 from verb import sleuth
 
 from sleuth.engines.scripted import ScriptedEngine
-from sleuth.runs.protocol import ProtocolCard
+from sleuth.factories import code_differences
+from sleuth.runs.protocol import OwnCode, ProtocolCard
 from sleuth.runs.rollouts import read_rollouts
 from sleuth.types import Sampling, SleuthError
 
@@ -299,6 +300,23 @@ def test_a_resumed_run_uses_the_results_that_tools_gave_before(
     run(recipe, tmp_path / "run", *overrides)
     assert read_rollouts(file) == before
     assert len((tmp_path / "answers.txt").read_text()) == made
+    shutil.rmtree(tmp_path / "run/checkpoints/step-000002")
+    (tmp_path / "own_tools.py").write_text(f"{TOOLS}\n# changed\n")
+    with pytest.raises(SleuthError, match=r"own_tools\.py changed") as refusal:
+        run(recipe, tmp_path / "run", *overrides)
+    settings = [word for override in overrides for word in ("--set", override)]
+    accepted = ("--accept-reward", str(refusal.value).split()[-1])
+    went_on = sleuth("train", recipe, *settings, "--run", tmp_path / "run", *accepted)
+    assert went_on.exit_code == 0, went_on.stderr
+    assert len((tmp_path / "answers.txt").read_text()) > made  # the results were those of the old tool
+
+
+def test_changes_of_files_functions_and_parameters_are_each_named() -> None:
+    before = {"env": OwnCode(functions=("a:E",), parameters={"n": 1}, sources={"a.py": "1"})}
+    now = {"env": OwnCode(functions=("a:F",), parameters={"n": 2}, sources={"a.py": "2", "b.py": "3"})}
+    assert code_differences(before, now) == ["a.py", "b.py", "the functions of env", "the parameters of env"]
+    assert code_differences(before, {}) == ["a.py", "the functions of env", "the parameters of env"]
+    assert code_differences(now, now) == []
 
 
 def test_recorded_episodes_are_scored_and_replayed_with_functions(run: Run, recipe: Path, tmp_path: Path) -> None:

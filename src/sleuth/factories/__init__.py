@@ -21,7 +21,7 @@ from sleuth.factories.judges import (
 )
 from sleuth.factories.learning import adapters_of, function_loss_of, optimisation_of, policy_loss_of, policy_of
 from sleuth.factories.models import Outline, add_tokens, context_of, load_model, load_outline, pick_device, random_model
-from sleuth.factories.own_code import accepted_hash, own_code_in, sources_of
+from sleuth.factories.own_code import accepted_hash, code_differences, own_code_in, sources_of
 from sleuth.factories.preference import (
     continuation_judges_in,
     pair_judge_of,
@@ -90,6 +90,7 @@ __all__ = [
     "changes_of_card",
     "chunks_of",
     "citation_reward_of",
+    "code_differences",
     "context_of",
     "continuation_judges_in",
     "dialect_in",

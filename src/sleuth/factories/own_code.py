@@ -62,6 +62,18 @@ def sources_of(code: Mapping[str, OwnCode]) -> dict[str, str]:
     return merged_sources(*(one.sources for one in code.values()))
 
 
+def code_differences(before: Mapping[str, OwnCode], now: Mapping[str, OwnCode]) -> list[str]:
+    """What differs between records of a stage's code: files, and `the functions of env` or `the parameters of loss`."""
+    old, new = sources_of(before), sources_of(now)
+    found = [name for name in old | new if old.get(name) != new.get(name)]
+    for what in before | now:
+        one, other = before.get(what), now.get(what)
+        for part in ("functions", "parameters"):
+            if getattr(one, part, None) != getattr(other, part, None):
+                found.append(f"the {part} of {what}")
+    return found
+
+
 def accepted_hash(reward: RewardSpec, code: Mapping[str, OwnCode]) -> str:
     """What `--accept-reward` names: the hash of the reward, or, of a stage with other code of the user, of both."""
     if not code:

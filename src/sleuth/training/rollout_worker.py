@@ -125,9 +125,12 @@ class RolloutWorker:
         return groups
 
     def _played_before(self, step: int) -> list[Group]:
-        """The groups of a step that was played before, if its rollouts were written and are whole."""
+        """The groups of a step that was played before, if its rollouts were written and are whole; none if a change of
+        the user's code, which may be that of a tool, was accepted since."""
         file = self.context.rollouts_of(step)
-        return read_rollouts(file) if step and file.exists() and is_whole(file) else []
+        if not step or self.context.folder.accepted_reward is not None:
+            return []
+        return read_rollouts(file) if file.exists() and is_whole(file) else []
 
 
 def require_enough_scores(groups: Sequence[Group], advantages: Advantages, stage: GrpoRecipe) -> None:
