@@ -23,6 +23,7 @@ from sleuth.engines.remote.http_client import HttpClient, LostResponseError, Una
 from sleuth.engines.remote.pool import PoolEngine, PoolLimits
 from sleuth.engines.remote.replica import EngineReplica
 from sleuth.engines.remote.weight_sync import WeightsDifferError, learner_logprobs
+from sleuth.serve.emulator.engine import EmulatedEngine
 from sleuth.types import Completion, Sampling, SleuthError
 
 CONTEXT = 256
@@ -335,6 +336,30 @@ def test_servers_of_an_untied_copy_take_the_weights_of_a_tied_model(
         assert "lm_head.weight" in load_file(engine._weight_sync.published.path / "model.safetensors")
         written = asked(engine, requests)
     here = asked(LocalEngine(tied, tokenizer, slots=8, context=CONTEXT), requests)
+    assert [turn.tokens for turn in written] == [turn.tokens for turn in here]
+
+
+def test_a_server_that_keeps_its_prefix_cache_is_given_the_weights_again(
+    servers, learner, tokenizer, words, tmp_path, monkeypatch
+) -> None:
+    """vLLM says so with status 200, while blocks of its cache are in use."""
+    flush, kept = EmulatedEngine.flush, []
+
+    async def busy_once(engine: EmulatedEngine) -> bool:
+        kept.append(engine.label)
+        return len(kept) > 1 and await flush(engine)
+
+    [server] = servers("vllm")
+    with pool_of([server], learner, tokenizer, tmp_path) as engine:
+        moved(learner)
+        monkeypatch.setattr(EmulatedEngine, "flush", busy_once)
+        engine.publish(2)
+        assert "without new weights: http://127.0.0.1" in engine.said[-1]
+        assert "/reset_prefix_cache says success: false" in engine.said[-1]
+        written = asked(engine, sampled(words, temperature=0.0))
+        assert engine.figures()["servers_reloaded"] == 1
+    assert len(kept) == 2
+    here = asked(LocalEngine(learner, tokenizer, slots=8, context=CONTEXT), sampled(words, temperature=0.0))
     assert [turn.tokens for turn in written] == [turn.tokens for turn in here]
 
 
