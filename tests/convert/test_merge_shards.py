@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from small_models import (
     assert_same_tensors,
     make_model,
@@ -82,6 +83,58 @@ def test_tied_names_that_differ_are_refused(tmp_path: Path) -> None:
     assert "lm_head.weight differs from model.embed_tokens.weight" in refusal(
         bare(tmp_path, state, "qwen3"), tmp_path / "out"
     )
+
+
+@pytest.fixture
+def published(tmp_path: Path) -> Path:
+    """A tied model as transformers saves it, in two files."""
+    make_model("qwen3").save_pretrained(tmp_path / "published", max_shard_size="8KB")
+    write_companions(make_model("qwen3"), tmp_path / "published")
+    return tmp_path / "published"
+
+
+def test_an_untied_copy_computes_the_same_and_has_output_weights_of_its_own(published: Path, tmp_path: Path) -> None:
+    merged = merge_shards(published, tmp_path / "out", untie=True)
+    tensors = written_tensors(tmp_path / "out")
+    assert torch.equal(tensors["lm_head.weight"], tensors["model.embed_tokens.weight"])
+    assert (merged.ranks, merged.parameters) == (1, sum(weight.numel() for weight in tensors.values()))
+    tied, untied = (
+        AutoModelForCausalLM.from_pretrained(published),
+        AutoModelForCausalLM.from_pretrained(tmp_path / "out"),
+    )
+    assert untied.lm_head.weight is not untied.model.embed_tokens.weight
+    tokens = torch.tensor([[1, 2, 3, 4]])
+    assert torch.equal(untied(tokens).logits, tied(tokens).logits)
+
+
+def test_shards_can_be_untied(actor: Path, tmp_path: Path) -> None:
+    merge_shards(actor, tmp_path / "out", untie=True)
+    tensors = written_tensors(tmp_path / "out")
+    assert torch.equal(tensors.pop("lm_head.weight"), tensors["model.embed_tokens.weight"])
+    assert_same_tensors(tensors, weights_of(make_model("qwen3")))
+
+
+def test_a_hugging_face_folder_can_be_cast(published: Path, tmp_path: Path) -> None:
+    merge_shards(published, tmp_path / "out", dtype=torch.float32)
+    expected = {name: weight.float() for name, weight in weights_of(make_model("qwen3")).items()}
+    assert_same_tensors(written_tensors(tmp_path / "out"), expected)
+
+
+def test_shards_beside_safetensors_files_are_what_is_merged(actor: Path, tmp_path: Path) -> None:
+    save_file({"other": torch.zeros(1)}, actor / "extra.safetensors")
+    merge_shards(actor, tmp_path / "out")
+    assert_same_tensors(written_tensors(tmp_path / "out"), weights_of(make_model("qwen3")))
+
+
+def test_a_model_that_ties_nothing_is_not_untied(tmp_path: Path) -> None:
+    reason = refusal(bare(tmp_path, make_model("qwen2").state_dict()), tmp_path / "out", untie=True)
+    assert "ties no weights, so there is nothing to untie" in reason
+
+
+def test_a_broken_weight_file_is_refused(published: Path, tmp_path: Path) -> None:
+    broken = next(published.glob("*.safetensors"))
+    broken.write_bytes(broken.read_bytes()[:20])
+    assert refusal(published, tmp_path / "out").startswith(f"{broken}: cannot be read")
 
 
 def test_a_cast_is_written_and_recorded_in_the_config(actor: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`sleuth merge`: converts the shards of another trainer into a Hugging Face folder."""
+"""`sleuth merge`: converts the shards of another trainer, or a Hugging Face folder, into a Hugging Face folder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from sleuth.types import SleuthError
 
 
 def merge(
-    shards: Annotated[Path, typer.Argument(metavar="SHARDS", help="A verl FSDP actor folder, or a .pt state dict.")],
+    shards: Annotated[
+        Path,
+        typer.Argument(metavar="SHARDS", help="A verl FSDP actor folder, a Hugging Face folder, or a .pt state dict."),
+    ],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The Hugging Face folder; it must be new or empty.")],
     config: Annotated[
         Path | None,
@@ -23,10 +26,14 @@ def merge(
     dtype: Annotated[
         Literal["float32", "bfloat16", "float16"] | None, typer.Option(help="Cast the weights. [default: as saved]")
     ] = None,
+    untie: Annotated[
+        bool,
+        typer.Option("--untie", help="Write output weights that the model ties to its input, for vLLM on a CPU."),
+    ] = False,
     max_shard_size: Annotated[str, typer.Option(metavar="SIZE", help="Largest file to write: 500MB, 4GB.")] = "2GB",
     as_json: AsJson = False,
 ) -> None:
-    """Convert FSDP shards to a Hugging Face folder.
+    """Convert FSDP shards to a Hugging Face folder, or cast or untie one.
 
     Names and shapes are checked against the model's config.json before anything is written.
     """
@@ -46,6 +53,7 @@ def merge(
             out,
             config=config,
             dtype=getattr(torch, dtype) if dtype else None,
+            untie=untie,
             max_file_bytes=parse_size(max_shard_size),
             progress=progress,
         )

@@ -55,26 +55,33 @@ def merge_shards(
     *,
     config: Path | None = None,
     dtype: torch.dtype | None = None,
+    untie: bool = False,
     max_file_bytes: int = MAX_FILE_BYTES,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Merged:
-    """Converts a verl FSDP actor folder, or a bare state dict, into a Hugging Face folder.
+    """Converts a verl FSDP actor folder, a Hugging Face folder or a bare state dict into a Hugging Face folder.
 
     `config` is the folder with config.json and tokenizer, if they are not beside the shards; `dtype` casts
-    floating-point weights. Names, shapes and layouts are checked first, and `out` is created as a whole or not at all.
-    Raises SleuthError.
+    floating-point weights; `untie` writes tied weights under each of their names. Names, shapes and layouts are checked
+    first, and `out` is created as a whole or not at all. Raises SleuthError.
     """
     _refuse_occupied(out)
     shards = open_shards(source)
     blueprint = read_blueprint(config_folder(source, config))
+    if untie and not blueprint.tied:
+        raise SleuthError(f"{blueprint.folder / CONFIG}: ties no weights, so there is nothing to untie")
     weights = _assemble(shards, blueprint)
+    if untie:
+        weights |= {name: weights[first] for name, first in blueprint.tied.items()}
     total = sum(stored_bytes(whole, dtype) for whole in weights.values())
     main_dtype = _main_dtype(weights, dtype)
     folder = out.resolve()  # "." has no name for the temporary folder
     with replacing_folder(folder) as partial, recognising_full_disk(folder.parent):
         require_free(folder.parent, total + SLACK)
         files = write_weights(partial, weights, dtype=dtype, max_file_bytes=max_file_bytes, progress=progress)
-        copy_companions(blueprint.folder, partial, main_dtype)
+        copy_companions(blueprint.folder, partial, main_dtype, untie=untie)
+        if untie and (tied := read_blueprint(partial).tied):
+            raise SleuthError(f"{blueprint.folder / CONFIG}: {', '.join(tied)} stays tied without tie_word_embeddings")
         write_checksums(partial)
     return Merged(
         ranks=len(shards.ranks),
@@ -140,9 +147,12 @@ def config_folder(source: Path, given: Path | None) -> Path:
     raise SleuthError(f"no {CONFIG} in {tried}; name a Hugging Face folder of the same model with --config DIR")
 
 
-def copy_companions(folder: Path, out: Path, dtype: torch.dtype) -> None:
-    """Copies configuration and tokenizer. The copy of config.json gets `dtype`, in which transformers loads weights."""
+def copy_companions(folder: Path, out: Path, dtype: torch.dtype, *, untie: bool = False) -> None:
+    """Copies configuration and tokenizer. The copy of config.json gets `dtype`, in which transformers loads weights;
+    with `untie`, it ties no embeddings."""
     config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    if untie:
+        config["tie_word_embeddings"] = False
     config["torch_dtype" if "torch_dtype" in config else "dtype"] = dtype_name(dtype)
     (out / CONFIG).write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     for pattern in COMPANIONS:

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 
 from sleuth.convert.inert import load_inert
 from sleuth.types import SleuthError
@@ -38,17 +40,32 @@ class Shards:
 
 
 def open_shards(source: Path) -> Shards:
-    """Opens a verl actor folder or a bare state dict; reads only names and layouts. Raises SleuthError."""
-    if source.is_dir():
+    """Opens a verl actor folder, a Hugging Face folder or a bare state dict; reads only names and layouts. Raises
+    SleuthError."""
+    whole = sorted(source.glob("*.safetensors"))
+    if whole and not any(source.glob("model_world_size_*_rank_*.pt")):
+        paths, ranks = whole[:1], (_whole_weights(whole),)
+    elif source.is_dir():
         paths = _rank_files(source)
         ranks = tuple(load_inert(path) for path in paths)
     elif source.is_file():
         paths, ranks = [source], (_unnested(load_inert(source)),)
     else:
-        raise SleuthError(f"{source}: does not exist; name a verl actor folder or a .pt file")
+        raise SleuthError(f"{source}: does not exist; name a verl actor folder, a Hugging Face folder or a .pt file")
     for path, rank in zip(paths, ranks, strict=True):
         _check_names(path, rank, paths[0], ranks[0])
     return Shards(source=source, ranks=ranks)
+
+
+def _whole_weights(files: Sequence[Path]) -> Mapping[str, Any]:
+    """The tensors of safetensors files, which stay on the disk until they are used."""
+    weights: dict[str, Any] = {}
+    for file in files:
+        try:
+            weights |= load_file(file)
+        except (OSError, SafetensorError) as error:
+            raise SleuthError(f"{file}: cannot be read ({error})") from None
+    return weights
 
 
 def _rank_files(folder: Path) -> list[Path]:

@@ -14,6 +14,7 @@ import pytest
 import torch
 from emulated_server import KINDS, EmulatedServer, emulated_server
 from model_server import free_url
+from safetensors.torch import load_file
 from transformers import PreTrainedModel
 
 from sleuth.engines.local.engine import LocalEngine
@@ -22,6 +23,7 @@ from sleuth.engines.remote.http_client import HttpClient, LostResponseError, Una
 from sleuth.engines.remote.pool import PoolEngine, PoolLimits
 from sleuth.engines.remote.replica import EngineReplica
 from sleuth.engines.remote.weight_sync import WeightsDifferError, learner_logprobs
+from sleuth.serve.emulator.engine import EmulatedEngine
 from sleuth.types import Completion, Sampling, SleuthError
 
 CONTEXT = 256
@@ -45,8 +47,9 @@ def pool_of(
     unavailable_timeout: float = 30.0,
     at_once: int = 16,
     sleeps: bool = False,
+    published: bool = True,
 ) -> Iterator[PoolEngine]:
-    """A pool that has published version 1; what it says is in its `said`."""
+    """A pool that has published version 1 unless told otherwise; what it says is in its `said`."""
     said: list[str] = []
     eos_ids = servers[0].engine.eos_ids
     members = [discover_server(server.url, tokenizer=tokenizer, eos_ids=eos_ids) for server in servers]
@@ -65,7 +68,8 @@ def pool_of(
         log=said.append,
     )
     engine.said = said  # type: ignore[attr-defined]
-    engine.publish(1)
+    if published:
+        engine.publish(1)
     yield engine
 
 
@@ -304,6 +308,59 @@ def test_a_server_that_only_claims_to_have_loaded_weights_is_detected(
         moved(learner)
         with pytest.raises(SleuthError, match=r"says that it has the weights 000002-.* and writes with others"):
             engine.publish(2)
+
+
+def test_a_vllm_that_keeps_old_weights_of_a_tied_model_is_told_what_to_serve(
+    servers, make_model, tokenizer, tmp_path
+) -> None:
+    [vllm, sglang] = servers("vllm", "sglang")
+    for server, hinted in ((vllm, True), (sglang, False)):
+        tied = make_model(tied=True)
+        with pool_of([server], tied, tokenizer, tmp_path / str(hinted), published=False) as engine:
+            server.fault(stale=True)
+            with pytest.raises(SleuthError, match=r"writes with others.*; nothing of it was trained on") as caught:
+                engine.publish(1)
+        assert (
+            "serve an untied copy instead, made by sleuth merge MODEL MODEL-untied --untie" in str(caught.value)
+        ) is (hinted)
+        assert "\n" not in str(caught.value)
+
+
+def test_servers_of_an_untied_copy_take_the_weights_of_a_tied_model(
+    servers, make_model, tokenizer, words, tmp_path
+) -> None:
+    tied = make_model(tied=True)
+    moved(tied)
+    requests = sampled(words, temperature=0.0)
+    with pool_of(servers("vllm", "sglang"), tied, tokenizer, tmp_path) as engine:
+        assert "lm_head.weight" in load_file(engine._weight_sync.published.path / "model.safetensors")
+        written = asked(engine, requests)
+    here = asked(LocalEngine(tied, tokenizer, slots=8, context=CONTEXT), requests)
+    assert [turn.tokens for turn in written] == [turn.tokens for turn in here]
+
+
+def test_a_server_that_keeps_its_prefix_cache_is_given_the_weights_again(
+    servers, learner, tokenizer, words, tmp_path, monkeypatch
+) -> None:
+    """vLLM says so with status 200, while blocks of its cache are in use."""
+    flush, kept = EmulatedEngine.flush, []
+
+    async def busy_once(engine: EmulatedEngine) -> bool:
+        kept.append(engine.label)
+        return len(kept) > 1 and await flush(engine)
+
+    [server] = servers("vllm")
+    with pool_of([server], learner, tokenizer, tmp_path) as engine:
+        moved(learner)
+        monkeypatch.setattr(EmulatedEngine, "flush", busy_once)
+        engine.publish(2)
+        assert "without new weights: http://127.0.0.1" in engine.said[-1]
+        assert "/reset_prefix_cache says success: false" in engine.said[-1]
+        written = asked(engine, sampled(words, temperature=0.0))
+        assert engine.figures()["servers_reloaded"] == 1
+    assert len(kept) == 2
+    here = asked(LocalEngine(learner, tokenizer, slots=8, context=CONTEXT), sampled(words, temperature=0.0))
+    assert [turn.tokens for turn in written] == [turn.tokens for turn in here]
 
 
 def test_a_server_that_is_down_when_weights_go_out_takes_them_when_it_is_back(

@@ -12,6 +12,9 @@ serving.py at 030ea52effcb, both later than v0.28):
 - `finish_reason` is stop, length or abort. Log-probabilities are those before temperature (`--logprobs-mode
   raw_logprobs`, the default).
 - `seed` makes a request repeatable.
+- A request has at most four stop strings (vLLM 0.32.0 refuses a fifth with 400); no dialect has more than two.
+- If a prompt ends within a character (half of its UTF-8 bytes), vLLM 0.32.0 puts the prompt's text before that of the
+  completion, and finds stop strings there (seen). Texts of environments end with whole characters.
 """
 
 from __future__ import annotations

@@ -61,7 +61,9 @@ class VllmControl:
             await client.post("/collective_rpc", body, seconds=LOAD_SECONDS)
         except (RefusedError, ServerFailedError) as error:
             raise NotLoadedError(f"could not load {published.path}: {error}") from None
-        await client.post("/reset_prefix_cache")
+        reset = await client.post("/reset_prefix_cache")
+        if isinstance(reset, dict) and reset.get("success") is False:  # with status 200
+            raise ServerFailedError("keeps what old weights cached: POST /reset_prefix_cache says success: false")
         await client.post("/update_weight_version", {"new_version": published.label})
         await client.post("/resume")
 

@@ -41,7 +41,8 @@ class Published:
 
 
 def publish(model: PreTrainedModel, shared: Path, version: int) -> Published:
-    """Writes the model's weights into a new folder below `shared` and removes older ones.
+    """Writes the model's weights into a new folder below `shared` and removes older ones. Tied weights are written
+    under each of their names.
 
     A folder's weights never change: vLLM was seen to serve from a cache after the files under a known name had changed
     (its issue 32718). Raises SleuthError if they cannot be written.
@@ -49,7 +50,7 @@ def publish(model: PreTrainedModel, shared: Path, version: int) -> Published:
     aside = shared / f"{version:06d}"
     try:
         with replacing_folder(aside) as partial:
-            model.save_pretrained(partial)
+            model.save_pretrained(partial, state_dict=_untied_state(model))
             sha256 = checksum(partial)
             card = {"version": version, "sha256": sha256}
             (partial / CARD).write_text(json.dumps(card) + "\n", encoding="utf-8")
@@ -60,6 +61,20 @@ def publish(model: PreTrainedModel, shared: Path, version: int) -> Published:
     except OSError as error:
         raise SleuthError(f"engine.weights = {shared}: the weights could not be written ({error})") from None
     return published
+
+
+def _untied_state(model: PreTrainedModel) -> dict[str, torch.Tensor]:
+    """The model's weights by name, with copies where two names share one tensor.
+
+    Servers of an untied copy need `lm_head.weight`. So does a vLLM for CPUs that serves a tied model: it packs the
+    output weights anew only when it loads them under their own name (seen with 0.32.0).
+    """
+    state, seen = model.state_dict(), set[int]()
+    for name, weight in state.items():
+        if weight.data_ptr() in seen:
+            state[name] = weight.to("cpu", copy=True)
+        seen.add(weight.data_ptr())
+    return state
 
 
 def checksum(folder: Path) -> str:

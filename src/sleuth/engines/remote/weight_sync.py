@@ -136,6 +136,7 @@ class WeightSync:
         sampling = Sampling(max_tokens=CHECK_TOKENS, temperature=temperature, key=(published.version, 0, 0))
         raw, label = await replica.write(prompt, sampling, limit=CHECK_TOKENS, eos_ids=self._eos_ids)
         self.require_current_weights(replica, label)
+        server = replica.discovered.server
         require_same_weights(
             self._model,
             prompt,
@@ -144,6 +145,7 @@ class WeightSync:
             temperature=temperature,
             url=replica.url,
             label=published.label,
+            remedy=untie_hint(server.model) if server.kind == "vLLM" and self._model.config.tie_word_embeddings else "",
         )
 
     def _foreign_weights(self, replica: EngineReplica, what: str, label: str | None) -> WeightsDifferError:
@@ -158,6 +160,15 @@ MAX_LOGPROB_GAP = {torch.float32: 1e-3}
 """The largest mean difference of log-probabilities, in nats, between two engines with the same float32 weights."""
 MAX_HALF_PRECISION_GAP = 0.1
 """The same in half precision, where sums depend on the order of their terms."""
+
+
+def untie_hint(served: str) -> str:
+    """What to start instead of a vLLM that serves the tied model `served` and keeps its old output weights."""
+    model = served if Path(served).is_dir() else "MODEL"
+    return (
+        "; a vLLM for CPUs may keep the output weights of a tied model: serve an untied copy instead, made by "
+        f"sleuth merge {model} {model}-untied --untie"
+    )
 
 
 def learner_logprobs(
@@ -185,14 +196,16 @@ def require_same_weights(
     temperature: float,
     url: str,
     label: str,
+    remedy: str = "",
 ) -> float:
-    """The mean gap to the learner's log-probabilities, in nats. Raises SleuthError if too large for equal weights."""
+    """The mean gap to the learner's log-probabilities, in nats. Raises SleuthError, whose message ends with `remedy`,
+    if too large for equal weights."""
     ours = learner_logprobs(model, prompt, completion, temperature)
     gap = fmean(abs(one - other) for one, other in zip(ours, logprobs, strict=True))
     allowed = MAX_LOGPROB_GAP.get(model.dtype, MAX_HALF_PRECISION_GAP)
     if not gap <= allowed:
         raise SleuthError(
             f"{url}: says that it has the weights {label}, and writes with others: its log-probabilities differ by "
-            f"{gap:.3g} from the learner's, where {allowed:g} is allowed; nothing of it was trained on"
+            f"{gap:.3g} from the learner's, where {allowed:g} is allowed; nothing of it was trained on{remedy}"
         )
     return gap

@@ -8,7 +8,8 @@ v0.14.0 and v0.32.0):
 - `POST /pause?mode=abort|wait|keep` (abort is the default), `POST /resume`, `GET /is_paused`, `POST /abort_requests`
   with `request_ids`, without any of them all. An aborted completion has `finish_reason` "abort".
 - `POST /collective_rpc` with `{"method": "reload_weights", "kwargs": {"weights_path": FOLDER}}` answers `{"results":
-  [null]}`, one for each worker. Only `POST /reset_prefix_cache` clears the prefix cache after a reload.
+  [null]}`, one for each worker. Only `POST /reset_prefix_cache` clears the prefix cache after a reload; it answers
+  `{"success": false}`, with status 200, while blocks are in use.
 - `POST /update_weight_version` with `new_version`, `GET /weight_info`: a label of the weights, "default" at first. No
   completion carries it.
 - `POST /sleep?level=1|2`: level 1 keeps the weights in the host's memory, level 2 loses them. `POST /wake_up`, with
@@ -150,8 +151,7 @@ class VllmEmulator(EngineEmulator):
         return JSONResponse({"results": [None]})
 
     async def _reset(self, request: Request) -> Response:
-        await self.engine.flush()
-        return Response()
+        return JSONResponse({"success": await self.engine.flush()})
 
     async def _rename(self, request: Request) -> Response:
         body = await read_body(request, ("new_version",))

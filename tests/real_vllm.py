@@ -1,0 +1,67 @@
+"""A real vLLM for CPUs in a process of its own, which `make servers` installs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+from model_server import free_url
+
+VLLM = Path(__file__).parents[1] / ".venv-servers" / "bin" / "vllm"
+START_SECONDS = 300.0
+SETTINGS = {
+    "VLLM_TARGET_DEVICE": "cpu",
+    "VLLM_SERVER_DEV_MODE": "1",
+    "VLLM_CPU_KVCACHE_SPACE": "1",  # GB
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_NO_USAGE_STATS": "1",
+    "HF_HUB_OFFLINE": "1",
+    "OMP_NUM_THREADS": "1",
+}
+
+
+class RealVllm:
+    """`vllm serve MODEL` in float32, with the context `context`, at `url`; its output is in the file `log`."""
+
+    def __init__(self, model: Path, log: Path, *, context: int) -> None:
+        self.model = model
+        self.log = log
+        self.context = context
+        self.url = free_url()
+
+    def start(self) -> None:
+        """Starts it and waits until it answers, which takes a minute. Fails the test if it ends or takes too long."""
+        if not VLLM.exists():
+            pytest.fail(f"{VLLM} is missing; `make servers` installs it", pytrace=False)
+        command = [VLLM, "serve", self.model, "--host", "127.0.0.1", "--port", self.url.rpartition(":")[2]]
+        command += ["--max-model-len", str(self.context), "--dtype", "float32", "--enforce-eager"]
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | SETTINGS
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                list(map(str, command)), env=environment, stdout=log, stderr=log, start_new_session=True
+            )
+        deadline = time.monotonic() + START_SECONDS
+        with httpx.Client(trust_env=False) as client:
+            while not _answers(client, self.url):
+                if self._process.poll() is not None or time.monotonic() > deadline:
+                    self.kill()
+                    tail = "\n".join(self.log.read_text(errors="replace").splitlines()[-20:])
+                    pytest.fail(f"vLLM did not start:\n{tail}", pytrace=False)
+                time.sleep(0.2)
+
+    def kill(self) -> None:
+        """Kills all its processes (SIGKILL)."""
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+
+def _answers(client: httpx.Client, url: str) -> bool:
+    try:
+        return client.get(f"{url}/health").is_success
+    except httpx.HTTPError:
+        return False
