@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from corpora import PASSAGES, WriteCorpus
 
+from sleuth.retrieval.corpus import read_corpus
 from sleuth.retrieval.dense import Dense, DenseWriter, Storage, adopt_vectors, build_dense
 from sleuth.retrieval.encoder import Encoder, encoder_card
 from sleuth.retrieval.hybrid import Hybrid, build_hybrid, fuse
@@ -218,6 +219,21 @@ def small(encoder_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Den
     (folder / "c.jsonl").write_text("".join(lines))
     build_dense(folder / "c.jsonl", folder / "index", encoder_card(str(encoder_folder)))
     return Dense(folder / "index")
+
+
+def test_a_passage_is_found_by_its_id_in_every_kind_of_index(
+    card: EncoderCard, write_corpus: WriteCorpus, tmp_path: Path
+) -> None:
+    counting = {str(number): f"passage {number}" for number in range(1, 5)}
+    for at, passages in enumerate((PASSAGES, counting, {f"0{number}": "a" for number in counting})):
+        corpus = write_corpus(passages)
+        build_hybrid(corpus, tmp_path / f"hybrid{at}", card)
+        for folder in (f"hybrid{at}", f"hybrid{at}/bm25", f"hybrid{at}/dense"):
+            index = open_index(tmp_path / folder)
+            for passage in read_corpus(corpus):
+                assert index.passage(passage.id) == passage
+            for unknown in ("", "0", "99", "007", "-1", "٣", "x" * 100_000):
+                assert index.passage(unknown) is None, unknown
 
 
 def test_identical_queries_of_siblings_are_searched_once(small: Dense, monkeypatch: pytest.MonkeyPatch) -> None:

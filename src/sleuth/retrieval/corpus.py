@@ -75,11 +75,11 @@ class SeenIds:
         if self._first is not None:
             if passage_id == str(self._next):
                 self._next += 1
-                return not self._contains(_hash(passage_id))
+                return not self._contains(hash_of_id(passage_id))
             number = int(passage_id) if len(passage_id) < 20 and passage_id.isdecimal() else -1
             if self._first <= number < self._next and passage_id == str(number):  # "007" is not "7"
                 return False
-        hashed = _hash(passage_id)
+        hashed = hash_of_id(passage_id)
         if self._contains(hashed):
             return False
         self._pending.add(hashed)
@@ -94,5 +94,6 @@ class SeenIds:
         return hashed in self._pending or (index < len(self._sorted) and int(self._sorted[index]) == hashed)
 
 
-def _hash(passage_id: str) -> int:
+def hash_of_id(passage_id: str) -> int:
+    """64 bits of an id's BLAKE2 hash."""
     return int.from_bytes(hashlib.blake2b(passage_id.encode(), digest_size=8).digest(), "little")
