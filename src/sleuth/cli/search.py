@@ -26,7 +26,8 @@ def search(
     query: Annotated[str | None, typer.Argument(metavar="QUERY", help="The query, in quotes.")] = None,
     k: Annotated[int, typer.Option("-k", metavar="N", min=1, help="How many passages.")] = 3,
     questions: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Measure recall with these questions instead.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Measure recall with these questions instead; BEIR's folder or qrels too."),
     ] = None,
     trec: Annotated[
         Path | None, typer.Option(metavar="FILE", help="With --questions: write what was found as a TREC run.")
@@ -45,7 +46,8 @@ def search(
     else:
         from sleuth.plan.inputs import require_file
 
-        require_file(questions)
+        if not questions.is_dir():
+            require_file(questions)
         prepare_out_file(trec, option="--trec", example="run.txt")
 
     from sleuth.retrieval.open_index import open_index
@@ -70,9 +72,10 @@ def _print_passages(query: str, passages: Sequence[Passage], as_json: bool) -> N
 
 def _search_questions(index: Index, questions: Path, k: int, trec: Path | None, as_json: bool) -> None:
     from sleuth.cli.progress import progress_bar
+    from sleuth.data.beir import is_beir, load_beir
     from sleuth.data.questions import load_questions
 
-    tasks = load_questions(questions)
+    tasks = load_beir(questions) if is_beir(questions) else load_questions(questions)
     with_gold = [task for task in tasks if task.gold_passages]
     if trec is None:
         tasks = with_gold

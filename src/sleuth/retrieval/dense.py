@@ -117,7 +117,7 @@ class Dense:
     def passage(self, passage_id: str) -> Passage | None:
         """The passage with this id, with the score 0; None if there is none. Any number of threads may call it."""
         row = self._passages.row_of(passage_id)
-        return None if row is None else self._passages.passage(row, 0.0)
+        return None if row is None else self._passages.passage(row)
 
 
 class DenseWriter:

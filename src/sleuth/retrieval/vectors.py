@@ -6,13 +6,14 @@ import json
 import mmap
 import struct
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
 import numpy as np
 
-from sleuth.retrieval.corpus import contents_of, hash_of_id, parse_contents
+from sleuth.retrieval.corpus import contents_of, hash_of_id, passage_of
 from sleuth.retrieval.encoder import HOW_TO_INSTALL
 from sleuth.types import Passage, SleuthError
 
@@ -141,7 +142,7 @@ class PassageFile:
         """
         number = int(passage_id) if len(passage_id) < 20 and passage_id.isdecimal() else -1
         for row in (number, number - 1):
-            if 0 <= row < len(self) and self._fields(row)["id"] == passage_id:
+            if 0 <= row < len(self) and self.passage(row).id == passage_id:
                 return row
         with self._lock:
             if self._rows_by_hash is None:
@@ -149,25 +150,21 @@ class PassageFile:
         hashes, rows = self._rows_by_hash
         hashed = np.uint64(hash_of_id(passage_id))
         equal = slice(hashes.searchsorted(hashed), hashes.searchsorted(hashed, side="right"))
-        return next((int(row) for row in rows[equal] if self._fields(row)["id"] == passage_id), None)
+        return next((int(row) for row in rows[equal] if self.passage(row).id == passage_id), None)
 
     def _hashed_rows(self) -> tuple[np.ndarray, np.ndarray]:
         """The sorted hashes of all ids, and their rows."""
-        ids = (hash_of_id(self._fields(row)["id"]) for row in range(len(self)))
+        ids = (hash_of_id(self.passage(row).id) for row in range(len(self)))
         hashes = np.fromiter(ids, dtype=np.uint64, count=len(self))
         rows = hashes.argsort(kind="stable")
         return hashes[rows], rows
 
-    def _fields(self, row: int) -> dict[str, str]:
+    def passage(self, row: int, score: float = 0.0) -> Passage:
+        """The passage of a row, with this score."""
         start = int(self._starts[row])
         end = self._text.find(b"\n", start)
-        return json.loads(self._text[start : end if end >= 0 else len(self._text)])
-
-    def passage(self, row: int, score: float) -> Passage:
-        """The passage of a row, with this score."""
-        fields = self._fields(row)
-        plain = parse_contents(fields["id"], fields["contents"])
-        return Passage(id=plain.id, title=plain.title, text=plain.text, score=score)
+        fields = json.loads(self._text[start : end if end >= 0 else len(self._text)])
+        return replace(passage_of(fields, f"row {row}"), score=score)
 
 
 class PassageFileWriter:
