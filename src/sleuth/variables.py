@@ -11,7 +11,7 @@ MB = 10**6
 KEY_VARIABLE = "SLEUTH_API_KEY"
 """The key that our servers ask for; it is never sent anywhere."""
 CLIENT_KEY_VARIABLE = "SLEUTH_CLIENT_KEY"
-"""The key that is sent to the retrievers and engines that a recipe or an option names."""
+"""The key that is sent to the retrievers, engines and servers of tools that a recipe or an option names."""
 
 
 def key_in(variable: str) -> str | None:

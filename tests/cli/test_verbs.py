@@ -75,6 +75,65 @@ def test_recall_of_one_kind_has_no_rows_by_kind(folder: Path, tmp_path: Path) ->
     assert list(json.loads(result.stdout)["recall"]) == ["all"]
 
 
+def test_a_trec_run_has_what_a_search_finds_for_each_question(folder: Path, tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "run.txt"
+    asked = ("search", folder / "index", "--questions", folder / "qa_test.jsonl", "-k", 2, "--json")
+    result = sleuth(*asked, "--trec", run)
+    assert json.loads(result.stdout) == json.loads(sleuth(*asked).stdout) | {"trec": str(run)}
+    rows = [json.loads(line) for line in (folder / "qa_test.jsonl").open()]
+    lines = [line.split(" ") for line in run.read_text().splitlines()]
+    assert [line[0] for line in lines] == [row["id"] for row in rows for _ in range(2)]
+    found = json.loads(sleuth("search", folder / "index", rows[0]["question"], "-k", 2, "--json").stdout)["passages"]
+    assert [(line[2], line[3], line[5]) for line in lines[:2]] == [
+        (found[0]["id"], "1", "sleuth-bm25"), (found[1]["id"], "2", "sleuth-bm25")
+    ]  # fmt: skip
+    gold = {row["id"]: row["gold_ids"] for row in rows}
+    hits = {line[0] for line in lines if line[2] in gold[line[0]]}
+    assert len(hits) / len(rows) == json.loads(result.stdout)["recall"]["all"]["value"]
+
+
+def test_a_trec_run_needs_no_gold_passages(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "q.jsonl").write_text('{"id": "1", "question": "which town?", "golden_answers": ["I"]}\n')
+    result = sleuth("search", folder / "index", "--questions", tmp_path / "q.jsonl", "--trec", tmp_path / "run.txt")
+    assert result.stdout == f"{tmp_path / 'run.txt'}: what was found, as a TREC run\n"
+    assert (tmp_path / "run.txt").read_text().count("1 Q0 ") == 3
+
+
+def test_a_run_that_cannot_be_written_leaves_no_file(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "q.jsonl").write_text('{"id": "a b", "question": "which town?", "golden_answers": ["I"]}\n')
+    asked = ("search", folder / "index", "--questions", tmp_path / "q.jsonl", "--trec")
+    result = sleuth(*asked, tmp_path / "run.txt")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "white space in an id" in result.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["q.jsonl"]
+
+
+def test_a_folder_of_beir_is_indexed_and_its_queries_measure_recall(folder: Path, tmp_path: Path) -> None:
+    beir = tmp_path / "beir"
+    (beir / "qrels").mkdir(parents=True)
+    passages = [json.loads(line) for line in (folder / "corpus.jsonl").open()]
+    questions = [json.loads(line) for line in (folder / "qa_test.jsonl").open()]
+    with (beir / "corpus.jsonl").open("w") as rows:
+        for passage in passages:
+            title, text = passage["contents"].split("\n", 1)
+            rows.write(json.dumps({"_id": passage["id"], "title": title[1:-1], "text": text, "metadata": {}}) + "\n")
+    with (beir / "queries.jsonl").open("w") as rows:
+        rows.writelines(json.dumps({"_id": row["id"], "text": row["question"]}) + "\n" for row in questions)
+    judged = [f"{row['id']}\t{gold}\t1\n" for row in questions for gold in row["gold_ids"]]
+    (beir / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(judged))
+
+    made = json.loads(sleuth("index", beir, tmp_path / "index", "--json").stdout)
+    assert made["corpus_sha256"] == json.loads((folder / "index" / "card.json").read_text())["corpus_sha256"]
+    run = tmp_path / "run.txt"
+    result = sleuth("search", tmp_path / "index", "--questions", beir, "-k", 1, "--trec", run, "--json")
+    ours = json.loads(
+        sleuth("search", folder / "index", "--questions", folder / "qa_test.jsonl", "-k", 1, "--json").stdout
+    )
+    assert json.loads(result.stdout)["recall"]["all"] == ours["recall"]["all"]
+    assert 0 < ours["recall"]["all"]["value"] < 1
+    assert [line.split()[0] for line in run.open()] == [row["id"] for row in questions]
+
+
 def test_mistakes_end_with_status_2_and_one_line(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "bad.jsonl").write_text('{"id": "1", "contents": "a"}\n{"id": "2"}\n')
     (tmp_path / "no_gold.jsonl").write_text('{"id": "1", "question": "who?", "golden_answers": ["I"]}\n')
@@ -94,6 +153,13 @@ def test_mistakes_end_with_status_2_and_one_line(folder: Path, tmp_path: Path) -
         (("search", folder / "index"), "give a query or --questions"),
         (("search", folder / "index", "a", "--questions", folder / "qa_test.jsonl"), "give a query or --questions"),
         (("search", folder / "index", "--questions", tmp_path / "no_gold.jsonl"), "gold_ids"),
+        (("search", folder / "index", "a", "--trec", tmp_path / "run.txt"), "--trec writes what is found for the"),
+        (
+            ("search", folder / "index", "--questions", folder / "qa_test.jsonl", "--trec", tmp_path),
+            f"--trec {tmp_path}: a folder; name a file, such as {tmp_path / 'run.txt'}",
+        ),
+        (("index", tmp_path, tmp_path / "i"), f"{tmp_path}: a folder without corpus.jsonl; name a file of passages"),
+        (("search", folder / "index", "--questions", tmp_path), f"{tmp_path}/queries.jsonl: no such file"),
         (("report", tmp_path / "none"), "none"),
     ]:
         result = sleuth(*arguments)

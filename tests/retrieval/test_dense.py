@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from corpora import PASSAGES, WriteCorpus
 
+from sleuth.retrieval.corpus import read_corpus
 from sleuth.retrieval.dense import Dense, DenseWriter, Storage, adopt_vectors, build_dense
 from sleuth.retrieval.encoder import Encoder, encoder_card
 from sleuth.retrieval.hybrid import Hybrid, build_hybrid, fuse
@@ -218,6 +220,37 @@ def small(encoder_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Den
     (folder / "c.jsonl").write_text("".join(lines))
     build_dense(folder / "c.jsonl", folder / "index", encoder_card(str(encoder_folder)))
     return Dense(folder / "index")
+
+
+def test_a_passage_is_found_by_its_id_in_every_kind_of_index(
+    card: EncoderCard, write_corpus: WriteCorpus, tmp_path: Path
+) -> None:
+    counting = {str(number): f"passage {number}" for number in range(1, 5)}
+    for at, passages in enumerate((PASSAGES, counting, {f"0{number}": "a" for number in counting})):
+        corpus = write_corpus(passages)
+        build_hybrid(corpus, tmp_path / f"hybrid{at}", card)
+        for folder in (f"hybrid{at}", f"hybrid{at}/bm25", f"hybrid{at}/dense"):
+            index = open_index(tmp_path / folder)
+            for passage in read_corpus(corpus):
+                assert index.passage(passage.id) == passage
+            for unknown in ("", "0", "99", "007", "-1", "٣", "x" * 100_000):
+                assert index.passage(unknown) is None, unknown
+
+
+def test_a_dense_index_of_beirs_layout_gives_its_passages_built_or_opened_in_place(
+    card: EncoderCard, tmp_path: Path
+) -> None:
+    rows = [{"_id": f"d{number}", "title": "T" * (number % 2), "text": f"text {number}"} for number in range(5)]
+    rows.append({"_id": "blank", "title": "", "text": ""})
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    build_dense(corpus, tmp_path / "built", card)
+    adopt_vectors(corpus, tmp_path / "adopted", card, tmp_path / "built" / "vectors.faiss")
+    passages = {passage.id: passage for passage in read_corpus(corpus)}
+    for folder in ("built", "adopted"):
+        index = Dense(tmp_path / folder)
+        assert {p.id: replace(p, score=0.0) for p in found(index, "text 3", 6)} == passages
+        assert index.passage("d3") == passages["d3"]
 
 
 def test_identical_queries_of_siblings_are_searched_once(small: Dense, monkeypatch: pytest.MonkeyPatch) -> None:

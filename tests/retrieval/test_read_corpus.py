@@ -8,7 +8,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from sleuth.retrieval.corpus import corpus_hash, parse_contents, read_corpus
+from sleuth.retrieval.corpus import corpus_file, corpus_hash, parse_contents, read_corpus
 from sleuth.types import Passage, SleuthError
 
 ADA = {"id": "17", "contents": '"Ada Voss"\nAda Voss was born in Tarn.\nShe wrote.'}
@@ -42,6 +42,42 @@ def test_unusual_contents_are_split_without_loss(contents: str, title: str, text
     assert parse_contents("1", contents) == Passage(id="1", title=title, text=text)
 
 
+BEIR = (
+    {"_id": "17", "title": "Ada Voss", "text": "Ada Voss was born in Tarn.\nShe wrote.", "metadata": {"url": "a"}},
+    {"_id": "4", "title": "Tarn", "text": "Tarn is a town."},
+)
+
+
+def test_a_corpus_in_the_layout_of_beir_is_the_same_corpus(tmp_path: Path) -> None:
+    ours = list(read_corpus(written(tmp_path / "c.jsonl", ADA, TARN)))
+    assert list(read_corpus(written(tmp_path / "corpus.jsonl", *BEIR))) == ours
+    table = pyarrow.Table.from_pylist(list(BEIR))
+    pyarrow.parquet.write_table(table, tmp_path / "c.parquet")
+    assert list(read_corpus(tmp_path / "c.parquet")) == ours
+    assert corpus_file(tmp_path) == tmp_path / "corpus.jsonl"
+    assert corpus_file(tmp_path / "c.jsonl") == tmp_path / "c.jsonl"
+
+
+def test_titles_of_beir_may_be_missing_and_texts_blank_and_a_title_is_one_line(tmp_path: Path) -> None:
+    rows = (
+        {"_id": "1", "text": "a"},
+        {"_id": "2", "title": None, "text": " "},
+        {"_id": "3", "title": "b\nc", "text": ""},
+    )
+    assert list(read_corpus(written(tmp_path / "c.jsonl", *rows))) == [
+        Passage(id="1", title="", text="a"),
+        Passage(id="2", title="", text=""),
+        Passage(id="3", title="b c", text=""),
+    ]
+
+
+def test_a_folder_without_a_corpus_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        SleuthError, match=r"a folder without corpus\.jsonl; name a file of passages, or a folder of BEIR's"
+    ):
+        corpus_file(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("row", "message"),
     [
@@ -51,6 +87,13 @@ def test_unusual_contents_are_split_without_loss(contents: str, title: str, text
         ({"id": "5", "contents": ["x"]}, "`contents` should be a string, found list"),
         ({"id": "5", "contents": ""}, "`contents` is empty"),
         ({"id": "17", "contents": "x"}, "id '17' was used by an earlier passage; ids should be unique"),
+        ({"_id": "5"}, "no `text`; the row has _id"),
+        ({"_id": 5, "text": "x"}, "`_id` should be a string, found int"),
+        ({"_id": "", "text": "x"}, "`_id` is empty"),
+        ({"_id": "5", "title": 1, "text": "x"}, "`title` should be a string, found int"),
+        ({"_id": "5", "title": "x", "text": None}, "`text` should be a string, found NoneType"),
+        ({"_id": "5", "text": "\udcff"}, "`text` holds an unpaired surrogate, which is not text"),
+        ({"_id": "17", "text": "x"}, "id '17' was used by an earlier passage; ids should be unique"),
     ],
 )
 def test_a_malformed_passage_is_named_by_file_and_line(tmp_path: Path, row: dict[str, object], message: str) -> None:

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 def index(
     corpus: Annotated[
-        Path, typer.Argument(metavar="CORPUS", help="Passages: .jsonl, .jsonl.gz or .parquet, or hf://OWNER/NAME/FILE.")
+        Path,
+        typer.Argument(
+            metavar="CORPUS", help="Passages: .jsonl, .jsonl.gz, .parquet, BEIR's folder or hf://OWNER/NAME/FILE."
+        ),
     ],
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The index; an existing one is replaced.")],
     kind: Annotated[
@@ -51,8 +54,9 @@ def index(
 ) -> None:
     r"""Build a search index of a corpus.
 
-    Rows are {"id": "17", "contents": "\"Title\"\ntext"}. The corpus is streamed, whatever its size. After a kill, the
-    same command continues. A corpus on the hub is downloaded into DIR.corpus first.
+    Rows are {"id": "17", "contents": "\"Title\"\ntext"}, or {"_id": "17", "title": "Title", "text": "text"} as BEIR has
+    them. The corpus is streamed, whatever its size. After a kill, the same command continues. A corpus on the hub is
+    downloaded into DIR.corpus first.
     """
     from sleuth.cli.progress import progress_bar
 
@@ -69,6 +73,9 @@ def index(
     if kind != "bm25" and encoder is None:
         raise SleuthError(f"--kind {kind}: name the encoder too: --encoder MODEL, a folder or a hub id")
 
+    from sleuth.retrieval.corpus import corpus_file
+
+    corpus = corpus_file(corpus)
     if kind != "bm25":  # before the encoder is loaded
         from sleuth.plan.inputs import require_file
 

@@ -51,16 +51,16 @@ def require_unset(options: Mapping[str, object], reason: str) -> None:
             raise SleuthError(f"{name} {reason}")
 
 
-def prepare_out_file(out: Path | None) -> None:
-    """Makes the folder of `--out` before the work. Raises SleuthError where no file can be written."""
+def prepare_out_file(out: Path | None, *, option: str = "--out", example: str = "eval.json") -> None:
+    """Makes the folder of the file of an option before the work. Raises SleuthError where no file can be written."""
     if out is None:
         return
     if out.is_dir():
-        raise SleuthError(f"--out {out}: a folder; name a file, such as {out / 'eval.json'}")
+        raise SleuthError(f"{option} {out}: a folder; name a file, such as {out / example}")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
-        raise SleuthError(f"--out {out}: {error.filename} is not a folder; name another place") from None
+        raise SleuthError(f"{option} {out}: {error.filename} is not a folder; name another place") from None
 
 
 def load_stage(file: Path, kind: type[Stage]) -> tuple[Recipe, Stage]:

@@ -1,9 +1,10 @@
-"""`sleuth retriever`: serves an index over HTTP."""
+"""`sleuth retriever`: serves an index over HTTP, or to one client of the Model Context Protocol."""
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,13 +19,27 @@ from sleuth.cli.http_server import (
     run,
     server_of,
 )
+from sleuth.cli.inputs import require_unset
 from sleuth.types import SleuthError
+
+if TYPE_CHECKING:
+    from sleuth.serve.http.limits import Limits
+    from sleuth.serve.retriever.index_loader import IndexLoader
+
+LOOPBACK = "127.0.0.1"
+PORT = 8000
 
 
 def retriever(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="An index.")],
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
-    host: Host = "127.0.0.1",
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help=f"0 takes a free one. [default: {PORT}]", show_default=False)
+    ] = None,
+    host: Host = LOOPBACK,
+    mcp: Annotated[
+        bool,
+        typer.Option("--mcp", help="Tools for clients of MCP: over stdin and stdout or, with --port, HTTP."),
+    ] = False,
     max_seconds: Annotated[
         float, typer.Option(min=0.001, help="Longest time of an answer; a larger index needs more.")
     ] = 60.0,
@@ -35,20 +50,39 @@ def retriever(
     """Serve an index over HTTP, for Sleuth and other trainers.
 
     In the dialects of Search-R1, slime, SkyRL and ReSearch: POST /retrieve, POST /batch_search; GET /health, /metrics,
-    /openapi.json.
+    /openapi.json. With --mcp the tools search(query, k) and open(id) for agents, at /mcp if over HTTP.
     """
     from sleuth.serve.http.limits import Limits
-    from sleuth.serve.retriever.app import retriever_app
     from sleuth.serve.retriever.index_loader import IndexLoader
 
+    limits = Limits(seconds=max_seconds)
+    if mcp and port is None:
+        of_http = {"--host": None if host == LOOPBACK else host, "--api-key": api_key, "--per-client": per_client}
+        require_unset(of_http | {"--insecure": insecure or None}, "is for HTTP, and --mcp serves stdin; add --port")
+        return _serve_stdio(IndexLoader(folder), limits)
+
+    from sleuth.serve.retriever.app import retriever_app
+
     opening = IndexLoader(folder)
-    listening = listen(host, port)
+    listening = listen(host, PORT if port is None else port)
     access = access_of(host, api_key=api_key, insecure=insecure, per_client=per_client)
-    server = server_of(retriever_app(opening, Limits(seconds=max_seconds), access))
+    server = server_of(retriever_app(opening, limits, access, mcp=mcp))
     opening.start(failed=lambda: setattr(server, "should_exit", True))
     address = address_of(host, listening)
     typer.echo(f"{folder}: {opening.card.count:,} passages, {opening.card.kind}, at {address}")
     typer.echo(f"Ready when {address}/health says so. Search-R1, slime, SkyRL: {address}/retrieve")
+    if mcp:
+        typer.echo(f"Clients of MCP: {address}/mcp")
     run(server, listening)
     if opening.error:
         raise SleuthError(opening.error)
+
+
+def _serve_stdio(opening: IndexLoader, limits: Limits) -> None:
+    from sleuth.serve.retriever.mcp_tools import mcp_server
+    from sleuth.serve.retriever.mcp_transports import protocol_stdout, serve_stdio
+    from sleuth.serve.retriever.search_handler import RequestHandler
+
+    server = mcp_server(RequestHandler(opening, limits))
+    with protocol_stdout() as stdout:
+        asyncio.run(serve_stdio(server, opening, stdout))

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sleuth.cli.figures import print_figures
+from sleuth.cli.inputs import prepare_out_file, require_unset
 from sleuth.cli.options import AsJson
-from sleuth.types import Passage, Retriever, SleuthError
+from sleuth.types import Passage, Retriever, SleuthError, Task
 
 if TYPE_CHECKING:
     from sleuth.metrics.intervals import Measured
+    from sleuth.retrieval.open_index import Index
 
 
 def search(
@@ -24,20 +26,29 @@ def search(
     query: Annotated[str | None, typer.Argument(metavar="QUERY", help="The query, in quotes.")] = None,
     k: Annotated[int, typer.Option("-k", metavar="N", min=1, help="How many passages.")] = 3,
     questions: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Measure recall with these questions instead.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Measure recall with these questions instead; BEIR's folder or qrels too."),
+    ] = None,
+    trec: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="With --questions: write what was found as a TREC run.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Search an index, or measure its recall.
 
-    With --questions FILE: how often a gold passage is among the first N results for the question.
+    With --questions FILE: how often a gold passage is among the first N results for the question. With --trec FILE
+    also all results, one line each, for trec_eval and its relatives.
     """
     if (query is None) == (questions is None):
         raise SleuthError(f'give a query or --questions, one of the two: sleuth search {folder} "some words"')
-    if questions is not None:
+    if questions is None:
+        require_unset({"--trec": trec}, "writes what is found for the questions of a file; add --questions FILE")
+    else:
         from sleuth.plan.inputs import require_file
 
-        require_file(questions)
+        if not questions.is_dir():
+            require_file(questions)
+        prepare_out_file(trec, option="--trec", example="run.txt")
 
     from sleuth.retrieval.open_index import open_index
 
@@ -46,7 +57,7 @@ def search(
         [passages] = asyncio.run(index.search([query], k))
         _print_passages(query, passages, as_json)
     elif questions is not None:
-        _print_recall(_recall_by_kind(index, questions, k), k, as_json)
+        _search_questions(index, questions, k, trec, as_json)
 
 
 def _print_passages(query: str, passages: Sequence[Passage], as_json: bool) -> None:
@@ -59,22 +70,43 @@ def _print_passages(query: str, passages: Sequence[Passage], as_json: bool) -> N
         typer.echo(f"[{rank}] {passage.title}  (id {passage.id}, score {passage.score:.2f})\n    {passage.text}")
 
 
-def _recall_by_kind(index: Retriever, questions: Path, k: int) -> dict[str, Measured]:
-    """Recall of all questions, then of each kind if there are several."""
+def _search_questions(index: Index, questions: Path, k: int, trec: Path | None, as_json: bool) -> None:
     from sleuth.cli.progress import progress_bar
+    from sleuth.data.beir import is_beir, load_beir
     from sleuth.data.questions import load_questions
+
+    tasks = load_beir(questions) if is_beir(questions) else load_questions(questions)
+    with_gold = [task for task in tasks if task.gold_passages]
+    if trec is None:
+        tasks = with_gold
+        if not tasks:
+            raise SleuthError(f"{questions}: no question names its `gold_ids`, so recall cannot be measured")
+    with progress_bar("search") as progress:
+        cached = _CachedRetriever(index, lambda answered: progress(answered, len(tasks)))
+        found = asyncio.run(cached.search([task.question for task in tasks], k))
+        recall = _recall_by_kind(cached, with_gold, k) if with_gold else {}
+    if trec is not None:
+        _write_run(trec, tasks, found, f"sleuth-{index.card.kind}")
+    _print_recall(recall, k, trec, as_json)
+
+
+def _write_run(file: Path, tasks: Sequence[Task], found: Sequence[Sequence[Passage]], tag: str) -> None:
+    from sleuth.data.trec import run_lines
+    from sleuth.runs.atomic import replacing_file
+
+    with replacing_file(file) as partial, partial.open("w", encoding="utf-8") as lines:
+        lines.writelines(f"{line}\n" for line in run_lines(tasks, found, tag))
+
+
+def _recall_by_kind(index: Retriever, tasks: Sequence[Task], k: int) -> dict[str, Measured]:
+    """Recall of all questions, then of each kind if there are several."""
     from sleuth.metrics.metrics import recall_at_k
 
-    tasks = [task for task in load_questions(questions) if task.gold_passages]
-    if not tasks:
-        raise SleuthError(f"{questions}: no question names its `gold_ids`, so recall cannot be measured")
     groups = {"all": tasks}
     kinds = sorted({task.kind for task in tasks})
     if len(kinds) > 1:
         groups |= {kind or "other": [task for task in tasks if task.kind == kind] for kind in kinds}
-    with progress_bar("search") as progress:
-        cached = _CachedRetriever(index, lambda answered: progress(answered, len(tasks)))
-        return {name: asyncio.run(recall_at_k(cached, group, k)) for name, group in groups.items()}
+    return {name: asyncio.run(recall_at_k(index, group, k)) for name, group in groups.items()}
 
 
 class _CachedRetriever:
@@ -94,8 +126,12 @@ class _CachedRetriever:
         return [self.known[query, k] for query in queries]
 
 
-def _print_recall(recall: Mapping[str, Measured], k: int, as_json: bool) -> None:
+def _print_recall(recall: Mapping[str, Measured], k: int, trec: Path | None, as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps({"k": k, "recall": {name: measured.as_json() for name, measured in recall.items()}}))
-    else:
+        figures = {"k": k, "recall": {name: measured.as_json() for name, measured in recall.items()}}
+        typer.echo(json.dumps(figures | ({} if trec is None else {"trec": str(trec)})))
+        return
+    if recall:
         print_figures(f"recall@{k}", recall)
+    if trec is not None:
+        typer.echo(f"{trec}: what was found, as a TREC run")

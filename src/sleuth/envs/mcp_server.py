@@ -20,6 +20,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any, cast
 
 from sleuth.envs.calls import ERROR
+from sleuth.retrieval.connections import key_headers
 from sleuth.threads import to_stderr
 from sleuth.types import SleuthError
 from sleuth.user_code.calls import delaying_engine
@@ -133,11 +134,15 @@ class ToolServer:
 
     @asynccontextmanager
     async def _streams(self) -> AsyncIterator[tuple[Any, Any]]:
+        import httpx
         from mcp import StdioServerParameters, stdio_client
         from mcp.client.streamable_http import streamable_http_client
 
         if is_url(self.address):
-            async with streamable_http_client(self.address) as (read, write, _):
+            async with (
+                httpx.AsyncClient(headers=key_headers(), timeout=None) as client,  # `call` and `open` limit the time
+                streamable_http_client(self.address, http_client=client) as (read, write, _),
+            ):
                 yield read, write
             return
         program, *arguments = shlex.split(self.address)
@@ -261,4 +266,4 @@ def _reason(error: BaseException) -> str:
         return f"cannot be started: {error.strerror}"
     if str(error) == "Connection closed":
         return "ended before it listed its tools"
-    return str(error) or type(error).__name__
+    return str(error).partition("\n")[0] or type(error).__name__  # httpx adds a line with a link

@@ -64,6 +64,11 @@ class Bm25:
         """`search` for callers without an event loop; any number of threads may call it."""
         return [list(self._cached_search(query, k)) for query in queries]
 
+    def passage(self, passage_id: str) -> Passage | None:
+        """The passage with this id, with the score 0; None if there is none. Any number of threads may call it."""
+        hits = self._searcher.search(tantivy.Query.term_query(self._schema, "id", passage_id, "basic"), limit=1).hits
+        return self._passage(hits[0][1], 0.0) if hits else None
+
     def _search(self, query: str, k: int) -> tuple[Passage, ...]:
         text = query.encode(errors="replace").decode()  # tantivy rejects unpaired surrogates
         words = self._content_words.analyze(text) or self._all_words.analyze(text)

@@ -9,23 +9,51 @@ from pathlib import Path
 
 import numpy as np
 
-from sleuth.data.rows import read_rows, text_of
+from sleuth.data.rows import Row, read_rows, text_of
 from sleuth.types import Passage, SleuthError
+
+BEIR_CORPUS = "corpus.jsonl"
+
+
+def corpus_file(path: Path) -> Path:
+    """The file of passages at a path: of a folder in BEIR's layout its corpus.jsonl, else the path itself. Raises
+    SleuthError for any other folder."""
+    if not path.is_dir():
+        return path
+    if not (path / BEIR_CORPUS).is_file():
+        raise SleuthError(f"{path}: a folder without {BEIR_CORPUS}; name a file of passages, or a folder of BEIR's")
+    return path / BEIR_CORPUS
 
 
 def read_corpus(path: Path) -> Iterator[Passage]:
-    r"""Streams the passages of a .jsonl, .jsonl.gz or .parquet file in Search-R1's format (arXiv:2503.09516).
+    r"""Streams the passages of a .jsonl, .jsonl.gz or .parquet file in the format of Search-R1 (arXiv:2503.09516) or of
+    BEIR (arXiv:2104.08663).
 
-    A row `{"id": "17", "contents": "\"Ada Voss\"\nAda Voss was born in Tarn."}` becomes
+    A row `{"id": "17", "contents": "\"Ada Voss\"\nAda Voss was born in Tarn."}`, or a row
+    `{"_id": "17", "title": "Ada Voss", "text": "Ada Voss was born in Tarn."}`, becomes
     `Passage(id="17", title="Ada Voss", text="Ada Voss was born in Tarn.")`. Only hashes of the ids stay in memory.
-    Raises SleuthError with file:line for a row without `id` or `contents` and for a repeated id.
+    Raises SleuthError with file:line for a malformed row and for a repeated id.
     """
     seen = SeenIds()
-    for where, row in read_rows(path, ("id", "contents")):
-        passage = parse_contents(text_of(row, "id", where), text_of(row, "contents", where))
+    for where, row in read_rows(path, ("id", "contents", "_id", "title", "text")):
+        passage = passage_of(row, where)
         if not seen.add(passage.id):
             raise SleuthError(f"{where}: id {passage.id!r} was used by an earlier passage; ids should be unique")
         yield passage
+
+
+def passage_of(row: Row, where: str) -> Passage:
+    """The passage of a row in either format. Raises SleuthError, beginning with `where`, if there is none."""
+    if "_id" not in row or "contents" in row:
+        return parse_contents(text_of(row, "id", where), text_of(row, "contents", where))
+    title = " ".join(_beir_text(row, "title", where).split()) if row.get("title") is not None else ""
+    return Passage(id=text_of(row, "_id", where), title=title, text=_beir_text(row, "text", where))
+
+
+def _beir_text(row: Row, key: str, where: str) -> str:
+    """A text that may be blank, as in some of BEIR's sets: such a passage is not found, but counts."""
+    text = row.get(key)
+    return "" if isinstance(text, str) and not text.strip() else text_of(row, key, where)
 
 
 def parse_contents(passage_id: str, contents: str) -> Passage:
@@ -75,11 +103,11 @@ class SeenIds:
         if self._first is not None:
             if passage_id == str(self._next):
                 self._next += 1
-                return not self._contains(_hash(passage_id))
+                return not self._contains(hash_of_id(passage_id))
             number = int(passage_id) if len(passage_id) < 20 and passage_id.isdecimal() else -1
             if self._first <= number < self._next and passage_id == str(number):  # "007" is not "7"
                 return False
-        hashed = _hash(passage_id)
+        hashed = hash_of_id(passage_id)
         if self._contains(hashed):
             return False
         self._pending.add(hashed)
@@ -94,5 +122,6 @@ class SeenIds:
         return hashed in self._pending or (index < len(self._sorted) and int(self._sorted[index]) == hashed)
 
 
-def _hash(passage_id: str) -> int:
+def hash_of_id(passage_id: str) -> int:
+    """64 bits of an id's BLAKE2 hash."""
     return int.from_bytes(hashlib.blake2b(passage_id.encode(), digest_size=8).digest(), "little")

@@ -114,6 +114,11 @@ class Dense:
             for hits in zip(scores.tolist(), rows.tolist(), strict=True)
         ]
 
+    def passage(self, passage_id: str) -> Passage | None:
+        """The passage with this id, with the score 0; None if there is none. Any number of threads may call it."""
+        row = self._passages.row_of(passage_id)
+        return None if row is None else self._passages.passage(row)
+
 
 class DenseWriter:
     """Writes a dense index into a folder, with one batch of passages in memory; quantising holds its whole result."""

@@ -81,6 +81,10 @@ class Hybrid:
         """`search` for callers without an event loop; any number of threads may call it."""
         return self._fuse(queries, self._vectors.find(queries, max(k, DEPTH)), k)
 
+    def passage(self, passage_id: str) -> Passage | None:
+        """The passage with this id, with the score 0; None if there is none. Any number of threads may call it."""
+        return self._words.passage(passage_id)
+
     def _fuse(self, queries: Sequence[str], dense_lists: Sequence[Sequence[Passage]], k: int) -> list[list[Passage]]:
         bm25_lists = self._words.find(queries, max(k, DEPTH))
         return [fuse(pair, k) for pair in zip(bm25_lists, dense_lists, strict=True)]

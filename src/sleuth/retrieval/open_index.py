@@ -23,6 +23,10 @@ class Index(Retriever, Protocol):
         """`search` for callers without an event loop; any number of threads may call it."""
         ...
 
+    def passage(self, passage_id: str) -> Passage | None:
+        """The passage with this id, with the score 0; None if there is none. Any number of threads may call it."""
+        ...
+
 
 INDEXES: dict[str, Callable[[Path], Index]] = {"bm25": Bm25, "dense": Dense, "hybrid": Hybrid}
 

@@ -6,12 +6,14 @@ import json
 import mmap
 import struct
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
 
-from sleuth.retrieval.corpus import contents_of, parse_contents
+from sleuth.retrieval.corpus import contents_of, hash_of_id, passage_of
 from sleuth.retrieval.encoder import HOW_TO_INSTALL
 from sleuth.types import Passage, SleuthError
 
@@ -120,6 +122,8 @@ class PassageFile:
 
     def __init__(self, corpus: Path, offsets: Path) -> None:
         """Raises SleuthError if one of the two cannot be read."""
+        self._lock = Lock()
+        self._rows_by_hash: tuple[np.ndarray, np.ndarray] | None = None
         try:
             self._starts = np.memmap(offsets, dtype=OFFSET, mode="r")
             with corpus.open("rb") as file:
@@ -130,13 +134,37 @@ class PassageFile:
     def __len__(self) -> int:
         return len(self._starts)
 
-    def passage(self, row: int, score: float) -> Passage:
+    def row_of(self, passage_id: str) -> int | None:
+        """The row with this id, None if there is none.
+
+        Ids that count up from 0 or 1 are found at once. Otherwise the first call reads the ids of all rows, 10
+        microseconds each, and keeps 16 bytes of each.
+        """
+        number = int(passage_id) if len(passage_id) < 20 and passage_id.isdecimal() else -1
+        for row in (number, number - 1):
+            if 0 <= row < len(self) and self.passage(row).id == passage_id:
+                return row
+        with self._lock:
+            if self._rows_by_hash is None:
+                self._rows_by_hash = self._hashed_rows()
+        hashes, rows = self._rows_by_hash
+        hashed = np.uint64(hash_of_id(passage_id))
+        equal = slice(hashes.searchsorted(hashed), hashes.searchsorted(hashed, side="right"))
+        return next((int(row) for row in rows[equal] if self.passage(row).id == passage_id), None)
+
+    def _hashed_rows(self) -> tuple[np.ndarray, np.ndarray]:
+        """The sorted hashes of all ids, and their rows."""
+        ids = (hash_of_id(self.passage(row).id) for row in range(len(self)))
+        hashes = np.fromiter(ids, dtype=np.uint64, count=len(self))
+        rows = hashes.argsort(kind="stable")
+        return hashes[rows], rows
+
+    def passage(self, row: int, score: float = 0.0) -> Passage:
         """The passage of a row, with this score."""
         start = int(self._starts[row])
         end = self._text.find(b"\n", start)
         fields = json.loads(self._text[start : end if end >= 0 else len(self._text)])
-        plain = parse_contents(fields["id"], fields["contents"])
-        return Passage(id=plain.id, title=plain.title, text=plain.text, score=score)
+        return replace(passage_of(fields, f"row {row}"), score=score)
 
 
 class PassageFileWriter:

@@ -4,17 +4,15 @@
   original server fails with 500 or mixes results up (it unpacks a pair that is not there); ours returns bare documents.
 - SkyRL's own server: `POST /retrieve {"query": "...", "topk": 3}`; one query, and still a list of lists.
 - ReSearch and FlashRAG: `POST /batch_search {"query": [...], "top_n": 5}`; no envelope.
+- On demand, clients of the Model Context Protocol: `POST /mcp`, see `mcp_tools`.
 
 FastAPI would take longer than a small index itself, so `FastPathApp` serves these paths as plain ASGI.
 """
 
 from __future__ import annotations
 
-import asyncio
-import os
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -25,11 +23,12 @@ from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
 from sleuth import __version__
-from sleuth.retrieval.open_index import Index
 from sleuth.serve.http.access import Access, AccessControl
 from sleuth.serve.http.counters import CONTENT_TYPE, CountAnswers, Counters
 from sleuth.serve.http.limits import BodyLimit, Limits, receive_body
 from sleuth.serve.retriever.index_loader import IndexLoader
+from sleuth.serve.retriever.mcp_transports import MCP_PATH, McpRoute
+from sleuth.serve.retriever.search_handler import RequestHandler
 from sleuth.serve.retriever.wire import (
     BATCH_SEARCH_BODY,
     RETRIEVE_BODY,
@@ -46,11 +45,8 @@ from sleuth.serve.retriever.wire import (
     read_body,
     scored_documents,
 )
-from sleuth.types import Passage
 
-PATHS = ("/retrieve", "/batch_search", "/health", "/metrics", "/openapi.json")
-QUERIES_PER_TURN = 8  # of one request, before other requests get a turn
-MIN_SECONDS_FOR_THREAD = 0.005  # CPU seconds per query; a thread costs half a millisecond on busy cores
+PATHS = ("/retrieve", "/batch_search", MCP_PATH, "/health", "/metrics", "/openapi.json")
 PROBLEMS: dict[int | str, dict[str, Any]] = {
     401: {"model": Problem, "description": "The key is missing or wrong."},
     403: {"model": Problem, "description": "Another host name or a page of another site."},
@@ -63,17 +59,24 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def retriever_app(loader: IndexLoader, limits: Limits, access: Access) -> FastAPI:
-    """The application; start `loader` first. Every error is one line under `detail`."""
+def retriever_app(loader: IndexLoader, limits: Limits, access: Access, *, mcp: bool = False) -> FastAPI:
+    """The application; start `loader` first. Every error is one line under `detail`.
+
+    With `mcp` it also serves the tools of `mcp_tools`, which need the package mcp and the application's lifespan.
+    """
+    handler = RequestHandler(loader, limits)
+    mcp_route = McpRoute(handler) if mcp else None
     app = FastPathApp(
         title="sleuth retriever",
         version=__version__,
         description="Passages for queries, in the dialects of Search-R1, SkyRL and ReSearch.",
         docs_url=None,  # those pages load scripts from other sites
         redoc_url=None,
+        lifespan=mcp_route.lifespan if mcp_route else None,
     )
+    if mcp_route is not None:
+        app.router.routes.append(mcp_route.route)
     counters = Counters(PATHS)
-    handler = _RequestHandler(loader, limits)
     _add_error_handlers(app)
     app.serve_fast(_add_dialects(app, handler), limits, counters, access)
     _add_monitoring(app, loader, handler, counters)
@@ -82,68 +85,7 @@ def retriever_app(loader: IndexLoader, limits: Limits, access: Access) -> FastAP
     return app
 
 
-class _RequestHandler:
-    """Answers queries from the index, inline if they are fast, else in threads."""
-
-    def __init__(self, loader: IndexLoader, limits: Limits) -> None:
-        self.queries = 0
-        self.waiting = 0
-        self._loader = loader
-        self._limits = limits
-        self._seconds_per_query = MIN_SECONDS_FOR_THREAD  # until it is known
-        self._threads = ThreadPoolExecutor(min(8, os.cpu_count() or 1), "search")
-
-    async def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
-        """Passages for each query. Raises HTTPException 503 and 504."""
-        index = self._loader.index
-        if index is None:
-            state = self._loader.error or f"the index is being opened, {self._loader.progress:.0%} so far"
-            raise HTTPException(503, state, headers={"retry-after": "2"})
-        if self.waiting >= self._limits.waiting:
-            detail = f"{self._limits.waiting} requests are waiting; retry later"
-            raise HTTPException(503, detail, headers={"retry-after": "1"})
-        if index.batch == 1 and len(queries) <= QUERIES_PER_TURN and self._seconds_per_query < MIN_SECONDS_FOR_THREAD:
-            self.queries += len(queries)
-            return self._turn(index, queries, k)  # too fast to need a timeout
-        self.waiting += 1
-        try:
-            async with asyncio.timeout(self._limits.seconds):
-                results = await self._find(index, queries, k)
-        except TimeoutError:
-            raise HTTPException(
-                504, f"no answer within {self._limits.seconds:g} seconds; ask for less at once"
-            ) from None
-        finally:
-            self.waiting -= 1
-        self.queries += len(queries)
-        return results
-
-    async def _find(self, index: Index, queries: Sequence[str], k: int) -> list[list[Passage]]:
-        if index.batch > 1:  # such an index batches queries across requests, in a thread of its own
-            return await index.search(queries, k)
-        results: list[list[Passage]] = []
-        for start in range(0, len(queries), QUERIES_PER_TURN):
-            if start:
-                await asyncio.sleep(0)  # lets other requests run, and the timeout fire
-            turn = queries[start : start + QUERIES_PER_TURN]
-            if self._seconds_per_query < MIN_SECONDS_FOR_THREAD:
-                results += self._turn(index, turn, k)
-            else:
-                results += await asyncio.get_running_loop().run_in_executor(self._threads, self._turn, index, turn, k)
-        return results
-
-    def _turn(self, index: Index, queries: Sequence[str], k: int) -> list[list[Passage]]:
-        """Results of a few queries. Their CPU time decides whether later ones run in a thread; wall time would seem
-        slow on busy cores, where a thread costs most."""
-        started = time.thread_time()
-        results = index.find(queries, k)
-        if queries:  # capped, so that one very long query does not dominate
-            seconds = min((time.thread_time() - started) / len(queries), 2 * MIN_SECONDS_FOR_THREAD)
-            self._seconds_per_query += 0.1 * (seconds - self._seconds_per_query)
-        return results
-
-
-def _add_dialects(app: FastAPI, handler: _RequestHandler) -> dict[str, Answer]:
+def _add_dialects(app: FastAPI, handler: RequestHandler) -> dict[str, Answer]:
     """Adds the dialects to the application's schema and returns their handlers by path."""
 
     async def retrieve(sent: bytes) -> object:
@@ -183,7 +125,7 @@ def _describe(app: FastAPI, path: str, summary: str, bodies: Sequence[type[BaseM
     )(unreachable)
 
 
-def _add_monitoring(app: FastAPI, loader: IndexLoader, handler: _RequestHandler, counters: Counters) -> None:
+def _add_monitoring(app: FastAPI, loader: IndexLoader, handler: RequestHandler, counters: Counters) -> None:
     @app.get(
         "/health", responses={200: {"model": Health}, 503: {"model": Health}}, summary="Whether the index is ready"
     )
