@@ -223,6 +223,7 @@ class FakeQueue(SimpleQueue):
 # -- with Ray --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_run_by_ray_has_the_same_bytes_as_one_by_torchrun(
     recipes: dict[str, Path], under_torchrun: Path, tmp_path: Path
 ) -> None:

@@ -66,7 +66,7 @@ def code_differences(before: Mapping[str, OwnCode], now: Mapping[str, OwnCode]) 
     """What differs between records of a stage's code: files, and `the functions of env` or `the parameters of loss`."""
     old, new = sources_of(before), sources_of(now)
     found = [name for name in old | new if old.get(name) != new.get(name)]
-    for what in before | now:
+    for what in {**before, **now}:
         one, other = before.get(what), now.get(what)
         for part in ("functions", "parameters"):
             if getattr(one, part, None) != getattr(other, part, None):
