@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_group
 
+from sleuth.runs.interruption import Interrupted
 from sleuth.threads import prepare_waiting
 from sleuth.types import RetrievalFailed, SleuthError
 
@@ -20,7 +21,7 @@ FAILED = 1
 WRONG_INPUT = 2
 """Exit status where an argument, a file or a recipe is wrong."""
 INTERRUPTED = 130
-"""Exit status after Ctrl-C."""
+"""Exit status after Ctrl-C; 143 after SIGTERM."""
 
 SETTINGS: dict[str, Any] = {
     "no_args_is_help": True,
@@ -141,6 +142,8 @@ class Verbs(TyperGroup):
             raise
         except OSError as error:  # a full disk, a folder that may not be written
             raise _exit_after(FAILED, f"error: {error.filename or 'system'}: {error.strerror or error}") from None
+        except Interrupted as error:
+            raise _exit_after(error.status, *filter(None, [str(error)])) from None
         except KeyboardInterrupt:
             raise _exit_after(INTERRUPTED, "interrupted") from None
 
