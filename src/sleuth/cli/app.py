@@ -6,12 +6,13 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from importlib import import_module
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 from typer.main import get_group
 
+from sleuth import __version__
 from sleuth.runs.interruption import Interrupted
 from sleuth.threads import prepare_waiting
 from sleuth.types import RetrievalFailed, SleuthError
@@ -187,9 +188,20 @@ def _exit_after(status: int, *lines: str) -> typer.Exit:
     return typer.Exit(status)
 
 
-app = typer.Typer(cls=LazyVerbs, context_settings={"help_option_names": ["-h", "--help"]}, **SETTINGS)
+WHOLE: dict[str, Any] = SETTINGS | {"add_completion": True}
+app = typer.Typer(cls=LazyVerbs, context_settings={"help_option_names": ["-h", "--help"]}, **WHOLE)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"sleuth {__version__}")
+        raise typer.Exit
 
 
 @app.callback()
-def _sleuth() -> None:
+def _sleuth(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
     """Train small language models to search, think and cite."""

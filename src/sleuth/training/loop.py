@@ -71,7 +71,7 @@ def train(stage: TrainingRecipe, context: StageContext, trainer: Trainer, saved:
     checkpoint, owed = saved.checkpoint if saved else None, False
     with ProgressBar(stage.name, end, begin, silent=not ranks.first) as bar, folder.saying(bar.say):
         ranks.broadcast(lambda: _require_disk_space(stage, context, trainer))
-        for line in trainer.opening() if begin == 0 else ():
+        for line in trainer.opening() if begin == 0 else [f"continuing at step {begin} of {end}"]:
             folder.say(line)
         with StopRequest(folder.say) as request:
             for step in range(begin + 1, end + 1):
