@@ -19,6 +19,7 @@ from sleuth.ranks import ALONE, Ranks
 from sleuth.recipe import Recipe, TrainingRecipe
 from sleuth.recipe.recipe import StageRecipe
 from sleuth.runs.checksums import require_intact
+from sleuth.runs.interruption import ending_at_sigterm
 from sleuth.runs.manifest import changes_since
 from sleuth.runs.memory import peak_memory
 from sleuth.runs.protocol import OwnCode, RewardSpec
@@ -61,7 +62,12 @@ STAGES = {
 def run_recipe(recipe: Recipe, folder: RunFolder, ranks: Ranks = ALONE, *, exact: bool = False) -> Path:
     """Run every stage; the last checkpoint (or the recipe's model, if nothing trained). All `ranks` train, and the
     first one alone evaluates. With `exact`, raises SleuthError if a run is resumed with other library versions, on
-    another kind of processor or with another number of threads."""
+    another kind of processor or with another number of threads; Interrupted if SIGTERM ends it."""
+    with ending_at_sigterm():
+        return _run_stages(recipe, folder, ranks, exact=exact)
+
+
+def _run_stages(recipe: Recipe, folder: RunFolder, ranks: Ranks, *, exact: bool) -> Path:
     require_ranks(recipe, ranks)
     ranks.broadcast(lambda: _begin(recipe, folder, exact=exact))
     if not ranks.first:

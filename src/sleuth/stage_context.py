@@ -189,7 +189,8 @@ class StageContext:
 
     def best(self) -> Path | None:
         """The checkpoint with the highest mean reward over the few steps before it, the earliest of equals; None if the
-        stage has no reward."""
+        stage has no reward. One that was saved off schedule counts only if there is no other, so that an interrupted
+        run keeps the same checkpoints."""
         rows = [row for row in self.folder.metrics.rows() if row["stage"] == self.stage.name]
         rewards = {row["step"]: row.get("reward_mean") for row in rows}
 
@@ -199,7 +200,9 @@ class StageContext:
             known = [value for value in values if value is not None]
             return fmean(known) if known else None
 
-        values = {place: value for place in self.checkpoints() if (value := mean_reward(place)) is not None}
+        saved, off_schedule = self.checkpoints(), self._off_schedule()
+        eligible = [place for place in saved if place not in off_schedule] or saved
+        values = {place: value for place in eligible if (value := mean_reward(place)) is not None}
         return max(values, key=values.__getitem__, default=None)
 
     def rollouts_of(self, step: int) -> Path:
@@ -257,6 +260,11 @@ class StageContext:
         steps = range(self.first_step + 1, self.first_step + self.stage.steps + 1)
         return [place for place in checkpoints_in(self.folder.checkpoints) if step_of(place) in steps]
 
+    def _off_schedule(self) -> set[Path]:
+        """The checkpoints that an undisturbed run would not have saved: those of an interruption or a pause, and those
+        that waited for room on the disk."""
+        return {place for place in self.checkpoints() if not self.stage.saves_at(step_of(place) - self.first_step)}
+
     def _last_intact(self) -> Path | None:
         damaged: list[tuple[Path, str]] = []
         for place in filter(saved_with_state, reversed(self._own_checkpoints())):
@@ -302,6 +310,7 @@ class StageContext:
             best=best,
             after=self.first_step,
             until=last if repeated else None,
+            off_schedule=frozenset(self._off_schedule() - {saved}),
         )
 
     def _make_room(self, needed: int) -> None:

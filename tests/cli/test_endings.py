@@ -10,6 +10,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from sleuth import __version__
 from sleuth.cli.app import Verbs
 from sleuth.cli.progress import progress_bar
 from sleuth.types import RetrievalFailed, SleuthError
@@ -98,6 +99,17 @@ print(loaded(*(place.partition(":")[0] for place in VERBS.values())))
     assert output_of(tmp_path, script) == "['sleuth.cli.world']\n"
 
 
+def test_the_version_is_printed_and_imports_nothing(tmp_path: Path) -> None:
+    assert output_of(tmp_path, "print(run('--version').stdout, loaded(*HEAVY))") == f"sleuth {__version__}\n []\n"
+
+
+@pytest.mark.parametrize(("words", "found"), [("sleuth tra", ["train"]), ("sleuth train --qu", ["--quiet"])])
+def test_a_shell_completes_verbs_and_options(tmp_path: Path, words: str, found: list[str]) -> None:
+    asked = {"_SLEUTH_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
+    script = f"import os; os.environ.update({asked}); app(prog_name='sleuth')"
+    assert output_of(tmp_path, script).split() == found
+
+
 def test_light_verbs_never_import_torch(tmp_path: Path) -> None:
     script = """
 for line in ("world w --people 200", "index w/corpus.jsonl w/index", "search w/index Mills", "report w"):
@@ -178,8 +190,11 @@ def test_slow_work_shows_plain_lines_on_stderr_where_there_is_no_terminal(
     with progress_bar("slow") as progress:
         later = time.monotonic() + 5
         monkeypatch.setattr("time.monotonic", lambda: later)
-        progress(1, 2)
-        progress(2, 2)
+        for done in (1, 2, 3, 4):
+            progress(done, 4)
+            later += 31
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err.startswith("slow 1/2\nslow 2/2")
+    assert captured.err == (
+        "slow 1/4, 0:00:00 elapsed\nslow 3/4, 0:01:02 elapsed, 0:00:31 left\nslow 4/4, 0:01:33 elapsed, 0:00:00 left\n"
+    )

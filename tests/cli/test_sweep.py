@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from sleuth.pipeline import run_recipe
 from sleuth.recipe.sweep import load_sweep
 from sleuth.runs.checkpoints import reuse_checkpoints
 from sleuth.runs.run_folder import RunFolder
+from sleuth.training.sft import SFTTrainer
 
 BASE = Path(__file__).parents[2] / "models" / "tiny-base"
 STAGES = """
@@ -106,6 +109,24 @@ def test_shared_stages_are_trained_once_and_each_arm_equals_its_run_alone(arms_f
     before = (paid / "checkpoints").stat().st_mtime_ns, (paid / "eval" / "thoughts.json").stat().st_mtime_ns
     assert sleuth(arms_file, "--run", tmp_path / "runs", "--seed", 5).exit_code == 0
     assert ((paid / "checkpoints").stat().st_mtime_ns, (paid / "eval" / "thoughts.json").stat().st_mtime_ns) == before
+
+
+def test_a_sweep_that_is_interrupted_saves_its_step_and_goes_on_with_the_same_command(
+    arms_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one_arm = (arms_file, "--seed", 5, "--arm", "shown", "--run")
+    with monkeypatch.context() as patch:
+        learn = SFTTrainer.learn
+        patch.setattr(SFTTrainer, "learn", lambda *given: os.kill(os.getpid(), signal.SIGTERM) or learn(*given))
+        stopped = sleuth(*one_arm, tmp_path / "runs")
+    assert stopped.exit_code == 143
+    assert stopped.stderr.endswith("saved at step 1; the same command goes on\n")
+    assert stopped.stdout == ""
+    for place in ("runs", "whole"):
+        assert sleuth(*one_arm, tmp_path / place).exit_code == 0
+    shown, whole = (tmp_path / place / "seed-5" / "shown" for place in ("runs", "whole"))
+    assert weights(shown, 2) == weights(whole, 2)
+    assert [path.name for path in (shown / "checkpoints").iterdir()] == ["step-000002"]
 
 
 def test_the_table_has_levels_and_differences_over_texts_and_seeds(arms_file: Path, tmp_path: Path) -> None:

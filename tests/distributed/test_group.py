@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -14,6 +16,7 @@ from processes import on_ranks
 from sleuth.cli.train import on_ranks as on_ranks_of_a_verb
 from sleuth.distributed.group import RAISED_BY_FIRST, join_ranks, store_of_this_start
 from sleuth.ranks import Ranks
+from sleuth.runs.interruption import StopRequest
 from sleuth.types import SleuthError
 
 
@@ -55,6 +58,29 @@ def test_broadcast_runs_work_on_rank_0_and_returns_its_result_on_all() -> None:
         assert one["agreed"] == {"by": 0}
         assert one["gathered"] == [1, 2, 2]
         assert one["total"] == {"a": 3.0, "b": 1.5}
+
+
+def signalled(ranks: Ranks) -> list[int | None]:
+    agreed: list[int | None] = []
+    with StopRequest(print) as request:
+        for step in range(3):
+            if step == ranks.rank:  # rank 1 gets it a step later than rank 0
+                os.kill(os.getpid(), signal.SIGTERM)
+            agreed.append(request.agreed(ranks))
+    return agreed
+
+
+def signalled_on_the_last(ranks: Ranks) -> list[int | None]:
+    with StopRequest(print) as request:
+        before = request.agreed(ranks)
+        if not ranks.first:
+            os.kill(os.getpid(), signal.SIGINT)
+        return [before, request.agreed(ranks)]
+
+
+def test_ranks_stop_at_the_same_step_whichever_got_the_signal() -> None:
+    assert on_ranks(2, signalled) == [[signal.SIGTERM] * 3] * 2
+    assert on_ranks(2, signalled_on_the_last) == [[None, signal.SIGINT]] * 2
 
 
 def test_a_world_of_one_returns_its_own_values() -> None:

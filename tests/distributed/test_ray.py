@@ -75,7 +75,8 @@ def test_ray_and_torchrun_together_are_refused(
 def test_a_folder_of_another_run_is_refused_before_ray_starts(
     recipes: dict[str, Path], tmp_path: Path, no_ray: None
 ) -> None:
-    RunFolder.open(tmp_path, load_recipe(recipes["supervised"])).close()
+    with RunFolder.open(tmp_path, load_recipe(recipes["supervised"])) as folder:
+        folder.metrics.append("supervised", 1, {"loss": 0.5})
     before = written(tmp_path)
     result = sleuth("train", recipes["grpo"], "--run", tmp_path, *RAY)
     assert result.exit_code == 2

@@ -19,6 +19,7 @@ from benchmarks.ranks_killed import ranks_of
 from sleuth.pipeline import require_ranks
 from sleuth.ranks import Ranks
 from sleuth.recipe import load_recipe
+from sleuth.runs.checkpoints import checkpoints_in, step_of
 from sleuth.types import SleuthError
 
 Once = Callable[[str, Callable[[Path], object]], Path]
@@ -180,6 +181,28 @@ def test_a_run_of_which_one_rank_was_killed_ends_with_the_same_bytes(
     os.kill(ranks[killed], signal.SIGKILL)
     finish(broken)
     assert broken.returncode != 0
+    finish(torchrun(*train, str(folder)))
+    assert bytes_of(folder) == bytes_of(under_torchrun)
+    assert figures_of(folder) == figures_of(under_torchrun)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ranks_that_are_asked_to_end_save_the_same_step_and_go_on_with_the_same_bytes(
+    recipes: dict[str, Path], under_torchrun: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    train = ("train", str(recipes["grpo"]), "--run")
+    folder = tmp_path / "interrupted"
+    asked = torchrun(*train, str(folder))
+    while asked.poll() is None and not (folder / "rollouts" / "step-000002.parquet").exists():
+        time.sleep(0.02)
+    asked.send_signal(number)  # torchrun passes it on to both ranks
+    said = finish(asked)
+    assert asked.returncode != 0
+    assert said.count("the same command goes on") == 1
+    saved = checkpoints_in(folder / "checkpoints")
+    assert f"saved at step {step_of(saved[-1])}" in said
+    assert len(figures_of(folder)) == step_of(saved[-1]) < 4
     finish(torchrun(*train, str(folder)))
     assert bytes_of(folder) == bytes_of(under_torchrun)
     assert figures_of(folder) == figures_of(under_torchrun)

@@ -24,6 +24,24 @@ def message(path: Path, recipe: Recipe) -> str:
     return str(caught.value)
 
 
+def begin(path: Path, recipe: Recipe) -> None:
+    """A run with its first result."""
+    with RunFolder.open(path, recipe) as run:
+        run.metrics.append("grpo", 1, {"reward_mean": 0.5})
+
+
+def fail(path: Path, recipe: Recipe, work: Callable[[RunFolder], object]) -> None:
+    """A run that ends with an error after this work."""
+
+    def start() -> None:
+        with RunFolder.open(path, recipe) as run:
+            work(run)
+            raise SleuthError("no such model")
+
+    with pytest.raises(SleuthError, match="no such model"):
+        start()
+
+
 def test_a_new_run_holds_its_resolved_recipe_and_its_manifest(tmp_path: Path, recipes: Recipes) -> None:
     recipe = recipes("stage.0.steps=50")
     with RunFolder.open(tmp_path / "runs/demo", recipe) as run:
@@ -70,22 +88,68 @@ def test_stop_after_may_change_and_the_resolved_recipe_follows(tmp_path: Path, r
 
 
 def test_another_recipe_is_refused_with_the_first_key_that_differs(tmp_path: Path, recipes: Recipes) -> None:
-    RunFolder.open(tmp_path / "run", recipes()).close()
+    begin(tmp_path / "run", recipes())
     text = message(tmp_path / "run", recipes("stage.0.steps=50", "stage.0.context=64"))
     assert text.startswith(f"{tmp_path / 'run'}: holds another run: stage.0.steps is 100 there, 50 here")
 
 
 def test_a_key_that_only_one_recipe_has_is_told_as_absent(tmp_path: Path, recipes: Recipes) -> None:
-    RunFolder.open(tmp_path / "run", recipes("stage.0.env.top_k=2")).close()
+    begin(tmp_path / "run", recipes("stage.0.env.top_k=2"))
     assert "stage.0.env.top_k is 2 there, absent here" in message(tmp_path / "run", recipes())
 
 
 def test_a_refused_recipe_leaves_the_run_as_it_was_and_free(tmp_path: Path, recipes: Recipes) -> None:
-    RunFolder.open(tmp_path / "run", recipes()).close()
+    begin(tmp_path / "run", recipes())
     before = (tmp_path / "run/recipe.toml").read_bytes()
     message(tmp_path / "run", recipes("seed=6"))
     assert (tmp_path / "run/recipe.toml").read_bytes() == before
     RunFolder.open(tmp_path / "run", recipes()).close()
+
+
+def test_a_start_that_fails_leaves_nothing(tmp_path: Path, recipes: Recipes) -> None:
+    fail(tmp_path / "runs/a", recipes(), lambda run: run.say("a line of the log"))
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_start_that_fails_in_an_empty_folder_of_the_user_leaves_that(tmp_path: Path, recipes: Recipes) -> None:
+    (tmp_path / "mine").mkdir()
+    fail(tmp_path / "mine", recipes(), lambda run: None)
+    assert list((tmp_path / "mine").iterdir()) == []
+
+
+def test_a_run_that_fails_after_its_first_result_keeps_everything(tmp_path: Path, recipes: Recipes) -> None:
+    fail(tmp_path / "run", recipes(), lambda run: (run.eval / "base.json").write_text("{}"))
+    assert (tmp_path / "run/eval/base.json").exists()
+    assert load_recipe(tmp_path / "run/recipe.toml") == recipes()
+    assert "holds another run" in message(tmp_path / "run", recipes("seed=6"))
+
+
+def test_a_start_that_fails_keeps_verdicts_that_were_paid_for(tmp_path: Path, recipes: Recipes) -> None:
+    fail(tmp_path / "run", recipes(), lambda run: run.verdicts.write_bytes(b"paid for"))
+    assert (tmp_path / "run/verdicts.sqlite").read_bytes() == b"paid for"
+    RunFolder.open(tmp_path / "run", recipes("seed=6")).close()
+
+
+def test_a_start_that_was_killed_does_not_refuse_another_recipe(tmp_path: Path, recipes: Recipes) -> None:
+    with RunFolder.open(tmp_path / "run", recipes()) as run:  # `close` leaves what a kill leaves
+        run.shortages.note("grpo", 4096)
+        run.manifest.set_threads(3)
+    with RunFolder.open(tmp_path / "run", recipes()) as run:
+        assert run.shortages.fitting("grpo", 8192) == 2048, "the same recipe keeps what it learned"
+        assert run.manifest.threads == 3
+    with RunFolder.open(tmp_path / "run", recipes("seed=6")) as run:
+        manifest = run.manifest.read()
+        assert run.shortages.fitting("grpo", 8192) == 8192
+    assert load_recipe(tmp_path / "run/recipe.toml").seed == manifest["seed"] == 6
+    assert manifest["hashes"] == {"recipe": recipe_hash(recipes("seed=6"))}
+    assert "threads" not in manifest
+
+
+def test_a_damaged_recipe_of_a_killed_start_is_replaced(tmp_path: Path, recipes: Recipes) -> None:
+    RunFolder.open(tmp_path / "run", recipes()).close()
+    (tmp_path / "run/recipe.toml").write_text('name = "de', encoding="utf-8")
+    RunFolder.open(tmp_path / "run", recipes()).close()
+    assert load_recipe(tmp_path / "run/recipe.toml") == recipes()
 
 
 def test_a_folder_with_other_things_is_no_place_for_a_run(tmp_path: Path, recipes: Recipes) -> None:
@@ -164,7 +228,7 @@ def test_a_run_may_go_on_with_its_judge_elsewhere_and_not_with_another_judge(tmp
         judge = f"{{kind='http', urls=['{url}'], model='{model}', seconds={seconds}.0}}"
         return recipes(f"stage.0.reward=[{{kind='citation', judge={judge}}}]")
 
-    RunFolder.open(tmp_path / "run", judged("http://127.0.0.1:8000")).close()
+    begin(tmp_path / "run", judged("http://127.0.0.1:8000"))
     RunFolder.open(tmp_path / "run", judged("http://10.0.0.2:9000", seconds=5)).close()
     assert "reward.0.judge.model is 'm' there, 'n' here" in message(
         tmp_path / "run", judged("http://127.0.0.1:8000", model="n")

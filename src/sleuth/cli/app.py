@@ -6,12 +6,14 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from importlib import import_module
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 from typer.main import get_group
 
+from sleuth import __version__
+from sleuth.runs.interruption import Interrupted
 from sleuth.threads import prepare_waiting
 from sleuth.types import RetrievalFailed, SleuthError
 
@@ -20,7 +22,7 @@ FAILED = 1
 WRONG_INPUT = 2
 """Exit status where an argument, a file or a recipe is wrong."""
 INTERRUPTED = 130
-"""Exit status after Ctrl-C."""
+"""Exit status after Ctrl-C; 143 after SIGTERM."""
 
 SETTINGS: dict[str, Any] = {
     "no_args_is_help": True,
@@ -141,6 +143,8 @@ class Verbs(TyperGroup):
             raise
         except OSError as error:  # a full disk, a folder that may not be written
             raise _exit_after(FAILED, f"error: {error.filename or 'system'}: {error.strerror or error}") from None
+        except Interrupted as error:
+            raise _exit_after(error.status, *filter(None, [str(error)])) from None
         except KeyboardInterrupt:
             raise _exit_after(INTERRUPTED, "interrupted") from None
 
@@ -184,9 +188,20 @@ def _exit_after(status: int, *lines: str) -> typer.Exit:
     return typer.Exit(status)
 
 
-app = typer.Typer(cls=LazyVerbs, context_settings={"help_option_names": ["-h", "--help"]}, **SETTINGS)
+WHOLE: dict[str, Any] = SETTINGS | {"add_completion": True}
+app = typer.Typer(cls=LazyVerbs, context_settings={"help_option_names": ["-h", "--help"]}, **WHOLE)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"sleuth {__version__}")
+        raise typer.Exit
 
 
 @app.callback()
-def _sleuth() -> None:
+def _sleuth(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
     """Train small language models to search, think and cite."""

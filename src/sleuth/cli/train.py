@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -56,6 +56,7 @@ def train(
         str | None,
         typer.Option(metavar="ADDRESS", help="Let Ray start the ranks: `local`, `auto` or a cluster's HOST:PORT."),
     ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print only the result; DIR/log.txt has the rest.")] = False,
     world: Annotated[
         int | None, typer.Option("--ranks", min=1, metavar="N", help="With --ray: how many processes train.")
     ] = None,
@@ -79,7 +80,10 @@ def train(
 
     import_heavy()
     from sleuth.pipeline import require_accepted, require_inputs, run_recipe, stage_to_roll_back
+    from sleuth.report.run_files import read_run
+    from sleuth.report.summary import run_headline
     from sleuth.runs.joined_folder import open_on
+    from sleuth.runs.progress import quiet as silence
     from sleuth.runs.push import push, require_push
 
     if accepted_reward:
@@ -92,15 +96,24 @@ def train(
         require_push(repository)
     if ray or world or restarts is not None:
         train_once = partial(
-            train, recipe, overrides, place, accepted_reward=accepted_reward, exact=exact, repository=repository
+            train,
+            recipe,
+            overrides,
+            place,
+            accepted_reward=accepted_reward,
+            exact=exact,
+            repository=repository,
+            quiet=quiet,
         )
         _train_on_ray(
             train_once, resolved, place, ray, world, restarts, roll_back=roll_back, accepted_reward=accepted_reward
         )
         return
     with (
+        silence() if quiet else nullcontext(),
         on_ranks() as ranks,
         open_on(ranks, place, resolved, accepted_reward=accepted_reward, changed=roll_back) as folder,
+        folder.saying(lambda line: None) if quiet else nullcontext(),
     ):
         if roll_back:
             ranks.broadcast(lambda: folder.say(stage_to_roll_back(resolved, folder).roll_back()))
@@ -109,6 +122,8 @@ def train(
             push(last, repository)
             folder.say(f"{last} is at {repository} on the hub, in a private repository if it is new")
         if ranks.first:
+            if (line := run_headline(read_run(place))) is not None:
+                typer.echo(line)
             typer.echo(f"{last}: the last checkpoint. Look at the run with `sleuth report {place}`.")
 
 

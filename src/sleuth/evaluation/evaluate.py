@@ -20,6 +20,7 @@ from sleuth.evaluation.eval_session import EvalSession
 from sleuth.factories import answer_scorer_of, setting_of
 from sleuth.metrics.citation_figures import FIGURES as CITATION_FIGURES
 from sleuth.metrics.citation_figures import citation_figures, citation_value
+from sleuth.metrics.headline import evaluation_line
 from sleuth.metrics.intervals import Measured, Stratum, bootstrap_mean, mean_of_means, share
 from sleuth.metrics.metrics import compatible_scores, episode_figures, missing_reasons, outcome_counts
 from sleuth.metrics.paired import question_value
@@ -90,6 +91,7 @@ def run(stage: EvaluateRecipe, context: StageContext) -> Path:
                 kind = RetrievalFailed if RETRIEVER_FAILED in line else SleuthError
                 raise kind(f"evaluate {name}: {line}; remove the cause and run the same command again")
         write(file, contents)
+        context.folder.say(evaluation_line(name, contents))
     return Path(context.model)
 
 

@@ -19,6 +19,7 @@ from transformers import PreTrainedTokenizerFast
 
 from sleuth.data.reasoning import Problem, load_problems
 from sleuth.evaluation.eval_session import NamedModel, load_named
+from sleuth.metrics.headline import evaluation_line
 from sleuth.metrics.intervals import Measured, Stratum, bootstrap_mean, mean_of_means, share
 from sleuth.recipe.evaluation import ProblemsRecipe, ReasonRecipe
 from sleuth.render import encode
@@ -61,6 +62,7 @@ def run(stage: ReasonRecipe, context: StageContext) -> Path:
         for name, contents in solve_problems(stage, solver, seed=context.recipe.seed).items():
             write = partial(write_eval, file.with_name(f"{name}.json"), {"name": name, **contents})
             context.folder.backlog.write(f"the evaluation {name}", write)
+            context.folder.say(evaluation_line(name, contents))
     return Path(context.model)
 
 

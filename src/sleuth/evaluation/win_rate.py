@@ -13,6 +13,7 @@ from sleuth.evaluation.candidate_pools import continuations
 from sleuth.evaluation.eval_session import NamedModel, load_named
 from sleuth.factories import JudgePool, excerpts_of, pair_judge_of, require_pools, shown_to
 from sleuth.judges.ending import ends_right
+from sleuth.metrics.headline import evaluation_line
 from sleuth.metrics.intervals import Measured, paired_bootstrap, share
 from sleuth.metrics.significance import mcnemar
 from sleuth.recipe.preference import WinRateRecipe
@@ -48,6 +49,7 @@ def run(stage: WinRateRecipe, context: StageContext) -> Path:
             contents = compare_writers(stage, ours, theirs, judge_pool, seed=context.recipe.seed)
     contents = {"name": stage.name, **contents}
     context.folder.backlog.write(f"the win rate {stage.name}", lambda: write_eval(file, contents))
+    context.folder.say(evaluation_line(stage.name, contents))
     return Path(context.model)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from sleuth.metrics.headline import headline
 from sleuth.report.run_files import RunFiles
 from sleuth.rewards.scorers import SCORERS
 
@@ -31,6 +32,14 @@ STAGE_FACTS = (
 def stage_lines(recipe: Mapping[str, Any]) -> Facts:
     """(kind, main settings) of each stage, in order."""
     return [(_title(stage), ", ".join(_facts(stage))) for stage in recipe.get("stage", ())]
+
+
+def run_headline(run: RunFiles) -> str | None:
+    """What the run changed, by its first and last evaluation: `exact match 0.175 -> 0.933 (+0.758 [0.72, 0.79])`. None
+    if it has no two that share a question."""
+    stages = [stage.get("name") for stage in run.recipe.get("stage", ()) if stage.get("kind") == "evaluate"]
+    asked = [name for name in stages if name in run.evaluations]
+    return headline(run.evaluations, asked[0], asked[-1]) if len(asked) > 1 else None
 
 
 def flat(value: Any, name: str = "") -> Facts:

@@ -142,13 +142,15 @@ def latest_checkpoint(directory: Path) -> Path | None:
 class Retention:
     """Which checkpoints of a stage are kept after a save: the `keep` newest and `best` with their state, and without it
     those whose step, counted from `after`, is a multiple of `milestone_every`. `until` is the stage's last step, if it
-    repeats steps of a damaged checkpoint: those of later stages, which follow from the same bytes, are kept then."""
+    repeats steps of a damaged checkpoint: those of later stages, which follow from the same bytes, are kept then.
+    Checkpoints in `off_schedule` are removed."""
 
     keep: int
     milestone_every: int | None = None
     best: Path | None = None
     after: int = 0
     until: int | None = None
+    off_schedule: frozenset[Path] = frozenset()
 
     def is_milestone(self, checkpoint: Path) -> bool:
         """Whether its weights are kept permanently."""
@@ -168,7 +170,9 @@ def prune_checkpoints(directory: Path, newest: Path, retention: Retention) -> No
     existing, last = checkpoints_in(directory), step_of(newest)
     own = [path for path in existing if retention.after < step_of(path) <= last]
     with_state = [path for path in own if resumable(path)]
-    for path in [path for path in with_state[: -retention.keep] if path != retention.best]:
+    on_schedule = [path for path in with_state if path not in retention.off_schedule]
+    surplus = [*on_schedule[: -retention.keep], *retention.off_schedule.intersection(with_state)]
+    for path in [path for path in surplus if path != retention.best]:
         if retention.is_milestone(path):
             remove_state(path)
         else:

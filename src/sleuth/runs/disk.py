@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -123,6 +124,10 @@ class Shortages:
         """Records that an update of `tokens` tokens ran out of memory."""
         self.folder.mkdir(exist_ok=True)
         (self.folder / f"{stage}@{tokens}").touch()
+
+    def forget(self) -> None:
+        """Removes all records."""
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def fitting(self, stage: str, tokens: int) -> int:
         """`tokens`, or half of the fewest that ran out of memory."""

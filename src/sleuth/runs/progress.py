@@ -4,14 +4,29 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import timedelta
 from types import TracebackType
 from typing import Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-PLAIN_LINE_SECONDS = 10.0
+PLAIN_LINE_SECONDS = 60.0
 """Seconds between lines where there is no terminal."""
+_QUIET = ContextVar("quiet", default=False)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Bars that are made in this context print nothing."""
+    token = _QUIET.set(True)
+    try:
+        yield
+    finally:
+        _QUIET.reset(token)
 
 
 class ProgressBar:
@@ -22,8 +37,9 @@ class ProgressBar:
         self.name = name
         self.total = total
         self.done = done
-        self.silent = silent
-        self.console = Console(stderr=True, quiet=silent)
+        self.silent = silent or _QUIET.get()
+        self.console = Console(stderr=True, quiet=self.silent)
+        self._begin, self._done_before = time.monotonic(), done
         self._last_line = 0.0
         self._bar = Progress(
             TextColumn("{task.description}"),
@@ -58,7 +74,18 @@ class ProgressBar:
         now = time.monotonic()
         if now - self._last_line >= PLAIN_LINE_SECONDS or self.done >= self.total:
             self._last_line = now
-            print(f"{self.name} {self.done}/{self.total} {note}".rstrip(), file=sys.stderr, flush=True)
+            print(
+                f"{self.name} {self.done}/{self.total} {note}".rstrip() + self._times(now), file=sys.stderr, flush=True
+            )
+
+    def _times(self, now: float) -> str:
+        """`, 0:04:10 elapsed, 0:21:30 left`, from the average of what was done since the bar began."""
+        elapsed, done = now - self._begin, self.done - self._done_before
+        left = elapsed / done * (self.total - self.done) if done > 0 else None
+        times = [f"{timedelta(seconds=round(elapsed))} elapsed"]
+        if left is not None:
+            times.append(f"{timedelta(seconds=round(left))} left")
+        return "".join(f", {text}" for text in times)
 
     def __enter__(self) -> Self:
         self._bar.start()

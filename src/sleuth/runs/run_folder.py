@@ -28,6 +28,9 @@ REWARD_KEY = r"stage\.\d+\.reward\."
 STAGE_KEY = r"stage\.\d+\.(?!kind$|name$)"
 LAUNCHER = "ray"
 """A launcher's temporary folder, which may exist before the run begins."""
+RESULT_FOLDERS = ("rollouts", "eval", "checkpoints")
+START_FILES = ("log.txt", "metrics.jsonl", "manifest.json", "recipe.toml", "lock")
+"""What a run writes before its first result, in the order in which a failed start is removed."""
 
 
 class RunFolder:
@@ -35,7 +38,8 @@ class RunFolder:
 
     `recipe.toml` (resolved), `manifest.json`, `metrics.jsonl`, `log.txt`, where a model judges `verdicts.sqlite`, and
     the folders `rollouts`, `eval` and `checkpoints`, and `out_of_memory` if a rank ran out of memory. Use it as a
-    context manager, or `close` it.
+    context manager, or `close` it. The folder belongs to a recipe once it holds a result: what a start without one has
+    written is removed when the start fails, and replaced by another recipe if it was killed.
     """
 
     def __init__(
@@ -55,6 +59,7 @@ class RunFolder:
         self._console: Callable[[str], None] = to_stderr
         self.trackers = Trackers(self.say)
         self._lock = lock
+        self._made: list[Path] = []  # folders that did not exist before
 
     @classmethod
     def open(cls, path: Path, recipe: Recipe, *, accepted_reward: str | None = None, changed: bool = False) -> Self:
@@ -64,14 +69,15 @@ class RunFolder:
         Raises SleuthError if the folder holds another run or other files, or if another process is writing it.
         """
         _require_run_or_empty(path)
+        missing = [folder for folder in (path, *path.parents) if not folder.exists()]
         path.mkdir(parents=True, exist_ok=True)
-        lock = RunLock(path)
+        run = cls(path, recipe, RunLock(path), accepted_reward)
+        run._made = missing
         try:
             _check_recipe(path, recipe, free=_free_keys(accepted_reward, changed))
-            run = cls(path, recipe, lock, accepted_reward)
             run._begin()
         except BaseException:
-            lock.release()
+            run.abandon()
             raise
         return run
 
@@ -147,13 +153,40 @@ class RunFolder:
         if self._lock is not None:
             self._lock.release()
 
+    def abandon(self) -> None:
+        """Closes the folder after an error, and removes it if it holds nothing but what a start writes."""
+        self.trackers.close()
+        if self._lock is None:
+            return
+        with suppress(OSError):  # the error that ended the run is the one to report
+            if not _holds_results(self.path):
+                self._remove_start()
+        self._lock.release()
+
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abandon()
+
+    def _remove_start(self) -> None:
+        if any(file.name not in (*START_FILES, *RESULT_FOLDERS) for file in self.path.iterdir()):
+            return  # verdicts that were paid for, or files of a tracker
+        for name in RESULT_FOLDERS:
+            with suppress(FileNotFoundError):
+                (self.path / name).rmdir()
+        for name in START_FILES:
+            (self.path / name).unlink(missing_ok=True)
+        for folder in self._made:
+            folder.rmdir()
 
     def _begin(self) -> None:
+        if not _holds_results(self.path) and not _is_run_of(self.path, self.recipe):
+            self.manifest.path.unlink(missing_ok=True)
+            self.shortages.forget()
         if self.metrics.path.exists() and not self.manifest.path.exists():
             self.say(f"{self.manifest.path} is missing: versions, costs and roll-backs so far are not known any more")
         write_text(self.path / "recipe.toml", dump_toml(self.recipe))
@@ -164,6 +197,22 @@ class RunFolder:
         set_aside_damaged(self.eval, self.say)
         names, config = self.recipe.trackers, self.recipe.model_dump(mode="json")
         self.trackers = open_trackers(names, self.path, self.recipe.name, config, self.say)
+
+
+def _holds_results(path: Path) -> bool:
+    """Whether a run has stored a row, an episode, an evaluation or a checkpoint."""
+    metrics = path / "metrics.jsonl"
+    if metrics.exists() and metrics.stat().st_size:
+        return True
+    return any(any((path / name).iterdir()) for name in RESULT_FOLDERS if (path / name).is_dir())
+
+
+def _is_run_of(path: Path, recipe: Recipe) -> bool:
+    """Whether the stored recipe is this one."""
+    try:
+        return identity(load_recipe(path / "recipe.toml")) == identity(recipe)
+    except SleuthError:  # there is none, or it is damaged
+        return False
 
 
 def _require_run_or_empty(path: Path) -> None:
@@ -183,8 +232,8 @@ def _free_keys(accepted_reward: str | None, changed: bool) -> str | None:
 
 
 def _check_recipe(path: Path, recipe: Recipe, *, free: str | None) -> None:
-    """Raises SleuthError if a key that does not match `free` differs from the stored recipe."""
-    if not (path / "recipe.toml").exists():
+    """Raises SleuthError if a key that does not match `free` differs from the stored recipe of a run with results."""
+    if not (path / "recipe.toml").exists() or not _holds_results(path):
         return
     stored, given = identity(load_recipe(path / "recipe.toml")), identity(recipe)
     for key in stored | given:

@@ -18,6 +18,7 @@ from sleuth.ranks import Ranks
 from sleuth.recipe.training import TrainingRecipe
 from sleuth.runs.alarms import TINY, diagnose
 from sleuth.runs.disk import SLACK, DiskPlan, is_full, require_room
+from sleuth.runs.interruption import Interrupted, StopRequest
 from sleuth.runs.progress import ProgressBar
 from sleuth.stage_context import Saved, StageContext
 from sleuth.types import SleuthError
@@ -61,7 +62,8 @@ def train(stage: TrainingRecipe, context: StageContext, trainer: Trainer, saved:
     """Step after step until the stage's last one; the last checkpoint.
 
     A full disk does not end the run: training continues, and failed writes are retried after each step. Raises
-    SleuthError if an alarm ends the run, and if at its end something is still not written.
+    SleuthError if an alarm ends the run, and if at its end something is still not written; Interrupted, after a step
+    and its checkpoint, if Ctrl-C or SIGTERM asks for that.
     """
     begin, end = saved.steps if saved else 0, stage.last_step
     folder, ranks = context.folder, context.ranks
@@ -69,31 +71,31 @@ def train(stage: TrainingRecipe, context: StageContext, trainer: Trainer, saved:
     checkpoint, owed = saved.checkpoint if saved else None, False
     with ProgressBar(stage.name, end, begin, silent=not ranks.first) as bar, folder.saying(bar.say):
         ranks.broadcast(lambda: _require_disk_space(stage, context, trainer))
-        for line in trainer.opening() if begin == 0 else ():
+        for line in trainer.opening() if begin == 0 else [f"continuing at step {begin} of {end}"]:
             folder.say(line)
-        for step in range(begin + 1, end + 1):
-            figures = _of_first_rank(trainer.step(step), ranks)
-            raised = {
-                name: sentence
-                for name, sentence in diagnose([*rows, figures]).items()
-                if getattr(stage.alarms, name) != "off"
-            }
-            rows.append(figures | ({"alarms": sorted(raised)} if raised else {}))
-            folder.write_metrics(stage.name, context.first_step + step, rows[-1])
-            bar.advance(note=trainer.note(figures))
-            for line in trainer.remarks(step, figures):
-                folder.say(line)
-            for name, sentence in raised.items():
-                folder.say(f"step {step}: {name}: {sentence}{trainer.evidence(name)}")
-            actions = {name: getattr(stage.alarms, name) for name in raised}
-            if "stop" in actions.values():
-                raise SleuthError(_stopped(context, step, actions, checkpoint))
-            pausing = "pause" in actions.values()
-            if owed or pausing or stage.saves_at(step):
-                found = _saved(trainer, context, step, checkpoint)
-                owed, checkpoint = found is None, found or checkpoint
-            if pausing:
-                raise SleuthError(_paused(context, step, actions, checkpoint))
+        with StopRequest(folder.say) as request:
+            for step in range(begin + 1, end + 1):
+                figures = _of_first_rank(trainer.step(step), ranks)
+                raised = _alarms(stage, [*rows, figures])
+                rows.append(figures | ({"alarms": sorted(raised)} if raised else {}))
+                folder.write_metrics(stage.name, context.first_step + step, rows[-1])
+                bar.advance(note=trainer.note(figures))
+                for line in trainer.remarks(step, figures):
+                    folder.say(line)
+                for name, sentence in raised.items():
+                    folder.say(f"step {step}: {name}: {sentence}{trainer.evidence(name)}")
+                actions = {name: getattr(stage.alarms, name) for name in raised}
+                if "stop" in actions.values():
+                    raise SleuthError(_stopped(context, step, actions, checkpoint))
+                pausing = "pause" in actions.values()
+                signalled = request.agreed(ranks)
+                if owed or pausing or signalled or stage.saves_at(step):
+                    found = _saved(trainer, context, step, checkpoint)
+                    owed, checkpoint = found is None, found or checkpoint
+                if pausing:
+                    raise SleuthError(_paused(context, step, actions, checkpoint))
+                if signalled:
+                    raise Interrupted(_interrupted(step, owed, checkpoint), signalled)
     if checkpoint is None or owed:
         raise SleuthError(folder.full_disk())
     ranks.broadcast(folder.require_written)
@@ -158,6 +160,11 @@ def _rows_until(context: StageContext, begin: int) -> list[Figures]:
     return rows
 
 
+def _alarms(stage: TrainingRecipe, rows: list[Figures]) -> dict[str, str]:
+    """What the last row shows, in a sentence, by the name of the alarm; without those that the recipe switched off."""
+    return {name: line for name, line in diagnose(rows).items() if getattr(stage.alarms, name) != "off"}
+
+
 def _of_first_rank(figures: Figures, ranks: Ranks) -> Figures:
     """The first rank called the judges and takes the time, and all ranks must decide by the same row."""
     return ranks.broadcast(lambda: figures)
@@ -203,6 +210,14 @@ def _paused(context: StageContext, step: int, actions: Mapping[str, str], last: 
         f"paused at step {step} by {_names(actions, 'pause')}; {last or 'no checkpoint'} is saved: the same command "
         f"resumes the run, and with --roll-back it resumes from the best checkpoint of {context.folder.path}"
     )
+
+
+def _interrupted(step: int, owed: bool, last: Path | None) -> str:
+    if owed:
+        return (
+            f"stopped at step {step} without room for its checkpoint; the same command goes on from {last or 'step 0'}"
+        )
+    return f"saved at step {step}; the same command goes on"
 
 
 def _names(actions: Mapping[str, str], action: str) -> str:

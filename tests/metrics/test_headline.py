@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+from typing import Any
+
+from sleuth.metrics.headline import evaluation_line, headline
+
+
+def evaluation(*right: float | None, key: str = "em") -> dict[str, Any]:
+    records = [{"id": f"q{at}", key: value} for at, value in enumerate(right)]
+    known = [value for value in right if value is not None]
+    value = sum(known) / len(known) if known else None
+    return {key: {"value": value, "low": 0.25, "high": 0.75, "n": len(known)}, "records": records}
+
+
+def test_a_line_has_the_figures_of_an_evaluation_with_their_intervals() -> None:
+    found = evaluation(1.0, 0.0) | {"searched": {"value": 1.0, "low": 0.34, "high": 1.0, "n": 2}, "model": "m"}
+    assert evaluation_line("base", found) == "base: exact match 0.500 [0.25, 0.75], searched 1.000 [0.34, 1.00], n 2"
+    other = {"thought_nll": {"value": 1.5, "low": 1.0, "high": 2.0, "n": 9}}
+    assert evaluation_line("probe", other) == "probe: thought_nll 1.500 [1.00, 2.00], n 9"
+    assert evaluation_line("none", evaluation(None)) == "none: exact match missing, n 0"
+    assert evaluation_line("empty", {"records": []}) == "empty: nothing measured"
+
+
+def test_a_headline_is_the_paired_difference_of_two_evaluations() -> None:
+    runs = {"base": evaluation(0.0, 0.0, 1.0, 0.0), "trained": evaluation(1.0, 1.0, 1.0, 1.0)}
+    line = headline(runs, "base", "trained")
+    assert line is not None
+    assert line.startswith("exact match 0.250 -> 1.000 (+0.750 [")
+    same = headline({"a": runs["base"], "b": runs["base"]}, "a", "b")
+    assert same == "exact match 0.250 -> 0.250 (+0.000 [0.00, 0.00])"
+
+
+def test_there_is_no_headline_without_a_shared_figure_or_question() -> None:
+    other = {"em": evaluation(1.0)["em"], "records": [{"id": "another", "em": 1.0}]}
+    assert headline({"a": evaluation(1.0), "b": evaluation(0.5, key="citation_f1")}, "a", "b") is None
+    assert headline({"a": evaluation(1.0), "b": other}, "a", "b") is None
+    assert headline({"a": evaluation(None), "b": evaluation(1.0)}, "a", "b") is None

@@ -1,0 +1,148 @@
+"""Ctrl-C and SIGTERM: a run that was asked to end, and continued, is the run that nobody stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_kills import outcome
+from verb import sleuth
+
+from sleuth.evaluation.eval_session import EvalSession
+from sleuth.ranks import Ranks
+from sleuth.runs.interruption import SAME_REQUEST_SECONDS, Interrupted, StopRequest
+from sleuth.training.grpo import GRPOTrainer
+
+BRIEF = ("--set=stage.0.data.limit=1", "--set=stage.2.data.limit=1")
+STATUS = {signal.SIGINT: 130, signal.SIGTERM: 143}
+SIGNALS = pytest.mark.parametrize("number", STATUS)
+
+
+def send(*numbers: int) -> None:
+    """Sends signals to this process, far enough apart to be several requests."""
+    for at, number in enumerate(numbers):
+        time.sleep(SAME_REQUEST_SECONDS + 0.1 if at else 0)
+        os.kill(os.getpid(), number)
+
+
+def interrupting(monkeypatch: pytest.MonkeyPatch, step: int, *numbers: int) -> None:
+    """The next GRPO step `step` gets these signals once its episodes are played."""
+    original, sent = GRPOTrainer._update, list[int]()
+
+    def update(trainer: GRPOTrainer, *arguments: Any) -> Any:
+        if not sent and trainer.engine.policy_version == step - 1:
+            sent.extend(numbers)
+            send(*numbers)
+        return original(trainer, *arguments)
+
+    monkeypatch.setattr(GRPOTrainer, "_update", update)
+
+
+@pytest.mark.parametrize(("step", "number"), [(1, signal.SIGTERM), (3, signal.SIGINT)])
+def test_an_interrupted_and_continued_run_is_the_run_that_nobody_stopped(
+    recipe_file: Path,
+    tmp_path: Path,
+    whole: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    step: int,
+    number: signal.Signals,
+) -> None:
+    folder = tmp_path / "run"
+    interrupting(monkeypatch, step, number)
+    stopped = sleuth("train", recipe_file, "--run", folder, *BRIEF)
+    assert stopped.exit_code == STATUS[number]
+    assert stopped.stderr.endswith(f"saved at step {step}; the same command goes on\n")
+    assert f"{number.name}: finishing the step, then saving" in (folder / "log.txt").read_text()
+    assert max(path.name for path in (folder / "checkpoints").iterdir()) == f"step-{step:06d}"
+    assert sleuth("train", recipe_file, "--run", folder, *BRIEF).exit_code == 0
+    assert outcome(folder) == outcome(whole)
+
+
+@pytest.fixture
+def whole(once: Callable[[str, Callable[[Path], object]], Path], recipe_file: Path) -> Path:
+    def make(folder: Path) -> None:
+        assert sleuth("train", recipe_file, "--run", folder, *BRIEF).exit_code == 0
+
+    return once("never-interrupted", make)
+
+
+@SIGNALS
+def test_a_second_signal_ends_the_run_in_the_middle_of_a_step(
+    recipe_file: Path, tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    folder = tmp_path / "run"
+    interrupting(monkeypatch, 3, number, number)
+    stopped = sleuth("train", recipe_file, "--run", folder, *BRIEF)
+    assert stopped.exit_code == STATUS[number]
+    assert stopped.stderr.endswith("interrupted\n")
+    assert [path.name for path in (folder / "checkpoints").iterdir()] == ["step-000002"]
+    assert sleuth("train", recipe_file, "--run", folder, *BRIEF).exit_code == 0
+    assert outcome(folder) == outcome(whole)
+
+
+@SIGNALS
+def test_an_evaluation_ends_at_once_and_nothing_trained_is_lost(
+    recipe_file: Path, tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(whole, folder)
+    (folder / "eval" / "trained.json").unlink()
+    with monkeypatch.context() as patch:
+        patch.setattr(EvalSession, "ask", lambda *_: send(number))
+        stopped = sleuth("train", recipe_file, "--run", folder, *BRIEF)
+    assert (stopped.exit_code, stopped.stderr.splitlines()[-1]) == (STATUS[number], "interrupted")
+    assert not (folder / "eval" / "trained.json").exists()
+    assert sleuth("train", recipe_file, "--run", folder, *BRIEF).exit_code == 0
+    assert outcome(folder) == outcome(whole)
+    records = [json.loads((place / "eval" / "trained.json").read_text())["records"] for place in (folder, whole)]
+    assert records[0] == records[1]
+
+
+def test_an_interrupted_run_without_room_for_a_checkpoint_names_the_last_one(
+    recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "run"
+    interrupting(monkeypatch, 3, signal.SIGINT)
+    monkeypatch.setattr(
+        "sleuth.training.loop._saved", lambda trainer, context, step, last: _unless_third(trainer, step)
+    )
+    stopped = sleuth("train", recipe_file, "--run", folder, *BRIEF)
+    assert stopped.exit_code == 130
+    assert "stopped at step 3 without room for its checkpoint; the same command goes on from " in stopped.stderr
+    assert stopped.stderr.endswith("checkpoints/step-000002\n")
+
+
+def _unless_third(trainer: GRPOTrainer, step: int) -> Path | None:
+    return None if step == 3 else trainer.save(step)
+
+
+def test_signals_in_quick_succession_are_one_request_and_handlers_are_put_back() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    told: list[str] = []
+    with StopRequest(told.append) as request:
+        assert request.agreed(Ranks()) is None
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert request.agreed(Ranks()) == signal.SIGTERM
+        with pytest.raises(Interrupted) as caught:
+            send(signal.SIGINT, signal.SIGINT)
+    assert caught.value.status == 130
+    assert told == ["SIGTERM: finishing the step, then saving; a second one ends at once"]
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_signal_that_the_process_ignores_stays_ignored() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with StopRequest(print) as request:
+            os.kill(os.getpid(), signal.SIGINT)
+            assert request.agreed(Ranks()) is None
+    finally:
+        signal.signal(signal.SIGINT, before)
