@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -27,6 +28,8 @@ from sleuth.threads import prepare_waiting
 from sleuth.world.write_world import write_world
 
 prepare_waiting()  # nothing above loads torch
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a script's background: the tests' processes would inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 

@@ -159,7 +159,7 @@ def _rows(model: type[BaseModel], anchor: str, tables: Mapping[type[BaseModel], 
     schema = model.model_json_schema()
     known = {inner.__name__: inner for inner in tables}
     for key, field in model.model_fields.items():
-        if key == "kind" or (shared and key not in model.__annotations__):
+        if key == "kind" or (shared and key in TrainingRecipe.model_fields and key not in model.__annotations__):
             continue
         value = _value(schema["properties"][key], known, tables)
         default = "required" if field.is_required() else _default(field.get_default(call_default_factory=True))

@@ -33,9 +33,10 @@ def merge(
     max_shard_size: Annotated[str, typer.Option(metavar="SIZE", help="Largest file to write: 500MB, 4GB.")] = "2GB",
     as_json: AsJson = False,
 ) -> None:
-    """Convert FSDP shards to a Hugging Face folder, or cast or untie one.
+    """Convert FSDP shards to a Hugging Face folder.
 
-    Names and shapes are checked against the model's config.json before anything is written.
+    SHARDS may be such a folder too, to cast or untie it. Names and shapes are checked against the model's config.json
+    before anything is written.
     """
     if not shards.exists():
         raise SleuthError(f"{shards}: no such file or folder")
