@@ -4,11 +4,12 @@ import copy
 
 import pytest
 import torch
+from torch.optim import _muon
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from sleuth.learn import optim
-from sleuth.learn.optim import Optimisation, Optimiser, parameter_roles, scheduled_learning_rate
+from sleuth.learn.optim import Optimisation, Optimiser, orthogonal, parameter_roles, scheduled_learning_rate
 
 
 def optimiser_for(model, **settings) -> Optimiser:
@@ -82,6 +83,40 @@ def test_muon_updates_have_a_fifth_of_the_size_of_adamws_whatever_the_shape():
         optimiser_for(model, name="muon").step()
         size = (weight.detach() - before).square().mean().sqrt().item() / 1e-2
         assert 0.13 < size < 0.25, name
+
+
+@pytest.mark.parametrize("shape", [(16, 16), (12, 40), (64, 9)])
+def test_the_iteration_in_fp32_is_torchs_but_for_its_rounding(shape):
+    gradient = torch.randn(shape, generator=torch.Generator().manual_seed(1))
+    settings = ((3.4445, -4.7750, 2.0315), 5, 1e-7)
+    ours = orthogonal(gradient, *settings)
+    theirs = _muon._zeropower_via_newtonschulz(gradient, *settings).float()
+    assert (ours - theirs).norm() < 0.03 * theirs.norm()  # bfloat16 keeps 8 bits, and five iterations add up
+    u, s, v = torch.linalg.svd(gradient, full_matrices=False)
+    x = s / s.norm()
+    for _ in range(5):
+        x = 3.4445 * x - 4.7750 * x**3 + 2.0315 * x**5
+    torch.testing.assert_close(ours, u @ torch.diag(x) @ v, atol=1e-4, rtol=0)  # fp32, by each singular value alone
+
+
+def test_muon_multiplies_in_bf16_only_where_the_processor_can(make_model, monkeypatch):
+    def dtypes(has_bf16):
+        monkeypatch.setattr(optim, "HAS_BF16", has_bf16)
+        model, seen = make_model("llama"), set()
+        give_gradients(model, 0)
+
+        class Watch(TorchDispatchMode):
+            def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+                if function is torch.ops.aten.addmm.default:
+                    seen.add(args[0].dtype)
+                return function(*args, **(kwargs or {}))
+
+        with Watch():
+            optimiser_for(model, name="muon").step()
+        return seen
+
+    assert dtypes(has_bf16=True) == {torch.bfloat16}
+    assert dtypes(has_bf16=False) == {torch.float32}
 
 
 @pytest.mark.parametrize("name", ["adamw", "muon"])
