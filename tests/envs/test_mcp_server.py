@@ -142,7 +142,7 @@ def test_a_server_that_is_gone_makes_the_score_missing_with_the_reason(tools: di
 
 
 def test_a_server_over_http_is_spoken_to_and_its_end_noticed(address: str) -> None:
-    tools = tools_at(address)
+    tools = tools_at(address, seconds=3)
     assert called(tools, "add", a=2, b=40) == "42"
     assert "no such number" in called(tools, "fails")
     [score] = played(tools, {"name": "ends", "arguments": {}}).scores
