@@ -22,7 +22,7 @@ demo: $(CORE)  ## a tiny model learns to search: world, index, training, report
 twins: $(CORE)  ## published recipes in small: one of search, one of refining and one of thinking to the end, one begins
 	$(BIN)/sleuth world runs/world
 	$(BIN)/sleuth index runs/world/corpus.jsonl runs/world/index
-	$(MAKE) -j2 twin-thinking_gain twin-refiner twin-search_r1_slime begun-reason_over_search_rules
+	$(MAKE) -j2 twin-search_r1_slime twin-thinking_gain twin-refiner begun-reason_over_search_rules
 
 twin-refiner:  ## to the end, on one core: by the world's table of what its snippets state
 	OMP_NUM_THREADS=1 $(BIN)/sleuth train recipes/tiny/refiner.toml --run runs/twins/refiner
