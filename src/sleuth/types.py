@@ -30,7 +30,8 @@ class TransientError(SleuthError):
 
 
 class RetrievalFailed(Exception):  # noqa: N818
-    """A retriever could not answer. The episode's score is then missing, not zero, and its result is not empty."""
+    """A retriever, or whatever else gives an episode its observations, could not answer. The score is then missing, not
+    zero, and the result is not empty."""
 
 
 # -- tasks and data --------------------------------------------------------------------------------------------------

@@ -35,6 +35,8 @@ class Echo:
             return Reply(pieces=(Piece(text="x"),))
         if text == "pieces":
             return Reply(pieces=("x",), max_tokens=3)
+        if text == "number":
+            return Reply(pieces=(Piece(text=3),), max_tokens=3)
         if text == "own words":
             return Reply(pieces=(Piece(text="x", author="policy"),), max_tokens=3)
         if text == "end":
@@ -99,7 +101,8 @@ def test_its_replies_are_those_of_the_class_whether_its_methods_are_asynchronous
             "no tokens",
             "played.py:5: Echo: reply returned a reply that allows the policy no token: set max_tokens, or done",
         ),
-        ("pieces", "played.py:5: Echo: reply returned pieces that are no tuple of sleuth.types.Piece"),
+        ("pieces", "played.py:5: Echo: reply returned pieces = ('x',); expected a tuple of sleuth.types.Piece"),
+        ("number", "played.py:5: Echo: reply returned 3 as the text of a piece or a stop; expected a str"),
         ("own words", 'played.py:5: Echo: reply returned a piece with author = "policy": only the policy writes those'),
         (
             "end",
@@ -115,7 +118,7 @@ def test_an_error_ends_the_episode_as_failed_with_the_reason(folder: Path, text:
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("Broken", "played.py:44: Broken: ValueError: no board"),
+        ("Broken", "played.py:46: Broken: ValueError: no board"),
         ("Bare", "which has no method open"),
         ("Silent", "open returned no pieces, so that the policy would have no prompt"),
     ],

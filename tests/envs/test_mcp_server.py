@@ -3,35 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import shlex
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tool_episodes import call, played
 
-from sleuth.dialects.tools import TOOLS_TEXT
-from sleuth.engines.scripted import ScriptedEngine
 from sleuth.envs import mcp_server
-from sleuth.envs.mcp_server import ServerTool, tool_server
-from sleuth.envs.tools import ToolEnv
+from sleuth.envs.mcp_server import ServerTool, tool_server, tools_sha256
 from sleuth.factories import setting_of
 from sleuth.factories.own_code import env_code_in
 from sleuth.recipe import ToolEnvRecipe, load_recipe
-from sleuth.render import Renderer, load_tokenizer
-from sleuth.rewards.answer import AnswerReward
-from sleuth.rollout import Rollout
-from sleuth.types import Group, SleuthError, Task
+from sleuth.render import load_tokenizer
+from sleuth.types import SleuthError, Task
 
 SERVER = Path(__file__).with_name("number_server.py")
 COMMAND = shlex.join([sys.executable, str(SERVER)])
 TASK = Task(id="q", question="how many?", golden_answers=("6",))
-DIALECT = replace(TOOLS_TEXT, searches=9, hints=9)
 
 
 def recipe(*tools: object, **keys: object) -> ToolEnvRecipe:
@@ -98,7 +91,7 @@ def test_what_a_server_prints_is_reported_in_a_line(
 ) -> None:
     assert called(tools, "prints") == "said"
     printed = capfd.readouterr().err
-    assert "writes to stdout what is no message of the protocol" in printed
+    assert "the tool server prints other text than messages to stdout" in printed
     assert "Traceback" not in printed
 
 
@@ -118,26 +111,11 @@ def test_a_slow_call_is_an_observation_whether_it_blocks_its_server_or_not(monke
     assert called(tools_at(COMMAND), "add", a=1) == "2"
 
 
-def played(tools: dict[str, ServerTool], call: dict[str, object]) -> Group:
-    tokenizer = load_tokenizer("models/tiny-base")
-    turns = iter([f"<tool_call>{json.dumps(call)}</tool_call>", "<answer>6</answer>"])
-    rollout = Rollout(
-        engine=ScriptedEngine(tokenizer, lambda text, sampling: next(turns)),
-        renderer=Renderer(tokenizer, DIALECT.tags),
-        context=512,
-        temperature=1.0,
-        key=(0,),
-    )
-    env = lambda task: ToolEnv(task, DIALECT, "{question}", tools)  # noqa: E731
-    [group] = asyncio.run(rollout.groups([TASK], env, samples=1, reward=AnswerReward(DIALECT)))
-    return group
-
-
 def test_a_server_that_is_gone_makes_the_score_missing_with_the_reason(tools: dict[str, ServerTool]) -> None:
-    [score] = played(tools, {"name": "ends", "arguments": {}}).scores
+    [score] = played(TASK, tools, call("ends"), "<answer>6</answer>").scores
     assert score.value is None
-    assert score.note.startswith(f"tool server {COMMAND!r}: ended twice during a call of ends")
-    [score] = played(tools, {"name": "add", "arguments": {"a": 5}}).scores
+    assert score.note.startswith(f"{COMMAND}: the tool server ended twice during a call of ends")
+    [score] = played(TASK, tools, call("add", a=5), "<answer>6</answer>").scores
     assert score.value == 1.0
 
 
@@ -145,9 +123,9 @@ def test_a_server_over_http_is_spoken_to_and_its_end_noticed(address: str) -> No
     tools = tools_at(address, seconds=3)
     assert called(tools, "add", a=2, b=40) == "42"
     assert "no such number" in called(tools, "fails")
-    [score] = played(tools, {"name": "ends", "arguments": {}}).scores
+    [score] = played(TASK, tools, call("ends"), "<answer>6</answer>").scores
     assert score.value is None
-    assert score.note.startswith(f"tool server {address!r}: ")
+    assert score.note.startswith(f"{address}: the tool server ")
 
 
 def test_a_recipe_offers_functions_and_tools_of_servers_side_by_side(tmp_path: Path) -> None:
@@ -160,15 +138,16 @@ def test_a_recipe_offers_functions_and_tools_of_servers_side_by_side(tmp_path: P
     code = env_code_in(env)
     assert code is not None
     assert code.functions == ("more:halve", COMMAND)
-    assert code.sources[f"tools of {COMMAND}"] == tool_server(COMMAND).sha256
+    only = tool_server(COMMAND).offered(["add"])
+    assert code.sources[f"tools of {COMMAND}"] == tools_sha256(only) != tools_sha256(tool_server(COMMAND).listed)
 
 
 @pytest.mark.parametrize(
     ("tools", "reason"),
     [
-        ({"mcp": "no-such-program --now"}, "tool server 'no-such-program --now': cannot be started: No such file"),
+        ({"mcp": "no-such-program --now"}, "no-such-program --now: the tool server cannot be started: No such file"),
         ({"mcp": f"{sys.executable} -c pass"}, "ended before it listed its tools"),
-        ({"mcp": "http://127.0.0.1:9/mcp"}, "tool server 'http://127.0.0.1:9/mcp': "),
+        ({"mcp": "http://127.0.0.1:9/mcp"}, "http://127.0.0.1:9/mcp: the tool server "),
         ({"mcp": COMMAND, "only": ["subtract"]}, "has no tool 'subtract'; it has add, fails"),
     ],
 )

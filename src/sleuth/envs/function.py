@@ -50,7 +50,10 @@ class FunctionEnv:
         if not isinstance(reply, Reply):
             raise error(f"{method} returned {repr(reply)[:60]}; expected a sleuth.types.Reply")
         if not isinstance(reply.pieces, tuple) or not all(isinstance(piece, Piece) for piece in reply.pieces):
-            raise error(f"{method} returned pieces that are no tuple of sleuth.types.Piece")
+            raise error(f"{method} returned pieces = {repr(reply.pieces)[:60]}; expected a tuple of sleuth.types.Piece")
+        texts = (*(piece.text for piece in reply.pieces), *reply.stops)
+        if odd := next((text for text in texts if not isinstance(text, str)), None):
+            raise error(f"{method} returned {repr(odd)[:60]} as the text of a piece or a stop; expected a str")
         if any(piece.author == "policy" for piece in reply.pieces):
             raise error(f'{method} returned a piece with author = "policy": only the policy writes those')
         if reply.done not in ENDS:

@@ -10,20 +10,19 @@ import logging
 import os
 import shlex
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from functools import cache
 from http import HTTPStatus
 from pathlib import Path
-from threading import Thread
 from typing import TYPE_CHECKING, Any, cast
 
 from sleuth.envs.calls import ERROR
 from sleuth.retrieval.connections import key_headers
 from sleuth.threads import to_stderr
 from sleuth.types import SleuthError
-from sleuth.user_code.calls import delaying_engine
+from sleuth.user_code.calls import background_loop, delaying_engine
 from sleuth.variables import CLIENT_KEY_VARIABLE, KEY_VARIABLE
 
 if TYPE_CHECKING:
@@ -31,11 +30,11 @@ if TYPE_CHECKING:
     from mcp.types import CallToolResult
 
 START_SECONDS = 30.0
-"""A server has so long to start and to list its tools."""
+"""Time limit for a server to start and list its tools."""
 PING_SECONDS = 5.0
 """A server that does not answer a ping in this time is lost."""
 END_SECONDS = 5.0
-"""At the end of the process, the servers that it started have so long to end."""
+"""Time limit for the servers that this process started to end with it."""
 INSTALL = "tools of MCP servers need the package mcp: pip install 'sleuth[mcp]'"
 
 
@@ -57,13 +56,14 @@ class ToolServer:
         self._session: ClientSession | None = None
         self._connection: asyncio.Task[None] | None = None
         self._connecting = asyncio.Lock()
-        self._told = False
+        self._warned = False
 
-    @property
-    def sha256(self) -> str:
-        """The hash of what the policy can know of the tools: their names, descriptions and schemas."""
-        told = [tool.model_dump(mode="json", include={"name", "description", "inputSchema"}) for tool in self.listed]
-        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+    def offered(self, only: Sequence[str]) -> list[Tool]:
+        """Its tools with these names; all of them if `only` is empty. Raises SleuthError if it lacks one."""
+        names = [tool.name for tool in self.listed]
+        if absent := next((name for name in only if name not in names), None):
+            raise SleuthError(f"{self.address}: the tool server has no tool {absent!r}; it has {', '.join(names)}")
+        return [tool for tool in self.listed if tool.name in (only or names)]
 
     async def open(self) -> None:
         """Starts the server if it does not run, and lists its tools. Raises ToolServerFailed."""
@@ -79,8 +79,8 @@ class ToolServer:
                 raise self._failed(f"did not list its tools within {START_SECONDS:g} seconds") from None
 
     async def call(self, name: str, arguments: Mapping[str, Any], seconds: float) -> CallToolResult | str:
-        """The result of a tool, or why there is none. Raises ToolServerFailed if the server is gone for good, or goes
-        twice during this call."""
+        """The result of a tool, or the reason why the call failed. Raises ToolServerFailed if the server cannot be
+        started again, or ends twice during this call."""
         reason = ""
         for _ in range(2):
             await self.open()
@@ -112,7 +112,7 @@ class ToolServer:
         try:
             async with (
                 self._streams() as (read, write),
-                ClientSession(read, write, message_handler=self._hear) as session,
+                ClientSession(read, write, message_handler=self._on_message) as session,
             ):
                 await session.initialize()
                 self.listed = [tool async for tool in _tools_of(session)]
@@ -126,11 +126,11 @@ class ToolServer:
             if self._connection is asyncio.current_task():
                 self._session = None
 
-    async def _hear(self, message: object) -> None:
-        """Called for what is no answer to a request; an exception is a line that the SDK could not parse."""
-        if isinstance(message, Exception) and not self._told:
-            self._told = True
-            to_stderr(f"tool server {self.address!r}: writes to stdout what is no message of the protocol; use stderr")
+    async def _on_message(self, message: object) -> None:
+        """Called for notifications, and with an exception for a line that the SDK could not parse."""
+        if isinstance(message, Exception) and not self._warned:
+            self._warned = True
+            to_stderr(f"{self.address}: the tool server prints other text than messages to stdout; let it use stderr")
 
     @asynccontextmanager
     async def _streams(self) -> AsyncIterator[tuple[Any, Any]]:
@@ -138,7 +138,7 @@ class ToolServer:
         from mcp import StdioServerParameters, stdio_client
         from mcp.client.streamable_http import streamable_http_client
 
-        if is_url(self.address):
+        if self.address.startswith(("http://", "https://")):
             async with (
                 httpx.AsyncClient(headers=key_headers(), timeout=None) as client,  # `call` and `open` limit the time
                 streamable_http_client(self.address, http_client=client) as (read, write, _),
@@ -159,7 +159,7 @@ class ToolServer:
             yield read, write
 
     def _failed(self, reason: str) -> ToolServerFailed:
-        return ToolServerFailed(f"tool server {self.address!r}: {reason}")
+        return ToolServerFailed(f"{self.address}: the tool server {reason}")
 
 
 class ServerTool:
@@ -173,7 +173,8 @@ class ServerTool:
         self.schema = {"type": "function", "function": function}
 
     async def __call__(self, arguments: Mapping[str, Any]) -> str:
-        """The text of the result; after `error: ` and the tool's name, why there is none. Raises ToolServerFailed."""
+        """The text of the result, or the reason why the call failed, after `error: ` and the name of the tool. Raises
+        ToolServerFailed."""
         with delaying_engine():
             made = self.server.call(self.name, arguments, self.seconds)
             result = await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(made, _loop()))
@@ -183,9 +184,10 @@ class ServerTool:
         return f"{ERROR}{self.name}: {text}" if result.isError else text
 
 
-def is_url(address: str) -> bool:
-    """Whether an address is that of a running server, and no command."""
-    return address.startswith(("http://", "https://"))
+def tools_sha256(tools: Sequence[Tool]) -> str:
+    """The hash of what the policy can see of tools: their names, descriptions and schemas."""
+    seen = [tool.model_dump(mode="json", include={"name", "description", "inputSchema"}) for tool in tools]
+    return hashlib.sha256(json.dumps(seen, sort_keys=True).encode()).hexdigest()
 
 
 @cache
@@ -203,7 +205,7 @@ def tool_server(address: str, folder: Path | None = None) -> ToolServer:
         raise SleuthError(str(error)) from None
     _SERVERS.append(server)
     if not server.listed:
-        raise SleuthError(f"tool server {address!r}: lists no tools")
+        raise SleuthError(f"{address}: the tool server lists no tools")
     return server
 
 
@@ -213,9 +215,8 @@ _SERVERS: list[ToolServer] = []
 @cache
 def _loop() -> asyncio.AbstractEventLoop:
     """A loop of its own, which no function of the user's can block."""
-    logging.getLogger("mcp").setLevel(logging.CRITICAL)  # it logs tracebacks of what is said in a line here
-    loop = asyncio.new_event_loop()
-    Thread(target=loop.run_forever, name="tool servers", daemon=True).start()
+    logging.getLogger("mcp").setLevel(logging.CRITICAL)  # it logs tracebacks; the errors are raised here
+    loop = background_loop("tool servers")
     atexit.register(_close_all, loop)
     return loop
 
@@ -224,7 +225,7 @@ def _close_all(loop: asyncio.AbstractEventLoop) -> None:
     async def close() -> None:
         await asyncio.gather(*(server.close() for server in _SERVERS))
 
-    with suppress(Exception):  # at the end of the process nobody can do anything about it
+    with suppress(Exception):  # the process ends either way
         asyncio.run_coroutine_threadsafe(close(), loop).result(END_SECONDS)
 
 
@@ -266,4 +267,4 @@ def _reason(error: BaseException) -> str:
         return f"cannot be started: {error.strerror}"
     if str(error) == "Connection closed":
         return "ended before it listed its tools"
-    return str(error).partition("\n")[0] or type(error).__name__  # httpx adds a line with a link
+    return f"failed: {str(error).partition(chr(10))[0] or type(error).__name__}"  # httpx adds a line with a link

@@ -21,9 +21,8 @@ from sleuth.judges.forms import replace_surrogates
 from sleuth.retrieval.control import EmptyRetriever
 from sleuth.types import Action, Passage, Piece, Reply, RetrievalFailed, Retriever, StopReason, Task
 from sleuth.user_code.calls import Caller
-from sleuth.user_code.functions import UserCodeError, UserFunction
+from sleuth.user_code.functions import NAMED, UserCodeError, UserFunction
 
-NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 SEARCH = "search"
 """The name of the tool that searches an index."""
 
@@ -85,7 +84,7 @@ class CallRecord:
 
 
 RESULT_CHARACTERS = 1_000_000
-"""A longer result is cut before it is encoded, of which the policy reads a few hundred tokens."""
+"""Longer results are cut before they are encoded; the policy reads a few hundred tokens of one."""
 
 
 class AnyTool(Protocol):
@@ -100,7 +99,7 @@ class AnyTool(Protocol):
 class ToolEnv(SearchEnv):
     """The environment of one episode in which the policy may call `tools`, and search with the tool `search` if there
     is a `retriever`. Whatever is wrong with a call is its result, which the policy reads: no error ends the episode,
-    unless a retriever or a server of tools is gone."""
+    unless a retriever or a server of tools cannot be reached."""
 
     call_kind: ClassVar[Literal["search", "call"]] = "call"
 

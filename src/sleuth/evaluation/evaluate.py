@@ -25,11 +25,10 @@ from sleuth.metrics.intervals import Measured, Stratum, bootstrap_mean, mean_of_
 from sleuth.metrics.metrics import compatible_scores, episode_figures, missing_reasons, outcome_counts
 from sleuth.metrics.paired import question_value
 from sleuth.recipe.evaluation import EvaluateRecipe
-from sleuth.rewards.answer import RETRIEVER_FAILED
 from sleuth.rewards.match import sub_match, token_f1
 from sleuth.runs.eval_file import read_eval, write_eval
 from sleuth.stage_context import StageContext, StageInputs
-from sleuth.types import Episode, RetrievalFailed, Score, SleuthError, Task
+from sleuth.types import Episode, RetrievalFailed, Score, Task
 
 
 def require_inputs(stage: EvaluateRecipe, inputs: StageInputs) -> list[Task]:
@@ -88,8 +87,7 @@ def run(stage: EvaluateRecipe, context: StageContext) -> Path:
         if (line := missing_line(contents)) is not None:
             context.folder.say(f"evaluate {name}: {line}")
             if all_missing(contents):
-                kind = RetrievalFailed if RETRIEVER_FAILED in line else SleuthError
-                raise kind(f"evaluate {name}: {line}; remove the cause and run the same command again")
+                raise RetrievalFailed(f"evaluate {name}: {line}; remove the cause and run the same command again")
         write(file, contents)
         context.folder.say(evaluation_line(name, contents))
     return Path(context.model)

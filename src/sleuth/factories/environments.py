@@ -317,10 +317,7 @@ def _tools_of(named: str | ToolServerRecipe, seconds: float) -> list[FunctionToo
     if isinstance(named, str):
         return [FunctionTool(load_function(named), seconds=seconds)]
     server = tool_server(named.mcp, named.folder)
-    names = [tool.name for tool in server.listed]
-    if absent := next((name for name in named.only if name not in names), None):
-        raise SleuthError(f"only: {named.mcp} has no tool {absent!r}; it has {', '.join(names)}")
-    return [ServerTool(server, tool, seconds=seconds) for tool in server.listed if tool.name in (named.only or names)]
+    return [ServerTool(server, tool, seconds=seconds) for tool in server.offered(named.only)]
 
 
 def retriever_of(env: SearchEnvRecipe, tasks: Sequence[Task]) -> tuple[Retriever, str | None]:

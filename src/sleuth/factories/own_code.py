@@ -7,8 +7,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sleuth.envs.mcp_server import tool_server
-from sleuth.recipe.envs import ToolEnvRecipe, ToolServerRecipe, TrainedEnvRecipe
+from sleuth.envs.mcp_server import tool_server, tools_sha256
+from sleuth.recipe.envs import TrainedEnvRecipe
 from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.runs.protocol import OwnCode, RewardSpec
 from sleuth.user_code.functions import load_function, merged_sources
@@ -29,21 +29,17 @@ def env_code_in(env: TrainedEnvRecipe) -> OwnCode | None:
         return own_code_of([env.function], env.parameters)
     if env.kind == "tools":
         functions = own_code_of([tool for tool in env.tools if isinstance(tool, str)], {})
-        servers = {tool.mcp: tool_server(tool.mcp, tool.folder).sha256 for tool in servers_in(env)}
-        return functions.model_copy(
-            update={
-                "functions": (*functions.functions, *servers),
-                "sources": merged_sources(
-                    functions.sources, {f"tools of {name}": sha256 for name, sha256 in servers.items()}
-                ),
-            }
+        servers: dict[str, str] = {}
+        for tool in env.tools:
+            if not isinstance(tool, str):
+                name = f"{tool.mcp} in {tool.folder}" if tool.folder is not None else tool.mcp
+                servers[name] = tools_sha256(tool_server(tool.mcp, tool.folder).offered(tool.only))
+        return OwnCode(
+            functions=(*functions.functions, *servers),
+            parameters={},
+            sources=functions.sources | {f"tools of {name}": sha256 for name, sha256 in servers.items()},
         )
     return None
-
-
-def servers_in(env: ToolEnvRecipe) -> list[ToolServerRecipe]:
-    """The servers of tools that an environment names."""
-    return [tool for tool in env.tools if not isinstance(tool, str)]
 
 
 def own_code_in(stage: GrpoRecipe) -> dict[str, OwnCode]:

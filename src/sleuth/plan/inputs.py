@@ -92,6 +92,8 @@ def _named_in(table: StrictModel) -> Iterator[tuple[str, Callable[[Any], object]
             yield "prompt", read_prompt
         case ServedModelRecipe():
             yield "key_variable", _require_variable
+        case ToolServerRecipe():
+            yield "mcp", partial(_require_server, server=table)
         case ToolEnvRecipe():
             yield "tools", _require_tools
             yield "prompt", partial(_require_prompt, env=table)
@@ -155,8 +157,11 @@ def _require_tools(tools: Sequence[str | ToolServerRecipe]) -> None:
     for tool in tools:
         if isinstance(tool, str):
             load_function(tool)
-        else:
-            tool_server(tool.mcp, tool.folder)
+
+
+def _require_server(address: str, server: ToolServerRecipe) -> None:
+    if address.strip():  # else the recipe refuses it
+        tool_server(address, getattr(server, "folder", None)).offered(getattr(server, "only", ()))
 
 
 def _require_reward(name: str, reward: FunctionFields) -> None:

@@ -140,7 +140,7 @@ class FunctionEnvRecipe(StrictModel):
 class ToolServerRecipe(StrictModel):
     """A server of tools that speaks the Model Context Protocol."""
 
-    mcp: Annotated[str, Field(min_length=1)]
+    mcp: str
     """The command that starts it and talks over its stdin and stdout, such as "python -m my_server", with the Python
     that runs Sleuth; or its URL."""
     folder: FilePath | None = None
@@ -149,7 +149,9 @@ class ToolServerRecipe(StrictModel):
     """Names of the tools that the policy may call; empty: all."""
 
     @combination
-    def _folder_has_effect(self) -> Iterator[str]:
+    def _server_is_named(self) -> Iterator[str]:
+        if not self.mcp.strip():
+            yield "mcp is empty: name a command or a URL"
         if self.folder is not None and self.mcp.startswith(("http://", "https://")):
             yield "folder has no effect for a URL; remove it"
 

@@ -160,10 +160,15 @@ _LOOPS: list[asyncio.AbstractEventLoop] = []
 
 def _user_loop() -> asyncio.AbstractEventLoop:
     if not _LOOPS:
-        loop = asyncio.new_event_loop()
-        Thread(target=loop.run_forever, name="user code", daemon=True).start()
-        _LOOPS.append(loop)
+        _LOOPS.append(background_loop("user code"))
     return _LOOPS[-1]
+
+
+def background_loop(name: str) -> asyncio.AbstractEventLoop:
+    """An event loop that runs in a thread of its own, called `name`, until the process ends."""
+    loop = asyncio.new_event_loop()
+    Thread(target=loop.run_forever, name=name, daemon=True).start()
+    return loop
 
 
 async def _leave_if_blocked(loop: asyncio.AbstractEventLoop) -> None:

@@ -111,7 +111,7 @@ def require_arguments(function: UserFunction, count: int, names: Mapping[str, ob
     `example` shows how it should be defined."""
     parameters = list(_signature(function).parameters.values())
     positional = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
-    own = {one.name: one for one in parameters if one not in positional[:count] and one.kind in _NAMED}
+    own = {one.name: one for one in parameters if one not in positional[:count] and one.kind in NAMED}
     if len(positional) < count and not any(one.kind == one.VAR_POSITIONAL for one in parameters):
         raise function.error(f"takes {len(positional)} arguments; expected {example}")
     missing = [name for name, one in own.items() if one.default is one.empty and name not in names]
@@ -126,7 +126,8 @@ def require_arguments(function: UserFunction, count: int, names: Mapping[str, ob
             raise function.error(f"has no parameter {name}; {hint}")
 
 
-_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+"""Kinds of parameters that a caller can name."""
 
 
 def _signature(function: UserFunction) -> inspect.Signature:

@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,23 +21,19 @@ from mcp import ClientSession, StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.memory import create_connected_server_and_client_session
 from mcp.types import CallToolResult
+from tool_episodes import call, played
 from verb import sleuth
 
-from sleuth.dialects.tools import TOOLS_TEXT
-from sleuth.engines.scripted import ScriptedEngine
 from sleuth.envs.mcp_server import ServerTool, _loop, tool_server
-from sleuth.envs.tools import ToolEnv
 from sleuth.factories import setting_of
 from sleuth.recipe import ToolEnvRecipe
-from sleuth.render import Renderer, load_tokenizer
+from sleuth.render import load_tokenizer
 from sleuth.retrieval.bm25 import Bm25, build_index
-from sleuth.rewards.answer import AnswerReward
-from sleuth.rollout import Rollout
 from sleuth.serve.http.limits import Limits
 from sleuth.serve.retriever.index_loader import IndexLoader
 from sleuth.serve.retriever.mcp_tools import FOUND_CHARACTERS, OPENED_CHARACTERS, mcp_server
 from sleuth.serve.retriever.search_handler import RequestHandler
-from sleuth.types import Group, SleuthError, Task
+from sleuth.types import SleuthError, Task
 
 COMMAND = [sys.executable, "-m", "sleuth", "retriever"]
 Conversation = Callable[[ClientSession], Awaitable[Any]]
@@ -385,27 +380,6 @@ def test_without_the_option_there_is_no_such_route(towns: Path, monkeypatch: pyt
 # -- our own client --------------------------------------------------------------------------------------------------
 
 TASK = Task(id="q", question="By which lake lies Town 17?", golden_answers=("lake 3",))
-DIALECT = replace(TOOLS_TEXT, searches=9, hints=9)
-
-
-def played(tools: dict[str, Any], *turns: str) -> Group:
-    """An episode of a policy that writes these turns."""
-    tokenizer = load_tokenizer("models/tiny-base")
-    writing = iter(turns)
-    rollout = Rollout(
-        engine=ScriptedEngine(tokenizer, lambda text, sampling: next(writing)),
-        renderer=Renderer(tokenizer, DIALECT.tags),
-        context=900,
-        temperature=1.0,
-        key=(0,),
-    )
-    env = lambda task: ToolEnv(task, DIALECT, "{question}", tools)  # noqa: E731
-    [group] = asyncio.run(rollout.groups([TASK], env, samples=1, reward=AnswerReward(DIALECT)))
-    return group
-
-
-def call(name: str, **arguments: object) -> str:
-    return f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
 
 
 def test_an_episode_of_a_recipe_searches_and_opens_with_our_own_client(towns: Path) -> None:
@@ -414,7 +388,7 @@ def test_an_episode_of_a_recipe_searches_and_opens_with_our_own_client(towns: Pa
     tools = dict(setting_of(env, load_tokenizer("models/tiny-base"), [TASK]).tools)
     assert list(tools) == ["search", "open"]
     turns = (call("search", query="Town 17", k=1), call("open", id="17"), call("open", id="x"))
-    group = played(tools, *turns, "<answer>lake 3</answer>")
+    group = played(TASK, tools, *turns, "<answer>lake 3</answer>")
     assert group.scores[0].value == 1.0
     results = [action.result for action in group.episodes[0].trajectory.actions if action.kind == "call"]
     assert results == [
@@ -434,6 +408,6 @@ def test_our_own_client_sends_its_key_to_a_server_over_http(towns: Path, monkeyp
         monkeypatch.setenv("SLEUTH_CLIENT_KEY", "s3cret")
         server = tool_server(f"{url}/mcp")
         tools = {tool.name: ServerTool(server, tool, seconds=20) for tool in server.listed}
-        group = played(tools, call("open", id="17"), "<answer>lake 3</answer>")
+        group = played(TASK, tools, call("open", id="17"), "<answer>lake 3</answer>")
         assert group.scores[0].value == 1.0
         asyncio.run_coroutine_threadsafe(server.close(), _loop()).result()
