@@ -12,7 +12,7 @@ from chat_tokenizers import KEEPS, NO_TOOLS, chat_tokenizer
 
 from sleuth.dialects.tools import TOOLS_TEXT
 from sleuth.engines.scripted import ScriptedEngine
-from sleuth.envs.tools import CallRecord, FunctionTool, ToolEnv
+from sleuth.envs.tools import RESULT_CHARACTERS, CallRecord, FunctionTool, ToolEnv
 from sleuth.factories import setting_of
 from sleuth.recipe import ToolEnvRecipe
 from sleuth.render import Renderer
@@ -291,3 +291,10 @@ def test_a_tool_whose_arguments_have_no_names_is_refused(tmp_path: Path) -> None
     )
     with pytest.raises(UserCodeError, match="many: takes words without a name"):
         FunctionTool(load_function(f"{file}:many"), seconds=5)
+
+
+def test_a_result_longer_than_any_use_is_cut_before_it_is_encoded(tmp_path: Path) -> None:
+    file = tmp_path / "long_tools.py"
+    file.write_text('def book() -> str:\n    """A whole one."""\n    return "x" * 3_000_000\n')
+    [result] = results({"book": FunctionTool(load_function(f"{file}:book"), seconds=5)}, call("book"))
+    assert len(result) == RESULT_CHARACTERS

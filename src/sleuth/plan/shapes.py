@@ -104,8 +104,8 @@ class ModelShape:
 
 
 def read_shape(config: Mapping[str, Any], name: str) -> ModelShape:
-    """The shape in a config with the keys of transformers. Raises SleuthError, with `name`, if one is missing or no
-    positive whole number, and for a mixture of experts."""
+    """The shape in a config with the keys of transformers. Raises SleuthError, with `name`, if one is missing or is not
+    a positive whole number, and for a mixture of experts."""
     table = config.get("text_config") or config
     if not isinstance(table, Mapping):
         raise SleuthError(f"{name}: text_config = {table!r} in its config: should be an object")

@@ -93,7 +93,7 @@ def mcp_server(handler: RequestHandler) -> Server:
         from mcp.types import CallToolResult, TextContent, Tool
     except ModuleNotFoundError:
         raise SleuthError(INSTALL) from None
-    logging.getLogger("mcp").setLevel(logging.CRITICAL)  # it logs what clients are told, with tracebacks
+    logging.getLogger("mcp").setLevel(logging.CRITICAL)  # it logs tracebacks of errors that clients get as results
     server: Server = Server("sleuth-retriever", version=__version__)
     tools = [
         Tool(

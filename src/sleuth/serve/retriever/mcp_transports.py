@@ -56,14 +56,14 @@ def protocol_stdout() -> Iterator[IO[str]]:
     try:
         yield stream
     finally:
-        with suppress(BrokenPipeError):  # of what nobody has read
+        with suppress(BrokenPipeError):  # the reader has closed the pipe
             stream.close()
         os.dup2(stdout, 1)
         os.close(stdout)
 
 
 async def serve_stdio(server: Server, loader: IndexLoader, stdout: IO[str]) -> None:
-    """Starts `loader`, and serves one client over stdin and `stdout` until stdin ends or nobody reads stdout. Raises
+    """Starts `loader`, and serves one client over stdin and `stdout` until stdin ends or stdout is closed. Raises
     SleuthError if the index cannot be opened."""
     import anyio
     from mcp.server.stdio import stdio_server
@@ -98,7 +98,7 @@ class _StdinLines:
 
     def _read(self, loop: asyncio.AbstractEventLoop) -> None:
         stream = open(0, "rb", closefd=False)  # noqa: SIM115 - of this thread: sys.stdin would be locked at the end
-        is_rest = False  # of a line that is too long, of which only the beginning is passed on: it is no message
+        is_rest = False  # of a line that is too long: only its first part is passed on, which fails to parse
         with suppress(RuntimeError, asyncio.CancelledError):  # the loop has ended, and the process will
             while line := stream.readline(MESSAGE_BYTES):
                 if not is_rest:
