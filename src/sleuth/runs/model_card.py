@@ -38,7 +38,7 @@ def model_card(
     trained = recipe.stage[stage]
     base = Inherited() if _from_scratch(recipe) else inherited_from(recipe.model)
     lines = [
-        *_front_matter(recipe, trained, base),
+        *_front_matter(_base_on_the_hub(recipe), base, ("sleuth", trained.kind)),
         *(f"# {recipe.name}, step {step} of stage `{trained.name}`", ""),
         *(f"Trained with Sleuth {__version__} {_origin(recipe, stage)}.", ""),
         *("## Measured", "", *_measured(results), "", *_bounds(results, overlaps), *_mechanics(trained), ""),
@@ -48,6 +48,28 @@ def model_card(
     if protocol is not None:
         lines += ["## Protocol", "", *_protocol(protocol), ""]
     return "\n".join([*lines, "## Licence and citations", "", *_rights(recipe, base), ""])
+
+
+def converted_card(checkpoint: Path, *, source: Path, protocol: ProtocolCard, recipe: Recipe | None) -> str:
+    """The card of a checkpoint that was converted from another trainer's `source`. Its protocol is that of `recipe`, if
+    one was named; its training was not observed."""
+    base = inherited_from(recipe.model) if recipe else Inherited()
+    given = f"as in the recipe `{recipe.name}`" if recipe else "by the names of its dialect and prompt"
+    rights = (
+        [f"The recipe starts from `{recipe.model}`.", *_rights(recipe, base)]
+        if recipe
+        else ["Not stated: the base of this model was not named when it was converted."]
+    )
+    lines = [
+        *_front_matter(_base_on_the_hub(recipe) if recipe else None, base, ("sleuth",)),
+        *(f"# {checkpoint.resolve().name}", ""),
+        f"Converted with Sleuth {__version__} from `{source}`, the checkpoint of another trainer. Its protocol was "
+        f"given then, {given}. Its training was not observed, and nothing has been measured.",
+        *("", "## How to run it", "", *_how_to_run(checkpoint, protocol, None), ""),
+        *("## Protocol", "", *_protocol(protocol), ""),
+        *("## Licence and citations", "", *rights, ""),
+    ]
+    return "\n".join(lines)
 
 
 def read_results(eval_folder: Path) -> dict[str, dict[str, dict[str, Any]]]:
@@ -67,13 +89,16 @@ def _from_scratch(recipe: Recipe) -> bool:
     return first.kind == "supervised" and first.init is not None
 
 
-def _front_matter(recipe: Recipe, trained: StageRecipe, base: Inherited) -> list[str]:
-    on_the_hub = not _from_scratch(recipe) and not Path(recipe.model).exists()
-    known = [f"base_model: {json.dumps(recipe.model)}"] if on_the_hub else []
+def _base_on_the_hub(recipe: Recipe) -> str | None:
+    return None if _from_scratch(recipe) or Path(recipe.model).exists() else recipe.model
+
+
+def _front_matter(base_model: str | None, base: Inherited, tags: Sequence[str]) -> list[str]:
+    known = [f"base_model: {json.dumps(base_model)}"] if base_model else []
     known += [f"license: {base.licence}"] if base.licence else []
     return [
         *("---", "library_name: transformers", "pipeline_tag: text-generation", *known),
-        *("tags:", "- sleuth", f"- {trained.kind}", "---", ""),
+        *("tags:", *(f"- {tag}" for tag in tags), "---", ""),
     ]
 
 
@@ -102,7 +127,7 @@ def _mechanics(trained: StageRecipe) -> list[str]:
     ]
 
 
-def _how_to_run(checkpoint: Path, protocol: ProtocolCard | None, trained: StageRecipe) -> list[str]:
+def _how_to_run(checkpoint: Path, protocol: ProtocolCard | None, trained: StageRecipe | None) -> list[str]:
     """With Sleuth, which reads `protocol.json`, or with a server of completions, to which one must hold to it."""
     if isinstance(trained, OnlineDpoRecipe):
         compared = f"sleuth win-rate {checkpoint} RECIPE --against OTHER    # its continuations beside another's"
