@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from shipped_recipes import RECIPES, contents_of, value_at
 
+from sleuth.data.suites import SUITES
 from sleuth.dialects import dialect_of
 from sleuth.dialects.research import RESEARCH
-from sleuth.recipe import load_recipe
+from sleuth.recipe import EvaluateRecipe, load_recipe
 from sleuth.recipe.sweep import load_sweep
 
 SLIME = "slime, examples/search-r1 and its write-up"
@@ -163,6 +164,18 @@ def test_the_arm_of_the_card_differs_from_that_of_the_repository_in_what_the_car
     assert card == repository
     assert dialect_of("research_card").information.open == "<information>"
     assert replace(dialect_of("research_card"), name="research", information=RESEARCH.information) == RESEARCH
+
+
+@pytest.mark.parametrize("recipe", ["search_r1_slime_3b", "search_r1_slime_3b_single_gpu"])
+def test_slimes_evaluation_asks_every_published_question_once_and_greedily_before_and_after(recipe: str) -> None:
+    before, trains, after = load_recipe(RECIPES / f"{recipe}.toml").stage
+    assert (trains.kind, before.name, after.name) == ("grpo", "base", "trained")
+    for stage in (before, after):
+        assert isinstance(stage, EvaluateRecipe)
+        assert (stage.temperature, stage.data.per_set, str(stage.data.suite)) == (0.0, None, "nq_hotpotqa")
+    assert SUITES["nq_hotpotqa"].questions == {"nq": 3_610, "hotpotqa": 7_405}
+    assert SUITES["seven"].asked(None) == 51_713
+    assert SUITES["seven"].asked(200) == 6 * 200 + 125
 
 
 TWINS = {
