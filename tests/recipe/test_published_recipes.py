@@ -12,7 +12,8 @@ from shipped_recipes import RECIPES, contents_of, value_at
 from sleuth.data.suites import SUITES
 from sleuth.dialects import dialect_of
 from sleuth.dialects.research import RESEARCH
-from sleuth.recipe import EvaluateRecipe, load_recipe
+from sleuth.factories import judges_in, preference_judges_in
+from sleuth.recipe import EvaluateRecipe, GrpoRecipe, OnlineDpoRecipe, load_recipe
 from sleuth.recipe.sweep import load_sweep
 
 SLIME = "slime, examples/search-r1 and its write-up"
@@ -176,6 +177,17 @@ def test_slimes_evaluation_asks_every_published_question_once_and_greedily_befor
     assert SUITES["nq_hotpotqa"].questions == {"nq": 3_610, "hotpotqa": 7_405}
     assert SUITES["seven"].asked(None) == 51_713
     assert SUITES["seven"].asked(200) == 6 * 200 + 125
+
+
+@pytest.mark.parametrize("file", sorted(RECIPES.rglob("*.toml")), ids=lambda file: str(file.relative_to(RECIPES)))
+def test_no_recipe_trains_on_the_verdicts_of_a_judge_that_was_not_examined(file: Path) -> None:
+    if file.stem.endswith("_sweep"):
+        return
+    for stage in load_recipe(file).stage:
+        if isinstance(stage, GrpoRecipe | OnlineDpoRecipe):
+            named = judges_in(stage.reward) if isinstance(stage, GrpoRecipe) else preference_judges_in(stage.reward)
+            for kind, judge in named:
+                assert judge.least_accuracy is not None, f"{stage.name}: {kind}"
 
 
 TWINS = {
