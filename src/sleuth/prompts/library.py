@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -19,6 +19,8 @@ from sleuth.types import SleuthError
 
 MAX_FILE_BYTES = 16 * 2**20
 """Limit on text files to search for a prompt."""
+SHOWN_BRANCHES = 8
+"""Branches of a clone that an error names."""
 SEARCHED_ROWS = 64
 """Rows of a parquet file to search: a prompt is in all rows or none."""
 
@@ -134,11 +136,17 @@ def _found(prompt: PublishedPrompt, file: Path) -> FoundPrompt:
         found = _found_in_clone(prompt, clone)
         if found is not None:
             return found
-        branches = f" on any branch of this clone ({', '.join(branches_of(clone)) or 'it has none'})"
+        branches = f" on any branch of this clone ({_shown(branches_of(clone))})"
     raise SleuthError(
         f"{file}: does not hold {prompt.name}: nothing in it has the sha256 {prompt.sha256[:12]}{branches}; "
         f"it is published as {prompt.source}"
     )
+
+
+def _shown(branches: Sequence[str]) -> str:
+    """`main, dev`, with at most `SHOWN_BRANCHES` names."""
+    more = f" and {len(branches) - SHOWN_BRANCHES} more" if len(branches) > SHOWN_BRANCHES else ""
+    return ", ".join(branches[:SHOWN_BRANCHES]) + more if branches else "it has none"
 
 
 def _found_in_clone(prompt: PublishedPrompt, clone: Path) -> FoundPrompt | None:
