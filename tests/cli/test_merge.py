@@ -4,6 +4,7 @@ import json
 import shutil
 from pathlib import Path
 
+import huggingface_hub
 import pytest
 import torch
 import typer
@@ -12,6 +13,7 @@ from typer.testing import CliRunner, Result
 
 from sleuth.cli.app import Verbs
 from sleuth.cli.merge import merge
+from sleuth.data import cards
 from sleuth.evaluation.eval_session import EvalOverrides, resolve_protocol
 from sleuth.runs.checkpoints import of_model
 from sleuth.runs.checksums import require_intact
@@ -109,7 +111,17 @@ def actor_with_tokenizer(actor: Path) -> Path:
     return actor
 
 
-def test_a_merge_like_a_recipe_leaves_its_protocol_and_a_card(actor_with_tokenizer: Path, tmp_path: Path) -> None:
+def test_a_merge_like_a_recipe_leaves_its_protocol_and_a_card(
+    actor_with_tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetched: dict[str, str] = {}
+
+    def download(repository: str, file: str, *, repo_type: str) -> str:
+        (tmp_path / "base.md").write_text("---\nlicense: apache-2.0\n---\n")
+        return fetched.setdefault(repository, str(tmp_path / "base.md"))
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    monkeypatch.setattr(cards, "_in_cache", lambda name, kind: fetched.get(name))
     (tmp_path / "theirs.toml").write_text(RECIPE)
     (tmp_path / "mine.txt").write_text("Look it up: {question}")
     out = tmp_path / "out"
@@ -128,7 +140,7 @@ def test_a_merge_like_a_recipe_leaves_its_protocol_and_a_card(actor_with_tokeniz
     assert (protocol.dialect.top_k, protocol.context, protocol.scorer) == (2, 48, "verl")
     assert protocol.reward is not None
     card = (out / "README.md").read_text()
-    assert 'base_model: "OWNER/BASE"' in card
+    assert 'base_model: "OWNER/BASE"\nlicense: apache-2.0\n' in card
     assert "as in the recipe `theirs`. Its training was not observed, and nothing has been measured." in card
     assert protocol.hash in card
     require_intact(out, of_model)

@@ -82,6 +82,7 @@ def merge(
     from sleuth.convert import merge_shards
     from sleuth.convert.merge import config_folder
     from sleuth.convert.protocol import protocol_of_names, protocol_of_recipe
+    from sleuth.data.cards import prepare_card
     from sleuth.dialects.refine import refines
     from sleuth.factories.models import load_outline
     from sleuth.memory import parse_size
@@ -91,6 +92,7 @@ def merge(
     protocol = None
     if recipe is not None:
         protocol = protocol_of_recipe(recipe, load_outline(str(config_folder(shards, config))))
+        prepare_card(recipe.model)
     elif dialect is not None and prompt is not None:
         protocol = protocol_of_names(
             load_outline(str(config_folder(shards, config))),
