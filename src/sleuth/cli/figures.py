@@ -50,6 +50,10 @@ SET_COLUMNS = {
 }
 
 
+NO_VALUE: Mapping[str, float | None] = {"value": None}
+"""A figure of a set that has no episode with a score."""
+
+
 def print_sets(title: str, suite: Mapping[str, Any]) -> None:
     """Prints a suite's figures by set, each over its 95 % interval, and their unweighted mean; `suite` is the contents
     of its evaluation file."""
@@ -57,20 +61,29 @@ def print_sets(title: str, suite: Mapping[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    columns = _set_columns(suite)
     table = Table("set", title=title, box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in ("n", *SET_COLUMNS.values()):
+    for heading in ("n", *columns.values()):
         table.add_column(heading, justify="right")
     for name, figures in suite["sets"].items():
-        table.add_row(name, f"{figures['questions']:,}", *(_set_cell(key, figures[key]) for key in SET_COLUMNS))
+        table.add_row(
+            name, f"{figures['questions']:,}", *(_set_cell(key, figures.get(key, NO_VALUE)) for key in columns)
+        )
     table.add_section()
     asked = sum(figures["questions"] for figures in suite["sets"].values())
     mean = f"mean of {len(suite['sets'])}"
-    table.add_row(mean, f"{asked:,}", *(_set_cell(key, suite[key]) for key in SET_COLUMNS))
+    table.add_row(mean, f"{asked:,}", *(_set_cell(key, suite[key]) for key in columns))
     console = Console()
     console.print(table)
     missing = [name for name, figures in suite["sets"].items() if figures["missing"]["value"]]
     if missing:
         console.print(f"some verdicts are missing in {', '.join(missing)}: they are left out, not counted as wrong")
+
+
+def _set_columns(suite: Mapping[str, Any]) -> dict[str, str]:
+    """The headings of the figures. A published scorer's score takes the place of sub-match, so that 80 columns do."""
+    scores = {key: key.removeprefix("score_") for key in suite if key.startswith("score_")}
+    return {"em": "EM", **scores} | {key: name for key, name in SET_COLUMNS.items() if not scores or key != "sub_match"}
 
 
 def _set_cell(key: str, figure: Mapping[str, float | None]) -> str:

@@ -134,6 +134,8 @@ def _print_stages(predicted: Plan) -> None:
         counts = (stage.steps, stage.episodes, stage.tokens, stage.judge_calls)
         table.add_row(stage.name, *map(_count, counts), *map(_duration, (stage.seconds, stage.seconds_at_most)))
     Console().print(table)
+    for step in predicted.step_calls:
+        typer.echo(step.line())
 
 
 def _print_peaks(predicted: Plan, place: Path) -> None:

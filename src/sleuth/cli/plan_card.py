@@ -127,6 +127,7 @@ def _lines(plan: CardPlan) -> Iterator[str]:
         yield f"host memory of a rank beside its libraries: {shown(plan.host_memory_bytes)}"
     yield f"checkpoints: {shown(plan.peak_disk_bytes)} at most"
     yield from _times(plan)
+    yield from (step.line() for step in plan.step_calls)
     yield from plan.notes
     yield plan.line()
 

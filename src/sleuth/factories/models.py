@@ -23,6 +23,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+from sleuth.data.cards import prepare_card
 from sleuth.engines.stops import find_eos_ids
 from sleuth.learn.induction import begin_with_induction
 from sleuth.recipe.training import InitRecipe
@@ -45,8 +46,9 @@ def load_model(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
     """A causal language model and its tokenizer from a folder or a hub id; never runs code that comes with it.
 
-    `dtype` None is float32 on a CPU and, on a GPU, what the weights are stored in. The files of a folder with checksums
-    are verified first, unless another rank has `verified` them. Raises SleuthError.
+    `dtype` None is float32 on a CPU and, on a GPU, what the weights are stored in. Unless another rank has
+    `verified` them, the files of a folder with checksums are verified first, and the card of a hub id is fetched.
+    Raises SleuthError.
     """
     if not verified:
         require_intact(Path(path), of_model)
@@ -59,6 +61,8 @@ def load_model(
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         reason = " ".join(str(error).split())[:200]
         raise SleuthError(f"{path}: no model could be loaded from this folder or hub id: {reason}") from error
+    if not verified:
+        prepare_card(path)
     if missing := sorted(found["missing_keys"]):  # transformers would fill them with random weights
         raise SleuthError(f"{path}: the weights lack {len(missing)} of the model's parameters, such as {missing[0]}")
     try:

@@ -126,15 +126,19 @@ def changes_of_card(card: ProtocolCard, setting: Setting) -> list[str]:
     """A sentence for each difference of a setting from a checkpoint's card."""
     template = setting.template.sha256 if setting.template else None
     same_role = setting.prompt_role == card.prompt_role
+    unknown = card.corpus_sha256 is None and setting.corpus_sha256 is not None
+    notes = ["the checkpoint does not say which corpus it was trained with"] if unknown else []
     changed = {
-        "the corpus": (card.corpus_sha256, setting.corpus_sha256),
+        "the corpus": (setting.corpus_sha256 if unknown else card.corpus_sha256, setting.corpus_sha256),
         "a forced search": (card.forced_search, setting.forced_search),
         "the prompt": (card.prompt_text, setting.prompt),
         "what is asked with it": (card.ask_with, setting.ask_with),
         "the role of the prompt": (card.prompt_role, setting.prompt_role),
         "the chat template": (card.template_sha256, template if same_role else card.template_sha256),
     }
-    return [f"{what} is not what the checkpoint was trained with" for what, (was, now) in changed.items() if was != now]
+    return notes + [
+        f"{what} is not what the checkpoint was trained with" for what, (was, now) in changed.items() if was != now
+    ]
 
 
 def require_room(setting: Setting, tokenizer: PreTrainedTokenizerFast, tasks: Sequence[Task], context: int) -> None:

@@ -127,9 +127,9 @@ def require_texts(path: Path) -> None:
 
 def require_suite(suite: Path) -> None:
     """Likewise for a folder of test sets, or a suite by name."""
-    from sleuth.data.suites import SUITES, require_sets
+    from sleuth.data.suites import folder_of, require_sets
 
-    if HubLocation.read(SUITES.get(str(suite), suite)) is None:
+    if HubLocation.read(folder_of(suite)) is None:
         require_sets(suite)
 
 

@@ -104,6 +104,43 @@ def figure_rows(evaluations: Mapping[str, Evaluation]) -> list[FigureRow]:
     return [_row(key, arms, evaluations) for key in keys]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetRow:
+    """A score of one test set of a suite in every arm, as `FigureRow`."""
+
+    set: str
+    key: str
+    measured: tuple[Measured | None, ...]
+    difference: Measured | None
+
+    @property
+    def clear(self) -> bool:
+        """Whether the interval of the difference excludes zero."""
+        return side_of_zero(self.difference) != 0
+
+
+def set_rows(evaluations: Mapping[str, Evaluation]) -> list[SetRow]:
+    """Exact match and the scores of other scorers for each test set of the suites; none without a suite."""
+    arms = arms_of(evaluations)
+    asked = {name: evaluations[name].get("sets", {}) for name in arms}
+    names = dict.fromkeys(set_name for sets in asked.values() for set_name in sets)
+    rows: list[SetRow] = []
+    for set_name in names:
+        found = [sets.get(set_name, {}) for sets in asked.values()]
+        scores = dict.fromkeys(key for one in found for key in one if key.startswith("score_"))
+        trained, base = (evaluations.get(f"{name}@{set_name}", {}).get("records", ()) for name in (TRAINED, BASE))
+        rows += [
+            SetRow(
+                set=set_name,
+                key=key,
+                measured=tuple(measured_of(one.get(key)) for one in found),
+                difference=mean_difference(key, trained, base),
+            )
+            for key in ("em", *scores)
+        ]
+    return rows
+
+
 def outcome_table(evaluations: Mapping[str, Evaluation]) -> list[tuple[str, list[tuple[int, float]]]]:
     """Rows (outcome, [(count, share) of each arm]): the four outcomes, then the reasons of missing verdicts, or one row
     of zeros."""

@@ -16,7 +16,8 @@ from sleuth.metrics.intervals import Measured
 from sleuth.metrics.paired import Evaluation, mean_difference, paired_records, records_of, side_of_zero
 from sleuth.report.axes import number, signed
 from sleuth.report.curves import HEIGHT, WIDTH, charts_of, smoothing, stages_of
-from sleuth.report.figures import arms_of, figure_rows, measured_of, outcome_table
+from sleuth.report.failure_examples import failure_arms, failure_rows
+from sleuth.report.figures import arms_of, figure_rows, measured_of, outcome_table, set_rows
 from sleuth.report.rollouts_shown import questions_played, questions_shown, rollouts_shown
 from sleuth.report.run_files import BASE, TRAINED, RunFiles, read_run
 from sleuth.report.summary import flat, run_facts, run_name, stage_lines
@@ -43,6 +44,7 @@ def render(run: RunFiles) -> str:
     pool = TextPool()
     tokenizer = read_tokenizer(run.folder) if run.rollouts else None
     stages = {stage: charts_of(rows) for stage, rows in stages_of(run.metrics).items()}
+    answered = failure_arms(run.evaluations)
     both = paired_records(*(records_of(run.evaluations, name) for name in (BASE, TRAINED)))
     data = {
         "charts": [chart.read_out() for charts in stages.values() for chart in charts],
@@ -62,7 +64,10 @@ def render(run: RunFiles) -> str:
         overlap=overlap(run.evaluations, questions_played(run.rollouts)),
         arms=arms_of(run.evaluations),
         figures=figure_rows(run.evaluations),
+        sets=set_rows(run.evaluations),
         outcomes=outcome_table(run.evaluations),
+        failures=failure_rows(answered),
+        failure_arms=answered,
         stages=stages,
         windows={stage: smoothing(len(rows)) for stage, rows in stages_of(run.metrics).items()},
         token_detail=tokenizer is not None,
