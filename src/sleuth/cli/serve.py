@@ -81,8 +81,8 @@ def serve(
 ) -> None:
     """Serve a checkpoint: OpenAI's API, and a page to talk to it.
 
-    GET / is the page; POST /v1/chat/completions asks the agent with its searches, POST /v1/completions the bare model;
-    GET /v1/models, /health, /metrics, /openapi.json. The protocol is the checkpoint's own.
+    GET / is the page; POST /v1/chat/completions and /v1/responses ask the agent with its searches, POST /v1/completions
+    the bare model; GET /v1/models, /health, /metrics, /openapi.json. The protocol is the checkpoint's own.
 
     With --emulate, the bare model behind the endpoints that training needs of vLLM or SGLang (docs/how-to/pool.md).
     """

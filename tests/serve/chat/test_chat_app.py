@@ -478,13 +478,15 @@ def test_no_json_breaks_the_server_and_every_answer_is_of_the_described_shape(
 
 def test_the_api_describes_its_shapes_and_refusals(client: TestClient) -> None:
     described = client.get("/openapi.json").json()
-    for path in ("/v1/chat/completions", "/v1/completions"):
+    for path in ("/v1/chat/completions", "/v1/completions", "/v1/responses"):
         responses = described["paths"][path]["post"]["responses"]
         assert {"200", "400", "404", "408", "413", "415", "429", "503", "504"} <= set(responses)
         assert {"application/json", "text/event-stream"} == set(responses["200"]["content"])
     shapes = described["components"]["schemas"]
     assert shapes["ChatRequest"]["properties"]["n"]["enum"] == [None, 1]
     assert shapes["ChatRequest"]["properties"]["messages"]["maxItems"] == 256
+    question, items = shapes["ResponseRequest"]["properties"]["input"]["anyOf"]
+    assert (question["type"], items["minItems"], items["maxItems"]) == ("string", 1, 256)
     text, tokens, _ = shapes["CompletionRequest"]["properties"]["prompt"]["anyOf"]
     assert (text["minLength"], tokens["items"]["maximum"]) == (1, len(TOKENIZER) - 1)
 
