@@ -252,7 +252,7 @@ def test_a_failure_in_mid_stream_is_a_failed_response_and_otherwise_503() -> Non
         ({"tools": [{"type": "function", "name": "f"}]}, "tools: not supported here; leave it out"),
         ({"tool_choice": "none"}, "tool_choice: not supported here; leave it out"),
         ({"text": {"format": {"type": "json_object"}}}, "text: not supported here; leave it out"),
-        ({"reasoning": {"effort": "high"}}, "reasoning: not supported here; leave it out"),
+        ({"reasoning": {"effort": "high"}}, "reasoning.effort: not supported here; leave it out"),
         ({"truncation": "auto"}, "truncation: not supported here; leave it out"),
         ({"metadata": {str(n): "" for n in range(17)}}, "metadata: Dictionary should have at most 16 items"),
     ],
@@ -266,7 +266,8 @@ def test_what_is_wrong_or_not_supported_is_400_and_named(client: TestClient, cha
 
 def test_options_with_their_default_value_are_accepted(client: TestClient) -> None:
     neutral = {"tools": [{"type": "web_search"}], "tool_choice": "auto", "top_p": 1, "store": True, "user": "me"}
-    unset = {"previous_response_id": None, "instructions": None, "background": False, "reasoning": None}
+    neutral |= {"reasoning": {"summary": "auto"}}
+    unset = {"previous_response_id": None, "instructions": None, "background": False, "text": None}
     assert asked(client, **neutral, **unset)["output"][-1]["content"][0]["text"] == "Tarn"
 
 

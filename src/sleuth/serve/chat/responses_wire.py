@@ -42,6 +42,12 @@ class InputItem(BaseModel):
     content: InputText | None = None
 
 
+class ReasoningOptions(BaseModel):
+    """Thoughts always come in full, so a wish for a `summary` changes nothing."""
+
+    effort: Annotated[Any, only()] = None
+
+
 _COUNT = Field(min_length=1, max_length=MAX_MESSAGES, json_schema_extra=QUESTION_SHAPE)
 
 
@@ -82,7 +88,7 @@ class ResponseRequest(BaseRequest):
     tool_choice: Annotated[Any, only("auto")] = None
     max_tool_calls: Annotated[Any, only()] = None
     text: Annotated[Any, only({}, {"format": {"type": "text"}})] = None
-    reasoning: Annotated[Any, only({})] = None
+    reasoning: ReasoningOptions | None = None
     truncation: Annotated[Any, only("disabled")] = None
     top_logprobs: Annotated[Any, only(0)] = None
 
