@@ -265,6 +265,12 @@ def test_what_is_wrong_or_not_supported_is_400_and_named(client: TestClient, cha
     assert answer.json()["error"]["param"] == next(iter(change))
 
 
+@pytest.mark.parametrize("change", [{"n": 2}, {"top_p": 0.9}, {"best_of": 2}, {"logprobs": 3}, {"echo": True}])
+def test_what_a_completion_cannot_have_is_400_and_named(writer: TestClient, change: dict[str, Any]) -> None:
+    answer = writer.post("/v1/completions", json={"prompt": "Ada Voss"} | change)
+    assert (answer.status_code, refused(answer)) == (400, f"{next(iter(change))}: not supported here; leave it out")
+
+
 def test_options_with_their_default_value_are_accepted(client: TestClient) -> None:
     neutral = {"n": 1, "top_p": 1.0, "tools": [], "logprobs": False, "response_format": {"type": "text"}, "user": "me"}
     assert asked(client, **neutral, stop=None)["choices"][0]["message"]["content"] == "Tarn"

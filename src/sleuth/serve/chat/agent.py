@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -44,10 +44,16 @@ class Agent:
         return self.context * MAX_CHARACTERS_PER_TOKEN
 
 
-def agent_of(session: EvalSession, name: str, index: Path | None) -> Agent:
-    """The agent of an evaluation session, so that it is served as it is evaluated. `index` is the index it searches."""
+def agent_of(session: EvalSession, name: str, index: Path | None, examples: Sequence[str] = ()) -> Agent:
+    """The agent of an evaluation session, so that it is served as it is evaluated. `index` is the index it searches,
+    `examples` are questions that the page offers."""
     setting = session.setting
-    facts = {"dialect": setting.dialect.name, "context": session.context, "protocol": session.protocol().hash}
+    facts: dict[str, Any] = {
+        "dialect": setting.dialect.name,
+        "context": session.context,
+        "protocol": session.protocol().hash,
+    }
+    facts["examples"] = list(examples)
     if index is not None:
         facts["passages"] = read_card(index).count
     return Agent(

@@ -323,7 +323,7 @@ class TextCompletion(BaseModel):
 
 
 class Model(BaseModel):
-    """The served model; `sleuth` has its dialect, context and protocol."""
+    """The served model; `sleuth` has its dialect, context, protocol and examples of questions."""
 
     id: str
     object: Literal["model"]
