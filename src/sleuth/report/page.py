@@ -17,9 +17,10 @@ from sleuth.metrics.paired import Evaluation, mean_difference, paired_records, r
 from sleuth.report.axes import number, signed
 from sleuth.report.curves import HEIGHT, WIDTH, charts_of, smoothing, stages_of
 from sleuth.report.figures import arms_of, figure_rows, measured_of, outcome_table
-from sleuth.report.rollouts_shown import questions_played, questions_shown, rollouts_shown
+from sleuth.report.rollouts_shown import opened_at, questions_played, questions_shown, rollouts_shown
 from sleuth.report.run_files import BASE, TRAINED, RunFiles, read_run
 from sleuth.report.summary import flat, run_facts, run_name, stage_lines
+from sleuth.report.time_spent import NAMES, duration, stage_times
 from sleuth.report.transcripts import TextPool, read_tokenizer
 from sleuth.runs.atomic import write_text
 
@@ -42,11 +43,14 @@ def render(run: RunFiles) -> str:
     """The page of a run as HTML. All text of models and corpora is escaped, in text and in data."""
     pool = TextPool()
     tokenizer = read_tokenizer(run.folder) if run.rollouts else None
-    stages = {stage: charts_of(rows) for stage, rows in stages_of(run.metrics).items()}
+    rows_of = stages_of(run.metrics)
+    stages = {stage: charts_of(rows) for stage, rows in rows_of.items()}
+    shown = rollouts_shown(run.rollouts, pool, tokenizer)
     both = paired_records(*(records_of(run.evaluations, name) for name in (BASE, TRAINED)))
     data = {
         "charts": [chart.read_out() for charts in stages.values() for chart in charts],
-        "rollouts": rollouts_shown(run.rollouts, pool, tokenizer),
+        "rollouts": shown,
+        "opened": opened_at(shown),
         "questions": questions_shown((BASE, TRAINED), both, pool),
         "texts": pool.texts,
     }
@@ -64,7 +68,9 @@ def render(run: RunFiles) -> str:
         figures=figure_rows(run.evaluations),
         outcomes=outcome_table(run.evaluations),
         stages=stages,
-        windows={stage: smoothing(len(rows)) for stage, rows in stages_of(run.metrics).items()},
+        windows={stage: smoothing(len(rows)) for stage, rows in rows_of.items()},
+        times=stage_times(run.manifest, rows_of),
+        purposes=NAMES,
         token_detail=tokenizer is not None,
         data=data,
     )
@@ -100,7 +106,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
-    environment.filters |= {"number": number, "signed": signed}
+    environment.filters |= {"number": number, "signed": signed, "duration": duration}
     return environment
 
 
@@ -146,5 +152,5 @@ def overlap(evaluations: Mapping[str, Evaluation], trained: Set[str]) -> str:
 
 
 def interval(measured: Measured) -> str:
-    """`0.81 [0.78, 0.84]`."""
-    return f"{measured.value:.2f} [{measured.low:.2f}, {measured.high:.2f}]"
+    """`0.812 [0.779, 0.841]`, with the decimals of the table."""
+    return f"{measured.value:.3f} [{measured.low:.3f}, {measured.high:.3f}]"

@@ -48,6 +48,16 @@ def rollouts_shown(files: Sequence[Path], pool: TextPool, tokenizer: Tokenizer |
     return [step for step in steps if step["groups"]]
 
 
+def opened_at(steps: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
+    """The (step, group) that the page opens with, as indices: the last step with a group whose scores differ, and the
+    first such group in it; the first group of the last step where no scores differ."""
+    for at in reversed(range(len(steps))):
+        for index, group in enumerate(steps[at]["groups"]):
+            if len({sibling["score"] for sibling in group["siblings"]} - {None}) > 1:
+                return at, index
+    return max(0, len(steps) - 1), 0
+
+
 def evenly(items: Sequence[T], most: int) -> list[T]:
     """At most `most` items, spread evenly, with the first and the last."""
     if len(items) <= most:

@@ -1,7 +1,7 @@
 /** Step, group and sibling: choose, and read what the policy saw and wrote. */
 function browseRollouts() {
   const steps = data.rollouts;
-  const state = { step: steps.length - 1, group: 0, sibling: 0 };
+  const state = { step: data.opened[0], group: data.opened[1], sibling: 0 };
   const slider = byId("rollout-step");
   const surprise = byId("rollout-surprise");
 
@@ -59,7 +59,7 @@ function browseRollouts() {
       },
       scoreDot(one.score),
       " " + one.label + " ",
-      element("span", { class: "muted" }, readable(one.score, 3)),
+      element("span", { class: "muted" }, readable(one.score)),
     );
   }
 
