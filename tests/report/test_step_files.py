@@ -18,10 +18,10 @@ def steps_in(run: Path) -> dict[str, dict[str, Any]]:
 
 
 def test_the_files_beside_the_page_hold_every_group_of_every_step(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "demo", rollout_steps=tuple(range(1, 15)), groups=9)
+    run = write_run(tmp_path / "demo", rollout_steps=(1, 2, 9), groups=9)
     write_report(run, all_rollouts=True)
     steps = steps_in(run)
-    assert sorted(steps) == [f"step-{step:06d}.js" for step in range(1, 15)]
+    assert sorted(steps) == [f"step-{step:06d}.js" for step in (1, 2, 9)]
     for step in steps.values():
         assert len(step["groups"]) == 9
         first = step["groups"][0]["siblings"][0]["segments"][0]

@@ -314,7 +314,7 @@ ITEMS = st.lists(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(asked=ITEMS | st.text(max_size=20), more=st.dictionaries(st.sampled_from(FIELDS), ANYTHING, max_size=2))
 def test_no_json_breaks_it_and_every_answer_is_of_the_described_shape(
     client: TestClient, asked: object, more: dict[str, object]
