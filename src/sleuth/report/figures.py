@@ -40,6 +40,7 @@ LABELS = {
     "padding": "Words without a citation",
     "claims": "Claims",
     "response_tokens_mean": "Tokens the policy wrote",
+    "results_tokens_mean": "Tokens of results it was shown",
     "missing": "Missing verdicts",
     "gain_sampled": "Gain of its own thoughts, in nats a token",
     "blank_nll": "Nats a token behind an empty thought",
@@ -55,7 +56,7 @@ LABELS = {
     "win_rate": "Continuations that are preferred",
 }
 
-DECIMALS = {"searches_mean": 2, "searches_two_hop": 2, "claims": 2, "response_tokens_mean": 1}
+DECIMALS = {"searches_mean": 2, "searches_two_hop": 2, "claims": 2, "response_tokens_mean": 1, "results_tokens_mean": 1}
 """Decimals of a figure; 3 by default."""
 
 OUTCOMES = ("correct", "wrong", "no_answer", "malformed")
@@ -82,6 +83,11 @@ class FigureRow:
     difference: Measured | None
     whiskers: tuple[Whisker, ...]
     axis: Scale
+
+    @property
+    def digits(self) -> int:
+        """Decimals of its values."""
+        return DECIMALS.get(self.key, 3)
 
     @property
     def clear(self) -> bool:
@@ -169,12 +175,18 @@ def _row(key: str, arms: Sequence[str], evaluations: Mapping[str, Evaluation]) -
     trained, base = (records_of(evaluations, name) for name in (TRAINED, BASE))
     return FigureRow(
         key=key,
-        label=LABELS.get(key) or key.replace("score_", "Score by "),
+        label=label_of(key),
         measured=tuple(measured.values()),
         difference=mean_difference(key, trained, base),
         whiskers=drawn,
         axis=axis,
     )
+
+
+def label_of(key: str) -> str:
+    """A figure in words: of one that LABELS lacks, the words of its name."""
+    words = key.replace("score_", "score by ").replace("_", " ")
+    return LABELS.get(key) or words[:1].upper() + words[1:]
 
 
 def whiskers(measured: Mapping[str, Measured | None]) -> tuple[tuple[Whisker, ...], Scale]:
