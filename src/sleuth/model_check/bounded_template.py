@@ -80,7 +80,7 @@ class RenderProcess:
         answer = self._answer(allowed)
         self._seconds -= time.monotonic() - began
         if answer is None:
-            return {"limit": f"it does not end within {allowed:.0f} seconds"}
+            return {"limit": f"it does not end within {allowed:.0f} s"}
         return json.loads(answer) if answer else {"limit": render_worker.TOO_MUCH_MEMORY}
 
     def _answer(self, seconds: float) -> str | None:

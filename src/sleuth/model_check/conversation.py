@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -125,11 +125,11 @@ class Step:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
     """A script for a chat template, with the schemas of `tools` and further variables `flags`. `controls` are the names
-    of control tokens, one of which may end a message."""
+    of control tokens, the longest first; one may end a message."""
 
     template: BoundedTemplate
     script: Script
-    controls: Collection[str]
+    controls: Sequence[str]
     tools: Sequence[Mapping[str, Any]] = ()
     flags: Mapping[str, Any] = field(default_factory=dict)
 
@@ -176,16 +176,20 @@ class Scene:
         at = text.rfind(turn.content) + len(turn.content) if turn.content in text else 0
         if turn.content and at:
             rest = text[at:].lstrip()
-            end = next((name for name in self.controls if name and rest.startswith(name)), "")
+            end = next((name for name in self.controls if rest.startswith(name)), "")
             if end:
                 return text[:at], end
         text = text.rstrip()
-        end = next((name for name in self.controls if name and text.endswith(name)), "")
+        end = next((name for name in self.controls if text.endswith(name)), "")
         if not end and (marked := MARKED_END.search(text)):
             end = marked[1]
         return text.removesuffix(end), end
 
 
 def shared_length(one: str, other: str) -> int:
-    """How many characters two texts begin with alike."""
-    return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    """How many characters two texts begin with alike. Where they part within a tag, it counts to none of it."""
+    at = next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), None)
+    if at is None:
+        return min(len(one), len(other))
+    opened = max(one.rfind("<", 0, at), one.rfind("[", 0, at))
+    return opened if opened >= 0 and not set(">] \n") & set(one[opened:at]) else at

@@ -39,7 +39,7 @@ def examine(files: ModelFiles, process: RenderProcess) -> list[Finding]:
     prompt = ""
     if isinstance(source, str) and source:
         template = BoundedTemplate(source, files.tokenizer, process)
-        found += _until_limit(files, template)
+        found += _template_findings(files, template)
         prompt = _prompt(template)
     else:
         found.append(_no_template(source))
@@ -63,7 +63,7 @@ def _no_template(source: object) -> Finding:
     )
 
 
-def _until_limit(files: ModelFiles, template: BoundedTemplate) -> Iterator[Finding]:
+def _template_findings(files: ModelFiles, template: BoundedTemplate) -> Iterator[Finding]:
     try:
         yield from template_findings(files, template)
     except TemplateLimitError as limit:
@@ -72,6 +72,13 @@ def _until_limit(files: ModelFiles, template: BoundedTemplate) -> Iterator[Findi
             level="problem",
             line=f"rendering was stopped: {limit}",
             mend="do not use this template, in a trainer or a server: it can stop either",
+        )
+    except TemplateRefusedError as error:
+        yield Finding(
+            check="template",
+            level="problem",
+            line=f"it cannot render a conversation of several turns: {error}",
+            mend='mend the template, or use prompt_role = "raw"',
         )
 
 

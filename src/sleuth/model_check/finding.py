@@ -8,6 +8,8 @@ from typing import Literal
 Level = Literal["ok", "warning", "problem"]
 """A `problem` goes wrong in every use of the model, a `warning` in some."""
 
+TEXT_DIALECTS = 'use a dialect of plain text, such as dialect = "sleuth", which needs no tools from the template'
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:

@@ -38,10 +38,11 @@ class ModelFiles:
         return find_eos_ids(generation, self.tokenizer)
 
     @property
-    def controls(self) -> set[str]:
-        """The names of control tokens."""
+    def controls(self) -> list[str]:
+        """The names of control tokens, the longest first."""
         added = self.tokenizer.added_tokens_decoder.values()
-        return {str(token) for token in added if token.special} | {self.token(number) for number in self.eos_ids}
+        names = {str(token) for token in added if token.special} | set(map(self.token, self.eos_ids))
+        return sorted(filter(None, names), key=lambda name: (-len(name), name))
 
     def token(self, number: int) -> str:
         """The name of a token."""

@@ -64,7 +64,7 @@ def _stage_findings(files: ModelFiles, recipe: Recipe, index: int) -> Iterator[F
 def _scorer_findings(files: ModelFiles, stage: Any, setting: Setting, trial: Group, check: str) -> Iterator[Finding]:
     """What the scorers of answers give a right one, as text by themselves, and through tokens in a whole episode."""
     rewards: Sequence[Any] = getattr(stage, "reward", ())
-    mend = "choose a prompt, a dialect or a scorer that belong together: docs/concepts/protocols.md"
+    mend = "choose a prompt, a dialect and a scorer of one system"
     warnings = scorer_warnings(rewards, setting)
     for line in warnings:
         yield Finding(check=check, level="problem", line=line, mend=mend)

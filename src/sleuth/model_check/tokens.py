@@ -66,7 +66,7 @@ def _closing_findings(files: ModelFiles, steps: Sequence[Step]) -> Iterator[Find
         _, found, rest = step.after.rpartition(step.turn.content) if step.turn.content else ("", "", "")
         rest = rest.lstrip()
         if found and step.end and not rest.startswith(step.end):
-            now = next((name for name in files.controls if name and rest.startswith(name)), "")
+            now = next((name for name in files.controls if rest.startswith(name)), "")
             yield Finding(
                 check="stop tokens",
                 level="warning",

@@ -1,142 +1,130 @@
-"""How a chat template writes a tool call, and which parsers read it back.
-
-The rules are those of published parsers, in our own words: of vLLM (docs.vllm.ai, `--tool-call-parser`), SGLang
-(docs.sglang.ai, `--tool-call-parser`) and verl (its `HermesToolParser`), as of November 2026. Each reads whole texts:
-what they do with a stream, and their repairs of broken JSON, are left out.
-"""
+"""Whether the calls that a chat template writes are read back, by published parsers and by our dialects."""
 
 from __future__ import annotations
 
-import ast
-import json
-import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
-from sleuth.dialects import DIALECTS, Dialect, Tool
-from sleuth.dialects.tools import TOOLS_CHAT
-from sleuth.envs.calls import parsed, queries_of
+from sleuth.envs.chat_template import ChatTemplate
+from sleuth.model_check.bounded_template import TemplateRefusedError
+from sleuth.model_check.conversation import CLOSE, Form, Scene, Turn
+from sleuth.model_check.finding import TEXT_DIALECTS, Finding, listed, shown
+from sleuth.model_check.model_files import ModelFiles
+from sleuth.model_check.parsers import as_hermes, dialects_of, readers_of, reads
+from sleuth.model_check.played import QUESTION, TOOL_ANSWER, Played, messages_of, tool_of
+from sleuth.types import SleuthError
 
-Call = tuple[str, Any]
-"""A tool's name, and its arguments."""
-
-
-def _hermes(text: str) -> Iterator[Call]:
-    for found in re.findall(r"(?s)<tool_call>(.*?)</tool_call>", text):
-        yield from _json_calls(found, "arguments")
-
-
-def _qwen25(text: str) -> Iterator[Call]:
-    for found in re.findall(r"(?s)<tool_call>\n(.*?)\n</tool_call>", text):
-        yield from _json_calls(found, "arguments")
+HARD = 'Is "Tarn" <in> Osmark?\nÉ'
+"""A query with what parsers get wrong: quotes, brackets, a line break, a letter beyond ASCII."""
 
 
-def _qwen3_coder(text: str) -> Iterator[Call]:
-    for name, body in re.findall(r"(?s)<function=([^>]+)>(.*?)</function>", text):
-        values = re.findall(r"(?s)<parameter=([^>]+)>(.*?)</parameter>", body)
-        yield name, {key: value.removeprefix("\n").removesuffix("\n") for key, value in values}
-
-
-def _llama3_json(text: str) -> Iterator[Call]:
-    text = text.strip().removeprefix("<|python_tag|>")
-    if text.startswith("{"):
-        yield from _json_calls(text, "parameters", "arguments")
-
-
-def _mistral(text: str) -> Iterator[Call]:
-    _, marked, calls = text.partition("[TOOL_CALLS]")
-    if marked and (named := re.match(r"(?s)\s*([\w-]+)\s*(?:\[ARGS\])?\s*(\{.*)", calls)):
-        yield named[1], parsed(named[2])
-    elif marked:
-        yield from _json_calls(calls, "arguments")
-
-
-def _pythonic(text: str) -> Iterator[Call]:
-    if re.fullmatch(r"(?s)\s*\[.*\]\s*", text):
-        yield from _python_calls(text.strip())
-
-
-def _olmo3(text: str) -> Iterator[Call]:
-    for found in re.findall(r"(?s)<function_calls>(.*?)</function_calls>", text):
-        yield from _python_calls(f"[{', '.join(filter(None, found.strip().splitlines()))}]")
-
-
-def _deepseek_v3(text: str) -> Iterator[Call]:
-    form = "(?s)<{0}call\u2581begin\uff5c>.*?<{0}sep\uff5c>([^\\n]*)\n```json\n(.*?)\n```<{0}call\u2581end\uff5c>"
-    for name, arguments in re.findall(form.format("\uff5ctool\u2581"), text):
-        yield name, parsed(arguments)
-
-
-def _granite(text: str) -> Iterator[Call]:
-    for mark in ("<|tool_call|>", "<tool_call>"):
-        if text.strip().startswith(mark):
-            yield from _json_calls(text.strip().removeprefix(mark), "arguments")
-
-
-def _phi4_mini_json(text: str) -> Iterator[Call]:
-    if found := re.search(r"(?s)functools(\[.*\])", text):
-        yield from _json_calls(found[1], "arguments", "parameters")
-
-
-def _openai(text: str) -> Iterator[Call]:
-    for name, arguments in re.findall(r"(?s)to=functions\.([\w-]+)[^<]*(?:<\|channel\|>[^<]*)?<\|message\|>(.*)", text):
-        yield name, parsed(arguments)
-
-
-PARSERS: dict[str, Callable[[str], Iterator[Call]]] = {
-    "hermes (vLLM, verl)": _hermes,
-    "qwen25 (SGLang)": _qwen25,
-    "qwen3_coder (vLLM, SGLang)": _qwen3_coder,
-    "llama3_json (vLLM)": _llama3_json,
-    "mistral (vLLM, SGLang)": _mistral,
-    "pythonic (vLLM, SGLang)": _pythonic,
-    "olmo3 (vLLM)": _olmo3,
-    "deepseek_v3 (vLLM), deepseekv3 (SGLang)": _deepseek_v3,
-    "granite (vLLM)": _granite,
-    "phi4_mini_json (vLLM)": _phi4_mini_json,
-    "openai (vLLM), gpt-oss (SGLang)": _openai,
-}
-"""By the names that servers give them."""
-
-
-def readers_of(text: str, arguments: Mapping[str, Any]) -> list[str]:
-    """The parsers that read exactly one call of `search` with these arguments in what the policy wrote."""
-    return [name for name, parser in PARSERS.items() if list(parser(text)) == [("search", dict(arguments))]]
-
-
-def dialects_of(tool: Tool) -> list[Dialect]:
-    """Sleuth's dialects of native calls that read calls of this tool. `tools` reads those of any tool, one argument
-    each as `chat` has it."""
-    own = [dialect for dialect in DIALECTS.values() if dialect.tool == tool]
-    return [*own, TOOLS_CHAT] if tool == DIALECTS["chat"].tool else own
-
-
-def reads(dialect: Dialect, tool: Tool, text: str, queries: tuple[str, ...]) -> bool:
-    """Whether a dialect finds a call of the tool with these queries in what the policy wrote."""
-    match = re.search(dialect.action, text)
-    return match is not None and match["kind"] != "answer" and queries_of(match["text"].strip(), tool) == queries
-
-
-def _json_calls(text: str, *keys: str) -> Iterator[Call]:
-    """The calls in JSON: an object or a list of them, with the arguments under one of `keys`."""
-    value = parsed(text.strip())
-    for call in value if isinstance(value, list) else [value]:
-        if isinstance(call, dict) and isinstance(call.get("name"), str):
-            yield call["name"], next((call[key] for key in keys if key in call), None)
-
-
-def _python_calls(text: str) -> Iterator[Call]:
-    """The calls in a list of Python, with keyword arguments that are literals."""
+def call_findings(scene: Scene, plain: Scene, played: Played) -> Iterator[Finding]:
+    check = "tool calls"
+    question = messages_of(QUESTION)
     try:
-        tree = ast.parse(text, mode="eval").body
-        for call in tree.elts if isinstance(tree, ast.List) else ():
-            if isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
-                yield call.func.id, {str(one.arg): ast.literal_eval(one.value) for one in call.keywords}
-    except (SyntaxError, ValueError, MemoryError, RecursionError):  # it is a policy's text, or a template's
+        offered = scene.render(question) != plain.render(question)
+    except TemplateRefusedError as error:
+        yield Finding(check=check, level="warning", line=f"the template refuses tools: {error}", mend=TEXT_DIALECTS)
         return
+    if not offered:
+        own = next((name for name in ("xml_tools", "functions") if name in scene.template.source), "")
+        hint = f"; it reads `{own}`, which trainers and servers do not pass" if own else ""
+        yield Finding(
+            check=check, level="warning", line=f"the template does not render tools{hint}", mend=TEXT_DIALECTS
+        )
+    if played.form is None:
+        if offered:
+            line = f"the template renders tools, but no calls of them: it {played.why_not}"
+            yield Finding(check=check, level="warning", line=line, mend=TEXT_DIALECTS)
+        return
+    easy = {"query": "Ada Voss birthplace"}
+    text, hard = (_call_text(scene, played.form, arguments) for arguments in (easy, {"query": HARD}))
+    readers, whole = readers_of(text, easy), readers_of(hard, {"query": HARD})
+    if not readers:
+        yield Finding(
+            check=check,
+            level="warning",
+            line=f"no published parser that is known here reads the call that the template writes: {shown(text)}",
+            mend="find out which parser its publisher names, or give a parser of your own",
+        )
+    else:
+        lost = [name for name in readers if name not in whole]
+        also = f"; of quotes, <> and line breaks in arguments {listed(lost)} lose some" if lost else ""
+        yield Finding(
+            check=check,
+            level="warning" if lost else "ok",
+            line=f"written as {shown(text.rpartition(CLOSE)[2].strip())}; read back by {listed(readers)}{also}",
+            mend="keep arguments to one line of plain text" if lost else "",
+        )
+    yield from _argument_findings(scene, played.form, text)
 
 
-def as_hermes(arguments: Mapping[str, Any]) -> str:
-    """A call of `search` as most models of 0.5 to 4 billion parameters were taught to write it."""
-    call = json.dumps({"name": "search", "arguments": dict(arguments)}, ensure_ascii=False)
-    return f"<tool_call>\n{call}\n</tool_call>"
+def _argument_findings(scene: Scene, form: Form, text: str) -> Iterator[Finding]:
+    """Whether arguments may be an object as well as JSON text."""
+    other = replace(form, arguments="text" if form.arguments == "object" else "object")
+    names = {"object": "an object", "text": "JSON text"}
+    try:
+        again = _call_text(scene, other, {"query": "Ada Voss birthplace"})
+    except TemplateRefusedError as error:
+        what = f"are refused ({error})"
+    else:
+        if _without_spaces(again) == _without_spaces(text):
+            return
+        what = f"are written otherwise ({shown(again[-60:])})"
+    yield Finding(
+        check="tool calls",
+        level="warning",
+        line=f"arguments given back as {names[other.arguments]} {what}",
+        mend=f"give them as {names[form.arguments]}{', as vLLM does' if form.arguments == 'object' else ''}",
+    )
+
+
+def _call_text(scene: Scene, form: Form, arguments: Mapping[str, Any]) -> str:
+    """A call as the template writes it, without a thought. Raises TemplateRefusedError."""
+    turn = Turn(thought="", arguments=arguments, call_id="call00001")
+    asked = replace(scene, script=(*QUESTION, turn, TOOL_ANSWER))
+    [step] = asked.parsed_steps(replace(form, thoughts=False))
+    return step.wrote
+
+
+def _without_spaces(text: str) -> str:
+    return "".join(text.split())
+
+
+def dialect_findings(files: ModelFiles, scene: Scene, played: Played) -> Iterator[Finding]:
+    """Which of our dialects of native calls can be used, and read what the template teaches."""
+    check, names = "dialects", [dialect.name for name in ("chat", "verl") for dialect in dialects_of(tool_of(name))]
+    try:
+        ChatTemplate(files.tokenizer, tools=[tool_of("chat").schema])
+    except SleuthError as error:
+        yield Finding(
+            check=check,
+            level="warning",
+            line=f"{listed(names)} cannot be used: {str(error).partition(': use a ')[0]}",
+            mend=TEXT_DIALECTS,
+        )
+        return
+    if played.form is None:  # then the templates of such dialects are never asked to write a call
+        yield Finding(
+            check=check, level="ok", line=f"{listed(names)} can be used; the policy learns calls from prompts"
+        )
+        return
+    form, read = played.form, []
+    for name, arguments, queries in (
+        ("chat", {"query": HARD}, (HARD,)),
+        ("verl", {"query_list": [HARD, "Tarn"]}, (HARD, "Tarn")),
+    ):
+        tool = tool_of(name)
+        text = _call_text(replace(scene, tools=[tool.schema]), form, arguments)
+        read += [dialect.name for dialect in dialects_of(tool) if reads(dialect, tool, text, queries)]
+    if unread := [name for name in names if name not in read]:
+        yield Finding(
+            check=check,
+            level="warning",
+            line=f"{listed(unread)} cannot read the calls that the template teaches: they read "
+            f"{shown(as_hermes({'query': '...'}), 90)}",
+            mend=TEXT_DIALECTS,
+        )
+    else:
+        yield Finding(check=check, level="ok", line=f"{listed(names)} read the calls that the template teaches")
