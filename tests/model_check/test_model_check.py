@@ -21,9 +21,11 @@ from sleuth.model_check.conversation import Scene, agent_script
 from sleuth.model_check.examine import examine
 from sleuth.model_check.finding import Finding
 from sleuth.model_check.history import merge_at
+from sleuth.model_check.model_files import load_files
 from sleuth.model_check.parsers import PARSERS, as_hermes, dialects_of, readers_of, reads
 from sleuth.model_check.recipe_fit import recipe_findings
 from sleuth.model_check.tokens import tag_findings
+from sleuth.recipe import load_recipe
 
 ROOT = Path(__file__).parents[2]
 TINY, PAGE = ROOT / "models" / "tiny-base", ROOT / "docs" / "how-to" / "check_model.md"
@@ -90,6 +92,8 @@ def test_a_huge_text_is_stopped(template: str, reason: str) -> None:
             "it cannot render a conversation of several turns: one message only",
         ),
         ("{{- 1 / 0 -}}", "it cannot render a user's question: division by zero"),
+        ("{{- messages | length -}}", "it drops the user's question"),
+        ("{{- messages[0].content -}}", "it drops what the assistant said"),
     ],
 )
 def test_a_template_that_raises_is_named_with_its_reason(template: str, reason: str, process: RenderProcess) -> None:
@@ -131,6 +135,22 @@ def test_a_missing_generation_config_and_padding_token_are_named(process: Render
     found = examine(files, process)
     assert "there is no generation_config.json" in lines(found, "generation config", "warning")
     assert "the tokenizer has no pad_token" in lines(found, "special tokens", "warning")
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "reason"),
+    [
+        ("generation_config.json", "[]", "problem: generation config: generation_config.json cannot be used: "),
+        ("generation_config.json", '{"eos_token_id": 99999}', "eos_token_id has 99999, and the tokenizer has only"),
+        ("config.json", '{"model_type": "none"}', "warning: config: this transformers cannot read its config: "),
+    ],
+)
+def test_a_damaged_config_is_a_finding(
+    file: str, content: str, reason: str, tmp_path: Path, process: RenderProcess
+) -> None:
+    saved(FAMILIES["Granite 4"], tmp_path)
+    (tmp_path / file).write_text(content)
+    assert reason in "\n".join(map(str, examine(load_files(str(tmp_path)), process)))
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -245,7 +265,7 @@ def test_a_folder_is_checked_with_a_recipe_and_printed_as_json(tmp_path: Path) -
 def test_a_recipe_that_does_not_fit_is_a_problem(
     env: str, context: int, scorer: str, reason: str, tmp_path: Path
 ) -> None:
-    found = list(recipe_findings(FAMILIES["Qwen3"].files(), recipe(tmp_path, env, context, scorer)))
+    found = list(recipe_findings(FAMILIES["Qwen3"].files(), load_recipe(recipe(tmp_path, env, context, scorer))))
     assert reason in lines(found, "stage.0 (grpo)", "problem")
 
 
@@ -262,6 +282,14 @@ def test_the_tiny_model_has_no_problem_and_the_docs_show_its_lines() -> None:
     *findings, count = result.stdout.splitlines()
     assert (result.exit_code, count.partition(" (")[0]) == (0, "0 problems, 6 warnings")
     assert "\n".join(findings) in PAGE.read_text(), f"{PAGE.name} should show:\n{result.stdout}"
+
+
+def test_a_folder_without_a_kind_is_taken_for_a_model() -> None:
+    result = sleuth("check", TINY)
+    assert (result.exit_code, result.stderr) == (
+        2,
+        f"error: sleuth check {TINY}: say what it is; use sleuth check model {TINY}\n",
+    )
 
 
 def test_wrong_input_is_one_line(tmp_path: Path) -> None:

@@ -35,6 +35,8 @@ class CheckCommands(TyperGroup):
                 right = f"sleuth check protocols {first} {others[0]}"
             elif first.endswith(".toml"):
                 right = f"sleuth check recipe {first} (of several runs: sleuth check sweep {first})"
+            elif Path(first).is_dir():
+                right = f"sleuth check model {first}"
             else:
                 right = f"sleuth check data {first} (of texts without questions: sleuth check texts {first})"
             raise SleuthError(f"sleuth check {first}: say what it is; use {right}")

@@ -33,15 +33,16 @@ def check_model(
     from sleuth.recipe import load_recipe
 
     require_model(model)
+    resolved = None
     if recipe is not None:
         require_file(recipe)
-        load_recipe(recipe)
+        resolved = load_recipe(recipe)
 
     import_heavy()
     from sleuth.model_check.examine import findings_of
 
     began = time.monotonic()
-    findings = findings_of(model, recipe)
+    findings = findings_of(model, resolved)
     seconds = time.monotonic() - began
     count = Counter(finding.level for finding in findings)
     if as_json:

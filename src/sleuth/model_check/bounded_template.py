@@ -41,7 +41,6 @@ class RenderProcess:
     """The process that renders; a context manager. It ends when a template reaches a limit."""
 
     def __init__(self) -> None:
-        self._seconds = ALL_SECONDS
         self._reader = ThreadPoolExecutor(1)
         self._process = subprocess.Popen(
             [sys.executable, "-P", render_worker.__file__],  # -P: its folder is not imported from
@@ -70,17 +69,15 @@ class RenderProcess:
             if stream is not None:
                 stream.close()
 
-    def rendered(self, request: str) -> dict[str, str]:
-        """What `render_worker.rendered` returns for a request in JSON; a `limit` if it does not end in time."""
+    def rendered(self, request: str, seconds: float) -> dict[str, str]:
+        """What `render_worker.rendered` returns for a request in JSON; a `limit` if it takes longer than `seconds`."""
         if self._process.stdin is None or self._process.poll() is not None:
             return {"limit": "an earlier rendering reached a limit"}
         self._process.stdin.write(request + "\n")
         self._process.stdin.flush()
-        began, allowed = time.monotonic(), min(RENDER_SECONDS, self._seconds)
-        answer = self._answer(allowed)
-        self._seconds -= time.monotonic() - began
+        answer = self._answer(seconds)
         if answer is None:
-            return {"limit": f"it does not end within {allowed:.0f} s"}
+            return {"limit": f"it does not end within {seconds:.0f} s"}
         return json.loads(answer) if answer else {"limit": render_worker.TOO_MUCH_MEMORY}
 
     def _answer(self, seconds: float) -> str | None:
@@ -89,7 +86,7 @@ class RenderProcess:
         assert stream is not None
         waiting = self._reader.submit(stream.readline)
         try:
-            return waiting.result(max(seconds, 0))
+            return waiting.result(seconds)
         except Late:
             self._process.kill()
             waiting.result()
@@ -109,6 +106,7 @@ class BoundedTemplate:
         }
         self._known: dict[str, dict[str, str]] = {}
         self._process = process
+        self._seconds = ALL_SECONDS
 
     def render(
         self,
@@ -132,10 +130,19 @@ class BoundedTemplate:
             }
         )
         if request not in self._known:
-            self._known[request] = self._process.rendered(request)
+            self._known[request] = self._timed(request)
         found = self._known[request]
         if "limit" in found:
             raise TemplateLimitError(found["limit"])
         if "error" in found:
             raise TemplateRefusedError(found["error"])
         return found["text"]
+
+    def _timed(self, request: str) -> dict[str, str]:
+        if self._seconds <= 0:
+            return {"limit": f"its renderings together take more than {ALL_SECONDS:.0f} s"}
+        began = time.monotonic()
+        try:
+            return self._process.rendered(request, min(RENDER_SECONDS, self._seconds))
+        finally:
+            self._seconds -= time.monotonic() - began

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from sleuth.model_check.bounded_template import (
     BoundedTemplate,
@@ -13,17 +12,20 @@ from sleuth.model_check.bounded_template import (
 )
 from sleuth.model_check.finding import Finding, listed
 from sleuth.model_check.model_files import ModelFiles, load_files
-from sleuth.model_check.recipe_fit import recipe_findings
+from sleuth.model_check.recipe_fit import recipe_findings, rendering_stages
 from sleuth.model_check.template import template_findings
 from sleuth.model_check.tokens import config_findings, tag_findings
+from sleuth.recipe import Recipe
 
 
-def findings_of(model: str, recipe: Path | None = None) -> list[Finding]:
+def findings_of(model: str, recipe: Recipe | None = None) -> list[Finding]:
     """What is found of a model's folder or hub id, and of a `recipe` with it. Reads no weights and runs no code that
     comes with the model, except its chat template, in a sandbox with limits.
 
-    Raises SleuthError if there is no model or no recipe to check.
+    Raises SleuthError if there is no model, or nothing to check in the recipe.
     """
+    if recipe is not None:
+        rendering_stages(recipe)
     files = load_files(model)
     with RenderProcess() as process:
         found = examine(files, process)
@@ -94,5 +96,5 @@ def _no_config(files: ModelFiles) -> Finding:
         check="config",
         level="warning",
         line=f"this transformers cannot read its config: {files.config_problem}",
-        mend="install the version that its model card names; only the tokenizer is checked",
+        mend="give it a config.json with a model_type that transformers has, or install the version its card names",
     )

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import cast
 
+from huggingface_hub import try_to_load_from_cache
 from transformers import AutoConfig, GenerationConfig, PreTrainedConfig, PreTrainedTokenizerFast
+from transformers.utils import GENERATION_CONFIG_NAME
 
 from sleuth.engines.stops import find_eos_ids
 from sleuth.render import load_tokenizer
@@ -13,13 +16,15 @@ from sleuth.render import load_tokenizer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFiles:
-    """What a folder or hub id holds beside weights. `config_problem` is why there is no `config`."""
+    """What a folder or hub id holds beside weights. `config_problem` is why there is no `config`, and
+    `generation_problem` why the file of the generation config, if there is one, cannot be used."""
 
     name: str
     tokenizer: PreTrainedTokenizerFast
     config: PreTrainedConfig | None
     config_problem: str
     generation: GenerationConfig | None
+    generation_problem: str = ""
 
     @property
     def context(self) -> int | None:
@@ -52,13 +57,33 @@ class ModelFiles:
 def load_files(model: str) -> ModelFiles:
     """The files of a folder or hub id. Raises SleuthError if there is no such model, or no fast tokenizer in it."""
     tokenizer = load_tokenizer(model)
-    config, problem = None, ""
+    config, config_problem, generation, generation_problem = None, "", None, ""
     try:
         config = cast(PreTrainedConfig, AutoConfig.from_pretrained(model, trust_remote_code=False))
-    except (OSError, ValueError, KeyError) as error:
-        problem = " ".join(str(error).split())[:200]
+    except Exception as error:  # what transformers raises depends on the file, and is found, not fatal
+        config_problem = _reason(error)
     try:
         generation = GenerationConfig.from_pretrained(model)
-    except (OSError, ValueError):  # most base models have none
+        find_eos_ids(generation, tokenizer)
+    except Exception as error:  # likewise; most base models have no such file
         generation = None
-    return ModelFiles(name=model, tokenizer=tokenizer, config=config, config_problem=problem, generation=generation)
+        if _has_generation_config(model):
+            generation_problem = _reason(error)
+    return ModelFiles(
+        name=model,
+        tokenizer=tokenizer,
+        config=config,
+        config_problem=config_problem,
+        generation=generation,
+        generation_problem=generation_problem,
+    )
+
+
+def _has_generation_config(model: str) -> bool:
+    if Path(model).is_dir():
+        return (Path(model) / GENERATION_CONFIG_NAME).exists()
+    return isinstance(try_to_load_from_cache(model, GENERATION_CONFIG_NAME), str)  # whoever tried to read it has it
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from sleuth.dialects import Dialect
 from sleuth.factories import Setting, answer_reward_of, scorer_warnings, setting_of, trial_group
 from sleuth.model_check.finding import Finding
 from sleuth.model_check.model_files import ModelFiles
-from sleuth.recipe import AnswerRewardRecipe, Recipe, RefineEnvRecipe, SearchEnvRecipe, load_recipe
+from sleuth.recipe import AnswerRewardRecipe, Recipe, RefineEnvRecipe, SearchEnvRecipe
 from sleuth.recipe.envs import RenderedEnvRecipe
 from sleuth.types import Evidence, Group, Passage, SleuthError, Task
 
@@ -30,14 +29,17 @@ TASK = Task(
 """Stands for the recipe's questions, which are not read."""
 
 
-def recipe_findings(files: ModelFiles, file: Path) -> Iterator[Finding]:
-    """A line or more on each stage whose environment renders prompts. Raises SleuthError for a recipe that cannot be
-    read."""
-    recipe = load_recipe(file)
+def rendering_stages(recipe: Recipe) -> list[int]:
+    """The indices of the stages whose environment renders prompts. Raises SleuthError if there are none."""
     stages = [at for at, stage in enumerate(recipe.stage) if isinstance(getattr(stage, "env", None), RenderedEnvRecipe)]
     if not stages:
-        raise SleuthError(f"{file}: no stage has an environment whose prompts could be rendered; leave --recipe out")
-    for index in stages:
+        raise SleuthError(f"{recipe.name}: no stage has an environment that renders prompts; leave --recipe out")
+    return stages
+
+
+def recipe_findings(files: ModelFiles, recipe: Recipe) -> Iterator[Finding]:
+    """A line or more on each stage whose environment renders prompts."""
+    for index in rendering_stages(recipe):
         yield from _stage_findings(files, recipe, index)
 
 
@@ -117,9 +119,11 @@ def longest_response(dialect: Dialect) -> str:
     each = dialect.results_tokens
     if each is None and dialect.passage_tokens is not None:
         each = dialect.passage_tokens * dialect.top_k
-    if turns is None or (each is None and turns > 1):
-        return "neither the recipe nor its dialect limits what follows"
+    if turns is None:
+        return "neither the recipe nor its dialect limits how many turns follow"
     turns = min(turns, dialect.turns or turns)
+    if each is None and turns > 1:
+        return f"at most {turns} turns of {dialect.turn_tokens:,} and {turns - 1} results of any length"
     total = turns * dialect.turn_tokens + (turns - 1) * (each or 0)
     if turns == 1:
         return f"at most one turn of {total:,}"

@@ -19,7 +19,7 @@ from sleuth.model_check.tokens import end_findings
 from sleuth.model_check.tool_calls import call_findings, dialect_findings
 from sleuth.render import encode
 
-SYSTEM = "Answer from the encyclopaedia."
+SYSTEM, ANSWER = "Answer from the encyclopaedia.", "I look it up."
 
 
 def template_findings(files: ModelFiles, template: BoundedTemplate) -> Iterator[Finding]:
@@ -28,12 +28,16 @@ def template_findings(files: ModelFiles, template: BoundedTemplate) -> Iterator[
     plain = replace(scene, script=CHAT, tools=())
     try:
         prompt = plain.render(messages_of(QUESTION))
+        refused = ""
     except TemplateRefusedError as error:
+        prompt, refused = "", f"it cannot render a user's question: {error}"
+    if not refused and messages_of(QUESTION)[0]["content"] not in prompt:
+        refused = "it drops the user's question"
+    if not refused and ANSWER not in plain.render([*messages_of(QUESTION), {"role": "assistant", "content": ANSWER}]):
+        refused = "it drops what the assistant said"
+    if refused:
         yield Finding(
-            check="template",
-            level="problem",
-            line=f"it cannot render a user's question: {error}",
-            mend='mend the template, or use prompt_role = "raw"',
+            check="template", level="problem", line=refused, mend='mend the template, or use prompt_role = "raw"'
         )
         return
     yield from _role_findings(plain, prompt)
@@ -71,7 +75,7 @@ def _role_findings(plain: Scene, prompt: str) -> Iterator[Finding]:
             (f"it refuses two messages of the user in a row: {error}", "join messages of one role before rendering")
         )
     try:
-        answered = plain.render([*question, {"role": "assistant", "content": "I look it up."}, TOOL_ANSWER.message])
+        answered = plain.render([*question, {"role": "assistant", "content": ANSWER}, TOOL_ANSWER.message])
         if TOOL_ANSWER.content not in answered:
             found.append(("it drops a tool's answers without an error", TEXT_DIALECTS))
     except TemplateRefusedError:  # some want a call first, which the findings on calls give

@@ -109,12 +109,28 @@ def config_findings(files: ModelFiles, prompt: str) -> Iterator[Finding]:
 
 def _generation_findings(files: ModelFiles) -> Iterator[Finding]:
     check, generation = "generation config", files.generation
+    if files.generation_problem:
+        yield Finding(
+            check=check,
+            level="problem",
+            line=f"generation_config.json cannot be used: {files.generation_problem}",
+            mend="mend the file, or remove it",
+        )
+        return
     if generation is None:
         yield Finding(
             check=check,
             level="warning",
             line="there is no generation_config.json: servers take stop tokens from config.json and the tokenizer",
             mend="write one with eos_token_id",
+        )
+        return
+    if absent := [str(number) for number in sorted(files.eos_ids) if number >= len(files.tokenizer)]:
+        yield Finding(
+            check=check,
+            level="problem",
+            line=f"eos_token_id has {listed(absent)}, and the tokenizer has only {len(files.tokenizer):,} tokens",
+            mend="name the tokens that end a turn",
         )
         return
     set_to = {

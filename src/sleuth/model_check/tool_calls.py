@@ -20,6 +20,7 @@ HARD = 'Is "Tarn" <in> Osmark?\nÉ'
 
 
 def call_findings(scene: Scene, plain: Scene, played: Played) -> Iterator[Finding]:
+    """Whether the template renders tools and calls, and who reads the calls back."""
     check = "tool calls"
     question = messages_of(QUESTION)
     try:
@@ -105,7 +106,7 @@ def dialect_findings(files: ModelFiles, scene: Scene, played: Played) -> Iterato
             mend=TEXT_DIALECTS,
         )
         return
-    if played.form is None:  # then the templates of such dialects are never asked to write a call
+    if played.form is None:
         yield Finding(
             check=check, level="ok", line=f"{listed(names)} can be used; the policy learns calls from prompts"
         )
