@@ -37,8 +37,8 @@ def check_model(
     if recipe is not None:
         require_file(recipe)
         resolved = load_recipe(recipe)
+        import_heavy()
 
-    import_heavy()
     from sleuth.model_check.examine import findings_of
 
     began = time.monotonic()

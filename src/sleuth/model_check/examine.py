@@ -12,7 +12,6 @@ from sleuth.model_check.bounded_template import (
 )
 from sleuth.model_check.finding import Finding, listed
 from sleuth.model_check.model_files import ModelFiles, load_files
-from sleuth.model_check.recipe_fit import recipe_findings, rendering_stages
 from sleuth.model_check.template import template_findings
 from sleuth.model_check.tokens import config_findings, tag_findings
 from sleuth.recipe import Recipe
@@ -24,14 +23,21 @@ def findings_of(model: str, recipe: Recipe | None = None) -> list[Finding]:
 
     Raises SleuthError if there is no model, or nothing to check in the recipe.
     """
-    if recipe is not None:
-        rendering_stages(recipe)
+    if recipe is None:
+        return _examined(load_files(model))
+    from sleuth.model_check.recipe_fit import recipe_findings, rendering_stages  # takes seconds to import
+
+    rendering_stages(recipe)
     files = load_files(model)
+    found = _examined(files)
+    if any(one.check == "template" and one.level == "problem" for one in found):
+        return found
+    return [*found, *recipe_findings(files, recipe)]
+
+
+def _examined(files: ModelFiles) -> list[Finding]:
     with RenderProcess() as process:
-        found = examine(files, process)
-    if recipe is not None and not any(one.check == "template" and one.level == "problem" for one in found):
-        found += recipe_findings(files, recipe)
-    return found
+        return examine(files, process)
 
 
 def examine(files: ModelFiles, process: RenderProcess) -> list[Finding]:
