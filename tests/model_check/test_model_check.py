@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from families import FAMILIES, QWEN2_5, Family
+from families import FAMILIES, QWEN2_5, QWEN3_5, Family
 from tokenizers import Tokenizer, models, pre_tokenizers
 from tokenizers.decoders import ByteLevel
 from transformers import PreTrainedTokenizerFast
@@ -92,7 +92,7 @@ def test_a_huge_text_is_stopped(template: str, reason: str) -> None:
             "it cannot render a conversation of several turns: one message only",
         ),
         ("{{- 1 / 0 -}}", "it cannot render a user's question: division by zero"),
-        ("{{- messages | length -}}", "it drops the user's question"),
+        ("{{- messages | length -}}", "it drops the user's question, if that is text and no list of parts"),
         ("{{- messages[0].content -}}", "it drops what the assistant said"),
     ],
 )
@@ -104,6 +104,14 @@ def test_a_refused_system_message_is_named(process: RenderProcess) -> None:
     refuses = "{%- if messages[0].role == 'system' -%}{{- raise_exception('no system role') -}}{%- endif -%}" + QWEN2_5
     assert "it refuses a system message: no system role" in lines(
         found_with(process, template=refuses), "template", "warning"
+    )
+
+
+def test_an_empty_thought_that_the_history_forgets_is_named(process: RenderProcess) -> None:
+    never = QWEN3_5.replace("if enable_thinking is defined and not enable_thinking", "if true")
+    found = found_with(process, template=never)
+    assert r"drops '<think>\n\n</think>\n\n', with which its prompt began turn 1" in lines(
+        found, "history as parsed", "warning"
     )
 
 

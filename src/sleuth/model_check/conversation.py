@@ -109,14 +109,20 @@ class Step:
         return self.prompt + self.wrote
 
     @property
+    def began(self) -> str:
+        """What the prompt has after its messages, without white space around; empty if it changes them."""
+        return self.prompt[len(self.bare) :].strip() if self.prompt.startswith(self.bare) else ""
+
+    @property
     def appends(self) -> bool:
         """Whether the next prompt begins with what the policy saw and wrote."""
         return self.after.startswith(self.seen)
 
     @property
     def with_thought(self) -> str:
-        """What the policy wrote, with its thought in tags where the template does not write it."""
-        if self.turn.thought in self.wrote:
+        """What the policy wrote, with its thought in tags where the template does not write it, unless the prompt has
+        closed an empty one."""
+        if self.turn.thought in self.wrote or CLOSE in self.began:
             return self.wrote
         opening = "" if self.prompt.rstrip().endswith(OPEN) else f"{OPEN}\n"
         return f"{opening}{self.turn.thought}\n{CLOSE}\n\n{self.wrote}"
@@ -136,6 +142,14 @@ class Scene:
     def render(self, messages: Sequence[Mapping[str, Any]], *, prompt: bool = True) -> str:
         """The text of messages. Raises TemplateRefusedError or TemplateLimitError."""
         return self.template.render(messages, tools=self.tools, prompt=prompt, flags=self.flags)
+
+    @property
+    def thinks(self) -> bool:
+        """Whether the policy may think: the prompt has not closed an empty thought already."""
+        first = self.script[0]
+        assert isinstance(first, Said)
+        prompt, bare = (self.render([first.message], prompt=prompt) for prompt in (True, False))
+        return CLOSE not in prompt.removeprefix(bare)
 
     def parsed_steps(self, form: Form) -> list[Step]:
         """Each turn, given back to the template as a parser of tool calls and thoughts reads it."""

@@ -52,14 +52,12 @@ def describe(steps: Sequence[Step]) -> tuple[str, str]:
         if earlier.turn.thought in step.seen and earlier.turn.thought not in step.after
     ]
     if lost:
-        return (
-            f"drops the thought{'s' if len(lost) > 1 else ''} of turn{'s' if len(lost) > 1 else ''} {listed(lost)}",
-            ("thoughts"),
-        )
+        several = "s" if len(lost) > 1 else ""
+        return f"drops the thought{several} of turn{several} {listed(lost)}", "thoughts"
     at = shared_length(step.seen, step.after)
-    began = step.prompt.removeprefix(step.bare)
-    if step.prompt.startswith(step.bare) and len(step.bare) <= at < len(step.prompt) and began.rstrip():
-        return f"drops {shown(step.prompt[at:])}, with which its prompt began turn {len(steps)}", "prompt"
+    for number, earlier in enumerate(steps, 1):
+        if step.seen.startswith(earlier.prompt) and len(earlier.bare) <= at < len(earlier.prompt) and earlier.began:
+            return f"drops {shown(earlier.prompt[at:])}, with which its prompt began turn {number}", "prompt"
     was, now = step.seen[at : at + 40], step.after[at : at + 40]
     return f"changes earlier text, {where(steps, at)}: {shown(now)} stands where {shown(was)} was", "other"
 

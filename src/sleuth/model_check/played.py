@@ -8,7 +8,7 @@ from typing import Any
 
 from sleuth.dialects import DIALECTS, Tool
 from sleuth.model_check.bounded_template import TemplateRefusedError
-from sleuth.model_check.conversation import CLOSE, OPEN, Form, Said, Scene, Script, Step, Turn, agent_script
+from sleuth.model_check.conversation import Form, Said, Scene, Script, Step, Turn, agent_script
 from sleuth.model_check.parsers import as_hermes
 
 AGENT = agent_script([{"query": "Ada Voss birthplace"}, {"query": "country of Tarn"}])
@@ -46,7 +46,8 @@ def play(scene: Scene, plain: Scene) -> Played:
     """The conversation with tools if the template renders calls and a tool's answers, without where it does not."""
     why_not, form = "", None
     parsed: list[Step] = []
-    for tried in FORMS:
+    for usual in FORMS:
+        tried = replace(usual, thoughts=plain.thinks)
         try:
             parsed = scene.parsed_steps(tried)
         except TemplateRefusedError as error:
@@ -57,7 +58,7 @@ def play(scene: Scene, plain: Scene) -> Played:
             break
         why_not = "drops them, or a tool's answers"
     if form is None:
-        parsed = plain.parsed_steps(Form())
+        parsed = plain.parsed_steps(Form(thoughts=plain.thinks))
     if not any(step.turn.thought in step.wrote for step in parsed):  # it does not read reasoning_content
         form = replace(form, thoughts=False) if form else None
         parsed = scene.parsed_steps(form) if form else plain.parsed_steps(Form(thoughts=False))
@@ -73,9 +74,8 @@ def _written(scene: Scene, plain: Scene, form: Form | None, parsed: Sequence[Ste
             return scene.written_steps(texts), ""
         except TemplateRefusedError as error:
             return [], str(error)
-    opening = "" if plain.render(messages_of(QUESTION)).rstrip().endswith(OPEN) else f"{OPEN}\n"
     calls = [
-        f"{opening}{turn.thought}\n{CLOSE}\n\n{as_hermes(turn.arguments)}"
+        replace(parsed[0], turn=turn, wrote=as_hermes(turn.arguments)).with_thought
         for turn in AGENT
         if isinstance(turn, Turn) and turn.arguments is not None
     ]

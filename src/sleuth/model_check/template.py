@@ -32,7 +32,7 @@ def template_findings(files: ModelFiles, template: BoundedTemplate) -> Iterator[
     except TemplateRefusedError as error:
         prompt, refused = "", f"it cannot render a user's question: {error}"
     if not refused and messages_of(QUESTION)[0]["content"] not in prompt:
-        refused = "it drops the user's question"
+        refused = "it drops the user's question, if that is text and no list of parts"
     if not refused and ANSWER not in plain.render([*messages_of(QUESTION), {"role": "assistant", "content": ANSWER}]):
         refused = "it drops what the assistant said"
     if refused:

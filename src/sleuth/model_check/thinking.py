@@ -49,7 +49,8 @@ def _flag_effect(flagged: Scene, scene: Scene, played: Played) -> str:
     question = messages_of(QUESTION)
     try:
         prompt, default = flagged.render(question), scene.render(question)
-        steps = flagged.parsed_steps(played.form or Form(thoughts=any(map(_thinks, played.parsed))))
+        thoughts = flagged.thinks and any(map(_thinks, played.parsed))
+        steps = flagged.parsed_steps(replace(played.form or Form(), thoughts=thoughts))
     except TemplateRefusedError as error:
         return f"{json.dumps(value)} is refused: {error}"
     effects = []

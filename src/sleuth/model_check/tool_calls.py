@@ -42,11 +42,12 @@ def call_findings(scene: Scene, plain: Scene, played: Played) -> Iterator[Findin
     easy = {"query": "Ada Voss birthplace"}
     text, hard = (_call_text(scene, played.form, arguments) for arguments in (easy, {"query": HARD}))
     readers, whole = readers_of(text, easy), readers_of(hard, {"query": HARD})
+    call = shown(text.rpartition(CLOSE)[2].strip())
     if not readers:
         yield Finding(
             check=check,
             level="warning",
-            line=f"no published parser that is known here reads the call that the template writes: {shown(text)}",
+            line=f"no published parser that is known here reads the call that the template writes: {call}",
             mend="find out which parser its publisher names, or give a parser of your own",
         )
     else:
@@ -55,7 +56,7 @@ def call_findings(scene: Scene, plain: Scene, played: Played) -> Iterator[Findin
         yield Finding(
             check=check,
             level="warning" if lost else "ok",
-            line=f"written as {shown(text.rpartition(CLOSE)[2].strip())}; read back by {listed(readers)}{also}",
+            line=f"written as {call}; read back by {listed(readers)}{also}",
             mend="keep arguments to one line of plain text" if lost else "",
         )
     yield from _argument_findings(scene, played.form, text)
