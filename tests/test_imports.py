@@ -19,7 +19,7 @@ PACKAGE = Path(sleuth.__file__).parent
 LEVELS = (
     {"cli", "__main__"},
     {"pipeline", "plan"},
-    {"training", "annotation", "report", "serve", "convert"},
+    {"training", "annotation", "report", "serve", "convert", "model_check"},
     {"evaluation"},
     {"stage_context"},
     {"factories"},

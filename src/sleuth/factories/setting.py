@@ -171,10 +171,12 @@ def _prompt_bytes(task: Task) -> int:
 
 def trial_group(setting: Setting, task: Task, tokenizer: PreTrainedTokenizerFast, context: int) -> Group:
     """Two invented episodes of a task in its environment, with tokens and log-probabilities: in the first every turn is
-    a thought and a golden answer, in the second a question mark."""
+    a thought and a golden answer, with the end-of-text token where the answer's tag does not end a turn, in the second
+    a question mark."""
     dialect = setting.dialect
     answer = dialect.answer_form.format(text=task.golden_answers[0] if task.golden_answers else "an answer")
-    right = dialect.think.around("I know it.") + dialect.answer.around(answer)
+    end = "" if dialect.answer.close in dialect.stops else str(tokenizer.eos_token or "")
+    right = dialect.think.around("I know it.") + dialect.answer.around(answer) + end
 
     async def played(turn: str, sample: int) -> Episode:
         rollout = Rollout(
