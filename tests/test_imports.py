@@ -18,7 +18,7 @@ PACKAGE = Path(sleuth.__file__).parent
 LEVELS = (
     {"cli", "__main__"},
     {"pipeline", "plan"},
-    {"training", "annotation", "report", "serve", "convert"},
+    {"training", "annotation", "report", "serve", "convert", "interop"},
     {"evaluation"},
     {"stage_context"},
     {"factories"},
