@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,11 +14,11 @@ import pytest
 from recorded import END, KINDS, TEMPLATE, answer, load_stage, recorded_groups, search, write_model, write_recipe
 
 from sleuth.interop.search_stage import SearchStage
-from sleuth.render import encode
 from sleuth.types import Episode, Group, Passage, SleuthError
 
 pytest.importorskip("trl", reason="`make trainers` makes an environment with TRL")
 
+from recorded_trainer import RecordedTrainer
 from transformers.utils.chat_template_utils import get_json_schema
 from trl import GRPOConfig, GRPOTrainer
 from trl.chat_template_utils import qwen3_chat_template
@@ -49,22 +48,6 @@ def groups(stage: SearchStage) -> list[Group]:
     return recorded_groups(stage)
 
 
-class RecordedTrainer(GRPOTrainer):
-    """TRL's trainer, in which the policy writes recorded turns: those that followed the same tokens in our episodes,
-    then the `script`, then one answer. `rewards` are those of its last batch."""
-
-    def _generate_single_turn(self, prompt_ids: Any, *others: Any, **options: Any) -> Any:
-        queues = [self.turns[tuple(tokens)] for tokens in prompt_ids]
-        return [list(queue.popleft()) if queue else self._scripted() for queue in queues], None
-
-    def _scripted(self) -> list[int]:
-        return encode(self.processing_class, self.script.popleft() if self.script else answer("what was not shown"))
-
-    def _calculate_rewards(self, *batch: Any) -> Any:
-        self.rewards = super()._calculate_rewards(*batch)  # (B, 1)
-        return self.rewards
-
-
 def trainer_of(
     stage: SearchStage, folder: Path, ours: SearchEnvironment, groups: Sequence[Group] = (), **config: Any
 ) -> RecordedTrainer:
@@ -79,7 +62,6 @@ def trainer_of(
             output_dir=str(folder), report_to="none", save_strategy="no", use_cpu=True, **ours.config | config
         ),
     )
-    trainer.turns, trainer.script = defaultdict[Any, Any](deque), deque[str]()
     for episode in (episode for group in groups for episode in group.episodes):
         before: tuple[int, ...] = ()
         for segment in episode.trajectory.segments:
