@@ -7,6 +7,7 @@ The trainer appends what the template renders after a turn, as our dialects do i
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -89,12 +90,13 @@ class PlayedTurn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchStage:
-    """What another trainer needs of a stage. `context` limits an episode, in tokens; `tasks` are by their id."""
+    """What another trainer needs of a stage. `tasks` are by their id; `eos_ids` end a turn of the model."""
 
     recipe: GrpoRecipe
     model: str
     tokenizer: PreTrainedTokenizerFast
     eos_ids: frozenset[int]
+    renderer: Renderer
     setting: SearchSetting
     tasks: Mapping[str, Task]
     reward: Reward
@@ -136,7 +138,7 @@ class SearchStage:
             results = await self.setting.retriever.search(queries, dialect.top_k)
         except RetrievalFailed as error:
             return ToolCall(queries=queries, text=f"{ERROR}{error}", failure=str(error))
-        segments = Renderer(self.tokenizer, dialect.tags).render_all(list(result_pieces(dialect, results)))
+        segments = self.renderer.render_all(list(result_pieces(dialect, results)))
         return ToolCall(
             queries=queries,
             text="".join(segment.text for segment in segments),
@@ -181,11 +183,12 @@ class SearchStage:
 
     async def scores(self, episodes: Sequence[Episode]) -> list[Score]:
         """The scores by the recipe's rewards. Episodes of one question that follow each other are a group."""
-        scores: list[Score] = []
+        groups: list[Group] = []
         for _, siblings in groupby(episodes, key=lambda episode: episode.task.id):
             group = tuple(replace(episode, sample=sample) for sample, episode in enumerate(siblings))
-            scores += await self.reward(Group(task=group[0].task, episodes=group))
-        return scores
+            groups.append(Group(task=group[0].task, episodes=group))
+        scored = await asyncio.gather(*(self.reward(group) for group in groups))
+        return [score for scores in scored for score in scores]
 
 
 def load_search_stage(
@@ -203,6 +206,7 @@ def load_search_stage(
     outline = load_outline(resolved.model)
     tasks = played_tasks(stage, outline.tokenizer)
     setting = search_setting(env, outline.tokenizer, tasks)
+    # earlier messages stay as they are, and a call that the trainer cannot read ends the episode
     setting = replace(setting, dialect=replace(setting.dialect, frame="messages", hints=0))
     require_gradable(stage.reward, tasks)
     require_judges(stage.reward)
@@ -211,6 +215,7 @@ def load_search_stage(
         model=resolved.model,
         tokenizer=outline.tokenizer,
         eos_ids=outline.eos_ids,
+        renderer=Renderer(outline.tokenizer, setting.dialect.tags),
         setting=setting,
         tasks={task.id: task for task in tasks},
         reward=reward_of(stage.reward, setting.dialect, outline.tokenizer, JudgePool(Path(verdicts))),
@@ -226,7 +231,7 @@ def _grpo_stage(recipe: Recipe, path: str) -> tuple[int, GrpoRecipe]:
 
 def _problems(recipe: Recipe, index: int, stage: GrpoRecipe, env: SearchEnvRecipe) -> Iterator[str]:
     if not recipe.model:
-        yield "model is missing: another trainer starts from a folder or a hub id; add --set model=MODEL"
+        yield "model is missing: another trainer starts from the recipe's model; set it to a folder or a hub id"
     if dialect_of(env.dialect).frame == "text":
         yield (
             f'stage.{index}.env.dialect = "{env.dialect}": another trainer calls tools through the chat template; set '

@@ -54,8 +54,10 @@ def search_environment(
     `overrides` are those of `--set`; what models judge is cached in the file `verdicts`. Raises SleuthError for what
     TRL cannot play.
     """
-    from datasets import Dataset  # pyright: ignore[reportMissingImports]
-
+    try:
+        from datasets import Dataset  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        raise SleuthError('TRL is not installed here: pip install "sleuth[trl]"') from None
     stage = load_search_stage(recipe, overrides, verdicts=verdicts)
     rows = [{"prompt": stage.messages(task), "task_id": task.id} for task in stage.tasks.values()]
     dialect = stage.setting.dialect

@@ -29,7 +29,7 @@ from pydantic import Field
 from sleuth.envs.calls import ERROR, parsed
 from sleuth.envs.search import SearchEnv
 from sleuth.interop.search_stage import PlayedTurn, SearchStage, ToolCall, load_search_stage
-from sleuth.render import Renderer, encode
+from sleuth.render import encode
 from sleuth.types import Author, Episode, Piece, Segment, SleuthError, StopReason, Task
 
 
@@ -47,7 +47,13 @@ class RecipeConfig(vf.BaseConfig):
     verdicts: str = "verdicts.sqlite"
 
     @property
+    def named(self) -> dict[str, Any]:
+        """The three, for a config or a record of another class."""
+        return {"recipe": self.recipe, "overrides": self.overrides, "verdicts": self.verdicts}
+
+    @property
     def stage(self) -> SearchStage:
+        """What they name. Raises SleuthError if there is no recipe, or for what verifiers cannot play."""
         if not self.recipe:
             raise SleuthError("recipe is missing: name a recipe file, such as --env.taskset.recipe recipe.toml")
         return stage_of(self.recipe, tuple(self.overrides), self.verdicts)
@@ -115,17 +121,18 @@ class SearchTaskset(vf.Taskset[SearchTask, SearchTasksetConfig]):
     """The questions of a recipe's first `grpo` stage."""
 
     def load(self) -> Iterable[SearchTask]:
-        config = self.config
-        named = {"recipe": config.recipe, "overrides": config.overrides, "verdicts": config.verdicts}
-        for task in config.stage.tasks.values():
-            *system, user = config.stage.messages(task)
+        """The tasks, in the order of the recipe's questions."""
+        stage, named = self.config.stage, self.config.named
+        for task in stage.tasks.values():
+            *system, user = stage.messages(task)
             rules = system[0]["content"] if system else None
-            yield SearchTask(SearchData(id=task.id, prompt=user["content"], system_prompt=rules, **named), config.task)
+            data = SearchData(id=task.id, prompt=user["content"], system_prompt=rules, **named)
+            yield SearchTask(data, self.config.task)
 
     @classmethod
     def toolsets(cls, config: SearchTasksetConfig) -> list[vf.Toolset]:
-        named = {"recipe": config.recipe, "overrides": config.overrides, "verdicts": config.verdicts}
-        return [SearchToolset(SearchToolsetConfig(**named, folder=os.getcwd()))]
+        """One tool server for all tasks."""
+        return [SearchToolset(SearchToolsetConfig(**config.named, folder=os.getcwd()))]
 
 
 async def episode_of(stage: SearchStage, task: Task, trace: Any) -> Episode:
@@ -188,7 +195,7 @@ def _policy_segment(stage: SearchStage, text: str, stop: StopReason) -> Segment:
 
 
 def _segment(stage: SearchStage, author: Author, pieces: Sequence[Piece]) -> Segment:
-    segments = Renderer(stage.tokenizer, stage.setting.dialect.tags).render_all(pieces)
+    segments = stage.renderer.render_all(pieces)
     tokens = tuple(token for segment in segments for token in segment.tokens)
     return Segment(author=author, tokens=tokens, text="".join(segment.text for segment in segments))
 
