@@ -71,9 +71,10 @@ TEMPLATE = (
 """A template of our own, which keeps what was written."""
 
 
-def write_model(folder: Path, template: str) -> None:
-    """A model with random weights whose tokenizer has a chat template."""
+def write_model(folder: Path, template: str, added: Sequence[str] = ()) -> None:
+    """A model with random weights whose tokenizer has a chat template, and a token for each text in `added`."""
     tokenizer = make_tokenizer(200)
+    tokenizer.add_tokens([*added])
     tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_start|>", END]})
     tokenizer.eos_token = END
     tokenizer.chat_template = template

@@ -8,21 +8,21 @@ from typing import Any
 from recorded import answer
 from trl import GRPOTrainer
 
-from sleuth.render import encode
+from sleuth.render import decode, encode
 
 
 class RecordedTrainer(GRPOTrainer):
-    """TRL's trainer, in which the policy writes recorded turns: those that followed the same tokens in our episodes,
+    """TRL's trainer, in which the policy writes recorded turns: those that followed the same text in our episodes,
     then the `script`, then one answer. `rewards` and
     `last_ids`, the tokens after the prompts, are those of its last batch."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.turns: dict[tuple[int, ...], deque[tuple[int, ...]]] = defaultdict(deque)
+        self.turns: dict[str, deque[tuple[int, ...]]] = defaultdict(deque)
         self.script: deque[str] = deque()
 
     def _generate_single_turn(self, prompt_ids: Any, *others: Any, **options: Any) -> Any:
-        queues = [self.turns[tuple(tokens)] for tokens in prompt_ids]
+        queues = [self.turns[decode(self.processing_class, tokens)] for tokens in prompt_ids]
         return [list(queue.popleft()) if queue else self._scripted() for queue in queues], None
 
     def _scripted(self) -> list[int]:

@@ -14,6 +14,7 @@ import pytest
 from recorded import END, KINDS, TEMPLATE, answer, load_stage, recorded_groups, search, write_model, write_recipe
 
 from sleuth.interop.search_stage import SearchStage
+from sleuth.render import decode
 from sleuth.types import Episode, Group, Passage, SleuthError
 
 pytest.importorskip("trl", reason="`make trainers` makes an environment with TRL")
@@ -66,7 +67,7 @@ def trainer_of(
         before: tuple[int, ...] = ()
         for segment in episode.trajectory.segments:
             if segment.author == "policy":
-                trainer.turns[before].append(segment.tokens)
+                trainer.turns[decode(stage.tokenizer, before)].append(segment.tokens)
             before += segment.tokens
     return trainer
 
@@ -237,6 +238,26 @@ def test_a_control_token_in_a_passage_does_not_move_the_border_of_a_turn(
     [episode] = played
     assert [text for _, text in turns_in(episode)] == [turn.removesuffix(END) for turn in turns]
     assert episode.trajectory.tokens.count(stage.tokenizer.eos_token_id) == 6
+
+
+def test_a_token_across_the_end_of_a_passage_changes_neither_turns_nor_rewards(
+    recipe: Path, tmp_path: Path, played: list[Episode]
+) -> None:
+    write_model(tmp_path / "model", qwen3_chat_template, added=[".\n"])
+    overrides = [f"model={tmp_path}/model", "grpo.data.limit=7"]
+    stage, ours = load_stage(recipe, *overrides), search_environment(recipe, overrides)
+    groups = recorded_groups(stage)
+    trainer_of(stage, tmp_path, ours, groups)._generate_and_score_completions(rows_of(ours))
+
+    pairs = list(zip([episode for group in groups for episode in group.episodes], played, strict=True))
+    ended = [at for at, (one, _) in enumerate(pairs) if one.trajectory.stop in ("answered", "turns")]
+    assert len(ended) > 20
+    assert any(pairs[at][0].trajectory.tokens != pairs[at][1].trajectory.tokens for at in ended)
+    scores = [score.value for score in asyncio.run(stage.scores(played))]
+    for at in ended:
+        one, other = pairs[at]
+        assert (turns_in(other), other.trajectory.text) == (turns_in(one), one.trajectory.text)
+        assert scores[at] == values_of(groups)[at]
 
 
 def test_a_template_whose_calls_trl_cannot_read_is_refused(recipe: Path, stage: SearchStage, tmp_path: Path) -> None:
