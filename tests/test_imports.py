@@ -19,7 +19,7 @@ PACKAGE = Path(sleuth.__file__).parent
 LEVELS = (
     {"cli", "__main__"},
     {"pipeline", "plan"},
-    {"training", "annotation", "report", "serve", "convert", "model_check"},
+    {"training", "annotation", "report", "serve", "convert", "interop", "model_check"},
     {"evaluation"},
     {"stage_context"},
     {"factories"},
