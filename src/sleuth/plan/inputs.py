@@ -29,6 +29,7 @@ from sleuth.recipe import (
 from sleuth.recipe.draft import Key
 from sleuth.recipe.envs import RenderedEnvRecipe, ToolServerRecipe
 from sleuth.recipe.evaluation import ProblemsRecipe
+from sleuth.recipe.grpo import TeacherRecipe
 from sleuth.recipe.judges import NliJudgeRecipe, ServedModelRecipe
 from sleuth.recipe.problems import looked_for
 from sleuth.recipe.rewards import FunctionFields
@@ -103,7 +104,7 @@ def _named_in(table: StrictModel) -> Iterator[tuple[str, Callable[[Any], object]
             yield "dialect", dialect_of
         case FunctionFields():
             yield "function", partial(_require_reward, reward=table)
-        case NliJudgeRecipe():
+        case NliJudgeRecipe() | TeacherRecipe():
             yield "model", require_model
         case WinRateRecipe():
             yield "against", require_model

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from urllib.parse import urlsplit
 
 from sleuth.memory import FREE_SHARE, parse_share
 from sleuth.plan.episodes import CacheNeed, Played, lengths_of, played_by
 from sleuth.plan.memory import SIZES, Bytes, Device, LearnerMemory, Passes, total
-from sleuth.plan.shapes import ModelShape
+from sleuth.plan.shapes import ModelShape, shape_of
 from sleuth.recipe import (
     GrpoRecipe,
     OnlineDpoRecipe,
@@ -71,7 +71,9 @@ def learner_of(recipe: Recipe, index: int, shape: ModelShape, machine: Machine) 
     stage = recipe.stage[index]
     assert isinstance(stage, TrainingRecipe)
     passes = Passes(shape=shape, device=machine.device, size=SIZES[recipe.dtype])
-    return LearnerMemory.of(stage, passes, reference=keeps_first_weights(stage), ranks=machine.ranks)
+    named = getattr(stage, "teacher", None)
+    teacher = None if named is None else replace(passes, shape=shape_of(named.model)[0])
+    return LearnerMemory.of(stage, passes, reference=keeps_first_weights(stage), teacher=teacher, ranks=machine.ranks)
 
 
 def problems_of(phases: Sequence[Phase], memory: int) -> dict[str, str]:
@@ -113,7 +115,9 @@ class _Stage:
         tokens = self._tokens_at_once(stage)
         generated = not isinstance(stage, SupervisedRecipe | WarmStartRecipe)
         if learner.reference and generated:
-            yield self._phase("reference pass", *learner.reference_pass(tokens, tokens))
+            yield self._phase("reference pass", *learner.frozen_pass(tokens, tokens, self.passes))
+        if learner.teacher is not None:
+            yield self._phase("teacher pass", *learner.frozen_pass(tokens, tokens, learner.teacher))
         yield self._phase("update", *learner.update(tokens, tokens))
         yield self._phase("optimiser step", *learner.optimiser_step())
         yield self._phase("checkpoint", *learner.save(), packed=False)
