@@ -102,8 +102,8 @@ class Batch:
 
     def with_advantage(self) -> Batch:
         """The rows with an advantage other than 0 or guidance, or all rows if there is none."""
-        pulled = self.advantages if self.guidance is None else self.advantages.abs() + self.guidance
-        rows = pulled.count_nonzero(dim=1).nonzero().flatten().tolist()
+        strength = self.advantages if self.guidance is None else self.advantages.abs() + self.guidance
+        rows = strength.count_nonzero(dim=1).nonzero().flatten().tolist()
         return self.take(rows) if rows else self
 
     def tokens_at(self, places: Tensor) -> Batch:

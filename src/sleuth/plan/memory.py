@@ -189,7 +189,9 @@ class LearnerMemory:
         state = {"masters": masters + frozen, "optimiser": self.moments // self.ranks}
         kept = {"reference": self.passes if self.reference else None, "teacher": self.teacher}
         models = {
-            name: passes.size * passes.shape.weights // self.ranks if passes else 0 for name, passes in kept.items()
+            name: passes.size * passes.shape.weights // self.ranks
+            for name, passes in kept.items()
+            if passes is not None
         }
         if not self.offload:
             return {"weights": self.weights} | state | models, {}
