@@ -24,6 +24,7 @@ from sleuth.recipe import (
     SearchEnvRecipe,
     SupervisedRecipe,
     ToolEnvRecipe,
+    WarmStartRecipe,
     WinRateRecipe,
 )
 from sleuth.recipe.draft import Key
@@ -106,6 +107,8 @@ def _named_in(table: StrictModel) -> Iterator[tuple[str, Callable[[Any], object]
             yield "function", partial(_require_reward, reward=table)
         case NliJudgeRecipe() | TeacherRecipe():
             yield "model", require_model
+        case WarmStartRecipe():
+            yield "teacher", require_model
         case WinRateRecipe():
             yield "against", require_model
         case Recipe():

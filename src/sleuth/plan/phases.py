@@ -71,7 +71,7 @@ def learner_of(recipe: Recipe, index: int, shape: ModelShape, machine: Machine) 
     stage = recipe.stage[index]
     assert isinstance(stage, TrainingRecipe)
     passes = Passes(shape=shape, device=machine.device, size=SIZES[recipe.dtype])
-    named = getattr(stage, "teacher", None)
+    named = stage.teacher if isinstance(stage, GrpoRecipe) else None
     teacher = None if named is None else replace(passes, shape=shape_of(named.model)[0])
     return LearnerMemory.of(stage, passes, reference=keeps_first_weights(stage), teacher=teacher, ranks=machine.ranks)
 
@@ -109,8 +109,11 @@ class _Stage:
             return
         learner = learner_of(self.recipe, self.index, self.shape, self.machine)
         if self.played is not None:
-            # A warm start plays before it has a learner.
-            before = ({"weights": learner.weights}, {}) if isinstance(stage, WarmStartRecipe) else learner.state()
+            before = learner.state()
+            if isinstance(stage, WarmStartRecipe):  # plays before it has a learner
+                before = {"weights": learner.weights}, {}
+                if stage.teacher is not None:
+                    before[0]["teacher"] = self.passes.size * shape_of(stage.teacher)[0].weights
             yield self._generation("rollout", *before, self.played)
         tokens = self._tokens_at_once(stage)
         generated = not isinstance(stage, SupervisedRecipe | WarmStartRecipe)
