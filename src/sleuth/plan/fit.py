@@ -190,7 +190,9 @@ def _time(
             step["rollout"], tokens = generation, sampled * steps
     trained = _distinct_tokens(recipe, index, stage, played, ranks)
     if learner.reference:
-        step["reference pass"] = speed.reference_pass(trained)
+        step["reference pass"] = speed.frozen_pass(passes, trained)
+    if learner.teacher is not None:
+        step["teacher pass"] = speed.frozen_pass(learner.teacher, trained)
     step["update"] = speed.update(learner, trained)
     return StageTime(
         name=stage.name,
