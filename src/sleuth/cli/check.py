@@ -28,11 +28,13 @@ class CheckCommands(TyperGroup):
     """Asks for the kind of what is checked, where a command line names a file alone."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        from sleuth.recipe.shipped import shipped_recipe
+
         if args and args[0] not in self.commands and not args[0].startswith("-"):
             first, *others = args
             if others and not others[0].startswith("-"):
                 right = f"sleuth check protocols {first} {others[0]}"
-            elif first.endswith(".toml"):
+            elif first.endswith(".toml") or shipped_recipe(Path(first)) is not None:
                 right = f"sleuth check recipe {first} (of several runs: sleuth check sweep {first})"
             else:
                 right = f"sleuth check data {first} (of texts without questions: sleuth check texts {first})"
