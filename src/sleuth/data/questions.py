@@ -11,12 +11,15 @@ from pathlib import Path
 
 from sleuth.data import refiner, search_r1
 from sleuth.data.hub import local_file
-from sleuth.data.rows import Row, checked_text, read_rows, text_of, texts_of
+from sleuth.data.rows import Row, checked_text, read_rows, rows_and_faults, text_of, texts_of, valid_row
 from sleuth.recipe.data import EvalQuestionsRecipe, QuestionsRecipe
 from sleuth.types import SleuthError, Task
 
 COLUMNS = ("id", "question", "golden_answers", "gold_ids", "type", "data_source", *search_r1.COLUMNS, *refiner.COLUMNS)
 """The columns read from a parquet file, besides the prompt on demand."""
+
+NAMED = 5
+"""Rows with a problem that a message names; all are counted."""
 
 
 def load_questions(path: Path, *, with_prompt: bool = False) -> list[Task]:
@@ -25,18 +28,33 @@ def load_questions(path: Path, *, with_prompt: bool = False) -> list[Task]:
     Rows have `id`, `question` and `golden_answers`, and may have `gold_ids` (corpus ids), `type` and `data_source`:
     `{"id": "q7", "question": "where was Ada Voss born?", "golden_answers": ["Tarn"], "gold_ids": ["17"]}`. The layouts
     of `sleuth.data.search_r1`, and those of `sleuth.data.refiner` with a tool output, which need no golden answers, are
-    read too. `with_prompt` loads each row's own prompt. Raises SleuthError with file:line for a malformed row and a
-    repeated id, and for a file without rows.
+    read too. `with_prompt` loads each row's own prompt. Raises SleuthError with file:line for the first few malformed
+    rows and repeated ids, with the number of all, and for a file without rows.
     """
     tasks: dict[str, Task] = {}
-    for where, row in read_rows(local_file(path), columns_of(with_prompt=with_prompt)):
-        task = task_from_row(row, where, with_prompt=with_prompt)
+    problems: list[str] = []
+    rows = 0
+    for where, row in rows_and_faults(local_file(path), columns_of(with_prompt=with_prompt)):
+        rows += 1
+        try:
+            task = task_from_row(valid_row(row), where, with_prompt=with_prompt)
+        except SleuthError as error:
+            problems += error.args
+            continue
         if task.id in tasks:
-            raise SleuthError(f"{where}: id {task.id!r} was used by an earlier question; ids should be unique")
-        tasks[task.id] = task
+            problems.append(f"{where}: id {task.id!r} was used by an earlier question; ids should be unique")
+        tasks.setdefault(task.id, task)
+    if problems:
+        raise SleuthError(*_first_of(problems, rows, path))
     if not tasks:
         raise SleuthError(f"{path}: no questions in this file")
     return list(tasks.values())
+
+
+def _first_of(problems: Sequence[str], rows: int, path: Path) -> list[str]:
+    """The first few problems, and the number of all of them if there are more."""
+    more = f"{path}: {len(problems):,} of {rows:,} rows have a problem; `sleuth check data {path}` counts each kind"
+    return [*problems[:NAMED], *([more] if len(problems) > NAMED else [])]
 
 
 def columns_of(*, with_prompt: bool) -> tuple[str, ...]:
@@ -108,6 +126,18 @@ def select_tasks(data: QuestionsRecipe | EvalQuestionsRecipe) -> list[Task]:
     if not tasks:
         raise SleuthError(f"{data.questions}: has no question of the kinds {', '.join(data.kinds)}")
     return tasks[: data.limit]
+
+
+def named_rows(path: Path | None, tasks: Sequence[Task]) -> str:
+    """The first few of tasks with their rows in the file, and how many there are more: `row 7 ('q7'), row 9 ('q9')
+    and 10 more`. Without a file only their ids."""
+    shown = {task.id: f"{task.id!r}" for task in tasks[:NAMED]}
+    rows = read_rows(local_file(path), COLUMNS) if path is not None else ()
+    for where, row in rows:
+        if (id_ := task_from_row(row, where).id) in shown:
+            shown[id_] = f"row {where.rpartition(':')[2]} ({id_!r})"
+    more = f" and {len(tasks) - NAMED:,} more" if len(tasks) > NAMED else ""
+    return ", ".join(shown.values()) + more
 
 
 def question_overlap(train: Sequence[Task], test: Sequence[Task]) -> list[Task]:

@@ -27,7 +27,7 @@ def read_rows(path: Path, columns: Sequence[str] = ()) -> Iterator[tuple[str, Ro
     field b of column a). Raises SleuthError for a missing, damaged or unknown file, a line that is no JSON object and
     one that is larger than `variables.ROW`.
     """
-    return map(_valid, rows_and_faults(path, columns))
+    return ((where, valid_row(row)) for where, row in rows_and_faults(path, columns))
 
 
 def rows_and_faults(path: Path, columns: Sequence[str] = ()) -> Iterator[tuple[str, Row | SleuthError]]:
@@ -42,11 +42,11 @@ def rows_and_faults(path: Path, columns: Sequence[str] = ()) -> Iterator[tuple[s
     raise SleuthError(f"{path}: unknown format; the name should end in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}")
 
 
-def _valid(entry: tuple[str, Row | SleuthError]) -> tuple[str, Row]:
-    where, row = entry
+def valid_row(row: Row | SleuthError) -> Row:
+    """The row. Raises the error that stands in its place."""
     if isinstance(row, SleuthError):
         raise row
-    return where, row
+    return row
 
 
 def text_of(row: Row, key: str, where: str) -> str:

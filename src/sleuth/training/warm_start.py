@@ -12,7 +12,7 @@ from statistics import fmean
 from sleuth.data.questions import questions_hash
 from sleuth.envs.translation import translated
 from sleuth.evaluation.eval_session import EvalSession
-from sleuth.factories import Setting, answer_scorer_of, played_tasks, reward_spec_of, setting_of
+from sleuth.factories import Setting, answer_scorer_of, fitting_tasks, played_tasks, reward_spec_of, setting_of
 from sleuth.learn.batch import Row, collate
 from sleuth.recipe.envs import EnvRecipe, SearchEnvRecipe, TrainedEnvRecipe
 from sleuth.recipe.supervised import HintRecipe, WarmStartRecipe
@@ -47,7 +47,8 @@ def require_inputs(stage: WarmStartRecipe, inputs: StageInputs) -> list[Task]:
     """No tasks of its own: it plays those of the GRPO stage after it, with a hint. Raises SleuthError if that does not
     fit."""
     warmed = inputs.recipe.grpo_stage_after(inputs.index)
-    inputs.setting(hinted_env(warmed.env, stage.hint), played_tasks(warmed, inputs.tokenizer), warmed.context)
+    tasks = played_tasks(warmed, inputs.tokenizer)
+    inputs.setting(warmed.data, hinted_env(warmed.env, stage.hint), tasks, warmed.context)
     return []
 
 
@@ -86,14 +87,16 @@ class Lesson:
         self.context = context
         self.played_as = context.recipe.grpo_stage_after(context.index)
         self.model, self.tokenizer = context.load(context.model)
-        questions = played_tasks(self.played_as, self.tokenizer)
-        self.tasks = InfiniteSampler(questions, seed=context.key).take(stage.prompts)
-        env, reward = self.played_as.env, self.played_as.reward
-        self.real = setting_of(env, self.tokenizer, self.tasks)
-        self.hinted = setting_of(hinted_env(env, stage.hint), self.tokenizer, self.tasks)
+        env, reward, data = self.played_as.env, self.played_as.reward, self.played_as.data
+        read, longest = played_tasks(self.played_as, self.tokenizer), self.played_as.context
+        self.real = setting_of(env, self.tokenizer, read)
+        self.hinted = setting_of(hinted_env(env, stage.hint), self.tokenizer, read)
+        questions, _ = fitting_tasks(data, self.real, self.tokenizer, read, longest)
+        fitting = context.fitting(data, self.hinted, self.tokenizer, questions, longest)
+        self.tasks = InfiniteSampler(fitting, seed=context.key).take(stage.prompts)
         self.protocol = self.real.protocol(
             answer_scorer_of(reward),
-            self.played_as.context,
+            longest,
             reward=reward_spec_of(reward),
             questions_sha256=questions_hash(questions),
         )
