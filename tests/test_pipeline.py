@@ -182,7 +182,7 @@ def test_malformed_rows_are_counted_and_the_first_five_named(folder: Path) -> No
     with pytest.raises(SleuthError) as caught:
         require_inputs(recipe(folder))
     places = [f"stage.0 (grpo): {folder}/questions.jsonl:{row}: no `question`; the row has id" for row in range(2, 7)]
-    more = f"{folder}/questions.jsonl: 7 of 8 rows have a problem; `sleuth check data"
+    more = f"{folder}/questions.jsonl: 7 of 8 rows have a problem"
     assert list(caught.value.args[:5]) == places
     assert caught.value.args[5].startswith(f"stage.0 (grpo): {more}")
 

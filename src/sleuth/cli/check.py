@@ -29,9 +29,9 @@ class CheckCommands(TyperGroup):
     """Asks for the kind of what is checked, where a command line names a file alone."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        from sleuth.recipe.shipped import shipped_recipe
-
         if args and args[0] not in self.commands and not args[0].startswith("-"):
+            from sleuth.recipe.shipped import shipped_recipe
+
             first, *others = args
             if others and not others[0].startswith("-"):
                 right = f"sleuth check protocols {first} {others[0]}"

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from sleuth.data.tables import TABLES, csv_rows, json_rows
 from sleuth.types import SleuthError
 from sleuth.variables import ROW
 
@@ -21,7 +22,8 @@ PARQUET_BATCH = 1024  # rows in memory at once
 
 
 def read_rows(path: Path, columns: Sequence[str] = ()) -> Iterator[tuple[str, Row]]:
-    """Streams (`where`, row) from a .jsonl, .jsonl.gz or .parquet file; `where` is "file:line", counted from 1.
+    """Streams (`where`, row) from a .jsonl, .jsonl.gz, .parquet, .csv, .tsv or .json file; `where` is "file:line",
+    counted from 1.
 
     Blank lines are skipped. A parquet file is read in batches, and only its `columns` if it has any of them (`a.b` is
     field b of column a). Raises SleuthError for a missing, damaged or unknown file, a line that is no JSON object and
@@ -39,7 +41,12 @@ def rows_and_faults(path: Path, columns: Sequence[str] = ()) -> Iterator[tuple[s
         return _json_rows(path)
     if path.name.endswith(ENDINGS[2]):
         return _parquet_rows(path, columns)
-    raise SleuthError(f"{path}: unknown format; the name should end in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}")
+    if path.suffix == ".json":
+        return json_rows(path)
+    if path.suffix in TABLES:
+        return csv_rows(path)
+    *others, last = (*ENDINGS, *TABLES)
+    raise SleuthError(f"{path}: unknown format; the name should end in {', '.join(others)} or {last}")
 
 
 def valid_row(row: Row | SleuthError) -> Row:
