@@ -150,11 +150,41 @@ def test_a_question_whose_prompt_leaves_no_room_for_a_turn_is_named(folder: Path
             question = {"id": name, "question": "1 " * words, "golden_answers": ["x"]}
             file.write(json.dumps(question) + "\n")
     said = complaint(recipe(folder))
-    assert said.startswith("stage.0 (grpo): question 'long': its prompt of ")
-    assert "and turn_tokens = 64 do not fit in context = 128" in said
-    with pytest.raises(SleuthError, match="its prompt of 5 tokens and turn_tokens = 124 "):
+    assert said == (
+        "stage.0 (grpo): row 2 ('long') of 3: a prompt of 183 tokens and turn_tokens = 64 do not fit in context = 128; "
+        'raise context, lower env.turn_tokens, or set data.too_long = "skip"'
+    )
+    with pytest.raises(SleuthError, match="a prompt of 5 tokens and turn_tokens = 124 "):
         require_inputs(recipe(folder, "stage.0.env.turn_tokens=124", "stage.0.data.limit=1"))
     require_inputs(recipe(folder, "stage.0.env.turn_tokens=123", "stage.0.data.limit=1"))
+
+
+def test_all_rows_that_are_too_long_are_counted_and_the_first_five_named(folder: Path) -> None:
+    with (folder / "questions.jsonl").open("a") as file:
+        for number in range(2, 302):  # more than are counted first
+            words = 3 if number in (2, 5) else 40
+            file.write(json.dumps({"id": f"q{number}", "question": "1 " * words, "golden_answers": ["x"]}) + "\n")
+    said = complaint(recipe(folder))
+    named = "row 3 ('q3'), row 4 ('q4'), row 6 ('q6'), row 7 ('q7'), row 8 ('q8') and 293 more of 301"
+    assert said.startswith(f"stage.0 (grpo): {named}: a prompt of 83 tokens and turn_tokens = 64 do not fit")
+    kept = require_inputs(recipe(folder, 'stage.0.data.too_long="skip"'))[0]
+    assert [task.id for task in kept] == ["1", "q2", "q5"]
+
+
+def test_a_stage_that_would_skip_every_row_is_refused(folder: Path) -> None:
+    said = complaint(recipe(folder, 'stage.0.data.too_long="skip"', "stage.0.env.turn_tokens=126"))
+    assert said == 'stage.0 (grpo): all 1 rows are too long for context = 128, and data.too_long = "skip"'
+
+
+def test_malformed_rows_are_counted_and_the_first_five_named(folder: Path) -> None:
+    with (folder / "questions.jsonl").open("a") as file:
+        file.write('{"id": "2"}\n' * 6 + '{"id": "1", "question": "Where?", "golden_answers": ["x"]}\n')
+    with pytest.raises(SleuthError) as caught:
+        require_inputs(recipe(folder))
+    places = [f"stage.0 (grpo): {folder}/questions.jsonl:{row}: no `question`; the row has id" for row in range(2, 7)]
+    more = f"{folder}/questions.jsonl: 7 of 8 rows have a problem"
+    assert list(caught.value.args[:5]) == places
+    assert caught.value.args[5].startswith(f"stage.0 (grpo): {more}")
 
 
 EVALUATION = """
@@ -170,7 +200,7 @@ def test_an_evaluation_is_checked_in_the_env_and_context_of_the_stage_before_it(
     (folder / "other.jsonl").write_text(json.dumps(question) + "\n")
     with (folder / "recipe.toml").open("a") as file:
         file.write(EVALUATION.format(folder=folder))
-    assert complaint(recipe(folder)).startswith("stage.1 (base): question 'long': its prompt of ")
+    assert complaint(recipe(folder)).startswith("stage.1 (base): row 1 ('long') of 1: a prompt of ")
     assert "stage.1 (base): context = 200" in complaint(recipe(folder, "stage.1.context=200"))
 
 

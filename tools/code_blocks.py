@@ -21,6 +21,7 @@ from typer.main import get_command
 from sleuth.cli.app import app
 from sleuth.recipe import Recipe, load_recipe
 from sleuth.recipe.parts import JudgeFile, RewardFile, TeacherFile
+from sleuth.recipe.shipped import shipped_recipe
 from sleuth.recipe.sweep import SweepRecipe, is_sweep, load_sweep
 from sleuth.types import SleuthError
 
@@ -145,9 +146,10 @@ def _command_problems(arguments: Sequence[str]) -> Iterator[str]:
 
 def _override_problems(recipe: Path, overrides: Sequence[str]) -> Iterator[str]:
     """Applies `--set` to a recipe of the repository; for a reader's own, checks that some recipe could have the key."""
-    if (ROOT / recipe).is_file():
+    file = ROOT / recipe if (ROOT / recipe).is_file() else shipped_recipe(recipe)
+    if file is not None:
         try:
-            (load_sweep if is_sweep(ROOT / recipe) else load_recipe)(ROOT / recipe, overrides)
+            (load_sweep if is_sweep(file) else load_recipe)(file, overrides)
         except SleuthError as error:
             yield str(error)
         return

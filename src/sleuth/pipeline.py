@@ -215,4 +215,4 @@ def _named(index: int, stage: StageRecipe) -> Iterator[None]:
     try:
         yield
     except SleuthError as error:
-        raise SleuthError(f"stage.{index} ({stage.name}): {error}") from None
+        raise SleuthError(*(f"stage.{index} ({stage.name}): {problem}" for problem in error.args)) from None

@@ -19,10 +19,12 @@ from sleuth.factories import (
     adapters_of,
     code_differences,
     context_of,
+    fitting_tasks,
     load_model,
     require_environment,
     require_room,
     setting_of,
+    skipped_line,
     trial_group,
 )
 from sleuth.learn.adapters import add_adapters, load_adapters
@@ -33,6 +35,7 @@ from sleuth.learn.update_resolution import UpdateResolution
 from sleuth.ranks import ALONE, Ranks
 from sleuth.recipe import Recipe, SupervisedRecipe
 from sleuth.recipe.envs import TrainedEnvRecipe
+from sleuth.recipe.strict import StrictModel
 from sleuth.recipe.training import TrainingRecipe
 from sleuth.runs.alarms import RECENT
 from sleuth.runs.atomic import write_text
@@ -95,6 +98,21 @@ class StageContext:
         the run went back from."""
         times = self.folder.manifest.roll_backs(self.stage.name)
         return (self.recipe.seed, self.index, *([times] if times else []))
+
+    def fitting(
+        self,
+        data: StrictModel,
+        setting: Setting,
+        tokenizer: PreTrainedTokenizerFast,
+        tasks: Sequence[Task],
+        context: int,
+    ) -> list[Task]:
+        """The tasks that a stage trains on: without those that `data` skips, which are printed and recorded."""
+        kept, skipped = fitting_tasks(data, setting, tokenizer, tasks, context)
+        if skipped:
+            self.folder.say(f"stage {self.stage.name}: {skipped_line(data, skipped, len(tasks))}")
+            self.folder.manifest.set_skipped(self.stage.name, [task.id for task in skipped], len(tasks))
+        return kept
 
     def load(self, path: str | Path) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
         """A model in the run's precision, on the run's device."""
@@ -334,17 +352,22 @@ class StageInputs:
     positions: int
     resolution: UpdateResolution | None
 
-    def setting(self, env: TrainedEnvRecipe, tasks: Sequence[Task], context: int) -> Setting:
-        """The setting of a stage that plays these tasks. Raises SleuthError if the model or `context` is too short, or
-        the tasks are of another kind than the environment, or an environment of the user fails."""
+    def setting(
+        self, data: StrictModel, env: TrainedEnvRecipe, tasks: Sequence[Task], context: int
+    ) -> tuple[Setting, list[Task]]:
+        """The setting of a stage that plays these tasks of its `data`, and those of them that fit. Raises SleuthError
+        if the model or `context` is too short, or the tasks are of another kind than the environment, or an environment
+        of the user fails."""
         if context > self.positions:
             raise SleuthError(f"context = {context} is more than the {self.positions} positions of the model")
         setting = setting_of(env, self.tokenizer, tasks)
-        if self.tokenizer is not None:
-            require_room(setting, self.tokenizer, tasks, context)
-            if setting.own_code is not None and tasks:
-                require_environment(trial_group(setting, tasks[0], self.tokenizer, context))
-        return setting
+        if self.tokenizer is None:
+            return setting, list(tasks)
+        require_room(data, setting, self.tokenizer, tasks, context)
+        kept, _ = fitting_tasks(data, setting, self.tokenizer, tasks, context)
+        if setting.own_code is not None and kept:
+            require_environment(trial_group(setting, kept[0], self.tokenizer, context))
+        return setting, kept
 
 
 def stage_inputs(recipe: Recipe) -> list[StageInputs]:

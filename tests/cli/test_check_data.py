@@ -37,7 +37,7 @@ def test_malformed_data_ends_with_status_2_after_all_that_was_found(good: Path) 
     result = sleuth("check", "data", good)
     assert result.exit_code == 2
     assert "malformed rows: 7" in result.stdout
-    assert f"  {good}:4: no `id`; the row has no keys" in result.stdout
+    assert f"  {good}:4: no `question`; the row has no keys" in result.stdout
     assert "  and 2 more" in result.stdout
     assert result.stderr.startswith(f"error: {good}: of 10 rows, malformed: 7, with a repeated id: 0; ")
     assert result.stderr.count("\n") == 1
@@ -74,7 +74,7 @@ def test_a_file_that_cannot_be_checked_is_one_line(good: Path) -> None:
     for what in (good.parent, good.parent / "notes.md"):
         refused = sleuth("check", "data", what)
         assert refused.exit_code == 2
-        assert refused.stderr.startswith(f"error: {what}: not a file of questions (.jsonl, .jsonl.gz, .parquet)")
+        assert refused.stderr.startswith(f"error: {what}: not a file of questions (.jsonl, .jsonl.gz, .parquet, ")
 
 
 def test_citations_of_rows_to_refine_are_checked(tmp_path: Path) -> None:

@@ -53,15 +53,33 @@ def test_the_demo_runs_in_an_empty_folder_and_prints_the_next_commands(
     assert sleuth(*ask.split()[1:], "--limit", 2).exit_code == 0
 
 
-def test_the_wheel_contains_what_the_demo_needs_and_every_file_of_the_package(wheel: Path) -> None:
+def test_the_wheel_contains_the_recipes_the_tiny_models_and_every_file_of_the_package(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         held = {name: archive.read(name) for name in archive.namelist()}
     files = [file for file in (ROOT / "src/sleuth").rglob("*") if file.is_file() and "__pycache__" not in file.parts]
     ours = {str(file.relative_to(ROOT / "src")): file for file in files}
-    for file in (ROOT / "recipes/demo.toml", *(ROOT / "models/tiny-base").iterdir()):
+    for file in (*(ROOT / "recipes").rglob("*.toml"), *(ROOT / "models").glob("tiny-*/*")):
         ours[f"sleuth/shipped/{file.relative_to(ROOT)}"] = file
     assert {name for name in held if name.startswith("sleuth/")} == ours.keys()
     assert [name for name, file in ours.items() if held[name] != file.read_bytes()] == []
+
+
+def test_a_wheel_finds_every_recipe_and_its_model_by_name(wheel: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "site")
+    script = """
+from pathlib import Path
+from sleuth.recipe.load import list_recipes, load_recipe
+for found in list_recipes():
+    model = "" if found.is_sweep else load_recipe(found.name).model
+    print(found.name, found.file.is_file(), "tiny" not in model or Path(model, "config.json").is_file(), sep=",")
+"""
+    path = os.pathsep.join([str(tmp_path / "site"), sysconfig.get_path("purelib")])
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", script], cwd=tmp_path, env={"PYTHONPATH": path}, capture_output=True, text=True
+    )
+    names = {str(file.relative_to(ROOT / "recipes").with_suffix("")) for file in (ROOT / "recipes").rglob("*.toml")}
+    assert set(done.stdout.split()) == {f"{name},True,True" for name in names}, done.stderr
 
 
 @pytest.mark.slow
@@ -85,7 +103,6 @@ def test_the_wheel_in_an_environment_of_its_own_trains_the_same_weights(wheel: P
     run(fresh / "bin/sleuth", "demo", "--run", "runs/first", *SMALL)  # compiles what later processes load
     run(fresh / "bin/sleuth", "demo", *SMALL)
     assert (empty / "runs/demo/report.html").exists()
-    (empty / "models").symlink_to(ROOT / "models")
-    run(fresh / "bin/sleuth", "train", ROOT / "recipes/demo.toml", "--run", "runs/again", *SMALL)
+    run(fresh / "bin/sleuth", "train", "demo", "--run", "runs/again", *SMALL)
     weights = [empty / f"runs/{name}/checkpoints/step-000002/model.safetensors" for name in ("demo", "again")]
     assert weights[0].read_bytes() == weights[1].read_bytes()

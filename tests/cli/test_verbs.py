@@ -137,6 +137,7 @@ def test_a_folder_of_beir_is_indexed_and_its_queries_measure_recall(folder: Path
 def test_mistakes_end_with_status_2_and_one_line(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "bad.jsonl").write_text('{"id": "1", "contents": "a"}\n{"id": "2"}\n')
     (tmp_path / "no_gold.jsonl").write_text('{"id": "1", "question": "who?", "golden_answers": ["I"]}\n')
+    (empty := tmp_path / "empty").mkdir()
     for arguments, message in [
         (("world", tmp_path), "has no world.json"),
         (("world", tmp_path / "w", "--people", 3), "from 200 to 200,000 people"),
@@ -158,7 +159,7 @@ def test_mistakes_end_with_status_2_and_one_line(folder: Path, tmp_path: Path) -
             ("search", folder / "index", "--questions", folder / "qa_test.jsonl", "--trec", tmp_path),
             f"--trec {tmp_path}: a folder; name a file, such as {tmp_path / 'run.txt'}",
         ),
-        (("index", tmp_path, tmp_path / "i"), f"{tmp_path}: a folder without corpus.jsonl; name a file of passages"),
+        (("index", empty, tmp_path / "i"), f"{empty}: nothing to read in this folder: no file in it ends in .txt"),
         (("search", folder / "index", "--questions", tmp_path), f"{tmp_path}/queries.jsonl: no such file"),
         (("report", tmp_path / "none"), "none"),
     ]:

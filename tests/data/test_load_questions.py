@@ -58,12 +58,20 @@ def test_parquet_and_jsonl_give_equal_tasks(tmp_path: Path) -> None:
     ("change", "message"),
     [
         ({"question": "  "}, "`question` is empty"),
-        ({"golden_answers": []}, 'no `golden_answers`; expected a list of strings such as ["Tarn"]'),
-        ({"golden_answers": None}, 'no `golden_answers`; expected a list of strings such as ["Tarn"]'),
+        (
+            {"golden_answers": []},
+            'no `golden_answers`; expected a list of strings such as ["Tarn"], or an `answer`; the row has '
+            "id, question, golden_answers",
+        ),
+        (
+            {"golden_answers": None},
+            'no `golden_answers`; expected a list of strings such as ["Tarn"], or an `answer`; the row has '
+            "id, question, golden_answers",
+        ),
         ({"golden_answers": ["Tarn", ""]}, "`golden_answers` is empty"),
-        ({"golden_answers": [1988]}, "`golden_answers` should be a string, found int"),
+        ({"golden_answers": [True]}, "`golden_answers` should be a string, found bool"),
         ({"golden_answers": {"a": 1}}, "`golden_answers` should be a list of strings, found dict"),
-        ({"gold_ids": [17]}, "`gold_ids` should be a string, found int"),
+        ({"gold_ids": [17.5]}, "`gold_ids` should be a string, found float"),
         ({"type": 3}, "`type` should be a string, found int"),
         ({"id": "q7"}, "id 'q7' was used by an earlier question; ids should be unique"),
     ],

@@ -70,8 +70,9 @@ def test_a_damaged_file_is_an_error_of_one_line(tmp_path: Path) -> None:
 
 
 def test_an_unknown_format_and_a_missing_file_are_told_apart(tmp_path: Path) -> None:
-    (tmp_path / "rows.csv").write_text("id\n")
-    assert "should end in .jsonl, .jsonl.gz or .parquet" in complaint(tmp_path / "rows.csv")
+    (tmp_path / "rows.xlsx").write_text("id\n")
+    expected = "should end in .jsonl, .jsonl.gz, .parquet, .csv, .tsv or .json"
+    assert expected in complaint(tmp_path / "rows.xlsx")
     assert complaint(tmp_path / "none.jsonl") == f"{tmp_path / 'none.jsonl'}: no such file"
 
 

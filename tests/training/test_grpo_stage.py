@@ -106,6 +106,24 @@ data = {{ kind = "world_text", people = 200, mix = {{ phrasing = 1.0 }} }}
 """
 
 
+def test_questions_that_are_too_long_are_skipped_also_where_a_run_goes_on(
+    run: Run, recipe_file: Path, world: Path, tmp_path: Path
+) -> None:
+    rows = (world / "qa_train.jsonl").read_text().splitlines(keepends=True)[:5]
+    long = json.dumps(json.loads(rows[0]) | {"id": "long", "question": "Where was Ada born? " * 100}) + "\n"
+    (tmp_path / "fitting.jsonl").write_text("".join(rows))
+    (tmp_path / "all.jsonl").write_text("".join([*rows[:2], long, *rows[2:]]))
+    small = ["stage.0.data.limit=1", "stage.2.data.limit=1", "grpo.steps=2", "grpo.save_every=1"]
+    small += ["grpo.prompts_per_step=2", "grpo.samples_per_prompt=4"]
+    skipping = [*small, f"grpo.data.questions={tmp_path}/all.jsonl", "grpo.data.too_long=skip"]
+    run(recipe_file, tmp_path / "skipping", *skipping, "grpo.stop_after=1")
+    last = run(recipe_file, tmp_path / "skipping", *skipping)
+    other = run(recipe_file, tmp_path / "fitting", *small, f"grpo.data.questions={tmp_path}/fitting.jsonl")
+    assert (last / "model.safetensors").read_bytes() == (other / "model.safetensors").read_bytes()
+    manifest = json.loads((tmp_path / "skipping/manifest.json").read_text())
+    assert manifest["skipped"] == {"grpo": {"rows": 1, "of": 6, "first": ["long"]}}
+
+
 def test_a_stage_that_goes_on_sends_the_stages_after_it_back_to_their_beginning(
     run: Run, recipe_file: Path, tmp_path: Path
 ) -> None:

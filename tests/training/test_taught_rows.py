@@ -88,12 +88,37 @@ def test_a_taught_run_that_goes_on_is_the_run_that_never_stopped(run: Run, recip
     assert (one / "model.safetensors").read_bytes() == (other / "model.safetensors").read_bytes()
 
 
+def test_rows_that_are_too_long_are_skipped_counted_and_recorded(run: Run, recipe: Path, tmp_path: Path) -> None:
+    town = "Ulf" * 40
+    long = ROWS[0] | {"id": "long", "answer": f"<answer><snippet id=0> Ada was born in {town}.</snippet></answer>"}
+    longer = ROWS[1] | {"id": "longer", "question": f"Where was {'Ida ' * 1024}born?"}
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(json.dumps(row) + "\n" for row in (ROWS[0], long, longer, ROWS[1])))
+    skipping = [f"stage.0.data.questions={rows}", "stage.0.data.too_long=skip", "stage.0.steps=4"]
+    one = run(recipe, tmp_path / "one", *skipping)
+    other = run(recipe, tmp_path / "other", *skipping, "stage.0.stop_after=2")
+    other = run(recipe, tmp_path / "other", *skipping)
+    without = run(recipe, tmp_path / "without", "stage.0.steps=4")
+    weights = {(last / "model.safetensors").read_bytes() for last in (one, other, without)}
+    assert len(weights) == 1, "a run that goes on skips the same rows, and trains on the others alone"
+    manifest = json.loads((tmp_path / "one/manifest.json").read_text())
+    assert manifest["skipped"] == {"supervised": {"rows": 2, "of": 4, "first": ["long", "longer"]}}
+    said = "stage supervised: 2 of 4 rows are too long and are skipped: row 2 ('long'), row 3 ('longer')"
+    assert said in (tmp_path / "one/log.txt").read_text()
+    file = tmp_path / "skip.toml"
+    file.write_text(
+        f'extends = "{recipe}"\n[set]\n"stage.0.data" = {{ kind = "rows", questions = "{rows}", too_long = "skip" }}\n'
+    )
+    checked = CliRunner().invoke(app, ["check", "recipe", str(file)])
+    assert "warning: stage.0 (supervised): 2 of 4 rows are too long and are skipped" in checked.stdout, checked.output
+
+
 def test_rows_that_cannot_be_taught_stop_the_run_before_its_first_step(recipe: Path, tmp_path: Path) -> None:
-    with pytest.raises(SleuthError, match=r"its answer of \d+ tokens is more than turn_tokens = 20"):
+    with pytest.raises(SleuthError, match=r"row 1 \('0'\), row 2 \('1'\) of 2: an answer of \d+ tokens"):
         require_inputs(load_recipe(recipe, ["stage.0.env.turn_tokens=20"]))
     mute = {"id": "m", "question": "?", "tool_output": "<snippet id=a>x</snippet>"}
     (tmp_path / "mute.jsonl").write_text(json.dumps(mute) + "\n")
-    with pytest.raises(SleuthError, match=r"stage\.0 \(supervised\): .*row 'm' has no `answer`"):
+    with pytest.raises(SleuthError, match=r"stage\.0 \(supervised\): .*: row 1 \('m'\) of 1: no `answer`"):
         require_inputs(load_recipe(recipe, [f"stage.0.data.questions={tmp_path}/mute.jsonl"]))
     no_env = tmp_path / "no_env.toml"
     no_env.write_text("\n".join(line for line in recipe.read_text().splitlines() if not line.startswith("env")))

@@ -33,6 +33,8 @@ SETTINGS: dict[str, Any] = {
 SECTIONS = {
     "Train": {
         "demo": "sleuth.cli.demo:demo",
+        "init": "sleuth.cli.init:init",
+        "recipes": "sleuth.cli.recipes:recipes",
         "train": "sleuth.cli.train:train",
         "sweep": "sleuth.cli.sweep:sweep",
         "plan": "sleuth.cli.plan:plan",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from sleuth.metrics.intervals import Measured
     from sleuth.recipe import Recipe
     from sleuth.runs.protocol import ProtocolCard
+    from sleuth.types import Task
 
 
 class CheckCommands(TyperGroup):
@@ -30,10 +31,12 @@ class CheckCommands(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and args[0] not in self.commands and not args[0].startswith("-"):
+            from sleuth.recipe.shipped import shipped_recipe
+
             first, *others = args
             if others and not others[0].startswith("-"):
                 right = f"sleuth check protocols {first} {others[0]}"
-            elif first.endswith(".toml"):
+            elif first.endswith(".toml") or shipped_recipe(Path(first)) is not None:
                 right = f"sleuth check recipe {first} (of several runs: sleuth check sweep {first})"
             elif Path(first).is_dir():
                 right = f"sleuth check model {first}"
@@ -73,10 +76,13 @@ def check_recipe(
     from sleuth.pipeline import require_inputs
     from sleuth.training.server_pool_check import pool_findings, pooled_stages, send_weights, unhealthy
 
-    require_inputs(resolved)
+    questions = require_inputs(resolved)
     steps = sum(stage.last_step for stage in resolved.stage if isinstance(stage, TrainingRecipe))
     found: dict[str, Any] = {"ok": True, "stages": len(resolved.stage), "steps": steps}
     lines = [f"ok: {_count(len(resolved.stage), 'stage')}, {_count(steps, 'step')}"]
+    for index, name, skipped, total in _skipped(resolved, questions):
+        found.setdefault("skipped", {})[name] = skipped
+        lines.append(f"warning: stage.{index} ({name}): {skipped:,} of {total:,} rows are too long and are skipped")
     if resolved.card is not None:
         fits, line = _fit(resolved, resolved.card)
         found |= {"card": resolved.card, "fits": fits}
@@ -104,6 +110,17 @@ def check_recipe(
     typer.echo(json.dumps(found) if as_json else "\n".join(lines))
     if problem is not None:
         raise SleuthError(problem)
+
+
+def _skipped(recipe: Recipe, questions: Mapping[int, Sequence[Task]]) -> Iterator[tuple[int, str, int, int]]:
+    """(index, name, skipped rows, all rows) of each stage that skips some."""
+    from sleuth.data.questions import select_tasks
+    from sleuth.factories import skips
+
+    for index, stage in enumerate(recipe.stage):
+        data = getattr(stage, "data", None)
+        if skips(data) and len(questions[index]) < (total := len(select_tasks(data))):
+            yield index, stage.name, total - len(questions[index]), total
 
 
 def _fit(recipe: Recipe, card: str) -> tuple[bool | None, str]:
@@ -145,7 +162,7 @@ def require_sweep_inputs(path: Path, runs: Mapping[str, Recipe]) -> None:
         try:
             require_inputs(run)
         except SleuthError as error:
-            raise SleuthError(f'{path}: arm "{name}": {error}') from None
+            raise SleuthError(*(f'{path}: arm "{name}": {problem}' for problem in error.args)) from None
 
 
 check.command("data")(check_data)

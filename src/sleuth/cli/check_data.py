@@ -27,7 +27,7 @@ def check_data(
         Path,
         typer.Argument(
             metavar="DATA",
-            help="Questions (.jsonl, .jsonl.gz, .parquet), or a folder of test sets; hf://... too.",
+            help="Questions (.jsonl, .jsonl.gz, .parquet, .csv, .tsv, .json), or a folder of test sets; hf://... too.",
             show_default=False,
         ),
     ],
@@ -42,12 +42,14 @@ def check_data(
     from sleuth.data.hub import HubLocation
     from sleuth.data.rows import ENDINGS
     from sleuth.data.suites import sets_in
+    from sleuth.data.tables import TABLES
     from sleuth.metrics import data_check
 
-    is_questions = data.name.endswith(ENDINGS) or HubLocation.read(data) is not None
+    endings = (*ENDINGS, *TABLES)
+    is_questions = data.name.endswith(endings) or HubLocation.read(data) is not None
     if not is_questions and not (data.is_dir() and sets_in(data)):
         raise SleuthError(
-            f"{data}: not a file of questions ({', '.join(ENDINGS)}) and not a folder of test sets; texts are checked "
+            f"{data}: not a file of questions ({', '.join(endings)}) and not a folder of test sets; texts are checked "
             f"by `sleuth check texts {data}`"
         )
     found = data_check.check_data(data, against, row_counter(f"check {data}"))

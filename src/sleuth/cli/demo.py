@@ -7,9 +7,6 @@ from typing import Annotated
 
 import typer
 
-WORLD = Path("runs/world")
-"""Where the recipe reads it."""
-
 
 def demo(
     run: Annotated[Path, typer.Option(metavar="DIR", help="The run folder.")] = Path("runs/demo"),
@@ -24,28 +21,18 @@ def demo(
     """
     from sleuth.cli.progress import progress_bar, row_counter
     from sleuth.cli.train import train
-    from sleuth.recipe import load_recipe
+    from sleuth.recipe.shipped import WORLD, shipped
     from sleuth.report import write_report
     from sleuth.retrieval.bm25 import build_index
     from sleuth.runs.checkpoints import latest_checkpoint
     from sleuth.world.write_world import CORPUS, write_world
 
-    recipe = shipped("recipes/demo.toml")
-    model = load_recipe(recipe).model
-    start = [] if Path(model).is_dir() else [f"model={shipped(model)}"]
     with progress_bar("world") as progress:
         write_world(WORLD, seed=0, people=2000, progress=progress)
     build_index(WORLD / CORPUS, WORLD / "index", row_counter("index"))
-    train(recipe, [*start, *(overrides or ())], run)
+    train(shipped("recipes/demo.toml"), overrides, run)
     page, last = write_report(run), latest_checkpoint(run / "checkpoints")
     typer.echo(f"\nThe report:    {page}")
     typer.echo(f"Talk to it:    sleuth serve {last} --index {WORLD / 'index'}")
     typer.echo(f"Ask it more:   sleuth eval {last} --questions {WORLD / 'qa_test.jsonl'} --index {WORLD / 'index'}")
     typer.echo(f'Look it up:    sleuth search {WORLD / "index"} "Who founded ..."')
-
-
-def shipped(name: str) -> Path:
-    """The path of a file or folder of the checkout that the wheel contains too: `shipped("recipes/demo.toml")`."""
-    package = Path(__file__).parents[1]
-    wheel = package / "shipped" / name
-    return wheel if wheel.exists() else package.parents[1] / name

@@ -23,7 +23,9 @@ def index(
     corpus: Annotated[
         Path,
         typer.Argument(
-            metavar="CORPUS", help="Passages: .jsonl, .jsonl.gz, .parquet, BEIR's folder or hf://OWNER/NAME/FILE."
+            metavar="CORPUS",
+            help="Passages (.jsonl, .jsonl.gz, .parquet, .csv, .tsv, .json), BEIR's folder, a folder of texts (.txt, "
+            ".md, .html, .pdf), or hf://OWNER/NAME/FILE.",
         ),
     ],
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The index; an existing one is replaced.")],
@@ -56,7 +58,7 @@ def index(
 
     Rows are {"id": "17", "contents": "\"Title\"\ntext"}, or {"_id": "17", "title": "Title", "text": "text"} as BEIR has
     them. The corpus is streamed, whatever its size. After a kill, the same command continues. A corpus on the hub is
-    downloaded into DIR.corpus first.
+    downloaded into DIR.corpus first, and texts are split into passages there.
     """
     from sleuth.cli.progress import progress_bar
 
@@ -79,7 +81,7 @@ def index(
     if kind != "bm25":  # before the encoder is loaded
         from sleuth.plan.inputs import require_file
 
-        for file in (corpus, *([faiss] if faiss else [])):
+        for file in (*([] if corpus.is_dir() else [corpus]), *([faiss] if faiss else [])):
             require_file(file)
     corpus = _local_corpus(corpus, folder)
 
@@ -111,18 +113,26 @@ def index(
 
 
 def _local_corpus(corpus: Path, folder: Path) -> Path:
-    """The corpus as a file of this machine. One of the hub is kept beside the index, because a build that continues
-    and an index made from faiss vectors read its passages there."""
+    """The corpus as a file of rows on this machine. One of the hub, and one made of texts, is kept beside the index,
+    because a build that continues and an index made from faiss vectors read its passages there."""
     from sleuth.cli.progress import progress_bar
     from sleuth.data.hub import HubLocation, download_from_hub
+    from sleuth.data.pages import is_of_pages
     from sleuth.data.rows import ENDINGS
+    from sleuth.data.tables import TABLES
+    from sleuth.retrieval.corpus import BEIR_CORPUS
+    from sleuth.retrieval.passages import write_corpus
 
-    place = HubLocation.read(corpus)
+    place, beside = HubLocation.read(corpus), folder.with_name(f"{folder.name}.corpus")
+    if place is None and is_of_pages(corpus):
+        with progress_bar("texts") as progress:
+            write_corpus(corpus, beside / BEIR_CORPUS, progress=lambda done: progress(done, done))
+        return beside / BEIR_CORPUS
     if place is None:
         return corpus
-    if place.path and not place.path.endswith(ENDINGS):
-        raise SleuthError(f"{place}: unknown format; the name should end in {', '.join(ENDINGS)}")
-    return download_from_hub(place, folder.with_name(f"{folder.name}.corpus"), progress_bar)
+    if place.path and not place.path.endswith((*ENDINGS, *TABLES)):
+        raise SleuthError(f"{place}: unknown format; the name should end in {', '.join((*ENDINGS, *TABLES))}")
+    return download_from_hub(place, beside, progress_bar)
 
 
 def _count_rows(corpus: Path) -> int:

@@ -18,13 +18,28 @@ def _require_amount(text: str | None) -> str | None:
         raise typer.BadParameter(str(error)) from None
 
 
+def _find_model(model: str) -> str:
+    from sleuth.recipe.shipped import find_model
+
+    return find_model(model)
+
+
 Model = Annotated[
-    str, typer.Argument(metavar="MODEL", help="A checkpoint, a model folder or a hub id.", show_default=False)
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        callback=_find_model,
+        help="A checkpoint, a model folder or a hub id.",
+        show_default=False,
+    ),
 ]
 Questions = Annotated[
     Path, typer.Option(metavar="FILE", help="Questions: .jsonl, .jsonl.gz or .parquet.", show_default=False)
 ]
-RecipeFile = Annotated[Path, typer.Argument(metavar="RECIPE", help="The recipe, a TOML file.", show_default=False)]
+RecipeFile = Annotated[
+    Path,
+    typer.Argument(metavar="RECIPE", help="A TOML file, or a name that `sleuth recipes` lists.", show_default=False),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 # -- how a model is asked ----------------------------------------------------------------------------------------------

@@ -4,39 +4,72 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from sleuth.data import refiner, search_r1
+from sleuth.data import columns, refiner, search_r1
 from sleuth.data.hub import local_file
-from sleuth.data.rows import Row, checked_text, read_rows, text_of, texts_of
+from sleuth.data.rows import Row, checked_text, read_rows, rows_and_faults, text_of, texts_of, valid_row
 from sleuth.recipe.data import EvalQuestionsRecipe, QuestionsRecipe
 from sleuth.types import SleuthError, Task
 
-COLUMNS = ("id", "question", "golden_answers", "gold_ids", "type", "data_source", *search_r1.COLUMNS, *refiner.COLUMNS)
+COLUMNS = (*columns.COLUMNS, *columns.TEXTS, "gold_ids", "type", "data_source", *search_r1.COLUMNS, *refiner.COLUMNS)
 """The columns read from a parquet file, besides the prompt on demand."""
 
+NAMED = 5
+"""Rows with a problem that a message names; all are counted."""
 
-def load_questions(path: Path, *, with_prompt: bool = False) -> list[Task]:
-    """The tasks of a .jsonl, .jsonl.gz or .parquet file, local or on the hub (`hf://OWNER/NAME/FILE`), in its order.
+
+def load_questions(path: Path, *, with_prompt: bool = False, names: Mapping[str, str] | None = None) -> list[Task]:
+    """The tasks of a .jsonl, .jsonl.gz, .parquet, .csv, .tsv or .json file, local or on the hub
+    (`hf://OWNER/NAME/FILE`), in its order.
 
     Rows have `id`, `question` and `golden_answers`, and may have `gold_ids` (corpus ids), `type` and `data_source`:
-    `{"id": "q7", "question": "where was Ada Voss born?", "golden_answers": ["Tarn"], "gold_ids": ["17"]}`. The layouts
+    `{"id": "q7", "question": "where was Ada Voss born?", "golden_answers": ["Tarn"], "gold_ids": ["17"]}`; other names
+    of these columns are in `sleuth.data.columns`, and `names` adds some: `{"question": "prompt"}`. The layouts
     of `sleuth.data.search_r1`, and those of `sleuth.data.refiner` with a tool output, which need no golden answers, are
-    read too. `with_prompt` loads each row's own prompt. Raises SleuthError with file:line for a malformed row and a
-    repeated id, and for a file without rows.
+    read too. `with_prompt` loads each row's own prompt. Raises SleuthError with file:line for the first few malformed
+    rows and repeated ids, with the number of all, and for a file without rows.
     """
     tasks: dict[str, Task] = {}
-    for where, row in read_rows(local_file(path), columns_of(with_prompt=with_prompt)):
-        task = task_from_row(row, where, with_prompt=with_prompt)
+    problems: list[str] = []
+    rows = 0
+    read = () if names else columns_of(with_prompt=with_prompt)
+    for where, row in columns.renamed(rows_and_faults(local_file(path), read), names or {}):
+        rows += 1
+        if rows == 1:
+            require_questions(row, where)
+        try:
+            task = task_from_row(valid_row(row), where, with_prompt=with_prompt)
+        except SleuthError as error:
+            problems += error.args
+            continue
         if task.id in tasks:
-            raise SleuthError(f"{where}: id {task.id!r} was used by an earlier question; ids should be unique")
-        tasks[task.id] = task
+            problems.append(f"{where}: id {task.id!r} was used by an earlier question; ids should be unique")
+        tasks.setdefault(task.id, task)
+    if problems:
+        raise SleuthError(*first_problems(problems, rows, path))
     if not tasks:
         raise SleuthError(f"{path}: no questions in this file")
     return list(tasks.values())
+
+
+def require_questions(row: Row | SleuthError, where: str) -> None:
+    """Raises SleuthError if the first row of a file shows that it is a corpus."""
+    if not isinstance(row, SleuthError) and not refiner.is_refiner(row) and not search_r1.is_search_r1(row):
+        columns.require_question(row, where)
+
+
+def first_problems(problems: Sequence[str], rows: int, path: Path) -> list[str]:
+    """The first few problems, and the number of all of them if there are more; one line if all rows have the same."""
+    reasons = {re.sub(r"^.*?:\d+: ", "", problem) for problem in problems}
+    if len(problems) == rows > 1 and len(reasons) == 1:
+        return [f"{path}: in all {rows:,} rows: {reasons.pop()}"]
+    more = f"{path}: {len(problems):,} of {rows:,} rows have a problem; the first {NAMED} are above"
+    return [*problems[:NAMED], *([more] if len(problems) > NAMED else [])]
 
 
 def columns_of(*, with_prompt: bool) -> tuple[str, ...]:
@@ -51,8 +84,9 @@ def task_from_row(row: Row, where: str, *, with_prompt: bool = False) -> Task:
     prompt = search_r1.message_of(row, where) if with_prompt else ""
     if search_r1.is_search_r1(row):
         row = search_r1.standard_row(row, where)
+    row = columns.question_row(row)
     return Task(
-        id=text_of(row, "id", where),
+        id=checked_text(columns.id_of(row, where), "id", where),
         question=text_of(row, "question", where).strip(),
         golden_answers=_answers(row, where),
         gold_passages=texts_of(row.get("gold_ids"), "gold_ids", where),
@@ -92,7 +126,10 @@ def questions_hash(tasks: Iterable[Task]) -> str:
 def _answers(row: Row, where: str) -> tuple[str, ...]:
     answers = texts_of(row.get("golden_answers"), "golden_answers", where)
     if not answers:
-        raise SleuthError(f'{where}: no `golden_answers`; expected a list of strings such as ["Tarn"]')
+        raise SleuthError(
+            f'{where}: no `golden_answers`; expected a list of strings such as ["Tarn"], or an `answer`; the row has '
+            f"{', '.join(row)}"
+        )
     return answers
 
 
@@ -108,6 +145,18 @@ def select_tasks(data: QuestionsRecipe | EvalQuestionsRecipe) -> list[Task]:
     if not tasks:
         raise SleuthError(f"{data.questions}: has no question of the kinds {', '.join(data.kinds)}")
     return tasks[: data.limit]
+
+
+def named_rows(path: Path | None, tasks: Sequence[Task]) -> str:
+    """The first few of tasks with their rows in the file, and how many there are more: `row 7 ('q7'), row 9 ('q9')
+    and 10 more`. Without a file only their ids."""
+    shown = {task.id: f"{task.id!r}" for task in tasks[:NAMED]}
+    rows = read_rows(local_file(path), COLUMNS) if path is not None else ()
+    for where, row in rows:
+        if (id_ := task_from_row(row, where).id) in shown:
+            shown[id_] = f"row {where.rpartition(':')[2]} ({id_!r})"
+    more = f" and {len(tasks) - NAMED:,} more" if len(tasks) > NAMED else ""
+    return ", ".join(shown.values()) + more
 
 
 def question_overlap(train: Sequence[Task], test: Sequence[Task]) -> list[Task]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from sleuth.data.tables import TABLES, csv_rows, json_rows
 from sleuth.types import SleuthError
 from sleuth.variables import ROW
 
@@ -21,13 +22,14 @@ PARQUET_BATCH = 1024  # rows in memory at once
 
 
 def read_rows(path: Path, columns: Sequence[str] = ()) -> Iterator[tuple[str, Row]]:
-    """Streams (`where`, row) from a .jsonl, .jsonl.gz or .parquet file; `where` is "file:line", counted from 1.
+    """Streams (`where`, row) from a .jsonl, .jsonl.gz, .parquet, .csv, .tsv or .json file; `where` is "file:line",
+    counted from 1.
 
     Blank lines are skipped. A parquet file is read in batches, and only its `columns` if it has any of them (`a.b` is
     field b of column a). Raises SleuthError for a missing, damaged or unknown file, a line that is no JSON object and
     one that is larger than `variables.ROW`.
     """
-    return map(_valid, rows_and_faults(path, columns))
+    return ((where, valid_row(row)) for where, row in rows_and_faults(path, columns))
 
 
 def rows_and_faults(path: Path, columns: Sequence[str] = ()) -> Iterator[tuple[str, Row | SleuthError]]:
@@ -39,14 +41,19 @@ def rows_and_faults(path: Path, columns: Sequence[str] = ()) -> Iterator[tuple[s
         return _json_rows(path)
     if path.name.endswith(ENDINGS[2]):
         return _parquet_rows(path, columns)
-    raise SleuthError(f"{path}: unknown format; the name should end in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}")
+    if path.suffix == ".json":
+        return json_rows(path)
+    if path.suffix in TABLES:
+        return csv_rows(path)
+    *others, last = (*ENDINGS, *TABLES)
+    raise SleuthError(f"{path}: unknown format; the name should end in {', '.join(others)} or {last}")
 
 
-def _valid(entry: tuple[str, Row | SleuthError]) -> tuple[str, Row]:
-    where, row = entry
+def valid_row(row: Row | SleuthError) -> Row:
+    """The row. Raises the error that stands in its place."""
     if isinstance(row, SleuthError):
         raise row
-    return where, row
+    return row
 
 
 def text_of(row: Row, key: str, where: str) -> str:

@@ -41,7 +41,7 @@ def require_inputs(stage: EvaluateRecipe, inputs: StageInputs) -> list[Task]:
     """The questions. Raises SleuthError if they do not fit the model or the environment."""
     env, longest = inputs.recipe.env_and_context(inputs.index)
     tasks = eval_tasks(stage.data)
-    inputs.setting(env, tasks, longest)
+    inputs.setting(stage.data, env, tasks, longest)
     return tasks
 
 

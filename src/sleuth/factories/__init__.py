@@ -11,6 +11,7 @@ from sleuth.factories.environments import (
     setting_of,
     setting_of_card,
 )
+from sleuth.factories.fitting import fitting_tasks, require_room, skipped_line, skips
 from sleuth.factories.judges import (
     JudgePool,
     OpenJudge,
@@ -59,7 +60,7 @@ from sleuth.factories.rewards import (
     reward_spec_of,
     scorer_warnings,
 )
-from sleuth.factories.setting import LONGEST, Setting, changes_of_card, require_environment, require_room, trial_group
+from sleuth.factories.setting import Setting, changes_of_card, require_environment, trial_group
 from sleuth.factories.text import Excerpts, chunks_of, excerpts_of
 from sleuth.factories.thoughts import (
     THINK,
@@ -80,7 +81,6 @@ from sleuth.factories.thoughts import (
 
 __all__ = [
     "EPISODE_REWARDS",
-    "LONGEST",
     "THINK",
     "Excerpts",
     "JudgePool",
@@ -108,6 +108,7 @@ __all__ = [
     "engine_of",
     "eval_reward_of",
     "excerpts_of",
+    "fitting_tasks",
     "function_loss_of",
     "function_reward_of",
     "has_tags",
@@ -153,6 +154,8 @@ __all__ = [
     "setting_of",
     "setting_of_card",
     "shown_to",
+    "skipped_line",
+    "skips",
     "sources_of",
     "spots_of",
     "tag_piece",

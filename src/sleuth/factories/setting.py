@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import heapq
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,9 +23,6 @@ from sleuth.rewards.answer import failed_score
 from sleuth.rollout import Rollout
 from sleuth.runs.protocol import OwnCode, ProtocolCard, RewardSpec, text_sha256
 from sleuth.types import Env, Episode, Group, Piece, SleuthError, Task, Trajectory
-
-LONGEST = 100
-"""Tasks, those of the most bytes, whose tokens are counted before a run: counting all would take minutes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,34 +135,6 @@ def changes_of_card(card: ProtocolCard, setting: Setting) -> list[str]:
     return notes + [
         f"{what} is not what the checkpoint was trained with" for what, (was, now) in changed.items() if was != now
     ]
-
-
-def require_room(setting: Setting, tokenizer: PreTrainedTokenizerFast, tasks: Sequence[Task], context: int) -> None:
-    """Raises SleuthError if the longest prompt leaves no room for a whole turn in `context` tokens."""
-    renderer = Renderer(tokenizer, setting.dialect.tags)
-
-    async def prompt_tokens(task: Task) -> int:
-        opening = await setting.env(task).open()
-        return sum(len(segment.tokens) for segment in renderer.render_all(opening.pieces))
-
-    async def longest_prompt() -> tuple[int, str]:
-        return max([(await prompt_tokens(task), task.id) for task in heapq.nlargest(LONGEST, tasks, key=_prompt_bytes)])
-
-    tokens, question = asyncio.run(longest_prompt())
-    answer = setting.longest_answer
-    if tokens + answer > context:
-        raise SleuthError(
-            f"question {question!r}: its prompt of {tokens} tokens and {setting.longest_answer_is}{answer} do not fit "
-            f"in context = {context}; raise context, lower {setting.longest_answer_key}, or leave the question out"
-        )
-
-
-def _prompt_bytes(task: Task) -> int:
-    """How much of a prompt comes from the task; a message of its own holds the tool output too."""
-    brought = task.evidence is not None and not task.prompt
-    return len((task.prompt or task.question).encode()) + (
-        len(task.evidence.output.encode()) if brought and task.evidence else 0
-    )
 
 
 def trial_group(setting: Setting, task: Task, tokenizer: PreTrainedTokenizerFast, context: int) -> Group:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sleuth.data.hub import local_file
-from sleuth.data.questions import COLUMNS, normalised_question, task_from_row
+from sleuth.data.questions import COLUMNS, normalised_question, require_questions, task_from_row
 from sleuth.data.rows import rows_and_faults
 from sleuth.data.suites import sets_in
 from sleuth.rewards.citation.claims import bracketed, tagged
@@ -90,7 +90,9 @@ def tasks_and_faults(data: Path) -> Iterator[tuple[str, Task | SleuthError]]:
             f"{data}: holds no test sets; should be a folder with a folder for each, such as nq/test.jsonl"
         )
     for name, file in (sets or {"": ""}).items():
-        for where, row in rows_and_faults(local_file(data / file if file else data), COLUMNS):
+        for at, (where, row) in enumerate(rows_and_faults(local_file(data / file if file else data), COLUMNS)):
+            if at == 0:
+                require_questions(row, where)
             yield where, row if isinstance(row, SleuthError) else _task(row, where, name)
 
 

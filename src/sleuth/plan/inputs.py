@@ -34,6 +34,7 @@ from sleuth.recipe.grpo import TeacherRecipe
 from sleuth.recipe.judges import NliJudgeRecipe, ServedModelRecipe
 from sleuth.recipe.problems import looked_for
 from sleuth.recipe.rewards import FunctionFields
+from sleuth.recipe.shipped import WORLD
 from sleuth.recipe.strict import StrictModel
 from sleuth.recipe.supervised import HintRecipe
 from sleuth.recipe.text import DocumentsRecipe
@@ -54,9 +55,15 @@ def missing_inputs(table: StrictModel) -> Iterator[str]:
         try:
             require(value)
         except SleuthError as error:
-            reason = str(error).removeprefix(f"{value}: ").removeprefix(f"{key} = {value!r}: ")
+            reason = f"{error}{_how_to_make(value)}".removeprefix(f"{value}: ").removeprefix(f"{key} = {value!r}: ")
             shown = emit_value(value if isinstance(value, tuple) else str(value))
             yield f"{key} = {shown}: {reason}"
+
+
+def _how_to_make(value: object) -> str:
+    """The command that writes what recipes that ship read of the generated world."""
+    is_of_world = isinstance(value, Path) and value.parent == WORLD and value.suffix == ".jsonl"
+    return f"; `sleuth world {WORLD}` writes it" if is_of_world else ""
 
 
 def require_named(table: StrictModel, where: str, key: Key = ()) -> None:

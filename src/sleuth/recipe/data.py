@@ -51,6 +51,9 @@ class QuestionsRecipe(StrictModel):
     ask_with: AskWith = "question"
     """What replaces {question} in the prompt: the question, or the whole user message that the row contains (as in
     Search-R1's parquet files); prompt = "bare" consists of {question} alone."""
+    too_long: Literal["refuse", "skip"] = "refuse"
+    """What becomes of rows whose prompt leaves no room for a whole turn in `context`, or whose answer is longer than a
+    turn: refuse the recipe, or skip them. Their number is printed, and stored in `manifest.json`."""
 
 
 class AnsweredRowsRecipe(QuestionsRecipe):

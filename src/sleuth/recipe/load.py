@@ -9,7 +9,8 @@ Three layers, each over the one before:
 
 A single value names its stage, `grpo.steps`, or counts it, `stage.1.steps`; `stage.-1` is the last stage. Paths of data
 in a recipe are relative to the working directory, not to the file. A function of the user, `my_rewards:brevity`, is
-looked for beside the file first, and becomes `folder/my_rewards.py:brevity`.
+looked for beside the file first, and becomes `folder/my_rewards.py:brevity`. Recipes and tiny models that ship with the
+package are found by name where no such file is here: `load_recipe("demo")`, `extends = "tiny/refiner"`.
 """
 
 from __future__ import annotations
@@ -27,6 +28,15 @@ from sleuth.recipe.draft import Draft, leaves
 from sleuth.recipe.problems import Look, read_table
 from sleuth.recipe.recipe import Recipe, ResolvedFrom
 from sleuth.recipe.renamed import renamed_keys
+from sleuth.recipe.shipped import (
+    ShippedRecipe,
+    described,
+    find_model,
+    find_recipe,
+    hint_for,
+    recipe_names,
+    shipped_recipe,
+)
 from sleuth.recipe.toml_writer import emit_value
 from sleuth.types import SleuthError
 from sleuth.user_code.functions import resolved
@@ -46,6 +56,11 @@ def load_recipe(path: str | os.PathLike[str], overrides: Sequence[str] = (), loo
     draft.table = resolve_functions(draft.table, history["files"])
     draft.table["resolved_from"] = history
     return read_table(draft, Recipe, look)
+
+
+def list_recipes() -> list[ShippedRecipe]:
+    """The recipes that ship with the package, the tiny ones last."""
+    return [described(name, read_draft(name)[0].table) for name in recipe_names()]
 
 
 def resolve_functions(table: Any, files: Sequence[str]) -> Any:
@@ -78,6 +93,8 @@ def read_draft(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> t
             draft.problems.append(str(error))
             continue
         _change(draft, key, value, f"--set {text}", changes)
+    if isinstance(model := draft.table.get("model"), str):
+        draft.table["model"] = find_model(model)
     return draft, {"files": files, "set": changes}
 
 
@@ -136,7 +153,7 @@ def _family(path: Path) -> list[tuple[Path, dict[str, Any]]]:
     """The file and the files it extends, the outermost parent first, each with its table."""
     family: list[tuple[Path, dict[str, Any]]] = []
     seen: list[Path] = []
-    child = None
+    path, child = find_recipe(path), None
     while True:
         if path.resolve() in seen:
             raise SleuthError(f"{child}: extends = {str(path)!r} closes a circle; a recipe cannot extend itself")
@@ -148,7 +165,8 @@ def _family(path: Path) -> list[tuple[Path, dict[str, Any]]]:
             return family
         if not isinstance(parent, str):
             raise SleuthError(f"{path}: extends = {parent!r}: should be the name of one file")
-        child, path = path, path.parent / parent
+        beside = path.parent / parent
+        child, path = path, beside if beside.exists() else shipped_recipe(Path(parent)) or beside
 
 
 def read_toml(path: Path, child: Path | None = None) -> dict[str, Any]:
@@ -156,7 +174,11 @@ def read_toml(path: Path, child: Path | None = None) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        where = f"{path}: no such recipe" if child is None else f"{child}: extends a file that is not there: {path}"
+        where = (
+            f"{path}: no such recipe{hint_for(path)}"
+            if child is None
+            else f"{child}: extends a file that is not there: {path}"
+        )
         raise SleuthError(where) from None
     except OSError as error:
         raise SleuthError(f"{path}: cannot be read: {error.strerror}") from None

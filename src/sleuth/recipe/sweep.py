@@ -18,6 +18,7 @@ from sleuth.recipe.draft import Draft
 from sleuth.recipe.load import load_recipe, read_draft
 from sleuth.recipe.problems import Look, read_table
 from sleuth.recipe.recipe import Recipe, StageRecipe
+from sleuth.recipe.shipped import find_recipe
 from sleuth.recipe.strict import Name, Row, StrictModel, combination
 from sleuth.recipe.training import TrainingRecipe
 from sleuth.types import SleuthError
@@ -80,6 +81,7 @@ def load_sweep(
     inputs of the arms (of those in `only`, if given) are checked too. Raises a `SleuthError` with a line for each
     problem; a problem of several arms is reported for the first.
     """
+    path = find_recipe(Path(path))
     stage_overrides = {text: name for text in overrides if (name := _stage_of(text)) is not None}
     draft, _ = read_draft(path, [text for text in overrides if text not in stage_overrides])
     if "arm" not in draft.table:
@@ -91,7 +93,7 @@ def load_sweep(
         where = f'{path}: arm "{arm.name}"'
         arm_look = look if arm.name in (only or [arm.name]) else None
         try:
-            runs[arm.name] = read_table(_draft(recipe, arm, where, Path(path), stage_overrides), Recipe, arm_look)
+            runs[arm.name] = read_table(_draft(recipe, arm, where, path, stage_overrides), Recipe, arm_look)
         except SleuthError as error:  # raised below with the problems of the other arms
             for line in error.args:
                 problems.setdefault(line.removeprefix(where), line)

@@ -9,25 +9,22 @@ from pathlib import Path
 
 import numpy as np
 
-from sleuth.data.rows import Row, read_rows, text_of
+from sleuth.data.columns import IDS, QUESTIONS, TEXTS, id_of, require_passage, text_column
+from sleuth.data.rows import Row, checked_text, read_rows, text_of
 from sleuth.types import Passage, SleuthError
 
 BEIR_CORPUS = "corpus.jsonl"
 
 
 def corpus_file(path: Path) -> Path:
-    """The file of passages at a path: of a folder in BEIR's layout its corpus.jsonl, else the path itself. Raises
-    SleuthError for any other folder."""
-    if not path.is_dir():
-        return path
-    if not (path / BEIR_CORPUS).is_file():
-        raise SleuthError(f"{path}: a folder without {BEIR_CORPUS}; name a file of passages, or a folder of BEIR's")
-    return path / BEIR_CORPUS
+    """The file of passages at a path: of a folder in BEIR's layout its corpus.jsonl, else the path itself, which may be
+    a folder of texts."""
+    return path / BEIR_CORPUS if (path / BEIR_CORPUS).is_file() else path
 
 
 def read_corpus(path: Path) -> Iterator[Passage]:
-    r"""Streams the passages of a .jsonl, .jsonl.gz or .parquet file in the format of Search-R1 (arXiv:2503.09516) or of
-    BEIR (arXiv:2104.08663).
+    r"""Streams the passages of a .jsonl, .jsonl.gz, .parquet, .csv, .tsv or .json file in the format of Search-R1
+    (arXiv:2503.09516), of BEIR (arXiv:2104.08663), or with a `text` and perhaps a `title` and an `id`.
 
     A row `{"id": "17", "contents": "\"Ada Voss\"\nAda Voss was born in Tarn."}`, or a row
     `{"_id": "17", "title": "Ada Voss", "text": "Ada Voss was born in Tarn."}`, becomes
@@ -35,7 +32,9 @@ def read_corpus(path: Path) -> Iterator[Passage]:
     Raises SleuthError with file:line for a malformed row and for a repeated id.
     """
     seen = SeenIds()
-    for where, row in read_rows(path, ("id", "contents", "_id", "title", "text")):
+    for at, (where, row) in enumerate(read_rows(path, (*IDS, *TEXTS, *QUESTIONS, "title"))):
+        if at == 0:
+            require_passage(row, where)
         passage = passage_of(row, where)
         if not seen.add(passage.id):
             raise SleuthError(f"{where}: id {passage.id!r} was used by an earlier passage; ids should be unique")
@@ -43,11 +42,13 @@ def read_corpus(path: Path) -> Iterator[Passage]:
 
 
 def passage_of(row: Row, where: str) -> Passage:
-    """The passage of a row in either format. Raises SleuthError, beginning with `where`, if there is none."""
-    if "_id" not in row or "contents" in row:
-        return parse_contents(text_of(row, "id", where), text_of(row, "contents", where))
+    """The passage of a row in any of these formats. Raises SleuthError, beginning with `where`, if there is none."""
+    column = text_column(row) or ("text" if "_id" in row else "contents")
+    name = checked_text(id_of(row, where), "id" if "id" in row else "_id", where)
+    if column == "contents":
+        return parse_contents(name, text_of(row, column, where))
     title = " ".join(_beir_text(row, "title", where).split()) if row.get("title") is not None else ""
-    return Passage(id=text_of(row, "_id", where), title=title, text=_beir_text(row, "text", where))
+    return Passage(id=name, title=title, text=_beir_text(row, column, where))
 
 
 def _beir_text(row: Row, key: str, where: str) -> str:

@@ -90,6 +90,12 @@ class Manifest:
         manifest["overlap"] = list(overlaps)
         self._write(manifest)
 
+    def set_skipped(self, stage: str, ids: Sequence[str], total: int) -> None:
+        """Stores how many of a stage's rows are too long and are skipped, and the ids of the first hundred."""
+        manifest = self.read()
+        manifest.setdefault("skipped", {})[stage] = {"rows": len(ids), "of": total, "first": list(ids[:100])}
+        self._write(manifest)
+
     def set_pool(self, stage: str, servers: Sequence[Mapping[str, Any]]) -> None:
         """Stores the servers that write a stage's episodes, and their capabilities."""
         manifest = self.read()

@@ -74,8 +74,8 @@ def run(stage: GrpoRecipe, context: StageContext) -> Path:
 
 def require_inputs(stage: GrpoRecipe, inputs: StageInputs) -> list[Task]:
     """What the stage plays. Raises SleuthError if its model, environment, rewards or judges do not fit it."""
-    tasks = played_tasks(stage, inputs.tokenizer)
-    setting = inputs.setting(stage.env, tasks, stage.context)
+    read = played_tasks(stage, inputs.tokenizer)
+    setting, tasks = inputs.setting(stage.data, stage.env, read, stage.context)
     if stage.credit is not None and stage.credit.kind == "search_gain":
         require_text_dialect(setting.dialect)
     require_gradable(stage.reward, tasks)
@@ -111,8 +111,9 @@ class GRPOTrainer(Trainer):
         self.stage, self.context = stage, context
         ranks, folder = context.ranks, context.folder
         self.model, self.tokenizer = context.model_to_train(saved)
-        tasks = played_tasks(stage, self.tokenizer)
-        setting = setting_of(stage.env, self.tokenizer, tasks)
+        read = played_tasks(stage, self.tokenizer)
+        setting = setting_of(stage.env, self.tokenizer, read)
+        tasks = context.fitting(stage.data, setting, self.tokenizer, read, stage.context)
         self.engine, servers = engine_of(stage, self.model, self.tokenizer, folder=folder, ranks=ranks)
         self.worker = RolloutWorker(
             stage=stage,

@@ -4,7 +4,6 @@ answers; and what the stage is checked for."""
 from __future__ import annotations
 
 import asyncio
-import heapq
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,9 +11,8 @@ from typing import Protocol
 
 from transformers import PreTrainedTokenizerFast
 
-from sleuth.data.questions import questions_hash, select_tasks
+from sleuth.data.questions import named_rows, questions_hash, select_tasks
 from sleuth.factories import (
-    LONGEST,
     THINK,
     Setting,
     excerpts_of,
@@ -24,7 +22,7 @@ from sleuth.factories import (
     thought_documents,
 )
 from sleuth.recipe import AnsweredRowsRecipe, SupervisedRecipe, TextRecipe, ThoughtTextRecipe, WorldTextRecipe
-from sleuth.render import Renderer, check_writable, encode
+from sleuth.render import Renderer, check_writable
 from sleuth.rewards.scorers.scorer import STRICT
 from sleuth.runs.protocol import ProtocolCard
 from sleuth.stage_context import StageContext, StageInputs
@@ -104,9 +102,10 @@ def training_rows(
     if isinstance(stage.data, ThoughtTextRecipe):
         documents, renderer = thought_documents(stage.data), Renderer(tokenizer)
         return ThoughtRows(documents, renderer, stage.data.row_tokens, stage.data.empty, context.key), None
-    tasks = answered_tasks(stage.data)
+    read = answered_tasks(stage.data)
     env, longest = context.recipe.refine_env_and_context(context.index)
-    setting = setting_of(env, tokenizer, tasks)
+    setting = setting_of(env, tokenizer, read)
+    tasks = context.fitting(stage.data, setting, tokenizer, read, longest or positions)
     protocol = setting.protocol(STRICT.name, longest or positions, questions_sha256=questions_hash(tasks))
     return AnsweredRows(tasks, setting, context.key), protocol
 
@@ -119,10 +118,7 @@ def require_inputs(stage: SupervisedRecipe, inputs: StageInputs) -> list[Task]:
         return texts
     tasks = answered_tasks(stage.data)
     env, context = inputs.recipe.refine_env_and_context(inputs.index)
-    setting = inputs.setting(env, tasks, context or inputs.positions)
-    if inputs.tokenizer is not None:
-        _require_answers_fit(setting, inputs.tokenizer, tasks)
-    return tasks
+    return inputs.setting(stage.data, env, tasks, context or inputs.positions)[1]
 
 
 def _require_texts(stage: SupervisedRecipe, tokenizer: PreTrainedTokenizerFast | None, positions: int) -> list[Task]:
@@ -150,21 +146,10 @@ def _require_texts(stage: SupervisedRecipe, tokenizer: PreTrainedTokenizerFast |
     return tasks
 
 
-def _require_answers_fit(setting: Setting, tokenizer: PreTrainedTokenizerFast, tasks: Sequence[Task]) -> None:
-    """Raises SleuthError for an answer that is longer than a turn may be."""
-    long = heapq.nlargest(LONGEST, tasks, key=lambda task: len(task.reference.encode()))
-    tokens, name = max((len(encode(tokenizer, task.reference)), task.id) for task in long)
-    if tokens > setting.dialect.turn_tokens:
-        raise SleuthError(
-            f"row {name!r}: its answer of {tokens} tokens is more than turn_tokens = {setting.dialect.turn_tokens}, "
-            "in which it is to be written; raise env.turn_tokens, or leave the row out"
-        )
-
-
 def answered_tasks(data: AnsweredRowsRecipe) -> list[Task]:
     """The tasks of a file of rows with answers. Raises SleuthError for a row without one."""
     tasks = select_tasks(data)
-    unanswered = next((task for task in tasks if not task.reference), None)
-    if unanswered is not None:
-        raise SleuthError(f"{data.questions}: row {unanswered.id!r} has no `answer` to train on")
+    if unanswered := [task for task in tasks if not task.reference]:
+        named = named_rows(data.questions, unanswered)
+        raise SleuthError(f"{data.questions}: {named} of {len(tasks):,}: no `answer` to train on")
     return tasks

@@ -17,6 +17,7 @@ from sleuth.evaluation.eval_session import EvalSession
 from sleuth.factories import (
     Setting,
     answer_scorer_of,
+    fitting_tasks,
     load_teacher,
     played_tasks,
     require_same_tokens,
@@ -59,7 +60,8 @@ def require_inputs(stage: WarmStartRecipe, inputs: StageInputs) -> list[Task]:
     warmed = inputs.recipe.grpo_stage_after(inputs.index)
     if stage.teacher is not None and inputs.tokenizer is not None:
         require_same_tokens(stage.teacher, inputs.tokenizer)
-    inputs.setting(hinted_env(warmed.env, stage.hint), played_tasks(warmed, inputs.tokenizer), warmed.context)
+    tasks = played_tasks(warmed, inputs.tokenizer)
+    inputs.setting(warmed.data, hinted_env(warmed.env, stage.hint), tasks, warmed.context)
     return []
 
 
@@ -98,14 +100,16 @@ class Lesson:
         self.context = context
         self.played_as = context.recipe.grpo_stage_after(context.index)
         self.model, self.tokenizer = context.load(context.model)
-        questions = played_tasks(self.played_as, self.tokenizer)
-        self.tasks = InfiniteSampler(questions, seed=context.key).take(stage.prompts)
-        env, reward = self.played_as.env, self.played_as.reward
-        self.real = setting_of(env, self.tokenizer, self.tasks)
-        self.hinted = setting_of(hinted_env(env, stage.hint), self.tokenizer, self.tasks)
+        env, reward, data = self.played_as.env, self.played_as.reward, self.played_as.data
+        read, longest = played_tasks(self.played_as, self.tokenizer), self.played_as.context
+        self.real = setting_of(env, self.tokenizer, read)
+        self.hinted = setting_of(hinted_env(env, stage.hint), self.tokenizer, read)
+        questions, _ = fitting_tasks(data, self.real, self.tokenizer, read, longest)
+        fitting = context.fitting(data, self.hinted, self.tokenizer, questions, longest)
+        self.tasks = InfiniteSampler(fitting, seed=context.key).take(stage.prompts)
         self.protocol = self.real.protocol(
             answer_scorer_of(reward),
-            self.played_as.context,
+            longest,
             reward=reward_spec_of(reward),
             questions_sha256=questions_hash(questions),
         )

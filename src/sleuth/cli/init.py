@@ -1,0 +1,211 @@
+"""`sleuth init`: a folder with data, an index and a recipe that trains at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from sleuth.cli.heavy import import_heavy
+from sleuth.cli.inputs import require_unset
+from sleuth.types import SleuthError
+
+if TYPE_CHECKING:
+    from sleuth.recipe.starter import StarterTask
+
+PEOPLE = 200
+"""Size of the generated world that stands in for data."""
+OF_WORLD = {"search": "qa", "refine": "refiner", "think": "text"}
+"""What the files of a world begin with, by task."""
+OF_QUESTIONS = {"question": "question", "answer": "golden_answers"}
+OF_CORPUS = {"text": "text", "title": "title"}
+"""What `--column` may name, and what it is called in our layout."""
+CORPUS = "corpus.jsonl"
+Parts = tuple[Sequence[Mapping[str, Any]], ...]
+"""The rows to train on and those to test with."""
+ROWS = {"search": "questions", "refine": "rows", "think": "texts"}
+
+
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to write: new, or empty.")],
+    corpus: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Passages or texts: .jsonl, .parquet, .csv, .tsv, .json, a folder of .txt, .md, .html and .pdf, or "
+            "hf://OWNER/NAME/FILE.",
+        ),
+    ] = None,
+    questions: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Questions with answers: .jsonl, .parquet, .csv, .tsv or .json, or hf://OWNER/NAME/FILE.",
+        ),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="MODEL", help="A model folder or a hub id. [default: a tiny model that ships]"),
+    ] = None,
+    task: Annotated[Literal["search", "refine", "think"], typer.Option(help="What the model is to learn.")] = "search",
+    columns: Annotated[
+        list[str] | None,
+        typer.Option("--column", metavar="NAME=COLUMN", help="What a column is called in FILE: question=prompt."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Another seed holds out other rows.")] = 0,
+) -> None:
+    """Write a recipe for your data, ready to train.
+
+    Converts what it is given, holds out a tenth of the questions as a test set, builds a search index, checks all of it
+    and prints the next command. To search needs a corpus and questions, to refine questions with tool outputs, to think
+    a corpus of texts. Without data, a small generated world stands in.
+    """
+    from sleuth.model_path import require_model
+    from sleuth.recipe.shipped import find_model
+    from sleuth.recipe.starter import starter_recipe
+
+    _require_new(folder)
+    _require_data(task, corpus, questions)
+    names = _columns(columns or [])
+    if model is not None:
+        require_model(find_model(model))
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=".sleuth-init-", dir=folder.parent) as place:
+        work = Path(place) / "whole"
+        work.mkdir()
+        lines = _write_data(work, task, corpus, questions, names, seed)
+        (work / "recipe.toml").write_text(starter_recipe(task, folder, model), encoding="utf-8")
+        os.replace(work, folder)
+    for line in lines:
+        typer.echo(f"{folder}/{line}")
+    typer.echo(f"{folder}/{_check(folder)}")
+    typer.echo(f"Next: sleuth train {folder / 'recipe.toml'} --run {Path('runs') / folder.resolve().name}")
+
+
+def _require_new(folder: Path) -> None:
+    if folder.resolve() == Path.cwd():
+        raise SleuthError(f"{folder}: is the current folder; name a new one in it")
+    if folder.is_dir() and not any(folder.iterdir()):
+        return
+    if folder.exists() or folder.is_symlink():
+        raise SleuthError(f"{folder}: exists and is not empty; name a new folder (nothing was changed)")
+
+
+def _require_data(task: StarterTask, corpus: Path | None, questions: Path | None) -> None:
+    if task == "search" and (corpus is None) != (questions is None):
+        absent, given = ("--corpus", "--questions") if corpus is None else ("--questions", "--corpus")
+        raise SleuthError(
+            f"{absent} is missing: to search needs both; without {given} too, a generated world stands in"
+        )
+    if task == "refine":
+        require_unset({"--corpus": corpus}, "is for --task search: rows to refine have their tool outputs in them")
+    if task == "think":
+        require_unset({"--questions": questions}, "is for --task search: to think trains on the texts of --corpus")
+
+
+def _columns(given: list[str]) -> dict[str, str]:
+    """`{"question": "prompt"}` of `question=prompt`."""
+    names: dict[str, str] = {}
+    for text in given:
+        name, _, column = text.partition("=")
+        if name not in (*OF_QUESTIONS, *OF_CORPUS) or not column:
+            known = ", ".join((*OF_QUESTIONS, *OF_CORPUS))
+            raise SleuthError(f"--column {text}: should be NAME=COLUMN, such as question=prompt; names are {known}")
+        names[name] = column
+    return names
+
+
+def _write_data(
+    work: Path, task: StarterTask, corpus: Path | None, questions: Path | None, names: Mapping[str, str], seed: int
+) -> list[str]:
+    """Writes the data of a task into `work`: `train.jsonl`, `test.jsonl` and, to search, `corpus.jsonl` and `index`.
+    Returns a line for each."""
+    from sleuth.cli.progress import row_counter
+    from sleuth.data.held_out import write_rows
+    from sleuth.retrieval.bm25 import build_index
+    from sleuth.retrieval.passages import write_corpus
+
+    in_corpus = {OF_CORPUS[name]: column for name, column in names.items() if name in OF_CORPUS}
+    in_questions = {OF_QUESTIONS[name]: column for name, column in names.items() if name in OF_QUESTIONS}
+    if corpus is None and questions is None:
+        parts = _world_rows(work, task, seed)
+    elif questions is not None:
+        parts = _question_rows(questions, in_questions, seed, refine=task == "refine")
+    else:
+        assert corpus is not None  # one of the two is given
+        parts = _text_rows(corpus, in_corpus, seed)
+    lines = []
+    for name, rows in zip(("train.jsonl", "test.jsonl"), parts, strict=True):
+        write_rows(work / name, rows)
+        lines.append(f"{name}: {len(rows):,} {ROWS[task]}")
+    if task == "search":
+        if corpus is not None:
+            write_corpus(corpus, work / CORPUS, in_corpus, row_counter("corpus"))
+        card = build_index(work / CORPUS, work / "index", row_counter("index"))
+        lines.append(f"index: {card.count:,} passages of {CORPUS}, {card.kind}")
+    return lines
+
+
+def _question_rows(file: Path, names: Mapping[str, str], seed: int, *, refine: bool) -> Parts:
+    from sleuth.data.held_out import row_of, split_questions
+    from sleuth.data.questions import load_questions
+
+    tasks = load_questions(file, names=names)
+    if refine and (bare := [task for task in tasks if task.evidence is None]):
+        found = (
+            f"{len(bare):,} of {len(tasks):,} rows, the first of them {bare[0].id!r}, have no `tool_output` to refine"
+        )
+        raise SleuthError(f"{file}: {found}; --task search needs none")
+    try:
+        return tuple([row_of(task) for task in part] for part in split_questions(tasks, seed))
+    except SleuthError as error:
+        raise SleuthError(f"{file}: {error}") from None
+
+
+def _text_rows(path: Path, names: Mapping[str, str], seed: int) -> Parts:
+    from sleuth.data.held_out import read_texts, split
+
+    texts = read_texts(path, names)
+    try:
+        return split(texts, lambda text: text["id"], seed, "texts")
+    except SleuthError as error:
+        raise SleuthError(f"{path}: {error}") from None
+
+
+def _world_rows(work: Path, task: StarterTask, seed: int) -> Parts:
+    """The rows of a generated world; its corpus is moved into `work`."""
+    from sleuth.world.write_world import write_world
+
+    with TemporaryDirectory() as place:
+        world = Path(place) / "world"
+        write_world(world, seed, PEOPLE)
+        if task == "search":
+            shutil.move(world / CORPUS, work / CORPUS)
+        files = [world / f"{OF_WORLD[task]}_{part}.jsonl" for part in ("train", "test")]
+        return tuple([json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] for file in files)
+
+
+def _check(folder: Path) -> str:
+    """Reads all that the recipe needs, as `sleuth check recipe` does; a line about it. Files stay if that fails."""
+    from sleuth.plan.inputs import missing_inputs
+    from sleuth.recipe import TrainingRecipe, load_recipe
+
+    file = folder / "recipe.toml"
+    try:
+        recipe = load_recipe(file, look=missing_inputs)
+        import_heavy()
+        from sleuth.pipeline import require_inputs
+
+        asked = require_inputs(recipe)
+    except SleuthError as error:
+        hint = f"all files are written; change {file}, then run `sleuth check recipe {file}`"
+        raise SleuthError(*error.args, hint) from None
+    steps = sum(stage.last_step for stage in recipe.stage if isinstance(stage, TrainingRecipe))
+    trained = next(len(asked[at]) for at, stage in enumerate(recipe.stage) if isinstance(stage, TrainingRecipe))
+    return f"recipe.toml: ok: {steps} steps on {trained:,} prompts"

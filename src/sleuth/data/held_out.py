@@ -1,0 +1,93 @@
+"""Splits what a user has into a part to train on and a part to test with, and writes both as rows of our layout."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sleuth.data import refiner
+from sleuth.data.columns import question_in, text_column
+from sleuth.data.documents import text_digest
+from sleuth.data.pages import Page, pages_and_rows
+from sleuth.data.questions import first_problems, normalised_question
+from sleuth.data.rows import checked_text
+from sleuth.types import SleuthError, Task
+
+TEST_SHARE, MOST_TEST_ROWS = 0.1, 500
+"""Rows to test with: a tenth, and at most so many, whose exact match has an interval of four points at most."""
+One = TypeVar("One")
+
+
+def split(rows: Sequence[One], key: Callable[[One], Hashable], seed: int, what: str) -> tuple[list[One], list[One]]:
+    """(train, test), each in the order of `rows`; rows with the same `key` are in the same part, which depends on the
+    seed and the key alone. Raises SleuthError if all have the same."""
+    keys = sorted({key(row) for row in rows}, key=lambda one: _order(seed, one))
+    if len(keys) < 2:
+        raise SleuthError(f"needs at least two different {what}, one to train on and one to test with")
+    wanted = min(MOST_TEST_ROWS, max(1, round(TEST_SHARE * len(keys))))
+    test = set(keys[:wanted])
+    return [row for row in rows if key(row) not in test], [row for row in rows if key(row) in test]
+
+
+def split_questions(tasks: Sequence[Task], seed: int) -> tuple[list[Task], list[Task]]:
+    """(train, test) without a question that is in both, in whatever case and punctuation."""
+    return split(tasks, lambda task: normalised_question(task.question), seed, "questions")
+
+
+def read_texts(path: Path, names: Mapping[str, str]) -> list[dict[str, str]]:
+    """The texts of a file or a folder of pages and rows, `{"id", "text"}`, without repeats. Raises SleuthError for the
+    first few faults, with the number of all."""
+    texts: dict[bytes, dict[str, str]] = {}
+    problems: list[str] = []
+    ids: set[str] = set()
+    found = 0
+    for where, name, one in pages_and_rows(path, names):
+        found += 1
+        try:
+            row = _text_row(one, where, name)
+        except SleuthError as error:
+            problems += error.args
+            continue
+        if row["id"] in ids:
+            problems.append(f"{where}: id {row['id']!r} was used by an earlier text; ids should be unique")
+        ids.add(row["id"])
+        texts.setdefault(text_digest(row["text"]), row)
+    if problems:
+        raise SleuthError(*first_problems(problems, found, path))
+    return list(texts.values())
+
+
+def row_of(task: Task) -> dict[str, Any]:
+    """A task as a row in our layout, which loads as the same task without its prompt."""
+    if task.evidence is not None:
+        return refiner.row_of(task)
+    optional = {"gold_ids": list(task.gold_passages), "type": task.kind, "data_source": task.source}
+    row = {"id": task.id, "question": task.question, "golden_answers": list(task.golden_answers)}
+    return row | {key: value for key, value in optional.items() if value}
+
+
+def write_rows(file: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Writes one JSON object a line."""
+    with file.open("w", encoding="utf-8") as lines:
+        lines.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+
+
+def _order(seed: int, key: Hashable) -> bytes:
+    return hashlib.blake2b(f"{seed} {key}".encode(), digest_size=16).digest()
+
+
+def _text_row(found: Any, where: str, name: str) -> dict[str, str]:
+    if isinstance(found, SleuthError):
+        raise found
+    if isinstance(found, Page):
+        return {"id": name, "text": found.text}
+    column = text_column(found)
+    if column is None:
+        asked = question_in(found)
+        other = f"; it is a question (`{asked}`), and thinking trains on texts" if asked else ""
+        raise SleuthError(f"{where}: no `text`; the row has {', '.join(found) or 'no keys'}{other}")
+    text = checked_text(found[column], column, where)
+    return {"id": f"{name}{where.rpartition(':')[2]}", "text": text}

@@ -1,0 +1,189 @@
+"""`sleuth init` writes a folder that trains at once, from what people have, or refuses it in one line."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from verb import sleuth
+
+from sleuth.data.questions import normalised_question
+from sleuth.recipe import load_recipe
+
+Run = Callable[..., Path]
+SMALL = [
+    "grpo.stop_after=1",
+    "grpo.prompts_per_step=2",
+    "grpo.samples_per_prompt=2",
+    "grpo.save_every=1",
+    "grpo.probe_prompts=0",
+]
+EVALUATED = ["stage.0.data.limit=1", "stage.2.data.limit=1"]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def own(here: Path) -> Path:
+    """Questions as a table and a corpus as a folder of texts."""
+    (here / "texts/sub").mkdir(parents=True)
+    (here / "texts/firms.md").write_text("# Firms\n\n" + " ".join(f"Firm {at} was founded by Ada." for at in range(40)))
+    (here / "texts/sub/towns.txt").write_text("Tamton is a town.\n")
+    (here / "texts/picture.png").write_bytes(b"\x89PNG")
+    rows = [f'"Who founded firm {at}?",Ada {at}\n' for at in range(20)]
+    (here / "asked.csv").write_text("query,answer\n" + "".join(rows) + "WHO founded Firm 3,Ada 3\n")
+    return here
+
+
+def lines_of(file: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def refusal(*arguments: object) -> str:
+    """The only line of a command that ends with status 2."""
+    done = sleuth(*arguments)
+    assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.output
+    return done.stderr.removeprefix("error: ").rstrip("\n")
+
+
+def test_a_table_and_a_folder_of_texts_become_a_run_that_trains_at_once(own: Path, run: Run) -> None:
+    done = sleuth("init", "mine", "--corpus", "texts", "--questions", "asked.csv")
+    assert done.exit_code == 0, done.output
+    assert done.stdout.splitlines()[-2:] == [
+        "mine/recipe.toml: ok: 100 steps on 19 prompts",
+        "Next: sleuth train mine/recipe.toml --run runs/mine",
+    ]
+    passages = lines_of(own / "mine/corpus.jsonl")
+    assert [row["id"] for row in passages] == ["firms.md#1", "firms.md#2", "firms.md#3", "sub/towns.txt#1"]
+    assert passages[-1]["contents"] == '"towns"\nTamton is a town.'
+    assert sleuth("check", "recipe", "mine/recipe.toml").exit_code == 0
+    last = run(Path("mine/recipe.toml"), own / "run", *SMALL, *EVALUATED)
+    assert (last / "model.safetensors").is_file()
+    assert sorted(path.name for path in own.iterdir()) == ["asked.csv", "mine", "run", "texts"]
+
+
+def test_no_question_is_both_trained_and_tested_and_the_seed_chooses(own: Path) -> None:
+    parts = {}
+    for name, seed in (("one", 0), ("again", 0), ("other", 1)):
+        assert sleuth("init", name, "--corpus", "texts", "--questions", "asked.csv", "--seed", seed).exit_code == 0
+        train, test = (lines_of(own / name / f"{part}.jsonl") for part in ("train", "test"))
+        asked = [{normalised_question(str(row["question"])) for row in part} for part in (train, test)]
+        assert not asked[0] & asked[1]
+        assert len(train) + len(test) == 21
+        assert len(asked[1]) == 2
+        parts[name] = test
+    assert parts["one"] == parts["again"] != parts["other"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("task", "more"), [("refine", EVALUATED), ("think", [])])
+def test_without_data_a_generated_world_stands_in(here: Path, run: Run, task: str, more: list[str]) -> None:
+    done = sleuth("init", "mine", "--task", task)
+    assert done.exit_code == 0, done.output
+    assert (run(Path("mine/recipe.toml"), here / "run", *SMALL, *more) / "model.safetensors").is_file()
+
+
+def test_a_real_model_gets_a_prompt_of_rules_and_room(own: Path) -> None:
+    from sleuth.recipe.starter import starter_recipe
+
+    for task in ("search", "refine", "think"):
+        (own / f"{task}.toml").write_text(starter_recipe(task, Path("any where"), "Qwen/Qwen3-0.6B"))
+        recipe = load_recipe(own / f"{task}.toml")
+        assert (recipe.model, recipe.dtype, recipe.name) == ("Qwen/Qwen3-0.6B", "bfloat16", "any-where")
+    table = tomllib.loads((own / "search.toml").read_text())["stage"][1]
+    assert (table["env"]["prompt"], table["env"]["prompt_role"], table["context"]) == ("search_rules", "user", 4096)
+    assert table["data"]["questions"] == "any where/train.jsonl"
+
+
+def test_columns_of_other_names_are_mapped(own: Path) -> None:
+    (own / "set.json").write_text(
+        json.dumps({"data": [{"prompt": "Who?", "target": 7}, {"prompt": "Why?", "target": "x"}]})
+    )
+    (own / "wiki.tsv").write_text("heading\tbody\nTarn\tA town.\n")
+    names = ["question=prompt", "answer=target", "text=body", "title=heading"]
+    options = [word for name in names for word in ("--column", name)]
+    done = sleuth("init", "mine", "--corpus", "wiki.tsv", "--questions", "set.json", *options)
+    assert done.exit_code == 0, done.output
+    rows = lines_of(own / "mine/train.jsonl") + lines_of(own / "mine/test.jsonl")
+    assert {(str(row["question"]), *row["golden_answers"]) for row in rows} == {("Who?", "7"), ("Why?", "x")}  # type: ignore[misc]
+    assert lines_of(own / "mine/corpus.jsonl") == [{"id": "row_2", "contents": '"Tarn"\nA town.'}]
+
+
+def test_a_folder_that_is_not_empty_is_refused_and_left_alone(own: Path) -> None:
+    (own / "mine").mkdir()
+    (own / "mine/notes.txt").write_text("kept")
+    said = refusal("init", "mine", "--corpus", "texts", "--questions", "asked.csv")
+    assert said == "mine: exists and is not empty; name a new folder (nothing was changed)"
+    assert [path.name for path in (own / "mine").iterdir()] == ["notes.txt"]
+    assert refusal("init", "asked.csv").startswith("asked.csv: exists")
+    assert refusal("init", ".").startswith(".: is the current folder")
+
+
+FILES = {
+    "x.docx": "PK",
+    "plain.csv": "question,solution\nwho?,me\nwhat?,it\n",
+    "corpus.jsonl": '{"id": 1, "contents": "a"}\n',
+    "ragged.csv": "question,answer\na,b,c\n",
+    "open.csv": 'question,answer\n"a,b\n',
+    "cut.json": '[{"question": ',
+    "one.csv": "question,answer\nwho?,me\n",
+    "deep/empty/picture.png": "",
+    "not.pdf": "%PDF-1.4 no",
+}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("--corpus nope --questions asked.csv", "nope: no such file"),
+        ("--corpus texts --questions nope.csv", "nope.csv: no such file"),
+        ("--corpus x.docx --questions asked.csv", "x.docx: unknown kind of file; its name should end in .txt, .md"),
+        ("--corpus texts --questions x.docx", "x.docx: unknown format; the name should end in .jsonl"),
+        ("--corpus deep --questions asked.csv", "deep: nothing to read in this folder: no file in it ends in .txt"),
+        ("--corpus texts --questions plain.csv", "plain.csv: in all 2 rows: no `golden_answers`; expected a list"),
+        ("--corpus texts --questions corpus.jsonl", "corpus.jsonl:1: a passage, not a question: it has `contents`"),
+        ("--corpus asked.csv --questions asked.csv", "asked.csv:2: a question, not a passage: it has `query` and no"),
+        ("--corpus texts --questions ragged.csv", "ragged.csv:2: has 3 cells, and the first line names 2 columns"),
+        ("--corpus texts --questions open.csv", "open.csv: not a table after line 1"),
+        ("--corpus texts --questions cut.json", "cut.json:1: not JSON (Expecting value)"),
+        ("--corpus texts --questions one.csv", "one.csv: needs at least two different questions"),
+        ("--corpus texts", "--questions is missing: to search needs both"),
+        ("--questions asked.csv", "--corpus is missing: to search needs both"),
+        ("--task think --questions asked.csv", "--questions is for --task search"),
+        ("--task refine --corpus texts", "--corpus is for --task search"),
+        (
+            "--task refine --questions asked.csv",
+            "asked.csv: 21 of 21 rows, the first of them 'row_2', have no `tool_out",
+        ),
+        ("--task think --corpus asked.csv", "asked.csv: in all 21 rows: no `text`; the row has query, answer; it is a"),
+        ("--model no/model/here", "no/model/here: no such folder here"),
+        ("--column foo=bar", "--column foo=bar: should be NAME=COLUMN, such as question=prompt; names are question"),
+        ("--corpus texts --questions asked.csv --column answer=x", "asked.csv:2: no column x, which --column names"),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_nothing(own: Path, options: str, said: str) -> None:
+    for name, text in FILES.items():
+        (own / name).parent.mkdir(parents=True, exist_ok=True)
+        (own / name).write_text(text)
+    before = sorted(path.name for path in own.iterdir())
+    assert refusal("init", "mine", *options.split()).startswith(said)
+    assert sorted(path.name for path in own.iterdir()) == before
+
+
+def test_index_and_check_data_read_the_same_kinds(own: Path) -> None:
+    done = sleuth("index", "texts", "i")
+    assert done.stdout.startswith("i: 4 passages, bm25"), done.output
+    assert "towns" in sleuth("search", "i", "Tamton").stdout
+    (own / "wiki.csv").write_text("title,text\nTarn,A town.\n")
+    assert sleuth("index", "wiki.csv", "j").stdout.startswith("j: 1 passages")
+    assert sleuth("check", "data", "asked.csv").stdout.startswith("asked.csv: 21 rows, 21 questions\n")
+    (own / "corpus.jsonl").write_text(FILES["corpus.jsonl"])
+    assert refusal("check", "data", "corpus.jsonl").startswith("corpus.jsonl:1: a passage, not a question")
+    assert refusal("index", "asked.csv", "k").startswith("asked.csv:2: a question, not a passage")

@@ -1,0 +1,112 @@
+"""Pages that people write become texts, of bounded size, and nothing in them is more than text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sleuth.data.pages import MAX_DEPTH, files_below, read_page, split_text
+from sleuth.types import SleuthError
+
+HTML = (
+    "<html><head><title>Towns </title><style>p{}</style></head><body><!-- hidden --><h1>Towns</h1>"
+    "<p>Tarn <b>t</b>oo.<script>alert(1)</script><p>a<br>b<div>Cells<table><tr><td>x<td>y</table>end</div></body>"
+)
+
+
+def refusal(file: Path) -> str:
+    with pytest.raises(SleuthError) as caught:
+        read_page(file)
+    return str(caught.value).removeprefix(f"{file}: ")
+
+
+def written(file: Path, content: str | bytes) -> Path:
+    file.write_bytes(content.encode() if isinstance(content, str) else content)
+    return file
+
+
+def test_text_and_markdown_are_their_text(tmp_path: Path) -> None:
+    page = read_page(written(tmp_path / "a.md", "\ufeffintro\n\n# Ada Voss #\n\n\n\nborn   in *Tarn*\n"))
+    assert (page.title, page.text) == ("Ada Voss", "intro\n\n# Ada Voss #\n\nborn in *Tarn*")
+    assert read_page(written(tmp_path / "b.TXT", "x")).title == "b"
+    assert refusal(written(tmp_path / "c.txt", b"\xff\xfe")) == "not UTF-8 text"
+    assert refusal(written(tmp_path / "d.txt", " \n")) == "has no text"
+
+
+def test_html_is_what_a_reader_sees(tmp_path: Path) -> None:
+    pytest.importorskip("bs4")
+    page = read_page(written(tmp_path / "a.html", HTML))
+    assert page.title == "Towns"
+    assert page.text.split("\n\n") == ["Towns", "Tarn too.", "a\nb", "Cells", "x", "y", "end"]
+    assert read_page(written(tmp_path / "deep.html", "<div>" * 5_000 + "x")).text == "x"
+
+
+def pdf(text: str) -> bytes:
+    """A PDF of one page."""
+    drawn = f"BT /F1 12 Tf 10 50 Td ({text}) Tj ET"
+    objects = [
+        "<< /Type /Catalog /Pages 2 0 R >>",
+        "<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
+        "<< /Type /Page /Parent 2 0 R /MediaBox [0 0 200 100] /Contents 4 0 R "
+        "/Resources << /Font << /F1 << /Type /Font /Subtype /Type1 /BaseFont /Helvetica >> >> >> >>",
+        f"<< /Length {len(drawn)} >>\nstream\n{drawn}\nendstream",
+    ]
+    body = "%PDF-1.4\n"
+    places = []
+    for number, inner in enumerate(objects, start=1):
+        places.append(len(body))
+        body += f"{number} 0 obj\n{inner}\nendobj\n"
+    table = "".join(f"{place:010} 00000 n \n" for place in places)
+    trailer = f"trailer\n<< /Size 5 /Root 1 0 R >>\nstartxref\n{len(body)}\n%%EOF\n"
+    return f"{body}xref\n0 5\n0000000000 65535 f \n{table}{trailer}".encode()
+
+
+def test_a_pdf_is_its_text_and_one_without_or_with_a_password_is_refused(tmp_path: Path) -> None:
+    pypdf = pytest.importorskip("pypdf")
+    plain = written(tmp_path / "a.pdf", pdf("Ada Voss was born in Tarn."))
+    assert read_page(plain).text == "Ada Voss was born in Tarn."
+    writer = pypdf.PdfWriter(clone_from=plain)
+    writer.encrypt("secret", algorithm="RC4-128")
+    writer.write(tmp_path / "locked.pdf")
+    assert refusal(tmp_path / "locked.pdf") == "has a password; save a copy without one"
+    assert (
+        refusal(written(tmp_path / "scan.pdf", pdf("")))
+        == "has no text; a scan has pictures of it, and needs OCR first"
+    )
+    assert refusal(written(tmp_path / "cut.pdf", pdf("x")[:200])).startswith("a damaged PDF, or no PDF (")
+
+
+@pytest.mark.parametrize(("name", "package"), [("a.html", "bs4"), ("a.pdf", "pypdf")])
+def test_a_missing_library_is_named_with_its_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, package: str
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, package, None)
+    said = refusal(written(tmp_path / name, "x"))
+    assert said.endswith('pip install "sleuth[documents]"')
+    assert package in said
+
+
+def test_sizes_and_depths_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLEUTH_MAX_ROW_MB", "1")
+    assert refusal(written(tmp_path / "big.txt", "x" * 1_000_001)).startswith("larger than 1 MB; SLEUTH_MAX_ROW_MB")
+    deep = tmp_path.joinpath(*["d"] * (MAX_DEPTH + 1))
+    deep.mkdir(parents=True)
+    with pytest.raises(SleuthError, match=f"more than {MAX_DEPTH} folders within folders"):
+        files_below(tmp_path)
+
+
+def test_links_and_hidden_files_are_left_out(tmp_path: Path) -> None:
+    for name in ("b.txt", ".hidden.txt", "a/c.md"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("x")
+    (tmp_path / "link.txt").symlink_to(tmp_path / "b.txt")
+    (tmp_path / "circle").symlink_to(tmp_path)
+    assert files_below(tmp_path) == [tmp_path / "a/c.md", tmp_path / "b.txt"]
+
+
+def test_passages_end_with_sentences_and_none_is_too_long() -> None:
+    text = "One two three. Four five.\n\nSix seven eight nine ten eleven twelve."
+    assert list(split_text(text, most=5)) == ["One two three. Four five.", "Six seven eight nine ten", "eleven twelve."]
+    assert max(map(len, split_text("x" * 100_000, most=5))) < 3_000
+    assert " ".join(split_text(text, most=4)).split() == text.split()

@@ -1,0 +1,88 @@
+"""Recipes and tiny models that ship are found by name from any folder."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+from shipped_recipes import RECIPES
+from verb import sleuth
+
+from sleuth.recipe import load_recipe
+from sleuth.recipe.shipped import recipe_names
+from sleuth.recipe.sweep import is_sweep, load_sweep
+from sleuth.types import SleuthError
+
+
+@pytest.fixture(autouse=True)
+def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_every_recipe_is_found_by_its_name_from_an_empty_folder() -> None:
+    assert len(recipe_names()) == len(list(RECIPES.rglob("*.toml")))
+    for name in recipe_names():
+        if is_sweep(name):
+            assert load_sweep(name)[1]
+        else:
+            assert load_recipe(name).stage == load_recipe(RECIPES / f"{name}.toml").stage
+
+
+@pytest.mark.parametrize("name", ["demo", "demo.toml", "recipes/demo.toml"])
+def test_a_tiny_model_comes_with_its_recipe(name: str) -> None:
+    assert (Path(load_recipe(name).model) / "config.json").is_file()
+    assert load_recipe(name, ["model=models/tiny-reader"]).model.endswith("models/tiny-reader")
+    assert load_recipe(name, ["model=models/other"]).model == "models/other"
+
+
+def test_what_is_here_comes_before_what_ships(empty: Path) -> None:
+    (empty / "recipes").mkdir()
+    (empty / "models/tiny-base").mkdir(parents=True)
+    (empty / "recipes/demo.toml").write_text('extends = "tiny/refiner"\nname = "mine"\nmodel = "models/tiny-base"\n')
+    (empty / "demo").mkdir()
+    for name in ("recipes/demo.toml", "demo"):
+        mine = load_recipe(name)
+        assert (mine.name, mine.model, mine.stage) == ("mine", "models/tiny-base", load_recipe("tiny/refiner").stage)
+
+
+def test_a_mistyped_name_gets_the_nearest_one(empty: Path) -> None:
+    with pytest.raises(SleuthError) as raised:
+        load_recipe("dmeo")
+    assert str(raised.value) == "dmeo: no such recipe; did you mean demo? `sleuth recipes` lists those that ship"
+    assert sleuth("recipes", "tiny/refinr").stderr.startswith("error: tiny/refinr: no such recipe; did you mean tiny/r")
+    (empty / "mine.toml").write_text('extends = "dmeo.toml"\n')
+    with pytest.raises(SleuthError, match=r"^mine.toml: extends a file that is not there: dmeo.toml$"):
+        load_recipe("mine.toml")
+
+
+def test_the_list_names_each_recipe_its_card_and_its_source_in_80_columns() -> None:
+    lines = sleuth("recipes").stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert [line.split()[0] for line in lines if line[:1] not in ("", " ", "P")] == recipe_names()
+    at = lines.index("search_r1_grpo_3b                8 x 80 GB")
+    assert lines[at + 1].startswith("  Search-R1's GRPO (arXiv:2503.09516, scripts v0.2)")
+    assert "refiner_4b_balanced              8 x 80 GB" in lines, "a card is inherited"
+
+
+def test_a_printed_recipe_is_the_same_recipe_in_any_folder(empty: Path) -> None:
+    for name in ("tiny/credit", "tiny/control_empty", "refiner_4b_balanced_single_gpu"):
+        printed = sleuth("recipes", name).stdout
+        (empty / "mine.toml").write_text(printed)
+        assert load_recipe("mine.toml").stage == load_recipe(name).stage
+        assert tomllib.loads(printed)["extends"] in recipe_names()
+
+
+def test_a_missing_world_is_named_with_the_command_that_writes_it() -> None:
+    lines = sleuth("check", "recipe", "demo").stderr.splitlines()
+    assert lines[0].endswith(
+        'questions = "runs/world/qa_test.jsonl": no such file; `sleuth world runs/world` writes it'
+    )
+
+
+def test_a_named_recipe_is_checked_in_a_folder_that_has_only_a_world(empty: Path, world: Path) -> None:
+    (empty / "runs").mkdir()
+    (empty / "runs/world").symlink_to(world)
+    done = sleuth("check", "recipe", "demo")
+    assert (done.exit_code, done.stdout) == (0, "ok: 3 stages, 220 steps\n"), done.output
