@@ -83,7 +83,7 @@ def _print_scorers(scores: Sequence[Scores]) -> None:
     known = {name: [value for case in scores if (value := case[name]) is not None] for name in SCORERS}
     means = [f"{sum(values) / len(values):.3f}" if values else "missing" for values in known.values()]
     columns = [
-        Column(heading="reads", cells=[scorer.view.label for scorer in SCORERS.values()]),
+        Column(heading="reads", cells=[scorer.view.label for scorer in SCORERS.values()], is_text=True),
         Column(heading="mean", cells=means),
         Column(heading="scored", cells=[f"{len(values):,}" for values in known.values()]),
     ]

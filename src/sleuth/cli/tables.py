@@ -18,22 +18,27 @@ GAP = 2
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
     """A heading and the cells below it, which may have several lines: `Column(heading="EM", cells=("0.458",))`. The
-    `footer` stands below all."""
+    `footer` stands below all. Cells of words, `is_text`, may be folded."""
 
     heading: str
     cells: Sequence[str]
     footer: str = ""
+    is_text: bool = False
 
     @property
     def least(self) -> int:
         """The width that cuts no number, and no word of the heading that is not too long itself."""
-        lines = [line for cell in (*self.cells, self.footer) for line in cell.split("\n")]
-        return max([1, *map(len, lines), *(min(len(word), HEADING) for word in self.heading.split())])
+        cells = min(self._longest_line, LABEL) if self.is_text else self._longest_line
+        return max([1, cells, *(min(len(word), HEADING) for word in self.heading.split())])
 
     @property
     def whole(self) -> int:
-        """The width at which the heading is on one line too."""
-        return max(self.least, *map(len, self.heading.split("\n")))
+        """The width at which nothing is folded."""
+        return max(self.least, self._longest_line, *map(len, self.heading.split("\n")))
+
+    @property
+    def _longest_line(self) -> int:
+        return max(len(line) for cell in (*self.cells, self.footer) for line in cell.split("\n"))
 
 
 def print_columns(
@@ -80,7 +85,7 @@ def fitting_tables(
             table.add_column(
                 escape(column.heading),
                 escape(column.footer),
-                justify="right",
+                justify="left" if column.is_text else "right",
                 width=column.least + more,
                 overflow="fold",
             )
