@@ -16,6 +16,7 @@ from sleuth.cli.check_model import check_model
 from sleuth.cli.check_scorer import check_scorer
 from sleuth.cli.heavy import import_heavy
 from sleuth.cli.options import AsJson, RecipeFile
+from sleuth.cli.tables import Column, print_columns
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
@@ -207,23 +208,19 @@ def check_judge(
 
 
 def _print_exam(card: ExamCard) -> None:
-    from rich import box
     from rich.console import Console
-    from rich.table import Table
 
     console = Console(highlight=False)
     console.print(card.judge, markup=False)
-    marks = Table("judged right", box=box.SIMPLE_HEAD, pad_edge=False)
-    marks.add_column("of cases", justify="right")
-    marks.add_column("of pairs", justify="right")
-    for kind in dict.fromkeys([*card.cases, *card.pairs]):
-        marks.add_row(kind.replace("_", " "), _share(card.cases.get(kind)), _share(card.pairs.get(kind)))
-    console.print(marks)
-    biases = Table("biased by", "effect on a score, 0 is none", box=box.SIMPLE_HEAD, pad_edge=False)
+    kinds = list(dict.fromkeys([*card.cases, *card.pairs]))
+    marks = [
+        Column(heading=heading, cells=[_share(marked.get(kind)) for kind in kinds])
+        for heading, marked in (("of cases", card.cases), ("of pairs", card.pairs))
+    ]
+    print_columns([kind.replace("_", " ") for kind in kinds], marks, heading="judged right")
     effects = {"position": card.position, "length": card.length, "instructions": card.obedience}
-    for name, effect in effects.items():
-        biases.add_row(name, _share(effect))
-    console.print(biases)
+    shown = Column(heading="effect on a score, 0 is none", cells=[_share(effect) for effect in effects.values()])
+    print_columns(list(effects), [shown], heading="biased by")
     console.print(f"right about claims, each kind alike: {card.accuracy:.3f}")
     console.print(f"another verdict when asked again: {_share(card.changed)}")
     console.print(f"no verdict: {_share(card.silent)}")

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from rich.table import Table
+from sleuth.cli.tables import Column, print_columns
 
+if TYPE_CHECKING:
     from sleuth.data.scorer_cases import ScorerCase
     from sleuth.rewards.scorers.scorer import Scores
 
@@ -58,9 +58,9 @@ def _print_tables(cases: Sequence[ScorerCase], scores: Sequence[Scores]) -> None
     from sleuth.rewards.scorers.scorer import disagreement_examples
 
     console = Console(highlight=False)
-    console.print(_scorers_table(scores))
+    _print_scorers(scores)
     console.print(f"of {len(scores):,} cases, how many change their score between two scorers")
-    console.print(_changes_table(scores))
+    _print_changes(scores)
     places = disagreement_examples(scores)
     if not places:
         console.print(f"all scorers agree on all {len(cases):,} cases")
@@ -76,38 +76,31 @@ def _print_tables(cases: Sequence[ScorerCase], scores: Sequence[Scores]) -> None
         console.print(f"    ends:   {start}{' '.join(case.response[-TAIL:].split())}\n", markup=False, soft_wrap=True)
 
 
-def _scorers_table(scores: Sequence[Scores]) -> Table:
+def _print_scorers(scores: Sequence[Scores]) -> None:
     """What each scorer reads and its mean score."""
-    from rich import box
-    from rich.table import Table
-
     from sleuth.rewards.scorers import SCORERS
 
-    table = Table("", "scorer", "reads", box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in ("mean", "scored"):
-        table.add_column(heading, justify="right")
-    for number, (name, scorer) in enumerate(SCORERS.items(), start=1):
-        known = [value for case in scores if (value := case[name]) is not None]
-        mean = f"{sum(known) / len(known):.3f}" if known else "missing"
-        table.add_row(str(number), name, scorer.view.label, mean, f"{len(known):,}")
-    return table
+    known = {name: [value for case in scores if (value := case[name]) is not None] for name in SCORERS}
+    means = [f"{sum(values) / len(values):.3f}" if values else "missing" for values in known.values()]
+    columns = [
+        Column(heading="reads", cells=[scorer.view.label for scorer in SCORERS.values()], is_text=True),
+        Column(heading="mean", cells=means),
+        Column(heading="scored", cells=[f"{len(values):,}" for values in known.values()]),
+    ]
+    print_columns([f"{number} {name}" for number, name in enumerate(SCORERS, start=1)], columns, heading="scorer")
 
 
-def _changes_table(scores: Sequence[Scores]) -> Table:
+def _print_changes(scores: Sequence[Scores]) -> None:
     """The number of cases whose score differs between two scorers, numbered as in the table above."""
-    from rich import box
-    from rich.table import Table
-
     from sleuth.rewards.scorers.scorer import disagreement_counts
 
     changed, names = disagreement_counts(scores), list(scores[0])
-    table = Table("", box=box.SIMPLE_HEAD, pad_edge=False)
-    for number in range(1, len(names) + 1):
-        table.add_column(str(number), justify="right")
-    for number, one in enumerate(names, start=1):
-        counts = [changed.get((one, other), changed.get((other, one))) for other in names]
-        table.add_row(str(number), *("" if count is None else f"{count:,}" for count in counts))
-    return table
+    columns = []
+    for number, other in enumerate(names, start=1):
+        counts = [changed.get((one, other), changed.get((other, one))) for one in names]
+        cells = ["" if count is None else f"{count:,}" for count in counts]
+        columns.append(Column(heading=str(number), cells=cells))
+    print_columns([str(number) for number in range(1, len(names) + 1)], columns)
 
 
 def _number(value: float | None) -> str:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sleuth.cli.options import AsJson
+from sleuth.cli.tables import Column, print_columns
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from sleuth.metrics.arms import Difference
+    from sleuth.metrics.failures import Mode
     from sleuth.metrics.intervals import Measured
     from sleuth.report.comparison import Comparison, Pair
 
@@ -75,70 +74,46 @@ def _print(comparison: Comparison) -> None:
         typer.echo(line)
     for key, values in comparison.recipes.items():
         typer.echo(f"Recipes differ in {key}: " + ", ".join(f"{name} {value}" for name, value in values.items()) + ".")
-    console = Console()
-    for table in _tables(comparison, narrow=console.width < WIDE):
-        console.print(table)
+    narrow = Console().width < WIDE
+    pairs = list(comparison.became)
+    if len(pairs) == 1:
+        _print_figures(comparison, comparison.names, pairs[0], narrow)
+    else:  # one table of levels, and one for each pair
+        _print_figures(comparison, comparison.names, None, narrow)
+        for pair in pairs:
+            _print_figures(comparison, [], pair, narrow)
+    _print_outcomes(comparison)
     typer.echo(LEGEND)
 
 
-def _tables(comparison: Comparison, *, narrow: bool) -> Iterator[Table]:
-    """Two arms in one table; more in one of levels and one for each pair. Then the outcomes of the questions."""
-    pairs = list(comparison.became)
-    if len(pairs) == 1:
-        yield _figure_table(comparison, comparison.names, pairs[0], narrow)
-    else:
-        yield _figure_table(comparison, comparison.names, None, narrow)
-        for pair in pairs:
-            yield _figure_table(comparison, [], pair, narrow)
-    yield _outcomes(comparison)
-
-
-def _figure_table(comparison: Comparison, names: list[str], pair: Pair | None, narrow: bool) -> Table:
+def _print_figures(comparison: Comparison, names: list[str], pair: Pair | None, narrow: bool) -> None:
     """One row per figure: its level in each of `names` and the difference of `pair`; in a narrow terminal, intervals
     get lines of their own."""
-    from rich.markup import escape
-
     from sleuth.report.figures import DECIMALS
 
-    title = f"{pair[1]} minus {pair[0]}" if pair and not names else None
-    table = _table("figure", title)
-    for name in names:
-        table.add_column(escape(name), justify="right")
-    for heading in (f"{pair[1]} minus {pair[0]}" if names else "difference", "p", "n") if pair else ():
-        table.add_column(escape(heading), justify="right")
+    rows: list[list[str]] = []
     for key, levels in comparison.levels.items():
         digits = DECIMALS.get(key, 3)
         cells = [_interval(levels[name], f".{digits}f") for name in names]
         if pair:
             cells += _difference(comparison.differences[key][pair], f"+.{digits}f")
-        table.add_row(key, *(cell.replace(" [", "\n[") if narrow else cell for cell in cells))
-    return table
+        rows.append([cell.replace(" [", "\n[") if narrow else cell for cell in cells])
+    over = f"{pair[1]} minus {pair[0]}" if pair else None
+    headings = [*names, *((over if names else "difference", "p", "n") if over else ())]
+    columns = [Column(heading=str(heading), cells=[row[at] for row in rows]) for at, heading in enumerate(headings)]
+    print_columns(list(comparison.levels), columns, heading="figure", title=None if names else over)
 
 
-def _outcomes(comparison: Comparison) -> Table:
-    from rich.markup import escape
-
+def _print_outcomes(comparison: Comparison) -> None:
     from sleuth.metrics.failures import MODES
 
-    table = _table("what became of the questions")
-    for name in comparison.names:
-        table.add_column(escape(name), justify="right")
     totals = {name: sum(counts.values()) for name, counts in comparison.modes.items()}
-    for mode, words in MODES.items():
-        counts = [(comparison.modes[name][mode], totals[name]) for name in comparison.names]
-        if any(count for count, _ in counts):
-            table.add_row(words, *(f"{count:,} ({count / total:.0%})" for count, total in counts))
-    return table
-
-
-def _table(first: str, title: str | None = None) -> Table:
-    from rich import box
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table(title=title and escape(title), box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column(first)
-    return table
+    modes: list[Mode] = [mode for mode in MODES if any(comparison.modes[name][mode] for name in comparison.names)]
+    columns = []
+    for name in comparison.names:
+        counts = [comparison.modes[name][mode] for mode in modes]
+        columns.append(Column(heading=name, cells=[f"{count:,} ({count / totals[name]:.0%})" for count in counts]))
+    print_columns([MODES[mode] for mode in modes], columns, heading="what became of the questions")
 
 
 def _difference(found: Difference | None, form: str) -> list[str]:

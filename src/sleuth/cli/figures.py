@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import typer
+
+from sleuth.cli.tables import Column, print_columns
+
 if TYPE_CHECKING:
     from sleuth.metrics.intervals import Measured
 
@@ -28,17 +32,14 @@ def table_cell(figure: Measured | None) -> str:
 
 def print_figures(title: str, figures: Mapping[str, Measured]) -> None:
     """Prints one line per figure: value, 95 % interval and number of draws."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title, box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in ("value", "95 % interval", "n"):
-        table.add_column(heading, justify="right")
-    for name, figure in figures.items():
-        interval = f"{_number(figure.low)} to {_number(figure.high)}" if figure.n else ""
-        table.add_row(name, _number(figure.value), interval, f"{figure.n:,}")
-    Console().print(table)
+    found = list(figures.values())
+    intervals = [f"{_number(one.low)} to {_number(one.high)}" if one.n else "" for one in found]
+    columns = [
+        Column(heading="value", cells=[_number(one.value) for one in found]),
+        Column(heading="95 % interval", cells=intervals),
+        Column(heading="n", cells=[f"{one.n:,}" for one in found]),
+    ]
+    print_columns(list(figures), columns, heading=title)
 
 
 SET_COLUMNS = {
@@ -57,27 +58,16 @@ NO_VALUE: Mapping[str, float | None] = {"value": None}
 def print_sets(title: str, suite: Mapping[str, Any]) -> None:
     """Prints a suite's figures by set, each over its 95 % interval, and their unweighted mean; `suite` is the contents
     of its evaluation file."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    columns = _set_columns(suite)
-    table = Table("set", title=title, box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in ("n", *columns.values()):
-        table.add_column(heading, justify="right")
-    for name, figures in suite["sets"].items():
-        table.add_row(
-            name, f"{figures['questions']:,}", *(_set_cell(key, figures.get(key, NO_VALUE)) for key in columns)
-        )
-    table.add_section()
-    asked = sum(figures["questions"] for figures in suite["sets"].values())
-    mean = f"mean of {len(suite['sets'])}"
-    table.add_row(mean, f"{asked:,}", *(_set_cell(key, suite[key]) for key in columns))
-    console = Console()
-    console.print(table)
+    sets = suite["sets"]
+    asked = [figures["questions"] for figures in sets.values()]
+    columns = [Column(heading="n", cells=[f"{count:,}" for count in asked], footer=f"{sum(asked):,}")]
+    for key, heading in _set_columns(suite).items():
+        cells = [_set_cell(key, figures.get(key, NO_VALUE)) for figures in sets.values()]
+        columns.append(Column(heading=heading, cells=cells, footer=_set_cell(key, suite[key])))
+    print_columns(list(sets), columns, heading="set", footer=f"mean of {len(sets)}", title=title)
     missing = [name for name, figures in suite["sets"].items() if figures["missing"]["value"]]
     if missing:
-        console.print(f"some verdicts are missing in {', '.join(missing)}: they are left out, not counted as wrong")
+        typer.echo(f"some verdicts are missing in {', '.join(missing)}: they are left out, not counted as wrong")
 
 
 def _set_columns(suite: Mapping[str, Any]) -> dict[str, str]:

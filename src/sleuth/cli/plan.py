@@ -14,6 +14,7 @@ import typer
 from sleuth.cli.heavy import import_heavy
 from sleuth.cli.inputs import require_unset
 from sleuth.cli.options import AsJson, RecipeFile
+from sleuth.cli.tables import Column, print_columns
 from sleuth.memory import total_host_memory
 from sleuth.types import SleuthError
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from sleuth.plan.plan import Plan
     from sleuth.recipe import Recipe
 
+HEADINGS = {"seconds": "time", "seconds_at_most": "at most"}
+"""Of columns that are not called what they hold."""
 TRAIN = (sys.executable, "-c", "from sleuth.cli.app import app; app()", "train")
 
 
@@ -120,20 +123,16 @@ def _plan_card(recipe: Recipe, card: str, world: int | None, *, as_json: bool) -
 
 
 def _print_stages(predicted: Plan) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_footer=True)
-    table.add_column("stage", "in all")
-    for heading in ("steps", "episodes", "tokens", "judge calls"):
-        table.add_column(heading, _count(predicted.total(heading.replace(" ", "_"))), justify="right")
-    for heading, key in (("time", "seconds"), ("at most", "seconds_at_most")):
-        table.add_column(heading, _duration(predicted.total(key)), justify="right")
-    for stage in predicted.stages:
-        counts = (stage.steps, stage.episodes, stage.tokens, stage.judge_calls)
-        table.add_row(stage.name, *map(_count, counts), *map(_duration, (stage.seconds, stage.seconds_at_most)))
-    Console().print(table)
+    shown = {"steps": _count, "episodes": _count, "tokens": _count, "judge_calls": _count, "seconds": _duration}
+    columns = [
+        Column(
+            heading=HEADINGS.get(key, key.replace("_", " ")),
+            cells=[show(getattr(stage, key)) for stage in predicted.stages],
+            footer=show(predicted.total(key)),
+        )
+        for key, show in (shown | {"seconds_at_most": _duration}).items()
+    ]
+    print_columns([stage.name for stage in predicted.stages], columns, heading="stage", footer="in all")
     for step in predicted.step_calls:
         typer.echo(step.line())
 

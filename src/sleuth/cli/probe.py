@@ -14,6 +14,7 @@ from sleuth.cli import options
 from sleuth.cli.figures import measured_in, table_cell
 from sleuth.cli.heavy import import_heavy
 from sleuth.cli.inputs import load_stage, prepare_out_file, require_inputs
+from sleuth.cli.tables import Column, print_columns
 from sleuth.threads import PROCESS
 from sleuth.types import SleuthError
 
@@ -132,39 +133,29 @@ def probe_thoughts(
 
 def _print_table(title: str, columns: Mapping[str, str], rows: Mapping[str, Mapping[str, Measured]]) -> None:
     """One line per row: each figure over its interval, and the number of questions of the first."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("", no_wrap=True)
-    for heading in (*columns.values(), "n"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for name, figures in rows.items():
-        cells = [table_cell(figures.get(key)) for key in columns]
-        table.add_row(name, *cells, f"{next(iter(figures.values())).n:,}")
+    shown = [
+        Column(heading=heading, cells=[table_cell(figures.get(key)) for figures in rows.values()])
+        for key, heading in columns.items()
+    ]
+    counts = Column(heading="n", cells=[f"{next(iter(figures.values())).n:,}" for figures in rows.values()])
     typer.echo(title)
-    Console().print(table)
+    print_columns(list(rows), [*shown, counts])
 
 
 def _print_thoughts(figures: dict[str, Any], file: Path | None) -> None:
     """One line per arm: its gain, by how much the model's own thoughts beat it, and the share of suffixes equivalent to
     the true one; then the certificate, and its `file`."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
     measured = measured_in(figures)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in ("arm", "gain", "own over it", "right", "own over it", "n"):
-        table.add_column(heading, justify="left" if heading == "arm" else "right", no_wrap=True)
-    for arm in THOUGHT_ARMS:
-        named = [measured.get(f"{name}_{arm}") for name in ("gain", "over", "right", "right_over")]
-        count = next((one.n for one in named if one), None)
-        if count:
-            table.add_row(arm, *map(table_cell, named), f"{count:,}")
+    headings = {"gain": "gain", "over": "own over it", "right": "right", "right_over": "own over it"}
+    by_arm = {arm: [measured.get(f"{name}_{arm}") for name in headings] for arm in THOUGHT_ARMS}
+    counts = {arm: count for arm, named in by_arm.items() if (count := next((one.n for one in named if one), None))}
+    columns = [
+        Column(heading=heading, cells=[table_cell(by_arm[arm][at]) for arm in counts])
+        for at, heading in enumerate(headings.values())
+    ]
+    columns.append(Column(heading="n", cells=[f"{count:,}" for count in counts.values()]))
     typer.echo(f"thoughts of {figures['model']}, in nats a token of the true suffix")
-    Console().print(table)
+    print_columns(list(counts), columns, heading="arm")
     left = measured["blank_nll"].formatted()
     typer.echo(f"An empty thought leaves {left} to gain. Intervals are of 95 %, over documents.")
     needed = {name: count for name, count in figures["documents_needed"].items() if count}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,6 +14,8 @@ from sleuth.cli.options import AsJson
 if TYPE_CHECKING:
     from sleuth.prompts.library import ListedPrompt
 
+FIRST_LINE = 33
+"""Characters of a prompt's first line to show, so that a row has 80."""
 prompts = typer.Typer(
     invoke_without_command=True,
     rich_markup_mode=None,
@@ -93,7 +96,7 @@ def _print_table(found: list[ListedPrompt]) -> None:
         row = _row(prompt)
         size = f"{row['bytes']:>5,} bytes" if row["there"] else "not imported"
         first = (prompt.text or "").strip().split("\n")[0]
-        kind = f"published, {row['role']}" if prompt.published else first[:60]
+        kind = f"published, {row['role']}" if prompt.published else shorten(first, FIRST_LINE, placeholder=" ...")
         typer.echo(f"{prompt.name:<18} {size:>12}  {str(row['sha256'])[:12]}  {kind}")
     for prompt in found:
         if prompt.published is not None and prompt.text is None:

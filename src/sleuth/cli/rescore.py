@@ -10,6 +10,7 @@ import typer
 
 from sleuth.cli.heavy import import_heavy
 from sleuth.cli.options import AsJson
+from sleuth.cli.tables import Column, print_columns
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
@@ -55,18 +56,18 @@ def rescore(
 
 
 def _print(found: Rescored, reward: Path) -> None:
-    from rich import box
     from rich.console import Console
-    from rich.table import Table
 
     console = Console(highlight=False)
     console.print(f"{found.stage}: {found.episodes:,} episodes in {found.groups:,} groups of {found.steps:,} steps")
-    table = Table("", "as it was", f"under {reward}", box=box.SIMPLE_HEAD, pad_edge=False)
-    both = (found.before, found.after)
-    table.add_row("mean score", *("none" if one.mean is None else f"{one.mean:.3f}" for one in both))
-    table.add_row("without a score", *(f"{one.missing:,}" for one in both))
-    table.add_row("groups with signal", *(_shown(one.signal) for one in both))
-    console.print(table)
+    columns = [
+        Column(
+            heading=heading,
+            cells=["none" if one.mean is None else f"{one.mean:.3f}", f"{one.missing:,}", _shown(one.signal)],
+        )
+        for heading, one in (("as it was", found.before), (f"under {reward}", found.after))
+    ]
+    print_columns(["mean score", "without a score", "groups with signal"], columns)
     console.print(f"Kendall's tau-b of siblings  {_shown(found.within)}, of {found.within.n:,} questions")
     console.print(f"of all episodes              {'none' if found.overall is None else f'{found.overall:.2f}'}")
     console.print(f"the same sibling is best in  {_shown(found.same_best)} of groups")

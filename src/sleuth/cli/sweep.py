@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sleuth.cli.options import AsJson
+from sleuth.cli.tables import Column, print_columns
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from sleuth.recipe.sweep import SweepRecipe
     from sleuth.report.arm_table import ArmRow
 
-COLUMN_WIDTH = 17
-"""Characters of a figure in a line: `-5.10 to -4.34` and the space beside it."""
 LEGEND = (
     "Intervals are of 95 %, over texts and, where there are several, over seeds; tokens are those that the losses "
     "trained on since the base, a mean over seeds."
@@ -96,22 +95,9 @@ def _train(recipe: Recipe, seed: int, ranks: Ranks, places: Sequence[Path]) -> N
 
 
 def _print(recipe: SweepRecipe, rows: Sequence[ArmRow]) -> None:
-    """Prints the columns that fit into the terminal, the others in tables below."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    columns = _columns(recipe, rows)
-    console = Console()
-    fitting = max(1, (console.width - max((len(row.name) for row in rows), default=0)) // COLUMN_WIDTH)
-    for begin in range(0, len(columns), fitting):
-        table = Table("arm", box=box.SIMPLE_HEAD, pad_edge=False)
-        some = columns[begin : begin + fitting]
-        for heading, _ in some:
-            table.add_column(heading, justify="right", no_wrap=True)
-        for at, row in enumerate(rows):
-            table.add_row(row.name, *(cells[at] for _, cells in some))
-        console.print(table)
+    """Prints the table and what belongs to it."""
+    columns = [Column(heading=heading, cells=cells) for heading, cells in _columns(recipe, rows)]
+    print_columns([row.name for row in rows], columns, heading="arm")
     typer.echo(f"{recipe.table.evaluation} of {recipe.name}. {LEGEND}")
     needed = [f"{row.name} {row.needed:,}" for row in rows if row.needed]
     if needed:

@@ -162,7 +162,8 @@ def _markdown(content: bytes, file: Path) -> tuple[str, str]:
 
 def _html(content: bytes, file: Path) -> tuple[str, str]:
     """What a reader sees, without scripts and styles, a paragraph for each block."""
-    from bs4 import BeautifulSoup, NavigableString  # pyright: ignore[reportMissingImports]
+    from bs4 import BeautifulSoup  # pyright: ignore[reportMissingImports]
+    from bs4.element import NavigableString  # pyright: ignore[reportMissingImports]
 
     if content.count(b"<") > MAX_TAGS:
         raise SleuthError(f"{file}: has more than {MAX_TAGS:,} tags; split it")
@@ -171,7 +172,7 @@ def _html(content: bytes, file: Path) -> tuple[str, str]:
     for text in page.descendants:
         if type(text) is not NavigableString:  # its subclasses are comments, scripts and styles
             continue
-        if text.parent.name == "title":
+        if getattr(text.parent, "name", None) == "title":
             title = title or str(text)
             continue
         block = next((one for one in islice(text.parents, SEARCHED_PARENTS) if one.name in BLOCKS), None)

@@ -1,0 +1,184 @@
+"""Every table at 80 and at 120 columns, in a pipe: no line is longer, and no number is cut or folded."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from sleuth.cli import check, check_scorer, compare, figures, plan, probe, prompts, rescore, sweep
+from sleuth.cli.plan_card import print_card_plan
+from sleuth.cli.tables import Column, fitting_tables
+from sleuth.metrics.exam_card import ExamCard
+from sleuth.metrics.failures import MODES
+from sleuth.metrics.intervals import Measured
+from sleuth.plan.fit import plan_for_cards
+from sleuth.plan.plan import Plan, StagePlan
+from sleuth.prompts.library import list_prompts
+from sleuth.recipe import load_recipe
+from sleuth.recipe.hardware import read_cards
+from sleuth.report.arm_table import ArmRow
+from sleuth.rewards.scorers import SCORERS
+
+BIG = 123_456_789
+LONG = "an_arm_with_quite_a_long_name"
+MEASURED = Measured(value=-1234.567, low=-2345.678, high=1098.764, n=BIG)
+CELL = {"value": 0.458, "low": 0.44, "high": 0.47}
+Shown = tuple[Callable[[], object], list[str]]
+"""What prints a table, and the numbers that must be whole in it."""
+
+
+def exam() -> Shown:
+    kinds = {f"kind_{at}_of_a_question_with_a_long_name": MEASURED for at in range(3)}
+    effects = dict.fromkeys(("position", "length", "obedience", "changed", "silent"), MEASURED)
+    card = ExamCard(judge="judge", cases=kinds, pairs=kinds, questions=BIG, calls=BIG, seconds=1.0, **effects)
+    return lambda: check._print_exam(card), ["-1234.57 (-2345.68 to 1098.76)"]
+
+
+def scorers() -> Shown:
+    scores = [dict.fromkeys(SCORERS, at % 2 / 1) for at in range(4)]
+    case: Any = SimpleNamespace(id="c", golden_answers=["x"], response="y")
+    return lambda: check_scorer._print_tables([case] * 4, scores), ["0.500", " 4", f" {len(SCORERS)}"]
+
+
+def comparison(*names: str) -> Shown:
+    pairs = [(names[0], name) for name in names[1:]]
+    difference = SimpleNamespace(measured=MEASURED, p=0.0123)
+    found: Any = SimpleNamespace(
+        arms=[],
+        names=list(names),
+        headlines=(),
+        notes=(),
+        protocols=(),
+        recipes={},
+        levels={"response_tokens_mean": dict.fromkeys(names, MEASURED), "em": dict.fromkeys(names, MEASURED)},
+        differences={key: dict.fromkeys(pairs, difference) for key in ("response_tokens_mean", "em")},
+        became=dict.fromkeys(pairs),
+        modes={name: dict.fromkeys(MODES, BIG) for name in names},
+    )
+    return lambda: compare._print(found), [
+        "-1234.567",
+        "[-2345.68, 1098.76]",
+        "0.012",
+        f"123,456,789 ({1 / len(MODES):.0%})",
+    ]
+
+
+def plan_of_stages() -> Shown:
+    stage = StagePlan(name=LONG, kind="grpo", steps=BIG, episodes=BIG, tokens=BIG * 10**4, judge_calls=BIG)
+    found = Plan(stages=(stage, stage))
+    return lambda: plan._print_stages(found), ["123,456,789", "1,234,567,890,000", "2,469,135,780,000"]
+
+
+def sets() -> Shown:
+    keys = [*figures.SET_COLUMNS, "missing"]
+    suite = {"questions": BIG, **dict.fromkeys(keys, CELL)}
+    whole = {"sets": {"a_set_of_questions_with_a_long_name": suite, "nq": suite}, **dict.fromkeys(keys, CELL)}
+    return lambda: figures.print_sets("suite", whole), ["123,456,789", "246,913,578", "0.458", "0.44-0.47"]
+
+
+def probes() -> Shown:
+    columns = {str(at): f"a heading of words {at}" for at in range(6)}
+    rows = {LONG: dict.fromkeys(columns, MEASURED)}
+    return lambda: probe._print_table("title", columns, rows), ["-1234.567", "-2345.68 to 1098.76", "123,456,789"]
+
+
+def thoughts() -> Shown:
+    one = {"value": -1234.567, "low": -2345.678, "high": 1098.764, "n": BIG}
+    keys = [f"{name}_{arm}" for name in ("gain", "over", "right", "right_over") for arm in probe.THOUGHT_ARMS]
+    found = dict.fromkeys([*keys, "blank_nll"], one) | {"model": "m", "documents_needed": {}}
+    found |= {"certificate": {"passes": True, "claim": "it does"}}
+    return lambda: probe._print_thoughts(found, None), ["-1234.567", "-2345.68 to 1098.76", "123,456,789"]
+
+
+def rescored() -> Shown:
+    scoring = SimpleNamespace(mean=-1234.567, missing=BIG, signal=MEASURED, why="")
+    found: Any = SimpleNamespace(stage="grpo", episodes=1, groups=1, steps=1, before=scoring, after=scoring)
+    found.within = found.same_best = MEASURED
+    found.overall, found.judge = 0.5, {}
+    shown = ["-1234.567", "123,456,789", "-1234.57 (-2345.68 to 1098.76)"]
+    return lambda: rescore._print(found, Path("a/folder/with_a_long_name/REWARD.toml")), shown
+
+
+def arms() -> Shown:
+    names = [f"figure_{at}" for at in range(7)]
+    row = ArmRow(
+        name=LONG,
+        seeds=(0, 1),
+        figures=dict.fromkeys(names, MEASURED),
+        tokens_trained=BIG * 100,
+        over=SimpleNamespace(measured=MEASURED),  # type: ignore[arg-type]
+        needed=None,
+        certified=1,
+    )
+    table = SimpleNamespace(figures=names, against="base", evaluation="e")
+    recipe: Any = SimpleNamespace(table=table, name="s", arm=[])
+    return lambda: sweep._print(recipe, [row, row]), ["-1234.57", "-2345.68 to 1098.76", "12,345,678,900", "1 of 2"]
+
+
+def card() -> Shown:
+    found = plan_for_cards(load_recipe("thinking_0.6b"), read_cards("1 x 141 GB"))
+    heads = {f"{sum(phase.bytes.values()) / 1e9:.1f}" for phase in found.phases}
+    return lambda: print_card_plan(found), sorted(heads)
+
+
+TABLES: dict[str, Callable[[], Shown]] = {
+    "exam": exam,
+    "scorers": scorers,
+    "compare two": lambda: comparison("base", LONG),
+    "compare four": lambda: comparison("base", LONG, "other", "another"),
+    "plan": plan_of_stages,
+    "plan of a card": card,
+    "figures": lambda: (
+        lambda: figures.print_figures("title of the figures", {"a_figure_with_a_long_name": MEASURED}),
+        ["-1234.567", "-2345.678 to 1098.764", "123,456,789"],
+    ),
+    "sets": sets,
+    "probe": probes,
+    "thoughts": thoughts,
+    "rescore": rescored,
+    "sweep": arms,
+    "prompts": lambda: (lambda: prompts._print_table(list_prompts()), ["268941fc60ba"]),
+}
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+@pytest.mark.parametrize("name", TABLES)
+def test_no_number_of_a_table_is_cut(
+    name: str, columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    show, numbers = TABLES[name]()
+    show()
+    printed = capsys.readouterr().out
+    assert [number for number in numbers if number not in printed] == []
+    table = [line for line in printed.splitlines() if not re.search(r"[a-z] [a-z]+ [a-z]+ |, |: ", line)]  # no prose
+    assert table
+    assert [line for line in table if len(line.rstrip()) > columns or "…" in line] == []
+
+
+def test_a_pipe_without_a_width_has_80_columns(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    show, numbers = probes()
+    show()
+    printed = capsys.readouterr().out
+    assert max(map(len, printed.splitlines())) <= 80
+    assert all(number in printed for number in numbers)
+
+
+def test_columns_that_do_not_fit_follow_below_under_the_same_labels(capsys: pytest.CaptureFixture[str]) -> None:
+    columns = [Column(heading=f"h{at}", cells=[f"{at}" * 10], footer="9" * 12) for at in range(4)]
+    tables = list(fitting_tables(["label"], columns, 40, heading="what", footer="in all"))
+    assert len(tables) == 2
+    for table in tables:
+        Console(width=40).print(table)
+    printed = capsys.readouterr().out
+    assert printed.count("label") == printed.count("what") == printed.count("in all") == 2
+    assert all(str(at) * 10 in printed for at in range(4))
