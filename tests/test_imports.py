@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -18,7 +19,7 @@ PACKAGE = Path(sleuth.__file__).parent
 LEVELS = (
     {"cli", "__main__"},
     {"pipeline", "plan"},
-    {"training", "annotation", "report", "serve", "convert"},
+    {"training", "annotation", "report", "serve", "convert", "interop", "model_check"},
     {"evaluation"},
     {"stage_context"},
     {"factories"},
@@ -32,14 +33,17 @@ LIGHT = ("types", "recipe", "dialects", "prompts", "report", "retrieval", "judge
 DEPTH = {room: depth for depth, rooms in enumerate(LEVELS) for room in rooms}
 
 
-def imported(file: Path) -> Iterator[str]:
+@cache
+def imported(file: Path) -> tuple[str, ...]:
     """Every module that a file imports, also inside functions."""
+    found: list[str] = []
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{file}:{node.lineno}: imports are absolute"
-            yield node.module or ""
+            found.append(node.module or "")
+    return tuple(found)
 
 
 def our_imports() -> Iterator[tuple[Path, str, str]]:

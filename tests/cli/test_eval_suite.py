@@ -66,6 +66,17 @@ def test_the_table_has_a_row_for_each_set_and_one_for_their_mean(sets: Path) -> 
     )
 
 
+def test_a_published_scorers_score_stands_beside_exact_match(sets: Path) -> None:
+    out = sets.parent / "base.json"
+    result = ask(sets, "--per-set", 1, "--scorer", "slime", "--out", out)
+    heading = next(line for line in result.stdout.splitlines() if " EM " in line)
+    assert heading.split() == ["set", "n", "EM", "slime", "F1", "searches", "tokens"]
+    assert max(map(len, result.stdout.splitlines())) <= 80
+    suite = json.loads(out.read_text())
+    assert suite["sets"]["nq"]["score_slime"]["n"] == 1
+    assert suite["score_slime"]["n"] == 2
+
+
 def test_the_order_of_a_file_does_not_change_a_subset_nor_what_is_drawn(sets: Path) -> None:
     def records(out: str) -> list[dict[str, object]]:
         ask(sets, "--per-set", 3, "--samples", 2, "--out", sets.parent / out)

@@ -1,17 +1,26 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
+import huggingface_hub
 import pytest
 import torch
 import typer
-from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 from typer.testing import CliRunner, Result
 
 from sleuth.cli.app import Verbs
 from sleuth.cli.merge import merge
+from sleuth.data import cards
+from sleuth.evaluation.eval_session import EvalOverrides, resolve_protocol
+from sleuth.runs.checkpoints import of_model
+from sleuth.runs.checksums import require_intact
+from sleuth.runs.protocol import ProtocolCard
+from sleuth.types import Task
 
+ROOT = Path(__file__).parents[2]
 CONFIG = Qwen3Config(
     vocab_size=41,
     hidden_size=32,
@@ -76,6 +85,114 @@ def test_a_config_in_another_folder_can_be_named(actor: Path, tmp_path: Path) ->
     assert (refused.exit_code, refused.stdout) == (2, "")
     assert "--config DIR" in refused.stderr
     assert sleuth("merge", actor, tmp_path / "out", "--config", tmp_path / "base").exit_code == 0
+
+
+RECIPE = """
+name = "theirs"
+model = "OWNER/BASE"
+
+[[stage]]
+kind = "grpo"
+steps = 10
+prompts_per_step = 4
+samples_per_prompt = 2
+learning_rate = 1e-6
+context = 48
+data = { questions = "elsewhere/train.jsonl", ask_with = "prompt" }
+env = { kind = "search", dialect = "research", prompt = "mine.txt", prompt_role = "user", index = "elsewhere/index" }
+reward = [{ kind = "answer", scorer = "verl" }]
+"""
+
+
+@pytest.fixture
+def actor_with_tokenizer(actor: Path) -> Path:
+    for file in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        shutil.copy(ROOT / "models" / "tiny-base" / file, actor / "huggingface")
+    return actor
+
+
+def test_a_merge_like_a_recipe_leaves_its_protocol_and_a_card(
+    actor_with_tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetched: dict[str, str] = {}
+
+    def download(repository: str, file: str, *, repo_type: str) -> str:
+        (tmp_path / "base.md").write_text("---\nlicense: apache-2.0\n---\n")
+        return fetched.setdefault(repository, str(tmp_path / "base.md"))
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    monkeypatch.setattr(cards, "_in_cache", lambda name, kind: fetched.get(name))
+    (tmp_path / "theirs.toml").write_text(RECIPE)
+    (tmp_path / "mine.txt").write_text("Look it up: {question}")
+    out = tmp_path / "out"
+    like = ("--like", tmp_path / "theirs.toml", "--set", f"stage.0.env.prompt={tmp_path / 'mine.txt'}")
+    result = sleuth("merge", actor_with_tokenizer, out, *like, "--set", "stage.0.env.top_k=2")
+    assert result.exit_code == 0, result.stderr
+    protocol = ProtocolCard.read(out)
+    assert protocol is not None
+    assert f"protocol {protocol.hash[:12]}: dialect research, prompt mine\n" in result.stdout
+    assert result.stdout.endswith(f"Next: sleuth eval {out} --questions FILE --index DIR\n")
+    assert (protocol.prompt_text, protocol.prompt_role, protocol.ask_with) == (
+        "Look it up: {question}",
+        "user",
+        "prompt",
+    )
+    assert (protocol.dialect.top_k, protocol.context, protocol.scorer) == (2, 48, "verl")
+    assert protocol.reward is not None
+    card = (out / "README.md").read_text()
+    assert 'base_model: "OWNER/BASE"\nlicense: apache-2.0\n' in card
+    assert "as in the recipe `theirs`. Its training was not observed, and nothing has been measured." in card
+    assert protocol.hash in card
+    require_intact(out, of_model)
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(out)
+    tasks = [Task(id="1", question="Who?", golden_answers=("Ada",), prompt="Who was it?")]
+    setting, differences = resolve_protocol(protocol, EvalOverrides(), tokenizer, tasks)
+    assert (setting.dialect, setting.prompt, differences) == (protocol.dialect, protocol.prompt_text, [])
+
+
+@pytest.mark.parametrize(
+    ("dialect", "prompt", "budget"), [("search_r1", "search_rules", 500), ("refine_answer_only", "refine", 1024)]
+)
+def test_a_protocol_may_be_named_by_its_parts(
+    actor_with_tokenizer: Path, tmp_path: Path, dialect: str, prompt: str, budget: int
+) -> None:
+    named = ("--dialect", dialect, "--prompt", prompt, "--prompt-role", "user", "--context", 40)
+    result = sleuth("merge", actor_with_tokenizer, tmp_path / "out", *named, "--json")
+    protocol = ProtocolCard.read(tmp_path / "out")
+    assert protocol is not None
+    assert json.loads(result.stdout)["protocol"] == protocol.hash
+    assert (protocol.dialect.name, protocol.dialect.turn_tokens, protocol.context) == (dialect, budget, 40)
+    assert "by the names of its dialect and prompt" in (tmp_path / "out" / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("--like", "theirs.toml", "--prompt", "plain"), "--prompt and --like are both given"),
+        (("--like", "gone.toml"), "gone.toml"),
+        (("--like", ROOT / "recipes" / "thinking_0.6b.toml"), "has no stage of kind grpo that searches or refines"),
+        (("--set", "seed=1"), "--set seed=1: changes the recipe of --like RECIPE; name that too"),
+        (("--context", "9"), "--context: a protocol needs --dialect and --prompt too, or --like RECIPE"),
+        (("--prompt", "plain", "--scorer", "verl"), "--prompt, --scorer: a protocol needs --dialect too"),
+        (("--dialect", "greek", "--prompt", "plain"), "dialect = 'greek': there is no such dialect"),
+        (("--dialect", "sleuth", "--prompt", "gone"), "prompt = 'gone': no such file"),
+        (("--dialect", "sleuth", "--prompt", "plain", "--scorer", "best"), "scorer = 'best': unknown"),
+        (("--dialect", "sleuth", "--prompt", "plain", "--context", "99999999"), "the model holds"),
+    ],
+)
+def test_a_protocol_that_cannot_be_written_is_one_line_before_any_work(
+    actor_with_tokenizer: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: tuple[object, ...],
+    complaint: str,
+) -> None:
+    (tmp_path / "theirs.toml").write_text(RECIPE.replace("mine.txt", "plain"))
+    monkeypatch.chdir(tmp_path)
+    result = sleuth("merge", actor_with_tokenizer, "out", *arguments)
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert complaint in result.stderr
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("arguments", [("gone", "out"), ("actor", "actor"), ("actor", "out", "--max-shard-size", "x")])

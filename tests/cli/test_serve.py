@@ -28,6 +28,8 @@ START = "import sys; sys.argv[0] = 'sleuth'; from sleuth.cli import main; main()
         ((BASE, "--url", "http://127.0.0.1:9"), "http://127.0.0.1:9 does not answer"),
         (("no/such/model/here",), "no such folder"),
         ((BASE, "--index", "no-index"), "no index here"),
+        ((BASE, "--questions", "no.jsonl"), "no.jsonl: no such file"),
+        ((BASE, "--emulate", "vllm", "--questions", "no.jsonl"), "--questions is for an agent"),
         ((BASE, "--context", "4096"), "the model holds 1024 tokens"),
         ((BASE, "--host", "no-such-host.invalid"), "cannot listen there"),
     ],

@@ -26,12 +26,16 @@ class FolderHub:
         self.folder = folder
         self.cached = cached
         self.asked: list[tuple[str, str | None, bool]] = []
+        self.cards: list[str] = []
 
     def download(
-        self, repository: str, file: str, *, repo_type: str, revision: str | None, dry_run: bool = False
+        self, repository: str, file: str, *, repo_type: str, revision: str | None = None, dry_run: bool = False
     ) -> Any:
         assert repo_type == "dataset"
-        self.asked.append((file, revision, dry_run))
+        if file == "README.md":
+            self.cards.append(repository)
+        else:
+            self.asked.append((file, revision, dry_run))
         path = self.folder / repository / file
         if not path.is_file():
             raise huggingface_hub.errors.LocalEntryNotFoundError(f"no {file}\nin {repository}")
@@ -70,6 +74,7 @@ def test_questions_are_read_from_the_hub_at_the_commit_whose_size_was_said(
     [task] = load_questions(Path("hf://owner/sets/nq/test.jsonl"))
     assert task.question == ROW["question"]
     assert hub.asked == [("nq/test.jsonl", None, True), ("nq/test.jsonl", "c0ffee", False)]
+    assert hub.cards == ["owner/sets"]
     assert capsys.readouterr().err == "hf://owner/sets/nq/test.jsonl: 2.5 MB to download\n"
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sleuth.data.suites import SEVEN, chosen_by_hash, load_suite
+from sleuth.data.suites import SEVEN, SUITES, NamedSuite, chosen_by_hash, load_suite
 from sleuth.types import SleuthError, Task
 
 REAL_DATA = Path(__file__).parents[2] / ".." / "shared" / "data"
@@ -53,6 +53,18 @@ def test_a_folder_that_lacks_some_of_the_seven_says_so(tmp_path: Path) -> None:
     write_set(tmp_path, "nq/test.jsonl")
     [note] = load_suite(tmp_path).notes
     assert note.endswith("bamboogle: its mean is over 1 of the seven sets")
+
+
+def test_a_named_suite_asks_its_sets_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("nq", "hotpotqa", "musique", "eli5"):
+        write_set(tmp_path, f"{name}/test.jsonl")
+    here = NamedSuite(folder=tmp_path, questions=SUITES["nq_hotpotqa"].questions)
+    monkeypatch.setitem(SUITES, "nq_hotpotqa", here)
+    suite = load_suite(Path("nq_hotpotqa"))
+    assert ([one.name for one in suite.sets], suite.notes) == (["nq", "hotpotqa"], ())
+    (tmp_path / "hotpotqa" / "test.jsonl").unlink()
+    [note] = load_suite(Path("nq_hotpotqa")).notes
+    assert note == "nq_hotpotqa lacks hotpotqa: its mean is over 1 of its 2 sets"
 
 
 def test_sets_of_ones_own_are_all_asked(tmp_path: Path) -> None:

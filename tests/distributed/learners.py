@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 from unittest.mock import patch
@@ -58,7 +58,10 @@ def batch_of(kind: str, seed: int) -> Batch:
     if kind == "prefer":
         rows = rows_of(10, seed)
         return pair_batch([*zip(rows[::2], rows[1::2], strict=True)])
-    return collate(rows_of(9, seed), normalise="sequence")
+    rows = rows_of(9, seed)
+    if kind == "follow":  # every second row
+        rows = [replace(row, guidance=number % 2 * 0.5) for number, row in enumerate(rows)]
+    return collate(rows, normalise="sequence")
 
 
 def policy_on(
@@ -71,19 +74,21 @@ def policy_on(
     lora: bool = False,
     offload: bool = False,
 ) -> Policy:
-    """A policy with a reference, on these ranks."""
+    """A policy with a reference and a teacher, on these ranks."""
     model = model_of(family, dtype=dtype)
     if lora:
         add_adapters(model, LORA, seed=0)
     holding = MasterWeights if ranks.alone else partial(Shards, ranks=ranks, offload=offload)
     reference = frozen_copy(model_of(family, seed=1, dtype=dtype))
-    return Policy(model, settings, reference, gradient_checkpointing=recompute, holding=holding)
+    teacher = frozen_copy(model_of(family, seed=3, dtype=dtype))
+    options = {"teacher": teacher, "gradient_checkpointing": recompute, "holding": holding}
+    return Policy(model, settings, reference, **options)
 
 
 def step(policy: Policy, kind: str, seed: int, budget: int = 40) -> dict[str, Any]:
     """The figures of one update of this kind."""
     batch = batch_of(kind, seed)
-    if kind == "update":
+    if kind in ("update", "follow"):
         return asdict(policy.update(batch, LOSS, budget=budget))
     if kind == "prefer":
         return asdict(policy.prefer(batch, beta=0.3, budget=budget))

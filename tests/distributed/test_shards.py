@@ -14,7 +14,16 @@ from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy
 from sleuth.ranks import Ranks
 
 FP32, BF16 = torch.float32, torch.bfloat16
-FIGURES = ("loss", "entropy", "kl", "sampler_learner_kl", "clip_fraction", "gradient_norm", "learning_rate")
+FIGURES = (
+    "loss",
+    "entropy",
+    "kl",
+    "teacher_kl",
+    "sampler_learner_kl",
+    "clip_fraction",
+    "gradient_norm",
+    "learning_rate",
+)
 EXACT = ("tokens_trained", "tokens_dense")
 
 
@@ -65,7 +74,7 @@ def test_loss_and_gradients_do_not_depend_on_the_number_of_ranks(world: int, fam
         assert (gradient - expected).norm() <= 1e-5 * expected.norm()
 
 
-@pytest.mark.parametrize("kind", ["update", "supervise", "prefer"])
+@pytest.mark.parametrize("kind", ["update", "follow", "supervise", "prefer"])
 def test_updates_on_ranks_are_those_of_one_process(kind: str) -> None:
     (expected, weights), *_ = on_ranks(1, learners.trained, kind, "qwen3", FP32)
     for figures, ours in on_ranks(3, learners.trained, kind, "qwen3", FP32):

@@ -67,7 +67,14 @@ def half(recipes: dict[str, Path], once: Once) -> Callable[[str, int, Path], Non
 
 
 @pytest.mark.parametrize(
-    ("kind", "ranks"), [("supervised", 2), ("grpo", 2), ("grpo", 4), ("lora", 2), ("online_dpo", 2)]
+    ("kind", "ranks"),
+    [
+        ("supervised", 2),
+        ("grpo", 2),
+        pytest.param("grpo", 4, marks=pytest.mark.slow),
+        ("lora", 2),
+        ("online_dpo", 2),
+    ],
 )
 def test_a_stage_on_ranks_has_the_figures_of_one_process(
     whole: Callable[[str, int], Path], kind: str, ranks: int
@@ -96,7 +103,15 @@ def test_two_runs_on_two_ranks_are_the_same_bytes(
     assert figures_of(tmp_path / "other") == figures_of(whole("grpo", 2))
 
 
-@pytest.mark.parametrize("kind", ["supervised", "grpo", "lora", "online_dpo"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param("supervised", marks=pytest.mark.slow),
+        "grpo",
+        pytest.param("lora", marks=pytest.mark.slow),
+        "online_dpo",
+    ],
+)
 def test_a_run_that_goes_on_with_as_many_ranks_is_the_same_bytes(
     recipes: dict[str, Path],
     whole: Callable[[str, int], Path],
@@ -110,7 +125,7 @@ def test_a_run_that_goes_on_with_as_many_ranks_is_the_same_bytes(
     assert figures_of(tmp_path / "parts") == figures_of(whole(kind, 2))
 
 
-@pytest.mark.parametrize(("before", "after"), [(2, 1), (2, 4), (1, 2)])
+@pytest.mark.parametrize(("before", "after"), [(2, 1), pytest.param(2, 4, marks=pytest.mark.slow), (1, 2)])
 def test_a_run_goes_on_with_another_number_of_ranks(
     recipes: dict[str, Path],
     whole: Callable[[str, int], Path],

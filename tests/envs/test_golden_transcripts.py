@@ -40,11 +40,13 @@ CALLS = {
     "search_r1": "<search>Ada</search>",
     "slime": "<search>Ada</search>",
     "research": "<search> Ada </search>",
+    "research_card": "<search> Ada </search>",
     "verl": '<tool_call>\n{"name": "search", "arguments": {"query_list": ["Ada", "Bo"]}}\n</tool_call><|im_end|>',
     "chat": '<tool_call>\n{"name": "search", "arguments": {"query": "Ada"}}\n</tool_call><|im_end|>',
 }
 ANSWERS = {name: "<answer>Tarn</answer>" for name in CALLS} | {
     "research": r"<answer>It is \boxed{Tarn}.</answer><|im_end|>",
+    "research_card": r"<answer>It is \boxed{Tarn}.</answer><|im_end|>",
     "verl": "<answer>Tarn</answer><|im_end|>",
     "chat": "<answer>Tarn</answer><|im_end|>",
 }
@@ -53,6 +55,7 @@ SETTINGS = {
     "search_r1": ("search_r1", "raw", None, {}),
     "slime": ("slime", "user", KEEPS, {}),
     "research": ("research", "system", KEEPS, {}),
+    "research_card": ("research_card", "system", KEEPS, {}),
     "verl": ("verl", "user", KEEPS, {}),
     "verl_strips": ("verl", "user", STRIPS, {}),
     "chat_keeps": ("chat", "user", KEEPS, {}),

@@ -308,6 +308,13 @@ def test_research_reads_the_last_box_and_the_last_opening_tag(turn: str, kind: s
     assert answered.done == {"answer": "answered", "search": None, "invalid": "turns"}[kind]
 
 
+def test_research_ends_with_a_turn_that_neither_searches_nor_answers() -> None:
+    env, shelf = environment("research")
+    [*_, last] = replies(env, "It was Tarn, I think.")
+    assert last.done == "turns"
+    assert shelf.queries == []
+
+
 def test_research_writes_results_with_a_leading_space_as_the_corpus_stores_them() -> None:
     env, _ = environment("research")
     _, found = replies(env, "<search>Ada</search>")

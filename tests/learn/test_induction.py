@@ -117,8 +117,8 @@ def test_untrained_heads_repeat_what_followed_before(seed: int) -> None:
     assert plain.float().mean() < 0.05
 
 
-# the test of the narrowest head, which is not slow, learns `placed` too
-@pytest.mark.parametrize("task", [named, pytest.param(placed, marks=pytest.mark.slow)])
+@pytest.mark.slow  # the test of the narrowest head, which is not, learns `placed` too
+@pytest.mark.parametrize("task", [named, placed])
 def test_a_few_steps_teach_names_of_two_words_and_ids_of_fields(task: Callable[..., Rows]) -> None:
     """Measured 0.85 and 0.93; of weights drawn in the usual way 0.00 and 0.23, where one of four ids is 0.25."""
     assert learned(fresh(True), task, steps=STEPS) > 0.6

@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from sleuth.metrics import intervals
 from sleuth.metrics.intervals import (
     MANY,
     UNMEASURED,
@@ -170,7 +171,8 @@ def test_a_ratio_is_of_the_means_and_not_the_mean_of_ratios() -> None:
     assert bootstrap_ratio([1.0], [0.0]) == bootstrap_ratio([None], [1.0]) == UNMEASURED
 
 
-def test_the_interval_of_a_ratio_covers_it_as_often_as_it_says() -> None:
+def test_the_interval_of_a_ratio_covers_it_as_often_as_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(intervals, "RESAMPLES", 4 * intervals.BLOCK)
     rng = np.random.default_rng(3)
     covered = 0
     for _ in range(100):

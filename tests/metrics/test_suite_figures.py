@@ -49,6 +49,12 @@ def test_shares_have_wilsons_interval_and_means_that_of_a_bootstrap() -> None:
     assert figures["response_tokens_mean"] == bootstrap_mean([10.0, 10.0])
 
 
+def test_the_score_of_another_scorer_is_a_figure_where_records_have_it() -> None:
+    records = [record("a", "Ada Voss", 1.0, score_slime=1.0), record("b", "Ada", 0.0, score_slime=1.0)]
+    assert set_figures([*records, record("c", None, None)])["score_slime"] == bootstrap_mean([1.0, 1.0])
+    assert mean_over_sets([records, records[:1]])["score_slime"].value == 1.0
+
+
 def test_samples_of_one_question_are_one_draw() -> None:
     once = [record("a", "Ada Voss", 1.0), record("b", "Ada", 0.0)]
     assert set_figures(once * 3) == set_figures(once)

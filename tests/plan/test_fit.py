@@ -11,6 +11,7 @@ import pytest
 import torch
 from tiny_models import FAMILIES
 
+from sleuth.cli.plan_card import COLUMNS
 from sleuth.plan.episodes import lengths_of, played_by
 from sleuth.plan.fit import CardPlan, plan_for_cards, plan_for_cpu
 from sleuth.plan.memory import CPU, CUDA, PIECE_LOGITS, LearnerMemory, Passes, total
@@ -155,7 +156,7 @@ WEIGHTS = 256 + 8 + 2 * (64 + 32 + 32 + 64 + 3 * 128 + 2 * 8 + 2 * 4)
 
 def learner(**changes: object) -> LearnerMemory:
     passes = Passes(shape=SHAPE, device=CUDA, size=2)
-    settings = {"lora": None, "masters": True, "muon": False, "reference": True, "checkpointed": True}
+    settings = {"lora": None, "masters": True, "muon": False, "reference": True, "teacher": None, "checkpointed": True}
     return LearnerMemory(passes=passes, **(settings | {"ranks": 1, "offload": False} | changes))  # type: ignore[arg-type]
 
 
@@ -169,6 +170,16 @@ def test_one_process_holds_weights_masters_moments_and_reference() -> None:
 def test_ranks_hold_shards_of_all_but_the_whole_model() -> None:
     held, _ = learner(ranks=4).state()
     assert held == {"weights": 2 * WEIGHTS, "masters": WEIGHTS, "optimiser": 2 * WEIGHTS, "reference": WEIGHTS // 2}
+
+
+def test_a_teacher_has_the_weights_of_its_own_shape() -> None:
+    shape = replace(SHAPE, layers=4)
+    teacher = Passes(shape=shape, device=CUDA, size=2)
+    assert learner(teacher=teacher).state()[0]["teacher"] == 2 * shape.weights
+    assert learner(teacher=teacher, ranks=4).state()[0]["teacher"] == 2 * shape.weights // 4
+    held, _ = learner(teacher=teacher, reference=False).frozen_pass(64, 64, teacher)
+    assert held["activations"] == 64 * (teacher.forward_work + 2 * shape.width)
+    assert set(held) <= {part for parts in COLUMNS.values() for part in parts}, "the table shows every part"
 
 
 def test_an_offloaded_state_is_on_the_host() -> None:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from shipped_recipes import RECIPES, contents_of, value_at
 
-from sleuth.recipe import load_recipe
+from sleuth.data.suites import SUITES
+from sleuth.dialects import dialect_of
+from sleuth.dialects.research import RESEARCH
+from sleuth.factories import judges_in, preference_judges_in
+from sleuth.recipe import EvaluateRecipe, GrpoRecipe, OnlineDpoRecipe, load_recipe
 from sleuth.recipe.sweep import load_sweep
 
 SLIME = "slime, examples/search-r1 and its write-up"
 SEARCH_R1 = "Search-R1, scripts v0.2 of arXiv:2503.09516"
 REASON = "reason-over-search, phase 1 (v0.1) as its repository has it"
+CARD = "the model card of reason-over-search's v0.1"
 REFINERS = "the cards of the published 4B refiners"
 
 TABLE: list[tuple[str, str, str, Any]] = [
@@ -77,6 +83,12 @@ TABLE: list[tuple[str, str, str, Any]] = [
     ("reason_over_search_0.6b_rules", REASON, "loss.clip_low", 0.2),
     ("reason_over_search_0.6b_rules", REASON, "loss.clip_high", 0.2),
     ("reason_over_search_0.6b_rules", REASON, "loss.beta", 0.001),
+    ("reason_over_search_0.6b_card", CARD, "steps", 9_968),
+    ("reason_over_search_0.6b_card", CARD, "stop_after", 2_000),
+    ("reason_over_search_0.6b_card", CARD, "data.questions", Path("hf://PeterJinGo/nq_hotpotqa_train/train.parquet")),
+    ("reason_over_search_0.6b_card", CARD, "env.prompt", "p3_decide_no_ex"),
+    ("reason_over_search_0.6b_card", CARD, "env.dialect", "research_card"),
+    ("reason_over_search_0.6b_card", CARD, "reward.0.scorer", "strict"),
     ("refiner_0.6b_single_gpu", REFINERS, "steps", 100),
     ("refiner_0.6b_single_gpu", REFINERS, "prompts_per_step", 32),
     ("refiner_0.6b_single_gpu", REFINERS, "samples_per_prompt", 8),
@@ -144,6 +156,38 @@ def test_the_two_arms_of_reason_over_search_differ_only_in_the_prompt(
     rules, example = (contents_of(f"{arms}_{arm}") for arm in ("rules", "example"))
     assert tuple(arm["stage"][stage]["env"].pop("prompt") for arm in (rules, example)) == prompts
     assert rules == example
+
+
+def test_the_arm_of_the_card_differs_from_that_of_the_repository_in_what_the_card_says() -> None:
+    card, repository = (contents_of(f"reason_over_search_0.6b_{arm}")["stage"][1] for arm in ("card", "rules"))
+    for found in (card, repository):
+        del found["data"]["questions"], found["env"]["dialect"], found["reward"][0]["scorer"]
+    assert card == repository
+    assert dialect_of("research_card").information.open == "<information>"
+    assert replace(dialect_of("research_card"), name="research", information=RESEARCH.information) == RESEARCH
+
+
+@pytest.mark.parametrize("recipe", ["search_r1_slime_3b", "search_r1_slime_3b_single_gpu"])
+def test_slimes_evaluation_asks_every_published_question_once_and_greedily_before_and_after(recipe: str) -> None:
+    before, trains, after = load_recipe(RECIPES / f"{recipe}.toml").stage
+    assert (trains.kind, before.name, after.name) == ("grpo", "base", "trained")
+    for stage in (before, after):
+        assert isinstance(stage, EvaluateRecipe)
+        assert (stage.temperature, stage.data.per_set, str(stage.data.suite)) == (0.0, None, "nq_hotpotqa")
+    assert SUITES["nq_hotpotqa"].questions == {"nq": 3_610, "hotpotqa": 7_405}
+    assert SUITES["seven"].asked(None) == 51_713
+    assert SUITES["seven"].asked(200) == 6 * 200 + 125
+
+
+@pytest.mark.parametrize("file", sorted(RECIPES.rglob("*.toml")), ids=lambda file: str(file.relative_to(RECIPES)))
+def test_no_recipe_trains_on_the_verdicts_of_a_judge_that_was_not_examined(file: Path) -> None:
+    if file.stem.endswith("_sweep"):
+        return
+    for stage in load_recipe(file).stage:
+        if isinstance(stage, GrpoRecipe | OnlineDpoRecipe):
+            named = judges_in(stage.reward) if isinstance(stage, GrpoRecipe) else preference_judges_in(stage.reward)
+            for kind, judge in named:
+                assert judge.least_accuracy is not None, f"{stage.name}: {kind}"
 
 
 TWINS = {

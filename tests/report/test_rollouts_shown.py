@@ -2,12 +2,13 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from synthetic_run import write_run
 from tokenizers import Tokenizer
 
-from sleuth.report.rollouts_shown import MAX_ROLLOUT_BYTES, evenly, questions_played, rollouts_shown, step_of
+from sleuth.report.rollouts_shown import MAX_ROLLOUT_BYTES, evenly, opened_at, questions_played, rollouts_shown, step_of
 from sleuth.report.transcripts import TextPool, read_tokenizer, token_ends
 from sleuth.runs.rollouts import write_rollouts
 from sleuth.types import Episode, Group, Score, Segment, SleuthError, Task, Trajectory
@@ -120,3 +121,14 @@ def test_a_file_without_a_step_in_its_name_is_named() -> None:
 def test_few_items_are_all_kept() -> None:
     assert evenly([1, 2, 3], 12) == [1, 2, 3]
     assert evenly(list(range(10)), 4) == [0, 3, 6, 9]
+
+
+def step_with(*groups: list[float | None]) -> dict[str, Any]:
+    return {"groups": [{"siblings": [{"score": score} for score in scores]} for scores in groups]}
+
+
+def test_the_page_opens_at_the_last_step_where_siblings_differ() -> None:
+    same, mixed = [1.0, 1.0, None], [0.0, 1.0]
+    assert opened_at([step_with(mixed), step_with(same, mixed, mixed), step_with(same)]) == (1, 1)
+    assert opened_at([step_with(same), step_with(same)]) == (1, 0)
+    assert opened_at([]) == (0, 0)

@@ -28,11 +28,11 @@ def evaluation(ems: Sequence[float | None], **more: Any) -> dict[str, Any]:
 def test_the_verdict_says_rose_only_if_the_paired_interval_leaves_zero_out() -> None:
     weak, strong = evaluation([0.0] * 40), evaluation([1.0] * 30 + [0.0] * 10)
     assert verdict({"base": weak, "trained": strong}) == (
-        "Greedy exact match on 40 questions rose from 0.00 [-0.01, 0.01] to 0.75 [0.74, 0.76]."
+        "Greedy exact match on 40 questions rose from 0.000 [-0.010, 0.010] to 0.750 [0.740, 0.760]."
     )
-    assert " fell from 0.75 " in verdict({"base": strong, "trained": weak})
+    assert " fell from 0.750 " in verdict({"base": strong, "trained": weak})
     mixed = evaluation([0.0] * 10 + [1.0] * 30)
-    assert " did not clearly move: from 0.75 " in verdict({"base": strong, "trained": mixed})
+    assert " did not clearly move: from 0.750 " in verdict({"base": strong, "trained": mixed})
 
 
 def test_the_verdict_says_greedy_only_of_temperature_zero() -> None:

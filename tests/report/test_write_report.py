@@ -14,10 +14,11 @@ import pytest
 from synthetic_run import HOSTILE, write_run
 
 from sleuth.metrics.intervals import Measured
+from sleuth.metrics.metrics import episode_figures
 from sleuth.report import write_report
-from sleuth.report.figures import whiskers
+from sleuth.report.figures import LABELS, label_of, whiskers
 from sleuth.report.run_files import read_run
-from sleuth.types import SleuthError
+from sleuth.types import Action, Passage, Score, Segment, SleuthError, Task, Trajectory
 
 
 class Page(HTMLParser):
@@ -181,6 +182,21 @@ def test_what_a_probe_measured_is_shown_though_it_asked_no_question(tmp_path: Pa
     page = write_report(run).read_text(encoding="utf-8")
     assert "Gain of its own thoughts, in nats a token" in page
     assert "-1.250" in page
+
+
+def test_every_figure_of_an_evaluation_has_words() -> None:
+    def answered(kind: str, searched: bool) -> tuple[Task, Trajectory, Score]:
+        task = Task(id=kind, question="?", golden_answers=("x",), gold_passages=("1",), kind=kind)
+        actions = (
+            (Action(kind="search", text="x", passages=(Passage(id="1", title="", text="x"),)),) if searched else ()
+        )
+        written = Segment(author="policy", tokens=(1,), text="x")
+        return task, Trajectory(segments=(written,), actions=actions), Score(value=1.0, parts={"em": 1.0})
+
+    figures = episode_figures([answered("one_hop", True), answered("two_hop", False)])
+    assert set(figures) - set(LABELS) == set()
+    assert label_of("score_search_r1") == "Score by search r1"
+    assert label_of("own_figure") == "Own figure"
 
 
 def test_an_axis_reaches_below_zero_where_a_figure_does() -> None:

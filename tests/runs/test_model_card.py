@@ -4,6 +4,12 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import huggingface_hub
+import pytest
+import yaml
+
+from sleuth.data import cards
+from sleuth.data.cards import card_of, fetch_card, prepare_card
 from sleuth.dialects.refine import REFINERS
 from sleuth.recipe import Recipe
 from sleuth.runs.model_card import model_card, read_results
@@ -74,30 +80,134 @@ def test_results_are_the_measured_figures_of_the_evaluation_files(tmp_path: Path
 
 
 BASE_CARD = """---
-license: apache-2.0
+license: other
+license_name: qwen-research
+license_link: https://example.org/LICENSE
+datasets:
+- owner/texts
+tags: [chat, "1.0"]
 ---
 # A base
 
-```bibtex
+```
 @misc{base, title={A base}}
 ```
 """
 
 
-def test_licence_and_citations_are_those_of_the_base(recipes: Recipes, tmp_path: Path) -> None:
+def with_base(tmp_path: Path, card: str) -> str:
     (tmp_path / "base").mkdir()
-    (tmp_path / "base" / "README.md").write_text(BASE_CARD)
-    text = card(recipes(f'model="{tmp_path}/base"'))
-    assert "pipeline_tag: text-generation\nlicense: apache-2.0\n" in text  # and no base_model: a folder is none
-    assert "is `apache-2.0`; that of the data is its own." in text
+    (tmp_path / "base" / "README.md").write_text(card)
+    return f'model="{tmp_path}/base"'
+
+
+def test_licence_data_sets_tags_and_citations_are_those_of_the_base(recipes: Recipes, tmp_path: Path) -> None:
+    text = card(recipes(with_base(tmp_path, BASE_CARD)))
+    front = yaml.safe_load(text.split("---")[1])
+    assert front == {
+        "library_name": "transformers",
+        "pipeline_tag": "text-generation",
+        "license": "other",
+        "license_name": "qwen-research",
+        "license_link": "https://example.org/LICENSE",
+        "datasets": ["owner/texts"],
+        "tags": [
+            *("sleuth", "grpo", "reinforcement-learning", "search-agent", "retrieval-augmented-generation"),
+            *("chat", "1.0"),
+        ],
+    }
+    assert "is `qwen-research` (https://example.org/LICENSE). That of the data is its own." in text
     assert "```bibtex\n@misc{base, title={A base}}\n```" in text
 
 
-def test_a_base_that_states_no_licence_gives_none(recipes: Recipes) -> None:
-    text = card(recipes())
-    assert "license:" not in text
-    assert 'base_model: "models/tiny"\n' in text
-    assert "`models/tiny` is not stated on its card" in text
+@pytest.mark.parametrize(
+    ("dialect", "cited", "not_cited"),
+    [
+        ("search_r1", ["2402.03300", "2503.09516"], ["2503.19470", "slime"]),
+        ("slime", ["2503.09516", "github.com/THUDM/slime"], ["2503.19470"]),
+        ("research_card", ["2503.19470"], ["2503.09516"]),
+        ("sleuth", ["2402.03300"], ["2503.09516", "2503.19470", "slime"]),
+    ],
+)
+def test_what_a_recipe_follows_is_cited(recipes: Recipes, dialect: str, cited: list[str], not_cited: list[str]) -> None:
+    text = card(recipes(f'stage.0.env.dialect="{dialect}"', 'stage.0.loss.advantage="grpo"'))
+    rights = text.partition("## Licence and citations")[2]
+    assert all(source in rights for source in cited)
+    assert not any(source in rights for source in not_cited)
+
+
+def test_a_data_set_of_the_hub_stands_with_the_licence_that_its_card_states(
+    recipes: Recipes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "README.md").write_text("---\nlicense: cc-by-sa-4.0\n---\n")
+    monkeypatch.setattr(cards, "_in_cache", lambda name, kind: str(tmp_path / "README.md") if name == "o/qa" else None)
+    text = card(recipes('stage.0.data.questions="hf://o/qa/train.parquet"'))
+    assert yaml.safe_load(text.split("---")[1])["datasets"] == ["o/qa"]
+    assert "| `grpo` | `hf://o/qa/train.parquet` | `cc-by-sa-4.0` |" in text
+    assert "| `grpo` | `world/train.jsonl` | not known: a file of the run's owner |" in card(recipes())
+
+
+@pytest.mark.parametrize(
+    ("contents", "licence"),
+    [
+        (None, "not known: its card is not here"),
+        ("# A base\n", "not stated on its card"),
+        ("---\nlicense:\n---\n", "not stated on its card"),
+        ("---\nlicense: [apache-2.0, mit]\n---\n", "`apache-2.0`"),
+        ("---\nlicense: {a: 1}\n---\n", "not stated on its card"),
+        ("---\nlicense: apache-2.0\n\ttags: x\n---\n", "README.md is no YAML (line 3)"),
+        ("---\n- license\n---\n", "README.md is no mapping of keys to values"),
+        ("---\nlicense: 2024-99-99\n---\n", "README.md is no YAML"),
+    ],
+)
+def test_a_base_without_a_readable_licence_says_why_and_loses_nothing_else(
+    recipes: Recipes, tmp_path: Path, contents: str | None, licence: str
+) -> None:
+    cited = "```bibtex\n@misc{base}\n```\n"
+    model = with_base(tmp_path, contents + cited) if contents is not None else 'model="models/tiny"'
+    text = card(recipes(model))
+    [line] = [line for line in text.splitlines() if line.startswith("The licence of the base")]
+    assert licence in line
+    assert ("license:" in text.split("---")[1]) is licence.startswith("`")
+    assert (cited in text) is (contents is not None)
+    assert yaml.safe_load(text.split("---")[1])["tags"][0] == "sleuth"
+
+
+def test_a_base_that_is_no_folder_is_named_in_the_front_matter(recipes: Recipes) -> None:
+    assert 'base_model: "models/tiny"\n' in card(recipes())
+
+
+def test_front_matter_that_cannot_be_read_is_one_line_when_the_model_is_loaded(tmp_path: Path) -> None:
+    with_base(tmp_path, "---\n- license\n---\n")
+    said: list[str] = []
+    prepare_card(str(tmp_path / "base"), said.append)
+    [line] = said
+    assert "is no mapping of keys to values: cards of checkpoints will not state the licence" in line
+
+
+@pytest.mark.parametrize("has_card", [False, True])
+def test_the_card_of_a_hub_model_is_fetched_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, has_card: bool
+) -> None:
+    cache: dict[str, str] = {}
+
+    def download(repository: str, file: str, *, repo_type: str) -> str:
+        if not has_card:
+            raise ConnectionError("no route\nto the hub")
+        (tmp_path / file).write_text("---\nlicense: mit\n---\n")
+        return cache.setdefault(repository, str(tmp_path / file))
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    monkeypatch.setattr(cards, "_in_cache", lambda name, kind: cache.get(name))
+    said: list[str] = []
+    fetch_card("owner/base", "model", said.append)
+    assert card_of("owner/base").licence == ("mit" if has_card else None)
+    lost = "owner/base: its card could not be fetched, so its licence will not be stated: no route to the hub"
+    assert said == ([] if has_card else [lost])
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", None)
+    if has_card:
+        fetch_card("owner/base", "model", said.append)
+        assert said == []
 
 
 def test_the_card_says_how_far_its_figures_reach_and_what_was_trained_on(recipes: Recipes) -> None:

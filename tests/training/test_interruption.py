@@ -45,7 +45,9 @@ def interrupting(monkeypatch: pytest.MonkeyPatch, step: int, *numbers: int) -> N
     monkeypatch.setattr(GRPOTrainer, "_update", update)
 
 
-@pytest.mark.parametrize(("step", "number"), [(1, signal.SIGTERM), (3, signal.SIGINT)])
+@pytest.mark.parametrize(
+    ("step", "number"), [pytest.param(1, signal.SIGTERM, marks=pytest.mark.slow), (3, signal.SIGINT)]
+)
 def test_an_interrupted_and_continued_run_is_the_run_that_nobody_stopped(
     recipe_file: Path,
     tmp_path: Path,

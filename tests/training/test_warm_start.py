@@ -113,6 +113,28 @@ def test_questions_may_be_played_another_number_of_times_than_in_the_stage_that_
     assert "of 216 episodes under the hint" in found.summary  # 24 questions
 
 
+def test_a_teacher_plays_without_a_hint_in_place_of_the_policy(
+    warm_file: Path, finished: Callable[..., Path], tmp_path: Path
+) -> None:
+    text = warm_file.read_text()
+    hint = next(line for line in text.splitlines() if line.startswith("hint = "))
+    warm_file.write_text(text.replace(hint, f'teacher = "{finished()}"'))
+    found = lesson(load_recipe(warm_file), tmp_path / "run")
+    rows = found.rows()
+    assert "episodes of the teacher" in found.summary
+    prompt = found.tokenizer.decode(rows[0].tokens)
+    assert prompt.startswith("Question: ")
+    assert all(found.tokenizer.decode(row.tokens).count("<search>") >= 1 for row in rows)
+
+
+def test_a_warm_start_without_hint_and_teacher_is_refused(warm_file: Path) -> None:
+    text = warm_file.read_text()
+    hint = next(line for line in text.splitlines() if line.startswith("hint = "))
+    warm_file.write_text(text.replace(hint + "\n", ""))
+    with pytest.raises(SleuthError, match="hint is missing: without one the policy would play as before"):
+        load_recipe(warm_file)
+
+
 def test_an_episode_that_the_context_cannot_hold_is_not_taught(warm_file: Path, tmp_path: Path) -> None:
     hint = 'stage.1.hint={dialect="sleuth", forced_search=true}'
     recipe = load_recipe(warm_file, [hint, 'stage.2.env.dialect="research"', "stage.2.context=120"])

@@ -1,4 +1,4 @@
-"""`sleuth check`: recipes, sweeps, judges and protocols before a run; data and scorers are in files of their own."""
+"""`sleuth check`: recipes, sweeps, judges and protocols before a run; data, models, scorers have their own files."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from sleuth.cli.check_data import check_data, check_texts
+from sleuth.cli.check_model import check_model
 from sleuth.cli.check_scorer import check_scorer
 from sleuth.cli.heavy import import_heavy
 from sleuth.cli.options import AsJson, RecipeFile
@@ -38,6 +39,8 @@ class CheckCommands(TyperGroup):
                 right = f"sleuth check protocols {first} {others[0]}"
             elif first.endswith(".toml") or shipped_recipe(Path(first)) is not None:
                 right = f"sleuth check recipe {first} (of several runs: sleuth check sweep {first})"
+            elif Path(first).is_dir():
+                right = f"sleuth check model {first}"
             else:
                 right = f"sleuth check data {first} (of texts without questions: sleuth check texts {first})"
             raise SleuthError(f"sleuth check {first}: say what it is; use {right}")
@@ -49,7 +52,7 @@ check = typer.Typer(cls=CheckCommands, no_args_is_help=True, rich_markup_mode=No
 
 @check.callback()
 def _check() -> None:
-    """Check recipes, data, scorers and judges before a run."""
+    """Check recipes, data, models, scorers and judges before a run."""
 
 
 @check.command("recipe")
@@ -166,6 +169,7 @@ def require_sweep_inputs(path: Path, runs: Mapping[str, Recipe]) -> None:
 check.command("data")(check_data)
 check.command("texts")(check_texts)
 check.command("scorer")(check_scorer)
+check.command("model")(check_model)
 
 
 @check.command("judge")

@@ -111,7 +111,8 @@ def evaluate_suite(
         Path,
         typer.Argument(
             metavar="FOLDER",
-            help="Test sets in a folder (nq/test.jsonl, ...), or `seven`: those of Search-R1, from the hub.",
+            help="Test sets in a folder (nq/test.jsonl, ...), or from the hub: `seven`, those of Search-R1, or "
+            "`nq_hotpotqa`, those of slime's search example.",
             show_default=False,
         ),
     ],

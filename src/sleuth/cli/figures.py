@@ -51,19 +51,29 @@ SET_COLUMNS = {
 }
 
 
+NO_VALUE: Mapping[str, float | None] = {"value": None}
+"""A figure of a set that has no episode with a score."""
+
+
 def print_sets(title: str, suite: Mapping[str, Any]) -> None:
     """Prints a suite's figures by set, each over its 95 % interval, and their unweighted mean; `suite` is the contents
     of its evaluation file."""
-    sets = suite["sets"]
+    sets, shown = suite["sets"], _set_columns(suite)
     asked = [figures["questions"] for figures in sets.values()]
     columns = [Column(heading="n", cells=[f"{count:,}" for count in asked], footer=f"{sum(asked):,}")]
-    for key, heading in SET_COLUMNS.items():
-        cells = [_set_cell(key, figures[key]) for figures in sets.values()]
+    for key, heading in shown.items():
+        cells = [_set_cell(key, figures.get(key, NO_VALUE)) for figures in sets.values()]
         columns.append(Column(heading=heading, cells=cells, footer=_set_cell(key, suite[key])))
     print_columns(list(sets), columns, heading="set", footer=f"mean of {len(sets)}", title=title)
     missing = [name for name, figures in suite["sets"].items() if figures["missing"]["value"]]
     if missing:
         typer.echo(f"some verdicts are missing in {', '.join(missing)}: they are left out, not counted as wrong")
+
+
+def _set_columns(suite: Mapping[str, Any]) -> dict[str, str]:
+    """The headings of the figures. A published scorer's score takes the place of sub-match, so that 80 columns do."""
+    scores = {key: key.removeprefix("score_") for key in suite if key.startswith("score_")}
+    return {"em": "EM", **scores} | {key: name for key, name in SET_COLUMNS.items() if not scores or key != "sub_match"}
 
 
 def _set_cell(key: str, figure: Mapping[str, float | None]) -> str:

@@ -133,6 +133,8 @@ def _print_stages(predicted: Plan) -> None:
         for key, show in (shown | {"seconds_at_most": _duration}).items()
     ]
     print_columns([stage.name for stage in predicted.stages], columns, heading="stage", footer="in all")
+    for step in predicted.step_calls:
+        typer.echo(step.line())
 
 
 def _print_peaks(predicted: Plan, place: Path) -> None:

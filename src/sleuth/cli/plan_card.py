@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 COLUMNS = {
     "weights": ("weights",),
-    "ref.": ("reference",),
+    "frozen": ("reference", "teacher"),
     "state": ("masters", "optimiser"),
     "grads": ("gradients",),
     "activ.": ("activations", "vocabulary"),
@@ -25,7 +25,7 @@ COLUMNS = {
     "other": ("packed weights", "server", "checkpoint", "libraries"),
 }
 """Heading -> the parts that are added up under it, in the order of the bars."""
-MARKS = dict(zip(COLUMNS, "wrsgaco", strict=True))
+MARKS = dict(zip(COLUMNS, "wfsgaco", strict=True))
 COLOURS = dict(zip(COLUMNS, ("blue", "cyan", "magenta", "red", "yellow", "green", "bright_black"), strict=True))
 LABEL, BAR = 26, 50
 """Characters of a phase's name, and of a bar as long as the card's memory."""
@@ -127,6 +127,7 @@ def _lines(plan: CardPlan) -> Iterator[str]:
         yield f"host memory of a rank beside its libraries: {shown(plan.host_memory_bytes)}"
     yield f"checkpoints: {shown(plan.peak_disk_bytes)} at most"
     yield from _times(plan)
+    yield from (step.line() for step in plan.step_calls)
     yield from plan.notes
     yield plan.line()
 

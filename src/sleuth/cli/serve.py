@@ -37,6 +37,13 @@ def serve(
         list[str] | None,
         typer.Option(metavar="URL", help="Search a server such as `sleuth retriever`; repeat it for each replica."),
     ] = None,
+    questions: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Questions of which the page offers three. [default: those that its run was evaluated with]",
+        ),
+    ] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
     host: Host = "127.0.0.1",
     name: Annotated[
@@ -81,8 +88,8 @@ def serve(
 ) -> None:
     """Serve a checkpoint: OpenAI's API, and a page to talk to it.
 
-    GET / is the page; POST /v1/chat/completions asks the agent with its searches, POST /v1/completions the bare model;
-    GET /v1/models, /health, /metrics, /openapi.json. The protocol is the checkpoint's own.
+    GET / is the page; POST /v1/chat/completions and /v1/responses ask the agent with its searches, POST /v1/completions
+    the bare model; GET /v1/models, /health, /metrics, /openapi.json. The protocol is the checkpoint's own.
 
     With --emulate, the bare model behind the endpoints that training needs of vLLM or SGLang (docs/how-to/pool.md).
     """
@@ -95,6 +102,7 @@ def serve(
         require_unset(
             {
                 "--index": index,
+                "--questions": questions,
                 "--url": url or None,
                 "--dialect": dialect,
                 "--prompt": prompt,
@@ -106,7 +114,7 @@ def serve(
     require_passages(index, "--url", url or [])
     listening = listen(host, port)
     access = access_of(host, api_key=api_key, insecure=insecure, per_client=per_client)
-    require_inputs([model], index=index)
+    require_inputs([model], questions=questions, index=index)
     if emulate is not None:
         _serve_emulated(
             emulate,
@@ -127,8 +135,12 @@ def serve(
         )
         return
 
+    from sleuth.data.questions import load_questions
+
+    tasks = load_questions(questions) if questions is not None else []
     import_heavy()
     from sleuth.evaluation.eval_session import open_eval_session
+    from sleuth.serve.chat.examples import example_questions
 
     session, notes = open_eval_session(
         model,
@@ -147,8 +159,19 @@ def serve(
     if index is None and not url:
         notes.append("without --index or --url, searches find nothing")
     shown_name = name or Path(model).resolve().name
+    examples = example_questions(model, session.setting.dialect, tasks)
     _serve_agent(
-        session, notes, shown_name, index, listening, host, access, seconds=max_seconds, waiting=waiting, slots=slots
+        session,
+        notes,
+        shown_name,
+        index,
+        examples,
+        listening,
+        host,
+        access,
+        seconds=max_seconds,
+        waiting=waiting,
+        slots=slots,
     )
 
 
@@ -157,6 +180,7 @@ def _serve_agent(
     notes: list[str],
     name: str,
     index: Path | None,
+    examples: list[str],
     listening: socket.socket,
     host: str,
     access: Access,
@@ -174,7 +198,7 @@ def _serve_agent(
         notes.append(f"whoever reaches {host}:{listening.getsockname()[1]} can ask: there is no password")
     for note in notes:
         typer.echo(f"note: {note}", err=True)
-    agent = agent_of(session, name, index)
+    agent = agent_of(session, name, index, examples)
     app = chat_app(agent, conversation_limits(seconds=seconds, waiting=waiting), conversations=slots, access=access)
     address = address_of(host, listening)
     typer.echo(f"{agent.name}: {agent.dialect.name} dialect, {agent.context} tokens of context, at {address}")

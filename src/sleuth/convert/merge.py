@@ -15,9 +15,11 @@ from sleuth.convert.layouts import assemble_tensor
 from sleuth.convert.shards import Blueprint, Shards, open_shards, read_blueprint
 from sleuth.convert.tensor_parts import WholeTensor
 from sleuth.convert.weight_files import DTYPE_NAMES, stored_bytes, stored_dtype, write_weights
-from sleuth.runs.atomic import replacing_folder
+from sleuth.runs.atomic import replacing_folder, write_text
+from sleuth.runs.checkpoints import CARD
 from sleuth.runs.checksums import write_checksums
 from sleuth.runs.disk import SLACK, recognising_full_disk, require_free
+from sleuth.runs.protocol import ProtocolCard
 from sleuth.types import SleuthError
 
 MAX_FILE_BYTES = 2 * 10**9
@@ -57,13 +59,16 @@ def merge_shards(
     dtype: torch.dtype | None = None,
     untie: bool = False,
     max_file_bytes: int = MAX_FILE_BYTES,
+    protocol: ProtocolCard | None = None,
+    card: str | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Merged:
     """Converts a verl FSDP actor folder, a Hugging Face folder or a bare state dict into a Hugging Face folder.
 
     `config` is the folder with config.json and tokenizer, if they are not beside the shards; `dtype` casts
-    floating-point weights; `untie` writes tied weights under each of their names. Names, shapes and layouts are checked
-    first, and `out` is created as a whole or not at all. Raises SleuthError.
+    floating-point weights; `untie` writes tied weights under each of their names; `protocol` and the model card `card`
+    are written beside them. Names, shapes and layouts are checked first, and `out` is created as a whole or not at all.
+    Raises SleuthError.
     """
     _refuse_occupied(out)
     shards = open_shards(source)
@@ -82,6 +87,10 @@ def merge_shards(
         copy_companions(blueprint.folder, partial, main_dtype, untie=untie)
         if untie and (tied := read_blueprint(partial).tied):
             raise SleuthError(f"{blueprint.folder / CONFIG}: {', '.join(tied)} stays tied without tie_word_embeddings")
+        if protocol is not None:
+            protocol.write(partial)
+        if card is not None:
+            write_text(partial / CARD, card)
         write_checksums(partial)
     return Merged(
         ranks=len(shards.ranks),

@@ -17,6 +17,7 @@ from typing import Self
 
 import httpx
 
+from sleuth.data.cards import fetch_card
 from sleuth.threads import to_stderr
 from sleuth.types import SleuthError
 
@@ -55,7 +56,8 @@ class HubLocation:
 
 
 def local_file(path: Path, log: Log = to_stderr) -> Path:
-    """`path` itself or, for a file on the hub, its copy in the hub's cache. The size of a download is logged first."""
+    """`path` itself or, for a file on the hub, its copy in the hub's cache. The size of a download is logged first. The
+    card of its data set is fetched too."""
     location = HubLocation.read(path)
     if location is None:
         return path
@@ -68,7 +70,9 @@ def local_file(path: Path, log: Log = to_stderr) -> Path:
         )
         if file.will_download:
             log(f"{location}: {_megabytes(file.file_size)} to download")
-        return Path(hf_hub_download(location.repository, location.path, repo_type="dataset", revision=file.commit_hash))
+        found = hf_hub_download(location.repository, location.path, repo_type="dataset", revision=file.commit_hash)
+    fetch_card(location.repository, "dataset", log)
+    return Path(found)
 
 
 def download_from_hub(location: HubLocation, folder: Path, watch: ProgressBar, log: Log = to_stderr) -> Path:

@@ -7,7 +7,7 @@ are prefixed with the set: `nq/test_0`.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,13 +17,39 @@ from sleuth.data.rows import ENDINGS
 from sleuth.recipe.data import EvalQuestionsRecipe
 from sleuth.types import SleuthError, Task
 
-SEVEN = ("nq", "triviaqa", "popqa", "hotpotqa", "2wikimultihopqa", "musique", "bamboogle")
-"""The sets whose unweighted mean Search-R1 and its successors report, in the order of their tables."""
-
 SPLITS = ("test", "dev", "train")
 
-SUITES = {"seven": Path("hf://RUC-NLPIR/FlashRAG_datasets")}
-"""Suites by name."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedSuite:
+    """A published choice of test sets in a `folder`; `questions` is the number of questions of each set."""
+
+    folder: Path
+    questions: Mapping[str, int]
+
+    def asked(self, per_set: int | None) -> int:
+        """The number of questions of all sets, with at most `per_set` of each."""
+        return sum(size if per_set is None else min(size, per_set) for size in self.questions.values())
+
+
+FLASHRAG = Path("hf://RUC-NLPIR/FlashRAG_datasets")
+SIZES = {
+    "nq": 3_610,
+    "triviaqa": 11_313,
+    "popqa": 14_267,
+    "hotpotqa": 7_405,
+    "2wikimultihopqa": 12_576,
+    "musique": 2_417,
+    "bamboogle": 125,
+}
+SEVEN = tuple(SIZES)
+"""The sets whose unweighted mean Search-R1 and its successors report, in the order of their tables."""
+
+SUITES = {
+    "seven": NamedSuite(folder=FLASHRAG, questions=SIZES),
+    "nq_hotpotqa": NamedSuite(folder=FLASHRAG, questions={name: SIZES[name] for name in ("nq", "hotpotqa")}),
+}
+"""Suites by name: Search-R1's, and that of slime's search example."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,20 +95,28 @@ class Suite:
 def load_suite(suite: Path, per_set: int | None = None) -> Suite:
     """The sets of a folder, local or on the hub, or of a named suite; `per_set` questions of each, or all.
 
-    If the folder has any of the seven sets, only those are used, because the mean is over them. Raises SleuthError for
-    a folder without sets and for a malformed row.
+    If a folder has any of the seven sets, only those are used, because the mean is over them. Raises SleuthError for a
+    folder without sets and for a malformed row.
     """
-    folder = SUITES.get(str(suite), suite)
+    folder = folder_of(suite)
     splits = require_sets(suite)
+    if named := SUITES.get(str(suite)):
+        splits = {name: file for name, file in splits.items() if name in named.questions}
     known = [name for name in SEVEN if name in splits]
     chosen = known or sorted(splits)
     sets = tuple(_question_set(name, folder / splits[name], per_set) for name in chosen)
     return Suite(place=str(suite), per_set=per_set, sets=sets, notes=tuple(_notes(suite, known, splits)))
 
 
+def folder_of(suite: Path) -> Path:
+    """The folder of a suite's sets, by its name or as it is."""
+    named = SUITES.get(str(suite))
+    return named.folder if named else suite
+
+
 def require_sets(suite: Path) -> dict[str, str]:
     """The file of each set of a suite by its name. Raises SleuthError without any."""
-    splits = sets_in(SUITES.get(str(suite), suite))
+    splits = sets_in(folder_of(suite))
     if not splits:
         names = ", ".join(SUITES)
         raise SleuthError(
@@ -130,9 +164,11 @@ def _question_set(name: str, file: Path, per_set: int | None) -> QuestionSet:
 
 def _notes(suite: Path, known: Sequence[str], splits: Iterable[str]) -> list[str]:
     """Notes on missing sets of the seven, and on other sets that are left out."""
-    missing = [name for name in SEVEN if name not in known] if known else []
+    asked = tuple(SUITES[str(suite)].questions) if str(suite) in SUITES else SEVEN
+    missing = [name for name in asked if name not in known] if known else []
     others = [name for name in splits if name not in known] if known else []
-    notes = [f"{suite} lacks {', '.join(missing)}: its mean is over {len(known)} of the seven sets"] if missing else []
+    of = "the seven" if asked == SEVEN else f"its {len(asked)}"
+    notes = [f"{suite} lacks {', '.join(missing)}: its mean is over {len(known)} of {of} sets"] if missing else []
     return notes + ([f"{suite}: left out, not among the seven: {', '.join(sorted(others))}"] if others else [])
 
 

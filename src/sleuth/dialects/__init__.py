@@ -2,14 +2,16 @@
 
 from sleuth.dialects.chat import CHAT
 from sleuth.dialects.dialect import Dialect, Frame, Tags, Tool
-from sleuth.dialects.research import RESEARCH
+from sleuth.dialects.research import RESEARCH, RESEARCH_CARD
 from sleuth.dialects.search_r1 import SEARCH_R1
 from sleuth.dialects.sleuth import SLEUTH
 from sleuth.dialects.slime import SLIME
 from sleuth.dialects.verl import VERL
 from sleuth.types import SleuthError
 
-DIALECTS: dict[str, Dialect] = {dialect.name: dialect for dialect in (SLEUTH, SEARCH_R1, SLIME, VERL, RESEARCH, CHAT)}
+DIALECTS: dict[str, Dialect] = {
+    dialect.name: dialect for dialect in (SLEUTH, SEARCH_R1, SLIME, VERL, RESEARCH, RESEARCH_CARD, CHAT)
+}
 
 
 def dialect_of(name: str) -> Dialect:

@@ -19,6 +19,8 @@ Departures:
 - sampled tokens are never encoded again. A token that extends beyond the closing tag stays whole.
 """
 
+from dataclasses import replace
+
 from sleuth.dialects.dialect import Dialect, Tags
 
 RESEARCH = Dialect(
@@ -50,3 +52,7 @@ RESEARCH = Dialect(
     results_tokens=256,
     cut_ends=True,
 )
+
+RESEARCH_CARD = replace(RESEARCH, name="research_card", information=Tags(open="<information>", close="</information>"))
+"""What the model cards of reason-over-search say: results in Search-R1's tags. They state no other difference, and the
+prompt that they name still announces `<result>`."""

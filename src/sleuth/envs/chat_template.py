@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
-from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerFast
 
 from sleuth.types import Piece, SleuthError
@@ -99,7 +98,7 @@ class ChatTemplate:
                 tokenize=False,
                 **self.flags,
             )
-        except (TemplateError, ValueError, TypeError, KeyError) as error:  # templates raise various errors
+        except Exception as error:  # templates raise whatever Python does
             reason = " ".join(str(error).split())[:200]
             roles = ", ".join(message["role"] for message in messages)
             raise SleuthError(f"the chat template cannot render messages of {roles}: {reason}") from None

@@ -22,7 +22,13 @@ from sleuth.metrics.citation_figures import FIGURES as CITATION_FIGURES
 from sleuth.metrics.citation_figures import citation_figures, citation_value
 from sleuth.metrics.headline import evaluation_line
 from sleuth.metrics.intervals import Measured, Stratum, bootstrap_mean, mean_of_means, share
-from sleuth.metrics.metrics import compatible_scores, episode_figures, missing_reasons, outcome_counts
+from sleuth.metrics.metrics import (
+    SCORER_PREFIX,
+    compatible_scores,
+    episode_figures,
+    missing_reasons,
+    outcome_counts,
+)
 from sleuth.metrics.paired import question_value
 from sleuth.recipe.evaluation import EvaluateRecipe
 from sleuth.rewards.match import sub_match, token_f1
@@ -156,7 +162,7 @@ def suite_evaluation(measured: Mapping[str, dict[str, Any]], suite: Suite, *, na
         "suite": {"place": suite.place, "per_set": suite.per_set, "ids_sha256": suite.ids_sha256},
         **{key: figure.as_json() for key, figure in means.items()},
         "sets": {
-            set_name: contents["set"] | {key: contents[key] for key in (*means, "missing")}
+            set_name: contents["set"] | {key: contents[key] for key in (*means, "missing") if key in contents}
             for set_name, contents in measured.items()
         },
         "outcomes": dict(outcomes.most_common()),
@@ -272,15 +278,22 @@ def record_values(record: Record) -> dict[str, float | None]:
 
 
 def set_figures(records: Sequence[Record]) -> dict[str, Measured]:
-    """`em` and `sub_match` with Wilson's interval; `f1`, searches and the policy's tokens per episode with that of a
-    bootstrap over questions."""
-    strata = {name: _stratum(records, name) for name in FIGURES}
-    return {name: measure(strata[name].values, strata[name].clusters) for name, measure in FIGURES.items()}
+    """`em` and `sub_match` with Wilson's interval; `f1`, searches, the policy's tokens per episode and the scores of
+    other scorers with that of a bootstrap over questions."""
+    strata = {name: _stratum(records, name) for name in _measures(records)}
+    return {name: measure(strata[name].values, strata[name].clusters) for name, measure in _measures(records).items()}
 
 
 def mean_over_sets(records: Sequence[Sequence[Record]]) -> dict[str, Measured]:
     """The unweighted mean of each figure over the sets, with a stratified bootstrap over questions."""
-    return {name: mean_of_means([_stratum(set_records, name) for set_records in records]) for name in FIGURES}
+    every = [record for set_records in records for record in set_records]
+    return {name: mean_of_means([_stratum(set_records, name) for set_records in records]) for name in _measures(every)}
+
+
+def _measures(records: Sequence[Record]) -> dict[str, Callable[..., Measured]]:
+    """The estimator of each figure that these records have."""
+    scores = dict.fromkeys(key for record in records for key in record if key.startswith(SCORER_PREFIX))
+    return FIGURES | dict.fromkeys(scores, bootstrap_mean)
 
 
 def _stratum(records: Sequence[Record], name: str) -> Stratum:

@@ -21,7 +21,18 @@ from sleuth.factories.judges import (
     thought_writer_of,
 )
 from sleuth.factories.learning import adapters_of, function_loss_of, optimisation_of, policy_loss_of, policy_of
-from sleuth.factories.models import Outline, add_tokens, context_of, load_model, load_outline, pick_device, random_model
+from sleuth.factories.models import (
+    Outline,
+    add_tokens,
+    context_of,
+    load_model,
+    load_outline,
+    load_teacher,
+    pick_device,
+    random_model,
+    require_same_tokens,
+    weights_sha256,
+)
 from sleuth.factories.own_code import accepted_hash, code_differences, own_code_in, sources_of
 from sleuth.factories.preference import (
     continuation_judges_in,
@@ -107,6 +118,7 @@ __all__ = [
     "judges_in",
     "load_model",
     "load_outline",
+    "load_teacher",
     "local_engine_of",
     "optimisation_of",
     "own_code_in",
@@ -132,6 +144,7 @@ __all__ = [
     "require_judges",
     "require_pools",
     "require_room",
+    "require_same_tokens",
     "retriever_of",
     "reward_of",
     "reward_spec_of",
@@ -151,4 +164,5 @@ __all__ = [
     "thought_tokens",
     "thought_writer_of",
     "trial_group",
+    "weights_sha256",
 ]

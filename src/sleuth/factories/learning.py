@@ -30,13 +30,18 @@ def adapters_of(lora: LoraRecipe) -> Adapters:
 
 
 def policy_of(
-    stage: TrainingRecipe, model: PreTrainedModel, reference: PreTrainedModel | None = None, ranks: Ranks = ALONE
+    stage: TrainingRecipe,
+    model: PreTrainedModel,
+    reference: PreTrainedModel | None = None,
+    ranks: Ranks = ALONE,
+    teacher: PreTrainedModel | None = None,
 ) -> Policy:
     """The policy that a stage trains on these ranks, with the optimiser at its start."""
     return Policy(
         model,
         optimisation_of(stage),
         reference,
+        teacher=teacher,
         gradient_checkpointing=stage.gradient_checkpointing,
         holding=_holding(ranks, offload=stage.cpu_offload),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+from sleuth.data.cards import prepare_card
 from sleuth.engines.stops import find_eos_ids
 from sleuth.learn.induction import begin_with_induction
 from sleuth.recipe.training import InitRecipe
@@ -45,8 +47,9 @@ def load_model(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
     """A causal language model and its tokenizer from a folder or a hub id; never runs code that comes with it.
 
-    `dtype` None is float32 on a CPU and, on a GPU, what the weights are stored in. The files of a folder with checksums
-    are verified first, unless another rank has `verified` them. Raises SleuthError.
+    `dtype` None is float32 on a CPU and, on a GPU, what the weights are stored in. Unless another rank has
+    `verified` them, the files of a folder with checksums are verified first, and the card of a hub id is fetched.
+    Raises SleuthError.
     """
     if not verified:
         require_intact(Path(path), of_model)
@@ -59,6 +62,8 @@ def load_model(
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         reason = " ".join(str(error).split())[:200]
         raise SleuthError(f"{path}: no model could be loaded from this folder or hub id: {reason}") from error
+    if not verified:
+        prepare_card(path)
     if missing := sorted(found["missing_keys"]):  # transformers would fill them with random weights
         raise SleuthError(f"{path}: the weights lack {len(missing)} of the model's parameters, such as {missing[0]}")
     try:
@@ -68,6 +73,37 @@ def load_model(
     if place == "cpu":
         fit_threads(model)
     return model, tokenizer
+
+
+def load_teacher(path: str, tokenizer: PreTrainedTokenizerFast, *, dtype: str | None, device: str) -> PreTrainedModel:
+    """A frozen model that reads the tokens of `tokenizer`; otherwise as `load_model`."""
+    require_same_tokens(path, tokenizer)
+    model, _ = load_model(path, dtype=dtype, device=device)
+    return model.eval().requires_grad_(False)
+
+
+def require_same_tokens(path: str, tokenizer: PreTrainedTokenizerFast) -> None:
+    """Raises SleuthError unless each token of `tokenizer` has the same id in that of the model at `path`."""
+    theirs = load_tokenizer(path).get_vocab()
+    ours = tokenizer.get_vocab()
+    differing = sorted((number, token) for token, number in ours.items() if theirs.get(token) != number)
+    if not differing:
+        return
+    number, token = differing[0]
+    found = "does not have" if token not in theirs else f"has as {theirs[token]}"
+    raise SleuthError(
+        f"{path}: its tokenizer is not the policy's: {len(differing)} of {len(ours)} tokens differ, such as {token!r}, "
+        f"which is {number} to the policy and which it {found}; a teacher must read the policy's tokens"
+    )
+
+
+def weights_sha256(model: PreTrainedModel) -> str:
+    """The sha256 of all weights of a model, in the order of their names."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+    return digest.hexdigest()
 
 
 def fit_threads(model: PreTrainedModel) -> None:

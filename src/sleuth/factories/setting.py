@@ -122,23 +122,29 @@ def changes_of_card(card: ProtocolCard, setting: Setting) -> list[str]:
     """A sentence for each difference of a setting from a checkpoint's card."""
     template = setting.template.sha256 if setting.template else None
     same_role = setting.prompt_role == card.prompt_role
+    unknown = card.corpus_sha256 is None and setting.corpus_sha256 is not None
+    notes = ["the checkpoint does not say which corpus it was trained with"] if unknown else []
     changed = {
-        "the corpus": (card.corpus_sha256, setting.corpus_sha256),
+        "the corpus": (setting.corpus_sha256 if unknown else card.corpus_sha256, setting.corpus_sha256),
         "a forced search": (card.forced_search, setting.forced_search),
         "the prompt": (card.prompt_text, setting.prompt),
         "what is asked with it": (card.ask_with, setting.ask_with),
         "the role of the prompt": (card.prompt_role, setting.prompt_role),
         "the chat template": (card.template_sha256, template if same_role else card.template_sha256),
     }
-    return [f"{what} is not what the checkpoint was trained with" for what, (was, now) in changed.items() if was != now]
+    return notes + [
+        f"{what} is not what the checkpoint was trained with" for what, (was, now) in changed.items() if was != now
+    ]
 
 
 def trial_group(setting: Setting, task: Task, tokenizer: PreTrainedTokenizerFast, context: int) -> Group:
     """Two invented episodes of a task in its environment, with tokens and log-probabilities: in the first every turn is
-    a thought and a golden answer, in the second a question mark."""
+    a thought and a golden answer, with the end-of-text token where the answer's tag does not end a turn, in the second
+    a question mark."""
     dialect = setting.dialect
     answer = dialect.answer_form.format(text=task.golden_answers[0] if task.golden_answers else "an answer")
-    right = dialect.think.around("I know it.") + dialect.answer.around(answer)
+    end = "" if dialect.answer.close in dialect.stops else str(tokenizer.eos_token or "")
+    right = dialect.think.around("I know it.") + dialect.answer.around(answer) + end
 
     async def played(turn: str, sample: int) -> Episode:
         rollout = Rollout(

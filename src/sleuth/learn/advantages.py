@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from statistics import fmean, pstdev
 from typing import Literal
 
-AdvantageKind = Literal["grpo", "centered", "rloo", "best"]
+AdvantageKind = Literal["grpo", "centered", "rloo", "best", "none"]
 
 
 def has_signal(values: Sequence[float | None]) -> bool:
@@ -27,11 +27,12 @@ def group_advantages(
     - `rloo`: x - mean of the others, which is n / (n - 1) times the centred value, arXiv:2402.14740.
     - `best`: 1 for the maximum (the first, if tied) if it is above 0; 0 for all others. With ratios of 1 a step is
       cross-entropy on the best samples: one round of expert iteration (arXiv:2203.14465).
+    - `none`: 0 for all.
 
     A group without signal gets exactly 0.0. `group_advantages([1, 0, None, 0, 0], "centered")` is
     `[0.75, -0.25, None, -0.25, -0.25]`.
     """
-    if not has_signal(values):
+    if kind == "none" or not has_signal(values):
         return [None if value is None else 0.0 for value in values]
     present = [value for value in values if value is not None]
     if kind == "best":

@@ -22,8 +22,9 @@ class Row:
 
     `sampler_logprobs` has T values, read only where a token is trained; None if the engine gave none. `token_weight`
     has T numbers: the relative weight of each trained token; None is 1 for all. `credit` has T numbers that are added
-    to the advantage, token by token; None is 0 for all. Rows with the same `episode_id` are linked trajectories of one
-    episode, and a loss that counts rows counts them as one; None is an episode by itself.
+    to the advantage, token by token; None is 0 for all. `guidance` is the weight with which its trained tokens follow a
+    teacher. Rows with the same `episode_id` are linked trajectories of one episode, and a loss that counts rows counts
+    them as one; None is an episode by itself.
     `Row(tokens=(7, 5, 9), trained=(False, True, True), advantage=0.5, sampler_logprobs=(0.0, -0.1, -1.2))`.
     """
 
@@ -33,11 +34,16 @@ class Row:
     sampler_logprobs: tuple[float, ...] | None = None
     token_weight: tuple[float, ...] | None = None
     credit: tuple[float, ...] | None = None
+    guidance: float = 0.0
     episode_id: int | None = None
 
 
 def trajectory_row(
-    trajectory: Trajectory, advantage: float, episode_id: int | None = None, credits: Sequence[Credit] = ()
+    trajectory: Trajectory,
+    advantage: float,
+    episode_id: int | None = None,
+    credits: Sequence[Credit] = (),
+    guidance: float = 0.0,
 ) -> Row:
     """What the policy wrote is trained; prompts, retrieved text, inserted tags and copied turns are not. `credits` are
     added to the advantage of the tokens that they cover."""
@@ -55,6 +61,7 @@ def trajectory_row(
         advantage=advantage,
         sampler_logprobs=tuple(logprobs) if complete else None,
         credit=tuple(_credit_by_token(trajectory, credits)) if credits else None,
+        guidance=guidance,
         episode_id=episode_id,
     )
 
@@ -74,7 +81,8 @@ class Batch:
     """B rows padded on the right to T tokens. Everything but `lengths` is (B, T); index t speaks of token t.
 
     `weights` are the shares of the whole step's loss (see `token_weights`), 0 where not `trained`; a part of a batch
-    keeps the weights it had in the whole.
+    keeps the weights it had in the whole. `guidance` is None if no row follows a teacher, whose `teacher_logprobs` are
+    added pass by pass.
     """
 
     tokens: Tensor  # int64, 0 in the padding
@@ -83,6 +91,8 @@ class Batch:
     advantages: Tensor  # fp32, 0 where not trained
     weights: Tensor  # fp32
     sampler_logprobs: Tensor | None  # fp32, 0 where not trained
+    guidance: Tensor | None = None  # fp32, 0 where not trained
+    teacher_logprobs: Tensor | None = None  # fp32
 
     def take(self, rows: Sequence[int]) -> Batch:
         """The given rows, in the given order, without the padding that only longer rows needed."""
@@ -91,8 +101,9 @@ class Batch:
         return self._map(lambda tensor: tensor[index, :longest] if tensor.dim() == 2 else tensor[index])
 
     def with_advantage(self) -> Batch:
-        """The rows with an advantage other than 0, or all rows if there is none."""
-        rows = self.advantages.count_nonzero(dim=1).nonzero().flatten().tolist()
+        """The rows with an advantage other than 0 or guidance, or all rows if there is none."""
+        strength = self.advantages if self.guidance is None else self.advantages.abs() + self.guidance
+        rows = strength.count_nonzero(dim=1).nonzero().flatten().tolist()
         return self.take(rows) if rows else self
 
     def tokens_at(self, places: Tensor) -> Batch:
@@ -112,6 +123,8 @@ class Batch:
             advantages=change(self.advantages),
             weights=change(self.weights),
             sampler_logprobs=None if self.sampler_logprobs is None else change(self.sampler_logprobs),
+            guidance=None if self.guidance is None else change(self.guidance),
+            teacher_logprobs=None if self.teacher_logprobs is None else change(self.teacher_logprobs),
         )
 
     @property
@@ -138,6 +151,7 @@ def collate(rows: Sequence[Row], *, normalise: Normaliser = "token", constant: i
     if any(row.credit for row in rows):
         advantages = advantages + _pad([row.credit or (0.0,) * len(row.tokens) for row in rows], torch.float32)
     sampler = [row.sampler_logprobs for row in rows if row.sampler_logprobs is not None]
+    guidance = torch.tensor([[row.guidance] for row in rows], dtype=torch.float32)
     return Batch(
         tokens=_pad([row.tokens for row in rows], torch.int64),
         lengths=torch.tensor([len(row.tokens) for row in rows]),
@@ -145,17 +159,27 @@ def collate(rows: Sequence[Row], *, normalise: Normaliser = "token", constant: i
         advantages=advantages * trained,
         weights=token_weights(trained * token_weight, normalise, constant=constant, episode_ids=_episode_ids(rows)),
         sampler_logprobs=_pad(sampler, torch.float32) * trained if len(sampler) == len(rows) else None,
+        guidance=guidance * trained if guidance.any() else None,
     )
 
 
 def batch_of_groups(
-    groups: Sequence[Group], advantages: Advantages, *, normalise: Normaliser, constant: int | None = None
+    groups: Sequence[Group],
+    advantages: Advantages,
+    *,
+    normalise: Normaliser,
+    constant: int | None = None,
+    guidance: Callable[[Score], float] = lambda score: 0.0,
 ) -> Batch:
-    """The trajectories of all episodes that have an advantage. Linked trajectories of one episode share its advantage,
-    and count as one row; the credits of its score apply to the last of them."""
+    """The trajectories of all episodes that have an advantage. Linked trajectories of one episode share its advantage
+    and the `guidance` of its score, and count as one row; the credits of its score apply to the last of them."""
     rows = [
         trajectory_row(
-            trajectory, advantage, episode_id, credits=score.credits if trajectory is episode.trajectory else ()
+            trajectory,
+            advantage,
+            episode_id,
+            credits=score.credits if trajectory is episode.trajectory else (),
+            guidance=guidance(score),
         )
         for episode_id, (episode, score, advantage) in enumerate(_in_loss(groups, advantages))
         for trajectory in episode.trajectories
@@ -163,10 +187,12 @@ def batch_of_groups(
     return collate(rows, normalise=normalise, constant=constant)
 
 
-def has_gradient(groups: Sequence[Group], advantages: Advantages) -> bool:
-    """Whether any advantage or credit is nonzero."""
+def has_gradient(
+    groups: Sequence[Group], advantages: Advantages, guidance: Callable[[Score], float] = lambda score: 0.0
+) -> bool:
+    """Whether any advantage, credit or guidance is nonzero."""
     return any(
-        advantage or any(credit.value for credit in score.credits)
+        advantage or guidance(score) or any(credit.value for credit in score.credits)
         for _, score, advantage in _in_loss(groups, advantages)
     )
 

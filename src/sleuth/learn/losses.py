@@ -118,6 +118,17 @@ def kl_penalty(logprobs: Tensor, ref_logprobs: Tensor, kind: KLKind) -> Tensor:
     return difference.clamp(max=MAX_LOG_RATIO).expm1() - difference
 
 
+def teacher_loss(logprobs: Tensor, teacher_logprobs: Tensor, weights: Tensor) -> Tensor:
+    """sum w d^2 / 2 with d = logprobs - teacher_logprobs, all (B, T): on-policy distillation (arXiv:2306.13649) by the
+    sampled tokens alone.
+
+    On tokens of the current policy p the expectation of its gradient, d * grad log p, is the gradient of the reverse
+    KL(p || teacher) of the token's distribution. Biased as to whole sequences: that a token leads to others on which
+    teacher and policy differ is left out. Against the sum over the vocabulary it has the variance of one sample.
+    """
+    return (kl_penalty(logprobs, teacher_logprobs, "k2") * weights).sum()
+
+
 def truncated_importance_weights(learner_logprobs: Tensor, sampler_logprobs: Tensor, cap: float) -> Tensor:
     """min(exp(learner - sampler), cap), (B, T), without gradient: the weight of a token that another engine sampled.
 

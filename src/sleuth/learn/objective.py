@@ -45,7 +45,8 @@ class Objective(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyLoss(Objective):
-    """The policy-gradient loss: the policy's gain within bounds plus `beta` times the KL to the reference.
+    """The policy-gradient loss: the policy's gain within bounds plus `beta` times the KL to the reference, plus the
+    `guidance` of each token times its KL to the teacher (`losses.teacher_loss`).
 
     `old_logprobs` names whose log-probabilities the ratio starts from. The learner's own are taken in the same pass:
     the ratio is then 1, no bound ever acts, and every `policy_loss` and `ratio` has the same gradient, A d log p. With
@@ -109,6 +110,9 @@ class PolicyLoss(Objective):
             penalty = losses.kl_penalty(logprobs, reference, self.kl)  # (R, T)
             scalar = scalar + self.beta * (penalty * rows.weights).sum()
             statistics["kl"] = penalty.detach()
+        if rows.teacher_logprobs is not None and rows.guidance is not None:
+            scalar = scalar + losses.teacher_loss(logprobs, rows.teacher_logprobs, rows.weights * rows.guidance)
+            statistics["teacher_kl"] = losses.kl_penalty(learner, rows.teacher_logprobs, "k3")
         return scalar, statistics
 
 

@@ -35,7 +35,8 @@ ONE_ROW = 1
 class Update:
     """What one optimiser step did. Means are over the trained tokens, by their weights in the loss.
 
-    `kl` is to the reference model and None without one; `sampler_learner_kl` is None if the sampler gave no
+    `kl` is to the reference model and None without one; `teacher_kl` is to the teacher, over all tokens computed, and
+    None if no token followed it; `sampler_learner_kl` is None if the sampler gave no
     log-probabilities, `masked_fraction` without a sequence mask.
     `gradient_norm` is before the clip. `tokens_computed` counts the learner's own pass, each distinct prefix once;
     `tokens_dense` all tokens of the rows.
@@ -45,6 +46,7 @@ class Update:
     entropy: float
     clip_fraction: float = 0.0
     kl: float | None = None
+    teacher_kl: float | None = None
     sampler_learner_kl: float | None = None
     masked_fraction: float | None = None
     gradient_norm: float
@@ -82,11 +84,12 @@ class Policy:
     """A causal language model in training. Dropout stays off: the learner must be the policy that was sampled.
 
     Only parameters that require a gradient are stepped. `reference`, if given, is a frozen model (see `frozen_copy`)
-    that every update measures the KL to. With `gradient_checkpointing` a layer's activations are recomputed in the
-    backward pass instead of being kept, and freed memory is returned to the system: the same gradients in less memory,
-    for a third more work, and on a CPU the time to allocate pages again. `holding` says how models are held: whole in
-    this process, or in shards over ranks. Then every rank makes the same updates with the same batches, computes its
-    share of each, and `model` has the new weights on all of them.
+    that every update measures the KL to, and `teacher` one that rows with guidance follow. With
+    `gradient_checkpointing` a layer's activations are recomputed in the backward pass instead of being kept, and freed
+    memory is returned to the system: the same gradients in less memory, for a third more work, and on a CPU the time to
+    allocate pages again. `holding` says how models are held: whole in this process, or in shards over ranks. Then every
+    rank makes the same updates with the same batches, computes its share of each, and `model` has the new weights on
+    all of them.
     """
 
     def __init__(
@@ -95,6 +98,7 @@ class Policy:
         optimisation: Optimisation,
         reference: PreTrainedModel | None = None,
         *,
+        teacher: PreTrainedModel | None = None,
         gradient_checkpointing: bool = False,
         holding: Holding = MasterWeights,
     ) -> None:
@@ -105,6 +109,7 @@ class Policy:
         self.model = model
         self._holding = holding
         self.measure_from(reference)
+        self.teacher = None if teacher is None else holding(teacher)
         self.masters = holding(model, in_fp32=optimisation.master_weights)
         self._recomputed = recomputed_layers(self.masters.module) if gradient_checkpointing else []
         self.optimiser = Optimiser(model, self.masters.tensors, optimisation)
@@ -242,7 +247,10 @@ class Policy:
         with tree_attention(self.masters.module), _marked_as_training(self._recomputed):
             reference = None
             if objective.reads_reference and self.reference is not None:
-                reference = self._reference_logprobs(part, temperature, budget)
+                reference = self._logprobs_of(self.reference, part, temperature, budget)
+            if part.rows.guidance is not None and self.teacher is not None:
+                told = self._logprobs_of(self.teacher, part, temperature, budget)
+                part = dataclasses.replace(part, rows=dataclasses.replace(part.rows, teacher_logprobs=told))
             if objective.is_sum_over_tokens:
                 computed = self.masters.add_gradients(
                     part, objective, reference, temperature=temperature, budget=budget
@@ -288,14 +296,14 @@ class Policy:
         )
 
     @torch.no_grad()
-    def _reference_logprobs(self, part: Pack, temperature: float, budget: int) -> Tensor:
-        """(R, T). A pack over the budget, which the policy computes in chunks, is split into smaller packs."""
-        assert self.reference is not None
+    def _logprobs_of(self, frozen: MasterWeights, part: Pack, temperature: float, budget: int) -> Tensor:
+        """(R, T), of a frozen model. A pack over the budget, which the policy computes in chunks, is split into smaller
+        packs."""
         if len(part.tree) <= budget or not self.masters.takes_chunks:
-            return self.reference.logprobs(part, temperature=temperature)[0]
+            return frozen.logprobs(part, temperature=temperature)[0]
         result = torch.zeros_like(part.rows.weights)
         for some in pack(part.rows, budget):
-            logprobs, _ = self.reference.logprobs(some, temperature=temperature)
+            logprobs, _ = frozen.logprobs(some, temperature=temperature)
             result[list(some.members), : logprobs.shape[1]] = logprobs
         return result
 

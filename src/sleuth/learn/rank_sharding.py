@@ -48,6 +48,7 @@ def filler(batch: Batch, together: int) -> Pack:
         advantages=zeros,
         weights=zeros,
         sampler_logprobs=None if batch.sampler_logprobs is None else zeros,
+        guidance=None if batch.guidance is None else zeros,
     )
     return Pack(rows=empty, tree=prefix_tree(empty), members=())
 

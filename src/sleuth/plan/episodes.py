@@ -7,7 +7,9 @@ stages on texts follow from the recipe.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
+from sleuth.data.suites import SUITES
 from sleuth.dialects import dialect_of
 from sleuth.plan.memory import Passes
 from sleuth.recipe import (
@@ -46,7 +48,7 @@ TAGS = 8
 ROW = 512
 """Tokens of a row where the recipe does not say."""
 SETS = 7
-"""Test sets of a suite."""
+"""Test sets of a suite in a folder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +131,7 @@ def played_by(recipe: Recipe, index: int, ranks: int) -> Played | None:
         case EvaluateRecipe():
             asked = stage.data.limit
             if stage.data.suite is not None:
-                asked = SETS * stage.data.per_set if stage.data.per_set is not None else None
+                asked = _asked_of_suite(stage.data.suite, stage.data.per_set)
             arms = 1 + stage.forced_search_arm
             return _played(stage, None if asked is None else asked * arms, 1, lengths_of(recipe, index))
         case WinRateRecipe():
@@ -140,6 +142,13 @@ def played_by(recipe: Recipe, index: int, ranks: int) -> Played | None:
             limits = [one.limit for one in stage.sets]
             known = None if None in limits else sum(filter(None, limits))
             return _played(stage, known, stage.samples, lengths_of(recipe, index))
+
+
+def _asked_of_suite(suite: Path, per_set: int | None) -> int | None:
+    """The number of questions; None if it is not known without reading the sets."""
+    if named := SUITES.get(str(suite)):
+        return named.asked(per_set)
+    return SETS * per_set if per_set is not None else None
 
 
 def _played(limits: SampledRecipe, prompts: int | None, samples: int, lengths: Lengths) -> Played:

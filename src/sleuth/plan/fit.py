@@ -8,6 +8,7 @@ from typing import Any
 
 from sleuth.plan.changes import Change, change_that_fits
 from sleuth.plan.episodes import Played, lengths_of, played_by
+from sleuth.plan.judge_calls import StepCalls, step_calls
 from sleuth.plan.memory import CPU, CUDA, SIZES, Passes, total
 from sleuth.plan.phases import Machine, Phase, learner_of, phases_of, problems_of
 from sleuth.plan.shapes import ModelShape, shape_of
@@ -49,6 +50,7 @@ class CardPlan:
     peak_disk_bytes: int
     problems: tuple[str, ...]
     notes: tuple[str, ...]
+    step_calls: tuple[StepCalls, ...] = ()
     change: Change | None = None
 
     @property
@@ -110,6 +112,7 @@ class CardPlan:
             "steps": sum(stage.steps for stage in self.stages),
             "tokens": None if None in tokens else sum(filter(None, tokens)),
             "judge_calls": None,
+            "judge_calls_per_step": {step.stage: dict(step.calls) for step in self.step_calls},
             "seconds": self.seconds,
             "assumed_utilisation": {
                 "training_flops": TRAIN_FLOPS,
@@ -149,6 +152,7 @@ def _plan(recipe: Recipe, machine: Machine, name: str, card: Card | None) -> Car
         peak_disk_bytes=_disk(recipe, shape, machine),
         problems=tuple(problems.values()),
         notes=(*([note] if note else []), *_notes(recipe)),
+        step_calls=tuple(step_calls(recipe)),
         change=change_that_fits(recipe, shape, machine, problems.keys()) if problems else None,
     )
 
@@ -186,7 +190,9 @@ def _time(
             step["rollout"], tokens = generation, sampled * steps
     trained = _distinct_tokens(recipe, index, stage, played, ranks)
     if learner.reference:
-        step["reference pass"] = speed.reference_pass(trained)
+        step["reference pass"] = speed.frozen_pass(passes, trained)
+    if learner.teacher is not None:
+        step["teacher pass"] = speed.frozen_pass(learner.teacher, trained)
     step["update"] = speed.update(learner, trained)
     return StageTime(
         name=stage.name,

@@ -24,11 +24,13 @@ from sleuth.recipe import (
     SearchEnvRecipe,
     SupervisedRecipe,
     ToolEnvRecipe,
+    WarmStartRecipe,
     WinRateRecipe,
 )
 from sleuth.recipe.draft import Key
 from sleuth.recipe.envs import RenderedEnvRecipe, ToolServerRecipe
 from sleuth.recipe.evaluation import ProblemsRecipe
+from sleuth.recipe.grpo import TeacherRecipe
 from sleuth.recipe.judges import NliJudgeRecipe, ServedModelRecipe
 from sleuth.recipe.problems import looked_for
 from sleuth.recipe.rewards import FunctionFields
@@ -110,8 +112,10 @@ def _named_in(table: StrictModel) -> Iterator[tuple[str, Callable[[Any], object]
             yield "dialect", dialect_of
         case FunctionFields():
             yield "function", partial(_require_reward, reward=table)
-        case NliJudgeRecipe():
+        case NliJudgeRecipe() | TeacherRecipe():
             yield "model", require_model
+        case WarmStartRecipe():
+            yield "teacher", require_model
         case WinRateRecipe():
             yield "against", require_model
         case Recipe():
@@ -134,9 +138,9 @@ def require_texts(path: Path) -> None:
 
 def require_suite(suite: Path) -> None:
     """Likewise for a folder of test sets, or a suite by name."""
-    from sleuth.data.suites import SUITES, require_sets
+    from sleuth.data.suites import folder_of, require_sets
 
-    if HubLocation.read(SUITES.get(str(suite), suite)) is None:
+    if HubLocation.read(folder_of(suite)) is None:
         require_sets(suite)
 
 

@@ -123,19 +123,23 @@ class Passes:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearnerMemory:
     """What a training stage holds. `masters`: fp32 copies are stepped; `reference`: a frozen copy of the model is kept;
-    `ranks` hold the trained state in shards; `offload`: that state, and fp32 gradients, are in host memory."""
+    `teacher`: another frozen model's passes; `ranks` hold the trained state in shards; `offload`: that state, and fp32
+    gradients, are in host memory."""
 
     passes: Passes
     lora: LoraRecipe | None
     masters: bool
     muon: bool
     reference: bool
+    teacher: Passes | None
     checkpointed: bool
     ranks: int
     offload: bool
 
     @classmethod
-    def of(cls, stage: TrainingRecipe, passes: Passes, *, reference: bool, ranks: int) -> LearnerMemory:
+    def of(
+        cls, stage: TrainingRecipe, passes: Passes, *, reference: bool, teacher: Passes | None = None, ranks: int
+    ) -> LearnerMemory:
         """The learner of a stage."""
         return cls(
             passes=passes,
@@ -143,6 +147,7 @@ class LearnerMemory:
             masters=stage.master_weights and passes.size < FP32,
             muon=stage.optimiser == "muon",
             reference=reference,
+            teacher=teacher,
             checkpointed=stage.gradient_checkpointing,
             ranks=ranks,
             offload=stage.cpu_offload and passes.device.name == "cuda",
@@ -175,18 +180,24 @@ class LearnerMemory:
         return self.stepped_size * (2 * self.trained - by_muon)
 
     def state(self) -> tuple[Bytes, Bytes]:
-        """What is held between updates on the device, and on the host: (weights, masters, optimiser, reference)."""
+        """What is held between updates on the device, and on the host: (weights, masters, optimiser, frozen
+        models)."""
         shard = self.stepped_size * self.trained // self.ranks
         # Shards, and tensors on the host, are copies beside the whole model.
         masters = shard if self.masters or self.ranks > 1 or self.offload else 0
         frozen = (self.weights - self.passes.size * self.trained) // self.ranks if self.ranks > 1 else 0
         state = {"masters": masters + frozen, "optimiser": self.moments // self.ranks}
-        reference = {"reference": self.passes.size * self.passes.shape.weights // self.ranks if self.reference else 0}
+        kept = {"reference": self.passes if self.reference else None, "teacher": self.teacher}
+        models = {
+            name: passes.size * passes.shape.weights // self.ranks
+            for name, passes in kept.items()
+            if passes is not None
+        }
         if not self.offload:
-            return {"weights": self.weights} | state | reference, {}
+            return {"weights": self.weights} | state | models, {}
         if self.ranks > 1:
-            return {"weights": self.weights}, state | reference
-        return {"weights": self.weights} | reference, state
+            return {"weights": self.weights}, state | models
+        return {"weights": self.weights} | models, state
 
     def update(self, tokens: int, rows: int) -> tuple[Bytes, Bytes]:
         """The peak of forward and backward passes over `tokens`, of which `rows` are predicted; on the device and on
@@ -259,10 +270,11 @@ class LearnerMemory:
             held.pop("weights")
         return held, host
 
-    def reference_pass(self, tokens: int, rows: int) -> tuple[Bytes, Bytes]:
-        """The peak while the reference model scores `tokens`, before a pass of the learner that is not the first."""
+    def frozen_pass(self, tokens: int, rows: int, passes: Passes) -> tuple[Bytes, Bytes]:
+        """The peak while a frozen model with these `passes` scores `tokens`, before a pass of the learner that is not
+        the first."""
         held, host = self.state()
-        passes, shape = self.passes, self.passes.shape
+        shape = passes.shape
         if self.ranks > 1:
             held["weights"] = passes.size * (shape.root + 2 * shape.layer)
         if not self.offload:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from urllib.parse import urlsplit
 
 from sleuth.memory import FREE_SHARE, parse_share
 from sleuth.plan.episodes import CacheNeed, Played, lengths_of, played_by
 from sleuth.plan.memory import SIZES, Bytes, Device, LearnerMemory, Passes, total
-from sleuth.plan.shapes import ModelShape
+from sleuth.plan.shapes import ModelShape, shape_of
 from sleuth.recipe import (
     GrpoRecipe,
     OnlineDpoRecipe,
@@ -71,7 +71,9 @@ def learner_of(recipe: Recipe, index: int, shape: ModelShape, machine: Machine) 
     stage = recipe.stage[index]
     assert isinstance(stage, TrainingRecipe)
     passes = Passes(shape=shape, device=machine.device, size=SIZES[recipe.dtype])
-    return LearnerMemory.of(stage, passes, reference=keeps_first_weights(stage), ranks=machine.ranks)
+    named = stage.teacher if isinstance(stage, GrpoRecipe) else None
+    teacher = None if named is None else replace(passes, shape=shape_of(named.model)[0])
+    return LearnerMemory.of(stage, passes, reference=keeps_first_weights(stage), teacher=teacher, ranks=machine.ranks)
 
 
 def problems_of(phases: Sequence[Phase], memory: int) -> dict[str, str]:
@@ -107,13 +109,18 @@ class _Stage:
             return
         learner = learner_of(self.recipe, self.index, self.shape, self.machine)
         if self.played is not None:
-            # A warm start plays before it has a learner.
-            before = ({"weights": learner.weights}, {}) if isinstance(stage, WarmStartRecipe) else learner.state()
+            before = learner.state()
+            if isinstance(stage, WarmStartRecipe):  # plays before it has a learner
+                before = {"weights": learner.weights}, {}
+                if stage.teacher is not None:
+                    before[0]["teacher"] = self.passes.size * shape_of(stage.teacher)[0].weights
             yield self._generation("rollout", *before, self.played)
         tokens = self._tokens_at_once(stage)
         generated = not isinstance(stage, SupervisedRecipe | WarmStartRecipe)
         if learner.reference and generated:
-            yield self._phase("reference pass", *learner.reference_pass(tokens, tokens))
+            yield self._phase("reference pass", *learner.frozen_pass(tokens, tokens, self.passes))
+        if learner.teacher is not None:
+            yield self._phase("teacher pass", *learner.frozen_pass(tokens, tokens, learner.teacher))
         yield self._phase("update", *learner.update(tokens, tokens))
         yield self._phase("optimiser step", *learner.optimiser_step())
         yield self._phase("checkpoint", *learner.save(), packed=False)

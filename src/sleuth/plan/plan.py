@@ -8,6 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from sleuth.factories import continuation_judges_in, judges_in
+from sleuth.plan.judge_calls import StepCalls, step_calls
 from sleuth.plan.memory import FP32, SIZES
 from sleuth.plan.phases import keeps_first_weights
 from sleuth.plan.probe import Probe
@@ -58,14 +59,16 @@ class StagePlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The plan of a run by stage, and peak bytes in memory and on the disk (checkpoints, rollouts, figures and
-    evaluations). `ranks` is the memory of each of several ranks. Values that need a probe are None without one."""
+    """The plan of a run by stage, the judge calls of a step, and peak bytes in memory and on the disk (checkpoints,
+    rollouts, figures and evaluations). `ranks` is the memory of each of several ranks. Values that need a probe are
+    None without one."""
 
     stages: tuple[StagePlan, ...]
     peak_memory_bytes: int | None = None
     peak_gpu_memory_bytes: int | None = None
     peak_disk_bytes: int | None = None
     ranks: RankMemory | None = None
+    step_calls: tuple[StepCalls, ...] = ()
 
     def total(self, figure: str) -> float | None:
         """The sum of a figure over the stages; None if it is unknown for one of them."""
@@ -76,16 +79,18 @@ class Plan:
         """Sums, peaks and stages as plain values for JSON."""
         table = asdict(self)
         stages = table.pop("stages")
-        return {figure: self.total(figure) for figure in SUMMED} | table | {"stages": stages}
+        calls = {"judge_calls_per_step": {step["stage"]: step["calls"] for step in table.pop("step_calls")}}
+        return {figure: self.total(figure) for figure in SUMMED} | table | calls | {"stages": stages}
 
 
 def plan_of(recipe: Recipe, questions: Mapping[int, int], probe: Probe | None = None, *, world: int = 1) -> Plan:
     """The plan of a recipe whose stage i reads `questions[i]` questions, on `world` ranks."""
     stages = tuple(_stage(stage, questions.get(index, 0), probe) for index, stage in enumerate(recipe.stage))
     if probe is None:
-        return Plan(stages=stages)
+        return Plan(stages=stages, step_calls=tuple(step_calls(recipe)))
     return Plan(
         stages=stages,
+        step_calls=tuple(step_calls(recipe)),
         peak_memory_bytes=max(cost.host_memory for cost in probe.costs.values()),
         peak_gpu_memory_bytes=max(cost.gpu_memory for cost in probe.costs.values()),
         peak_disk_bytes=_disk(recipe, questions, probe),

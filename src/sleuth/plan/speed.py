@@ -59,6 +59,6 @@ class Speed:
         copied = (learner.stepped_size + self.passes.size) * learner.trained / self.ranks
         return seconds + copied / BUS + moved / HOST_BANDWIDTH
 
-    def reference_pass(self, tokens: float) -> float:
+    def frozen_pass(self, passes: Passes, tokens: float) -> float:
         """Seconds of a forward pass over `tokens` of all ranks."""
-        return 2 * self.passes.shape.weights * tokens / (PREFILL_FLOPS * self.card.flops) / self.ranks
+        return 2 * passes.shape.weights * tokens / (PREFILL_FLOPS * self.card.flops) / self.ranks

@@ -39,6 +39,23 @@ class CreditRecipe(StrictModel):
             yield "bonus and penalty are both 0, so credit has no effect; set one, such as penalty = 0.2"
 
 
+class TeacherRecipe(StrictModel):
+    """A larger or better model that the policy follows on the tokens it sampled itself (on-policy distillation,
+    arXiv:2306.13649). To the loss is added, for each token x of a guided episode, `weight` times the reverse KL
+    divergence of the policy p from the teacher q, estimated from x alone: its gradient is
+    (log p(x) - log q(x)) grad log p(x)."""
+
+    model: str
+    """Folder or hub id of a model with the same vocabulary, which is not trained. Ranks hold it in shards."""
+    when: Literal["always", "wrong"] = "always"
+    """Episodes that are guided: all, or only those that score below `right` (arXiv:2508.20324), while the reward trains
+    all of them. An episode without a score is never guided."""
+    right: float | None = None
+    """With when = "wrong": the lowest score of a right episode; absent: 1."""
+    weight: PositiveFloat = 1.0
+    """Weight of the KL divergence, in units of the advantage."""
+
+
 class PoolRecipe(StrictModel):
     """vLLM or SGLang servers that generate episodes with the learner's weights, which they read from a folder."""
 
@@ -129,6 +146,8 @@ class GrpoRecipe(SampledRecipe, TrainingRecipe):
     """The rewards; an episode's score is their weighted sum."""
     credit: CreditRecipe | None = None
     """Credit for single searches or citations; absent: none."""
+    teacher: TeacherRecipe | None = None
+    """A model that the policy follows on its own episodes; absent: none."""
     loss: LossRecipe = LossRecipe()
     """How scores become a gradient."""
 
@@ -194,6 +213,14 @@ class GrpoRecipe(SampledRecipe, TrainingRecipe):
                 'engine.max_policy_lag = 1 trains on samples of older weights, and loss.old_logprobs = "learner" '
                 'treats them as on-policy: set loss.old_logprobs = "sampler", or loss.tis_cap'
             )
+
+    @combination
+    def _something_is_learned(self) -> Iterator[str]:
+        teacher = self.teacher
+        if self.loss.advantage == "none" and teacher is None and self.credit is None and not self.loss.beta:
+            yield 'loss.advantage = "none" leaves nothing to learn from: add [stage.teacher]'
+        if teacher is not None and teacher.when == "always" and teacher.right is not None:
+            yield f'teacher.right = {teacher.right} has no effect with teacher.when = "always"; set when = "wrong"'
 
     @combination
     def _credit_fits_env(self) -> Iterator[str]:

@@ -49,10 +49,11 @@ class LossRecipe(StrictModel):
 
     setting: Literal["grpo", "dr_grpo", "dapo", "gspo", "cispo"] | None = None
     """A published loss by name. It sets the keys that define it; another value of one of these is an error."""
-    advantage: Literal["grpo", "centered", "rloo", "best"] = "grpo"
+    advantage: Literal["grpo", "centered", "rloo", "best", "none"] = "grpo"
     """How scores x of a group become advantages. "grpo": (x - mean) / std (arXiv:2402.03300); "centered": x - mean
     (arXiv:2503.20783); "rloo": leave-one-out (arXiv:2402.14740); "best": no policy gradient, but cross-entropy on the
-    best episode of each group if its score is above 0 (needs old_logprobs = "learner")."""
+    best episode of each group if its score is above 0 (needs old_logprobs = "learner"); "none": 0, so that only a
+    teacher or credit trains."""
     std_floor: PositiveFloat = 1e-4
     """Smallest standard deviation that advantage = "grpo" divides by."""
     policy_loss: Literal["clip", "cispo"] = "clip"

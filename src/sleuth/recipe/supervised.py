@@ -77,13 +77,16 @@ class HintRecipe(StrictModel):
 class WarmStartRecipe(TrainingRecipe):
     """Rejection sampling (STaR, arXiv:2203.14465) for a policy that never searches or does not follow the protocol. It
     plays questions of the next `grpo` stage with a hint, and trains on the right episodes under that stage's own
-    prompt. Skipped if the policy already searches."""
+    prompt. Skipped if the policy already searches. Another model may play in its place: distillation by the teacher's
+    own successes."""
 
     kind: Literal["warm_start"]
     name: Name = "warm_start"
     """What the stage is called in the run folder."""
-    hint: HintRecipe
-    """Helps the policy while it plays; the trained rows do not contain it."""
+    hint: HintRecipe | None = None
+    """Helps the model that plays; the trained rows do not contain it. Only a teacher can do without."""
+    teacher: str | None = None
+    """Folder or hub id of a model with the policy's vocabulary whose episodes are trained; absent: the policy's own."""
     below: Annotated[float, Field(gt=0, le=1)] = 0.05
     """Run the stage only if less than this share of the policy's episodes without the hint searches."""
     taught: Literal["right", "answered"] = "right"
@@ -95,3 +98,10 @@ class WarmStartRecipe(TrainingRecipe):
     """Episodes of each question with the hint; absent: as in the `grpo` stage."""
     rows_per_step: PositiveInt = 16
     """Episodes in one optimiser step."""
+
+    @combination
+    def _plays_otherwise(self) -> Iterator[str]:
+        if self.hint is None and self.teacher is None:
+            yield (
+                "hint is missing: without one the policy would play as before; name a prompt that hints, or a teacher"
+            )

@@ -66,9 +66,9 @@ def number(value: float) -> str:
     return f"\N{MINUS SIGN}{text}" if value < 0 else text
 
 
-def signed(value: float) -> str:
-    """A difference: three decimals, always with its sign."""
-    return f"{value:+.3f}".replace("-", "\N{MINUS SIGN}")
+def signed(value: float, digits: int = 3) -> str:
+    """A difference, always with its sign."""
+    return f"{value:+.{digits}f}".replace("-", "\N{MINUS SIGN}")
 
 
 def line(points: Points) -> str:

@@ -40,6 +40,7 @@ LABELS = {
     "padding": "Words without a citation",
     "claims": "Claims",
     "response_tokens_mean": "Tokens the policy wrote",
+    "results_tokens_mean": "Tokens of results it was shown",
     "missing": "Missing verdicts",
     "gain_sampled": "Gain of its own thoughts, in nats a token",
     "blank_nll": "Nats a token behind an empty thought",
@@ -55,7 +56,7 @@ LABELS = {
     "win_rate": "Continuations that are preferred",
 }
 
-DECIMALS = {"searches_mean": 2, "searches_two_hop": 2, "claims": 2, "response_tokens_mean": 1}
+DECIMALS = {"searches_mean": 2, "searches_two_hop": 2, "claims": 2, "response_tokens_mean": 1, "results_tokens_mean": 1}
 """Decimals of a figure; 3 by default."""
 
 OUTCOMES = ("correct", "wrong", "no_answer", "malformed")
@@ -84,6 +85,11 @@ class FigureRow:
     axis: Scale
 
     @property
+    def digits(self) -> int:
+        """Decimals of its values."""
+        return DECIMALS.get(self.key, 3)
+
+    @property
     def clear(self) -> bool:
         """Whether the interval of the difference excludes zero."""
         return side_of_zero(self.difference) != 0
@@ -102,6 +108,43 @@ def figure_rows(evaluations: Mapping[str, Evaluation]) -> list[FigureRow]:
     found = [key for name in arms for key, value in evaluations[name].items() if measured_of(value)]
     keys = [key for key in LABELS if key in found] + [key for key in dict.fromkeys(found) if key not in LABELS]
     return [_row(key, arms, evaluations) for key in keys]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetRow:
+    """A score of one test set of a suite in every arm, as `FigureRow`."""
+
+    set: str
+    key: str
+    measured: tuple[Measured | None, ...]
+    difference: Measured | None
+
+    @property
+    def clear(self) -> bool:
+        """Whether the interval of the difference excludes zero."""
+        return side_of_zero(self.difference) != 0
+
+
+def set_rows(evaluations: Mapping[str, Evaluation]) -> list[SetRow]:
+    """Exact match and the scores of other scorers for each test set of the suites; none without a suite."""
+    arms = arms_of(evaluations)
+    asked = {name: evaluations[name].get("sets", {}) for name in arms}
+    names = dict.fromkeys(set_name for sets in asked.values() for set_name in sets)
+    rows: list[SetRow] = []
+    for set_name in names:
+        found = [sets.get(set_name, {}) for sets in asked.values()]
+        scores = dict.fromkeys(key for one in found for key in one if key.startswith("score_"))
+        trained, base = (evaluations.get(f"{name}@{set_name}", {}).get("records", ()) for name in (TRAINED, BASE))
+        rows += [
+            SetRow(
+                set=set_name,
+                key=key,
+                measured=tuple(measured_of(one.get(key)) for one in found),
+                difference=mean_difference(key, trained, base),
+            )
+            for key in ("em", *scores)
+        ]
+    return rows
 
 
 def outcome_table(evaluations: Mapping[str, Evaluation]) -> list[tuple[str, list[tuple[int, float]]]]:
@@ -132,12 +175,18 @@ def _row(key: str, arms: Sequence[str], evaluations: Mapping[str, Evaluation]) -
     trained, base = (records_of(evaluations, name) for name in (TRAINED, BASE))
     return FigureRow(
         key=key,
-        label=LABELS.get(key) or key.replace("score_", "Score by "),
+        label=label_of(key),
         measured=tuple(measured.values()),
         difference=mean_difference(key, trained, base),
         whiskers=drawn,
         axis=axis,
     )
+
+
+def label_of(key: str) -> str:
+    """A figure in words: of one that LABELS lacks, the words of its name."""
+    words = key.replace("score_", "score by ").replace("_", " ")
+    return LABELS.get(key) or words[:1].upper() + words[1:]
 
 
 def whiskers(measured: Mapping[str, Measured | None]) -> tuple[tuple[Whisker, ...], Scale]:

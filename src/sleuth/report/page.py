@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import secrets
 from collections.abc import Mapping, Sequence, Set
 from importlib.resources import files
 from pathlib import Path
@@ -16,37 +17,56 @@ from sleuth.metrics.intervals import Measured
 from sleuth.metrics.paired import Evaluation, mean_difference, paired_records, records_of, side_of_zero
 from sleuth.report.axes import number, signed
 from sleuth.report.curves import HEIGHT, WIDTH, charts_of, smoothing, stages_of
-from sleuth.report.figures import arms_of, figure_rows, measured_of, outcome_table
-from sleuth.report.rollouts_shown import questions_played, questions_shown, rollouts_shown
+from sleuth.report.failure_examples import failure_arms, failure_rows
+from sleuth.report.figures import arms_of, figure_rows, measured_of, outcome_table, set_rows
+from sleuth.report.rollouts_shown import opened_at, questions_played, questions_shown, rollouts_shown
 from sleuth.report.run_files import BASE, TRAINED, RunFiles, read_run
+from sleuth.report.step_files import with_files, write_step_files
 from sleuth.report.summary import flat, run_facts, run_name, stage_lines
+from sleuth.report.time_spent import NAMES, duration, stage_times
 from sleuth.report.transcripts import TextPool, read_tokenizer
 from sleuth.runs.atomic import write_text
 
 SCRIPTS = ("elements.js", "transcript.js", "rollouts.js", "questions.js", "curves.js", "start.js")
 
 
-def write_report(run: Path) -> Path:
-    """Writes `RUN/report.html` and returns its path.
+def write_report(run: Path, *, all_rollouts: bool = False) -> Path:
+    """Writes `RUN/report.html` and returns its path; with `all_rollouts`, also all stored episodes in files beside it.
 
     The page names the parts that the run does not have yet. Raises SleuthError if the folder is not a run or one of its
     files is invalid.
     """
-    page = render(read_run(run))
+    files = read_run(run)
+    if all_rollouts:
+        write_step_files(files.rollouts, run, read_tokenizer(run) if files.rollouts else None)
+    page = render(files, all_rollouts=all_rollouts)
     report = run / "report.html"
     write_page(report, page)
     return report
 
 
-def render(run: RunFiles) -> str:
-    """The page of a run as HTML. All text of models and corpora is escaped, in text and in data."""
+def render(run: RunFiles, *, all_rollouts: bool = False) -> str:
+    """The page of a run as HTML. All text of models and corpora is escaped, in text and in data. With `all_rollouts` it
+    loads the episodes that it does not hold from the files of `write_step_files`; only scripts with its `nonce` may."""
     pool = TextPool()
     tokenizer = read_tokenizer(run.folder) if run.rollouts else None
-    stages = {stage: charts_of(rows) for stage, rows in stages_of(run.metrics).items()}
+    rows_of = stages_of(run.metrics)
+    stages = {stage: charts_of(rows) for stage, rows in rows_of.items()}
+    answered = failure_arms(run.evaluations)
+    shown = rollouts_shown(run.rollouts, pool, tokenizer)
     both = paired_records(*(records_of(run.evaluations, name) for name in (BASE, TRAINED)))
+    opened = opened_at(shown)
+    held = len(shown)
+    if all_rollouts and shown:
+        step = shown[opened[0]]["step"]
+        shown = with_files(shown, run.rollouts)
+        opened = [one["step"] for one in shown].index(step), opened[1]
+    nonce = secrets.token_urlsafe(18) if all_rollouts else ""
     data = {
         "charts": [chart.read_out() for charts in stages.values() for chart in charts],
-        "rollouts": rollouts_shown(run.rollouts, pool, tokenizer),
+        "rollouts": shown,
+        "opened": opened,
+        "nonce": nonce,
         "questions": questions_shown((BASE, TRAINED), both, pool),
         "texts": pool.texts,
     }
@@ -62,10 +82,17 @@ def render(run: RunFiles) -> str:
         overlap=overlap(run.evaluations, questions_played(run.rollouts)),
         arms=arms_of(run.evaluations),
         figures=figure_rows(run.evaluations),
+        sets=set_rows(run.evaluations),
         outcomes=outcome_table(run.evaluations),
+        failures=failure_rows(answered),
+        failure_arms=answered,
         stages=stages,
-        windows={stage: smoothing(len(rows)) for stage, rows in stages_of(run.metrics).items()},
+        windows={stage: smoothing(len(rows)) for stage, rows in rows_of.items()},
+        times=stage_times(run.manifest, rows_of),
+        purposes=NAMES,
         token_detail=tokenizer is not None,
+        held=held,
+        nonce=nonce,
         data=data,
     )
 
@@ -100,7 +127,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
-    environment.filters |= {"number": number, "signed": signed}
+    environment.filters |= {"number": number, "signed": signed, "duration": duration}
     return environment
 
 
@@ -146,5 +173,5 @@ def overlap(evaluations: Mapping[str, Evaluation], trained: Set[str]) -> str:
 
 
 def interval(measured: Measured) -> str:
-    """`0.81 [0.78, 0.84]`."""
-    return f"{measured.value:.2f} [{measured.low:.2f}, {measured.high:.2f}]"
+    """`0.812 [0.779, 0.841]`, with the decimals of the table."""
+    return f"{measured.value:.3f} [{measured.low:.3f}, {measured.high:.3f}]"

@@ -48,6 +48,21 @@ def rollouts_shown(files: Sequence[Path], pool: TextPool, tokenizer: Tokenizer |
     return [step for step in steps if step["groups"]]
 
 
+def rollouts_of(file: Path, pool: TextPool, tokenizer: Tokenizer | None) -> list[dict[str, Any]]:
+    """All groups of a step."""
+    return [_group_view(rows, pool, tokenizer) for rows in _grouped(_read_table(file, COLUMNS))]
+
+
+def opened_at(steps: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
+    """The (step, group) that the page opens with, as indices: the last step with a group whose scores differ, and the
+    first such group in it; the first group of the last step where no scores differ."""
+    for at in reversed(range(len(steps))):
+        for index, group in enumerate(steps[at]["groups"]):
+            if len({sibling["score"] for sibling in group["siblings"]} - {None}) > 1:
+                return at, index
+    return max(0, len(steps) - 1), 0
+
+
 def evenly(items: Sequence[T], most: int) -> list[T]:
     """At most `most` items, spread evenly, with the first and the last."""
     if len(items) <= most:
@@ -71,8 +86,11 @@ def questions_played(files: Sequence[Path]) -> set[str]:
 def _read_groups(file: Path) -> tuple[int, list[list[dict[str, Any]]]]:
     """The number of groups in a file, and the rows of the first few."""
     of = len(_read_table(file, ["group"])["group"].unique())
-    first = _read_table(file, COLUMNS, filters=[("group", "<", MAX_GROUPS)]).to_pylist()
-    return of, [list(rows) for _, rows in groupby(first, key=lambda row: row["group"])]
+    return of, _grouped(_read_table(file, COLUMNS, filters=[("group", "<", MAX_GROUPS)]))
+
+
+def _grouped(table: pa.Table) -> list[list[dict[str, Any]]]:
+    return [list(rows) for _, rows in groupby(table.to_pylist(), key=lambda row: row["group"])]
 
 
 def _read_table(file: Path, columns: Sequence[str], filters: list[tuple[str, str, int]] | None = None) -> pa.Table:

@@ -5,20 +5,25 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sleuth import __version__
+from sleuth.data.cards import NO_CARD, RepositoryCard, card_of
+from sleuth.data.hub import HubLocation
 from sleuth.dialects import Dialect
 from sleuth.dialects.refine import refines
 from sleuth.prompts.published import QUESTION
 from sleuth.recipe import GrpoRecipe, OnlineDpoRecipe, Recipe, StageRecipe, ThoughtEnvRecipe
 from sleuth.recipe.toml_writer import emit_value
+from sleuth.runs.methods import method_citations, method_tags, trained_stages
 from sleuth.runs.protocol import ProtocolCard
 
 Results = Mapping[str, Mapping[str, Mapping[str, Any]]]
 """Evaluation -> figure -> {"value", "low", "high", "n"}: `results["trained"]["em"]["value"]`."""
+
+YAML_WORDS = ("true", "false", "yes", "no", "on", "off", "null", "y", "n")
+"""Words that YAML reads as other than text."""
 
 
 def model_card(
@@ -36,9 +41,13 @@ def model_card(
     `overlaps` are the manifest's: how many questions of an evaluation are also trained on.
     """
     trained = recipe.stage[stage]
-    base = Inherited() if _from_scratch(recipe) else inherited_from(recipe.model)
+    base = NO_CARD if _from_scratch(recipe) else card_of(recipe.model)
+    stages = trained_stages(recipe, stage)
+    data = [HubLocation.read(place) for place in _data_of(stages)]
+    datasets = [location.repository for location in data if location is not None]
+    tags = ("sleuth", trained.kind, *method_tags(stages))
     lines = [
-        *_front_matter(recipe, trained, base),
+        *_front_matter(_base_on_the_hub(recipe), base, tags, datasets),
         *(f"# {recipe.name}, step {step} of stage `{trained.name}`", ""),
         *(f"Trained with Sleuth {__version__} {_origin(recipe, stage)}.", ""),
         *("## Measured", "", *_measured(results), "", *_bounds(results, overlaps), *_mechanics(trained), ""),
@@ -47,7 +56,31 @@ def model_card(
     ]
     if protocol is not None:
         lines += ["## Protocol", "", *_protocol(protocol), ""]
-    return "\n".join([*lines, "## Licence and citations", "", *_rights(recipe, base), ""])
+    lines += ["## Data", "", *_data_table(recipe, stages), ""]
+    return "\n".join([*lines, "## Licence and citations", "", *_rights(recipe, base, method_citations(stages)), ""])
+
+
+def converted_card(checkpoint: Path, *, source: Path, protocol: ProtocolCard, recipe: Recipe | None) -> str:
+    """The card of a checkpoint that was converted from another trainer's `source`. Its protocol is that of `recipe`, if
+    one was named; its training was not observed."""
+    base = card_of(recipe.model) if recipe else NO_CARD
+    stages = trained_stages(recipe, len(recipe.stage) - 1) if recipe else []
+    given = f"as in the recipe `{recipe.name}`" if recipe else "by the names of its dialect and prompt"
+    rights = (
+        [f"The recipe starts from `{recipe.model}`.", *_rights(recipe, base, method_citations(stages))]
+        if recipe
+        else ["Not stated: the base of this model was not named when it was converted."]
+    )
+    lines = [
+        *_front_matter(_base_on_the_hub(recipe) if recipe else None, base, ("sleuth", *method_tags(stages))),
+        *(f"# {checkpoint.resolve().name}", ""),
+        f"Converted with Sleuth {__version__} from `{source}`, the checkpoint of another trainer. Its protocol was "
+        f"given then, {given}. Its training was not observed, and nothing has been measured.",
+        *("", "## How to run it", "", *_how_to_run(checkpoint, protocol, None), ""),
+        *("## Protocol", "", *_protocol(protocol), ""),
+        *("## Licence and citations", "", *rights, ""),
+    ]
+    return "\n".join(lines)
 
 
 def read_results(eval_folder: Path) -> dict[str, dict[str, dict[str, Any]]]:
@@ -67,14 +100,59 @@ def _from_scratch(recipe: Recipe) -> bool:
     return first.kind == "supervised" and first.init is not None
 
 
-def _front_matter(recipe: Recipe, trained: StageRecipe, base: Inherited) -> list[str]:
-    on_the_hub = not _from_scratch(recipe) and not Path(recipe.model).exists()
-    known = [f"base_model: {json.dumps(recipe.model)}"] if on_the_hub else []
-    known += [f"license: {base.licence}"] if base.licence else []
+def _base_on_the_hub(recipe: Recipe) -> str | None:
+    return None if _from_scratch(recipe) or Path(recipe.model).exists() else recipe.model
+
+
+def _front_matter(
+    base_model: str | None, base: RepositoryCard, tags: Sequence[str], datasets: Sequence[str] = ()
+) -> list[str]:
+    """What the hub reads: ours first, then what the base's card states."""
+    stated = {
+        "license": base.licence,
+        "license_name": base.licence_name,
+        "license_link": base.licence_link,
+    }
+    known = [f"base_model: {json.dumps(base_model)}"] if base_model else []
+    known += [f"{key}: {_scalar(value)}" for key, value in stated.items() if value]
     return [
         *("---", "library_name: transformers", "pipeline_tag: text-generation", *known),
-        *("tags:", "- sleuth", f"- {trained.kind}", "---", ""),
+        *_listed("datasets", [*datasets, *base.datasets]),
+        *_listed("tags", [*tags, *base.tags]),
+        *("---", ""),
     ]
+
+
+def _listed(key: str, values: Sequence[str]) -> list[str]:
+    return [f"{key}:", *(f"- {_scalar(value)}" for value in dict.fromkeys(values))] if values else []
+
+
+def _scalar(text: str) -> str:
+    """A text as YAML, in quotes wherever it could be read as something else."""
+    plain = re.fullmatch(r"[A-Za-z][\w.+/-]*", text) and text.lower() not in YAML_WORDS
+    return text if plain else json.dumps(text)
+
+
+def _data_of(stages: Sequence[StageRecipe]) -> list[Path]:
+    """The files that the data of these stages are read from."""
+    named = (getattr(getattr(stage, "data", None), key, None) for stage in stages for key in ("questions", "texts"))
+    return list(dict.fromkeys(place for place in named if isinstance(place, Path)))
+
+
+def _data_table(recipe: Recipe, trained: Sequence[StageRecipe]) -> list[str]:
+    """Where the data of training come from, and the licence that the card of a data set on the hub states."""
+    rows = [(f"`{stage.name}`", *_source_of(place)) for stage in trained for place in _data_of([stage])]
+    if not rows:
+        return ["Generated from the seed of the recipe." if _from_scratch(recipe) else "No file of data was named."]
+    return _table(("stage", "data", "licence"), rows)
+
+
+def _source_of(place: Path) -> tuple[str, str]:
+    """A file of data and its licence."""
+    location = HubLocation.read(place)
+    if location is None:
+        return f"`{place}`", "not known: a file of the run's owner"
+    return f"`{location}`", card_of(location.repository, "dataset").licence_line()
 
 
 def _bounds(results: Results, overlaps: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -102,7 +180,7 @@ def _mechanics(trained: StageRecipe) -> list[str]:
     ]
 
 
-def _how_to_run(checkpoint: Path, protocol: ProtocolCard | None, trained: StageRecipe) -> list[str]:
+def _how_to_run(checkpoint: Path, protocol: ProtocolCard | None, trained: StageRecipe | None) -> list[str]:
     """With Sleuth, which reads `protocol.json`, or with a server of completions, to which one must hold to it."""
     if isinstance(trained, OnlineDpoRecipe):
         compared = f"sleuth win-rate {checkpoint} RECIPE --against OTHER    # its continuations beside another's"
@@ -165,12 +243,14 @@ def _times(dialect: Dialect) -> str:
     return f"; at most {' and '.join(limits)}" if limits else ""
 
 
-def _rights(recipe: Recipe, base: Inherited) -> list[str]:
+def _rights(recipe: Recipe, base: RepositoryCard, methods: Sequence[str]) -> list[str]:
+    """The licence of the base, and BibTeX of the base and the methods."""
     if _from_scratch(recipe):
-        return ["Trained from random weights: no licence is inherited from another model."]
-    licence = f"`{base.licence}`" if base.licence else "not stated on its card"
-    lines = [f"The licence of the base `{recipe.model}` is {licence}; that of the data is its own."]
-    return [*lines, *(line for citation in base.citations for line in ("", citation))]
+        lines = ["Trained from random weights: no licence is inherited from another model."]
+    else:
+        lines = [f"The licence of the base `{recipe.model}` is {base.licence_line()}. That of the data is its own."]
+    citations = dict.fromkeys([*base.citations, *methods])
+    return [*lines, *(line for citation in citations for line in ("", "```bibtex", citation, "```"))]
 
 
 def _origin(recipe: Recipe, stage: int) -> str:
@@ -231,45 +311,3 @@ def _flat(table: Mapping[str, Any], above: str) -> Iterator[tuple[str, Any]]:
 
 def _number(value: float | None) -> str:
     return "missing" if value is None else f"{value:.3f}"
-
-
-_FENCED = re.compile(r"^```bibtex\n.*?^```$", re.MULTILINE | re.DOTALL)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inherited:
-    """`licence` is a Hugging Face licence name, None where the base says none; `citations` are BibTeX blocks."""
-
-    licence: str | None = None
-    citations: tuple[str, ...] = ()
-
-
-def inherited_from(model: str) -> Inherited:
-    """Read off the card of a folder or of a hub id that was downloaded before; nothing is downloaded."""
-    card = _card_of(model)
-    if card is None:
-        return Inherited()
-    from huggingface_hub import ModelCard
-
-    text = card.read_text(encoding="utf-8", errors="replace")
-    try:
-        data = ModelCard(text, ignore_metadata_errors=True).data
-    except ValueError:  # its front matter is no YAML mapping
-        return Inherited(citations=tuple(_FENCED.findall(text)))
-    name = getattr(data, "license", None)
-    licence = getattr(data, "license_name", None) if name == "other" else name
-    return Inherited(licence=licence, citations=tuple(_FENCED.findall(text)))
-
-
-def _card_of(model: str) -> Path | None:
-    if Path(model).is_dir():
-        path = Path(model) / "README.md"
-        return path if path.is_file() else None
-    from huggingface_hub import try_to_load_from_cache
-    from huggingface_hub.errors import HFValidationError
-
-    try:
-        found = try_to_load_from_cache(model, "README.md")
-    except HFValidationError:  # neither a folder nor a hub id
-        return None
-    return Path(found) if isinstance(found, str) else None

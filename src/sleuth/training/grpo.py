@@ -8,6 +8,8 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
 from sleuth.data.questions import questions_hash
 from sleuth.evaluation.judge_exam import CARDS_FILE, cards_json, require_accurate
 from sleuth.evaluation.search_gain import require_text_dialect
@@ -18,6 +20,7 @@ from sleuth.factories import (
     engine_of,
     function_loss_of,
     judges_in,
+    load_teacher,
     own_code_in,
     played_tasks,
     policy_loss_of,
@@ -26,22 +29,24 @@ from sleuth.factories import (
     require_functions,
     require_gradable,
     require_judges,
+    require_same_tokens,
     reward_of,
     reward_spec_of,
     scorer_warnings,
     setting_of,
     sources_of,
     trial_group,
+    weights_sha256,
 )
 from sleuth.learn.advantages import group_advantages
-from sleuth.learn.batch import Advantages, batch_of_groups, has_gradient
+from sleuth.learn.batch import Advantages, Batch, batch_of_groups, has_gradient
 from sleuth.learn.function_loss import FunctionLoss, require_loss
 from sleuth.learn.heap import releasing_cached_memory
 from sleuth.learn.objective import PolicyLoss
 from sleuth.learn.policy import no_update
 from sleuth.ranks import Ranks
 from sleuth.recipe.envs import SearchEnvRecipe, ThoughtEnvRecipe
-from sleuth.recipe.grpo import GrpoRecipe
+from sleuth.recipe.grpo import GrpoRecipe, TeacherRecipe
 from sleuth.render import Renderer
 from sleuth.runs.protocol import ProtocolCard
 from sleuth.runs.protocol_differences import differences
@@ -52,7 +57,7 @@ from sleuth.training.infinite_sampler import InfiniteSampler
 from sleuth.training.loop import Figures, Trainer, train, update_figures
 from sleuth.training.rollout_worker import RolloutWorker, require_enough_scores
 from sleuth.training.step_metrics import episodes_showing, probe_lines, sampled_entropy, step_figures, values_of
-from sleuth.types import Group, SleuthError, Task
+from sleuth.types import Group, Score, SleuthError, Task
 from sleuth.user_code.functions import merged_sources
 
 
@@ -75,6 +80,8 @@ def require_inputs(stage: GrpoRecipe, inputs: StageInputs) -> list[Task]:
         require_text_dialect(setting.dialect)
     require_gradable(stage.reward, tasks)
     require_judges(stage.reward)
+    if stage.teacher is not None and inputs.tokenizer is not None:
+        require_same_tokens(stage.teacher.model, inputs.tokenizer)
     if stage.loss.function is not None:
         require_loss(function_loss_of(stage.loss), low=stage.loss.clip_low, high=stage.loss.clip_high)
     if inputs.tokenizer is not None and tasks:
@@ -121,7 +128,8 @@ class GRPOTrainer(Trainer):
         compared = stage.loss.beta or gain_in(stage.reward) is not None
         frozen = context.starting_weights(self.model, saved) if compared else None
         self.policy_loss = policy_loss_of(stage)
-        self.policy = policy_of(stage, self.model, frozen if stage.loss.beta else None, ranks)
+        teacher, self.teacher_sha256 = teacher_of(stage, context, self.tokenizer, saved)
+        self.policy = policy_of(stage, self.model, frozen if stage.loss.beta else None, ranks, teacher)
         self.budget = context.token_budget(saved)
         self.hooks = hooks_of(self.worker, self.model, self.budget, frozen, saved)
         self.prompts_drawn = self.worker.order.taken  # by the end of the last step, without prefetched ones
@@ -145,6 +153,7 @@ class GRPOTrainer(Trainer):
             protocol=self.protocol.hash if self.protocol else "none",
             reward=self.reward_spec.hash,
             corpus=setting.corpus_sha256 or "none",
+            **({"teacher": self.teacher_sha256} if self.teacher_sha256 else {}),
         )
 
     def opening(self) -> list[str]:
@@ -206,6 +215,7 @@ class GRPOTrainer(Trainer):
             "asked": self.prompts_drawn,
             "budget": self.budget.tokens,
             "reward": self.reward_spec.model_dump(mode="json"),
+            "teacher": self.teacher_sha256,
             "own_code": {what: code.model_dump(mode="json") for what, code in self.own_code.items()},
             **{name: value for hook in self.hooks for name, value in hook.state_dict().items()},
         }
@@ -224,8 +234,7 @@ class GRPOTrainer(Trainer):
         """The figures of an update; of none if no gradient is nonzero. Then the schedule waits too: a step of the
         optimiser would still move the weights by its momentum."""
         loss, figures = self.stage.loss, no_update()
-        if loss.beta or has_gradient(groups, advantages):
-            batch = batch_of_groups(groups, advantages, normalise=loss.normalise, constant=loss.constant)
+        if (batch := batch_of_step(groups, advantages, self.stage)) is not None:
             figures = update_figures(
                 self.budget, lambda budget: self.policy.update(batch, self.policy_loss, budget=budget)
             )
@@ -257,6 +266,40 @@ def advantages_of(group: Group, stage: GrpoRecipe, replaced: bool = False) -> li
     if replaced or sum(value is not None for value in values) < stage.min_siblings:
         return [None] * len(values)
     return group_advantages(values, stage.loss.advantage, std_floor=stage.loss.std_floor)
+
+
+def teacher_of(
+    stage: GrpoRecipe, context: StageContext, tokenizer: PreTrainedTokenizerFast, saved: Saved | None
+) -> tuple[PreTrainedModel | None, str | None]:
+    """The model of `[stage.teacher]` and the sha256 of its weights. Raises SleuthError if they are not those that the
+    stage began with."""
+    if stage.teacher is None:
+        return None, None
+    path = stage.teacher.model
+    teacher = load_teacher(path, tokenizer, dtype=context.recipe.dtype, device=context.recipe.device)
+    found = weights_sha256(teacher)
+    if saved is not None and saved.state.get("teacher") != found:
+        raise SleuthError(
+            f"{path}: this teacher has other weights than the one that the stage began with; continue with that, or "
+            "start a new run"
+        )
+    return teacher, found
+
+
+def batch_of_step(groups: Sequence[Group], advantages: Advantages, stage: GrpoRecipe) -> Batch | None:
+    """The episodes of a step for its loss; None if none of them has a gradient."""
+    loss, guidance = stage.loss, partial(guidance_of, teacher=stage.teacher)
+    if not loss.beta and not has_gradient(groups, advantages, guidance):
+        return None
+    return batch_of_groups(groups, advantages, normalise=loss.normalise, constant=loss.constant, guidance=guidance)
+
+
+def guidance_of(score: Score, *, teacher: TeacherRecipe | None) -> float:
+    """The weight with which an episode of this score follows the teacher."""
+    if teacher is None or score.value is None:
+        return 0.0
+    right = 1.0 if teacher.right is None else teacher.right
+    return teacher.weight if teacher.when == "always" or score.value < right else 0.0
 
 
 def _has_bounds(loss: PolicyLoss) -> bool:

@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from sleuth.factories import JudgePool, dialect_in, policy_loss_of, policy_of, reward_of
-from sleuth.learn.batch import Advantages, Batch, batch_of_groups, has_gradient
+from sleuth.learn.batch import Advantages
 from sleuth.learn.policy import Policy, frozen_copy
 from sleuth.learn.token_budget import TokenBudget
 from sleuth.recipe.grpo import GrpoRecipe
@@ -22,7 +22,7 @@ from sleuth.runs.checksums import require_intact
 from sleuth.runs.rollouts import read_advantages, read_rollouts
 from sleuth.stage_context import Saved, StageContext
 from sleuth.training.credit.thought_gain import gain_in
-from sleuth.training.grpo import advantages_of
+from sleuth.training.grpo import advantages_of, batch_of_step, teacher_of
 from sleuth.training.step_metrics import values_of
 from sleuth.types import Group, SleuthError
 
@@ -80,7 +80,8 @@ def replay(
     policy = restored.policy
     for between in range(restored.step + 1, step):
         if rows[between]["loss"] is not None:
-            batch = _batch(*_recorded(context, between), stage)
+            batch = batch_of_step(*_recorded(context, between), stage)
+            assert batch is not None  # its row has a loss
             restored.budget.run(lambda tokens, batch=batch: policy.update(batch, policy_loss_of(stage), budget=tokens))
         progress(between - restored.step, step - restored.step)
     groups, advantages = _recorded(context, step)
@@ -126,8 +127,9 @@ def _restored_before(context: StageContext, stage: GrpoRecipe, step: int) -> Res
     """From the nearest checkpoint before `step`, or the model that the stage started from."""
     earlier = [place for place in context.checkpoints() if step_of(place) < step]
     saved = _saved(context, earlier[-1]) if earlier else None
-    model, _ = context.model_to_train(saved)
-    policy = policy_of(stage, model, _reference(context, stage))
+    model, tokenizer = context.model_to_train(saved)
+    teacher, _ = teacher_of(stage, context, tokenizer, saved)
+    policy = policy_of(stage, model, _reference(context, stage), teacher=teacher)
     if saved is None:
         return Restored(policy=policy, step=context.first_step, budget=TokenBudget(stage.tokens_per_micro_batch))
     policy.load_state_dict(saved.state["policy"])
@@ -158,14 +160,10 @@ def _gradient(
     by_row: bool = False,
 ) -> tuple[float, Tensor] | None:
     """Loss and gradient; None if the step has no update."""
-    if not stage.loss.beta and not has_gradient(groups, advantages):
+    if (batch := batch_of_step(groups, advantages, stage)) is None:
         return None
-    batch, loss = _batch(groups, advantages, stage), policy_loss_of(stage)
+    loss = policy_loss_of(stage)
     return budget.run(lambda tokens: policy.gradient(batch, loss, budget=tokens, by_row=by_row))
-
-
-def _batch(groups: Sequence[Group], advantages: Advantages, stage: GrpoRecipe) -> Batch:
-    return batch_of_groups(groups, advantages, normalise=stage.loss.normalise, constant=stage.loss.constant)
 
 
 def _cosine(a: Tensor, b: Tensor) -> float:

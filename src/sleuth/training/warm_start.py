@@ -9,10 +9,21 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
 
+from transformers import PreTrainedModel
+
 from sleuth.data.questions import questions_hash
 from sleuth.envs.translation import translated
 from sleuth.evaluation.eval_session import EvalSession
-from sleuth.factories import Setting, answer_scorer_of, fitting_tasks, played_tasks, reward_spec_of, setting_of
+from sleuth.factories import (
+    Setting,
+    answer_scorer_of,
+    fitting_tasks,
+    load_teacher,
+    played_tasks,
+    require_same_tokens,
+    reward_spec_of,
+    setting_of,
+)
 from sleuth.learn.batch import Row, collate
 from sleuth.recipe.envs import EnvRecipe, SearchEnvRecipe, TrainedEnvRecipe
 from sleuth.recipe.supervised import HintRecipe, WarmStartRecipe
@@ -27,7 +38,7 @@ LEAST = 8
 """Different right episodes that are needed to train on."""
 OWN, HINTED = 0, 1
 """The two arms in the keys of random draws."""
-ARMS = ("as it is", "under the hint")
+ARMS = ("as it is", "to be trained")
 
 Marked = list[tuple[Segment, bool]]
 """Segments, and which of them are trained."""
@@ -47,6 +58,8 @@ def require_inputs(stage: WarmStartRecipe, inputs: StageInputs) -> list[Task]:
     """No tasks of its own: it plays those of the GRPO stage after it, with a hint. Raises SleuthError if that does not
     fit."""
     warmed = inputs.recipe.grpo_stage_after(inputs.index)
+    if stage.teacher is not None and inputs.tokenizer is not None:
+        require_same_tokens(stage.teacher, inputs.tokenizer)
     tasks = played_tasks(warmed, inputs.tokenizer)
     inputs.setting(warmed.data, hinted_env(warmed.env, stage.hint), tasks, warmed.context)
     return []
@@ -105,18 +118,19 @@ class Lesson:
     def rows(self) -> list[Row]:
         """The right episodes under the hint, without the hint; none if the policy searches by itself."""
         name, below = self.stage.name, self.stage.below
-        own = self._play(self.real, OWN, samples=1)
+        own = self._play(self.model, self.real, OWN, samples=1)
         searched = fmean(float(episode.trajectory.searches > 0) for episode, _ in own)
         self.summary = f"{searched:.0%} of {len(self.tasks)} episodes search"
         if searched >= below:
             self.context.folder.say(f"{self.summary}, and below = {below}: {name} is skipped")
             return []
         samples = self.stage.samples_per_prompt or self.played_as.samples_per_prompt
-        played = self._play(self.hinted, HINTED, samples)
+        played = self._play(self._player(), self.hinted, HINTED, samples)
         kept = [episode for episode, score in played if KEPT[self.stage.taught](episode, score)]
         renderer, context = Renderer(self.tokenizer, self.real.dialect.tags), self.played_as.context
         rows = asyncio.run(without_hints(kept, self.real, self.hinted, renderer, context=context))
-        found = f"of {len(played)} episodes under the hint {len(kept)} {WORDS[self.stage.taught]}"
+        of_whom = "of the teacher" if self.stage.teacher else "under the hint"
+        found = f"of {len(played)} episodes {of_whom} {len(kept)} {WORDS[self.stage.taught]}"
         if len(rows) < LEAST:
             raise SleuthError(
                 f"stage {name}: {found}, which makes {len(rows)} different ones in the real protocol, and a warm start "
@@ -125,12 +139,19 @@ class Lesson:
         self.summary += f"; {found}: {len(rows)} different ones are trained"
         return rows
 
-    def _play(self, setting: Setting, arm: int, samples: int) -> list[tuple[Episode, Score]]:
-        """Episodes of the model before training, with their strict scores."""
+    def _player(self) -> PreTrainedModel:
+        """The model whose episodes are trained."""
+        if self.stage.teacher is None:
+            return self.model
+        recipe = self.context.recipe
+        return load_teacher(self.stage.teacher, self.tokenizer, dtype=recipe.dtype, device=recipe.device)
+
+    def _play(self, model: PreTrainedModel, setting: Setting, arm: int, samples: int) -> list[tuple[Episode, Score]]:
+        """Episodes of a model, with their strict scores."""
         stage = self.played_as
         seed, *of_stage = self.context.key
         session = EvalSession(
-            model=self.model,
+            model=model,
             tokenizer=self.tokenizer,
             setting=setting,
             context=stage.context,
@@ -211,9 +232,11 @@ def _turns(episode: Episode, hinted: Setting) -> Iterator[str]:
             opened = ""
 
 
-def hinted_env(env: TrainedEnvRecipe, hint: HintRecipe) -> EnvRecipe:
+def hinted_env(env: TrainedEnvRecipe, hint: HintRecipe | None) -> EnvRecipe:
     """The environment with the hint in it."""
     assert isinstance(env, SearchEnvRecipe)  # the recipe's checks allow no other env here
+    if hint is None:
+        return env
     role = hint.prompt_role or env.prompt_role
     changes = {
         "dialect": hint.dialect or env.dialect,

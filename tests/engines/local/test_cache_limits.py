@@ -45,7 +45,7 @@ def play(engine, words):
     return asyncio.run(joint())
 
 
-@pytest.mark.parametrize("architecture", ["qwen3", "llama"])
+@pytest.mark.parametrize("architecture", ["qwen3", pytest.param("llama", marks=pytest.mark.slow)])
 def test_a_pool_of_any_size_gives_the_same_tokens(make_model, tokenizer, words, architecture):
     model = make_model(architecture)
     roomy = engine_of(model, tokenizer)

@@ -265,6 +265,12 @@ def test_what_is_wrong_or_not_supported_is_400_and_named(client: TestClient, cha
     assert answer.json()["error"]["param"] == next(iter(change))
 
 
+@pytest.mark.parametrize("change", [{"n": 2}, {"top_p": 0.9}, {"best_of": 2}, {"logprobs": 3}, {"echo": True}])
+def test_what_a_completion_cannot_have_is_400_and_named(writer: TestClient, change: dict[str, Any]) -> None:
+    answer = writer.post("/v1/completions", json={"prompt": "Ada Voss"} | change)
+    assert (answer.status_code, refused(answer)) == (400, f"{next(iter(change))}: not supported here; leave it out")
+
+
 def test_options_with_their_default_value_are_accepted(client: TestClient) -> None:
     neutral = {"n": 1, "top_p": 1.0, "tools": [], "logprobs": False, "response_format": {"type": "text"}, "user": "me"}
     assert asked(client, **neutral, stop=None)["choices"][0]["message"]["content"] == "Tarn"
@@ -478,13 +484,15 @@ def test_no_json_breaks_the_server_and_every_answer_is_of_the_described_shape(
 
 def test_the_api_describes_its_shapes_and_refusals(client: TestClient) -> None:
     described = client.get("/openapi.json").json()
-    for path in ("/v1/chat/completions", "/v1/completions"):
+    for path in ("/v1/chat/completions", "/v1/completions", "/v1/responses"):
         responses = described["paths"][path]["post"]["responses"]
         assert {"200", "400", "404", "408", "413", "415", "429", "503", "504"} <= set(responses)
         assert {"application/json", "text/event-stream"} == set(responses["200"]["content"])
     shapes = described["components"]["schemas"]
     assert shapes["ChatRequest"]["properties"]["n"]["enum"] == [None, 1]
     assert shapes["ChatRequest"]["properties"]["messages"]["maxItems"] == 256
+    question, items = shapes["ResponseRequest"]["properties"]["input"]["anyOf"]
+    assert (question["type"], items["minItems"], items["maxItems"]) == ("string", 1, 256)
     text, tokens, _ = shapes["CompletionRequest"]["properties"]["prompt"]["anyOf"]
     assert (text["minLength"], tokens["items"]["maximum"]) == (1, len(TOKENIZER) - 1)
 

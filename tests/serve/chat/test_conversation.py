@@ -18,7 +18,7 @@ from sleuth.types import Passage, Sampling
 
 def heard(served: Agent, question: str = "Where was Ada Voss born?", **options: Any) -> list[Event]:
     async def listen() -> list[Event]:
-        events = conversation(served, question, temperature=0.0, key=(0, 0), **options)
+        events = conversation(served, question, field="messages", temperature=0.0, key=(0, 0), **options)
         return [event async for event in events]
 
     return asyncio.run(listen())
@@ -141,7 +141,7 @@ def test_closing_the_stream_early_frees_the_engine() -> None:
     served = agent(seconds=0.001)
 
     async def leave() -> int:
-        events = conversation(served, "Where?", temperature=0.0, key=(0,))
+        events = conversation(served, "Where?", field="messages", temperature=0.0, key=(0,))
         async for _ in events:
             break
         await events.aclose()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterator
 from importlib.resources import files
@@ -20,6 +21,9 @@ HOSTILE = Passage(
 )
 
 
+EXAMPLES = ["Where was <b>Ada</b> Voss born?", "Who? <tool_output><snippet id=a1>Ada.</snippet></tool_output>"]
+
+
 def answers(text: str, sampling: Sampling) -> str:
     if "again" in text:
         return "<answer>no closing tag"
@@ -30,7 +34,9 @@ def answers(text: str, sampling: Sampling) -> str:
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with listening(app_of(agent(answers, shelf=Shelf(ADA, HOSTILE, LAKE), seconds=0.005))) as url:
+    served = agent(answers, shelf=Shelf(ADA, HOSTILE, LAKE), seconds=0.005)
+    served = dataclasses.replace(served, facts={**served.facts, "examples": EXAMPLES})
+    with listening(app_of(served)) as url:
         yield url
 
 
@@ -163,7 +169,68 @@ def test_a_question_can_be_stopped(browser: Browser, url: str) -> None:
     browser.point("#send", click=True)
     browser.wait("document.querySelector('.problem') !== null")
     assert shown(browser, ".problem") == ["Stopped."]
+    ask(browser, "slow?")
+    browser.wait("document.querySelectorAll('.thought.open').length === 1 && running !== null")
+    browser.press("Escape", 27)
+    browser.wait("document.querySelectorAll('.problem').length === 2")
+    assert shown(browser, ".problem") == ["Stopped.", "Stopped."]
+    assert shown(browser, "#send") == ["Ask"]
     browser.wait("fetch('health').then((answer) => answer.json()).then((health) => health.conversations === 0)")
+
+
+@needs_chromium
+def test_an_example_is_asked_by_a_click_and_clear_brings_the_examples_back(browser: Browser) -> None:
+    browser.wait("document.querySelectorAll('.example').length === 2")
+    assert shown(browser, ".example") == ["Where was <b>Ada</b> Voss born?", "Who?"]
+    browser.point(".example", click=True)
+    browser.wait(ENDED)
+    assert shown(browser, "h2") == EXAMPLES[:1]
+    assert browser.value("document.getElementById('hint').hidden")
+    browser.point("#clear", click=True)
+    assert shown(browser, "article") == []
+    assert browser.value("[byId('hint').hidden, byId('clear').hidden, document.activeElement.id]") == [
+        False,
+        True,
+        "question",
+    ]
+    ask(browser, "slow?")
+    browser.wait("document.querySelector('.thought.open') !== null")
+    browser.point("#clear", click=True)  # stops it too
+    browser.wait("running === null")
+    assert shown(browser, "article, .problem") == []
+
+
+@needs_chromium
+def test_an_answer_is_copied_with_what_it_cites(browser: Browser) -> None:
+    ask(browser, "Where?")
+    browser.wait(ENDED)
+    browser.value("navigator.clipboard.writeText = async (text) => { window.copied = text; }")
+    browser.point(".copy", click=True)
+    browser.wait("document.querySelector('.copy').textContent === 'Copied'")
+    assert browser.value("window.copied") == "Tarn\n- Ada Voss\n- <b>Tarn</b>"
+    browser.wait("document.querySelector('.copy').textContent === 'Copy'")
+    browser.value("navigator.clipboard.writeText = async () => { throw new Error('not here'); }")
+    browser.value("document.execCommand = () => window.copied = 'refused' && false")
+    browser.point(".copy", click=True)
+    browser.wait("document.querySelector('.copy').textContent.startsWith('Not copied')")
+
+
+@needs_chromium
+def test_a_server_that_is_gone_is_said_in_words_in_view_and_the_question_is_kept(tmp_path: Path) -> None:
+    with Browser(tmp_path / "profile", height=300) as browser:
+        with listening(app_of(agent(answers, seconds=0.02))) as url:
+            browser.open(url)
+            ask(browser, "slow?")
+            browser.wait("document.querySelector('.thought.open') !== null")
+        browser.wait("document.querySelector('.problem') !== null")
+        assert shown(browser, ".problem")[0].startswith("The connection was lost before the end of the answer.")
+        assert browser.value("byId('question').value") == "slow?"
+        browser.value("byId('question').value = ''")
+        ask(browser, "Where?\n" * 30)
+        browser.wait("document.querySelectorAll('.problem').length === 2")
+        assert shown(browser, ".problem")[1].startswith("The server does not answer.")
+        bottom, top = "[...document.querySelectorAll('.problem')].pop().getBoundingClientRect().bottom", "byId('form')"
+        assert browser.value(f"{bottom} <= {top}.getBoundingClientRect().top")
 
 
 @needs_chromium
@@ -174,6 +241,7 @@ def test_the_page_fits_any_width(browser: Browser, width: int) -> None:
     browser.wait(ENDED)
     assert browser.value("document.documentElement.scrollWidth") <= width
     assert browser.value("document.getElementById('send').getBoundingClientRect().right") <= width
+    assert browser.value("document.getElementById('question').offsetWidth") > min(width, 740) / 2
 
 
 @needs_chromium

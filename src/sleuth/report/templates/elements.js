@@ -16,11 +16,11 @@ function element(tag, attributes, ...children) {
   return node;
 }
 
-/** A number as people read it; a missing one says so. */
-function readable(value, digits = 4) {
+/** A number as the tables have it, with at most three decimals; a missing one says so. */
+function readable(value) {
   if (value === null || value === undefined) return "missing";
   const size = Math.abs(value);
-  const text = size !== 0 && (size < 1e-3 || size >= 1e6) ? value.toExponential(2) : String(+value.toPrecision(digits));
+  const text = size !== 0 && (size < 1e-3 || size >= 1e6) ? value.toExponential(2) : String(+value.toFixed(3));
   return text.replace(/^-/, "\u2212").replace(/e-/, "e\u2212");
 }
 

@@ -1,7 +1,7 @@
 /** Step, group and sibling: choose, and read what the policy saw and wrote. */
 function browseRollouts() {
   const steps = data.rollouts;
-  const state = { step: steps.length - 1, group: 0, sibling: 0 };
+  const state = { step: data.opened[0], group: data.opened[1], sibling: 0 };
   const slider = byId("rollout-step");
   const surprise = byId("rollout-surprise");
 
@@ -9,26 +9,33 @@ function browseRollouts() {
     const place = remembered("rollout");
     if (place === null) return false;
     const [step, group, sibling] = place.split(",").map(Number);
-    state.step = Math.max(0, steps.findIndex((one) => one.step === step));
-    state.group = steps[state.step].groups[group] ? group : 0;
-    state.sibling = steps[state.step].groups[state.group].siblings[sibling] ? sibling : 0;
+    Object.assign(state, { step: Math.max(0, steps.findIndex((one) => one.step === step)), group, sibling });
     return true;
   }
 
-  function choose(change) {
+  /** Shows a step, group and sibling; a step that the page does not hold whole, once its file has come. */
+  async function choose(change) {
     Object.assign(state, change);
-    const groups = steps[state.step].groups;
-    state.group = Math.min(state.group, groups.length - 1);
-    state.sibling = Math.min(state.sibling, groups[state.group].siblings.length - 1);
-    remember("rollout", [steps[state.step].step, state.group, state.sibling].join(","));
-    draw();
-  }
-
-  function draw() {
     const step = steps[state.step];
-    const group = step.groups[state.group];
     slider.value = state.step;
     byId("rollout-step-name").textContent = step.step;
+    byId("rollout-count").textContent = "loading";
+    if (step.file && !(await load(step)) && !step.groups.length) return lack(step);
+    if (step !== steps[state.step]) return; // another was chosen meanwhile
+    state.group = Math.max(0, Math.min(state.group, step.groups.length - 1));
+    state.sibling = Math.max(0, Math.min(state.sibling, step.groups[state.group].siblings.length - 1));
+    remember("rollout", [step.step, state.group, state.sibling].join(","));
+    draw(step);
+  }
+
+  function lack(step) {
+    if (step !== steps[state.step]) return;
+    byId("rollout-count").textContent = step.file + " is not beside this page; `sleuth report RUN --all-rollouts` writes it";
+    for (const part of ["rollout-groups", "rollout-detail"]) byId(part).replaceChildren();
+  }
+
+  function draw(step) {
+    const group = step.groups[state.group];
     byId("rollout-count").textContent = step.groups.length + " of " + step.of + " groups";
     byId("rollout-groups").replaceChildren(...step.groups.map(groupButton));
     byId("rollout-detail").replaceChildren(
@@ -59,7 +66,7 @@ function browseRollouts() {
       },
       scoreDot(one.score),
       " " + one.label + " ",
-      element("span", { class: "muted" }, readable(one.score, 3)),
+      element("span", { class: "muted" }, readable(one.score)),
     );
   }
 
@@ -68,10 +75,32 @@ function browseRollouts() {
     surprise.addEventListener("change", () => byId("rollout-detail").classList.toggle("surprising", surprise.checked));
   }
   walkWithArrows(byId("rollout-groups"));
-  addEventListener("hashchange", () => restore() && draw());
+  addEventListener("hashchange", () => restore() && choose({}));
   const asked = restore();
-  draw();
+  choose({});
   if (asked) byId("rollouts").scrollIntoView();
+}
+
+/** Runs the script of a step, which calls `addStep`; whether it was there. */
+function load(step) {
+  return new Promise((done) => {
+    const script = element("script", { nonce: data.nonce, src: step.file });
+    script.addEventListener("load", () => done(true));
+    script.addEventListener("error", () => done(false));
+    document.head.append(script);
+  });
+}
+
+/** Adds the groups of a step that the page did not hold; their texts follow those of the page. */
+function addStep({ step, groups, texts }) {
+  const first = data.texts.length;
+  for (const text of texts) data.texts.push(text);
+  for (const one of groups.flatMap((group) => group.siblings)) {
+    for (const segment of one.segments) segment.text += first;
+    for (const passage of one.actions.flatMap((action) => action.passages)) passage.text += first;
+  }
+  const held = data.rollouts.find((one) => one.step === step);
+  Object.assign(held, { groups, of: groups.length, file: null });
 }
 
 function sibling(one) {

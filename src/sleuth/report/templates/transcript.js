@@ -77,7 +77,7 @@ function showTokenTips() {
     tip.hidden = !token;
     if (!token) return;
     const logprob = Number(token.dataset.logprob);
-    tip.textContent = "log p " + readable(logprob, 3) + ", p " + readable(Math.exp(logprob), 3);
+    tip.textContent = "log p " + readable(logprob) + ", p " + readable(Math.exp(logprob));
     tip.style.left = Math.min(event.clientX + 12, innerWidth - tip.offsetWidth - 8) + "px";
     tip.style.top = event.clientY + 18 + "px";
   });

@@ -21,17 +21,25 @@ BOX, BARE_BOX = "\\boxed{", "\\boxed "
 
 
 def _score(text: str, golden_answers: Sequence[str]) -> float | None:
-    marker = next((marker for marker in MARKERS if marker in text), None)
-    if marker is None:
+    response = _response(text)
+    if response is None:
         return None
-    response = text.split(marker)[1]
-    if not response.endswith(ENDS) or not _is_well_formed(response):
-        return 0.0
-    boxed = _boxed(response.partition("<answer>")[2].partition("</answer>")[0])
-    if boxed is None:
+    boxed = _answer(text)
+    if boxed is None or not response.endswith(ENDS) or not _is_well_formed(response):
         return 0.0
     f1 = token_f1(boxed, golden_answers) if normalise(boxed) else 0.0  # here two empty answers share no word
     return f1 or FORMAT_SCORE
+
+
+def _response(text: str) -> str | None:
+    """What follows the first assistant marker, up to a second one; None without any."""
+    marker = next((marker for marker in MARKERS if marker in text), None)
+    return None if marker is None else text.split(marker)[1]
+
+
+def _answer(text: str) -> str | None:
+    """The content of the last box of the first answer element, whether or not the format is right."""
+    return _boxed((_response(text) or "").partition("<answer>")[2].partition("</answer>")[0])
 
 
 def _is_well_formed(response: str) -> bool:
@@ -73,4 +81,4 @@ def _boxed(answer: str) -> str | None:
     return None
 
 
-RESEARCH = Scorer(name="research", source="ReSearch", view=EVERYTHING_AND_END, score=_score)
+RESEARCH = Scorer(name="research", source="ReSearch", view=EVERYTHING_AND_END, score=_score, answer=_answer)

@@ -42,7 +42,8 @@ EVERYTHING_AND_END = View(label="prompt and response with observations and end-o
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scorer:
-    """`score(text, golden_answers)` scores the text of `view`; None if the text cannot be read at all.
+    """`score(text, golden_answers)` scores the text of `view`; None if the text cannot be read at all. `answer(text)`
+    is what it takes for the answer there; None if it finds none.
 
     `source` names the system that it reproduces. `version` is raised whenever the same episode could score differently:
     a run that began under another version is not continued.
@@ -52,12 +53,18 @@ class Scorer:
     source: str
     view: View
     score: Callable[[str, Sequence[str]], float | None]
+    answer: Callable[[str], str | None]
     version: int = 1
 
     def score_transcript(self, transcript: Transcript, golden_answers: Sequence[str]) -> float | None:
         """The score of an episode; None means missing, not zero."""
         text = self.view.text(transcript)
         return None if text is None else self.score(text, golden_answers)
+
+    def read_answer(self, transcript: Transcript) -> str | None:
+        """What the scorer takes for the answer of an episode; None if it finds none."""
+        text = self.view.text(transcript)
+        return None if text is None else self.answer(text)
 
 
 END = "<|im_end|>"
@@ -150,12 +157,16 @@ def extract(policy_turns: Sequence[str], answer_open: str = "<answer>", answer_c
     return Extracted(answer=content.strip())
 
 
+def _strict_answer(last_turn: str) -> str | None:
+    return extract([last_turn]).answer
+
+
 def _strict_score(last_turn: str, golden_answers: Sequence[str]) -> float:
-    answer = extract([last_turn]).answer
+    answer = _strict_answer(last_turn)
     return float(answer is not None and exact_match(answer, golden_answers))
 
 
-STRICT = Scorer(name="strict", source="Sleuth", view=LAST_TURN, score=_strict_score)
+STRICT = Scorer(name="strict", source="Sleuth", view=LAST_TURN, score=_strict_score, answer=_strict_answer)
 
 
 Scores = Mapping[str, float | None]

@@ -31,9 +31,13 @@ def _search_r1_score(text: str, golden_answers: Sequence[str]) -> float:
     return float(answer is not None and exact_match(answer, golden_answers))
 
 
-SEARCH_R1 = Scorer(name="search_r1", source="Search-R1, qa_em", view=EVERYTHING, score=_search_r1_score)
+SEARCH_R1 = Scorer(
+    name="search_r1", source="Search-R1, qa_em", view=EVERYTHING, score=_search_r1_score, answer=answer_of
+)
 
-SLIME = Scorer(name="slime", source="slime, examples/search-r1", view=EVERYTHING, score=_search_r1_score)
+SLIME = Scorer(
+    name="slime", source="slime, examples/search-r1", view=EVERYTHING, score=_search_r1_score, answer=answer_of
+)
 """The example passes a `format_score` of 0.2 that its function never reads: what is left is the exact match."""
 
 
@@ -79,31 +83,40 @@ def _search_r1_format_score(text: str, golden_answers: Sequence[str]) -> float:
 
 
 SEARCH_R1_FORMAT = Scorer(
-    name="search_r1_format", source="Search-R1, qa_em_format", view=EVERYTHING, score=_search_r1_format_score
+    name="search_r1_format",
+    source="Search-R1, qa_em_format",
+    view=EVERYTHING,
+    score=_search_r1_format_score,
+    answer=answer_of,
 )
 
 MAX_TAGS = 10
 MANY_TAGS_SCORE = 0.25
 
 
+def _last_answer(text: str) -> str | None:
+    answers = elements(text, "answer")
+    return answers[-1] if answers else None
+
+
 def _verl_score(text: str, golden_answers: Sequence[str]) -> float:
     """verl's `search_r1_like_qa_em.py`, which reads the response alone. A right answer among more than ten opening or
     closing answer tags scores 0.25; a wrong one scores 0 either way."""
-    answers = elements(text, "answer")
-    if not answers or not exact_match(answers[-1], golden_answers):
+    answer = _last_answer(text)
+    if answer is None or not exact_match(answer, golden_answers):
         return 0.0
     tags = max(text.count("<answer>"), text.count("</answer>"))
     return MANY_TAGS_SCORE if tags > MAX_TAGS else 1.0
 
 
-VERL = Scorer(name="verl", source="verl, search_r1_like_qa_em", view=RESPONSE, score=_verl_score)
+VERL = Scorer(name="verl", source="verl, search_r1_like_qa_em", view=RESPONSE, score=_verl_score, answer=_last_answer)
 
 
 def _skyrl_score(text: str, golden_answers: Sequence[str]) -> float:
     """SkyRL-gym's search environment, which reads all turns and observations joined, without the prompt: an element
     that a turn opened can be closed by an observation."""
-    answers = elements(text, "answer")
-    return float(bool(answers) and exact_match(answers[-1], golden_answers))
+    answer = _last_answer(text)
+    return float(answer is not None and exact_match(answer, golden_answers))
 
 
-SKYRL = Scorer(name="skyrl", source="SkyRL-gym, envs/search", view=RESPONSE, score=_skyrl_score)
+SKYRL = Scorer(name="skyrl", source="SkyRL-gym, envs/search", view=RESPONSE, score=_skyrl_score, answer=_last_answer)

@@ -15,10 +15,13 @@ PREFIX = "Answer:"
 FORMAT_PENALTY = -0.1
 
 
+def _answer(last_turn: str) -> str | None:
+    return last_turn.partition(PREFIX)[2].strip() if last_turn.count(PREFIX) == 1 else None
+
+
 def _score(last_turn: str, golden_answers: Sequence[str]) -> float:
-    if last_turn.count(PREFIX) != 1:
-        return FORMAT_PENALTY
-    return float(exact_match(last_turn.partition(PREFIX)[2], golden_answers))
+    answer = _answer(last_turn)
+    return FORMAT_PENALTY if answer is None else float(exact_match(answer, golden_answers))
 
 
-TINKER = Scorer(name="tinker", source="tinker-cookbook, search_tool", view=LAST_TURN, score=_score)
+TINKER = Scorer(name="tinker", source="tinker-cookbook, search_tool", view=LAST_TURN, score=_score, answer=_answer)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,13 +25,14 @@ MAX_CHARACTERS_PER_TOKEN = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agent:
-    """The served model `name`. `make_task` turns a message into a task and `env` opens its environment; `dialect` has
-    the tags of thoughts, queries and answers. `facts` are shown to users."""
+    """The served model `name`. `make_task` turns a message, and the name of the request's field that holds it, into a
+    task, and `env` opens its environment; `dialect` has the tags of thoughts, queries and answers. `facts` are shown to
+    users."""
 
     name: str
     engine: Engine
     renderer: Renderer
-    make_task: Callable[[str], Task]
+    make_task: Callable[[str, str], Task]
     env: Callable[[Task], Env]
     dialect: Dialect
     context: int
@@ -43,10 +44,16 @@ class Agent:
         return self.context * MAX_CHARACTERS_PER_TOKEN
 
 
-def agent_of(session: EvalSession, name: str, index: Path | None) -> Agent:
-    """The agent of an evaluation session, so that it is served as it is evaluated. `index` is the index it searches."""
+def agent_of(session: EvalSession, name: str, index: Path | None, examples: Sequence[str] = ()) -> Agent:
+    """The agent of an evaluation session, so that it is served as it is evaluated. `index` is the index it searches,
+    `examples` are questions that the page offers."""
     setting = session.setting
-    facts = {"dialect": setting.dialect.name, "context": session.context, "protocol": session.protocol().hash}
+    facts: dict[str, Any] = {
+        "dialect": setting.dialect.name,
+        "context": session.context,
+        "protocol": session.protocol().hash,
+    }
+    facts["examples"] = list(examples)
     if index is not None:
         facts["passages"] = read_card(index).count
     return Agent(
@@ -65,25 +72,25 @@ BRIEF = re.compile(r"(?:Question: )?(?P<question>.*?)(?:\s+Reasoning: (?P<reason
 """The text around a tool output, as a refiner's environment writes it, or a bare question."""
 
 
-def question_task(message: str) -> Task:
-    """A task whose question is the message."""
+def question_task(message: str, field: str) -> Task:
+    """A task whose question is the message, whatever field it is in."""
     return Task(id="", question=message, golden_answers=())
 
 
-def refining_task(message: str, ask_with: AskWith) -> Task:
+def refining_task(message: str, field: str, ask_with: AskWith) -> Task:
     """A refining task: the message has a tool output between `<tool_output>` tags, and around it the question and
-    optionally the searcher's reasoning. With `ask_with` "prompt" the model reads the message itself. Raises `Refused`
-    if there is nothing to cite."""
+    optionally the searcher's reasoning. With `ask_with` "prompt" the model reads the message itself. Raises `Refused`,
+    which names the request's `field`, if there is nothing to cite."""
     outputs = TOOL_OUTPUT.findall(message)
     if not outputs:
-        line = "messages: this model refines search results: expected <tool_output>...</tool_output> in the message"
-        raise Refused(400, line, param="messages")
+        line = f"{field}: this model refines search results: expected <tool_output>...</tool_output> in the message"
+        raise Refused(400, line, param=field)
     around = BRIEF.fullmatch(TOOL_OUTPUT.sub("", message).strip())
     assert around is not None  # it matches any text
     row = {"tool_output": "\n".join(output.strip() for output in outputs), "reasoning": around["reasoning"]}
     try:
-        evidence = evidence_of(row, "messages")
+        evidence = evidence_of(row, field)
     except SleuthError as error:
-        raise Refused(400, str(error), param="messages") from None
+        raise Refused(400, str(error), param=field) from None
     prompt = message if ask_with == "prompt" else ""
     return Task(id="", question=around["question"].strip(), golden_answers=(), evidence=evidence, prompt=prompt)

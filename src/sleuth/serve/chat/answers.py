@@ -52,17 +52,13 @@ def new_head(prefix: str, kind: str, model: str) -> Head:
 
 def chat_completion(events: Sequence[Event], head: Head) -> dict[str, Any]:
     """The body of a finished conversation."""
-    end = _require_end(events[-1])
+    end = require_end(events[-1])
     message = {
         "role": "assistant",
         "content": "".join(event.text for event in events if isinstance(event, Answered)),
         "reasoning_content": "".join(e.text for e in events if isinstance(e, TextDelta) and e.part == "thought"),
     }
-    details = {
-        "stop": end.stop,
-        "searches": [search_json(event) for event in events if isinstance(event, Searched)],
-        "citations": [_citation_json(passage) for passage in end.citations],
-    }
+    details = answer_details(end, [event for event in events if isinstance(event, Searched)])
     choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": FINISH_REASONS[end.stop]}
     return head.with_choices(choice, usage=usage(end.prompt_tokens, end.completion_tokens), sleuth=details)
 
@@ -94,10 +90,19 @@ def _chunk(event: Event, head: Head) -> dict[str, Any]:
         case Answered():
             return head.with_choices(_delta({"content": event.text}))
         case Finished():
-            end = _require_end(event)
+            end = require_end(event)
             cited = [_citation_json(passage) for passage in end.citations]
             details = {"kind": "end", "stop": end.stop, "citations": cited}
             return head.with_choices(_delta({}, FINISH_REASONS[end.stop]), sleuth=details)
+
+
+def answer_details(end: Finished, searches: Sequence[Searched]) -> dict[str, Any]:
+    """How an answer was found."""
+    return {
+        "stop": end.stop,
+        "searches": [search_json(search) for search in searches],
+        "citations": [_citation_json(passage) for passage in end.citations],
+    }
 
 
 async def server_sent(chunks: AsyncGenerator[dict[str, Any], None]) -> AsyncGenerator[str, None]:
@@ -105,13 +110,14 @@ async def server_sent(chunks: AsyncGenerator[dict[str, Any], None]) -> AsyncGene
     try:
         async with aclosing(chunks):
             async for chunk in chunks:
-                yield _server_sent(chunk)
+                yield data_line(chunk)
     except Refused as refused:
-        yield _server_sent(refused.as_json())
+        yield data_line(refused.as_json())
     yield DONE
 
 
-def _server_sent(chunk: dict[str, Any]) -> str:
+def data_line(chunk: dict[str, Any]) -> str:
+    """The last line of a server-sent event, with the blank line that ends it."""
     return f"data: {json.dumps(chunk, ensure_ascii=False, separators=(',', ':'))}\n\n"
 
 
@@ -143,7 +149,7 @@ def _delta(delta: dict[str, Any], finish_reason: str | None = None) -> dict[str,
     return {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
 
 
-def _require_end(event: Event) -> Finished:
+def require_end(event: Event) -> Finished:
     """The final event. Raises `Refused` if the retriever failed."""
     if not isinstance(event, Finished):
         raise ValueError("a conversation without an end")

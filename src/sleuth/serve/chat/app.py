@@ -19,7 +19,10 @@ from sleuth import __version__
 from sleuth.serve.chat.agent import Agent
 from sleuth.serve.chat.answers import chat_completion, chat_stream, new_head, server_sent
 from sleuth.serve.chat.completions import Continuation
+from sleuth.serve.chat.conversation import Event as ConversationEvent
 from sleuth.serve.chat.conversation import conversation
+from sleuth.serve.chat.responses import ResponseWriter, response_stream
+from sleuth.serve.chat.responses_wire import ResponseBody, ResponseRequest
 from sleuth.serve.chat.wire import (
     ChatCompletion,
     ChatRequest,
@@ -73,6 +76,7 @@ def _serve_file(content: bytes, kind: str):
 PATHS = (
     "/v1/chat/completions",
     "/v1/completions",
+    "/v1/responses",
     "/v1/models",
     "/health",
     "/metrics",
@@ -141,23 +145,23 @@ class _RequestHandler:
         self._numbers = itertools.count()
 
     async def chat(self, request: Request, body: ChatRequest) -> Response:
-        self._require_model(body.model)
-        if len(body.question) > self._agent.max_characters:
-            line = f"messages: the question is longer than the context of {self._agent.context} tokens"
-            raise Refused(400, line, param="messages", code=TOO_LONG)
-        events = conversation(
-            self._agent,
-            body.question,
-            temperature=body.temperature or 0.0,
-            key=self._key(body.seed),
-            max_tokens=body.token_limit,
-        )
+        events = self._conversation(body, "messages", body.token_limit)
         if not body.stream:
             heard = await cancel_on_disconnect(request, self._whole(events))
             return JSONResponse(chat_completion(heard, new_head("chatcmpl", "chat.completion", self._agent.name)))
         events = await cancel_on_disconnect(request, self._started(events))
         head = new_head("chatcmpl", "chat.completion.chunk", self._agent.name)
-        return self._stream(chat_stream(events, head, with_usage=_with_usage(body)))
+        return self._stream(server_sent(chat_stream(events, head, with_usage=_with_usage(body))))
+
+    async def respond(self, request: Request, body: ResponseRequest) -> Response:
+        events = self._conversation(body, "input", body.max_output_tokens)
+        response = ResponseWriter(body, self._agent.name)
+        if body.stream:
+            events = await cancel_on_disconnect(request, self._started(events))
+            return self._stream(response_stream(events, response))
+        for event in await cancel_on_disconnect(request, self._whole(events)):
+            response.receive(event)
+        return JSONResponse(response.body.model_dump())
 
     async def complete(self, request: Request, body: CompletionRequest) -> Response:
         self._require_model(body.model)
@@ -170,7 +174,25 @@ class _RequestHandler:
             heard = await cancel_on_disconnect(request, self._whole(continuation.chunks()))
             return JSONResponse(continuation.full_body(heard, head))
         events = await cancel_on_disconnect(request, self._started(continuation.chunks()))
-        return self._stream(continuation.stream(events, head, with_usage=_with_usage(body)))
+        return self._stream(server_sent(continuation.stream(events, head, with_usage=_with_usage(body))))
+
+    def _conversation(
+        self, body: ChatRequest | ResponseRequest, field: str, max_tokens: int | None
+    ) -> AsyncGenerator[ConversationEvent, None]:
+        """The events of the answer to the question in `field`. Raises `Refused` for another model or a question that
+        is far too long."""
+        self._require_model(body.model)
+        if len(body.question) > self._agent.max_characters:
+            line = f"{field}: the question is longer than the context of {self._agent.context} tokens"
+            raise Refused(400, line, param=field, code=TOO_LONG)
+        return conversation(
+            self._agent,
+            body.question,
+            field=field,
+            temperature=body.temperature or 0.0,
+            key=self._key(body.seed),
+            max_tokens=max_tokens,
+        )
 
     async def _whole(self, events: AsyncGenerator[Event, None]) -> list[Event]:
         async with aclosing(self._engine_thread.run(events)) as heard:
@@ -186,8 +208,8 @@ class _RequestHandler:
             raise
         return _from(first, heard)
 
-    def _stream(self, chunks: AsyncGenerator[dict[str, Any], None]) -> Response:
-        return EventStream(server_sent(chunks), self._limits.seconds + UNREAD_SECONDS)
+    def _stream(self, events: AsyncGenerator[str, None]) -> Response:
+        return EventStream(events, self._limits.seconds + UNREAD_SECONDS)
 
     def _require_model(self, name: str | None) -> None:
         if name is not None and name != self._agent.name:
@@ -222,6 +244,16 @@ def _add_completion_routes(app: FastAPI, handler: _RequestHandler) -> None:
     )
     async def chat(request: Request, body: ChatRequest) -> Response:
         return await handler.chat(request, body)
+
+    @app.post(
+        "/v1/responses",
+        summary="Ask the agent, with citations as annotations",
+        dependencies=[Depends(require_json)],
+        response_model=None,
+        responses={200: {"model": ResponseBody, **streamed}, **PROBLEMS},
+    )
+    async def respond(request: Request, body: ResponseRequest) -> Response:
+        return await handler.respond(request, body)
 
     @app.post(
         "/v1/completions",

@@ -45,12 +45,14 @@ class Misunderstood:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
     """The end. `stop` is that of a `Trajectory`. `citations` are the shown passages with the answer or, of given
-    ones, those that it names; each once. `prompt_tokens` include results, `completion_tokens` are the model's own."""
+    ones, those that it names; each once. `prompt_tokens` include results, `completion_tokens` are the model's own, of
+    which `thought_tokens` were sampled outside of queries and drafts."""
 
     stop: str
     citations: tuple[Passage, ...]
     prompt_tokens: int
     completion_tokens: int
+    thought_tokens: int
 
 
 Event = Given | TextDelta | Searched | Answered | Misunderstood | Finished
@@ -60,14 +62,17 @@ async def conversation(
     agent: Agent,
     message: str,
     *,
+    field: str,
     temperature: float,
     key: tuple[int, ...],
     max_tokens: int | None = None,
 ) -> AsyncGenerator[Event, None]:
     """The events of one episode. The last is `Finished`, with stop `length` once the model would exceed `max_tokens`.
-    Raises `Refused`, before any event, for an unusable message or one that leaves no room to answer."""
-    parser, segments, written = StreamParser(agent.dialect), list[Segment](), 0
-    task = agent.make_task(message)
+    Raises `Refused`, before any event, for an unusable message or one that leaves no room to answer; it names the
+    request's `field` that holds the message."""
+    parser, segments = StreamParser(agent.dialect), list[Segment]()
+    written = thought = 0
+    task = agent.make_task(message, field)
     env = agent.env(task)
     parts = play(
         env, agent.engine, agent.renderer, context=agent.context, temperature=temperature, key=key, stream=True
@@ -78,9 +83,10 @@ async def conversation(
                 match part:
                     case Chunk():
                         if max_tokens is not None and written + len(part.tokens) > max_tokens:
-                            yield _over(task, segments, TrajectoryEnd(actions=(), stop="length"), written)
+                            yield _over(task, segments, TrajectoryEnd(actions=(), stop="length"), written, thought)
                             return
                         written += len(part.tokens)
+                        thought += len(part.tokens) if parser.part == "thought" else 0
                         for delta in parser.feed(part.text):
                             yield delta
                     case Segment(author="policy"):
@@ -101,12 +107,12 @@ async def conversation(
                     case TrajectoryEnd(stop="rewritten"):
                         pass
                     case TrajectoryEnd():
-                        yield _over(task, segments, part, written)
+                        yield _over(task, segments, part, written, thought)
     except PromptTooLong as error:
-        raise Refused(400, str(error), param="messages", code=TOO_LONG) from None
+        raise Refused(400, str(error), param=field, code=TOO_LONG) from None
 
 
-def _over(task: Task, segments: Sequence[Segment], ended: TrajectoryEnd, written: int) -> Finished:
+def _over(task: Task, segments: Sequence[Segment], ended: TrajectoryEnd, written: int, thought: int) -> Finished:
     trajectory = Trajectory(segments=tuple(segments), actions=ended.actions, stop=ended.stop)
     answers = [action.text for action in ended.actions if action.kind == "answer"]
     return Finished(
@@ -114,6 +120,7 @@ def _over(task: Task, segments: Sequence[Segment], ended: TrajectoryEnd, written
         citations=_citation_json(task, answers[-1], trajectory) if answers else (),
         prompt_tokens=sum(len(segment.tokens) for segment in segments if segment.author != "policy"),
         completion_tokens=written,
+        thought_tokens=thought,
     )
 
 

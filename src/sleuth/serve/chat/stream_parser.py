@@ -38,6 +38,11 @@ class StreamParser:
         self._thought = False  # in an earlier turn
         self._thinks = False  # in this one
 
+    @property
+    def part(self) -> Part:
+        """The part that the next text belongs to."""
+        return self._part
+
     def begin(self, before: str) -> None:
         """Starts a turn after the text `before`, which may end with an opening tag."""
         self._part = NOTHING_OPENED

@@ -1,9 +1,11 @@
-"""Request and answer bodies of OpenAI's API. Unknown fields are ignored, as by OpenAI; fields that would change an
-answer but are unsupported are listed, to refuse them."""
+"""Request and answer bodies of OpenAI's API for chat and completions. Unknown fields are ignored, as by OpenAI; fields
+that would change an answer but are unsupported are listed, to refuse them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -51,13 +53,14 @@ def only(*values: Any) -> Only:
     return Only(values)
 
 
-def _text_of_parts(value: object) -> object:
-    """The text of a message; parts are joined by line breaks."""
+def text_of_parts(value: object, types: tuple[str, ...]) -> object:
+    """The text of a message; parts, of these types, are joined by line breaks."""
     if not isinstance(value, list):
         return replace_surrogates(value)
-    contents = [part.get("text") if isinstance(part, dict) and part.get("type") == "text" else None for part in value]
+    contents = [part.get("text") if isinstance(part, dict) and part.get("type") in types else None for part in value]
     if not all(isinstance(text, str) for text in contents):
-        raise PydanticCustomError("parts", "Input should be text, or a list of parts of the type text")
+        message = "Input should be text, or a list of parts of the type {types}"
+        raise PydanticCustomError("parts", message, {"types": " or ".join(types)})
     return replace_surrogates("\n".join(map(str, contents)))
 
 
@@ -83,14 +86,6 @@ def _text_or_tokens(value: object) -> object:
 
 
 _TEXT: dict[str, Any] = {"type": "string"}
-_PARTS = {
-    "type": "array",
-    "items": {
-        "type": "object",
-        "properties": {"type": {"const": "text"}, "text": _TEXT},
-        "required": ["type", "text"],
-    },
-}
 _STOP = _TEXT | {"minLength": 1, "maxLength": MAX_STOP_CHARACTERS}
 _STOPS = {"anyOf": [_STOP, {"type": "array", "items": _STOP, "maxItems": MAX_STOPS}]}
 _PROMPT: dict[str, Any] = _TEXT | {"minLength": 1}
@@ -104,7 +99,23 @@ def prompt_shape(last_token: int | None = None) -> dict[str, Any]:
     return {"anyOf": [_PROMPT, tokens, alone]}
 
 
-MessageText = Annotated[StrictStr, BeforeValidator(_text_of_parts), WithJsonSchema({"anyOf": [_TEXT, _PARTS]})]
+def text_shape(types: tuple[str, ...]) -> dict[str, Any]:
+    """The schema of a message's text: a text, or a list of parts of these types."""
+    part = {
+        "type": "object",
+        "properties": {"type": {"enum": list(types)}, "text": _TEXT},
+        "required": ["type", "text"],
+    }
+    return {"anyOf": [_TEXT, {"type": "array", "items": part}]}
+
+
+CHAT_PARTS = ("text",)
+
+MessageText = Annotated[
+    StrictStr,
+    BeforeValidator(partial(text_of_parts, types=CHAT_PARTS)),
+    WithJsonSchema(text_shape(CHAT_PARTS)),
+]
 Stop = Annotated[StrictStr, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
 Stops = Annotated[list[Stop], Field(max_length=MAX_STOPS), BeforeValidator(_list_of_stops), WithJsonSchema(_STOPS)]
 Prompt = Annotated[Any, BeforeValidator(_one_prompt), AfterValidator(_text_or_tokens), WithJsonSchema(prompt_shape())]
@@ -144,13 +155,20 @@ class Message(BaseModel):
     content: MessageText | None = None
 
 
-def _require_question(messages: list[Message]) -> list[Message]:
-    if not any(message.role == "user" and message.content is not None for message in messages):
+def last_question(said: Iterable[tuple[str | None, str | None]]) -> str:
+    """The last content of a user in (role, content) pairs. Raises if there is none."""
+    contents = [content for role, content in said if role == "user" and content is not None]
+    if not contents:
         raise PydanticCustomError("question", "expected a message of the role user, with the question")
+    return contents[-1]
+
+
+def _require_question(messages: list[Message]) -> list[Message]:
+    last_question((message.role, message.content) for message in messages)
     return messages
 
 
-_QUESTION: dict[str, Any] = {
+QUESTION_SHAPE: dict[str, Any] = {
     "contains": {
         "type": "object",
         "properties": {"role": {"const": "user"}, "content": {"type": ["string", "array"]}},
@@ -164,7 +182,7 @@ class ChatRequest(BaseRequest):
 
     messages: Annotated[
         list[Message],
-        Field(min_length=1, max_length=MAX_MESSAGES, json_schema_extra=_QUESTION),
+        Field(min_length=1, max_length=MAX_MESSAGES, json_schema_extra=QUESTION_SHAPE),
         AfterValidator(_require_question),
     ]
     temperature: Temperature | None = None
@@ -185,8 +203,7 @@ class ChatRequest(BaseRequest):
     @property
     def question(self) -> str:
         """The last user message."""
-        contents = [message.content for message in self.messages if message.role == "user"]
-        return [content for content in contents if content is not None][-1]
+        return last_question((message.role, message.content) for message in self.messages)
 
     @property
     def token_limit(self) -> int | None:
@@ -306,7 +323,7 @@ class TextCompletion(BaseModel):
 
 
 class Model(BaseModel):
-    """The served model; `sleuth` has its dialect, context and protocol."""
+    """The served model; `sleuth` has its dialect, context, protocol and examples of questions."""
 
     id: str
     object: Literal["model"]

@@ -3,11 +3,14 @@
 /** The key of this tab, which is asked for when the server wants one and is kept until the tab closes. */
 const KEY = "sleuth-key";
 
+const GONE = "The server does not answer. It may have been stopped: start it again, then ask again.";
+const LOST = "The connection was lost before the end of the answer. The server may have been stopped: ask again.";
+
 /** As `fetch`, with the key; asks for it where it is missing or wrong, until the person gives none. */
 async function fetchWithKey(path, options = {}) {
   const key = sessionStorage.getItem(KEY);
   const headers = { ...options.headers, ...(key ? { authorization: `Bearer ${key}` } : {}) };
-  const response = await fetch(path, { ...options, headers });
+  const response = await inWords(fetch(path, { ...options, headers }), GONE);
   if (response.status !== 401) return response;
   sessionStorage.removeItem(KEY);
   const given = window.prompt(key ? "That key is wrong. Key of this server:" : "Key of this server:")?.trim();
@@ -31,7 +34,7 @@ async function* ask(question, signal) {
     if (chunk.error) throw new Error(chunk.error.message);
     yield chunk;
   }
-  throw new Error("the connection was lost before the end");
+  throw new Error(LOST);
 }
 
 /** The data of server-sent events: one line each, followed by a blank line. */
@@ -39,11 +42,20 @@ async function* events(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let text = "";
   for (;;) {
-    const { done, value } = await reader.read();
+    const { done, value } = await inWords(reader.read(), LOST);
     if (done) return;
     const parts = (text + value).split("\n\n");
     text = parts.pop();
     for (const part of parts) yield part.slice("data: ".length);
+  }
+}
+
+/** The result of a request. A browser's error about the network, a TypeError, is replaced by `line`. */
+async function inWords(request, line) {
+  try {
+    return await request;
+  } catch (error) {
+    throw error instanceof TypeError ? new Error(line) : error;
   }
 }
 

@@ -9,6 +9,7 @@ const ENDS = {
 };
 const CLAIM_TAGS = /<\/?(?:snippet|cite)\b[^<>]*>/gi;
 const TOOL_OUTPUT = /<tool_output\b[^<>]*>[^]*?<\/tool_output>/gi;
+const COPIED_MS = 1500;
 const HIDE_MS = 150; // time for a pointer to travel from a citation to its card
 
 /** A new element: `element("b", { class: "wrong" }, "text", child)`. */
@@ -118,6 +119,8 @@ class Exchange {
     const chips = citations.map(({ id }) => this.cite(this.passages.get(id)));
     if (chips.length) this.answer.append(element("p", { class: "cites" }, "from ", ...chips));
     else this.note("No shown passage contains these words.", "missed");
+    const titles = citations.map(({ title, id }) => title || id);
+    this.answer.append(copyButton([this.words, ...titles.map((title) => `- ${title}`)].join("\n")));
   }
 
   /** A citation button that shows its passage on hover, focus or tap. */
@@ -151,7 +154,9 @@ class Exchange {
 
   note(line, kind) {
     this.close();
-    this.answer.append(element("p", { class: kind }, line));
+    const said = element("p", { class: kind }, line);
+    this.answer.append(said);
+    said.scrollIntoView({ block: "nearest" });
   }
 }
 
@@ -171,6 +176,31 @@ function searchStep(kind) {
   const title = kind === "given" ? [verb] : [verb, " ", query];
   const node = element("li", { class: "search open" }, element("p", {}, ...title), list);
   return { kind, node, verb, query, list };
+}
+
+/** A button that copies a text, and says whether it did. */
+function copyButton(text) {
+  const button = element("button", { type: "button", class: "copy small" }, "Copy");
+  button.addEventListener("click", async () => {
+    button.textContent = (await copy(text)) ? "Copied" : "Not copied: the browser refused";
+    setTimeout(() => (button.textContent = "Copy"), COPIED_MS);
+  });
+  return button;
+}
+
+/** Copies a text; whether that worked. Pages of other machines without TLS have no `navigator.clipboard`. */
+async function copy(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    const box = element("textarea", { class: "unseen" }, text);
+    document.body.append(box);
+    box.select();
+    const copied = document.execCommand("copy");
+    box.remove();
+    return copied;
+  }
 }
 
 /** The one card that shows a cited passage. */
@@ -199,29 +229,57 @@ const card = {
 };
 card.node.addEventListener("mouseenter", () => clearTimeout(card.timer));
 card.node.addEventListener("mouseleave", () => card.leave());
-addEventListener("keydown", (event) => event.key === "Escape" && card.hide());
+addEventListener("keydown", (event) => {
+  if (event.key !== "Escape" || event.isComposing) return;
+  if (!card.node.hidden) card.hide();
+  else running?.abort();
+});
 addEventListener("pointerdown", (event) => event.target.closest("#card, .cite") || card.hide());
 
 let running = null; // the AbortController of the question being answered
 
 async function answer(question) {
   const exchange = new Exchange(question);
-  byId("hint")?.remove();
+  const stop = new AbortController();
+  byId("hint").hidden = true;
+  byId("clear").hidden = false;
   byId("exchanges").append(exchange.node);
-  running = new AbortController();
+  running = stop;
   byId("send").textContent = "Stop";
+  byId("send").title = "Escape stops too";
   exchange.node.scrollIntoView({ block: "start" });
   try {
-    for await (const chunk of ask(question, running.signal)) {
+    for await (const chunk of ask(question, stop.signal)) {
       const follows = innerHeight + scrollY >= document.body.scrollHeight - 80;
       exchange.receive(chunk);
       if (follows) scrollTo(0, document.body.scrollHeight);
     }
   } catch (error) {
-    exchange.note(error.name === "AbortError" ? "Stopped." : error.message, "problem");
+    const stopped = error.name === "AbortError";
+    if (!stopped && !byId("question").value) write(question);
+    exchange.note(stopped ? "Stopped." : error.message, "problem");
   }
+  if (running !== stop) return; // cleared, and perhaps asked again
   running = null;
   byId("send").textContent = "Ask";
+  byId("send").title = "";
+}
+
+/** Stops what runs and shows the page as it began. */
+function clear() {
+  running?.abort();
+  for (const exchange of document.querySelectorAll("article")) exchange.remove();
+  card.hide();
+  byId("clear").hidden = true;
+  byId("hint").hidden = false;
+  byId("question").focus();
+}
+byId("clear").addEventListener("click", clear);
+
+/** Puts a text into the question's box. */
+function write(text) {
+  byId("question").value = text;
+  fit();
 }
 
 byId("form").addEventListener("submit", (event) => {
@@ -229,8 +287,7 @@ byId("form").addEventListener("submit", (event) => {
   if (running) return running.abort();
   const question = byId("question").value.trim();
   if (!question) return;
-  byId("question").value = "";
-  fit();
+  write("");
   answer(question);
 });
 
@@ -240,16 +297,31 @@ byId("question").addEventListener("keydown", (event) => {
   if (!running) byId("form").requestSubmit();
 });
 
-/** Fits the height of the question's box to its text. */
+/** Fits the height of the question's box to its text, and keeps what is scrolled to above the form. */
 function fit() {
   const box = byId("question");
   box.style.height = "auto";
   box.style.height = `${box.scrollHeight + 2}px`;
+  document.documentElement.style.scrollPaddingBottom = `${byId("form").offsetHeight + 8}px`;
 }
 byId("question").addEventListener("input", fit);
+fit();
+
+/** Lists questions that are asked by a click. */
+function offer(questions) {
+  for (const question of questions) {
+    const button = element("button", { type: "button", class: "example" }, question.replace(TOOL_OUTPUT, "").trim());
+    button.addEventListener("click", () => running || answer(question));
+    byId("examples").append(element("li", {}, button));
+  }
+}
 
 servedModel().then(({ id, sleuth }) => {
   const facts = [id, `${sleuth.dialect} dialect`, `${sleuth.context.toLocaleString("en")} tokens of context`];
   if (sleuth.passages !== undefined) facts.push(`${sleuth.passages.toLocaleString("en")} passages`);
   byId("model").textContent = facts.join(" · ");
+  offer(sleuth.examples ?? []);
+}, (error) => {
+  byId("model").textContent = error.message;
+  byId("model").classList.add("problem");
 });

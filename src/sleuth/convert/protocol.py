@@ -1,0 +1,64 @@
+"""The protocol of a checkpoint of another trainer: that of a recipe, or of a dialect and a prompt."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sleuth.dialects.refine import REFINERS, Mode
+from sleuth.evaluation.eval_session import DEFAULT_CONTEXT
+from sleuth.factories.environments import setting_of
+from sleuth.factories.models import Outline
+from sleuth.factories.rewards import answer_scorer_of, reward_spec_of
+from sleuth.recipe import GrpoRecipe, QuestionsRecipe, Recipe, RefineEnvRecipe, SearchEnvRecipe
+from sleuth.recipe.envs import Role
+from sleuth.rewards.scorers import scorer_of
+from sleuth.runs.protocol import ProtocolCard
+from sleuth.types import SleuthError
+
+NOWHERE = {"retriever": "empty", "index": None, "urls": ()}
+"""What replaces the retriever of a recipe whose index is not on this machine."""
+
+
+def protocol_of_recipe(recipe: Recipe, model: Outline) -> ProtocolCard:
+    """The protocol and reward of a recipe's last stage that searches or refines with reinforcement learning. The corpus
+    is recorded if the recipe's index is here. Raises SleuthError without such a stage."""
+    stages = [stage for stage in recipe.stage if isinstance(stage, GrpoRecipe)]
+    stage = next(
+        (stage for stage in reversed(stages) if isinstance(stage.env, SearchEnvRecipe | RefineEnvRecipe)), None
+    )
+    if stage is None:
+        raise SleuthError(
+            f"--like {recipe.name}: has no stage of kind grpo that searches or refines; name a recipe that has one, or "
+            "give --dialect and --prompt"
+        )
+    env = stage.env
+    if isinstance(env, SearchEnvRecipe) and (env.index is None or not env.index.is_dir()):
+        env = env.model_copy(update=NOWHERE)
+    ask_with = stage.data.ask_with if isinstance(stage.data, QuestionsRecipe) else "question"
+    setting = replace(setting_of(env, model.tokenizer, []), ask_with=ask_with)
+    return setting.protocol(answer_scorer_of(stage.reward), stage.context, reward=reward_spec_of(stage.reward))
+
+
+def protocol_of_names(
+    model: Outline,
+    *,
+    dialect: str,
+    prompt: str,
+    prompt_role: Role = "raw",
+    context: int | None = None,
+    scorer: str = "strict",
+) -> ProtocolCard:
+    """The protocol of a search dialect or a refiner, with its own budgets. `context` is in tokens; absent, it is the
+    model's own, as far as evaluations go by default. Raises SleuthError for an unknown name, or a prompt that does not
+    fit its role."""
+    answers = scorer_of(scorer)
+    modes: dict[str, Mode] = {refiner.name: mode for mode, refiner in REFINERS.items()}
+    env = (
+        RefineEnvRecipe(kind="refine", mode=modes[dialect], prompt=prompt, prompt_role=prompt_role)
+        if dialect in modes
+        else SearchEnvRecipe(kind="search", dialect=dialect, prompt=prompt, prompt_role=prompt_role, retriever="empty")
+    )
+    if context is not None and context > model.context:
+        raise SleuthError(f"--context {context}: the model holds {model.context} tokens; give that or fewer")
+    setting = setting_of(env, model.tokenizer, [])
+    return setting.protocol(answers.name, context or min(model.context, DEFAULT_CONTEXT))

@@ -1,0 +1,106 @@
+"""All checks of one model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sleuth.model_check.bounded_template import (
+    BoundedTemplate,
+    RenderProcess,
+    TemplateLimitError,
+    TemplateRefusedError,
+)
+from sleuth.model_check.finding import Finding, listed
+from sleuth.model_check.model_files import ModelFiles, load_files
+from sleuth.model_check.template import template_findings
+from sleuth.model_check.tokens import config_findings, tag_findings
+from sleuth.recipe import Recipe
+
+
+def findings_of(model: str, recipe: Recipe | None = None) -> list[Finding]:
+    """What is found of a model's folder or hub id, and of a `recipe` with it. Reads no weights and runs no code that
+    comes with the model, except its chat template, in a sandbox with limits.
+
+    Raises SleuthError if there is no model, or nothing to check in the recipe.
+    """
+    if recipe is None:
+        return _examined(load_files(model))
+    from sleuth.model_check.recipe_fit import recipe_findings, rendering_stages  # takes seconds to import
+
+    rendering_stages(recipe)
+    files = load_files(model)
+    found = _examined(files)
+    if any(one.check == "template" and one.level == "problem" for one in found):
+        return found
+    return [*found, *recipe_findings(files, recipe)]
+
+
+def _examined(files: ModelFiles) -> list[Finding]:
+    with RenderProcess() as process:
+        return examine(files, process)
+
+
+def examine(files: ModelFiles, process: RenderProcess) -> list[Finding]:
+    """What is found of a model's files."""
+    found = [] if files.config is not None else [_no_config(files)]
+    source = files.tokenizer.chat_template
+    prompt = ""
+    if isinstance(source, str) and source:
+        template = BoundedTemplate(source, files.tokenizer, process)
+        found += _template_findings(files, template)
+        prompt = _prompt(template)
+    else:
+        found.append(_no_template(source))
+    return [*found, *config_findings(files, prompt), *tag_findings(files.tokenizer)]
+
+
+def _no_template(source: object) -> Finding:
+    if isinstance(source, dict):
+        names = listed([str(name) for name in source])
+        return Finding(
+            check="template",
+            level="problem",
+            line=f"the tokenizer has several chat templates ({names}), and which one is meant depends on the caller",
+            mend="keep one: set tokenizer.chat_template to its text and save the tokenizer",
+        )
+    return Finding(
+        check="template",
+        level="warning",
+        line="there is no chat template: a base model",
+        mend='use prompt_role = "raw" and a dialect of plain text, or copy the template of its instructed sibling',
+    )
+
+
+def _template_findings(files: ModelFiles, template: BoundedTemplate) -> Iterator[Finding]:
+    try:
+        yield from template_findings(files, template)
+    except TemplateLimitError as limit:
+        yield Finding(
+            check="template",
+            level="problem",
+            line=f"rendering was stopped: {limit}",
+            mend="do not use this template, in a trainer or a server: it can stop either",
+        )
+    except TemplateRefusedError as error:
+        yield Finding(
+            check="template",
+            level="problem",
+            line=f"it cannot render a conversation of several turns: {error}",
+            mend='mend the template, or use prompt_role = "raw"',
+        )
+
+
+def _prompt(template: BoundedTemplate) -> str:
+    try:
+        return template.render([{"role": "user", "content": "?"}])
+    except (TemplateRefusedError, TemplateLimitError):
+        return ""
+
+
+def _no_config(files: ModelFiles) -> Finding:
+    return Finding(
+        check="config",
+        level="warning",
+        line=f"this transformers cannot read its config: {files.config_problem}",
+        mend="give it a config.json with a model_type that transformers has, or install the version its card names",
+    )

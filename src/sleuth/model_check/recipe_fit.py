@@ -1,0 +1,130 @@
+"""Whether a recipe's prompts, scorers and budgets fit a model's tokenizer, chat template and context."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from sleuth.dialects import Dialect
+from sleuth.factories import Setting, answer_reward_of, scorer_warnings, setting_of, trial_group
+from sleuth.model_check.finding import Finding
+from sleuth.model_check.model_files import ModelFiles
+from sleuth.recipe import AnswerRewardRecipe, Recipe, RefineEnvRecipe, SearchEnvRecipe
+from sleuth.recipe.envs import RenderedEnvRecipe
+from sleuth.types import Evidence, Group, Passage, SleuthError, Task
+
+QUESTION = "Where was Ada Voss born?"
+OUTPUT = "<snippet id=a1>Ada Voss was born in Tarn.</snippet>"
+TASK = Task(
+    id="invented",
+    question=QUESTION,
+    golden_answers=("Tarn",),
+    evidence=Evidence(
+        reasoning="I need her birthplace.",
+        output=OUTPUT,
+        snippets=(Passage(id="a1", title="", text="Ada Voss was born in Tarn."),),
+    ),
+)
+"""Stands for the recipe's questions, which are not read."""
+
+
+def rendering_stages(recipe: Recipe) -> list[int]:
+    """The indices of the stages whose environment renders prompts. Raises SleuthError if there are none."""
+    stages = [at for at, stage in enumerate(recipe.stage) if isinstance(getattr(stage, "env", None), RenderedEnvRecipe)]
+    if not stages:
+        raise SleuthError(f"{recipe.name}: no stage has an environment that renders prompts; leave --recipe out")
+    return stages
+
+
+def recipe_findings(files: ModelFiles, recipe: Recipe) -> Iterator[Finding]:
+    """A line or more on each stage whose environment renders prompts."""
+    for index in rendering_stages(recipe):
+        yield from _stage_findings(files, recipe, index)
+
+
+def _stage_findings(files: ModelFiles, recipe: Recipe, index: int) -> Iterator[Finding]:
+    stage: Any = recipe.stage[index]
+    check = f"stage.{index} ({stage.name})"
+    env = stage.env.model_copy(update={"retriever": "empty"}) if isinstance(stage.env, SearchEnvRecipe) else stage.env
+    context = stage.context or files.context
+    try:
+        setting = setting_of(env, files.tokenizer, [TASK] if isinstance(env, RefineEnvRecipe) else [])
+        trial = trial_group(setting, TASK, files.tokenizer, context or 1 << 20)
+    except SleuthError as error:
+        yield Finding(
+            check=check,
+            level="problem",
+            line=str(error),
+            mend="change the recipe's prompt_role, dialect or template_flags, or train another model",
+        )
+        return
+    yield from _scorer_findings(files, stage, setting, trial, check)
+    yield from _room_findings(files, setting, trial, context, check)
+
+
+def _scorer_findings(files: ModelFiles, stage: Any, setting: Setting, trial: Group, check: str) -> Iterator[Finding]:
+    """What the scorers of answers give a right one, as text by themselves, and through tokens in a whole episode."""
+    rewards: Sequence[Any] = getattr(stage, "reward", ())
+    mend = "choose a prompt, a dialect and a scorer of one system"
+    warnings = scorer_warnings(rewards, setting)
+    for line in warnings:
+        yield Finding(check=check, level="problem", line=line, mend=mend)
+    scorers = list(dict.fromkeys(one.scorer for one in rewards if isinstance(one, AnswerRewardRecipe)))
+    for scorer in scorers if not warnings else ():
+        reward = answer_reward_of(scorer, setting.dialect, files.tokenizer)
+        score = asyncio.run(reward(trial))[0]
+        if score.value is None or score.value < 1:
+            line = f"the scorer {scorer} pays a right answer {score.value if score.value is not None else 'nothing'}"
+            yield Finding(check=check, level="problem", line=f"{line}, not 1: {score.note}", mend=mend)
+        else:
+            yield Finding(
+                check=check, level="ok", line=f"the scorer {scorer} pays a right answer 1, through this template"
+            )
+
+
+def _room_findings(
+    files: ModelFiles, setting: Setting, trial: Group, context: int | None, check: str
+) -> Iterator[Finding]:
+    if context is None:
+        return
+    if files.context is not None and context > files.context:
+        yield Finding(
+            check=check,
+            level="problem",
+            line=f"context = {context:,} is more than the {files.context:,} that the model was made for",
+            mend=f"set context = {files.context}",
+        )
+    segments = trial.episodes[0].trajectory.segments
+    first = next(at for at, segment in enumerate(segments) if segment.author == "policy")
+    prompt = sum(len(segment.tokens) for segment in segments[:first])
+    left = context - prompt
+    line = f"the prompt takes {prompt:,} of context = {context:,} tokens and leaves {left:,}"
+    if left < setting.longest_answer:
+        yield Finding(
+            check=check,
+            level="problem",
+            line=f"{line}, less than one turn of {setting.longest_answer:,}",
+            mend=f"raise context, or lower {setting.longest_answer_key}",
+        )
+    else:
+        yield Finding(check=check, level="ok", line=f"{line}; {longest_response(setting.dialect)}")
+
+
+def longest_response(dialect: Dialect) -> str:
+    """The most tokens that may follow a prompt, without tags: `at most 4 turns of 32 and 3 results of 480 (1,568)`."""
+    if dialect.response_tokens is not None:
+        return f"at most {dialect.response_tokens:,} follow"
+    turns = dialect.turns if dialect.searches is None else dialect.searches + 1
+    each = dialect.results_tokens
+    if each is None and dialect.passage_tokens is not None:
+        each = dialect.passage_tokens * dialect.top_k
+    if turns is None:
+        return "neither the recipe nor its dialect limits how many turns follow"
+    turns = min(turns, dialect.turns or turns)
+    if each is None and turns > 1:
+        return f"at most {turns} turns of {dialect.turn_tokens:,} and {turns - 1} results of any length"
+    total = turns * dialect.turn_tokens + (turns - 1) * (each or 0)
+    if turns == 1:
+        return f"at most one turn of {total:,}"
+    return f"at most {turns} turns of {dialect.turn_tokens:,} and {turns - 1} results of {each:,} ({total:,})"

@@ -1,0 +1,115 @@
+"""The published methods that a recipe follows: tags and citations for the cards of its checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sleuth.recipe import CitationRecipe, GrpoRecipe, OnlineDpoRecipe, Recipe, RubricRecipe, SuffixRecipe
+from sleuth.recipe.recipe import StageRecipe
+from sleuth.recipe.text import ThoughtTextRecipe
+
+
+def _misc(key: str, title: str, author: str, year: int, where: str) -> str:
+    return f"@misc{{{key},\n  title={{{title}}},\n  author={{{author}}},\n  year={{{year}}},\n  {where}\n}}"
+
+
+def _arxiv(key: str, title: str, author: str, year: int, number: str) -> str:
+    return _misc(key, title, author, year, f"eprint={{{number}}},\n  archivePrefix={{arXiv}}")
+
+
+CITATIONS = {
+    "grpo": _arxiv(
+        "shao2024deepseekmath",
+        "DeepSeekMath: Pushing the Limits of Mathematical Reasoning in Open Language Models",
+        "Shao, Zhihong and others",
+        2024,
+        "2402.03300",
+    ),
+    "search_r1": _arxiv(
+        "jin2025searchr1",
+        "Search-R1: Training LLMs to Reason and Leverage Search Engines with Reinforcement Learning",
+        "Jin, Bowen and others",
+        2025,
+        "2503.09516",
+    ),
+    "slime": _misc(
+        "slime2025",
+        "slime: An LLM post-training framework for RL Scaling",
+        "Zhu, Zilin and others",
+        2025,
+        "howpublished={\\url{https://github.com/THUDM/slime}}",
+    ),
+    "research": _arxiv(
+        "chen2025research",
+        "ReSearch: Learning to Reason with Search for LLMs via Reinforcement Learning",
+        "Chen, Mingyang and others",
+        2025,
+        "2503.19470",
+    ),
+    "self_improving": _arxiv(
+        "tan2026selfimproving",
+        "Self-Improving Pretraining: using post-trained models to pretrain better models",
+        "Tan, Ellen Xiaoqing and others",
+        2026,
+        "2601.21343",
+    ),
+    "dr_tulu": _arxiv(
+        "shao2025drtulu",
+        "DR Tulu: Reinforcement Learning with Evolving Rubrics for Deep Research",
+        "Shao, Rulin and others",
+        2025,
+        "2511.19399",
+    ),
+}
+"""BibTeX of each method. `self_improving` has both self-improving pretraining and thinking mid-training (RLMT)."""
+
+BY_DIALECT = {
+    "search_r1": ("search_r1",),
+    "slime": ("slime", "search_r1"),
+    "verl": ("search_r1",),
+    "research": ("research",),
+    "research_card": ("research",),
+}
+
+TAGS = {
+    "grpo": ("reinforcement-learning",),
+    "online_dpo": ("dpo",),
+    "supervised": ("sft",),
+    "warm_start": ("sft",),
+    "search": ("search-agent", "retrieval-augmented-generation"),
+    "refine": ("citations",),
+    "thought": ("thinking",),
+    "tools": ("tool-use",),
+}
+"""Tags of the hub by the kind of a stage or of its environment."""
+
+
+def method_tags(stages: Sequence[StageRecipe]) -> list[str]:
+    """The tags of what these stages train."""
+    kinds = [kind for stage in stages for kind in (stage.kind, getattr(getattr(stage, "env", None), "kind", ""))]
+    return list(dict.fromkeys(tag for kind in kinds for tag in TAGS.get(kind, ())))
+
+
+def method_citations(stages: Sequence[StageRecipe]) -> list[str]:
+    """BibTeX of the methods that these stages follow."""
+    return [CITATIONS[name] for name in dict.fromkeys(name for stage in stages for name in _methods(stage))]
+
+
+def trained_stages(recipe: Recipe, stage: int) -> list[StageRecipe]:
+    """The stages that trained a checkpoint of the recipe's stage number `stage`."""
+    measures = ("evaluate", "probe", "reason", "win_rate")
+    return [one for one in recipe.stage[: stage + 1] if one.kind not in measures]
+
+
+def _methods(stage: StageRecipe) -> list[str]:
+    if isinstance(stage, OnlineDpoRecipe) or isinstance(getattr(stage, "data", None), ThoughtTextRecipe):
+        return ["self_improving"]
+    if not isinstance(stage, GrpoRecipe):
+        return []
+    methods = ["grpo"] if stage.loss.advantage == "grpo" else []
+    methods += BY_DIALECT.get(getattr(stage.env, "dialect", ""), ())
+    if any(isinstance(reward, SuffixRecipe) for reward in stage.reward):
+        methods.append("self_improving")
+    if any(isinstance(reward, RubricRecipe | CitationRecipe) for reward in stage.reward):
+        methods.append("dr_tulu")
+    return methods

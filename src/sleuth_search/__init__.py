@@ -1,0 +1,5 @@
+"""The taskset `sleuth-search` of verifiers, which finds tasksets by the name of an installed module."""
+
+from sleuth.interop.verifiers import SearchTaskset
+
+__all__ = ["SearchTaskset"]

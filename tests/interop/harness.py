@@ -1,0 +1,36 @@
+"""What verifiers' own harness needs to play offline: a chat server's replies, and an environment for its program."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import verifiers.v1 as vf
+
+
+def replied(body: dict[str, Any], message: dict[str, Any]) -> tuple[int, bytes]:
+    """A streamed chat completion."""
+    head = {"id": "1", "object": "chat.completion.chunk", "created": 1, "model": body["model"]}
+    reason = "tool_calls" if "tool_calls" in message else "stop"
+    deltas = [{"delta": message, "finish_reason": None}, {"delta": {}, "finish_reason": reason}]
+    chunks = [json.dumps(head | {"choices": [{"index": 0, **delta}]}) for delta in deltas]
+    return 200, "".join(f"data: {chunk}\n\n" for chunk in [*chunks, "[DONE]"]).encode()
+
+
+def offline_uv(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets the harness's program run in this environment; uv would make one from the network."""
+    uv = folder / "uv"
+    uv.write_text(f'#!/bin/sh\n[ "$1" = python ] && echo {sys.executable}\nexit 0\n')
+    uv.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    monkeypatch.setenv("KEY", "none")
+
+
+def config_of(url: str) -> tuple[Any, Any]:
+    """The client of a chat server, and an agent that plays with it in this machine's processes."""
+    client = vf.EvalClientConfig(base_url=f"{url}/v1", api_key_var="KEY")
+    return client, vf.AgentConfig(harness={"id": "null"}, runtime=vf.SubprocessConfig(), client=client)

@@ -1,0 +1,311 @@
+"""What goes wrong with models: templates that fail or never end, stop tokens, tags, and recipes that do not fit."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from families import FAMILIES, QWEN2_5, QWEN3_5, Family
+from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers.decoders import ByteLevel
+from transformers import PreTrainedTokenizerFast
+from verb import sleuth
+
+from sleuth.dialects import DIALECTS
+from sleuth.model_check import bounded_template
+from sleuth.model_check.bounded_template import BoundedTemplate, RenderProcess
+from sleuth.model_check.conversation import Scene, agent_script
+from sleuth.model_check.examine import examine
+from sleuth.model_check.finding import Finding
+from sleuth.model_check.history import merge_at
+from sleuth.model_check.model_files import load_files
+from sleuth.model_check.parsers import PARSERS, as_hermes, dialects_of, readers_of, reads
+from sleuth.model_check.recipe_fit import recipe_findings
+from sleuth.model_check.tokens import tag_findings
+from sleuth.recipe import load_recipe
+
+ROOT = Path(__file__).parents[2]
+TINY, PAGE = ROOT / "models" / "tiny-base", ROOT / "docs" / "how-to" / "check_model.md"
+CALLS = {
+    "hermes": '<tool_call>{"name": "search", "arguments": {"query": "Tarn"}}</tool_call>',
+    "qwen25": '<tool_call>\n{"name": "search", "arguments": {"query": "Tarn"}}\n</tool_call>',
+    "qwen3_coder": "<tool_call>\n<function=search>\n<parameter=query>\nTarn\n</parameter>\n</function>\n</tool_call>",
+    "llama3_json": '<|python_tag|>{"name": "search", "parameters": {"query": "Tarn"}}',
+    "mistral": '[TOOL_CALLS] [{"name": "search", "arguments": {"query": "Tarn"}, "id": "call00001"}]',
+    "mistral (new)": '[TOOL_CALLS]search[ARGS]{"query": "Tarn"}',
+    "pythonic": '[search(query="Tarn")]',
+    "olmo3": '<function_calls>search(query="Tarn")</function_calls>',
+    "deepseek_v3": "<\uff5ctool\u2581call\u2581begin\uff5c>function<\uff5ctool\u2581sep\uff5c>search\n```json\n"
+    '{"query": "Tarn"}\n```<\uff5ctool\u2581call\u2581end\uff5c>',
+    "granite": '<|tool_call|>[{"name": "search", "arguments": {"query": "Tarn"}}]',
+    "phi4_mini_json": 'functools[{"name": "search", "arguments": {"query": "Tarn"}}]',
+    "openai": ' to=functions.search<|channel|>commentary json<|message|>{"query": "Tarn"}',
+}
+
+
+@pytest.fixture(scope="module")
+def process() -> Iterator[RenderProcess]:
+    with RenderProcess() as started:
+        yield started
+
+
+def found_with(process: RenderProcess, **changes: object) -> list[Finding]:
+    """The findings on a model with Qwen2.5's habits, changed."""
+    return examine(dataclasses.replace(FAMILIES["Qwen2.5"], **changes).files(), process)
+
+
+def lines(findings: list[Finding], check: str, level: str) -> str:
+    return "\n".join(str(one) for one in findings if (one.check, one.level) == (check, level))
+
+
+def test_a_template_without_end_is_stopped_and_the_rest_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounded_template, "RENDER_SECONDS", 1.0)
+    endless = "{%- for a in range(99999) -%}{%- for b in range(99999) -%}{%- endfor -%}{%- endfor -%}"
+    with RenderProcess() as process:
+        found = found_with(process, template=endless)
+    assert "rendering was stopped: it does not end within 1 s" in lines(found, "template", "problem")
+    assert lines(found, "special tokens", "warning")
+
+
+@pytest.mark.parametrize(
+    ("template", "reason"),
+    [
+        ("{{- 'x' * 2000000 -}}", "it writes 2,000,000 characters for a few lines of conversation"),
+        ("{{- ('x' * 9000000000) | length -}}", "it needs more than 4 GB of memory"),
+    ],
+)
+def test_a_huge_text_is_stopped(template: str, reason: str) -> None:
+    with RenderProcess() as process:
+        assert reason in lines(found_with(process, template=template), "template", "problem")
+
+
+@pytest.mark.parametrize(
+    ("template", "reason"),
+    [
+        ("{%- if -%}", "it cannot render a user's question: "),
+        ("{{- raise_exception('never a question') -}}", "it cannot render a user's question: never a question"),
+        (
+            "{%- if messages | length > 1 -%}{{- raise_exception('one message only') -}}{%- endif -%}{{- messages -}}",
+            "it cannot render a conversation of several turns: one message only",
+        ),
+        ("{{- 1 / 0 -}}", "it cannot render a user's question: division by zero"),
+        ("{{- messages | length -}}", "it drops the user's question, if that is text and no list of parts"),
+        ("{{- messages[0].content -}}", "it drops what the assistant said"),
+    ],
+)
+def test_a_template_that_raises_is_named_with_its_reason(template: str, reason: str, process: RenderProcess) -> None:
+    assert reason in lines(found_with(process, template=template), "template", "problem")
+
+
+def test_a_refused_system_message_is_named(process: RenderProcess) -> None:
+    refuses = "{%- if messages[0].role == 'system' -%}{{- raise_exception('no system role') -}}{%- endif -%}" + QWEN2_5
+    assert "it refuses a system message: no system role" in lines(
+        found_with(process, template=refuses), "template", "warning"
+    )
+
+
+def test_an_empty_thought_that_the_history_forgets_is_named(process: RenderProcess) -> None:
+    never = QWEN3_5.replace("if enable_thinking is defined and not enable_thinking", "if true")
+    found = found_with(process, template=never)
+    assert r"drops '<think>\n\n</think>\n\n', with which its prompt began turn 1" in lines(
+        found, "history as parsed", "warning"
+    )
+
+
+def test_a_base_model_needs_no_template(process: RenderProcess) -> None:
+    found = found_with(process, template=None)
+    assert "there is no chat template: a base model" in lines(found, "template", "warning")
+    assert not [one for one in found if one.level == "problem"]
+
+
+def test_several_templates_are_a_problem(process: RenderProcess) -> None:
+    files = FAMILIES["Qwen2.5"].files()
+    files.tokenizer.chat_template = {"default": QWEN2_5, "tool_use": QWEN2_5}
+    assert "several chat templates (default and tool_use)" in lines(examine(files, process), "template", "problem")
+
+
+def test_a_turn_that_ends_with_no_stop_token_is_a_problem(process: RenderProcess) -> None:
+    found = found_with(process, eos="<|endoftext|>", stops=("<|endoftext|>",))
+    assert "ends a turn with <|im_end|>, and sampling stops at <|endoftext|>" in lines(found, "stop tokens", "problem")
+
+
+def test_an_end_that_is_no_token_is_a_problem(process: RenderProcess) -> None:
+    found = found_with(process, controls=("<|im_start|>",), eos="<|endoftext|>", stops=("<|endoftext|>",))
+    assert "<|im_end|>, which the tokenizer splits into" in lines(found, "stop tokens", "problem")
+
+
+def test_a_missing_generation_config_and_padding_token_are_named(process: RenderProcess) -> None:
+    files = dataclasses.replace(FAMILIES["Granite 4"].files(), generation=None)
+    files.tokenizer.pad_token = None
+    found = examine(files, process)
+    assert "there is no generation_config.json" in lines(found, "generation config", "warning")
+    assert "the tokenizer has no pad_token" in lines(found, "special tokens", "warning")
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "reason"),
+    [
+        ("generation_config.json", "[]", "problem: generation config: generation_config.json cannot be used: "),
+        ("generation_config.json", '{"eos_token_id": 99999}', "eos_token_id has 99999, and the tokenizer has only"),
+        ("config.json", '{"model_type": "none"}', "warning: config: this transformers cannot read its config: "),
+    ],
+)
+def test_a_damaged_config_is_a_finding(
+    file: str, content: str, reason: str, tmp_path: Path, process: RenderProcess
+) -> None:
+    saved(FAMILIES["Granite 4"], tmp_path)
+    (tmp_path / file).write_text(content)
+    assert reason in "\n".join(map(str, examine(load_files(str(tmp_path)), process)))
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_call_is_read_by_its_own_parser(name: str) -> None:
+    readers = [reader.partition(" ")[0] for reader in readers_of(CALLS[name], {"query": "Tarn"})]
+    assert name.partition(" ")[0] in readers
+    assert len(readers) <= 2  # hermes reads what qwen25 does
+
+
+@pytest.mark.parametrize("text", ["", "no call", "<tool_call>{</tool_call>", "[search(query=1 +", '{"name": 3}', "[1]"])
+def test_no_parser_fails_on_what_is_no_call(text: str) -> None:
+    assert readers_of(text, {"query": "Tarn"}) == []
+    assert all(list(parser(text)) == [] for parser in PARSERS.values())
+
+
+def test_our_dialects_read_json_calls_and_no_others() -> None:
+    tool = DIALECTS["chat"].tool
+    assert tool is not None
+    for dialect in dialects_of(tool):
+        assert reads(dialect, tool, as_hermes({"query": 'a "quoted"\nline'}), ('a "quoted"\nline',))
+        assert not reads(dialect, tool, CALLS["qwen3_coder"], ("Tarn",))
+
+
+def merging_tokenizer() -> PreTrainedTokenizerFast:
+    """One token a byte, but for `>` and a line break after it, which are one, as in the vocabularies of Qwen."""
+    symbols = sorted(pre_tokenizers.ByteLevel.alphabet())
+    newline = pre_tokenizers.ByteLevel(add_prefix_space=False).pre_tokenize_str("\n")[0][0]
+    vocabulary = {symbol: at for at, symbol in enumerate([*symbols, f">{newline}"])}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[(">", newline)]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|im_end|>", pad_token="<|pad|>")
+
+
+def test_tags_that_merge_with_their_neighbours_are_named() -> None:
+    [finding] = tag_findings(merging_tokenizer())
+    assert finding.level == "warning"
+    assert "<think> has other tokens beside '\\n' and '\\n\\n'" in finding.line
+
+
+def test_a_token_across_the_edge_of_prompt_and_turn_is_found(process: RenderProcess) -> None:
+    tokenizer = merging_tokenizer()
+    template = "{%- for m in messages -%}{{- '<' + m.role + '>' + m.content -}}{%- endfor -%}" + (
+        "{%- if add_generation_prompt -%}{{- '<assistant>' -}}{%- endif -%}"
+    )
+    scene = Scene(
+        template=BoundedTemplate(template, tokenizer, process),
+        script=agent_script([{"query": "a"}, {"query": "b"}])[:3],
+        controls=(),
+    )
+    [merged], [apart] = (scene.written_steps([text]) for text in ("\nTarn", "Tarn"))
+    assert merged.appends
+    assert merge_at(merged, tokenizer) == "t>\nT"
+    assert merge_at(apart, tokenizer) is None
+
+
+def saved(family: Family, folder: Path) -> Path:
+    files = family.files()
+    files.tokenizer.save_pretrained(folder)
+    assert files.config is not None
+    assert files.generation is not None
+    files.config.save_pretrained(folder)
+    files.generation.save_pretrained(folder)
+    return folder
+
+
+def recipe(folder: Path, env: str, context: int = 4096, scorer: str = "strict") -> Path:
+    file = folder / "r.toml"
+    file.write_text(f"""
+name = "r"
+model = "elsewhere"
+[[stage]]
+kind = "grpo"
+steps = 2
+prompts_per_step = 1
+samples_per_prompt = 2
+learning_rate = 1e-3
+context = {context}
+data = {{ questions = "q.jsonl" }}
+env = {{ kind = "search", retriever = "empty", {env} }}
+reward = [{{ kind = "answer", scorer = "{scorer}" }}]
+""")
+    return file
+
+
+def test_a_folder_is_checked_with_a_recipe_and_printed_as_json(tmp_path: Path) -> None:
+    model = saved(FAMILIES["Qwen3"], tmp_path / "model")
+    file = recipe(tmp_path, 'dialect = "chat", prompt = "plain", prompt_role = "user"')
+    result = sleuth("check", "model", model, "--recipe", file, "--json")
+    found = json.loads(result.stdout)
+    assert (result.exit_code, found["ok"]) == (0, True)
+    assert found["seconds"] < 60
+    stage = [one["line"] for one in found["findings"] if one["check"] == "stage.0 (grpo)"]
+    assert stage[0] == "the scorer strict pays a right answer 1, through this template"
+    assert "of context = 4,096 tokens and leaves" in stage[1]
+    assert "at most 5 turns of 1,024 and 4 results of 768 (8,192)" in stage[1]
+
+
+@pytest.mark.parametrize(
+    ("env", "context", "scorer", "reason"),
+    [
+        (
+            'dialect = "chat", prompt = "plain", prompt_role = "user"',
+            4096,
+            "search_r1",
+            "the scorer search_r1 would pay",
+        ),
+        ('dialect = "sleuth", prompt = "plain"', 70, "strict", "less than one turn of 64"),
+        ('dialect = "sleuth", prompt = "plain"', 65536, "strict", "context = 65,536 is more than the 32,768"),
+    ],
+)
+def test_a_recipe_that_does_not_fit_is_a_problem(
+    env: str, context: int, scorer: str, reason: str, tmp_path: Path
+) -> None:
+    found = list(recipe_findings(FAMILIES["Qwen3"].files(), load_recipe(recipe(tmp_path, env, context, scorer))))
+    assert reason in lines(found, "stage.0 (grpo)", "problem")
+
+
+def test_a_dialect_that_the_template_cannot_speak_is_a_problem_of_the_recipe(tmp_path: Path) -> None:
+    model = saved(FAMILIES["Gemma 3"], tmp_path / "model")
+    file = recipe(tmp_path, 'dialect = "chat", prompt = "plain", prompt_role = "user"')
+    result = sleuth("check", "model", model, "--recipe", file)
+    assert result.exit_code == 1
+    assert "problem: stage.0 (grpo): the chat template does not render tools" in result.stdout
+
+
+def test_the_tiny_model_has_no_problem_and_the_docs_show_its_lines() -> None:
+    result = sleuth("check", "model", TINY)
+    *findings, count = result.stdout.splitlines()
+    assert (result.exit_code, count.partition(" (")[0]) == (0, "0 problems, 6 warnings")
+    assert "\n".join(findings) in PAGE.read_text(), f"{PAGE.name} should show:\n{result.stdout}"
+
+
+def test_a_folder_without_a_kind_is_taken_for_a_model() -> None:
+    result = sleuth("check", TINY)
+    assert (result.exit_code, result.stderr) == (
+        2,
+        f"error: sleuth check {TINY}: say what it is; use sleuth check model {TINY}\n",
+    )
+
+
+def test_wrong_input_is_one_line(tmp_path: Path) -> None:
+    for arguments, reason in (
+        (["no/such/folder"], "no such folder"),
+        ([tmp_path], "no tokenizer there"),
+        ([TINY, "--recipe", tmp_path / "none.toml"], "no such file"),
+    ):
+        result = sleuth("check", "model", *arguments)
+        assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+        assert reason in result.stderr

@@ -1,0 +1,61 @@
+"""How many calls of judges a step makes, by the recipe alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from verb import sleuth
+
+from sleuth.plan.judge_calls import step_calls
+from sleuth.recipe import load_recipe
+
+RECIPES = Path(__file__).parents[2] / "recipes"
+
+
+def calls(recipe: str, *overrides: str) -> dict[str, dict[str, int]]:
+    return {step.stage: dict(step.calls) for step in step_calls(load_recipe(RECIPES / f"{recipe}.toml", overrides))}
+
+
+@pytest.mark.parametrize(
+    ("recipe", "overrides", "expected"),
+    [
+        ("refiner_4b_rubric", [], {"grpo": {"rubric": 256 * (5 + 3), "citation": 256 * 5 * 3}}),
+        ("refiner_4b_balanced", [], {"grpo": {"rubric": 256 * 3, "citation": 256 * 5 * 3}}),
+        (
+            "refiner_4b_rubric",
+            ['stage.3.reward.0.calls="per_answer"', "stage.3.prompts_per_step=2"],
+            {"grpo": {"rubric": 16, "citation": 240}},
+        ),
+        ("thinking_0.6b", [], {"self-improving": {"pairwise": 16 * 136}, "rlmt": {"suffix": 32}}),
+        (
+            "thinking_0.6b",
+            ['stage.0.reward.0.schedule="tournament"', 'stage.0.reward.0.orders="both"'],
+            {"self-improving": {"pairwise": 16 * 45 * 2}, "rlmt": {"suffix": 32}},
+        ),
+        ("search_r1_slime_3b", [], {}),
+        ("refiner_0.6b_single_gpu", [], {}),
+    ],
+)
+def test_the_calls_of_a_step_follow_from_the_recipe(
+    recipe: str, overrides: list[str], expected: dict[str, dict[str, int]]
+) -> None:
+    assert calls(recipe, *overrides) == expected
+
+
+def test_a_judge_that_watches_is_counted_by_its_share() -> None:
+    watch = "{ kind = 'http', urls = ['http://localhost:1'], model = 'other' }"
+    found = calls("refiner_4b_rubric", f"stage.3.reward.0.watch={{ judge = {watch}, share = 0.1 }}")
+    assert found["grpo"]["rubric"] == 2_253  # 1.1 x 2,048, rounded up
+
+
+def test_the_verb_prints_them_and_what_is_assumed() -> None:
+    result = sleuth("plan", RECIPES / "refiner_4b_rubric.toml", "--card", "8 x h100-80")
+    assert result.exit_code == 0, result.stderr
+    line = (
+        "grpo: up to 5,888 judge calls a step (rubric 2,048, citation 3,840), with 5 criteria a row and 5 claims of two"
+    )
+    assert line in " ".join(result.stdout.split())
+    told = json.loads(sleuth("plan", RECIPES / "refiner_4b_rubric.toml", "--card", "8 x h100-80", "--json").stdout)
+    assert told["judge_calls_per_step"] == {"grpo": {"rubric": 2_048, "citation": 3_840}}

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from synthetic_run import write_run
+
+from sleuth.report import write_report
+from sleuth.report.time_spent import duration, stage_times
+
+COSTS = {
+    "base": {"seconds": {"asking": 2.0, "total": 2.5}},
+    "grpo": {"seconds": {"saving": 1.0, "total": 10.0}},
+}
+ROWS = {"grpo": [{"seconds_rollout": 3.0, "seconds_update": 1.0}, {"seconds_rollout": 2.0, "seconds_update": None}]}
+
+
+def test_the_seconds_of_a_stage_are_split_by_purpose_and_add_up() -> None:
+    base, grpo = stage_times({"costs": COSTS}, ROWS)
+    assert [(part.name, part.seconds) for part in base.parts] == [("questions", 2.0), ("other", 0.5)]
+    assert [(part.name, part.seconds) for part in grpo.parts] == [
+        ("rollouts", 5.0),
+        ("updates", 1.0),
+        ("saves", 1.0),
+        ("other", 3.0),
+    ]
+    assert sum(part.share for part in grpo.parts) == 1.0
+    assert sum(part.share for part in base.parts) == 0.25
+    assert (base.seconds, grpo.seconds) == (2.5, 10.0)
+
+
+def test_a_stage_without_a_total_shows_what_is_known() -> None:
+    [grpo] = stage_times({"costs": {"grpo": {"seconds": {"saving": 1.0}}, "empty": {}}}, ROWS)
+    assert grpo.seconds == 7.0
+    assert stage_times({}, ROWS) == []
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.04, "0.0 s"), (59.94, "59.9 s"), (59.96, "1 min 00 s"), (200, "3 min 20 s"), (3599.6, "1 h 00 min")],
+)
+def test_durations_are_read_as_people_say_them(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_the_report_draws_them_or_says_that_there_are_none(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "demo")
+    assert "No times yet" in write_report(run).read_text(encoding="utf-8")
+    manifest = json.loads((run / "manifest.json").read_text())
+    (run / "manifest.json").write_text(json.dumps(manifest | {"costs": COSTS}))
+    page = write_report(run).read_text(encoding="utf-8")
+    assert '<span class="spent-questions" style="width: ' in page
+    assert "No times yet" not in page

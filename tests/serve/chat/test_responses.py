@@ -1,0 +1,400 @@
+"""OpenAI's Responses API over HTTP: items, annotations, events, refusals; and the `openai` client itself."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from agents import ADA, TARN, Shelf, agent, app_of, diligent, listening, refiner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from starlette.testclient import TestClient
+
+from sleuth.serve.chat.agent import Agent
+from sleuth.serve.chat.app import chat_app
+from sleuth.serve.chat.responses_wire import ResponseBody
+from sleuth.serve.chat.wire import ProblemBody
+from sleuth.serve.http.access import LOOPBACK, Access
+from sleuth.serve.http.limits import conversation_limits
+from sleuth.types import Passage, Sampling
+
+PATH = "/v1/responses"
+QUESTION = "Where was Ada Voss born?"
+REFINED = "<snippet id=a1,b2>Ada Voss was born in Tarn.</snippet> It lies by <snippet id=b2,zz>a lake.</snippet>"
+TO_REFINE = (
+    f"{QUESTION} <tool_output><snippet id=a1>Ada Voss was born in Tarn.</snippet>"
+    "<snippet id=b2>Tarn, born of a lake.</snippet></tool_output>"
+)
+
+
+def client_of(served: Agent, **limits: float) -> TestClient:
+    return TestClient(app_of(served, **limits), base_url="http://127.0.0.1:8000")
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[TestClient]:
+    with client_of(agent()) as client:
+        yield client
+
+
+def asked(client: TestClient, **options: Any) -> dict[str, Any]:
+    answer = client.post(PATH, json={"input": QUESTION} | options)
+    assert answer.status_code == 200, answer.text
+    ResponseBody.model_validate(answer.json())
+    return answer.json()
+
+
+def streamed(client: TestClient, **options: Any) -> list[dict[str, Any]]:
+    """The events of a stream, whose names and numbers are right."""
+    answer = client.post(PATH, json={"input": QUESTION, "stream": True} | options)
+    assert answer.status_code == 200, answer.text
+    *blocks, nothing = answer.text.split("\n\n")
+    assert nothing == ""
+    events: list[dict[str, Any]] = []
+    for block in blocks:
+        name, data = block.split("\n")
+        events.append(json.loads(data.removeprefix("data: ")))
+        assert name == f"event: {events[-1]['type']}"
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    return events
+
+
+def refused(answer: Any) -> str:
+    problem = ProblemBody.model_validate(answer.json()).error
+    assert "\n" not in problem.message
+    return problem.message
+
+
+def timeless(body: dict[str, Any]) -> dict[str, Any]:
+    """A body without what differs from one answer to the next."""
+    items = [item | {"id": ""} for item in body["output"]]
+    return body | {"id": "", "created_at": 0, "completed_at": 0, "output": items}
+
+
+# -- answers -----------------------------------------------------------------------------------------------------------
+
+
+def test_thoughts_searches_and_the_answer_are_items_and_citations_annotate_the_text(client: TestClient) -> None:
+    body = asked(client, model="tiny", metadata={"run": "7"})
+    first, search, second, message = body["output"]
+    assert [item["content"][0]["text"] for item in (first, second)] == ["I look for Ada.", "It says Tarn."]
+    assert (search["type"], search["status"]) == ("web_search_call", "completed")
+    assert search["action"] == {"type": "search", "query": "Ada Voss", "queries": ["Ada Voss"], "sources": None}
+    [part] = message["content"]
+    assert part["text"] == "Tarn"
+    assert [note | {"type": "url_citation"} for note in part["annotations"]] == part["annotations"]
+    assert [(note["url"], note["title"]) for note in part["annotations"]] == [
+        ("passage:17", "Ada Voss"),
+        ("passage:4", "Tarn"),
+    ]
+    assert {part["text"][note["start_index"] : note["end_index"]] for note in part["annotations"]} == {"Tarn"}
+    assert (body["status"], body["error"], body["incomplete_details"]) == ("completed", None, None)
+    assert (body["model"], body["metadata"], body["store"]) == ("tiny", {"run": "7"}, False)
+    assert [citation["id"] for citation in body["sleuth"]["citations"]] == ["17", "4"]
+
+
+def test_tokens_of_thoughts_are_counted_among_those_of_the_output(client: TestClient) -> None:
+    chat = client.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": QUESTION}]}).json()
+    used = asked(client)["usage"]
+    assert used["input_tokens"] == chat["usage"]["prompt_tokens"]
+    assert used["output_tokens"] == chat["usage"]["completion_tokens"]
+    assert used["total_tokens"] == chat["usage"]["total_tokens"]
+    assert 0 < used["output_tokens_details"]["reasoning_tokens"] < used["output_tokens"]
+    with client_of(agent(lambda text, sampling: "<answer>Tarn</answer>")) as terse:
+        short = asked(terse)["usage"]
+    assert short["output_tokens_details"]["reasoning_tokens"] < used["output_tokens_details"]["reasoning_tokens"]
+
+
+def test_a_refiners_claims_are_annotated_one_by_one_with_the_snippets_that_they_name() -> None:
+    with client_of(refiner(lambda text, sampling: f"<answer>{REFINED}</answer>")) as client:
+        message = asked(client, input=TO_REFINE)["output"][-1]
+    text, notes = message["content"][0]["text"], message["content"][0]["annotations"]
+    assert text == REFINED
+    assert [(text[note["start_index"] : note["end_index"]], note["url"], note["title"]) for note in notes] == [
+        ("Ada Voss was born in Tarn.", "passage:a1", "a1"),
+        ("Ada Voss was born in Tarn.", "passage:b2", "b2"),
+        ("a lake.", "passage:b2", "b2"),
+    ]
+
+
+def test_sources_of_searches_come_when_asked_for_and_a_web_address_stays_one() -> None:
+    page = Passage(id="https://example.org/tarn", title="Tarn", text="Ada was born in Tarn.")
+    odd = Passage(id="a b/7", title="Lake", text="A lake.")
+    with client_of(agent(shelf=Shelf(page, odd))) as client:
+        body = asked(client, include=["web_search_call.action.sources", "reasoning.encrypted_content"])
+    [search] = [item for item in body["output"] if item["type"] == "web_search_call"]
+    assert [source["url"] for source in search["action"]["sources"]] == [page.id, "passage:a%20b%2F7"]
+    assert [note["url"] for note in body["output"][-1]["content"][0]["annotations"]] == [page.id]
+
+
+def test_a_response_without_an_answer_says_why() -> None:
+    def endless(text: str, sampling: Sampling) -> str:
+        return "<think>Hm.</think><answer>no closing tag"
+
+    with client_of(agent(endless)) as client:
+        body = asked(client)
+        assert (body["status"], body["sleuth"]["stop"]) == ("completed", "turns")
+        assert {item["type"] for item in body["output"]} == {"reasoning"}
+        body = asked(client, max_output_tokens=3)
+        assert (body["status"], body["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
+        assert (body["usage"]["output_tokens"], body["max_output_tokens"]) == (3, 3)
+        assert [item["status"] for item in body["output"]] == ["incomplete"]
+
+
+def test_a_search_that_the_environment_cannot_parse_is_failed() -> None:
+    def unclosed(text: str, sampling: Sampling) -> str:
+        return "<search> Ada Voss" if text.count("<search>") < 1 else diligent(text, sampling)
+
+    with client_of(agent(unclosed)) as client:
+        body = asked(client)
+        searches = [item for item in body["output"] if item["type"] == "web_search_call"]
+        assert [item["status"] for item in searches] == ["failed", "completed"]
+        assert timeless(streamed(client)[-1]["response"]) == timeless(body)
+
+
+def test_input_may_be_items_of_which_the_last_user_message_is_read() -> None:
+    seen: list[str] = []
+
+    def watch(text: str, sampling: Sampling) -> str:
+        seen.append(text)
+        return diligent(text, sampling)
+
+    with client_of(agent(watch)) as client:
+        earlier = asked(client)["output"]
+        follow_up = [{"type": "input_text", "text": "Where"}, {"type": "input_text", "text": "is Tarn?"}]
+        items = [
+            {"role": "developer", "content": "Be brief."},
+            {"role": "user", "content": QUESTION},
+            *earlier,
+            {"type": "message", "role": "user", "content": follow_up},
+        ]
+        asked(client, input=items, instructions="Be brief.")
+    assert seen[2] == "Question: Where\nis Tarn?\n"
+
+
+def test_sampling_is_greedy_unless_a_temperature_is_given_and_repeatable_by_seed() -> None:
+    drawn: list[tuple[float, tuple[int, ...]]] = []
+
+    def watch(text: str, sampling: Sampling) -> str:
+        drawn.append((sampling.temperature, sampling.key))
+        return "<answer>Tarn</answer>"
+
+    with client_of(agent(watch)) as client:
+        told = [asked(client, **options)["temperature"] for options in ({}, {"temperature": 0.5, "seed": 7})]
+    assert told == [temperature for temperature, _ in drawn] == [0.0, 0.5]
+    assert drawn[1][1] == (1, 7, 0)
+
+
+# -- streams -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_stream_has_the_documented_events_and_ends_with_the_whole_response(client: TestClient) -> None:
+    events = streamed(client)
+    kinds = [event["type"].removeprefix("response.") for event in events]
+    once = [kind for at, kind in enumerate(kinds) if at == 0 or kind != kinds[at - 1]]
+    thought = [
+        "output_item.added", "content_part.added", "reasoning_text.delta", "reasoning_text.done", "content_part.done",
+        "output_item.done",
+    ]  # fmt: skip
+    assert once == [
+        "created", "in_progress", *thought,
+        "output_item.added", "web_search_call.in_progress", "web_search_call.searching", "web_search_call.completed",
+        "output_item.done", *thought,
+        "output_item.added", "content_part.added", "output_text.delta", "output_text.annotation.added",
+        "output_text.done", "content_part.done", "output_item.done", "completed",
+    ]  # fmt: skip
+    assert timeless(events[-1]["response"]) == timeless(asked(client))
+    assert events[0]["response"]["output"] == []
+    for done in (event for event in events if event["type"] == "response.output_item.done"):
+        at = done["output_index"]
+        assert done["item"] == events[-1]["response"]["output"][at]
+        of_item = [event for event in events if event.get("output_index") == at]
+        assert {event["item_id"] for event in of_item if "item_id" in event} == {done["item"]["id"]}
+        deltas = "".join(event["delta"] for event in of_item if event["type"].endswith("_text.delta"))
+        assert deltas == "".join(part["text"] for part in done["item"].get("content", []))
+
+
+def test_a_failure_in_mid_stream_is_a_failed_response_and_otherwise_503() -> None:
+    with client_of(agent(shelf=Shelf(fails=True))) as client:
+        answer = client.post(PATH, json={"input": QUESTION})
+        assert (answer.status_code, refused(answer)) == (503, "the retriever did not answer; ask again later")
+        last = streamed(client)[-1]
+    assert (last["type"], last["response"]["status"]) == ("response.failed", "failed")
+    line = "the retriever did not answer; ask again later"
+    assert last["response"]["error"] == {"code": "server_error", "message": line}
+    assert all(item["status"] != "in_progress" for item in last["response"]["output"])
+
+
+# -- what is refused ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ({"input": []}, "input: List should have at least 1 item after validation, not 0"),
+        ({"input": 3}, "input: Input should be a valid list"),
+        ({"input": [{"role": "system"}]}, "input: expected a message of the role user, with the question"),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
+            "input.0.content: Input should be text, or a list of parts of the type "
+            "input_text or output_text or reasoning_text",
+        ),
+        ({"previous_response_id": "resp_1"}, "previous_response_id: not supported here; leave it out"),
+        ({"conversation": "conv_1"}, "conversation: not supported here; leave it out"),
+        ({"background": True}, "background: not supported here; leave it out"),
+        ({"top_p": 0.9}, "top_p: not supported here; leave it out"),
+        ({"temperature": 3}, "temperature: Input should be less than or equal to 2"),
+        ({"max_output_tokens": 0}, "max_output_tokens: Input should be greater than or equal to 1"),
+        ({"max_tool_calls": 1}, "max_tool_calls: not supported here; leave it out"),
+        ({"tools": [{"type": "function", "name": "f"}]}, "tools: not supported here; leave it out"),
+        ({"tool_choice": "none"}, "tool_choice: not supported here; leave it out"),
+        ({"text": {"format": {"type": "json_object"}}}, "text: not supported here; leave it out"),
+        ({"reasoning": {"effort": "high"}}, "reasoning.effort: not supported here; leave it out"),
+        ({"truncation": "auto"}, "truncation: not supported here; leave it out"),
+        ({"metadata": {str(n): "" for n in range(17)}}, "metadata: Dictionary should have at most 16 items"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_or_not_supported_is_400_and_named(client: TestClient, change: dict[str, Any], line: str) -> None:
+    answer = client.post(PATH, json={"input": QUESTION} | change)
+    assert answer.status_code == 400
+    assert refused(answer).startswith(line)
+    assert answer.json()["error"]["param"] == next(iter(change))
+
+
+def test_options_with_their_default_value_are_accepted(client: TestClient) -> None:
+    neutral = {"tools": [{"type": "web_search"}], "tool_choice": "auto", "top_p": 1, "store": True, "user": "me"}
+    neutral |= {"reasoning": {"summary": "auto"}}
+    unset = {"previous_response_id": None, "instructions": None, "background": False, "text": None}
+    assert asked(client, **neutral, **unset)["output"][-1]["content"][0]["text"] == "Tarn"
+
+
+def test_refusals_of_a_question_name_the_field_input() -> None:
+    with client_of(agent(context=20)) as client:
+        for question in ("why " * 40, "why " * 400):
+            answer = client.post(PATH, json={"input": question})
+            assert (answer.status_code, answer.json()["error"]["param"]) == (400, "input")
+            assert answer.json()["error"]["code"] == "context_length_exceeded"
+    with client_of(refiner(lambda text, sampling: "<answer></answer>")) as client:
+        answer = client.post(PATH, json={"input": QUESTION})
+        assert answer.status_code == 400
+        assert refused(answer).startswith("input: this model refines search results")
+
+
+def test_keys_host_names_and_content_types_are_checked_as_for_other_routes() -> None:
+    access = Access(hosts=LOOPBACK, key="secret")
+    app = chat_app(agent(), conversation_limits(), conversations=2, access=access)
+    with TestClient(app, base_url="http://127.0.0.1:8000") as client:
+        assert client.post(PATH, json={"input": QUESTION}).status_code == 401
+        key = {"authorization": "Bearer secret"}
+        assert client.post(PATH, json={"input": QUESTION}, headers=key).status_code == 200
+        assert client.post(PATH, json={}, headers=key | {"host": "evil.example"}).status_code == 403
+        assert client.post(PATH, content=b"{}", headers=key | {"content-type": "text/plain"}).status_code == 415
+        assert client.get(f"{PATH}/resp_1", headers=key).status_code == 404
+        assert f'path="{PATH}",status="200"}} 1' in client.get("/metrics", headers=key).text
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+FIELDS = (
+    "input", "model", "stream", "temperature", "max_output_tokens", "instructions", "include", "metadata", "tools",
+    "previous_response_id", "text", "reasoning", "seed",
+)  # fmt: skip
+ITEMS = st.lists(
+    st.fixed_dictionaries(
+        {"role": st.sampled_from(["user", "assistant"]), "content": st.text(max_size=20) | ANYTHING},
+        optional={"type": st.sampled_from(["message", "reasoning", "function_call"])},
+    ),
+    max_size=3,
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(asked=ITEMS | st.text(max_size=20), more=st.dictionaries(st.sampled_from(FIELDS), ANYTHING, max_size=2))
+def test_no_json_breaks_it_and_every_answer_is_of_the_described_shape(
+    client: TestClient, asked: object, more: dict[str, object]
+) -> None:
+    body = json.dumps({"input": asked} | more).encode()
+    answer = client.post(PATH, content=body, headers={"content-type": "application/json"})
+    assert answer.status_code in (200, 400, 404)
+    if answer.status_code != 200:
+        refused(answer)
+    elif answer.headers["content-type"] == "application/json":
+        ResponseBody.model_validate(answer.json())
+    else:
+        assert "\nevent: response.completed\n" in answer.text
+
+
+# -- the client that people use ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with listening(app_of(agent())) as url:
+        yield f"{url}/v1"
+
+
+def cited(response: Any) -> list[tuple[str, str]]:
+    """(cited words, address) of the annotations, read as the client's types have them."""
+    [content] = response.output[-1].content
+    notes = [note for note in content.annotations if note.type == "url_citation"]
+    return [(content.text[note.start_index : note.end_index], note.url) for note in notes]
+
+
+CITED = [("Tarn", f"passage:{ADA.id}"), ("Tarn", f"passage:{TARN.id}")]
+
+
+def test_the_openai_client_reads_answers_citations_streams_and_errors(url: str) -> None:
+    openai = pytest.importorskip("openai", reason="`make test` installs the client")
+    with openai.OpenAI(base_url=url, api_key="none", max_retries=0, _strict_response_validation=True) as client:
+        response = client.responses.create(model="tiny", input=QUESTION, max_output_tokens=300)
+        assert (response.output_text, response.status) == ("Tarn", "completed")
+        assert cited(response) == CITED
+        assert response.usage.output_tokens_details.reasoning_tokens > 0
+        assert response.model_extra["sleuth"]["searches"][0]["query"] == "Ada Voss"
+        follow_up = [*response.output, {"role": "user", "content": "And Tarn?"}]
+        assert client.responses.create(model="tiny", input=follow_up).output_text == "Tarn"
+        with client.responses.stream(model="tiny", input=QUESTION) as stream:
+            kinds = [event.type for event in stream]
+            assert cited(stream.get_final_response()) == CITED
+        assert kinds[0] == "response.created"
+        assert "response.web_search_call.completed" in kinds
+        with pytest.raises(openai.BadRequestError, match="previous_response_id: not supported here") as caught:
+            client.responses.create(model="tiny", input=QUESTION, previous_response_id="resp_1")
+        assert caught.value.param == "previous_response_id"
+        with pytest.raises(openai.NotFoundError, match="there is no 'gpt' here"):
+            client.responses.create(model="gpt", input=QUESTION)
+
+
+def test_the_async_openai_client_reads_the_same(url: str) -> None:
+    openai = pytest.importorskip("openai", reason="`make test` installs the client")
+
+    async def listen() -> tuple[Any, list[Any]]:
+        async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
+            whole = await client.responses.create(model="tiny", input=QUESTION)
+            stream = await client.responses.create(model="tiny", input=QUESTION, stream=True)
+            return whole, [event async for event in stream]
+
+    whole, events = asyncio.run(listen())
+    assert cited(whole) == cited(events[-1].response) == CITED
+    deltas = [event.delta for event in events if event.type == "response.output_text.delta"]
+    assert "".join(deltas) == whole.output_text
+
+
+def test_the_openai_client_reads_chat_and_completions_too(url: str) -> None:
+    openai = pytest.importorskip("openai", reason="`make test` installs the client")
+    with openai.OpenAI(base_url=url, api_key="none", max_retries=0) as client:
+        messages = [{"role": "user", "content": QUESTION}]
+        answer = client.chat.completions.create(model="tiny", messages=messages)
+        assert answer.choices[0].message.content == "Tarn"
+        chunks = list(client.chat.completions.create(model="tiny", messages=messages, stream=True))
+        assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "Tarn"
+        with pytest.raises(openai.BadRequestError, match="stop: not supported here"):
+            client.chat.completions.create(model="tiny", messages=messages, stop=["x"])
+        assert client.completions.create(model="tiny", prompt="Ada").usage.prompt_tokens > 0
+        assert [model.id for model in client.models.list()] == ["tiny"]

@@ -1,0 +1,120 @@
+"""A stage with a teacher: what follows it, that it can be stopped and replayed, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from transformers import AutoTokenizer
+from verb import sleuth
+
+from sleuth.recipe.grpo import TeacherRecipe
+from sleuth.training.grpo import guidance_of
+from sleuth.types import Score
+
+Run = Callable[..., Path]
+BRIEF = ("stage.0.data.limit=1", "stage.2.data.limit=1", "stage.1.save_every=1")
+
+
+@pytest.fixture
+def teacher(finished: Run) -> Path:
+    """A model that has learned a little more than the policy."""
+    return finished()
+
+
+def following(teacher: Path, *more: str) -> tuple[str, ...]:
+    return (f'stage.1.teacher.model="{teacher}"', *more, *BRIEF)
+
+
+def rows_of(folder: Path) -> list[dict[str, object]]:
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in row.items() if not key.startswith("seconds")} for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("when", "value", "weight"),
+    [
+        ("always", 1.0, 0.5),
+        ("always", 0.0, 0.5),
+        ("always", None, 0.0),
+        ("wrong", 1.0, 0.0),
+        ("wrong", 0.9, 0.5),
+        ("wrong", None, 0.0),
+    ],
+)
+def test_a_missing_score_is_never_a_wrong_answer(when: str, value: float | None, weight: float) -> None:
+    recipe = TeacherRecipe(model="m", when=when, weight=0.5)  # type: ignore[arg-type]
+    assert guidance_of(Score(value=value), teacher=recipe) == weight
+    assert guidance_of(Score(value=value), teacher=None) == 0.0
+
+
+def test_a_policy_that_only_follows_its_teacher_comes_closer_and_goes_on_as_if_never_stopped(
+    run: Run, recipe_file: Path, teacher: Path, tmp_path: Path
+) -> None:
+    alone = following(teacher, 'stage.1.loss.advantage="none"', "stage.1.steps=3")
+    whole = run(recipe_file, tmp_path / "whole", *alone)
+    divergences = [row["teacher_kl"] for row in rows_of(tmp_path / "whole")]
+    assert len(divergences) == 3
+    assert divergences[-1] < divergences[0]  # type: ignore[operator]
+    run(recipe_file, tmp_path / "parts", *alone, "stage.1.stop_after=1")
+    continued = run(recipe_file, tmp_path / "parts", *alone)
+    assert (continued / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+    assert rows_of(tmp_path / "parts") == rows_of(tmp_path / "whole")
+    result = sleuth("replay", tmp_path / "whole", 3, "--json")
+    found = json.loads(result.stdout)
+    assert found["loss"] == found["recorded_loss"] == rows_of(tmp_path / "whole")[-1]["loss"]
+
+
+def test_another_teacher_is_refused_when_a_stage_goes_on(
+    run: Run, recipe_file: Path, teacher: Path, tmp_path: Path
+) -> None:
+    moving = tmp_path / "teacher"
+    shutil.copytree(teacher, moving)
+    run(recipe_file, tmp_path / "run", *following(moving), "stage.1.stop_after=1")
+    manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
+    assert len(manifest["hashes"]["teacher"]) == 64
+    shutil.rmtree(moving)
+    shutil.copytree(teacher.with_name("step-000002"), moving)
+    options = [option for key in following(moving) for option in ("--set", key)]
+    result = sleuth("train", recipe_file, "--run", tmp_path / "run", *options)
+    assert result.exit_code == 2
+    assert f"{moving}: this teacher has other weights than the one that the stage began with" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_teacher_that_reads_other_tokens_is_refused_before_the_run(
+    recipe_file: Path, teacher: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "teacher"
+    shutil.copytree(teacher, other)
+    tokenizer = AutoTokenizer.from_pretrained(other)
+    vocabulary = json.loads((other / "tokenizer.json").read_text())
+    words = vocabulary["model"]["vocab"]
+    first, second = sorted(words, key=words.get)[-2:]
+    words[first], words[second] = words[second], words[first]
+    (other / "tokenizer.json").write_text(json.dumps(vocabulary))
+    result = sleuth("train", recipe_file, "--run", tmp_path / "run", "--set", f'stage.1.teacher.model="{other}"')
+    assert result.exit_code == 2
+    assert f"2 of {len(tokenizer.get_vocab())} tokens differ, such as" in result.stderr
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        (['stage.1.loss.advantage="none"'], 'loss.advantage = "none" leaves nothing to learn from'),
+        (['stage.1.teacher.model="nowhere"'], "no such"),
+        (['stage.1.teacher={ model = "models/tiny-base", right = 0.5 }'], "teacher.right = 0.5 has no effect"),
+    ],
+)
+def test_what_cannot_be_followed_is_one_line(
+    recipe_file: Path, tmp_path: Path, settings: list[str], reason: str
+) -> None:
+    options = [option for setting in settings for option in ("--set", setting)]
+    result = sleuth("train", recipe_file, "--run", tmp_path / "run", *options)
+    assert result.exit_code == 2
+    assert reason in result.stderr
+    assert "Traceback" not in result.stderr
