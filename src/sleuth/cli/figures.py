@@ -58,10 +58,10 @@ NO_VALUE: Mapping[str, float | None] = {"value": None}
 def print_sets(title: str, suite: Mapping[str, Any]) -> None:
     """Prints a suite's figures by set, each over its 95 % interval, and their unweighted mean; `suite` is the contents
     of its evaluation file."""
-    sets = suite["sets"]
+    sets, shown = suite["sets"], _set_columns(suite)
     asked = [figures["questions"] for figures in sets.values()]
     columns = [Column(heading="n", cells=[f"{count:,}" for count in asked], footer=f"{sum(asked):,}")]
-    for key, heading in _set_columns(suite).items():
+    for key, heading in shown.items():
         cells = [_set_cell(key, figures.get(key, NO_VALUE)) for figures in sets.values()]
         columns.append(Column(heading=heading, cells=cells, footer=_set_cell(key, suite[key])))
     print_columns(list(sets), columns, heading="set", footer=f"mean of {len(sets)}", title=title)
