@@ -8,6 +8,8 @@ Run it (`pip install inspect-ai openai`) beside `sleuth serve MODEL --index DIR 
 The model searches by itself, so the task has no tools. The file has the rows that `sleuth eval` reads.
 """
 
+from urllib.parse import quote
+
 from inspect_ai import Task, task
 from inspect_ai.dataset import Sample, json_dataset
 from inspect_ai.model import ContentText
@@ -33,10 +35,15 @@ def cites_gold() -> Scorer:
 
     async def score(state: TaskState, target: Target) -> Score:
         cited = cited_addresses(state)
-        gold = {f"passage:{passage}" for passage in state.metadata["gold_ids"]}
+        gold = {address_of(passage) for passage in state.metadata["gold_ids"]}
         return Score(value=CORRECT if gold & set(cited) else INCORRECT, answer=", ".join(cited))
 
     return score
+
+
+def address_of(passage: str) -> str:
+    """The address under which `sleuth serve` cites a passage: its id if that is one, else `passage:ID`."""
+    return passage if passage.startswith(("http://", "https://")) else f"passage:{quote(passage, safe='')}"
 
 
 def cited_addresses(state: TaskState) -> list[str]:

@@ -181,6 +181,16 @@ def test_a_clone_without_the_prompt_names_the_branches_that_it_has(tmp_path: Pat
         assert "\n" not in str(caught.value)
 
 
+def test_a_branch_that_is_called_like_an_option_is_searched_and_git_hooks_name_no_other_clone(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clone = two_branches(tmp_path / "clone", "templates.py", source.read_text())
+    git(clone, "update-ref", "refs/heads/--name-only", "arms")
+    git(clone, "branch", "--delete", "--force", "arms")
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "other" / ".git"))
+    assert import_prompt("theirs_system", clone).branch == "--name-only"
+
+
 def test_without_the_program_git_a_clone_is_refused_and_a_file_is_not(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

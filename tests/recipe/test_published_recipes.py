@@ -21,6 +21,7 @@ SEARCH_R1 = "Search-R1, scripts v0.2 of arXiv:2503.09516"
 REASON = "reason-over-search, phase 1 (v0.1) as its repository has it"
 CARD = "the model card of reason-over-search's v0.1"
 REFINERS = "the cards of the published 4B refiners"
+MUSIQUE = Path("hf://RUC-NLPIR/FlashRAG_datasets/musique/train.jsonl")
 
 TABLE: list[tuple[str, str, str, Any]] = [
     ("search_r1_slime_3b", SLIME, "model", "Qwen/Qwen2.5-3B"),
@@ -35,6 +36,9 @@ TABLE: list[tuple[str, str, str, Any]] = [
     ("search_r1_slime_3b", SLIME, "tokens_per_micro_batch", 9_216),
     ("search_r1_slime_3b", SLIME, "sampling.temperature", 1.0),
     ("search_r1_slime_3b", SLIME, "env.dialect", "slime"),
+    ("search_r1_slime_3b", SLIME, "env.prompt", "search_r1_base"),
+    ("search_r1_slime_3b", SLIME, "env.prompt_role", "user"),
+    ("search_r1_slime_3b", SLIME, "env.hint", "search_r1_retry"),
     ("search_r1_slime_3b", SLIME, "env.top_k", 3),
     ("search_r1_slime_3b", SLIME, "env.turns", 2),
     ("search_r1_slime_3b", SLIME, "env.turn_tokens", 512),
@@ -71,6 +75,7 @@ TABLE: list[tuple[str, str, str, Any]] = [
     ("reason_over_search_0.6b_rules", REASON, "learning_rate", 1e-6),
     ("reason_over_search_0.6b_rules", REASON, "schedule", "constant"),
     ("reason_over_search_0.6b_rules", REASON, "context", 4_096 + 512),
+    ("reason_over_search_0.6b_rules", REASON, "data.questions", MUSIQUE),
     ("reason_over_search_0.6b_rules", REASON, "env.dialect", "research"),
     ("reason_over_search_0.6b_rules", REASON, "env.prompt", "p3_decide_no_ex"),
     ("reason_over_search_0.6b_rules", REASON, "env.prompt_role", "system"),
@@ -82,6 +87,7 @@ TABLE: list[tuple[str, str, str, Any]] = [
     ("reason_over_search_0.6b_rules", REASON, "reward.0.scorer", "research"),
     ("reason_over_search_0.6b_rules", REASON, "loss.clip_low", 0.2),
     ("reason_over_search_0.6b_rules", REASON, "loss.clip_high", 0.2),
+    ("reason_over_search_0.6b_rules", REASON, "loss.kl", "k3"),
     ("reason_over_search_0.6b_rules", REASON, "loss.beta", 0.001),
     ("reason_over_search_0.6b_card", CARD, "steps", 9_968),
     ("reason_over_search_0.6b_card", CARD, "stop_after", 2_000),
@@ -100,12 +106,14 @@ TABLE: list[tuple[str, str, str, Any]] = [
     ("refiner_0.6b_single_gpu", REFINERS, "loss.kl", "k3"),
     ("refiner_0.6b_single_gpu", REFINERS, "loss.beta", 0.001),
     ("refiner_4b_rubric", REFINERS, "stop_after", 50),
+    ("refiner_4b_rubric", REFINERS, "seed", 42),
     ("refiner_4b_rubric", REFINERS, "prompts_per_step", 32),
     ("refiner_4b_rubric", REFINERS, "samples_per_prompt", 8),
     ("refiner_4b_rubric", REFINERS, "learning_rate", 5e-6),
     ("refiner_4b_rubric", REFINERS, "optimiser", "adamw"),
     ("refiner_4b_rubric", REFINERS, "schedule", "constant"),
     ("refiner_4b_rubric", REFINERS, "context", 6_144 + 1_024),
+    ("refiner_4b_rubric", REFINERS, "tokens_per_micro_batch", 8_192),
     ("refiner_4b_rubric", REFINERS, "env.turn_tokens", 1_024),
     ("refiner_4b_rubric", REFINERS, "env.mode", "answer_only"),
     ("refiner_4b_rubric", REFINERS, "sampling.temperature", 1.0),
@@ -113,6 +121,7 @@ TABLE: list[tuple[str, str, str, Any]] = [
     ("refiner_4b_rubric", REFINERS, "reward.0.own", True),
     ("refiner_4b_rubric", REFINERS, "reward.0.static", "refiner"),
     ("refiner_4b_rubric", REFINERS, "reward.0.aggregation", "mean_flipped"),
+    ("refiner_4b_rubric", REFINERS, "reward.0.sees_evidence", False),
     ("refiner_4b_rubric", REFINERS, "reward.0.weight", 10.0),
     ("refiner_4b_rubric", REFINERS, "reward.0.judge.model", "Qwen/Qwen3.5-35B-A3B"),
     ("refiner_4b_rubric", REFINERS, "reward.1.formula", "dr_tulu"),
@@ -127,13 +136,13 @@ TABLE: list[tuple[str, str, str, Any]] = [
     ("refiner_4b_balanced", REFINERS, "reward.0.weight", 10.0),
     ("refiner_4b_balanced", REFINERS, "reward.1.weight", 10.0 * 0.5),
 ]
-"""(recipe, source, key, value). Keys of the stage that trains, or `model`."""
+"""(recipe, source, key, value). Keys of the stage that trains, or `model` and `seed`."""
 
 
 def value_of(recipe: str, key: str) -> Any:
     found = contents_of(recipe)
-    if key == "model":
-        return found["model"]
+    if key in ("model", "seed"):
+        return found[key]
     [stage] = [stage for stage in found["stage"] if stage["kind"] == "grpo"]
     return value_at(stage, key)
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from time import process_time
 
 import huggingface_hub
 import pytest
@@ -158,6 +159,7 @@ def test_a_data_set_of_the_hub_stands_with_the_licence_that_its_card_states(
         ("---\nlicense: apache-2.0\n\ttags: x\n---\n", "README.md is no YAML (line 3)"),
         ("---\n- license\n---\n", "README.md is no mapping of keys to values"),
         ("---\nlicense: 2024-99-99\n---\n", "README.md is no YAML"),
+        ("---\na: &a {b: c}\n<<: [*a, *a]\nlicense: mit\n---\n", "README.md is no YAML (line 3)"),
     ],
 )
 def test_a_base_without_a_readable_licence_says_why_and_loses_nothing_else(
@@ -171,6 +173,19 @@ def test_a_base_without_a_readable_licence_says_why_and_loses_nothing_else(
     assert ("license:" in text.split("---")[1]) is licence.startswith("`")
     assert (cited in text) is (contents is not None)
     assert yaml.safe_load(text.split("---")[1])["tags"][0] == "sleuth"
+
+
+def test_a_strangers_card_is_read_in_linear_time(tmp_path: Path) -> None:
+    with_base(tmp_path, "```bibtex\n@misc{\n" * 10_000 + "```\n")
+    start = process_time()
+    assert card_of(str(tmp_path / "base")).citations == ("@misc{",)
+    assert process_time() - start < 2  # 20 seconds if each fence is searched to the end of the card
+
+
+@pytest.mark.parametrize("tag", ["\U0001f917 of all", '"\\x7f"', '"a: b"', '"null"'])
+def test_tags_stay_what_they_are_in_the_front_matter(recipes: Recipes, tmp_path: Path, tag: str) -> None:
+    text = card(recipes(with_base(tmp_path, f"---\ntags: [{tag}]\n---\n")))
+    assert yaml.safe_load(text.split("---")[1])["tags"][5:] == [yaml.safe_load(tag)]
 
 
 def test_a_base_that_is_no_folder_is_named_in_the_front_matter(recipes: Recipes) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from sleuth.dialects import DIALECTS
 from sleuth.dialects.refine import REFINERS, Mode
 from sleuth.evaluation.eval_session import DEFAULT_CONTEXT
 from sleuth.factories.environments import setting_of
@@ -53,6 +54,8 @@ def protocol_of_names(
     fit its role."""
     answers = scorer_of(scorer)
     modes: dict[str, Mode] = {refiner.name: mode for mode, refiner in REFINERS.items()}
+    if dialect not in (known := (*DIALECTS, *modes)):
+        raise SleuthError(f"--dialect {dialect}: there is no such dialect; there are {', '.join(known)}")
     env = (
         RefineEnvRecipe(kind="refine", mode=modes[dialect], prompt=prompt, prompt_role=prompt_role)
         if dialect in modes

@@ -18,7 +18,7 @@ MAX_BYTES = 2**20
 Repository = Literal["model", "dataset"]
 
 _FRONT_MATTER = re.compile(r"\A\ufeff?\s*---[ \t]*\r?\n(.*?)^---[ \t]*\r?$", re.MULTILINE | re.DOTALL)
-_CITATION = re.compile(r"^```\w*[ \t]*\r?\n(\s*@\w+\s*\{.*?)^```[ \t]*\r?$", re.MULTILINE | re.DOTALL)
+_CITATION = re.compile(r"^```\w*[ \t]*\r?\n(\s*@\w+\s*\{(?:(?!^```).)*+)^```[ \t]*\r?$", re.MULTILINE | re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,8 +117,14 @@ def _mapping(front: str) -> Mapping[str, Any] | str:
     """The front matter as a mapping, or what is wrong with it."""
     import yaml
 
+    class CardLoader(yaml.SafeLoader):
+        """Refuses merge keys (`<<`), which can grow a few lines to gigabytes: a card may be a stranger's."""
+
+        def flatten_mapping(self, node: yaml.MappingNode) -> None:
+            pass  # the merge key then has no constructor
+
     try:
-        value = yaml.safe_load(front)
+        value = yaml.load(front, CardLoader)  # as `yaml.safe_load`
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date that is none
         place = getattr(error, "problem_mark", None)
         return f"is no YAML (line {place.line + 2})" if place else "is no YAML"

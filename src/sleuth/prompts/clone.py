@@ -43,8 +43,8 @@ def files_of_branches(clone: Path, name: str, max_bytes: int) -> Iterator[Branch
     """Yields the files called `name`, in any folder, of what is checked out and then of the other branches. The same
     contents come once, and larger files than `max_bytes` not at all. Raises SleuthError if git fails."""
     seen: set[str] = set()
-    for branch in (None, *branches_of(clone)):
-        for blob, path in _blobs(clone, branch or "HEAD", name):
+    for ref, branch in (("HEAD", None), *_refs_of(clone).items()):
+        for blob, path in _blobs(clone, ref, name):
             if blob not in seen and int(_git(clone, "cat-file", "-s", blob)) <= max_bytes:
                 yield BranchFile(branch=branch, path=path, contents=_git(clone, "cat-file", "blob", blob))
             seen.add(blob)
@@ -52,13 +52,18 @@ def files_of_branches(clone: Path, name: str, max_bytes: int) -> Iterator[Branch
 
 def branches_of(clone: Path) -> list[str]:
     """The branches of a clone and of its remotes, the latest first: `main`, `origin/dev`."""
+    return list(_refs_of(clone).values())
+
+
+def _refs_of(clone: Path) -> dict[str, str]:
+    """Full name -> branch. Git is asked by full names, as a branch may be called like an option."""
     listed = _git(
         clone,
         *("for-each-ref", "--sort=-committerdate", f"--count={MAX_BRANCHES}"),
-        *("--format=%(refname:short)%00%(symref)", "refs/heads", "refs/remotes"),
+        *("--format=%(refname)%00%(refname:short)%00%(symref)", "refs/heads", "refs/remotes"),
     )
     rows = (line.split("\0") for line in listed.decode(errors="replace").splitlines())
-    return [branch for branch, symref in rows if not symref]
+    return {ref: branch for ref, branch, symref in rows if not symref}
 
 
 def _blobs(clone: Path, commit: str, name: str) -> Iterator[tuple[str, str]]:
@@ -77,12 +82,13 @@ def _blobs(clone: Path, commit: str, name: str) -> Iterator[tuple[str, str]]:
 
 
 def _git(clone: Path, *arguments: str) -> bytes:
-    """The output of a git command, which may not use the network."""
+    """The output of a git command on this clone, which may not use the network."""
+    outside = {name: value for name, value in os.environ.items() if name != "GIT_DIR"}  # set in git's hooks
     settings = {"GIT_ALLOW_PROTOCOL": "none", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
     try:
         done = subprocess.run(
             ["git", "-C", str(clone), *arguments],
-            env=os.environ | settings,
+            env=outside | settings,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=SECONDS,

@@ -130,7 +130,7 @@ def _listed(key: str, values: Sequence[str]) -> list[str]:
 def _scalar(text: str) -> str:
     """A text as YAML, in quotes wherever it could be read as something else."""
     plain = re.fullmatch(r"[A-Za-z][\w.+/-]*", text) and text.lower() not in YAML_WORDS
-    return text if plain else json.dumps(text)
+    return text if plain else json.dumps(text, ensure_ascii=not text.isprintable())
 
 
 def _data_of(stages: Sequence[StageRecipe]) -> list[Path]:

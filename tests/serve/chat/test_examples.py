@@ -25,13 +25,14 @@ def test_they_are_what_the_run_was_evaluated_with_and_of_different_kinds(tmp_pat
     (tmp_path / "eval").mkdir()
     for name, contents in {
         "a": "{damaged",
-        "b": json.dumps({"records": [{"question": "no answers"}]}),
+        "b": json.dumps({"records": [{"question": "no answers"}, record("a", "x") | {"kind": ["x"]}]}),
         "c": json.dumps({"records": [record(*asked) for asked in ASKED]}),
     }.items():
         (tmp_path / "eval" / f"{name}.json").write_text(contents)
     checkpoint = str(tmp_path / "checkpoints" / "step-000002")
     assert example_questions(checkpoint, SEARCHER, []) == ["a", "c", "b"]
-    assert example_questions(str(tmp_path / "elsewhere" / "else" / "model"), SEARCHER, []) == []
+    for elsewhere in (tmp_path / "models" / "model", tmp_path / "elsewhere" / "else" / "model", "/model", "/"):
+        assert example_questions(str(elsewhere), SEARCHER, []) == []
 
 
 def test_a_file_of_questions_comes_first(tmp_path: Path) -> None:
@@ -56,3 +57,9 @@ def test_a_refiners_examples_hold_what_it_refines(tmp_path: Path) -> None:
     assert (task.question, task.evidence.reasoning) == (row["question"], row["reasoning"])
     assert [snippet.id for snippet in task.evidence.snippets] == ["a1"]
     assert served.make_task(ours, "messages").question == "Where was Ada Voss born?"
+
+
+def test_a_refiner_is_offered_no_question_without_a_tool_output(tmp_path: Path) -> None:
+    (tmp_path / "q.jsonl").write_text(json.dumps({"id": "1", "question": "a", "golden_answers": ["x"]}) + "\n")
+    tasks = load_questions(tmp_path / "q.jsonl")
+    assert example_questions("models/tiny-base", REFINER, tasks) == example_questions("models/tiny-base", REFINER, [])

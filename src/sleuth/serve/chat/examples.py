@@ -21,11 +21,13 @@ TO_REFINE = """Where was Ada Voss born?
 
 def example_questions(model: str, dialect: Dialect, tasks: Sequence[Task]) -> list[str]:
     """At most three messages, of different kinds if there are several: of the tasks or, without any, of the run's
-    evaluation. A refiner then gets one of our own, as evaluations do not store what it read."""
-    if tasks:
-        return _of_each_kind((task.kind, message_of(task)) for task in tasks)
+    evaluation. A refiner gets only tasks with a tool output or else one of our own, as evaluations do not store what it
+    read."""
     if refines(dialect):
-        return [TO_REFINE]
+        given = [(task.kind, message_of(task)) for task in tasks if task.evidence is not None]
+        return _of_each_kind(given) or [TO_REFINE]
+    if tasks:
+        return _of_each_kind((task.kind, task.question) for task in tasks)
     return _of_each_kind((record["kind"], record["question"]) for record in _evaluated(Path(model)))
 
 
@@ -50,12 +52,19 @@ def _of_each_kind(asked: Iterable[tuple[str, str]]) -> list[str]:
 def _evaluated(checkpoint: Path) -> Iterator[dict[str, Any]]:
     """The records of the first evaluation in the run of a checkpoint, RUN/checkpoints/step-000100, that asked
     questions. Examples are not worth an error, so damaged files are skipped."""
-    for file in sorted((checkpoint.resolve().parents[1] / "eval").glob("*.json")):
+    folder = checkpoint.resolve().parent
+    if folder.name != "checkpoints":
+        return
+    for file in sorted((folder.parent / "eval").glob("*.json")):
         try:
             records = json.loads(file.read_bytes())["records"]
-            found = [record for record in records if {"kind", "question", "golden_answers"} <= record.keys()]
+            found = [record for record in records if "golden_answers" in record and _is_asked(record)]
         except (OSError, ValueError, LookupError, TypeError, AttributeError):
             continue
         if found:
             yield from found
             return
+
+
+def _is_asked(record: dict[str, Any]) -> bool:
+    return all(isinstance(record.get(key), str) for key in ("kind", "question"))
