@@ -86,7 +86,7 @@ def test_a_folder_on_the_hub_is_downloaded_file_by_file_as_it_is_read(
     assert files_in(place) == [place / "a.jsonl", place / "b.jsonl"]
     documents = read_documents(place)
     assert next(documents).id == "a.jsonl:1"
-    assert set(asked) == {"sample/a.jsonl"}
+    assert set(asked) == {"README.md", "sample/a.jsonl"}, "the card of the data, and what is read of it"
     assert next(documents).id == "b.jsonl:1"
 
 
