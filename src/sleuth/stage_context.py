@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,7 @@ from sleuth.factories import (
     Setting,
     accepted_hash,
     adapters_of,
+    add_to_tokenizer,
     code_differences,
     context_of,
     fitting_tasks,
@@ -351,6 +353,17 @@ class StageInputs:
     tokenizer: PreTrainedTokenizerFast | None
     positions: int
     resolution: UpdateResolution | None
+
+    @property
+    def stage_tokenizer(self) -> PreTrainedTokenizerFast | None:
+        """The tokenizer that the stage will have: `tokenizer` with the tokens that earlier stages add."""
+        if self.tokenizer is None:
+            return None
+        tokenizer = copy.deepcopy(self.tokenizer)
+        for stage in self.recipe.stage[: self.index]:
+            if isinstance(stage, SupervisedRecipe):
+                add_to_tokenizer(tokenizer, stage.tokens)
+        return tokenizer
 
     def setting(
         self, data: StrictModel, env: TrainedEnvRecipe, tasks: Sequence[Task], context: int

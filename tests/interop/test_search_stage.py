@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -117,3 +118,15 @@ def test_a_recipe_without_reinforcement_learning_is_refused(recipe: Path, tmp_pa
     file.write_text(f'name = "eval"\nmodel = "m"\n[[stage]]\n{stage}')
     with pytest.raises(SleuthError, match=r'no stage has kind = "grpo"'):
         load_search_stage(file, verdicts=tmp_path / "verdicts.sqlite")
+
+
+def test_questions_that_the_recipe_skips_are_not_given_to_another_trainer(recipe: Path, tmp_path: Path) -> None:
+    first = recipe.read_text().partition('questions = "')[2].partition('"')[0]
+    row = json.loads(Path(first).read_text().partition("\n")[0])
+    rows = [row, row | {"id": "long", "question": row["question"] * 500}]
+    file = tmp_path / "questions.jsonl"
+    file.write_text("".join(json.dumps(one) + "\n" for one in rows))
+    long = f"grpo.data.questions={file}"
+    with pytest.raises(SleuthError, match=r"row 2 \('long'\) of 2: a prompt of"):
+        load_stage(recipe, long)
+    assert list(load_stage(recipe, long, "grpo.data.too_long=skip").tasks) == [str(row["id"])]

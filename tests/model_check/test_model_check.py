@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from transformers import PreTrainedTokenizerFast
 from verb import sleuth
 
 from sleuth.dialects import DIALECTS
+from sleuth.factories import load_outline
 from sleuth.model_check import bounded_template
 from sleuth.model_check.bounded_template import BoundedTemplate, RenderProcess
 from sleuth.model_check.conversation import Scene, agent_script
@@ -26,6 +28,7 @@ from sleuth.model_check.parsers import PARSERS, as_hermes, dialects_of, readers_
 from sleuth.model_check.recipe_fit import recipe_findings
 from sleuth.model_check.tokens import tag_findings
 from sleuth.recipe import load_recipe
+from sleuth.types import SleuthError
 
 ROOT = Path(__file__).parents[2]
 TINY, PAGE = ROOT / "models" / "tiny-base", ROOT / "docs" / "how-to" / "check_model.md"
@@ -304,8 +307,40 @@ def test_wrong_input_is_one_line(tmp_path: Path) -> None:
     for arguments, reason in (
         (["no/such/folder"], "no such folder"),
         ([tmp_path], "no tokenizer there"),
-        ([TINY, "--recipe", tmp_path / "none.toml"], "no such file"),
+        ([TINY, "--recipe", tmp_path / "none.toml"], "no such recipe"),
     ):
         result = sleuth("check", "model", *arguments)
         assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
         assert reason in result.stderr
+
+
+def test_a_recipe_is_found_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = sleuth("check", "model", TINY, "--recipe", "demo")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "ok: stage." in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "reason"),
+    [
+        ("tokenizer_config.json", "[]", "no tokenizer could be loaded"),
+        ("tokenizer.json", '{"added_tokens": [], "model": {"type": "none"}}', "no tokenizer could be loaded"),
+    ],
+)
+def test_damaged_files_of_a_tokenizer_are_one_line(tmp_path: Path, name: str, text: str, reason: str) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(TINY, model)
+    (model / name).write_text(text)
+    result = sleuth("check", "model", model)
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert reason in result.stderr
+
+
+@pytest.mark.parametrize("text", ["[1]", '{"eos_token_id": "x"}'])
+def test_a_generation_config_that_cannot_be_used_is_one_line_where_a_model_is_loaded(tmp_path: Path, text: str) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(TINY, model)
+    (model / "generation_config.json").write_text(text)
+    with pytest.raises(SleuthError, match=r"generation_config\.json"):
+        load_outline(str(model))

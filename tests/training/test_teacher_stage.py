@@ -108,6 +108,10 @@ def test_a_teacher_that_reads_other_tokens_is_refused_before_the_run(
         (['stage.1.loss.advantage="none"'], 'loss.advantage = "none" leaves nothing to learn from'),
         (['stage.1.teacher.model="nowhere"'], "no such"),
         (['stage.1.teacher={ model = "models/tiny-base", right = 0.5 }'], "teacher.right = 0.5 has no effect"),
+        (
+            ['stage.1.teacher.model="models/tiny-base"', "stage.1.replace_no_signal=1"],
+            "replace_no_signal = 1 leaves out",
+        ),
     ],
 )
 def test_what_cannot_be_followed_is_one_line(
@@ -118,3 +122,37 @@ def test_what_cannot_be_followed_is_one_line(
     assert result.exit_code == 2
     assert reason in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_a_teacher_of_shorter_texts_than_the_episodes_is_refused_before_the_run(
+    recipe_file: Path, tmp_path: Path
+) -> None:
+    short = tmp_path / "teacher"
+    shutil.copytree("models/tiny-base", short)
+    config = json.loads((short / "config.json").read_text())
+    (short / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 64}))
+    result = sleuth("train", recipe_file, "--run", tmp_path / "run", "--set", f'stage.1.teacher.model="{short}"')
+    assert result.exit_code == 2
+    assert "is more than the 64 positions of this teacher" in result.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_teacher_must_have_the_tokens_that_earlier_stages_add(recipe_file: Path, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("Ada Voss was born in Tarn. " * 40)
+    adding = f"""[[stage]]
+kind = "supervised"
+steps = 1
+rows_per_step = 1
+learning_rate = 1e-3
+tokens = ["<claim>"]
+data = {{ kind = "text", texts = "{tmp_path / "text.txt"}", prefix_tokens = 8, suffix_tokens = 8 }}
+
+"""
+    before, at, after = recipe_file.read_text().partition('[[stage]]\nkind = "grpo"\n')
+    file = tmp_path / "adding.toml"
+    file.write_text(f'{before}{adding}{at}teacher = {{ model = "models/tiny-base" }}\n{after}')
+    refused = sleuth("check", "recipe", file)
+    assert refused.exit_code == 2
+    assert "1 of 878 tokens differ, such as '<claim>'" in refused.stderr
+    file.write_text(file.read_text().replace('tokens = ["<claim>"]', ""))
+    assert sleuth("check", "recipe", file).exit_code == 0

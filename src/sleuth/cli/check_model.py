@@ -29,13 +29,11 @@ def check_model(
     Exit status 1 if one is a problem.
     """
     from sleuth.model_path import require_model
-    from sleuth.plan.inputs import require_file
     from sleuth.recipe import load_recipe
 
     require_model(model)
     resolved = None
     if recipe is not None:
-        require_file(recipe)
         resolved = load_recipe(recipe)
         import_heavy()
 

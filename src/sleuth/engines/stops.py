@@ -8,6 +8,7 @@ import numpy as np
 from transformers import GenerationConfig, PreTrainedTokenizerFast
 
 from sleuth.render import decode
+from sleuth.types import SleuthError
 
 
 class StopScanner:
@@ -34,10 +35,16 @@ def stop_end(text: str, stops: Sequence[str]) -> int | None:
 
 
 def find_eos_ids(config: GenerationConfig | None, tokenizer: PreTrainedTokenizerFast) -> frozenset[int]:
-    """The end-of-text tokens of a model's generation config and of the tokenizer."""
+    """The end-of-text tokens of a model's generation config and of the tokenizer. Raises SleuthError if that config has
+    anything but numbers there."""
     configured = config.eos_token_id if config is not None else None
     eos_ids = configured if isinstance(configured, list) else [configured]
-    return frozenset(int(token) for token in [*eos_ids, tokenizer.eos_token_id] if token is not None)
+    try:
+        return frozenset(int(token) for token in [*eos_ids, tokenizer.eos_token_id] if token is not None)
+    except (ValueError, TypeError):
+        raise SleuthError(
+            f"eos_token_id = {configured!r} in generation_config.json: should be a token's number"
+        ) from None
 
 
 class StopTokens:

@@ -23,6 +23,7 @@ from sleuth.factories.judges import (
 from sleuth.factories.learning import adapters_of, function_loss_of, optimisation_of, policy_loss_of, policy_of
 from sleuth.factories.models import (
     Outline,
+    add_to_tokenizer,
     add_tokens,
     context_of,
     load_model,
@@ -30,7 +31,7 @@ from sleuth.factories.models import (
     load_teacher,
     pick_device,
     random_model,
-    require_same_tokens,
+    require_teacher,
     weights_sha256,
 )
 from sleuth.factories.own_code import accepted_hash, code_differences, own_code_in, sources_of
@@ -95,6 +96,7 @@ __all__ = [
     "TrainingEngine",
     "accepted_hash",
     "adapters_of",
+    "add_to_tokenizer",
     "add_tokens",
     "answer_reward_of",
     "answer_scorer_of",
@@ -144,7 +146,7 @@ __all__ = [
     "require_judges",
     "require_pools",
     "require_room",
-    "require_same_tokens",
+    "require_teacher",
     "retriever_of",
     "reward_of",
     "reward_spec_of",

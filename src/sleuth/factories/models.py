@@ -59,7 +59,7 @@ def load_model(
     options = {"dtype": DTYPES[dtype] if dtype else stored, "trust_remote_code": False, "output_loading_info": True}
     try:
         model, found = cast(Loaded, AutoModelForCausalLM.from_pretrained(path, **options))
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
         reason = " ".join(str(error).split())[:200]
         raise SleuthError(f"{path}: no model could be loaded from this folder or hub id: {reason}") from error
     if not verified:
@@ -75,14 +75,28 @@ def load_model(
     return model, tokenizer
 
 
-def load_teacher(path: str, tokenizer: PreTrainedTokenizerFast, *, dtype: str | None, device: str) -> PreTrainedModel:
+def load_teacher(
+    path: str, tokenizer: PreTrainedTokenizerFast, *, dtype: str | None, device: str, verified: bool = False
+) -> PreTrainedModel:
     """A frozen model that reads the tokens of `tokenizer`; otherwise as `load_model`."""
-    require_same_tokens(path, tokenizer)
-    model, _ = load_model(path, dtype=dtype, device=device)
+    _require_same_tokens(path, tokenizer)
+    model, _ = load_model(path, dtype=dtype, device=device, verified=verified)
     return model.eval().requires_grad_(False)
 
 
-def require_same_tokens(path: str, tokenizer: PreTrainedTokenizerFast) -> None:
+def require_teacher(path: str, tokenizer: PreTrainedTokenizerFast | None, context: int) -> None:
+    """Raises SleuthError unless the model at `path` reads the tokens of `tokenizer`, if that is known, in episodes of
+    `context` tokens."""
+    if tokenizer is not None:
+        _require_same_tokens(path, tokenizer)
+    if context > (positions := load_outline(path).context):
+        raise SleuthError(
+            f"{path}: context = {context} is more than the {positions} positions of this teacher; lower context, or "
+            "name another teacher"
+        )
+
+
+def _require_same_tokens(path: str, tokenizer: PreTrainedTokenizerFast) -> None:
     """Raises SleuthError unless each token of `tokenizer` has the same id in that of the model at `path`."""
     theirs = load_tokenizer(path).get_vocab()
     ours = tokenizer.get_vocab()
@@ -137,6 +151,8 @@ def load_outline(path: str) -> Outline:
         generation = GenerationConfig.from_pretrained(path)
     except OSError:  # most folders have none; transformers too makes one from the config
         generation = GenerationConfig.from_model_config(config)
+    except (ValueError, TypeError) as error:
+        raise SleuthError(f"{path}: its generation_config.json cannot be used: {error}; mend or remove it") from error
     return Outline(
         tokenizer=tokenizer, eos_ids=find_eos_ids(generation, tokenizer), context=int(config.max_position_embeddings)
     )
@@ -190,9 +206,8 @@ def add_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, texts
     they are nearly equal, and attention could not distinguish their means. Unused rows beyond the vocabulary, which
     some models have, are used first.
     """
-    added = [text for text in texts if len(tokenizer.encode(text, add_special_tokens=False)) > 1]
     known = len(tokenizer)
-    tokenizer.add_tokens([AddedToken(text, normalized=False, special=False) for text in added])
+    added = add_to_tokenizer(tokenizer, texts)
     if len(tokenizer) > cast(nn.Embedding, model.get_input_embeddings()).num_embeddings:
         model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
     tables = {
@@ -201,6 +216,13 @@ def add_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, texts
     with torch.no_grad():
         for table in tables.values():  # one where they are tied
             table[known : known + len(added)] = _drawn_like(table[:known], len(added))
+    return added
+
+
+def add_to_tokenizer(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> list[str]:
+    """The part of `add_tokens` that needs no model."""
+    added = [text for text in texts if len(tokenizer.encode(text, add_special_tokens=False)) > 1]
+    tokenizer.add_tokens([AddedToken(text, normalized=False, special=False) for text in added])
     return added
 
 

@@ -25,10 +25,12 @@ from sleuth.envs.search import SearchEnv, result_pieces
 from sleuth.factories import (
     JudgePool,
     SearchSetting,
+    fitting_tasks,
     load_outline,
     played_tasks,
     require_gradable,
     require_judges,
+    require_room,
     reward_of,
     search_setting,
 )
@@ -204,8 +206,10 @@ def load_search_stage(
     if problems := list(_problems(resolved, index, stage, env)):
         raise SleuthError(*problems)
     outline = load_outline(resolved.model)
-    tasks = played_tasks(stage, outline.tokenizer)
-    setting = search_setting(env, outline.tokenizer, tasks)
+    read = played_tasks(stage, outline.tokenizer)
+    setting = search_setting(env, outline.tokenizer, read)
+    require_room(stage.data, setting, outline.tokenizer, read, stage.context)
+    tasks, _ = fitting_tasks(stage.data, setting, outline.tokenizer, read, stage.context)
     # earlier messages stay as they are, and a call that the trainer cannot read ends the episode
     setting = replace(setting, dialect=replace(setting.dialect, frame="messages", hints=0))
     require_gradable(stage.reward, tasks)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from sleuth.plan.changes import Change, change_that_fits
 from sleuth.plan.episodes import Played, lengths_of, played_by
 from sleuth.plan.judge_calls import StepCalls, step_calls
 from sleuth.plan.memory import CPU, CUDA, SIZES, Passes, total
-from sleuth.plan.phases import Machine, Phase, learner_of, phases_of, problems_of
+from sleuth.plan.phases import Machine, Phase, learner_of, phases_of, playing_passes, problems_of
 from sleuth.plan.shapes import ModelShape, shape_of
 from sleuth.plan.speed import BANDWIDTH, PREFILL_FLOPS, TRAIN_FLOPS, Speed
 from sleuth.recipe import (
@@ -182,7 +182,8 @@ def _time(
     steps, step = stage.last_step, {}
     once, tokens = 0.0, 0
     if played is not None and played.sequences is not None:
-        generation = speed.generation(played, played.sequences, at_once)
+        playing = replace(speed, passes=playing_passes(stage, passes))
+        generation = playing.generation(played, played.sequences, at_once)
         sampled = played.sequences * ranks * played.lengths.sampled
         if isinstance(stage, WarmStartRecipe):
             once, tokens = generation, sampled

@@ -105,16 +105,16 @@ class _Stage:
         if not isinstance(stage, TrainingRecipe):
             assert self.played is not None  # every evaluation generates
             models = 2 if isinstance(stage, WinRateRecipe) else 1
-            yield self._generation("evaluation", {"weights": models * self._weights()}, {}, self.played)
+            yield self._generation("evaluation", {"weights": models * self._weights()}, {}, self.played, self.passes)
             return
         learner = learner_of(self.recipe, self.index, self.shape, self.machine)
         if self.played is not None:
-            before = learner.state()
+            before, playing = learner.state(), playing_passes(stage, self.passes)
             if isinstance(stage, WarmStartRecipe):  # plays before it has a learner
                 before = {"weights": learner.weights}, {}
                 if stage.teacher is not None:
-                    before[0]["teacher"] = self.passes.size * shape_of(stage.teacher)[0].weights
-            yield self._generation("rollout", *before, self.played)
+                    before[0]["teacher"] = playing.size * playing.shape.weights
+            yield self._generation("rollout", *before, self.played, playing)
         tokens = self._tokens_at_once(stage)
         generated = not isinstance(stage, SupervisedRecipe | WarmStartRecipe)
         if learner.reference and generated:
@@ -134,7 +134,7 @@ class _Stage:
             parts["server"] = SLEEPING_SERVER
         return Phase(stage=self.stage.name, name=name, bytes=_present(parts), host=_present(host))
 
-    def _generation(self, name: str, held: Bytes, host: Bytes, played: Played) -> Phase:
+    def _generation(self, name: str, held: Bytes, host: Bytes, played: Played, passes: Passes) -> Phase:
         parts = held | {"libraries": self.machine.device.libraries}
         pool = getattr(self.stage, "engine", None)
         if pool is not None and not _is_on_this_card(pool):
@@ -142,11 +142,11 @@ class _Stage:
         if pool is not None:
             parts["server"] = SERVER + self._weights()
         else:
-            parts |= {"packed weights": self.passes.packed_weights}
+            parts |= {"packed weights": passes.packed_weights}
         free = max(0, self.machine.memory - total(parts))
         if pool is None:
-            parts["activations"] = self.passes.sampling(played.at_once)
-        need = CacheNeed.of(played, self.passes)
+            parts["activations"] = passes.sampling(played.at_once)
+        need = CacheNeed.of(played, passes)
         cache = min(self._cache(played, free), need.at_limit)
         fitting = round(played.at_once * min(1, cache / need.typical))
         return Phase(
@@ -184,6 +184,12 @@ def _tokens_of_step(stage: TrainingRecipe, limit: int) -> int:
         return 2 * stage.prompts_per_step * limit
     assert isinstance(stage, SupervisedRecipe | WarmStartRecipe)
     return stage.rows_per_step * limit
+
+
+def playing_passes(stage: object, policy: Passes) -> Passes:
+    """Those of the model that plays a stage's episodes: the policy, or the teacher of a warm start."""
+    named = stage.teacher if isinstance(stage, WarmStartRecipe) else None
+    return policy if named is None else replace(policy, shape=shape_of(named)[0])
 
 
 def keeps_first_weights(stage: TrainingRecipe) -> bool:

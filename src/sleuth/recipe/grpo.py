@@ -41,9 +41,9 @@ class CreditRecipe(StrictModel):
 
 class TeacherRecipe(StrictModel):
     """A larger or better model that the policy follows on the tokens it sampled itself (on-policy distillation,
-    arXiv:2306.13649). To the loss is added, for each token x of a guided episode, `weight` times the reverse KL
-    divergence of the policy p from the teacher q, estimated from x alone: its gradient is
-    (log p(x) - log q(x)) grad log p(x)."""
+    arXiv:2306.13649). The loss gains, for each token x of a guided episode, `weight` times
+    (log p(x) - log q(x))^2 / 2, with the policy p and the teacher q: the expectation of its gradient is that of the
+    reverse KL divergence KL(p || q) at that token."""
 
     model: str
     """Folder or hub id of a model with the same vocabulary, which is not trained. Ranks hold it in shards."""
@@ -221,6 +221,11 @@ class GrpoRecipe(SampledRecipe, TrainingRecipe):
             yield 'loss.advantage = "none" leaves nothing to learn from: add [stage.teacher]'
         if teacher is not None and teacher.when == "always" and teacher.right is not None:
             yield f'teacher.right = {teacher.right} has no effect with teacher.when = "always"; set when = "wrong"'
+        if teacher is not None and self.replace_no_signal:
+            yield (
+                f"replace_no_signal = {self.replace_no_signal} leaves out groups whose scores are all equal, and the "
+                "teacher is for those in which every answer is wrong; remove it"
+            )
 
     @combination
     def _credit_fits_env(self) -> Iterator[str]:

@@ -29,7 +29,7 @@ from sleuth.factories import (
     require_functions,
     require_gradable,
     require_judges,
-    require_same_tokens,
+    require_teacher,
     reward_of,
     reward_spec_of,
     scorer_warnings,
@@ -80,8 +80,8 @@ def require_inputs(stage: GrpoRecipe, inputs: StageInputs) -> list[Task]:
         require_text_dialect(setting.dialect)
     require_gradable(stage.reward, tasks)
     require_judges(stage.reward)
-    if stage.teacher is not None and inputs.tokenizer is not None:
-        require_same_tokens(stage.teacher.model, inputs.tokenizer)
+    if stage.teacher is not None:
+        require_teacher(stage.teacher.model, inputs.stage_tokenizer, stage.context)
     if stage.loss.function is not None:
         require_loss(function_loss_of(stage.loss), low=stage.loss.clip_low, high=stage.loss.clip_high)
     if inputs.tokenizer is not None and tasks:
@@ -276,7 +276,8 @@ def teacher_of(
     if stage.teacher is None:
         return None, None
     path = stage.teacher.model
-    teacher = load_teacher(path, tokenizer, dtype=context.recipe.dtype, device=context.recipe.device)
+    recipe, verified = context.recipe, not context.ranks.first
+    teacher = load_teacher(path, tokenizer, dtype=recipe.dtype, device=recipe.device, verified=verified)
     found = weights_sha256(teacher)
     if saved is not None and saved.state.get("teacher") != found:
         raise SleuthError(

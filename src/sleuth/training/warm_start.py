@@ -20,7 +20,7 @@ from sleuth.factories import (
     fitting_tasks,
     load_teacher,
     played_tasks,
-    require_same_tokens,
+    require_teacher,
     reward_spec_of,
     setting_of,
 )
@@ -58,8 +58,8 @@ def require_inputs(stage: WarmStartRecipe, inputs: StageInputs) -> list[Task]:
     """No tasks of its own: it plays those of the GRPO stage after it, with a hint. Raises SleuthError if that does not
     fit."""
     warmed = inputs.recipe.grpo_stage_after(inputs.index)
-    if stage.teacher is not None and inputs.tokenizer is not None:
-        require_same_tokens(stage.teacher, inputs.tokenizer)
+    if stage.teacher is not None:
+        require_teacher(stage.teacher, inputs.stage_tokenizer, warmed.context)
     tasks = played_tasks(warmed, inputs.tokenizer)
     inputs.setting(warmed.data, hinted_env(warmed.env, stage.hint), tasks, warmed.context)
     return []
