@@ -60,7 +60,7 @@ def test_the_habits_of_a_family_are_found(name: str, found: dict[str, list[Findi
 def test_each_finding_that_is_not_ok_says_what_would_be_right(name: str, found: dict[str, list[Finding]]) -> None:
     assert {one.level for one in found[name]} <= {"ok", "warning"}  # each of these models works somewhere
     for one in found[name]:
-        assert bool(one.mend) == (one.level != "ok"), one
+        assert bool(one.fix) == (one.level != "ok"), one
         assert "\n" not in str(one)
 
 

@@ -93,6 +93,7 @@ def test_an_alarm_that_was_raised_stays_quiet_for_a_while() -> None:
 def test_where_there_is_no_signal_the_alarm_says_why(figures: dict[str, Any], why: str) -> None:
     run = [HEALTHY] * 3 + [HEALTHY | figures | {"nonzero_advantage_fraction": 0.0}] * RECENT
     assert why in diagnose(run)["no_signal"]
+    assert "no_signal" not in diagnose([*run[:-1], run[-1] | {"teacher_kl": 0.3}])
 
 
 def test_a_policy_that_is_sure_because_it_is_right_is_not_sick() -> None:

@@ -43,7 +43,7 @@ def find_eos_ids(config: GenerationConfig | None, tokenizer: PreTrainedTokenizer
         return frozenset(int(token) for token in [*eos_ids, tokenizer.eos_token_id] if token is not None)
     except (ValueError, TypeError):
         raise SleuthError(
-            f"eos_token_id = {configured!r} in generation_config.json: should be a token's number"
+            f"eos_token_id = {configured!r} of the generation config: should be a token's number"
         ) from None
 
 

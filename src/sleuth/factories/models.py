@@ -148,14 +148,12 @@ def load_outline(path: str) -> Outline:
         reason = " ".join(str(error).split())[:200]
         raise SleuthError(f"{path}: no model's config could be read from this folder or hub id: {reason}") from error
     try:
-        generation = GenerationConfig.from_pretrained(path)
+        eos_ids = find_eos_ids(GenerationConfig.from_pretrained(path), tokenizer)
     except OSError:  # most folders have none; transformers too makes one from the config
-        generation = GenerationConfig.from_model_config(config)
-    except (ValueError, TypeError) as error:
-        raise SleuthError(f"{path}: its generation_config.json cannot be used: {error}; mend or remove it") from error
-    return Outline(
-        tokenizer=tokenizer, eos_ids=find_eos_ids(generation, tokenizer), context=int(config.max_position_embeddings)
-    )
+        eos_ids = find_eos_ids(GenerationConfig.from_model_config(config), tokenizer)
+    except (ValueError, TypeError, SleuthError) as error:
+        raise SleuthError(f"{path}: its generation_config.json cannot be used: {error}; fix or remove it") from error
+    return Outline(tokenizer=tokenizer, eos_ids=eos_ids, context=int(config.max_position_embeddings))
 
 
 def pick_device(device: str) -> str:

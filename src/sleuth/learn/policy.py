@@ -249,8 +249,8 @@ class Policy:
             if objective.reads_reference and self.reference is not None:
                 reference = self._logprobs_of(self.reference, part, temperature, budget)
             if part.rows.guidance is not None and self.teacher is not None:
-                told = self._logprobs_of(self.teacher, part, temperature, budget)
-                part = dataclasses.replace(part, rows=dataclasses.replace(part.rows, teacher_logprobs=told))
+                followed = self._logprobs_of(self.teacher, part, temperature, budget)
+                part = dataclasses.replace(part, rows=dataclasses.replace(part.rows, teacher_logprobs=followed))
             if objective.is_sum_over_tokens:
                 computed = self.masters.add_gradients(
                     part, objective, reference, temperature=temperature, budget=budget

@@ -61,13 +61,13 @@ def _no_template(source: object) -> Finding:
             check="template",
             level="problem",
             line=f"the tokenizer has several chat templates ({names}), and which one is meant depends on the caller",
-            mend="keep one: set tokenizer.chat_template to its text and save the tokenizer",
+            fix="keep one: set tokenizer.chat_template to its text and save the tokenizer",
         )
     return Finding(
         check="template",
         level="warning",
         line="there is no chat template: a base model",
-        mend='use prompt_role = "raw" and a dialect of plain text, or copy the template of its instructed sibling',
+        fix='use prompt_role = "raw" and a dialect of plain text, or copy the template of its instructed sibling',
     )
 
 
@@ -79,14 +79,14 @@ def _template_findings(files: ModelFiles, template: BoundedTemplate) -> Iterator
             check="template",
             level="problem",
             line=f"rendering was stopped: {limit}",
-            mend="do not use this template, in a trainer or a server: it can stop either",
+            fix="do not use this template, in a trainer or a server: it can stop either",
         )
     except TemplateRefusedError as error:
         yield Finding(
             check="template",
             level="problem",
             line=f"it cannot render a conversation of several turns: {error}",
-            mend='mend the template, or use prompt_role = "raw"',
+            fix='fix the template, or use prompt_role = "raw"',
         )
 
 
@@ -102,5 +102,5 @@ def _no_config(files: ModelFiles) -> Finding:
         check="config",
         level="warning",
         line=f"this transformers cannot read its config: {files.config_problem}",
-        mend="give it a config.json with a model_type that transformers has, or install the version its card names",
+        fix="give it a config.json with a model_type that transformers has, or install the version its card names",
     )

@@ -14,16 +14,16 @@ TEXT_DIALECTS = 'use a dialect of plain text, such as dialect = "sleuth", which 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """`Finding(check="stop tokens", level="problem", line="a turn ends with <|im_end|>, which is no stop token",
-    mend="add its id to eos_token_id in generation_config.json")`. `mend` is what would be right; empty for `ok`."""
+    fix="add its id to eos_token_id in generation_config.json")`. `fix` is what would be right; empty for `ok`."""
 
     check: str
     level: Level
     line: str
-    mend: str = ""
+    fix: str = ""
 
     def __str__(self) -> str:
         """`warning: history: ...; MEND`."""
-        return f"{self.level}: {self.check}: {self.line}{f'; {self.mend}' if self.mend else ''}"
+        return f"{self.level}: {self.check}: {self.line}{f'; {self.fix}' if self.fix else ''}"
 
 
 def shown(text: str, limit: int = 60) -> str:

@@ -14,7 +14,7 @@ from sleuth.model_check.conversation import Step, shared_length
 from sleuth.model_check.finding import Finding, listed, shown
 from sleuth.render import encode
 
-MENDS = {
+FIXES = {
     "thoughts": "begin a new trajectory there (Sleuth's dialect chat does), or give the thoughts back and keep them by "
     "a template of your own",
     "prompt": "give turns back with what the prompt began them with, or set a flag so that it adds nothing",
@@ -28,23 +28,23 @@ def history_finding(way: str, steps: Sequence[Step], tokenizer: PreTrainedTokeni
     check = f"history as {way}"
     broken = [(*describe(steps[: at + 1]), step.then) for at, step in enumerate(steps) if not step.appends]
     if broken:
-        what, mend, then = broken[0]
+        what, fix, then = broken[0]
         more = f"; and at {listed([name for _, _, name in broken[1:]])}" if len(broken) > 1 else ""
         line = f"at {then} the template {what}{more}"
-        return Finding(check=check, level="warning", line=line, mend=MENDS[mend])
+        return Finding(check=check, level="warning", line=line, fix=FIXES[fix])
     line = f"append-only over {len(steps)} turns"
     if (merged := next(filter(None, (merge_at(step, tokenizer) for step in steps)), None)) is not None:
         return Finding(
             check=check,
             level="warning",
             line=f"{line}, but not token by token: encoded again as one text, {shown(merged)} is other tokens",
-            mend=MENDS["tokens"],
+            fix=FIXES["tokens"],
         )
     return Finding(check=check, level="ok", line=f"{line}, also token by token")
 
 
 def describe(steps: Sequence[Step]) -> tuple[str, str]:
-    """What the template changed at the last of these steps, and the key of its mend."""
+    """What the template changed at the last of these steps, and the key of its fix."""
     step = steps[-1]
     lost = [
         str(number)

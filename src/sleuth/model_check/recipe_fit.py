@@ -56,7 +56,7 @@ def _stage_findings(files: ModelFiles, recipe: Recipe, index: int) -> Iterator[F
             check=check,
             level="problem",
             line=str(error),
-            mend="change the recipe's prompt_role, dialect or template_flags, or train another model",
+            fix="change the recipe's prompt_role, dialect or template_flags, or train another model",
         )
         return
     yield from _scorer_findings(files, stage, setting, trial, check)
@@ -66,17 +66,17 @@ def _stage_findings(files: ModelFiles, recipe: Recipe, index: int) -> Iterator[F
 def _scorer_findings(files: ModelFiles, stage: Any, setting: Setting, trial: Group, check: str) -> Iterator[Finding]:
     """What the scorers of answers give a right one, as text by themselves, and through tokens in a whole episode."""
     rewards: Sequence[Any] = getattr(stage, "reward", ())
-    mend = "choose a prompt, a dialect and a scorer of one system"
+    fix = "choose a prompt, a dialect and a scorer of one system"
     warnings = scorer_warnings(rewards, setting)
     for line in warnings:
-        yield Finding(check=check, level="problem", line=line, mend=mend)
+        yield Finding(check=check, level="problem", line=line, fix=fix)
     scorers = list(dict.fromkeys(one.scorer for one in rewards if isinstance(one, AnswerRewardRecipe)))
     for scorer in scorers if not warnings else ():
         reward = answer_reward_of(scorer, setting.dialect, files.tokenizer)
         score = asyncio.run(reward(trial))[0]
         if score.value is None or score.value < 1:
             line = f"the scorer {scorer} pays a right answer {score.value if score.value is not None else 'nothing'}"
-            yield Finding(check=check, level="problem", line=f"{line}, not 1: {score.note}", mend=mend)
+            yield Finding(check=check, level="problem", line=f"{line}, not 1: {score.note}", fix=fix)
         else:
             yield Finding(
                 check=check, level="ok", line=f"the scorer {scorer} pays a right answer 1, through this template"
@@ -93,7 +93,7 @@ def _room_findings(
             check=check,
             level="problem",
             line=f"context = {context:,} is more than the {files.context:,} that the model was made for",
-            mend=f"set context = {files.context}",
+            fix=f"set context = {files.context}",
         )
     segments = trial.episodes[0].trajectory.segments
     first = next(at for at, segment in enumerate(segments) if segment.author == "policy")
@@ -105,7 +105,7 @@ def _room_findings(
             check=check,
             level="problem",
             line=f"{line}, less than one turn of {setting.longest_answer:,}",
-            mend=f"raise context, or lower {setting.longest_answer_key}",
+            fix=f"raise context, or lower {setting.longest_answer_key}",
         )
     else:
         yield Finding(check=check, level="ok", line=f"{line}; {longest_response(setting.dialect)}")

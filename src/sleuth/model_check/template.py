@@ -37,7 +37,7 @@ def template_findings(files: ModelFiles, template: BoundedTemplate) -> Iterator[
         refused = "it drops what the assistant said"
     if refused:
         yield Finding(
-            check="template", level="problem", line=refused, mend='mend the template, or use prompt_role = "raw"'
+            check="template", level="problem", line=refused, fix='fix the template, or use prompt_role = "raw"'
         )
         return
     yield from _role_findings(plain, prompt)
@@ -50,7 +50,7 @@ def template_findings(files: ModelFiles, template: BoundedTemplate) -> Iterator[
             check="history as written",
             level="warning",
             line=f"the template refuses turns as the policy wrote them: {played.written_refused}",
-            mend="give turns back parsed, and keep the sampled tokens beside them",
+            fix="give turns back parsed, and keep the sampled tokens beside them",
         )
     else:
         yield history_finding("written", played.written, files.tokenizer)
@@ -88,8 +88,8 @@ def _role_findings(plain: Scene, prompt: str) -> Iterator[Finding]:
                 'fix it: template_flags = { date_string = "26 Jul 2024" }' if fixed else "fix the date in a copy of it",
             )
         )
-    for line, mend in found:
-        yield Finding(check=check, level="warning", line=line, mend=mend)
+    for line, fix in found:
+        yield Finding(check=check, level="warning", line=line, fix=fix)
     if not found:
         yield Finding(check=check, level="ok", line="it renders system, user and assistant")
 
@@ -106,6 +106,6 @@ def _room_finding(files: ModelFiles, scene: Scene, plain: Scene) -> Finding:
             check="context",
             level="warning",
             line=f"{line}; the config names no longest sequence",
-            mend="set context in the recipe to what the model was trained with",
+            fix="set context in the recipe to what the model was trained with",
         )
     return Finding(check="context", level="ok", line=f"{line}; the model was made for {files.context:,}")

@@ -32,9 +32,9 @@ def thinking_findings(scene: Scene, played: Played) -> Iterator[Finding]:
     for flag, values in FLAGS.items():
         if not re.search(rf"\b{flag}\b", scene.template.source):
             continue
-        told = [what for value in values if (what := _flag_effect(replace(scene, flags={flag: value}), scene, played))]
-        if told:
-            lines.append(f"{flag} = {'; '.join(told)}")
+        flagged = [replace(scene, flags={flag: value}) for value in values]
+        if effects := [effect for one in flagged if (effect := _flag_effect(one, scene, played))]:
+            lines.append(f"{flag} = {'; '.join(effects)}")
     if any(map(_thinks, played.parsed)):
         lines.append("reasoning_content is rendered")
     elif lines:

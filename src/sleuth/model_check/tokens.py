@@ -34,17 +34,17 @@ def end_findings(files: ModelFiles, steps: Sequence[Step]) -> Iterator[Finding]:
         tokens = encode(files.tokenizer, end)
         if not end:
             line = "the template ends a turn with no control token, so that a policy cannot end its turn there"
-            mend = 'use prompt_role = "raw" and a dialect of plain text, whose tags end turns'
+            fix = 'use prompt_role = "raw" and a dialect of plain text, whose tags end turns'
         elif len(tokens) != 1:
             line = f"the template ends a turn with {end}, which the tokenizer splits into {len(tokens)} tokens"
-            mend = "add it to the tokenizer as a special token, and train its embedding"
+            fix = "add it to the tokenizer as a special token, and train its embedding"
         elif tokens[0] not in files.eos_ids:
             line = f"the template ends a turn with {end}, and sampling stops at {known}: turns run on to their limit"
-            mend = f"add {tokens[0]} to eos_token_id in generation_config.json, or pass it as a stop token"
+            fix = f"add {tokens[0]} to eos_token_id in generation_config.json, or pass it as a stop token"
         else:
             continue
         bad = True
-        yield Finding(check=check, level="problem" if end else "warning", line=line, mend=mend)
+        yield Finding(check=check, level="problem" if end else "warning", line=line, fix=fix)
     own = str(files.tokenizer.eos_token)
     if not bad and own not in ends:
         bad = True
@@ -53,7 +53,7 @@ def end_findings(files: ModelFiles, steps: Sequence[Step]) -> Iterator[Finding]:
             level="warning",
             line=f"the template ends a turn with {listed(ends)}, but the tokenizer's eos_token is {own}: what appends "
             "eos_token ends a turn otherwise than the template",
-            mend=f"set eos_token to {ends[-1]} for training",
+            fix=f"set eos_token to {ends[-1]} for training",
         )
     if not bad:
         yield Finding(check=check, level="ok", line=f"the template ends a turn with {listed(ends)}; stops: {known}")
@@ -72,7 +72,7 @@ def _closing_findings(files: ModelFiles, steps: Sequence[Step]) -> Iterator[Find
                 level="warning",
                 line=f"a turn ends with {step.end} as the last message, and with {now or shown(rest[:20])} once "
                 "another follows: a policy that learns the one reads the other",
-                mend="keep the end that was sampled in the history, as Sleuth does",
+                fix="keep the end that was sampled in the history, as Sleuth does",
             )
             return
 
@@ -100,8 +100,8 @@ def config_findings(files: ModelFiles, prompt: str) -> Iterator[Finding]:
                 "encode rendered texts with add_special_tokens=False (Sleuth does)",
             )
         )
-    for line, mend in found:
-        yield Finding(check=check, level="warning", line=line, mend=mend)
+    for line, fix in found:
+        yield Finding(check=check, level="warning", line=line, fix=fix)
     if not found:
         yield Finding(check=check, level="ok", line=f"pad_token {tokenizer.pad_token} is no stop token")
     yield from _generation_findings(files)
@@ -114,7 +114,7 @@ def _generation_findings(files: ModelFiles) -> Iterator[Finding]:
             check=check,
             level="problem",
             line=f"generation_config.json cannot be used: {files.generation_problem}",
-            mend="mend the file, or remove it",
+            fix="fix the file, or remove it",
         )
         return
     if generation is None:
@@ -122,7 +122,7 @@ def _generation_findings(files: ModelFiles) -> Iterator[Finding]:
             check=check,
             level="warning",
             line="there is no generation_config.json: servers take stop tokens from config.json and the tokenizer",
-            mend="write one with eos_token_id",
+            fix="write one with eos_token_id",
         )
         return
     if absent := [str(number) for number in sorted(files.eos_ids) if number >= len(files.tokenizer)]:
@@ -130,7 +130,7 @@ def _generation_findings(files: ModelFiles) -> Iterator[Finding]:
             check=check,
             level="problem",
             line=f"eos_token_id has {listed(absent)}, and the tokenizer has only {len(files.tokenizer):,} tokens",
-            mend="name the tokens that end a turn",
+            fix="name the tokens that end a turn",
         )
         return
     set_to = {
@@ -147,7 +147,7 @@ def _generation_findings(files: ModelFiles) -> Iterator[Finding]:
             level="warning",
             line=f"it sets {values}, which vLLM and SGLang take for requests that do not set them: samples are "
             "then not the policy's",
-            mend="set all of them in requests, or start vLLM with --generation-config vllm (SGLang: "
+            fix="set all of them in requests, or start vLLM with --generation-config vllm (SGLang: "
             "--sampling-defaults openai)",
         )
         return
@@ -165,7 +165,7 @@ def tag_findings(tokenizer: PreTrainedTokenizerFast) -> Iterator[Finding]:
             check=check,
             level="problem",
             line=f"the tokenizer cannot write {listed(unwritable)}",
-            mend="use a tokenizer with bytes as a fallback",
+            fix="use a tokenizer with bytes as a fallback",
         )
     several = [tag for tag in tags if tag not in unwritable and len(encode(tokenizer, tag)) > 1]
     merged = {tag: sorted(neighbours) for tag in several if (neighbours := set(merges(tokenizer, tag)))}
@@ -183,7 +183,7 @@ def tag_findings(tokenizer: PreTrainedTokenizerFast) -> Iterator[Finding]:
         level="warning",
         line=f"{line}, and {len(merged)} merge with their neighbours: {tag} has other tokens beside "
         f"{listed([shown(one) for one in neighbours])}",
-        mend="find tags by text (Sleuth does), not by token ids, or add them as tokens: `tokens` of an sft stage",
+        fix="find tags by text (Sleuth does), not by token ids, or add them as tokens: `tokens` of a supervised stage",
     )
 
 

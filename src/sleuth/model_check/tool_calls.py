@@ -26,18 +26,16 @@ def call_findings(scene: Scene, plain: Scene, played: Played) -> Iterator[Findin
     try:
         offered = scene.render(question) != plain.render(question)
     except TemplateRefusedError as error:
-        yield Finding(check=check, level="warning", line=f"the template refuses tools: {error}", mend=TEXT_DIALECTS)
+        yield Finding(check=check, level="warning", line=f"the template refuses tools: {error}", fix=TEXT_DIALECTS)
         return
     if not offered:
         own = next((name for name in ("xml_tools", "functions") if name in scene.template.source), "")
         hint = f"; it reads `{own}`, which trainers and servers do not pass" if own else ""
-        yield Finding(
-            check=check, level="warning", line=f"the template does not render tools{hint}", mend=TEXT_DIALECTS
-        )
+        yield Finding(check=check, level="warning", line=f"the template does not render tools{hint}", fix=TEXT_DIALECTS)
     if played.form is None:
         if offered:
             line = f"the template renders tools, but no calls of them: it {played.why_not}"
-            yield Finding(check=check, level="warning", line=line, mend=TEXT_DIALECTS)
+            yield Finding(check=check, level="warning", line=line, fix=TEXT_DIALECTS)
         return
     easy = {"query": "Ada Voss birthplace"}
     text, hard = (_call_text(scene, played.form, arguments) for arguments in (easy, {"query": HARD}))
@@ -48,7 +46,7 @@ def call_findings(scene: Scene, plain: Scene, played: Played) -> Iterator[Findin
             check=check,
             level="warning",
             line=f"no published parser that is known here reads the call that the template writes: {call}",
-            mend="find out which parser its publisher names, or give a parser of your own",
+            fix="find out which parser its publisher names, or give a parser of your own",
         )
     else:
         lost = [name for name in readers if name not in whole]
@@ -57,7 +55,7 @@ def call_findings(scene: Scene, plain: Scene, played: Played) -> Iterator[Findin
             check=check,
             level="warning" if lost else "ok",
             line=f"written as {call}; read back by {listed(readers)}{also}",
-            mend="keep arguments to one line of plain text" if lost else "",
+            fix="keep arguments to one line of plain text" if lost else "",
         )
     yield from _argument_findings(scene, played.form, text)
 
@@ -78,7 +76,7 @@ def _argument_findings(scene: Scene, form: Form, text: str) -> Iterator[Finding]
         check="tool calls",
         level="warning",
         line=f"arguments given back as {names[other.arguments]} {what}",
-        mend=f"give them as {names[form.arguments]}{', as vLLM does' if form.arguments == 'object' else ''}",
+        fix=f"give them as {names[form.arguments]}{', as vLLM does' if form.arguments == 'object' else ''}",
     )
 
 
@@ -104,7 +102,7 @@ def dialect_findings(files: ModelFiles, scene: Scene, played: Played) -> Iterato
             check=check,
             level="warning",
             line=f"{listed(names)} cannot be used: {str(error).partition(': use a ')[0]}",
-            mend=TEXT_DIALECTS,
+            fix=TEXT_DIALECTS,
         )
         return
     if played.form is None:
@@ -126,7 +124,7 @@ def dialect_findings(files: ModelFiles, scene: Scene, played: Played) -> Iterato
             level="warning",
             line=f"{listed(unread)} cannot read the calls that the template teaches: they read "
             f"{shown(as_hermes({'query': '...'}), 90)}",
-            mend=TEXT_DIALECTS,
+            fix=TEXT_DIALECTS,
         )
     else:
         yield Finding(check=check, level="ok", line=f"{listed(names)} read the calls that the template teaches")

@@ -93,9 +93,10 @@ def tool_abandonment(rows: Rows) -> str | None:
 
 
 def no_signal(rows: Rows) -> str | None:
-    """RECENT steps without a group to learn from, and why."""
+    """RECENT steps without a group to learn from, and why; none where a teacher is followed."""
     last = rows[-RECENT:]
-    if len(last) < RECENT or any(row.get("nonzero_advantage_fraction") != 0 for row in last):
+    followed = any(row.get("teacher_kl") is not None for row in last)
+    if len(last) < RECENT or followed or any(row.get("nonzero_advantage_fraction") != 0 for row in last):
         return None
     rewards = [row.get("reward_mean") for row in last]
     best = max((row["reward_max"] for row in rows if row.get("reward_max") is not None), default=0.0)
