@@ -137,6 +137,12 @@ def test_what_a_recipe_follows_is_cited(recipes: Recipes, dialect: str, cited: l
     assert not any(source in rights for source in not_cited)
 
 
+@pytest.mark.parametrize(("when", "cited"), [("always", "2306.13649"), ("wrong", "2508.20324")])
+def test_what_a_stage_with_a_teacher_follows_is_cited(recipes: Recipes, when: str, cited: str) -> None:
+    teacher = f'stage.0.teacher={{ model = "models/tiny-base", when = "{when}" }}'
+    assert (cited in card(recipes(teacher)), cited in card(recipes())) == (True, False)
+
+
 def test_a_data_set_of_the_hub_stands_with_the_licence_that_its_card_states(
     recipes: Recipes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

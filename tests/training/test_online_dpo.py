@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ from safetensors.torch import load_file
 
 from sleuth.pipeline import require_inputs
 from sleuth.recipe import load_recipe
+from sleuth.rewards.preference import continuation
 from sleuth.runs.rollouts import read_rollouts
-from sleuth.types import SleuthError
+from sleuth.types import Group, SleuthError
 from sleuth.world.careless import CarelessTexts
 
 Run = Callable[..., Path]
@@ -144,9 +146,23 @@ def test_winner_nll_learns_the_best_alone(run: Run, recipe: Path, tmp_path: Path
     [row] = rows_of(tmp_path / "run")
     groups = read_rollouts(tmp_path / "run" / "rollouts" / "step-000001.parquet")
     assert "margin" not in row
-    best = [max(score.value or 0.0 for score in group.scores) for group in groups]
-    assert row["tokens_trained"] > 0
-    assert len(best) == 4
+    best, worst = (sums_of_tokens(groups, end) for end in (max, min))
+    assert row["tokens_trained"] in best - worst
+
+
+def sums_of_tokens(groups: Sequence[Group], end: Callable[..., float]) -> set[int]:
+    """Possible numbers of tokens of the continuations with the best or the worst score, one of each pool that has
+    several scores; among equal ones any may be drawn."""
+    pools = [
+        [(score.value, len(continuation(one).tokens)) for score, one in zip(group.scores, group.episodes, strict=True)]
+        for group in groups
+    ]
+    drawn = [
+        {count for value, count in pool if value == end(value for value, _ in pool)}
+        for pool in pools
+        if len({value for value, _ in pool}) > 1
+    ]
+    return {sum(counts) for counts in product(*drawn)}
 
 
 # -- what is dropped ---------------------------------------------------------------------------------------------------

@@ -53,6 +53,21 @@ CITATIONS = {
         2026,
         "2601.21343",
     ),
+    "distillation": _arxiv(
+        "agarwal2023onpolicy",
+        "On-Policy Distillation of Language Models: Learning from Self-Generated Mistakes",
+        "Agarwal, Rishabh and others",
+        2023,
+        "2306.13649",
+    ),
+    "dgpo": _arxiv(
+        "kotoge2025dgpo",
+        "Can Compact Language Models Search Like Agents? Distillation-Guided Policy Optimization for Preserving "
+        "Agentic RAG Capabilities",
+        "Kotoge, Rikuto and others",
+        2025,
+        "2508.20324",
+    ),
     "dr_tulu": _arxiv(
         "shao2025drtulu",
         "DR Tulu: Reinforcement Learning with Evolving Rubrics for Deep Research",
@@ -112,4 +127,6 @@ def _methods(stage: StageRecipe) -> list[str]:
         methods.append("self_improving")
     if any(isinstance(reward, RubricRecipe | CitationRecipe) for reward in stage.reward):
         methods.append("dr_tulu")
+    if stage.teacher is not None:
+        methods.append("dgpo" if stage.teacher.when == "wrong" else "distillation")
     return methods
