@@ -92,8 +92,8 @@ def _example(arm: str, records: Sequence[Record]) -> FailureExample:
 
 
 def _readings(record: Record) -> tuple[Reading, ...]:
-    """What the strict scorer read, in the dialect of the record, and those that scored it; none for a refiner, which has no
-    single answer."""
+    """What the strict scorer read, in the dialect of the record, and those that scored it; none for a refiner, which
+    has no single answer."""
     if "citation_f1" in record:
         return ()
     given = None if record.get("note") in ("no_answer", "malformed") else record.get("answer")
