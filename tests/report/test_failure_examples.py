@@ -45,7 +45,11 @@ MEMORY = "<answer>Bo</answer>"
 
 
 def test_each_failure_of_the_base_is_counted_and_shown_with_what_was_read_out_of_it() -> None:
-    base = [record("one", MEMORY, answer="Bo", note="wrong"), record("two", "?"), record("three", ECHO, id="three")]
+    base = [
+        record("one", MEMORY, answer="Bo", note="wrong"),
+        record("two", "?"),
+        record("three", ECHO, answer="and", note="wrong"),
+    ]
     trained = [record("one", "<answer>Ada</answer>", em=1.0, score_slime=1.0, note="correct"), record("two", "?")]
     rows = failure_rows(failure_arms({"base": {"records": base}, "trained": {"records": trained}}))
     assert [(row.mode, row.counts) for row in rows] == [("never_searches", (2, 1)), ("echoes_prompt", (1, 0))]
@@ -56,6 +60,14 @@ def test_each_failure_of_the_base_is_counted_and_shown_with_what_was_read_out_of
         ("strict", "and", 0.0),
         ("slime", "and", 0.0),
     ]
+
+
+def test_the_strict_scorer_reads_what_the_dialect_takes_for_the_answer() -> None:
+    boxed = record("one", r"<answer>It is \boxed{Bo}.</answer>", answer="Bo", note="wrong")
+    unfinished = record("two", "<answer>Bo</answer> and", answer="Bo", note="malformed", stop="turns", searches=1)
+    for failed, answer in ((boxed, "Bo"), (unfinished, None)):
+        [row] = failure_rows({"base": [failed]})
+        assert (row.example.readings[0].scorer, row.example.readings[0].answer) == ("strict", answer)
 
 
 def test_what_a_silent_episode_is_taken_for_is_named() -> None:

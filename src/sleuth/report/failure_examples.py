@@ -92,15 +92,19 @@ def _example(arm: str, records: Sequence[Record]) -> FailureExample:
 
 
 def _readings(record: Record) -> tuple[Reading, ...]:
-    """What the strict scorer and those that scored the record read; none for a refiner, which has no single answer."""
+    """What the strict scorer, in the record's dialect, and the scorers that scored it read; none for a refiner, which
+    has no single answer."""
     if "citation_f1" in record:
         return ()
-    scores = {STRICT.name: record.get("em")}
-    scores |= {name: record[key] for name in SCORERS if (key := f"score_{name}") in record}
+    given = None if record.get("note") in ("no_answer", "malformed") else record.get("answer")
     transcript = _transcript(record.get("segments", ()))
-    return tuple(
-        Reading(scorer=name, answer=SCORERS[name].read_answer(transcript), score=score)
-        for name, score in scores.items()
+    return (
+        Reading(scorer=STRICT.name, answer=given, score=record.get("em")),
+        *(
+            Reading(scorer=name, answer=SCORERS[name].read_answer(transcript), score=record[key])
+            for name in SCORERS
+            if (key := f"score_{name}") in record
+        ),
     )
 
 
