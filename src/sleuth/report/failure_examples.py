@@ -92,7 +92,7 @@ def _example(arm: str, records: Sequence[Record]) -> FailureExample:
 
 
 def _readings(record: Record) -> tuple[Reading, ...]:
-    """What the strict scorer read, in the dialect of the record, and those that scored it; none for a refiner, which
+    """What the strict scorer, in the record's dialect, and the scorers that scored it read; none for a refiner, which
     has no single answer."""
     if "citation_f1" in record:
         return ()
