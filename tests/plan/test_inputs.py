@@ -75,7 +75,7 @@ def test_everything_that_is_missing_is_told_at_once_beside_what_is_wrong(recipe:
         "--set stage.1.stop_after=3: stage.1.stop_after = 3 is beyond steps = 2",
         f'model = "model": no such folder here (from {tmp_path}), and a hub id would read OWNER/NAME',
         'stage.0.data.suite = "sets": holds no test sets; should be a folder with a folder for each, such as '
-        "nq/test.jsonl, or a suite by name: seven",
+        "nq/test.jsonl, or a suite by name: seven, nq_hotpotqa",
         'stage.1.data.questions = "q.jsonl": no such file',
         'stage.1.env.index = "index": no index here; make one with `sleuth index CORPUS index`',
         'stage.2.data.texts = "texts": no such file or folder',
