@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from launchers import finish, torchrun
 
 ASKED = """
@@ -38,6 +39,7 @@ stages = ["{read}:supervised", "{played}:online_dpo", "asked.toml:trained"]
 MODEL = Path(__file__).parents[2] / "models" / "tiny-base"
 
 
+@pytest.mark.slow
 def test_ranks_train_every_arm_and_the_first_prints_the_table(
     recipes: dict[str, Path], world: Path, tmp_path: Path
 ) -> None:

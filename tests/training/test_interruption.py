@@ -22,7 +22,7 @@ from sleuth.training.grpo import GRPOTrainer
 
 BRIEF = ("--set=stage.0.data.limit=1", "--set=stage.2.data.limit=1")
 STATUS = {signal.SIGINT: 130, signal.SIGTERM: 143}
-SIGNALS = pytest.mark.parametrize("number", STATUS)
+SIGNALS = pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 
 
 def send(*numbers: int) -> None:

@@ -37,6 +37,7 @@ def test_the_checkpoint_is_a_whole_model_and_the_policy_that_was_sampled_is_the_
     assert (folder / "eval" / "trained.json").exists(), "the next stage begins with it"
 
 
+@pytest.mark.slow
 def test_n_steps_and_then_m_are_the_same_bytes_as_all_of_them(
     run: Run, finished: Run, recipe_file: Path, tmp_path: Path
 ) -> None:
