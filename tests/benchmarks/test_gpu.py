@@ -348,6 +348,7 @@ def test_checks_for_which_no_time_is_left_are_missed(capsys):
     assert capsys.readouterr().out.count("NOT RUN: no time was left") == 2
 
 
+@pytest.mark.slow
 def test_the_command_runs_a_check_on_a_cpu_and_prints_one_object():
     arguments = ["--device", "cpu", "--tiny", "--only", "attention", "--json"]
     done = run_command(sys.executable, arguments)

@@ -163,6 +163,7 @@ def test_a_warm_start_teaches_to_search_and_hands_its_checkpoint_on(warm_file: P
     assert "another protocol" not in said  # it is taught what the next stage plays
 
 
+@pytest.mark.slow
 def test_stopped_in_a_warm_start_and_continued_is_the_run_that_never_stopped(
     warm_file: Path, tmp_path: Path, run: Callable[..., Path]
 ) -> None:
