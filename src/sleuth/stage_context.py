@@ -22,12 +22,14 @@ from sleuth.factories import (
     code_differences,
     context_of,
     fitting_tasks,
+    load_frozen_teacher,
     load_model,
     require_environment,
     require_room,
     setting_of,
     skipped_line,
     trial_group,
+    weights_sha256,
 )
 from sleuth.learn.adapters import add_adapters, load_adapters
 from sleuth.learn.batch import Advantages
@@ -131,6 +133,21 @@ class StageContext:
     def starting_weights(self, model: PreTrainedModel, saved: Saved | None) -> PreTrainedModel:
         """A frozen model with the weights that the stage starts from; a copy of `model`, unless that is of `saved`."""
         return frozen_copy(self.load(self.model)[0] if saved else model)
+
+    def load_teacher(
+        self, path: str, tokenizer: PreTrainedTokenizerFast, saved: Saved | None
+    ) -> tuple[PreTrainedModel, str]:
+        """A frozen model that reads the tokens of `tokenizer`, and the sha256 of its weights, which the stage keeps in
+        its state as `teacher`. Raises SleuthError if `saved` began with others."""
+        recipe, verified = self.recipe, not self.ranks.first
+        teacher = load_frozen_teacher(path, tokenizer, dtype=recipe.dtype, device=recipe.device, verified=verified)
+        found = weights_sha256(teacher)
+        if saved is not None and saved.state.get("teacher") != found:
+            raise SleuthError(
+                f"{path}: this teacher has other weights than the one that the stage began with; continue with that, "
+                "or start a new run"
+            )
+        return teacher, found
 
     def adapt(self, model: PreTrainedModel, saved: Saved | None = None) -> None:
         """Add the stage's adapters, if it has any, to the model that it starts from; with the values of `saved`."""

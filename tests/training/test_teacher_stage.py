@@ -11,7 +11,7 @@ import pytest
 from transformers import AutoTokenizer
 from verb import sleuth
 
-from sleuth.recipe.grpo import TeacherRecipe
+from sleuth.recipe.grpo import PolicyTeacherRecipe
 from sleuth.training.grpo import guidance_of
 from sleuth.types import Score
 
@@ -46,7 +46,7 @@ def rows_of(folder: Path) -> list[dict[str, object]]:
     ],
 )
 def test_a_missing_score_is_never_a_wrong_answer(when: str, value: float | None, weight: float) -> None:
-    recipe = TeacherRecipe(model="m", when=when, weight=0.5)  # type: ignore[arg-type]
+    recipe = PolicyTeacherRecipe(model="m", when=when, weight=0.5)  # type: ignore[arg-type]
     assert guidance_of(Score(value=value), teacher=recipe) == weight
     assert guidance_of(Score(value=value), teacher=None) == 0.0
 

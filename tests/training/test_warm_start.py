@@ -14,7 +14,7 @@ from sleuth.cli.app import app
 from sleuth.pipeline import run_recipe
 from sleuth.recipe import Recipe, load_recipe
 from sleuth.runs.run_folder import RunFolder
-from sleuth.stage_context import StageContext
+from sleuth.stage_context import Saved, StageContext
 from sleuth.training.warm_start import Lesson
 from sleuth.types import SleuthError
 
@@ -125,6 +125,8 @@ def test_a_teacher_plays_without_a_hint_in_place_of_the_policy(
     prompt = found.tokenizer.decode(rows[0].tokens)
     assert prompt.startswith("Question: ")
     assert all(found.tokenizer.decode(row.tokens).count("<search>") >= 1 for row in rows)
+    with pytest.raises(SleuthError, match="this teacher has other weights than the one that the stage began with"):
+        Lesson(found.stage, found.context, Saved(checkpoint=tmp_path, steps=1, state={"teacher": "another"})).rows()
 
 
 def test_a_warm_start_without_hint_and_teacher_is_refused(warm_file: Path) -> None:

@@ -125,7 +125,7 @@ def _mapping(front: str) -> Mapping[str, Any] | str:
 
     try:
         value = yaml.load(front, CardLoader)  # as `yaml.safe_load`
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date that is none
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: no such date
         place = getattr(error, "problem_mark", None)
         return f"is no YAML (line {place.line + 2})" if place else "is no YAML"
     if value is None:

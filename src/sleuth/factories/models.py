@@ -75,7 +75,7 @@ def load_model(
     return model, tokenizer
 
 
-def load_teacher(
+def load_frozen_teacher(
     path: str, tokenizer: PreTrainedTokenizerFast, *, dtype: str | None, device: str, verified: bool = False
 ) -> PreTrainedModel:
     """A frozen model that reads the tokens of `tokenizer`; otherwise as `load_model`."""

@@ -22,7 +22,7 @@ class Finding:
     fix: str = ""
 
     def __str__(self) -> str:
-        """`warning: history: ...; MEND`."""
+        """`warning: history: ...; FIX`."""
         return f"{self.level}: {self.check}: {self.line}{f'; {self.fix}' if self.fix else ''}"
 
 

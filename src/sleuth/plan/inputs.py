@@ -30,7 +30,7 @@ from sleuth.recipe import (
 from sleuth.recipe.draft import Key
 from sleuth.recipe.envs import RenderedEnvRecipe, ToolServerRecipe
 from sleuth.recipe.evaluation import ProblemsRecipe
-from sleuth.recipe.grpo import TeacherRecipe
+from sleuth.recipe.grpo import PolicyTeacherRecipe
 from sleuth.recipe.judges import NliJudgeRecipe, ServedModelRecipe
 from sleuth.recipe.problems import looked_for
 from sleuth.recipe.rewards import FunctionFields
@@ -112,7 +112,7 @@ def _named_in(table: StrictModel) -> Iterator[tuple[str, Callable[[Any], object]
             yield "dialect", dialect_of
         case FunctionFields():
             yield "function", partial(_require_reward, reward=table)
-        case NliJudgeRecipe() | TeacherRecipe():
+        case NliJudgeRecipe() | PolicyTeacherRecipe():
             yield "model", require_model
         case WarmStartRecipe():
             yield "teacher", require_model

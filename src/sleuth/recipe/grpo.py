@@ -39,7 +39,7 @@ class CreditRecipe(StrictModel):
             yield "bonus and penalty are both 0, so credit has no effect; set one, such as penalty = 0.2"
 
 
-class TeacherRecipe(StrictModel):
+class PolicyTeacherRecipe(StrictModel):
     """A larger or better model that the policy follows on the tokens it sampled itself (on-policy distillation,
     arXiv:2306.13649). The loss gains, for each token x of a guided episode, `weight` times
     (log p(x) - log q(x))^2 / 2, with the policy p and the teacher q: the expectation of its gradient is that of the
@@ -146,7 +146,7 @@ class GrpoRecipe(SampledRecipe, TrainingRecipe):
     """The rewards; an episode's score is their weighted sum."""
     credit: CreditRecipe | None = None
     """Credit for single searches or citations; absent: none."""
-    teacher: TeacherRecipe | None = None
+    teacher: PolicyTeacherRecipe | None = None
     """A model that the policy follows on its own episodes; absent: none."""
     loss: LossRecipe = LossRecipe()
     """How scores become a gradient."""

@@ -8,8 +8,6 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
-
 from sleuth.data.questions import questions_hash
 from sleuth.evaluation.judge_exam import CARDS_FILE, cards_json, require_accurate
 from sleuth.evaluation.search_gain import require_text_dialect
@@ -20,7 +18,6 @@ from sleuth.factories import (
     engine_of,
     function_loss_of,
     judges_in,
-    load_teacher,
     own_code_in,
     played_tasks,
     policy_loss_of,
@@ -36,7 +33,6 @@ from sleuth.factories import (
     setting_of,
     sources_of,
     trial_group,
-    weights_sha256,
 )
 from sleuth.learn.advantages import group_advantages
 from sleuth.learn.batch import Advantages, Batch, batch_of_groups, has_gradient
@@ -46,7 +42,7 @@ from sleuth.learn.objective import PolicyLoss
 from sleuth.learn.policy import no_update
 from sleuth.ranks import Ranks
 from sleuth.recipe.envs import SearchEnvRecipe, ThoughtEnvRecipe
-from sleuth.recipe.grpo import GrpoRecipe, TeacherRecipe
+from sleuth.recipe.grpo import GrpoRecipe, PolicyTeacherRecipe
 from sleuth.render import Renderer
 from sleuth.runs.protocol import ProtocolCard
 from sleuth.runs.protocol_differences import differences
@@ -128,7 +124,9 @@ class GRPOTrainer(Trainer):
         compared = stage.loss.beta or gain_in(stage.reward) is not None
         frozen = context.starting_weights(self.model, saved) if compared else None
         self.policy_loss = policy_loss_of(stage)
-        teacher, self.teacher_sha256 = teacher_of(stage, context, self.tokenizer, saved)
+        teacher, self.teacher_sha256 = None, None
+        if stage.teacher is not None:
+            teacher, self.teacher_sha256 = context.load_teacher(stage.teacher.model, self.tokenizer, saved)
         self.policy = policy_of(stage, self.model, frozen if stage.loss.beta else None, ranks, teacher)
         self.budget = context.token_budget(saved)
         self.hooks = hooks_of(self.worker, self.model, self.budget, frozen, saved)
@@ -268,25 +266,6 @@ def advantages_of(group: Group, stage: GrpoRecipe, replaced: bool = False) -> li
     return group_advantages(values, stage.loss.advantage, std_floor=stage.loss.std_floor)
 
 
-def teacher_of(
-    stage: GrpoRecipe, context: StageContext, tokenizer: PreTrainedTokenizerFast, saved: Saved | None
-) -> tuple[PreTrainedModel | None, str | None]:
-    """The model of `[stage.teacher]` and the sha256 of its weights. Raises SleuthError if they are not those that the
-    stage began with."""
-    if stage.teacher is None:
-        return None, None
-    path = stage.teacher.model
-    recipe, verified = context.recipe, not context.ranks.first
-    teacher = load_teacher(path, tokenizer, dtype=recipe.dtype, device=recipe.device, verified=verified)
-    found = weights_sha256(teacher)
-    if saved is not None and saved.state.get("teacher") != found:
-        raise SleuthError(
-            f"{path}: this teacher has other weights than the one that the stage began with; continue with that, or "
-            "start a new run"
-        )
-    return teacher, found
-
-
 def batch_of_step(groups: Sequence[Group], advantages: Advantages, stage: GrpoRecipe) -> Batch | None:
     """The episodes of a step for its loss; None if none of them has a gradient."""
     loss, guidance = stage.loss, partial(guidance_of, teacher=stage.teacher)
@@ -295,7 +274,7 @@ def batch_of_step(groups: Sequence[Group], advantages: Advantages, stage: GrpoRe
     return batch_of_groups(groups, advantages, normalise=loss.normalise, constant=loss.constant, guidance=guidance)
 
 
-def guidance_of(score: Score, *, teacher: TeacherRecipe | None) -> float:
+def guidance_of(score: Score, *, teacher: PolicyTeacherRecipe | None) -> float:
     """The weight with which an episode of this score follows the teacher."""
     if teacher is None or score.value is None:
         return 0.0

@@ -22,7 +22,7 @@ from sleuth.runs.checksums import require_intact
 from sleuth.runs.rollouts import read_advantages, read_rollouts
 from sleuth.stage_context import Saved, StageContext
 from sleuth.training.credit.thought_gain import gain_in
-from sleuth.training.grpo import advantages_of, batch_of_step, teacher_of
+from sleuth.training.grpo import advantages_of, batch_of_step
 from sleuth.training.step_metrics import values_of
 from sleuth.types import Group, SleuthError
 
@@ -128,7 +128,7 @@ def _restored_before(context: StageContext, stage: GrpoRecipe, step: int) -> Res
     earlier = [place for place in context.checkpoints() if step_of(place) < step]
     saved = _saved(context, earlier[-1]) if earlier else None
     model, tokenizer = context.model_to_train(saved)
-    teacher, _ = teacher_of(stage, context, tokenizer, saved)
+    teacher = stage.teacher and context.load_teacher(stage.teacher.model, tokenizer, saved)[0]
     policy = policy_of(stage, model, _reference(context, stage), teacher=teacher)
     if saved is None:
         return Restored(policy=policy, step=context.first_step, budget=TokenBudget(stage.tokens_per_micro_batch))

@@ -51,6 +51,8 @@ class SFTTrainer(Trainer):
 
     protocol: ProtocolCard | None = None
     """What checkpoints carry, if the trained model plays episodes."""
+    teacher_sha256: str | None = None
+    """Of the weights of the teacher whose episodes are trained, if there is one."""
 
     def __init__(
         self,
@@ -79,7 +81,7 @@ class SFTTrainer(Trainer):
 
     def save(self, step: int) -> Path:
         """A checkpoint after `step` steps."""
-        state = {"policy": self.policy.state_dict(), "budget": self.budget.tokens}
+        state = {"policy": self.policy.state_dict(), "budget": self.budget.tokens, "teacher": self.teacher_sha256}
         return self.context.save(step, self.model, self.tokenizer, state, protocol=self.protocol)
 
 

@@ -18,7 +18,6 @@ from sleuth.factories import (
     Setting,
     answer_scorer_of,
     fitting_tasks,
-    load_teacher,
     played_tasks,
     require_teacher,
     reward_spec_of,
@@ -49,7 +48,7 @@ def run(stage: WarmStartRecipe, context: StageContext) -> Path:
     saved = context.saved()
     if saved and saved.steps >= stage.last_step:
         return saved.checkpoint
-    lesson = Lesson(stage, context)
+    lesson = Lesson(stage, context, saved)
     rows, lesson.summary = context.ranks.broadcast(lambda: (lesson.rows(), lesson.summary))  # the first rank plays
     return train(stage, context, WarmStartTrainer(lesson, rows, saved), saved) if rows else Path(context.model)
 
@@ -77,6 +76,7 @@ class WarmStartTrainer(SFTTrainer):
         super().__init__(lesson.stage, lesson.context, saved, model, tokenizer)
         self.protocol = lesson.protocol
         self.summary = lesson.summary
+        self.teacher_sha256 = lesson.teacher_sha256
         self.order = InfiniteSampler(rows, seed=lesson.context.key)
         self.rows_per_step = lesson.stage.rows_per_step
 
@@ -92,12 +92,15 @@ class WarmStartTrainer(SFTTrainer):
 
 
 class Lesson:
-    """The episodes of one warm start, a function of the model that it starts from: a resumed run plays them again.
-    `protocol` is that of the trained rows; `summary` has the number of episodes, once `rows` has played them."""
+    """The episodes of one warm start, a function of the model that it starts from and of the teacher: a run that goes
+    on from `saved` plays them again. `protocol` is that of the trained rows; `summary` has the number of episodes, and
+    `teacher_sha256` is of the teacher's weights, once `rows` has played them, on the first rank."""
 
-    def __init__(self, stage: WarmStartRecipe, context: StageContext) -> None:
+    def __init__(self, stage: WarmStartRecipe, context: StageContext, saved: Saved | None = None) -> None:
         self.stage = stage
         self.context = context
+        self.saved = saved
+        self.teacher_sha256: str | None = None
         self.played_as = context.recipe.grpo_stage_after(context.index)
         self.model, self.tokenizer = context.load(context.model)
         env, reward, data = self.played_as.env, self.played_as.reward, self.played_as.data
@@ -143,8 +146,8 @@ class Lesson:
         """The model whose episodes are trained."""
         if self.stage.teacher is None:
             return self.model
-        recipe = self.context.recipe
-        return load_teacher(self.stage.teacher, self.tokenizer, dtype=recipe.dtype, device=recipe.device)
+        teacher, self.teacher_sha256 = self.context.load_teacher(self.stage.teacher, self.tokenizer, self.saved)
+        return teacher
 
     def _play(self, model: PreTrainedModel, setting: Setting, arm: int, samples: int) -> list[tuple[Episode, Score]]:
         """Episodes of a model, with their strict scores."""

@@ -52,8 +52,8 @@ def agent_of(session: EvalSession, name: str, index: Path | None, examples: Sequ
         "dialect": setting.dialect.name,
         "context": session.context,
         "protocol": session.protocol().hash,
+        "examples": list(examples),
     }
-    facts["examples"] = list(examples)
     if index is not None:
         facts["passages"] = read_card(index).count
     return Agent(
