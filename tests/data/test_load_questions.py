@@ -58,16 +58,8 @@ def test_parquet_and_jsonl_give_equal_tasks(tmp_path: Path) -> None:
     ("change", "message"),
     [
         ({"question": "  "}, "`question` is empty"),
-        (
-            {"golden_answers": []},
-            'no `golden_answers`; expected a list of strings such as ["Tarn"], or an `answer`; the row has '
-            "id, question, golden_answers",
-        ),
-        (
-            {"golden_answers": None},
-            'no `golden_answers`; expected a list of strings such as ["Tarn"], or an `answer`; the row has '
-            "id, question, golden_answers",
-        ),
+        ({"golden_answers": []}, '`golden_answers` is empty; expected a list of strings such as ["Tarn"]'),
+        ({"golden_answers": None}, '`golden_answers` is empty; expected a list of strings such as ["Tarn"]'),
         ({"golden_answers": ["Tarn", ""]}, "`golden_answers` is empty"),
         ({"golden_answers": [True]}, "`golden_answers` should be a string, found bool"),
         ({"golden_answers": {"a": 1}}, "`golden_answers` should be a list of strings, found dict"),

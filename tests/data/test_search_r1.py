@@ -106,7 +106,7 @@ def test_a_prompt_that_is_no_single_user_message_is_refused(prompt: object, mess
         ({"extra_info": {"index": 0}}, "f:1: no `question`, neither as a column nor in `extra_info`"),
         ({"extra_info": INFO | {"question": 7}}, "f:1: `extra_info.question` should be a string, found int"),
         ({"reward_model": {"style": "rule"}}, "f:1: no `golden_answers`, and no `reward_model` of the form"),
-        ({"reward_model": {"ground_truth": {"target": []}}}, "f:1: no `golden_answers`; expected a list of strings"),
+        ({"reward_model": {"ground_truth": {"target": []}}}, "f:1: `golden_answers` is empty; expected a list"),
     ],
 )
 def test_a_malformed_row_says_what_is_missing(change: dict[str, Any], message: str) -> None:

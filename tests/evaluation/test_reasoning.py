@@ -96,15 +96,16 @@ ROW = b"Which?,right,rec1,Physics,w1,w2,w3"
         (HEADER + ROW.replace(b"w3", b"\0"), "gpqa_diamond.csv:2: a NUL byte, which no text holds; should be"),
         (HEADER + ROW + b"\n" + ROW + b",w4", "gpqa_diamond.csv:3: more cells than the header has; should be"),
         (
-            HEADER + b'"' + b"x" * 140_000,
-            "gpqa_diamond.csv:2: not csv (field larger than field limit (131072)); should",
+            HEADER + b'"' + b"x" * 1_100_000,
+            "gpqa_diamond.csv:2: not csv (field larger than field limit (1000000)); should",
         ),
         (HEADER + b"Which?", "gpqa_diamond.csv:2: `Correct Answer` should be a string, found NoneType"),
     ],
 )
 def test_a_malformed_csv_is_refused_with_file_and_line(
-    files: dict[str, Path], recipe: Path, contents: bytes, said: str
+    files: dict[str, Path], recipe: Path, contents: bytes, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("SLEUTH_MAX_ROW_MB", "1")
     files["gpqa_diamond"].write_bytes(contents)
     done = CliRunner().invoke(app, ["reasoning", str(BASE), str(recipe)])
     assert done.exit_code == 2, done.output

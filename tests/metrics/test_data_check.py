@@ -35,7 +35,13 @@ def test_sound_questions_have_nothing_but_their_counts(tmp_path: Path) -> None:
 
 
 def test_every_malformed_row_is_counted_and_the_first_few_are_told(tmp_path: Path) -> None:
-    bad = ["{", "[]", '{"id": "x"}', json.dumps(row("y", golden_answers=[])), json.dumps(row("z", golden_answers=[3]))]
+    bad = [
+        "{",
+        "[]",
+        '{"id": "x"}',
+        json.dumps(row("y", golden_answers=[])),
+        json.dumps(row("z", golden_answers=[[3]])),
+    ]
     path = written(tmp_path / "q.jsonl", row("a"), *bad, *bad, row("b"))
     found = check_data(path)
     assert (found.rows, found.malformed.count, found.refused, sum(found.sources.values())) == (12, 10, 10, 2)
@@ -43,8 +49,8 @@ def test_every_malformed_row_is_counted_and_the_first_few_are_told(tmp_path: Pat
     assert found.malformed.first[1:] == (
         f"{path}:3: expected a JSON object, found list",
         f"{path}:4: no `question`; the row has id",
-        f'{path}:5: no `golden_answers`; expected a list of strings such as ["Tarn"]',
-        f"{path}:6: `golden_answers` should be a string, found int",
+        f'{path}:5: `golden_answers` is empty; expected a list of strings such as ["Tarn"]',
+        f"{path}:6: `golden_answers` should be a string, found list",
     )
     assert len(found.malformed.first) == MAX_EXAMPLES
 
@@ -54,7 +60,7 @@ def test_malformed_parquet_rows_are_told_by_their_number(tmp_path: Path) -> None
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "q.parquet")
     found = check_data(tmp_path / "q.parquet")
     assert (found.rows, found.malformed.count) == (3, 1)
-    assert found.malformed.first[0].startswith(f"{tmp_path / 'q.parquet'}:2: no `golden_answers`")
+    assert found.malformed.first[0].startswith(f"{tmp_path / 'q.parquet'}:2: `golden_answers` is empty")
 
 
 def test_damage_ends_the_reading_and_is_malformed(tmp_path: Path) -> None:

@@ -126,6 +126,8 @@ def questions_hash(tasks: Iterable[Task]) -> str:
 def _answers(row: Row, where: str) -> tuple[str, ...]:
     answers = texts_of(row.get("golden_answers"), "golden_answers", where)
     if not answers:
+        if "golden_answers" in row:
+            raise SleuthError(f'{where}: `golden_answers` is empty; expected a list of strings such as ["Tarn"]')
         raise SleuthError(
             f'{where}: no `golden_answers`; expected a list of strings such as ["Tarn"], or an `answer`; the row has '
             f"{', '.join(row)}"

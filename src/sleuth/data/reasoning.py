@@ -21,6 +21,7 @@ from typing import Any, Literal, get_args
 from sleuth.data.hub import local_file
 from sleuth.data.rows import Row, checked_text, read_rows, text_of, texts_of
 from sleuth.types import SleuthError
+from sleuth.variables import ROW
 
 Layout = Literal["gsm8k", "math_500", "gpqa_diamond", "olympiad_bench"]
 LAYOUTS: tuple[Layout, ...] = get_args(Layout)
@@ -79,6 +80,7 @@ def _csv_rows(file: Path) -> Iterator[tuple[str, Row]]:
     csv."""
     if not file.is_file():
         raise SleuthError(f"{file}: no such file")
+    csv.field_size_limit(ROW.bytes)
     lines = csv.DictReader(io.StringIO(_csv_text(file), newline=""))
     try:
         for number, row in enumerate(lines, start=2):
