@@ -11,6 +11,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from installed import build_wheel, install
 from verb import sleuth
 
 ROOT = Path(__file__).parents[2]
@@ -30,11 +31,7 @@ SMALL = [
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    pytest.importorskip("hatchling", reason="`make test` installs what builds a wheel")
-    folder = tmp_path_factory.mktemp("wheel")
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
-    return next(folder.glob("*.whl"))
+    return build_wheel(tmp_path_factory.mktemp("wheel"))
 
 
 def test_the_demo_runs_in_an_empty_folder_and_prints_the_next_commands(
@@ -84,13 +81,8 @@ for found in list_recipes():
 
 @pytest.mark.slow
 def test_the_wheel_in_an_environment_of_its_own_trains_the_same_weights(wheel: Path, tmp_path: Path) -> None:
-    fresh, empty = tmp_path / "venv", tmp_path / "empty"
+    fresh, empty = install(wheel, tmp_path / "venv"), tmp_path / "empty"
     empty.mkdir()
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", fresh], check=True)
-    install = [sys.executable, "-m", "pip", "--python", fresh, "install", "--no-deps", "--no-index", wheel]
-    subprocess.run(install, check=True, capture_output=True)
-    site = next(fresh.glob("lib/python*/site-packages"))
-    (site / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")  # torch and the like; ours comes before it
     clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
     def run(*command: str | Path) -> str:
@@ -99,10 +91,10 @@ def test_the_wheel_in_an_environment_of_its_own_trains_the_same_weights(wheel: P
         return done.stdout
 
     where = "import sleuth; print(sleuth.__file__)"
-    assert run(fresh / "bin/python", "-c", where).startswith(str(site))
-    run(fresh / "bin/sleuth", "demo", "--run", "runs/first", *SMALL)  # compiles what later processes load
-    run(fresh / "bin/sleuth", "demo", *SMALL)
+    assert run(fresh / "python", "-c", where).startswith(str(fresh.parent))
+    run(fresh / "sleuth", "demo", "--run", "runs/first", *SMALL)  # compiles what later processes load
+    run(fresh / "sleuth", "demo", *SMALL)
     assert (empty / "runs/demo/report.html").exists()
-    run(fresh / "bin/sleuth", "train", "demo", "--run", "runs/again", *SMALL)
+    run(fresh / "sleuth", "train", "demo", "--run", "runs/again", *SMALL)
     weights = [empty / f"runs/{name}/checkpoints/step-000002/model.safetensors" for name in ("demo", "again")]
     assert weights[0].read_bytes() == weights[1].read_bytes()

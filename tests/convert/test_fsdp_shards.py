@@ -11,8 +11,8 @@ from fsdp_runs import WAYS, move_to_gpu, run_fsdp, ways_of
 from small_models import FAMILIES, assert_same_tensors, make_model, weights_of, written_tensors
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from sleuth.convert import merge_shards
 from sleuth.convert.inert import DTensor, ShardedTensor
+from sleuth.convert.merge import merge_shards
 from sleuth.convert.shards import open_shards
 from sleuth.types import SleuthError
 

@@ -19,7 +19,8 @@ from small_models import (
 )
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-from sleuth.convert import merge_shards, weight_files
+from sleuth.convert import weight_files
+from sleuth.convert.merge import merge_shards
 from sleuth.types import SleuthError
 
 
@@ -260,7 +261,7 @@ MEASURE = """
 import resource, sys
 from pathlib import Path
 import torch, transformers
-from sleuth.convert import merge_shards
+from sleuth.convert.merge import merge_shards
 from sleuth.convert.shards import read_blueprint
 
 def resident(name):

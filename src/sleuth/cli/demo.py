@@ -19,9 +19,13 @@ def demo(
     Two cores are enough and no network is needed. Writes a generated world to runs/world, indexes it, trains the
     recipe that ships as recipes/demo.toml, and writes DIR/report.html. The same command continues after a stop.
     """
+    from sleuth.recipe import load_recipe
+    from sleuth.recipe.shipped import WORLD, shipped
+
+    load_recipe(shipped("recipes/demo.toml"), overrides or ())  # a wrong --set ends it here
+
     from sleuth.cli.progress import progress_bar, row_counter
     from sleuth.cli.train import train
-    from sleuth.recipe.shipped import WORLD, shipped
     from sleuth.report import write_report
     from sleuth.retrieval.bm25 import build_index
     from sleuth.runs.checkpoints import latest_checkpoint

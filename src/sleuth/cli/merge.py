@@ -65,8 +65,9 @@ def merge(
     SHARDS may be such a folder too, to cast or untie it. Names and shapes are checked against the model's config.json
     before anything is written. With a protocol, `sleuth eval` and `sleuth serve` ask the model as it was trained.
     """
-    if not shards.exists():
-        raise SleuthError(f"{shards}: no such file or folder")
+    from sleuth.convert.sources import files_of_weights
+
+    files_of_weights(shards)
     named = {
         "--dialect": dialect,
         "--prompt": prompt,
@@ -79,8 +80,7 @@ def merge(
     import torch
 
     from sleuth.cli.progress import progress_bar
-    from sleuth.convert import merge_shards
-    from sleuth.convert.merge import config_folder
+    from sleuth.convert.merge import config_folder, merge_shards
     from sleuth.convert.protocol import protocol_of_names, protocol_of_recipe
     from sleuth.data.cards import prepare_card
     from sleuth.dialects.refine import refines

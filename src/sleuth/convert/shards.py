@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +12,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from sleuth.convert.inert import load_inert
+from sleuth.convert.sources import files_of_weights
 from sleuth.types import SleuthError
 
-RANK_FILE = re.compile(r"model_world_size_(\d+)_rank_(\d+)\.pt")
 NESTED_KEYS = ("model", "state_dict", "module")
 """Keys under which a bare file may keep the model's state dict, beside that of an optimiser."""
 WRAPPERS = ("module.", "_orig_mod.", "model.")
@@ -42,16 +41,13 @@ class Shards:
 def open_shards(source: Path) -> Shards:
     """Opens a verl actor folder, a Hugging Face folder or a bare state dict; reads only names and layouts. Raises
     SleuthError."""
-    whole = sorted(source.glob("*.safetensors"))
-    if whole and not any(source.glob("model_world_size_*_rank_*.pt")):
-        paths, ranks = whole[:1], (_whole_weights(whole),)
+    paths = files_of_weights(source)
+    if paths[0].suffix == ".safetensors":
+        paths, ranks = paths[:1], (_whole_weights(paths),)
     elif source.is_dir():
-        paths = _rank_files(source)
         ranks = tuple(load_inert(path) for path in paths)
-    elif source.is_file():
-        paths, ranks = [source], (_unnested(load_inert(source)),)
     else:
-        raise SleuthError(f"{source}: does not exist; name a verl actor folder, a Hugging Face folder or a .pt file")
+        ranks = (_unnested(load_inert(source)),)
     for path, rank in zip(paths, ranks, strict=True):
         _check_names(path, rank, paths[0], ranks[0])
     return Shards(source=source, ranks=ranks)
@@ -66,24 +62,6 @@ def _whole_weights(files: Sequence[Path]) -> Mapping[str, Any]:
         except (OSError, SafetensorError) as error:
             raise SleuthError(f"{file}: cannot be read ({error})") from None
     return weights
-
-
-def _rank_files(folder: Path) -> list[Path]:
-    """The files of ranks 0 to N - 1."""
-    matches = [match for path in folder.iterdir() if (match := RANK_FILE.fullmatch(path.name))]
-    sizes = sorted({int(match[1]) for match in matches})
-    if not sizes:
-        hint = f"; did you mean {folder / 'actor'}?" if (folder / "actor").is_dir() else ""
-        raise SleuthError(f"{folder}: holds no model_world_size_N_rank_R.pt, as verl's FSDP trainer writes them{hint}")
-    if len(sizes) > 1:
-        saved = " and of ".join(map(str, sizes))
-        raise SleuthError(f"{folder}: holds shards of {saved} ranks; move all but one set away")
-    [size] = sizes
-    missing = sorted(set(range(size)) - {int(match[2]) for match in matches})
-    if missing:
-        listed = ", ".join(map(str, missing[:5])) + (", .." if len(missing) > 5 else "")
-        raise SleuthError(f"{folder}: {len(missing)} of {size} ranks are missing: {listed}")
-    return [folder / f"model_world_size_{size}_rank_{rank}.pt" for rank in range(size)]
 
 
 def _unnested(contents: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -19,7 +19,7 @@ from real_vllm import RealVllm
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from benchmarks.tiny_run import episodes, rows
-from sleuth.convert import merge_shards
+from sleuth.convert.merge import merge_shards
 from sleuth.engines.local.engine import LocalEngine
 from sleuth.engines.remote.capabilities import DiscoveredServer, discover_server
 from sleuth.engines.remote.control import VllmControl
