@@ -69,7 +69,7 @@ def half(recipes: dict[str, Path], once: Once) -> Callable[[str, int, Path], Non
 @pytest.mark.parametrize(
     ("kind", "ranks"),
     [
-        ("supervised", 2),
+        pytest.param("supervised", 2, marks=pytest.mark.slow),
         ("grpo", 2),
         pytest.param("grpo", 4, marks=pytest.mark.slow),
         ("lora", 2),
@@ -156,6 +156,7 @@ def test_cpu_offload_is_refused_where_it_has_no_effect(recipes: dict[str, Path])
         load_recipe(recipes["grpo"], ["stage.0.cpu_offload=true", "device=cpu"])
 
 
+@pytest.mark.slow
 def test_a_run_with_cpu_offload_is_the_run_without_and_goes_on_as_it(
     recipes: dict[str, Path], whole: Callable[[str, int], Path], tmp_path: Path
 ) -> None:

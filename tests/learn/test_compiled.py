@@ -65,7 +65,7 @@ def test_greatest_returns_the_maximum_at_any_position(count):
         assert greatest(numbers) == 2
 
 
-@pytest.mark.parametrize("threads", ["1", "2"])
+@pytest.mark.parametrize("threads", [pytest.param("1", marks=pytest.mark.slow), "2"])
 def test_torch_keeps_its_number_of_threads_when_numba_starts_its_own(threads):
     code = (
         "import torch; from sleuth.learn.compiled_layers import swish_product; before = torch.get_num_threads();"

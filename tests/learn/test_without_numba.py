@@ -50,10 +50,12 @@ def results() -> list[list]:
     return [json.loads(one.stdout.splitlines()[-1]) for one in done]
 
 
+@pytest.mark.slow
 def test_numba_is_not_needed_to_sample_and_to_train(results):
     assert [result[-1] for result in results] == [True, False]
 
 
+@pytest.mark.slow
 def test_tokens_and_gradients_are_those_of_the_compiled_loops(results):
     (tokens, logprobs, *update), (torch_tokens, torch_logprobs, *torch_update) = results
     assert torch_tokens == tokens

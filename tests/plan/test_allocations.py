@@ -91,10 +91,9 @@ def require_close(setting: dict[str, Any], folder: Path) -> None:
         assert peaks[name] == pytest.approx(sums[name], rel=RELATIVE, abs=ABSOLUTE), rows
 
 
-@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
-@pytest.mark.parametrize(
-    "checkpointed", [pytest.param(True, marks=pytest.mark.slow), False], ids=["checkpointed", "kept"]
-)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("checkpointed", [True, False], ids=["checkpointed", "kept"])
+@pytest.mark.slow
 def test_a_small_model_with_many_tokens_takes_what_was_planned(dtype: str, checkpointed: bool, tmp_path: Path) -> None:
     """Activations are most of it."""
     setting = {"config": SMALL, "dtype": dtype, "checkpointed": checkpointed, "reference": True, "sampled": 8}

@@ -112,7 +112,9 @@ def test_a_changed_reward_is_refused_on_resume_unless_it_is_accepted(run: Run, r
     assert len(rows(tmp_path / "run")) == 4
 
 
-@pytest.mark.parametrize("override", [PYTHON_REWARD, PYTHON_ENV, OWN_LOSS])
+@pytest.mark.parametrize(
+    "override", [*(pytest.param(own, marks=pytest.mark.slow) for own in (PYTHON_REWARD, OWN_LOSS)), PYTHON_ENV]
+)
 def test_stopped_and_continued_is_the_run_that_never_stopped(
     override: str, run: Run, recipe: Path, tmp_path: Path
 ) -> None:
@@ -123,7 +125,13 @@ def test_stopped_and_continued_is_the_run_that_never_stopped(
     assert comparable(tmp_path / "parts") == comparable(tmp_path / "whole")
 
 
-@pytest.mark.parametrize(("override", "file"), [(PYTHON_ENV, "own_env.py"), (OWN_LOSS, "own_losses.py")])
+@pytest.mark.parametrize(
+    ("override", "file"),
+    [
+        (PYTHON_ENV, "own_env.py"),
+        pytest.param(OWN_LOSS, "own_losses.py", marks=pytest.mark.slow),
+    ],
+)
 def test_changed_code_is_refused_on_resume_unless_it_is_accepted(
     override: str, file: str, run: Run, recipe: Path, tmp_path: Path
 ) -> None:

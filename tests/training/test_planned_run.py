@@ -13,6 +13,7 @@ from sleuth.cli.app import app
 from sleuth.runs.disk import bytes_in
 
 
+@pytest.mark.slow
 def test_what_was_planned_is_what_a_run_takes(recipe_file: Path, tmp_path: Path, finished: Callable[..., Path]) -> None:
     """Counts to the last one, bytes nearly; time is measured by hand, where nothing else runs.
 

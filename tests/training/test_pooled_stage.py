@@ -109,6 +109,7 @@ def test_servers_that_share_the_card_sleep_while_the_learner_computes(
     assert all(row["loss"] is None or abs(row["sampler_learner_kl"]) < 1e-8 for row in rows(tmp_path / "run"))
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_its_pool_or_without(
     run: Run, recipe_file: Path, tmp_path: Path, pair: list[EmulatedServer]
 ) -> None:

@@ -157,6 +157,7 @@ def test_a_step_that_was_played_ahead_is_computed_again_to_the_last_bit(
         assert found["loss"] == found["recorded_loss"] == loss
 
 
+@pytest.mark.slow
 def test_the_order_in_which_turns_arrive_moves_nothing(
     run: Run, recipe_file: Path, tmp_path: Path, server: EmulatedServer
 ) -> None:

@@ -109,6 +109,7 @@ def thoughts(documents: list[Document], tmp_path_factory: pytest.TempPathFactory
     return file
 
 
+@pytest.mark.slow
 def test_four_stages_run_on_real_text_without_a_malformed_row(
     documents: list[Document], model: Path, thoughts: Path, run: Callable[..., Path], tmp_path: Path
 ) -> None:

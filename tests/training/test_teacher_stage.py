@@ -51,6 +51,7 @@ def test_a_missing_score_is_never_a_wrong_answer(when: str, value: float | None,
     assert guidance_of(Score(value=value), teacher=None) == 0.0
 
 
+@pytest.mark.slow
 def test_a_policy_that_only_follows_its_teacher_comes_closer_and_goes_on_as_if_never_stopped(
     run: Run, recipe_file: Path, teacher: Path, tmp_path: Path
 ) -> None:

@@ -82,7 +82,7 @@ def test_thoughts_are_paid_by_their_gain_and_their_signs_are_told(run: Run, reci
     assert ProtocolCard.read(last) is None  # it was asked nothing
 
 
-@pytest.mark.parametrize("scorer", ["frozen", "moving"])
+@pytest.mark.parametrize("scorer", ["frozen", pytest.param("moving", marks=pytest.mark.slow)])
 def test_n_steps_and_then_m_are_the_same_bytes_as_all_of_them(
     run: Run, recipe: Path, tmp_path: Path, scorer: str
 ) -> None:
