@@ -280,10 +280,22 @@ PASSAGES = "document.querySelectorAll('#rollout-detail details')"
 STEP = "document.getElementById('rollout-step-name').textContent"
 
 
+@pytest.fixture(scope="module")
+def one_browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with Browser(tmp_path_factory.mktemp("profile")) as browser:
+        yield browser
+
+
+@pytest.fixture
+def browser(one_browser: Browser) -> Browser:
+    one_browser.complaints.clear()
+    return one_browser
+
+
 @needs_chromium
-def test_the_page_follows_a_run_and_keeps_what_is_open(tmp_path: Path) -> None:
+def test_the_page_follows_a_run_and_keeps_what_is_open(tmp_path: Path, browser: Browser) -> None:
     folder = tmp_path / "demo"
-    with RunFolder.open(folder, RECIPE) as run, watching([folder]) as url, Browser(tmp_path / "profile") as browser:
+    with RunFolder.open(folder, RECIPE) as run, watching([folder]) as url:
         browser.open(url)
         browser.wait("document.title.startsWith('evaluating base')")
         assert browser.value("document.getElementById('rollout-shown').hidden")
@@ -322,32 +334,31 @@ def test_the_page_follows_a_run_and_keeps_what_is_open(tmp_path: Path) -> None:
 
 
 @needs_chromium
-def test_two_runs_fit_a_screen_and_a_phone_and_a_server_that_ends_is_stated(tmp_path: Path) -> None:
+def test_two_runs_fit_a_screen_and_a_phone_and_a_server_that_ends_is_stated(tmp_path: Path, browser: Browser) -> None:
     runs = [write_run(tmp_path / name, questions=6, rollout_steps=(step,)) for name, step in (("a", 5), ("b", 7))]
-    with Browser(tmp_path / "profile", width=390) as browser:
-        with watching(runs) as url:
-            browser.open(url)
-            for width in (390, 1280):
-                browser.resize(width, 900)
-                browser.wait(f"{GROUPS} === 3")
-                assert browser.value("document.documentElement.scrollWidth") <= width
-            assert browser.value("[...document.querySelectorAll('.runs h1')].map((one) => one.textContent)") == [
-                "a",
-                "b",
-            ]
-            stroke = "getComputedStyle(document.querySelector('.curve-{} .line')).stroke"
-            assert browser.value(stroke.format(0)) != browser.value(stroke.format(1))
-            browser.value("document.getElementById('rollout-run').value = 1")
-            browser.value("document.getElementById('rollout-run').dispatchEvent(new Event('change'))")
-            browser.wait(f"{STEP} === '7' && {GROUPS} === 3")
-            assert browser.complaints == []
-        browser.value("look()")
-        assert "does not answer" in browser.value("document.getElementById('as-of').textContent")
-        assert browser.value("document.querySelectorAll('#curves figure').length") > 5
+    with watching(runs) as url:
+        browser.open(url)
+        for width in (390, 1280):
+            browser.resize(width, 900)
+            browser.wait(f"{GROUPS} === 3")
+            assert browser.value("document.documentElement.scrollWidth") <= width
+        assert browser.value("[...document.querySelectorAll('.runs h1')].map((one) => one.textContent)") == [
+            "a",
+            "b",
+        ]
+        stroke = "getComputedStyle(document.querySelector('.curve-{} .line')).stroke"
+        assert browser.value(stroke.format(0)) != browser.value(stroke.format(1))
+        browser.value("document.getElementById('rollout-run').value = 1")
+        browser.value("document.getElementById('rollout-run').dispatchEvent(new Event('change'))")
+        browser.wait(f"{STEP} === '7' && {GROUPS} === 3")
+        assert browser.complaints == []
+    browser.value("look()")
+    assert "does not answer" in browser.value("document.getElementById('as-of').textContent")
+    assert browser.value("document.querySelectorAll('#curves figure').length") > 5
 
 
 @needs_chromium
-def test_what_a_model_or_a_corpus_wrote_is_never_markup(tmp_path: Path) -> None:
+def test_what_a_model_or_a_corpus_wrote_is_never_markup(tmp_path: Path, browser: Browser) -> None:
     run = write_run(tmp_path / "demo", questions=2)
     evaluation = json.loads((run / "eval/base.json").read_text())
     hostile = {HOSTILE: evaluation["em"], "model": HOSTILE}
@@ -355,7 +366,7 @@ def test_what_a_model_or_a_corpus_wrote_is_never_markup(tmp_path: Path) -> None:
     row = metrics_row(random.Random(1), 61, 300) | {"stage": HOSTILE, f"score_{HOSTILE}": 0.5, "alarms": [HOSTILE]}
     with (run / "metrics.jsonl").open("a") as file:
         file.write(json.dumps(row) + "\n")
-    with watching([run]) as url, Browser(tmp_path / "profile") as browser:
+    with watching([run]) as url:
         browser.open(url)
         browser.wait(f"{GROUPS} === 3 && document.querySelectorAll('#figures td').length > 5")
         for part in ("#alarms", "#curves", "#figures"):
