@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,7 +11,7 @@ import pytest
 
 from sleuth.recipe import Recipe, load_recipe
 from sleuth.runs.manifest import identity, recipe_hash
-from sleuth.runs.run_folder import RunFolder
+from sleuth.runs.run_folder import LOCKS, RunFolder, is_held
 from sleuth.runs.trackers import TRACKERS
 from sleuth.types import SleuthError
 
@@ -190,6 +191,17 @@ def test_the_lock_of_a_killed_process_is_taken_over_and_a_living_one_is_named(tm
         assert f"pid {other.pid}" in message(tmp_path / "run", recipes())
         other.kill()
     RunFolder.open(tmp_path / "run", recipes()).close()
+
+
+@pytest.mark.skipif(not LOCKS.exists(), reason="this system does not list its locks")
+def test_whether_a_process_writes_a_run_is_known_without_taking_its_lock(tmp_path: Path, recipes: Recipes) -> None:
+    folder = tmp_path / "run"
+    assert is_held(folder) is None
+    with RunFolder.open(folder, recipes()):
+        assert is_held(folder) is True
+    assert is_held(folder) is False
+    (folder / "lock").write_text(f"pid {os.getpid()} on another-machine\n", encoding="utf-8")
+    assert is_held(folder) is None
 
 
 def test_a_torn_last_metrics_line_is_gone_before_the_next_is_written(tmp_path: Path, recipes: Recipes) -> None:

@@ -49,6 +49,7 @@ SECTIONS = {
         "probe-thoughts": "sleuth.cli.probe:probe_thoughts",
     },
     "Inspect runs": {
+        "watch": "sleuth.cli.watch:watch",
         "report": "sleuth.cli.report:report",
         "compare": "sleuth.cli.compare:compare",
         "replay": "sleuth.cli.replay:replay",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import socket
 from typing import TYPE_CHECKING, Annotated, Any
@@ -59,7 +60,9 @@ def listen(host: str, port: int) -> socket.socket:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host, port))
     except OSError as error:
-        raise SleuthError(f"--host {host} --port {port}: cannot listen there ({error.strerror or error})") from None
+        instead = "; --port 0 takes a free one" if error.errno == errno.EADDRINUSE else ""
+        reason = error.strerror or error
+        raise SleuthError(f"--host {host} --port {port}: cannot listen there ({reason}){instead}") from None
     return listening
 
 

@@ -57,7 +57,7 @@ def read_arms(places: Sequence[str]) -> list[Arm]:
     else:
         named = [_split(place) for place in places]
         evaluated = [tuple(_read(Path(member)) for member in members) for _, members in named]
-        short_names = iter(_distinct([members[0] for name, members in named if name is None]))
+        short_names = iter(distinct_names([members[0] for name, members in named if name is None]))
         arms = [
             Arm(name=next(short_names) if name is None else name, members=members)
             for (name, _), members in zip(named, evaluated, strict=True)
@@ -176,7 +176,7 @@ def _card(file: Path, evaluation: dict[str, Any]) -> ProtocolCard | None:
 # -- names -----------------------------------------------------------------------------------------------------------
 
 
-def _distinct(places: Sequence[str]) -> list[str]:
+def distinct_names(places: Sequence[str]) -> list[str]:
     """The shortest distinct ends of the paths: `runs/a` and `runs/b` give `a` and `b`."""
     paths = [Path(place.removesuffix(".json")).resolve() for place in places]
     parts = [[part for part in path.parts if part not in UNNAMED] for path in paths]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 Points = Sequence[tuple[float, float]]
 
@@ -88,9 +89,11 @@ def area(upper: Points, lower: Points) -> str:
 
 def running_mean(values: Sequence[float | None], window: int) -> list[float | None]:
     """Mean of the present values within a centred window of odd width; no lag, and absent where the value is absent."""
-    half = window // 2
+    half, count = window // 2, len(values)
+    sums = [*accumulate((value or 0.0 for value in values), initial=0.0)]
+    present = [*accumulate((value is not None for value in values), initial=0)]
     means: list[float | None] = []
     for index, value in enumerate(values):
-        near = [v for v in values[max(0, index - half) : index + half + 1] if v is not None]
-        means.append(None if value is None else sum(near) / len(near))
+        low, high = max(0, index - half), min(count, index + half + 1)
+        means.append(None if value is None else (sums[high] - sums[low]) / (present[high] - present[low]))
     return means

@@ -88,10 +88,10 @@ PANELS = (
 
 def charts_of(rows: Sequence[Row]) -> list[Chart]:
     """The charts of these rows (one stage, rising steps); a metric without values is left out."""
-    return [chart for panel in (*PANELS[:2], *_scorer_panels(rows), *PANELS[2:]) if (chart := draw(panel, rows))]
+    return [chart for panel in (*PANELS[:2], *scorer_panels(rows), *PANELS[2:]) if (chart := draw(panel, rows))]
 
 
-def _scorer_panels(rows: Sequence[Row]) -> list[Panel]:
+def scorer_panels(rows: Sequence[Row]) -> list[Panel]:
     """A panel for each scorer beside the strict one."""
     keys = dict.fromkeys(key for row in rows for key in row if key.startswith("score_"))
     return [

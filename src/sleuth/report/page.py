@@ -6,6 +6,7 @@ import base64
 import hashlib
 import secrets
 from collections.abc import Mapping, Sequence, Set
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -101,7 +102,7 @@ def fill(template: str, scripts: Sequence[str], **shown: Any) -> str:
     """A template filled with values, style and scripts; its policy lets no other script run."""
     script = "\n".join(map(_asset, scripts))
     return (
-        _environment()
+        environment()
         .get_template(template)
         .render(
             shown,
@@ -118,17 +119,19 @@ def write_page(file: Path, page: str) -> None:
     write_text(file, page.encode("utf-8", "replace").decode("utf-8"))
 
 
-def _environment() -> Environment:
-    environment = Environment(
+@cache
+def environment() -> Environment:
+    """The templates and their filters. What they show is escaped."""
+    made = Environment(
         loader=PackageLoader("sleuth.report"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
-    environment.filters |= {"number": number, "signed": signed, "duration": duration}
-    return environment
+    made.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
+    made.filters |= {"number": number, "signed": signed, "duration": duration}
+    return made
 
 
 def _asset(name: str) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from itertools import groupby, zip_longest
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import groupby, takewhile, zip_longest
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,6 +23,8 @@ from sleuth.types import SleuthError
 MAX_STEPS = 12
 MAX_GROUPS = 8
 MAX_ROLLOUT_BYTES = 1_200_000
+BUFFER_BYTES = 2**20
+BATCH_ROWS = 16
 COLUMNS = [name for name in SCHEMA.names if name not in ("source", "credits")]
 
 T = TypeVar("T")
@@ -50,7 +53,7 @@ def rollouts_shown(files: Sequence[Path], pool: TextPool, tokenizer: Tokenizer |
 
 def rollouts_of(file: Path, pool: TextPool, tokenizer: Tokenizer | None) -> list[dict[str, Any]]:
     """All groups of a step."""
-    return [_group_view(rows, pool, tokenizer) for rows in _grouped(_read_table(file, COLUMNS))]
+    return [_group_view(rows, pool, tokenizer) for rows in _grouped(_read_table(file, COLUMNS).to_pylist())]
 
 
 def opened_at(steps: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
@@ -86,16 +89,30 @@ def questions_played(files: Sequence[Path]) -> set[str]:
 def _read_groups(file: Path) -> tuple[int, list[list[dict[str, Any]]]]:
     """The number of groups in a file, and the rows of the first few."""
     of = len(_read_table(file, ["group"])["group"].unique())
-    return of, _grouped(_read_table(file, COLUMNS, filters=[("group", "<", MAX_GROUPS)]))
+    return of, _grouped(takewhile(lambda row: row["group"] < MAX_GROUPS, _rows_of(file)))
 
 
-def _grouped(table: pa.Table) -> list[list[dict[str, Any]]]:
-    return [list(rows) for _, rows in groupby(table.to_pylist(), key=lambda row: row["group"])]
+def _grouped(rows: Iterable[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    return [list(group) for _, group in groupby(rows, key=lambda row: row["group"])]
 
 
-def _read_table(file: Path, columns: Sequence[str], filters: list[tuple[str, str, int]] | None = None) -> pa.Table:
+def _rows_of(file: Path) -> Iterator[dict[str, Any]]:
+    """The rows of a file in order, of which only those that are taken, and a few more, are read from the disk."""
+    with _of_rollouts(file), pq.ParquetFile(file, pre_buffer=False, buffer_size=BUFFER_BYTES) as parquet:
+        columns = [name for name in COLUMNS if name in parquet.schema_arrow.names]  # an older file lacks some
+        for batch in parquet.iter_batches(batch_size=BATCH_ROWS, columns=columns, use_threads=False):
+            yield from (dict.fromkeys(COLUMNS) | row for row in batch.to_pylist())
+
+
+def _read_table(file: Path, columns: Sequence[str]) -> pa.Table:
+    with _of_rollouts(file):
+        return pq.read_table(file, columns=list(columns), schema=SCHEMA)
+
+
+@contextmanager
+def _of_rollouts(file: Path) -> Iterator[None]:
     try:
-        return pq.read_table(file, columns=list(columns), filters=filters, schema=SCHEMA)
+        yield
     except pa.ArrowException as error:
         reason = str(error).splitlines()[0]
         raise SleuthError(f"{file}: is not a rollout file: {reason}") from error

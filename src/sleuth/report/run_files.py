@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -42,33 +43,45 @@ def read_run(folder: Path) -> RunFiles:
         raise SleuthError(
             f"{folder}: not a run folder, it holds no recipe.toml; give a folder that `sleuth train` wrote"
         )
-    recipe_text = recipe_file.read_text(encoding="utf-8")
-    try:
-        recipe = renamed_keys(tomllib.loads(recipe_text))
-    except tomllib.TOMLDecodeError as error:
-        raise SleuthError(f"{recipe_file}: invalid TOML: {error}") from error
+    recipe, recipe_text = read_recipe(recipe_file)
     manifest = folder / "manifest.json"
-    files = {file.stem: file for file in sorted((folder / "eval").glob("*.json"), key=partial(_order_of, recipe))}
-    unanswered = {stage.get("name") for stage in recipe.get("stage", ()) if stage.get("kind") in WITHOUT_QUESTIONS}
+    files = in_stage_order(recipe, (folder / "eval").glob("*.json"))
     return RunFiles(
         folder=folder,
         recipe=recipe,
         recipe_text=recipe_text,
         manifest=read_object(manifest) if manifest.is_file() else {},
         metrics=MetricsFile(folder / "metrics.jsonl").rows(),
-        evaluations={
-            name: _without_records(file) if name.partition("@")[0] in unanswered else read_evaluation(file)
-            for name, file in files.items()
-        },
+        evaluations={file.stem: read_stage_evaluation(recipe, file) for file in files},
         rollouts=sorted((folder / "rollouts").glob("*.parquet")),
     )
+
+
+def read_recipe(file: Path) -> tuple[dict[str, Any], str]:
+    """The resolved recipe of a run as tables, and its text. Raises SleuthError if it is no TOML."""
+    text = file.read_text(encoding="utf-8", errors="replace")
+    try:
+        return renamed_keys(tomllib.loads(text)), text
+    except tomllib.TOMLDecodeError as error:
+        raise SleuthError(f"{file}: invalid TOML: {error}") from error
+
+
+def in_stage_order(recipe: dict[str, Any], files: Iterable[Path]) -> list[Path]:
+    """The files of evaluations, in the order of the recipe's stages."""
+    return sorted(files, key=partial(_order_of, recipe))
+
+
+def read_stage_evaluation(recipe: dict[str, Any], file: Path) -> dict[str, Any]:
+    """An evaluation file; without its records if those are not answered questions. Raises SleuthError if invalid."""
+    unanswered = {stage.get("name") for stage in recipe.get("stage", ()) if stage.get("kind") in WITHOUT_QUESTIONS}
+    return _without_records(file) if file.stem.partition("@")[0] in unanswered else read_evaluation(file)
 
 
 def read_object(file: Path) -> dict[str, Any]:
     """The JSON object in a file. Raises SleuthError if it holds something else."""
     try:
         value = json.loads(file.read_bytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise SleuthError(f"{file}: invalid JSON: {error}") from error
     if not isinstance(value, dict):
         raise SleuthError(f"{file}: expected one JSON object, found a {type(value).__name__}")

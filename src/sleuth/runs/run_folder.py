@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import platform
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -29,6 +30,8 @@ STAGE_KEY = r"stage\.\d+\.(?!kind$|name$)"
 LAUNCHER = "ray"
 """A launcher's temporary folder, which may exist before the run begins."""
 RESULT_FOLDERS = ("rollouts", "eval", "checkpoints")
+LOCKS = Path("/proc/locks")
+"""Every lock that a process of this machine holds, on Linux."""
 START_FILES = ("log.txt", "metrics.jsonl", "manifest.json", "recipe.toml", "lock")
 """What a run writes before its first result, in the order in which a failed start is removed."""
 
@@ -220,10 +223,14 @@ def _require_run_or_empty(path: Path) -> None:
         raise SleuthError(f"{path}: is a file; a run needs a folder")
     if not path.exists() or (path / "recipe.toml").exists():
         return
-    ours = ("lock", "recipe.toml" + PARTIAL, LAUNCHER)
-    foreign = sorted(file.name for file in path.iterdir() if file.name not in ours)
-    if foreign:
+    if foreign := foreign_files(path):
         raise SleuthError(f"{path}: holds no run but {foreign[0]!r}; choose a new or an empty folder with --run")
+
+
+def foreign_files(path: Path) -> list[str]:
+    """The names of files in a folder that no run has begun in, other than those of a run that is about to begin."""
+    ours = ("lock", "recipe.toml" + PARTIAL, LAUNCHER)
+    return sorted(file.name for file in path.iterdir() if file.name not in ours)
 
 
 def _free_keys(accepted_reward: str | None, changed: bool) -> str | None:
@@ -263,9 +270,23 @@ class RunLock:
                 f"{folder}: a process ({owner}) is writing this run; let it end, or choose another folder with --run"
             ) from None
         self._file.truncate(0)
-        self._file.write(f"pid {os.getpid()}\n")
+        self._file.write(f"pid {os.getpid()} on {platform.node()}\n")
         self._file.flush()
 
     def release(self) -> None:
         """Lets another process write the run."""
         self._file.close()
+
+
+def is_held(folder: Path) -> bool | None:
+    """Whether a process holds the lock of a run. None if it cannot be known here: another machine wrote the lock, or
+    the system does not list its locks. Takes no lock itself, so it never keeps a run from beginning."""
+    try:
+        owner = re.fullmatch(r"pid (\d+) on (.+)\n", (folder / "lock").read_text(encoding="utf-8", errors="replace"))
+        inode = (folder / "lock").stat().st_ino
+        held = LOCKS.read_text(encoding="utf-8")
+    except OSError:  # there is no lock, or no list of locks
+        return None
+    if owner is None or owner[2] != platform.node():
+        return None
+    return re.search(rf"FLOCK .* {owner[1]} \w+:\w+:{inode} ", held) is not None

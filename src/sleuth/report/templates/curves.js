@@ -1,40 +1,52 @@
-/** One pointer reads all charts of a stage at the nearest step. */
+/** One pointer reads all charts of a stage at the nearest step. Figures may come, go and be drawn again. */
+let reading = null; // the stage and the step that are read
+
 function readCurves() {
-  const figures = [...document.querySelectorAll("[data-chart]")];
+  const figureAt = (event) => event.target.closest && event.target.closest("[data-chart]");
 
-  function point(stage, step) {
-    for (const figure of figures.filter((one) => one.dataset.stage === stage)) {
-      const chart = data.charts[figure.dataset.chart];
-      mark(figure, chart, nearest(chart.steps, step));
-    }
+  document.addEventListener("pointermove", (event) => {
+    const svg = event.target.closest && event.target.closest("[data-chart] svg");
+    if (!svg) return reading && !(document.activeElement && document.activeElement.dataset.chart) ? leave() : null;
+    const chart = chartOf(figureAt(event));
+    const box = svg.getBoundingClientRect();
+    const x = ((event.clientX - box.left) / box.width) * svg.viewBox.baseVal.width;
+    read(figureAt(event).dataset.stage, chart.steps[nearest(chart.at, x)]);
+  });
+  document.addEventListener("focusout", (event) => figureAt(event) && leave());
+  document.addEventListener("keydown", (event) => {
+    const figure = figureAt(event);
+    const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (!figure || !by) return;
+    event.preventDefault();
+    const { stage } = figure.dataset;
+    const { steps } = chartOf(figure);
+    const at = nearest(steps, reading && reading.stage === stage ? reading.step : steps[steps.length - 1]);
+    read(stage, steps[Math.max(0, Math.min(steps.length - 1, at + by))]);
+  });
+}
+
+function figures() {
+  return [...document.querySelectorAll("[data-chart]")];
+}
+
+function chartOf(figure) {
+  return data.charts[figure.dataset.chart];
+}
+
+function read(stage, step) {
+  if (reading && reading.stage !== stage) leave();
+  reading = { stage, step };
+  for (const figure of figures().filter((one) => one.dataset.stage === stage)) {
+    const chart = chartOf(figure);
+    mark(figure, chart, nearest(chart.steps, step));
   }
+}
 
-  function leave() {
-    for (const figure of figures) {
-      figure.querySelector("output").textContent = "";
-      for (const part of figure.querySelectorAll(".cursor, .marker")) part.setAttribute("visibility", "hidden");
-    }
-  }
-
-  for (const figure of figures) {
-    const chart = data.charts[figure.dataset.chart];
-    const svg = figure.querySelector("svg");
-    let step = chart.steps[chart.steps.length - 1];
-    svg.addEventListener("pointermove", (event) => {
-      const box = svg.getBoundingClientRect();
-      const x = ((event.clientX - box.left) / box.width) * svg.viewBox.baseVal.width;
-      step = chart.steps[nearest(chart.at, x)];
-      point(figure.dataset.stage, step);
-    });
-    svg.addEventListener("pointerleave", leave);
-    figure.addEventListener("blur", leave);
-    figure.addEventListener("keydown", (event) => {
-      const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-      if (!by) return;
-      event.preventDefault();
-      step = chart.steps[Math.max(0, Math.min(chart.steps.length - 1, nearest(chart.steps, step) + by))];
-      point(figure.dataset.stage, step);
-    });
+function leave() {
+  reading = null;
+  for (const figure of figures()) {
+    figure.querySelector("output").textContent = "";
+    for (const part of figure.querySelectorAll(".cursor, .marker")) part.setAttribute("visibility", "hidden");
   }
 }
 

@@ -1,6 +1,6 @@
-/** Step, group and sibling: choose, and read what the policy saw and wrote. */
-function browseRollouts() {
-  const steps = data.rollouts;
+/** Step, group and sibling: choose, and read what the policy saw and wrote. `load` brings the groups of a step that the
+ *  page does not hold, and returns why there are none, or nothing. */
+function browseRollouts(load = loadScript) {
   const state = { step: data.opened[0], group: data.opened[1], sibling: 0 };
   const slider = byId("rollout-step");
   const surprise = byId("rollout-surprise");
@@ -9,28 +9,30 @@ function browseRollouts() {
     const place = remembered("rollout");
     if (place === null) return false;
     const [step, group, sibling] = place.split(",").map(Number);
-    Object.assign(state, { step: Math.max(0, steps.findIndex((one) => one.step === step)), group, sibling });
+    Object.assign(state, { step: Math.max(0, data.rollouts.findIndex((one) => one.step === step)), group, sibling });
     return true;
   }
 
   /** Shows a step, group and sibling; a step that the page does not hold whole, once its file has come. */
-  async function choose(change) {
+  async function choose(change, byHand = true) {
     Object.assign(state, change);
-    const step = steps[state.step];
+    state.step = Math.max(0, Math.min(state.step, data.rollouts.length - 1));
+    const step = data.rollouts[state.step];
     slider.value = state.step;
     byId("rollout-step-name").textContent = step.step;
     byId("rollout-count").textContent = "loading";
-    if (step.file && !(await load(step)) && !step.groups.length) return lack(step);
-    if (step !== steps[state.step]) return; // another was chosen meanwhile
+    const lacking = step.file && (await load(step));
+    if (step !== data.rollouts[state.step]) return; // another was chosen meanwhile
+    if (!step.groups.length) return lack(lacking);
+    if (state.group === null) state.group = telling(step);
     state.group = Math.max(0, Math.min(state.group, step.groups.length - 1));
     state.sibling = Math.max(0, Math.min(state.sibling, step.groups[state.group].siblings.length - 1));
-    remember("rollout", [step.step, state.group, state.sibling].join(","));
+    if (byHand) remember("rollout", [step.step, state.group, state.sibling].join(","));
     draw(step);
   }
 
-  function lack(step) {
-    if (step !== steps[state.step]) return;
-    byId("rollout-count").textContent = step.file + " is not beside this page; `sleuth report RUN --all-rollouts` writes it";
+  function lack(why) {
+    byId("rollout-count").textContent = why;
     for (const part of ["rollout-groups", "rollout-detail"]) byId(part).replaceChildren();
   }
 
@@ -77,22 +79,31 @@ function browseRollouts() {
   walkWithArrows(byId("rollout-groups"));
   addEventListener("hashchange", () => restore() && choose({}));
   const asked = restore();
-  choose({});
+  if (data.rollouts.length) choose({}, false);
   if (asked) byId("rollouts").scrollIntoView();
+  return { choose, state };
 }
 
-/** Runs the script of a step, which calls `addStep`; whether it was there. */
-function load(step) {
+/** The first group whose scores differ, as an index; the first one if there is none. */
+function telling(step) {
+  const scores = (group) => new Set(group.siblings.map((one) => one.score).filter((score) => score !== null));
+  return Math.max(0, step.groups.findIndex((group) => scores(group).size > 1));
+}
+
+/** Runs the script of a step, which calls `addStep`. */
+function loadScript(step) {
   return new Promise((done) => {
     const script = element("script", { nonce: data.nonce, src: step.file });
-    script.addEventListener("load", () => done(true));
-    script.addEventListener("error", () => done(false));
+    script.addEventListener("load", () => done(""));
+    script.addEventListener("error", () =>
+      done(step.file + " is not beside this page; `sleuth report RUN --all-rollouts` writes it"),
+    );
     document.head.append(script);
   });
 }
 
 /** Adds the groups of a step that the page did not hold; their texts follow those of the page. */
-function addStep({ step, groups, texts }) {
+function addStep({ step, groups, texts, of = groups.length }) {
   const first = data.texts.length;
   for (const text of texts) data.texts.push(text);
   for (const one of groups.flatMap((group) => group.siblings)) {
@@ -100,7 +111,7 @@ function addStep({ step, groups, texts }) {
     for (const passage of one.actions.flatMap((action) => action.passages)) passage.text += first;
   }
   const held = data.rollouts.find((one) => one.step === step);
-  Object.assign(held, { groups, of: groups.length, file: null });
+  Object.assign(held, { groups, of, file: null });
 }
 
 function sibling(one) {

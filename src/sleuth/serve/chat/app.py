@@ -38,6 +38,7 @@ from sleuth.serve.http.counters import CONTENT_TYPE, CountAnswers, Counters
 from sleuth.serve.http.engine_thread import EngineThread, Event
 from sleuth.serve.http.event_stream import ClientDisconnected, EventStream, cancel_on_disconnect
 from sleuth.serve.http.limits import BodyLimit, Limits, RequestLimit
+from sleuth.serve.http.page_files import serve_file
 from sleuth.serve.http.refused import TOO_LONG, Refused, problem_line, refusal, require_json
 
 ASSETS = {
@@ -47,30 +48,13 @@ ASSETS = {
     "/page.js": ("page.js", "text/javascript"),
 }
 PAGE_PATHS = tuple(ASSETS)
-POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
-HEADERS = {
-    "content-security-policy": POLICY,
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
-    "cache-control": "no-cache",
-}
 
 
 def add_page(app: FastAPI) -> None:
     """Adds the page at `/`, with its style and scripts."""
     for path, (name, kind) in ASSETS.items():
         content = files("sleuth.serve.chat").joinpath("assets", name).read_bytes()
-        app.add_route(path, _serve_file(content, kind), methods=["GET"], include_in_schema=False)
-
-
-def _serve_file(content: bytes, kind: str):
-    async def serve(request: Request) -> Response:
-        return Response(content, media_type=kind, headers=HEADERS)
-
-    return serve
+        app.add_route(path, serve_file(content, kind), methods=["GET"], include_in_schema=False)
 
 
 PATHS = (

@@ -6,17 +6,18 @@ const KEY = "sleuth-key";
 const GONE = "The server does not answer. It may have been stopped: start it again, then ask again.";
 const LOST = "The connection was lost before the end of the answer. The server may have been stopped: ask again.";
 
-/** As `fetch`, with the key; asks for it where it is missing or wrong, until the person gives none. */
-async function fetchWithKey(path, options = {}) {
+/** As `fetch`, with the key; asks for it where it is missing or wrong, until the person gives none. `gone` is the error
+ *  where the server does not answer. */
+async function fetchWithKey(path, options = {}, gone = GONE) {
   const key = sessionStorage.getItem(KEY);
   const headers = { ...options.headers, ...(key ? { authorization: `Bearer ${key}` } : {}) };
-  const response = await inWords(fetch(path, { ...options, headers }), GONE);
+  const response = await inWords(fetch(path, { ...options, headers }), gone);
   if (response.status !== 401) return response;
   sessionStorage.removeItem(KEY);
   const given = window.prompt(key ? "That key is wrong. Key of this server:" : "Key of this server:")?.trim();
   if (!given || !/^[!-~]+$/.test(given)) return response; // no header can hold another one
   sessionStorage.setItem(KEY, given);
-  return fetchWithKey(path, options);
+  return fetchWithKey(path, options, gone);
 }
 
 /** Asks a question and yields the chunks of the answer as they come. Throws an error with the server's own line. */

@@ -1,0 +1,49 @@
+"""`sleuth watch`: a page that follows runs while they train."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sleuth.cli.http_server import (
+    ApiKey,
+    Host,
+    Insecure,
+    PerClient,
+    access_of,
+    address_of,
+    listen,
+    run,
+    server_of,
+)
+
+
+def watch(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN...", help="Run folders, at most 8; an empty one is a run to come.", show_default=False
+        ),
+    ],
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8080,
+    host: Host = "127.0.0.1",
+    api_key: ApiKey = None,
+    insecure: Insecure = False,
+    per_client: PerClient = None,
+) -> None:
+    """Follow runs while they train, on a page that updates itself.
+
+    The state of each run, alarms, curves, evaluations and the last rollouts; several runs in the same charts. Reads the
+    folders and writes nothing.
+    """
+    from sleuth.report.watch_page import WatchPage, followed_runs
+    from sleuth.serve.watch import watch_app
+
+    page = WatchPage(followed_runs(runs))
+    listening = listen(host, port)
+    access = access_of(host, api_key=api_key, insecure=insecure, per_client=per_client)
+    server = server_of(watch_app(page, access))
+    typer.echo(f"{', '.join(map(str, runs))}: at {address_of(host, listening)}/ until Ctrl-C")
+    run(server, listening)
