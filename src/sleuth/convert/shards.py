@@ -42,10 +42,9 @@ class Shards:
 def open_shards(source: Path) -> Shards:
     """Opens a verl actor folder, a Hugging Face folder or a bare state dict; reads only names and layouts. Raises
     SleuthError."""
-    whole = sorted(source.glob("*.safetensors"))
-    if whole and not any(source.glob("model_world_size_*_rank_*.pt")):
-        paths, ranks = whole[:1], (_whole_weights(whole),)
-    elif source.is_dir():
+    if any(source.glob("*.safetensors")) and not any(source.glob("model_world_size_*_rank_*.pt")):
+        return open_safetensors(source)
+    if source.is_dir():
         paths = _rank_files(source)
         ranks = tuple(load_inert(path) for path in paths)
     elif source.is_file():
@@ -57,15 +56,17 @@ def open_shards(source: Path) -> Shards:
     return Shards(source=source, ranks=ranks)
 
 
-def _whole_weights(files: Sequence[Path]) -> Mapping[str, Any]:
-    """The tensors of safetensors files, which stay on the disk until they are used."""
-    weights: dict[str, Any] = {}
+def open_safetensors(folder: Path) -> Shards:
+    """The tensors of a Hugging Face folder, which stay on the disk until they are used. Raises SleuthError."""
+    files, weights = sorted(folder.glob("*.safetensors")), dict[str, Any]()
     for file in files:
         try:
             weights |= load_file(file)
         except (OSError, SafetensorError) as error:
             raise SleuthError(f"{file}: cannot be read ({error})") from None
-    return weights
+    if not weights:
+        raise SleuthError(f"{folder}: holds no tensors in .safetensors files")
+    return Shards(source=folder, ranks=(weights,))
 
 
 def _rank_files(folder: Path) -> list[Path]:
