@@ -11,13 +11,15 @@ VLLM := 0.32.0
 SERVERS := .venv-servers/vllm-$(VLLM)-installed
 TRL := 1.16.0
 VERIFIERS := 0.4.0
+LLAMA_CPP := 0.3.36
+LLAMA := .venv-llama/llama-cpp-python-$(LLAMA_CPP)-installed
 TRAINERS := .venv-trainers/trl-$(TRL)-verifiers-$(VERIFIERS)-installed
 # A process a core, for tiny models gain nothing from a second thread. Each begins with half of the tests, in their order,
 # so that few fixtures are made twice, and who is done takes from the other. Tests start many processes of Python: what
 # one has compiled the next ones load, also where PYTHONDONTWRITEBYTECODE is set.
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n auto --maxprocesses 8 --dist worksteal
 
-.PHONY: demo twins test test-fast test-slow test-costs servers trainers lint docs base reader bench gpu
+.PHONY: demo twins test test-fast test-slow test-costs servers trainers llama lint docs base reader bench gpu
 
 demo: $(CORE)  ## a tiny model learns to search: world, index, training, report
 	$(BIN)/sleuth demo
@@ -57,6 +59,9 @@ servers: $(DEV) $(SERVERS)  ## tests against a real vLLM for CPUs, in an environ
 
 trainers: $(TRAINERS)  ## our environment in TRL and verifiers, in a Python environment of its own (2 GB)
 	OMP_NUM_THREADS=1 .venv-trainers/bin/pytest tests/interop
+
+llama: $(LLAMA)  ## exported models in llama.cpp, in a Python environment of its own, which compiles it
+	OMP_NUM_THREADS=1 .venv-llama/bin/pytest tests/convert/test_gguf_in_llama_cpp.py
 
 test-costs: $(DEV)  ## all but the learning runs, on a machine with nothing else to do: tests/costs.json again
 	$(PYTEST) --record-costs
@@ -118,6 +123,13 @@ $(TRAINERS): pyproject.toml constraints.txt
 	grep -v '^mcp==' constraints.txt > .venv-trainers/constraints.txt
 	.venv-trainers/bin/pip install -c .venv-trainers/constraints.txt torch
 	.venv-trainers/bin/pip install -c .venv-trainers/constraints.txt -e ".[trl,verifiers]" trl==$(TRL) verifiers==$(VERIFIERS) pytest
+	touch $@
+
+# PyPI has llama-cpp-python as source: a C++ compiler has to be there.
+$(LLAMA): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-llama
+	.venv-llama/bin/pip install -c constraints.txt torch
+	.venv-llama/bin/pip install -c constraints.txt -e ".[gguf]" llama-cpp-python==$(LLAMA_CPP) pytest
 	touch $@
 
 $(BENCH): pyproject.toml constraints.txt benchmarks/requirements.txt

@@ -160,6 +160,7 @@ def test_a_wrong_input_is_reported_before_anything_heavy_is_imported(tmp_path: P
         "probe-thoughts here nope.toml": "nope.toml: no such recipe",
         "serve absent": "absent: no such folder here",
         "serve here --index nope": "nope: no index here",
+        "export absent --gguf": "absent: no such folder",
         "merge nope out": "nope: no such file or folder",
         "index nope.jsonl i --kind dense --encoder e": "nope.jsonl: no such file",
         "search nope words": "nope: no index here",

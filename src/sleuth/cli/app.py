@@ -63,6 +63,7 @@ SECTIONS = {
     "Use a model": {
         "serve": "sleuth.cli.serve:serve",
         "merge": "sleuth.cli.merge:merge",
+        "export": "sleuth.cli.export:export",
     },
     "Make data": {
         "world": "sleuth.cli.world:world",

@@ -75,16 +75,16 @@ def merge_shards(
     blueprint = read_blueprint(config_folder(source, config))
     if untie and not blueprint.tied:
         raise SleuthError(f"{blueprint.folder / CONFIG}: ties no weights, so there is nothing to untie")
-    weights = _assemble(shards, blueprint)
+    weights = assemble_weights(shards, blueprint)
     if untie:
         weights |= {name: weights[first] for name, first in blueprint.tied.items()}
     total = sum(stored_bytes(whole, dtype) for whole in weights.values())
-    main_dtype = _main_dtype(weights, dtype)
+    most = main_dtype(weights, dtype)
     folder = out.resolve()  # "." has no name for the temporary folder
     with replacing_folder(folder) as partial, recognising_full_disk(folder.parent):
         require_free(folder.parent, total + SLACK)
         files = write_weights(partial, weights, dtype=dtype, max_file_bytes=max_file_bytes, progress=progress)
-        copy_companions(blueprint.folder, partial, main_dtype, untie=untie)
+        copy_companions(blueprint.folder, partial, most, untie=untie)
         if untie and (tied := read_blueprint(partial).tied):
             raise SleuthError(f"{blueprint.folder / CONFIG}: {', '.join(tied)} stays tied without tie_word_embeddings")
         if protocol is not None:
@@ -96,7 +96,7 @@ def merge_shards(
         ranks=len(shards.ranks),
         tensors=len(weights),
         parameters=sum(whole.numel for whole in weights.values()),
-        dtype=dtype_name(main_dtype),
+        dtype=dtype_name(most),
         bytes=total,
         files=files,
     )
@@ -107,7 +107,7 @@ def _refuse_occupied(out: Path) -> None:
         raise SleuthError(f"{out}: already exists; name a new folder or an empty one")
 
 
-def _assemble(shards: Shards, blueprint: Blueprint) -> dict[str, WholeTensor]:
+def assemble_weights(shards: Shards, blueprint: Blueprint) -> dict[str, WholeTensor]:
     """The tensors of the model without tied names, in the order of the model."""
     shapes = {**blueprint.shapes, **{name: blueprint.shapes[first] for name, first in blueprint.tied.items()}}
     saved_names = blueprint.match_names(shards.names, shards.source)
@@ -136,7 +136,8 @@ def _equal(one: WholeTensor, other: WholeTensor) -> bool:
     return all(torch.equal(*pair) for pair in blocks)
 
 
-def _main_dtype(weights: Mapping[str, WholeTensor], dtype: torch.dtype | None) -> torch.dtype:
+def main_dtype(weights: Mapping[str, WholeTensor], dtype: torch.dtype | None) -> torch.dtype:
+    """The dtype in which most parameters are written."""
     counts: Counter[torch.dtype] = Counter()
     for whole in weights.values():
         counts[stored_dtype(whole, dtype)] += whole.numel

@@ -42,26 +42,25 @@ def open_shards(source: Path) -> Shards:
     """Opens a verl actor folder, a Hugging Face folder or a bare state dict; reads only names and layouts. Raises
     SleuthError."""
     paths = files_of_weights(source)
-    if paths[0].suffix == ".safetensors":
-        paths, ranks = paths[:1], (_whole_weights(paths),)
-    elif source.is_dir():
-        ranks = tuple(load_inert(path) for path in paths)
-    else:
-        ranks = (_unnested(load_inert(source)),)
+    if source.is_dir() and paths[0].suffix == ".safetensors":
+        return open_safetensors(source)
+    ranks = tuple(load_inert(path) for path in paths) if source.is_dir() else (_unnested(load_inert(source)),)
     for path, rank in zip(paths, ranks, strict=True):
         _check_names(path, rank, paths[0], ranks[0])
     return Shards(source=source, ranks=ranks)
 
 
-def _whole_weights(files: Sequence[Path]) -> Mapping[str, Any]:
-    """The tensors of safetensors files, which stay on the disk until they are used."""
-    weights: dict[str, Any] = {}
+def open_safetensors(folder: Path) -> Shards:
+    """The tensors of a Hugging Face folder, which stay on the disk until they are used. Raises SleuthError."""
+    files, weights = sorted(folder.glob("*.safetensors")), dict[str, Any]()
     for file in files:
         try:
             weights |= load_file(file)
         except (OSError, SafetensorError) as error:
             raise SleuthError(f"{file}: cannot be read ({error})") from None
-    return weights
+    if not weights:
+        raise SleuthError(f"{folder}: holds no tensors in .safetensors files")
+    return Shards(source=folder, ranks=(weights,))
 
 
 def _unnested(contents: Mapping[str, Any]) -> Mapping[str, Any]:

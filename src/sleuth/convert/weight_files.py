@@ -99,14 +99,14 @@ def _write_file(path: Path, weights: Mapping[str, WholeTensor], dtype: torch.dty
     with path.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for name, whole in weights.items():
-            for block in _blocks(whole):
+            for block in row_blocks(whole):
                 file.write(block.to(stored_dtype(whole, dtype)).flatten().view(torch.uint8).numpy().data)
             yield name
 
 
-def _blocks(whole: WholeTensor) -> Iterator[torch.Tensor]:
-    """Yields the rows of a tensor in blocks of about ROWS_BYTES."""
+def row_blocks(whole: WholeTensor, *, together: int = 1) -> Iterator[torch.Tensor]:
+    """Yields the rows of a tensor in blocks of about ROWS_BYTES, each a multiple of `together` rows."""
     row = math.prod(whole.shape[1:]) * whole.dtype.itemsize
-    step = max(1, ROWS_BYTES // max(row, 1))
+    step = max(1, ROWS_BYTES // max(row * together, 1)) * together
     for start in range(0, whole.num_rows, step):
         yield whole.rows(start, min(start + step, whole.num_rows))

@@ -55,7 +55,7 @@ def model_card(
         *("## Training", "", *_table(("key", "value"), _settings(recipe, trained, step)), ""),
     ]
     if protocol is not None:
-        lines += ["## Protocol", "", *_protocol(protocol), ""]
+        lines += ["## Protocol", "", *protocol_section(protocol), ""]
     lines += ["## Data", "", *_data_table(recipe, stages), ""]
     return "\n".join([*lines, "## Licence and citations", "", *_rights(recipe, base, method_citations(stages)), ""])
 
@@ -77,7 +77,7 @@ def converted_card(checkpoint: Path, *, source: Path, protocol: ProtocolCard, re
         f"Converted with Sleuth {__version__} from `{source}`, the checkpoint of another trainer. Its protocol was "
         f"given then, {given}. Its training was not observed, and nothing has been measured.",
         *("", "## How to run it", "", *_how_to_run(checkpoint, protocol, None), ""),
-        *("## Protocol", "", *_protocol(protocol), ""),
+        *("## Protocol", "", *protocol_section(protocol), ""),
         *("## Licence and citations", "", *rights, ""),
     ]
     return "\n".join(lines)
@@ -206,16 +206,21 @@ def _how_to_run(checkpoint: Path, protocol: ProtocolCard | None, trained: StageR
         lines.insert(1, f"sleuth serve {checkpoint}{index}    # a page to talk to it, and OpenAI's API")
     if protocol is None:
         return lines
-    dialect = protocol.dialect
     served = f"`vllm serve {checkpoint}`, or `python -m sglang.launch_server --model-path {checkpoint}`"
+    if protocol.dialect.frame != "text":
+        return [*lines, "", f"A server of chat completions with tools comes near: {served}. {client_part(protocol)}"]
+    return [*lines, "", f"Any server of plain completions runs it too: {served}. {client_part(protocol)}"]
+
+
+def client_part(protocol: ProtocolCard) -> str:
+    """What a client of a server of completions must do, in sentences: the prompt, the stops, and what follows a
+    search."""
+    dialect = protocol.dialect
     if dialect.frame != "text":
-        return [
-            *lines,
-            "",
-            f"A server of chat completions with tools comes near: {served}. Give the prompt below as the "
-            f"{protocol.prompt_role}'s message with the protocol's tool, and answer a call with the {dialect.top_k} "
-            f"best passages as the protocol writes them{_times(dialect)}.",
-        ]
+        return (
+            f"Give the prompt below as the {protocol.prompt_role}'s message with the protocol's tool, and answer a "
+            f"call with the {dialect.top_k} best passages as the protocol writes them{_times(dialect)}."
+        )
     stops = ", ".join(f"`{stop}`" for stop in dialect.stops)
     sent = "Send the prompt below byte for byte, without a chat template,"
     if protocol.prompt_role != "raw":
@@ -224,17 +229,11 @@ def _how_to_run(checkpoint: Path, protocol: ProtocolCard | None, trained: StageR
         )
     if refines(dialect):
         given = f"At its {QUESTION} stand question, reasoning and, in {dialect.information.open}, the tool output."
-        return [
-            *lines,
-            "",
-            f"Any server of plain completions runs it too: {served}. {sent} and stop at {stops}. {given}",
-        ]
-    return [
-        *lines,
-        "",
-        f"Any server of plain completions runs it too: {served}. {sent} and stop at {stops}. After a search, append "
-        f"the {dialect.top_k} best passages as the protocol wraps them, and go on{_times(dialect)}.",
-    ]
+        return f"{sent} and stop at {stops}. {given}"
+    return (
+        f"{sent} and stop at {stops}. After a search, append the {dialect.top_k} best passages as the protocol wraps "
+        f"them, and go on{_times(dialect)}."
+    )
 
 
 def _times(dialect: Dialect) -> str:
@@ -286,8 +285,8 @@ def _settings(recipe: Recipe, trained: StageRecipe, step: int) -> list[tuple[Any
     return [(f"`{key}`", f"`{emit_value(value)}`") for key, value in rows]
 
 
-def _protocol(protocol: ProtocolCard) -> list[str]:
-    """The prompt stands in an indented block, because a prompt may hold any fence."""
+def protocol_section(protocol: ProtocolCard) -> list[str]:
+    """The protocol as a table. The prompt stands in an indented block, because a prompt may hold any fence."""
     figures = protocol.model_dump(exclude={"prompt_text"}, exclude_none=True) | {"hash": protocol.hash}
     return [
         *_table(("key", "value"), [(f"`{key}`", f"`{emit_value(value)}`") for key, value in _flat(figures, "")]),

@@ -1,0 +1,283 @@
+"""Writes a checkpoint as one GGUF file, which llama.cpp and Ollama run.
+
+Tensors are read from safetensors files and written a few rows at a time. Matrices get one dtype; vectors (norms,
+biases) are float32, as llama.cpp computes with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from transformers import AutoConfig, PreTrainedConfig
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+from sleuth.convert.gguf_tokenizer import GgufTokenizer, gguf_tokenizer
+from sleuth.convert.merge import assemble_weights, dtype_name, main_dtype
+from sleuth.convert.shards import open_safetensors, read_blueprint
+from sleuth.convert.tensor_parts import TensorPart, WholeTensor
+from sleuth.convert.weight_files import row_blocks
+from sleuth.factories.models import load_outline
+from sleuth.runs.atomic import replacing_file, write_text
+from sleuth.runs.checkpoints import of_model
+from sleuth.runs.checksums import require_intact
+from sleuth.runs.disk import SLACK, recognising_full_disk, require_free
+from sleuth.runs.gguf_card import LOOP, gguf_card
+from sleuth.runs.protocol import ProtocolCard
+from sleuth.types import SleuthError
+
+DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+"""By the names of `--dtype`; in capitals they are those of the format."""
+OUTER = {
+    "model.embed_tokens.weight": "token_embd.weight",
+    "model.norm.weight": "output_norm.weight",
+    "lm_head.weight": "output.weight",
+}
+LAYER = {
+    "input_layernorm.weight": "attn_norm.weight",
+    "self_attn.q_proj.weight": "attn_q.weight",
+    "self_attn.k_proj.weight": "attn_k.weight",
+    "self_attn.v_proj.weight": "attn_v.weight",
+    "self_attn.o_proj.weight": "attn_output.weight",
+    "post_attention_layernorm.weight": "ffn_norm.weight",
+    "mlp.gate_proj.weight": "ffn_gate.weight",
+    "mlp.up_proj.weight": "ffn_up.weight",
+    "mlp.down_proj.weight": "ffn_down.weight",
+}
+FAMILIES: dict[str, dict[str, str]] = {
+    "llama": LAYER,
+    "qwen2": LAYER | {f"self_attn.{part}_proj.bias": f"attn_{part}.bias" for part in "qkv"},
+    "qwen3": LAYER | {f"self_attn.{part}_norm.weight": f"attn_{part}_norm.weight" for part in "qk"},
+}
+"""Name of a layer's tensor in transformers -> in llama.cpp, by `model_type`, which llama.cpp calls by the same name."""
+INTERLEAVED = ("self_attn.q_proj.weight", "self_attn.k_proj.weight")
+"""llama.cpp rotates neighbouring elements of a head in the family `llama`, and halves of a head, as transformers does,
+in the others."""
+FREQUENCY_FACTORS = "rope_freqs.weight"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    """What was written. `dtype` is that of matrices; `bytes` is the size of the file."""
+
+    file: Path
+    architecture: str
+    tensors: int
+    parameters: int
+    dtype: str
+    bytes: int
+    protocol: ProtocolCard | None
+    protocol_file: Path | None
+    card: Path
+    context: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GgufTensor:
+    """A tensor under its name in the file; `head` rows at a time are interleaved, where it is more than 1."""
+
+    name: str
+    whole: WholeTensor
+    dtype: torch.dtype
+    head: int = 1
+
+    @property
+    def nbytes(self) -> int:
+        return self.whole.numel * self.dtype.itemsize
+
+    def blocks(self) -> Iterator[torch.Tensor]:
+        """The rows as they are written. Raises SleuthError where float16 cannot hold a value."""
+        for block in row_blocks(self.whole, together=self.head):
+            if self.head > 1:
+                block = block.unflatten(0, (-1, 2, self.head // 2)).transpose(1, 2).flatten(0, 2)
+            written = block.to(self.dtype)
+            if self.dtype == torch.float16 and not bool(written.isfinite().all()):
+                raise SleuthError(f"{self.name} has values that float16 cannot hold; give --dtype bf16 or f32")
+            yield written
+
+
+def export_gguf(
+    source: Path,
+    out: Path | None = None,
+    *,
+    dtype: str | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Exported:
+    """Writes a Hugging Face folder as a GGUF file, with its protocol and a card beside it.
+
+    `out` is NAME-DTYPE.gguf in the working folder by default; `dtype` is one of `DTYPES`, or None for that of the
+    weights. Checksums, names and shapes are verified first; the file is created as a whole or not at all. Raises
+    SleuthError.
+    """
+    outline = load_outline(str(source))
+    require_intact(source, of_model)
+    config = cast(PreTrainedConfig, AutoConfig.from_pretrained(source, local_files_only=True, trust_remote_code=False))
+    family = _require_family(source, config)
+    protocol = ProtocolCard.read(source)
+    weights = assemble_weights(open_safetensors(source), read_blueprint(source))
+    for name, whole in weights.items():
+        if whole.dtype not in DTYPES.values():
+            raise SleuthError(f"{source}: {name} is {dtype_name(whole.dtype)}; only unquantised weights are written")
+    matrices = DTYPES[dtype] if dtype else main_dtype(weights, None)
+    [short] = [name for name, one in DTYPES.items() if one == matrices]
+    tensors = list(_tensors(source, config, weights, matrices))
+    try:
+        tokenizer = gguf_tokenizer(outline.tokenizer, vocabulary=config.vocab_size, eos_ids=outline.eos_ids)
+    except SleuthError as error:
+        raise SleuthError(f"{source}: {error}") from None
+
+    name = _name_of(source)
+    out = out or Path(f"{name}-{short}.gguf")
+    protocol_file, card = out.with_suffix(".protocol.json"), out.with_suffix(".md")
+    for path in (out, card, *([protocol_file] if protocol else [])):
+        if path.exists():
+            raise SleuthError(f"{path}: already exists; name another file with --out")
+    folder = out.resolve().parent
+    with recognising_full_disk(folder), replacing_file(out) as partial:
+        require_free(folder, sum(tensor.nbytes for tensor in tensors) + SLACK)
+        _write(partial, name, config, tokenizer, tensors, short, protocol, progress)
+        context = protocol.context if protocol else outline.context
+        write_text(card, gguf_card(out, source=source, dtype=short, protocol=protocol, context=context))
+        if protocol:
+            write_text(protocol_file, protocol.model_dump_json(indent=2) + "\n")
+    return Exported(
+        file=out,
+        architecture=family,
+        tensors=len(tensors),
+        parameters=sum(whole.numel for whole in weights.values()),
+        dtype=short,
+        bytes=out.stat().st_size,
+        protocol=protocol,
+        protocol_file=protocol_file if protocol else None,
+        card=card,
+        context=context,
+    )
+
+
+def _require_family(source: Path, config: PreTrainedConfig) -> str:
+    """The model's family. Raises SleuthError where llama.cpp would compute something else than transformers."""
+    family, rope = str(config.model_type), config.rope_parameters
+    if family not in FAMILIES:
+        raise SleuthError(f"{source}: a model of type {family}; GGUF files are written of {', '.join(FAMILIES)}")
+    kind = rope["rope_type"]
+    if kind != "default" and (family, kind) != ("llama", "llama3"):
+        raise SleuthError(f"{source}: its rotary embeddings are scaled by {kind!r}, which is not written to GGUF files")
+    unusual = {
+        "a sliding window": any(layer != "full_attention" for layer in getattr(config, "layer_types", None) or ()),
+        f"hidden_act {config.hidden_act!r}": config.hidden_act != "silu",
+        "partly rotated heads": rope.get("partial_rotary_factor", 1.0) != 1.0,
+    }
+    for name in (name for name, found in unusual.items() if found):
+        raise SleuthError(f"{source}: has {name}, which llama.cpp does not compute for models of type {family}")
+    return family
+
+
+def _tensors(
+    source: Path, config: PreTrainedConfig, weights: Mapping[str, WholeTensor], dtype: torch.dtype
+) -> Iterator[GgufTensor]:
+    """The tensors of the file. Raises SleuthError for one that llama.cpp does not know."""
+    names = FAMILIES[config.model_type]
+    for name, whole in weights.items():
+        _, _, below = name.partition("model.layers.")
+        number, _, part = below.partition(".")
+        if (written := f"blk.{number}.{names[part]}" if part in names else OUTER.get(name)) is None:
+            raise SleuthError(f"{source}: {name} has no name in llama.cpp's models of type {config.model_type}")
+        head = _head_size(config) if config.model_type == "llama" and part in INTERLEAVED else 1
+        yield GgufTensor(name=written, whole=whole, dtype=dtype if len(whole.shape) > 1 else torch.float32, head=head)
+    if config.rope_parameters["rope_type"] != "default":
+        yield GgufTensor(name=FREQUENCY_FACTORS, whole=_frequency_factors(config), dtype=torch.float32)
+
+
+def _frequency_factors(config: PreTrainedConfig) -> WholeTensor:
+    """By what each frequency of the rotary embeddings is divided, (head / 2)."""
+    rope = config.rope_parameters
+    scaled, _ = ROPE_INIT_FUNCTIONS[rope["rope_type"]](config, torch.device("cpu"))
+    size = _head_size(config)
+    plain = rope["rope_theta"] ** -(torch.arange(0, size, 2, dtype=torch.float32) / size)
+    part = TensorPart(offset=(0,), tensor=plain / scaled)
+    return WholeTensor(shape=tuple(part.tensor.shape), dtype=torch.float32, parts=(part,))
+
+
+def _head_size(config: PreTrainedConfig) -> int:
+    return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+
+
+def _name_of(source: Path) -> str:
+    """`demo-step-000220` for a checkpoint of the run `demo`, else the folder's own name."""
+    folder = source.resolve()
+    run = folder.parent.parent.name if folder.parent.name == "checkpoints" else ""
+    return f"{run}-{folder.name}" if run else folder.name
+
+
+def _write(
+    path: Path,
+    name: str,
+    config: PreTrainedConfig,
+    tokenizer: GgufTokenizer,
+    tensors: list[GgufTensor],
+    dtype: str,
+    protocol: ProtocolCard | None,
+    progress: Callable[[int, int], None],
+) -> None:
+    import gguf  # pyright: ignore[reportMissingImports]
+
+    writer: Any = gguf.GGUFWriter(path, config.model_type)
+    try:
+        _add_shape(writer, name, config)
+        writer.add_file_type({"f32": 0, "f16": 1, "bf16": 32}[dtype])
+        writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
+        if protocol:
+            writer.add_string("sleuth.protocol", protocol.model_dump_json())
+        _add_tokenizer(writer, tokenizer)
+        kinds = {one: gguf.GGMLQuantizationType[short.upper()] for short, one in DTYPES.items()}
+        for tensor in tensors:  # the writer's own dtype has no say where a `raw_dtype` is given
+            kind = kinds[tensor.dtype]
+            writer.add_tensor_info(tensor.name, tensor.whole.shape, np.dtype(np.float32), tensor.nbytes, raw_dtype=kind)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_ti_data_to_file()
+        [file] = writer.fout
+        writer.write_padding(file, file.tell())
+        for done, tensor in enumerate(tensors, 1):
+            for block in tensor.blocks():
+                file.write(block.contiguous().flatten().view(torch.uint8).numpy().data)
+            writer.write_padding(file, tensor.nbytes)
+            progress(done, len(tensors))
+    finally:
+        writer.close()
+
+
+def _add_shape(writer: Any, name: str, config: PreTrainedConfig) -> None:
+    size = _head_size(config)
+    writer.add_name(name)
+    writer.add_description(LOOP)
+    writer.add_vocab_size(config.vocab_size)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_key_length(size)
+    writer.add_value_length(size)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_dimension_count(size)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+
+
+def _add_tokenizer(writer: Any, tokenizer: GgufTokenizer) -> None:
+    writer.add_tokenizer_model("gpt2")  # byte-level BPE of any vocabulary
+    writer.add_tokenizer_pre(tokenizer.pre_tokenizer)
+    writer.add_token_list(tokenizer.tokens)
+    writer.add_token_types(tokenizer.types)
+    writer.add_token_merges(tokenizer.merges)
+    for name, number in tokenizer.special.items():
+        writer.add_uint32(f"tokenizer.ggml.{name}_token_id", number)
+    writer.add_add_bos_token(tokenizer.add_bos)
+    writer.add_add_eos_token(tokenizer.add_eos)
+    if tokenizer.chat_template:
+        writer.add_chat_template(tokenizer.chat_template)
