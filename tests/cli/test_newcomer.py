@@ -159,6 +159,8 @@ world out --people 0
 world q.jsonl
 annotate rubrics nope.jsonl out
 prompts import nope
+export nope --gguf
+export folder
 watch nope
 watch q.jsonl
 fly
