@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Tag
 
-from sleuth.recipe.data import QuestionsRecipe
+from sleuth.recipe.data import PlayedQuestionsRecipe, QuestionsRecipe
 from sleuth.recipe.envs import RefineEnvRecipe, ThoughtEnvRecipe, TrainedEnvRecipe
 from sleuth.recipe.loss import LossRecipe, SamplingRecipe
 from sleuth.recipe.rewards import FunctionRewardRecipe, GainRecipe, RewardTable, SuffixRecipe
@@ -102,7 +102,7 @@ def _kind_of_data(table: Any) -> str:
 
 
 PlayedDataRecipe = Annotated[
-    Annotated[QuestionsRecipe, Tag(NO_KIND)]
+    Annotated[PlayedQuestionsRecipe, Tag(NO_KIND)]
     | Annotated[TextRecipe, Tag("text")]
     | Annotated[PlacesRecipe, Tag("places")],
     Discriminator(_kind_of_data),

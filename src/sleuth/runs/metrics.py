@@ -49,7 +49,8 @@ GLOSSARY: dict[str, dict[str, str]] = {
         "response_tokens_mean": "Tokens that the policy wrote in an episode.",
         "calls_mean": "Calls of tools in an episode; absent in a step without any.",
         "call_errors": "Share of the calls whose result is an error.",
-        "nonzero_advantage_fraction": "Share of groups whose scores differ; of pools with a pair in `online_dpo`.",
+        "nonzero_advantage_fraction": "Share of groups whose scores differ; the others teach nothing. In `online_dpo`, of "
+        "pools with a pair.",
         "missing_fraction": "Share of episodes without a score, because a retriever, a judge or your own code failed.",
         "dropped_groups": "Groups with fewer scores than `min_siblings`.",
         "replaced_groups": "Groups without signal that `replace_no_signal` replaced.",

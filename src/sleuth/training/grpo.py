@@ -41,6 +41,7 @@ from sleuth.learn.heap import releasing_cached_memory
 from sleuth.learn.objective import PolicyLoss
 from sleuth.learn.policy import no_update
 from sleuth.ranks import Ranks
+from sleuth.recipe.data import PlayedQuestionsRecipe
 from sleuth.recipe.envs import SearchEnvRecipe, ThoughtEnvRecipe
 from sleuth.recipe.grpo import GrpoRecipe, PolicyTeacherRecipe
 from sleuth.render import Renderer
@@ -48,6 +49,7 @@ from sleuth.runs.protocol import ProtocolCard
 from sleuth.runs.protocol_differences import differences
 from sleuth.stage_context import Saved, StageContext, StageInputs
 from sleuth.training.credit.thought_gain import gain_in
+from sleuth.training.difficulty_sampler import DifficultySampler, require_sources
 from sleuth.training.hooks import hooks_of
 from sleuth.training.infinite_sampler import InfiniteSampler
 from sleuth.training.loop import Figures, Trainer, train, update_figures
@@ -74,6 +76,8 @@ def require_inputs(stage: GrpoRecipe, inputs: StageInputs) -> list[Task]:
     setting, tasks = inputs.setting(stage.data, stage.env, read, stage.context)
     if stage.credit is not None and stage.credit.kind == "search_gain":
         require_text_dialect(setting.dialect)
+    if isinstance(stage.data, PlayedQuestionsRecipe):
+        require_sources(stage.data, tasks)
     require_gradable(stage.reward, tasks)
     require_judges(stage.reward)
     if stage.teacher is not None:
@@ -117,7 +121,7 @@ class GRPOTrainer(Trainer):
             engine=self.engine,
             renderer=Renderer(self.tokenizer, setting.dialect.tags),
             setting=setting,
-            order=InfiniteSampler(tasks, seed=context.key, taken=saved.state["asked"] if saved else 0),
+            order=order_of(stage, tasks, context.key, saved),
             reward=reward_of(stage.reward, setting.dialect, self.tokenizer, judge_pool) if ranks.first else None,
             judge_pool=judge_pool,
         )
@@ -130,7 +134,6 @@ class GRPOTrainer(Trainer):
         self.policy = policy_of(stage, self.model, frozen if stage.loss.beta else None, ranks, teacher)
         self.budget = context.token_budget(saved)
         self.hooks = hooks_of(self.worker, self.model, self.budget, frozen, saved)
-        self.prompts_drawn = self.worker.order.taken  # by the end of the last step, without prefetched ones
         self.groups: list[Group] = []  # of the last step
         self.rollouts = folder.rollouts  # their file
         self.judges = ranks.broadcast(lambda: require_accurate(judges_in(stage.reward), judge_pool, folder))
@@ -184,7 +187,6 @@ class GRPOTrainer(Trainer):
         waited = time.monotonic() - updated
         self.engine.publish(step)
         seconds = {"seconds_rollout": ended - started + waited, "seconds_update": time.monotonic() - ended - waited}
-        self.prompts_drawn = played.prompts_drawn
         self.groups, self.rollouts = groups, self.context.write_rollouts(step, groups, advantages)
         figures = step_figures(groups, advantages, played.replaced) | played.figures
         figures |= scores | update | seconds | self.engine.figures()
@@ -210,7 +212,7 @@ class GRPOTrainer(Trainer):
         """A checkpoint after `step` steps."""
         state = {
             "policy": self.policy.state_dict(),
-            "asked": self.prompts_drawn,
+            **self.worker.order_state,
             "budget": self.budget.tokens,
             "reward": self.reward_spec.model_dump(mode="json"),
             "teacher": self.teacher_sha256,
@@ -255,6 +257,16 @@ class GRPOTrainer(Trainer):
             scorer, self.stage.context, reward=self.reward_spec, questions_sha256=questions
         )
         return card.model_copy(update={"loss": self.own_code.get("loss")})
+
+
+def order_of(
+    stage: GrpoRecipe, tasks: Sequence[Task], key: tuple[int, ...], saved: Saved | None
+) -> InfiniteSampler[Task] | DifficultySampler:
+    """The order in which a stage plays its tasks, from where `saved` left it."""
+    state, data = saved.state if saved else {}, stage.data
+    if isinstance(data, PlayedQuestionsRecipe) and data.draw == "by_difficulty":
+        return DifficultySampler(tasks, data, seed=key, state=state)
+    return InfiniteSampler(tasks, seed=key, taken=state.get("asked", 0))
 
 
 def advantages_of(group: Group, stage: GrpoRecipe, replaced: bool = False) -> list[float | None]:
