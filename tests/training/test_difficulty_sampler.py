@@ -53,18 +53,27 @@ def test_a_running_rate_is_the_mean_until_its_window_is_full_and_forgets_by_halv
     assert updated((0.5, 3), 1.0, 32) == (0.625, 4)
 
 
-def test_a_question_has_the_rate_of_its_episodes_and_before_that_of_its_kind_in_its_source() -> None:
-    asked, unasked = task("a", kind="bridge", source="hotpot"), task("b", kind="bridge", source="hotpot")
-    elsewhere, plain = task("c", kind="bridge", source="2wiki"), task("d", source="hotpot")
-    sampler = DifficultySampler([asked, unasked, elsewhere, plain], drawing(), seed=(0,))
-    assert sampler.rate_of(asked) is None
+def test_a_question_has_the_rate_of_its_episodes_and_missing_scores_are_left_out() -> None:
+    asked, plain = task("a", kind="bridge", source="hotpot"), task("b")
+    sampler = DifficultySampler([asked, plain], drawing(), seed=(0,))
     sampler.observe([played(asked, 1.0, 0.0, None, 0.0, 0.0), played(plain, None, None)])
-    assert [sampler.rate_of(one) for one in (asked, unasked, elsewhere, plain)] == [0.25, 0.25, None, None]
-    sampler.observe([played(asked, 1.0, 1.0)])
-    assert sampler.rate_of(asked) == 0.625
-    sampler.observe([played(asked, 1.0, 1.0)])  # the older one counts half
-    assert sampler.rate_of(asked) == 0.8125
-    assert sampler.rate_of(unasked) == (0.25 + 1 + 1) / 3
+    assert sampler.rates == {"a": (0.25, 1)}
+    sampler.observe([played(asked, 1.0, 1.0), played(plain, 0.5)])
+    assert sampler.rates == {"a": (0.625, 2), "b": (0.5, 1)}
+    sampler.observe([played(asked, 1.0, 1.0)])  # the older ones count half
+    assert sampler.rates["a"] == (0.8125, 3)
+    assert sampler.kinds == {"hotpot/bridge": ((0.25 + 1 + 1) / 3, 3)}
+
+
+def test_a_question_not_played_yet_waits_only_if_its_kind_is_too_easy() -> None:
+    hard, easy = task("a", kind="hard", source="s"), task("b", kind="easy", source="s")
+    unasked = [task("c", kind="hard", source="s"), task("d", kind="easy", source="s")]
+    others = [task("e", kind="easy", source="t"), task("f", source="s")]
+    sampler = DifficultySampler([hard, easy, *unasked, *others], drawing(floor=0.2), seed=(0,))
+    sampler.observe([played(hard, 0.0, 0.0), played(easy, 1.0, 1.0)])
+    assert [sampler.probability(one) for one in (hard, easy)] == [0.2, 0.2]
+    assert [sampler.probability(one) for one in unasked] == [1.0, 0.2]
+    assert [sampler.probability(one) for one in others] == [1.0, 1.0]
 
 
 @pytest.mark.parametrize(

@@ -63,8 +63,8 @@ class PlayedQuestionsRecipe(QuestionsRecipe):
     """Order of the questions. "shuffled": every question once in each epoch. "by_difficulty": likewise, but a question
     whose running rate is outside `rate_bounds` is drawn with probability `floor` only. The rate of a question is the
     mean score of its episodes, averaged over about the last two times that it was played: with a reward of exact match,
-    its share of right answers. A question not played yet has the rate of its kind (`type`) in its source, over about
-    the last 32 groups; without a kind it is drawn."""
+    its share of right answers. A question not played yet is drawn, unless the rate of its kind (`type`) in its source,
+    over about the last 32 groups, is above the bounds."""
     rate_bounds: Annotated[tuple[float, float], Field(strict=False)] = (0.1, 0.9)
     """With draw = "by_difficulty": lowest and highest rate of the questions that are always drawn."""
     floor: Annotated[float, Field(gt=0, le=1)] = 0.1

@@ -49,7 +49,7 @@ GLOSSARY: dict[str, dict[str, str]] = {
         "response_tokens_mean": "Tokens that the policy wrote in an episode.",
         "calls_mean": "Calls of tools in an episode; absent in a step without any.",
         "call_errors": "Share of the calls whose result is an error.",
-        "nonzero_advantage_fraction": "Share of groups whose scores differ; the others teach nothing. In `online_dpo`, of "
+        "nonzero_advantage_fraction": "Share of groups whose scores differ, the others teach nothing; in `online_dpo`, of "
         "pools with a pair.",
         "missing_fraction": "Share of episodes without a score, because a retriever, a judge or your own code failed.",
         "dropped_groups": "Groups with fewer scores than `min_siblings`.",

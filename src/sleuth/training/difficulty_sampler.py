@@ -27,9 +27,8 @@ class DifficultySampler:
     """An endless sequence of tasks that prefers those whose rate is within bounds.
 
     Each source is an `InfiniteSampler` of its own. The source of a draw is chosen at random by the weights of `mix`;
-    its sequence is then followed to the next task that is drawn: with probability 1 if its rate is unknown or within
-    `rate_bounds`, otherwise with probability `floor`. So no task is drawn twice in one epoch of its source, and each
-    of those within the bounds once. What is drawn is a function of the seed, the state and the number of the draw;
+    its sequence is then followed to the next task that is drawn, each with its `probability`. So no task is drawn twice
+    in one epoch of its source, and each of those within the bounds once. What is drawn is a function of the seed, the state and the number of the draw;
     without a mix, and until a rate is out of bounds, it is what `InfiniteSampler` draws. Raises SleuthError if the
     sources of the tasks are not those of `mix`.
     """
@@ -79,15 +78,14 @@ class DifficultySampler:
                 if task.kind:
                     self.kinds[kind_of(task)] = updated(self.kinds.get(kind_of(task)), rate, KIND_WINDOW)
 
-    def rate_of(self, task: Task) -> float | None:
-        """The running rate of a task, or of its kind if it was not played yet; None if nothing is known."""
-        known = self.rates.get(task.id) or (self.kinds.get(kind_of(task)) if task.kind else None)
-        return None if known is None else known[0]
-
     def probability(self, task: Task) -> float:
-        """The probability that a task is drawn when its turn comes."""
-        rate = self.rate_of(task)
-        return 1.0 if rate is None or self.low <= rate <= self.high else self.floor
+        """The probability that a task is drawn when its turn comes: 1, or the floor if its own rate is out of bounds or,
+        while it was not played yet, that of its kind is above them. A kind below them is drawn: what is hard today
+        would otherwise stay so."""
+        if (own := self.rates.get(task.id)) is not None:
+            return 1.0 if self.low <= own[0] <= self.high else self.floor
+        kind = self.kinds.get(kind_of(task)) if task.kind else None
+        return 1.0 if kind is None or kind[0] <= self.high else self.floor
 
     def state_dict(self) -> dict[str, Any]:
         """All that the next draws depend on, besides seed, tasks and recipe."""
