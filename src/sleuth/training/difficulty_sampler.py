@@ -28,9 +28,9 @@ class DifficultySampler:
 
     Each source is an `InfiniteSampler` of its own. The source of a draw is chosen at random by the weights of `mix`;
     its sequence is then followed to the next task that is drawn, each with its `probability`. So no task is drawn twice
-    in one epoch of its source, and each of those within the bounds once. What is drawn is a function of the seed, the state and the number of the draw;
-    without a mix, and until a rate is out of bounds, it is what `InfiniteSampler` draws. Raises SleuthError if the
-    sources of the tasks are not those of `mix`.
+    in one epoch of its source, and each of those within the bounds once. What is drawn is a function of the seed, the
+    state and the number of the draw; without a mix, and until a rate is out of bounds, it is what `InfiniteSampler`
+    draws. Raises SleuthError if the sources of the tasks are not those of `mix`.
     """
 
     def __init__(
@@ -79,8 +79,8 @@ class DifficultySampler:
                     self.kinds[kind_of(task)] = updated(self.kinds.get(kind_of(task)), rate, KIND_WINDOW)
 
     def probability(self, task: Task) -> float:
-        """The probability that a task is drawn when its turn comes: 1, or the floor if its own rate is out of bounds or,
-        while it was not played yet, that of its kind is above them. A kind below them is drawn: what is hard today
+        """The probability that a task is drawn when its turn comes: 1, or the floor if its own rate is out of bounds
+        or, while it was not played yet, that of its kind is above them. A kind below them is drawn: what is hard today
         would otherwise stay so."""
         if (own := self.rates.get(task.id)) is not None:
             return 1.0 if self.low <= own[0] <= self.high else self.floor

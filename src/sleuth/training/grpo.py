@@ -35,7 +35,7 @@ from sleuth.factories import (
     trial_group,
 )
 from sleuth.learn.advantages import group_advantages
-from sleuth.learn.batch import Advantages, Batch, batch_of_groups, has_gradient
+from sleuth.learn.batch import Advantages
 from sleuth.learn.function_loss import FunctionLoss, require_loss
 from sleuth.learn.heap import releasing_cached_memory
 from sleuth.learn.objective import PolicyLoss
@@ -43,7 +43,7 @@ from sleuth.learn.policy import no_update
 from sleuth.ranks import Ranks
 from sleuth.recipe.data import PlayedQuestionsRecipe
 from sleuth.recipe.envs import SearchEnvRecipe, ThoughtEnvRecipe
-from sleuth.recipe.grpo import GrpoRecipe, PolicyTeacherRecipe
+from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.render import Renderer
 from sleuth.runs.protocol import ProtocolCard
 from sleuth.runs.protocol_differences import differences
@@ -52,10 +52,11 @@ from sleuth.training.credit.thought_gain import gain_in
 from sleuth.training.difficulty_sampler import DifficultySampler, require_sources
 from sleuth.training.hooks import hooks_of
 from sleuth.training.infinite_sampler import InfiniteSampler
-from sleuth.training.loop import Figures, Trainer, train, update_figures
+from sleuth.training.loop import Figures, Trainer, figures_of, train
+from sleuth.training.minibatches import batches_of_step, update_on
 from sleuth.training.rollout_worker import RolloutWorker, require_enough_scores
 from sleuth.training.step_metrics import episodes_showing, probe_lines, sampled_entropy, step_figures, values_of
-from sleuth.types import Group, Score, SleuthError, Task
+from sleuth.types import Group, SleuthError, Task
 from sleuth.user_code.functions import merged_sources
 
 
@@ -234,10 +235,11 @@ class GRPOTrainer(Trainer):
         """The figures of an update; of none if no gradient is nonzero. Then the schedule waits too: a step of the
         optimiser would still move the weights by its momentum."""
         loss, figures = self.stage.loss, no_update()
-        if (batch := batch_of_step(groups, advantages, self.stage)) is not None:
-            figures = update_figures(
-                self.budget, lambda budget: self.policy.update(batch, self.policy_loss, budget=budget)
-            )
+        passes = self.stage.updates_per_batch
+        if batches := batches_of_step(groups, advantages, self.stage):
+            figures = figures_of(lambda: update_on(self.policy, batches, self.policy_loss, self.budget, passes=passes))
+        if self.stage.repeats:
+            figures["updates"] = passes * len(batches) if figures["loss"] is not None else 0
         if figures["loss"] is not None:
             if loss.old_logprobs == "learner" or not _has_bounds(self.policy_loss):  # no bound could have acted
                 figures["clip_fraction"] = None
@@ -276,22 +278,6 @@ def advantages_of(group: Group, stage: GrpoRecipe, replaced: bool = False) -> li
     if replaced or sum(value is not None for value in values) < stage.min_siblings:
         return [None] * len(values)
     return group_advantages(values, stage.loss.advantage, std_floor=stage.loss.std_floor)
-
-
-def batch_of_step(groups: Sequence[Group], advantages: Advantages, stage: GrpoRecipe) -> Batch | None:
-    """The episodes of a step for its loss; None if none of them has a gradient."""
-    loss, guidance = stage.loss, partial(guidance_of, teacher=stage.teacher)
-    if not loss.beta and not has_gradient(groups, advantages, guidance):
-        return None
-    return batch_of_groups(groups, advantages, normalise=loss.normalise, constant=loss.constant, guidance=guidance)
-
-
-def guidance_of(score: Score, *, teacher: PolicyTeacherRecipe | None) -> float:
-    """The weight with which an episode of this score follows the teacher."""
-    if teacher is None or score.value is None:
-        return 0.0
-    right = 1.0 if teacher.right is None else teacher.right
-    return teacher.weight if teacher.when == "always" or score.value < right else 0.0
 
 
 def _has_bounds(loss: PolicyLoss) -> bool:
