@@ -71,6 +71,7 @@ def plain_updates(model: Qwen3ForCausalLM, batches: Sequence[Batch], *, passes: 
     optimiser = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.95), weight_decay=0.0)
     clipped = []
     for batch in [batch for _ in range(passes) for batch in batches]:
+        assert batch.sampler_logprobs is not None
         ratio = (plain_logprobs(model, batch) - batch.sampler_logprobs).exp()
         bounded = ratio.clamp(1 - BOUNDS["low"], 1 + BOUNDS["high"])
         gain = torch.minimum(ratio * batch.advantages, bounded * batch.advantages)
