@@ -98,7 +98,7 @@ def updated(policy: Policy, batches: Sequence[Batch], passes: int) -> Update:
     return update_on(policy, batches, LOSS, TokenBudget(4096), passes=passes)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(st.integers(0, 1000), st.integers(1, 3), st.integers(1, 3))
 def test_several_updates_are_those_of_the_plain_formula(seed: int, passes: int, minibatches: int) -> None:
     model = tiny(seed)
@@ -199,6 +199,7 @@ def test_a_run_with_several_updates_a_step_goes_on_as_if_never_stopped_and_is_no
     assert "prompts_per_update = 2: a recorded step has several minibatches" in " ".join(refused.output.split())
 
 
+@pytest.mark.slow
 def test_passes_over_a_whole_step_are_replayed_to_the_bit(run: Run, recipe_file: Path, tmp_path: Path) -> None:
     overrides = (*BRIEF, "stage.1.prompts_per_step=3", "stage.1.steps=2", "stage.1.updates_per_batch=2")
     run(recipe_file, tmp_path / "run", *overrides, "stage.1.save_every=2")
