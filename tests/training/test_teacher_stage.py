@@ -12,7 +12,7 @@ from transformers import AutoTokenizer
 from verb import sleuth
 
 from sleuth.recipe.grpo import PolicyTeacherRecipe
-from sleuth.training.grpo import guidance_of
+from sleuth.training.minibatches import guidance_of
 from sleuth.types import Score
 
 Run = Callable[..., Path]

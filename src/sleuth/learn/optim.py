@@ -148,14 +148,15 @@ class Optimiser:
         }
 
     @torch.no_grad()
-    def step(self) -> int:
-        """Steps every weight that has a gradient. Returns how many elements changed in the model's dtype."""
+    def step(self, *, ends_step: bool = True) -> int:
+        """Steps every weight that has a gradient. Returns how many elements changed in the model's dtype. The schedule
+        goes on if this is the last update of a step (`ends_step`)."""
         changed = 0
         for name, part in self.parts.items():
             for group in part.param_groups:
                 group["lr"] = self.learning_rate
             changed += self._step_adamw(part) if name == "adamw" else self._step_whole(part)
-        self.steps += 1
+        self.steps += ends_step
         return changed
 
     def _step_adamw(self, part: torch.optim.Optimizer) -> int:

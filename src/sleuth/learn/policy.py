@@ -120,17 +120,19 @@ class Policy:
         """Replaces the reference model, or removes it."""
         self.reference = None if reference is None else self._holding(reference)
 
-    def update(self, batch: Batch, loss: PolicyLoss, *, budget: int) -> Update:
+    def update(self, batch: Batch, loss: PolicyLoss, *, budget: int, ends_step: bool = True) -> Update:
         """One step of the policy gradient, in passes over at most `budget` distinct tokens. No token is computed twice
         if the model is whole and on a CPU, and the loss is a sum over tokens (see `chunked_loss`).
 
         Without a KL term the gradient of rows with advantage 0 is exactly 0, so they are not computed, and the
-        statistics are of the other rows. Their token weights, which are fixed over all rows, do not change.
+        statistics are of the other rows. Their token weights, which are fixed over all rows, do not change. With
+        an update that `ends_step` the schedule of the learning rate goes on.
 
         Raises NotFiniteError, with the weights untouched, if loss or gradient is not finite, and SleuthError if the
         loss needs the sampler's log-probabilities and the batch has none.
         """
-        return self._step(self._rows_with_gradient(batch, loss), loss, Update, budget=budget)
+        rows = self._rows_with_gradient(batch, loss)
+        return self._step(rows, loss, Update, budget=budget, ends_step=ends_step)
 
     def gradient(self, batch: Batch, loss: PolicyLoss, *, budget: int, by_row: bool = False) -> tuple[float, Tensor]:
         """The loss of `update` and its gradient as one fp32 vector, before any clip; the weights do not change.
@@ -194,6 +196,7 @@ class Policy:
         kind: type[Made],
         *,
         budget: int,
+        ends_step: bool = True,
     ) -> Made:
         packs = self._packs(batch, objective, budget)
         self.masters.set_aside()
@@ -208,7 +211,7 @@ class Policy:
             self.masters.discard_gradients()
             raise
         learning_rate = self.optimiser.learning_rate
-        changed = self.masters.ranks.all_reduce({"changed": self._step_weights()})["changed"]
+        changed = self.masters.ranks.all_reduce({"changed": self._step_weights(ends_step)})["changed"]
         self.masters.discard_gradients()
         self.masters.publish()
         total_weight = float(batch.weights.sum())
@@ -268,11 +271,11 @@ class Policy:
         sums = {name: (values * part.rows.weights).sum().item() for name, values in statistics.items()}
         return {"loss": computed.loss.item(), "tokens_computed": computed.computed, **sums}
 
-    def _step_weights(self) -> int:
+    def _step_weights(self, ends_step: bool) -> int:
         """How many weights changed. Running out of memory here is an error that no smaller budget helps against: some
         weights may be stepped already."""
         try:
-            return self.optimiser.step()
+            return self.optimiser.step(ends_step=ends_step)
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -190,11 +191,12 @@ def _time(
         else:
             step["rollout"], tokens = generation, sampled * steps
     trained = _distinct_tokens(recipe, index, stage, played, ranks)
+    again, updates = _passes_and_updates(stage)
     if learner.reference:
-        step["reference pass"] = speed.frozen_pass(passes, trained)
+        step["reference pass"] = again * speed.frozen_pass(passes, trained)
     if learner.teacher is not None:
-        step["teacher pass"] = speed.frozen_pass(learner.teacher, trained)
-    step["update"] = speed.update(learner, trained)
+        step["teacher pass"] = again * speed.frozen_pass(learner.teacher, trained)
+    step["update"] = again * speed.update(learner, trained) + (updates - again) * speed.update(learner, 0)
     return StageTime(
         name=stage.name,
         kind=stage.kind,
@@ -203,6 +205,14 @@ def _time(
         seconds=once + steps * sum(step.values()),
         step_seconds=step,
     )
+
+
+def _passes_and_updates(stage: TrainingRecipe) -> tuple[int, int]:
+    """How often the learner computes the tokens of a step, and how often it steps the weights."""
+    if not isinstance(stage, GrpoRecipe):
+        return 1, 1
+    size = stage.prompts_per_update or stage.prompts_per_step
+    return stage.updates_per_batch, stage.updates_per_batch * math.ceil(stage.prompts_per_step / size)
 
 
 def _distinct_tokens(recipe: Recipe, index: int, stage: TrainingRecipe, played: Played | None, ranks: int) -> float:

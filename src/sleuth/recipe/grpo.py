@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Tag
 
-from sleuth.recipe.data import QuestionsRecipe
+from sleuth.recipe.data import PlayedQuestionsRecipe, QuestionsRecipe
 from sleuth.recipe.envs import RefineEnvRecipe, ThoughtEnvRecipe, TrainedEnvRecipe
 from sleuth.recipe.loss import LossRecipe, SamplingRecipe
 from sleuth.recipe.rewards import FunctionRewardRecipe, GainRecipe, RewardTable, SuffixRecipe
@@ -102,7 +102,7 @@ def _kind_of_data(table: Any) -> str:
 
 
 PlayedDataRecipe = Annotated[
-    Annotated[QuestionsRecipe, Tag(NO_KIND)]
+    Annotated[PlayedQuestionsRecipe, Tag(NO_KIND)]
     | Annotated[TextRecipe, Tag("text")]
     | Annotated[PlacesRecipe, Tag("places")],
     Discriminator(_kind_of_data),
@@ -122,6 +122,11 @@ class GrpoRecipe(SampledRecipe, TrainingRecipe):
     """Group size: episodes for one question."""
     context: PositiveInt
     """Longest episode in tokens, prompt included."""
+    updates_per_batch: PositiveInt = 1
+    """Passes of updates over the episodes of a step. The ratio stays that to the policy that sampled them, so that from
+    the second update on the bounds of the loss act. The learning rate's schedule counts steps, not updates."""
+    prompts_per_update: PositiveInt | None = None
+    """Groups of a step in one update (minibatches, in the order in which they were played); absent: all."""
     replace_no_signal: NonNegativeInt = 0
     """Maximum number of extra rounds in a step, which replace groups whose scores are all equal by new questions
     (dynamic sampling: arXiv:2503.14476)."""
@@ -213,6 +218,28 @@ class GrpoRecipe(SampledRecipe, TrainingRecipe):
                 'engine.max_policy_lag = 1 trains on samples of older weights, and loss.old_logprobs = "learner" '
                 'treats them as on-policy: set loss.old_logprobs = "sampler", or loss.tis_cap'
             )
+
+    @combination
+    def _updates_fit(self) -> Iterator[str]:
+        size = self.prompts_per_update
+        if size is not None and size > self.prompts_per_step:
+            yield (
+                f"prompts_per_update = {size} is more than the prompts_per_step = {self.prompts_per_step} of a step; "
+                "remove it, or set fewer"
+            )
+        for key in self.repeats:
+            if self.loss.old_logprobs == "learner":
+                yield (
+                    f'{key} = {getattr(self, key)} needs loss.old_logprobs = "sampler": with "learner" every update '
+                    "would start from a ratio of 1 to itself, and no bound would act"
+                )
+
+    @property
+    def repeats(self) -> tuple[str, ...]:
+        """The keys by which a step has several updates."""
+        minibatches = self.prompts_per_update is not None and self.prompts_per_update < self.prompts_per_step
+        several = {"updates_per_batch": self.updates_per_batch > 1, "prompts_per_update": minibatches}
+        return tuple(key for key, given in several.items() if given)
 
     @combination
     def _something_is_learned(self) -> Iterator[str]:

@@ -34,7 +34,10 @@ GLOSSARY: dict[str, dict[str, str]] = {
         "old_logprobs": 'Where the ratio starts: "sampler" or "learner".',
         "gradient_norm": "Global norm of the gradient before clipping.",
         "learning_rate": "Learning rate of this step.",
-        "changed_weights_fraction": "Share of the stored weights that the step changed.",
+        "changed_weights_fraction": "Share of the stored weights that the step changed; of several updates, the most.",
+        "updates": "Updates on the step's episodes, if the recipe asks for several. Then `loss`, `entropy`, `kl` and "
+        "`teacher_kl` are means over the first pass, `sampler_learner_kl` is that of the first update, and "
+        "`clip_fraction`, `masked_fraction` and `gradient_norm` are means over all updates.",
         "tokens_trained": "Tokens with a weight in the loss.",
         "tokens_computed": "Tokens of the learner's forward pass, each shared prefix once.",
         "tokens_dense": "Tokens of the same rows without sharing.",
@@ -50,7 +53,8 @@ GLOSSARY: dict[str, dict[str, str]] = {
         "response_tokens_mean": "Tokens that the policy wrote in an episode.",
         "calls_mean": "Calls of tools in an episode; absent in a step without any.",
         "call_errors": "Share of the calls whose result is an error.",
-        "nonzero_advantage_fraction": "Share of groups whose scores differ; of pools with a pair in `online_dpo`.",
+        "nonzero_advantage_fraction": "Share of groups whose scores differ; the others teach nothing. In "
+        "`online_dpo`, of pools with a pair.",
         "missing_fraction": "Share of episodes without a score, because a retriever, a judge or your own code failed.",
         "dropped_groups": "Groups with fewer scores than `min_siblings`.",
         "replaced_groups": "Groups without signal that `replace_no_signal` replaced.",

@@ -35,25 +35,28 @@ from sleuth.factories import (
     trial_group,
 )
 from sleuth.learn.advantages import group_advantages
-from sleuth.learn.batch import Advantages, Batch, batch_of_groups, has_gradient
+from sleuth.learn.batch import Advantages
 from sleuth.learn.function_loss import FunctionLoss, require_loss
 from sleuth.learn.heap import releasing_cached_memory
 from sleuth.learn.objective import PolicyLoss
 from sleuth.learn.policy import no_update
 from sleuth.ranks import Ranks
+from sleuth.recipe.data import PlayedQuestionsRecipe
 from sleuth.recipe.envs import SearchEnvRecipe, ThoughtEnvRecipe
-from sleuth.recipe.grpo import GrpoRecipe, PolicyTeacherRecipe
+from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.render import Renderer
 from sleuth.runs.protocol import ProtocolCard
 from sleuth.runs.protocol_differences import differences
 from sleuth.stage_context import Saved, StageContext, StageInputs
 from sleuth.training.credit.thought_gain import gain_in
+from sleuth.training.difficulty_sampler import DifficultySampler, require_sources
 from sleuth.training.hooks import hooks_of
 from sleuth.training.infinite_sampler import InfiniteSampler
-from sleuth.training.loop import Figures, Trainer, train, update_figures
+from sleuth.training.loop import Figures, Trainer, figures_of, train
+from sleuth.training.minibatches import batches_of_step, update_on
 from sleuth.training.rollout_worker import RolloutWorker, require_enough_scores
 from sleuth.training.step_metrics import episodes_showing, probe_lines, sampled_entropy, step_figures, values_of
-from sleuth.types import Group, Score, SleuthError, Task
+from sleuth.types import Group, SleuthError, Task
 from sleuth.user_code.functions import merged_sources
 
 
@@ -74,6 +77,8 @@ def require_inputs(stage: GrpoRecipe, inputs: StageInputs) -> list[Task]:
     setting, tasks = inputs.setting(stage.data, stage.env, read, stage.context)
     if stage.credit is not None and stage.credit.kind == "search_gain":
         require_text_dialect(setting.dialect)
+    if isinstance(stage.data, PlayedQuestionsRecipe):
+        require_sources(stage.data, tasks)
     require_gradable(stage.reward, tasks)
     require_judges(stage.reward)
     if stage.teacher is not None:
@@ -117,7 +122,7 @@ class GRPOTrainer(Trainer):
             engine=self.engine,
             renderer=Renderer(self.tokenizer, setting.dialect.tags),
             setting=setting,
-            order=InfiniteSampler(tasks, seed=context.key, taken=saved.state["asked"] if saved else 0),
+            order=order_of(stage, tasks, context.key, saved),
             reward=reward_of(stage.reward, setting.dialect, self.tokenizer, judge_pool) if ranks.first else None,
             judge_pool=judge_pool,
         )
@@ -130,7 +135,6 @@ class GRPOTrainer(Trainer):
         self.policy = policy_of(stage, self.model, frozen if stage.loss.beta else None, ranks, teacher)
         self.budget = context.token_budget(saved)
         self.hooks = hooks_of(self.worker, self.model, self.budget, frozen, saved)
-        self.prompts_drawn = self.worker.order.taken  # by the end of the last step, without prefetched ones
         self.groups: list[Group] = []  # of the last step
         self.rollouts = folder.rollouts  # their file
         self.judges = ranks.broadcast(lambda: require_accurate(judges_in(stage.reward), judge_pool, folder))
@@ -184,7 +188,6 @@ class GRPOTrainer(Trainer):
         waited = time.monotonic() - updated
         self.engine.publish(step)
         seconds = {"seconds_rollout": ended - started + waited, "seconds_update": time.monotonic() - ended - waited}
-        self.prompts_drawn = played.prompts_drawn
         self.groups, self.rollouts = groups, self.context.write_rollouts(step, groups, advantages)
         figures = step_figures(groups, advantages, played.replaced) | played.figures
         figures |= scores | update | seconds | self.engine.figures()
@@ -210,7 +213,7 @@ class GRPOTrainer(Trainer):
         """A checkpoint after `step` steps."""
         state = {
             "policy": self.policy.state_dict(),
-            "asked": self.prompts_drawn,
+            **self.worker.order_state,
             "budget": self.budget.tokens,
             "reward": self.reward_spec.model_dump(mode="json"),
             "teacher": self.teacher_sha256,
@@ -232,10 +235,11 @@ class GRPOTrainer(Trainer):
         """The figures of an update; of none if no gradient is nonzero. Then the schedule waits too: a step of the
         optimiser would still move the weights by its momentum."""
         loss, figures = self.stage.loss, no_update()
-        if (batch := batch_of_step(groups, advantages, self.stage)) is not None:
-            figures = update_figures(
-                self.budget, lambda budget: self.policy.update(batch, self.policy_loss, budget=budget)
-            )
+        passes = self.stage.updates_per_batch
+        if batches := batches_of_step(groups, advantages, self.stage):
+            figures = figures_of(lambda: update_on(self.policy, batches, self.policy_loss, self.budget, passes=passes))
+        if self.stage.repeats:
+            figures["updates"] = passes * len(batches) if figures["loss"] is not None else 0
         if figures["loss"] is not None:
             if loss.old_logprobs == "learner" or not _has_bounds(self.policy_loss):  # no bound could have acted
                 figures["clip_fraction"] = None
@@ -257,6 +261,16 @@ class GRPOTrainer(Trainer):
         return card.model_copy(update={"loss": self.own_code.get("loss")})
 
 
+def order_of(
+    stage: GrpoRecipe, tasks: Sequence[Task], key: tuple[int, ...], saved: Saved | None
+) -> InfiniteSampler[Task] | DifficultySampler:
+    """The order in which a stage plays its tasks, from where `saved` left it."""
+    state, data = saved.state if saved else {}, stage.data
+    if isinstance(data, PlayedQuestionsRecipe) and data.draw == "by_difficulty":
+        return DifficultySampler(tasks, data, seed=key, state=state)
+    return InfiniteSampler(tasks, seed=key, taken=state.get("asked", 0))
+
+
 def advantages_of(group: Group, stage: GrpoRecipe, replaced: bool = False) -> list[float | None]:
     """The advantage of each episode; None for one that is left out of the loss, because its group was replaced, its
     score is missing or too few siblings have one."""
@@ -264,22 +278,6 @@ def advantages_of(group: Group, stage: GrpoRecipe, replaced: bool = False) -> li
     if replaced or sum(value is not None for value in values) < stage.min_siblings:
         return [None] * len(values)
     return group_advantages(values, stage.loss.advantage, std_floor=stage.loss.std_floor)
-
-
-def batch_of_step(groups: Sequence[Group], advantages: Advantages, stage: GrpoRecipe) -> Batch | None:
-    """The episodes of a step for its loss; None if none of them has a gradient."""
-    loss, guidance = stage.loss, partial(guidance_of, teacher=stage.teacher)
-    if not loss.beta and not has_gradient(groups, advantages, guidance):
-        return None
-    return batch_of_groups(groups, advantages, normalise=loss.normalise, constant=loss.constant, guidance=guidance)
-
-
-def guidance_of(score: Score, *, teacher: PolicyTeacherRecipe | None) -> float:
-    """The weight with which an episode of this score follows the teacher."""
-    if teacher is None or score.value is None:
-        return 0.0
-    right = 1.0 if teacher.right is None else teacher.right
-    return teacher.weight if teacher.when == "always" or score.value < right else 0.0
 
 
 def _has_bounds(loss: PolicyLoss) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import random
 from collections.abc import Sequence
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 Item = TypeVar("Item")
 
@@ -33,7 +33,11 @@ class InfiniteSampler(Generic[Item]):
         epoch, place = divmod(index, len(self.items))
         return self.items[_permutation(len(self.items), (*self.seed, epoch))[place]]
 
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps of it."""
+        return {"asked": self.taken}
 
-@functools.lru_cache(maxsize=2)
+
+@functools.lru_cache(maxsize=16)  # of several sources, the epochs that they are in
 def _permutation(count: int, key: tuple[int, ...]) -> list[int]:
     return random.Random(f"order {key}").sample(range(count), count)

@@ -104,8 +104,13 @@ def train(stage: TrainingRecipe, context: StageContext, trainer: Trainer, saved:
 
 def update_figures(budget: TokenBudget, update: Callable[[int], Update], kind: type[Update] = Update) -> Figures:
     """The figures of an update within a token budget; those of no update if loss or gradient is not finite."""
+    return figures_of(lambda: budget.run(update), kind)
+
+
+def figures_of(update: Callable[[], Update], kind: type[Update] = Update) -> Figures:
+    """The figures of an update; those of no update if loss or gradient is not finite."""
     try:
-        return asdict(budget.run(update))
+        return asdict(update())
     except NotFiniteError as error:
         return no_update(kind) | {"not_finite": str(error)}
 

@@ -22,7 +22,8 @@ from sleuth.runs.checksums import require_intact
 from sleuth.runs.rollouts import read_advantages, read_rollouts
 from sleuth.stage_context import Saved, StageContext
 from sleuth.training.credit.thought_gain import gain_in
-from sleuth.training.grpo import advantages_of, batch_of_step
+from sleuth.training.grpo import advantages_of
+from sleuth.training.minibatches import batch_of_step, batches_of_step, update_on
 from sleuth.training.step_metrics import values_of
 from sleuth.types import Group, SleuthError
 
@@ -73,6 +74,11 @@ def replay(
     assert isinstance(stage, GrpoRecipe)
     if gain_in(changed.reward) != gain_in(stage.reward):
         raise SleuthError('kind = "gain": the gain of thoughts needs the scorer of the run; leave the reward as it is')
+    if "prompts_per_update" in stage.repeats:
+        raise SleuthError(
+            f"stage {stage.name}: prompts_per_update = {stage.prompts_per_update}: a recorded step has several "
+            "minibatches, each at other weights, and no gradient of its own to compare"
+        )
     rows = {row["step"]: row for row in context.folder.metrics.rows() if row["stage"] == stage.name}
     if step not in rows:
         raise SleuthError(f"{context.folder.path}: stage {stage.name} recorded no step {step}")
@@ -80,9 +86,8 @@ def replay(
     policy = restored.policy
     for between in range(restored.step + 1, step):
         if rows[between]["loss"] is not None:
-            batch = batch_of_step(*_recorded(context, between), stage)
-            assert batch is not None  # its row has a loss
-            restored.budget.run(lambda tokens, batch=batch: policy.update(batch, policy_loss_of(stage), budget=tokens))
+            batches = batches_of_step(*_recorded(context, between), stage)
+            update_on(policy, batches, policy_loss_of(stage), restored.budget, passes=stage.updates_per_batch)
         progress(between - restored.step, step - restored.step)
     groups, advantages = _recorded(context, step)
     rescored = groups

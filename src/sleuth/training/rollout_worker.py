@@ -21,6 +21,7 @@ from sleuth.render import Renderer
 from sleuth.rollout import Rollout
 from sleuth.runs.rollouts import is_whole, read_rollouts
 from sleuth.stage_context import StageContext
+from sleuth.training.difficulty_sampler import DifficultySampler
 from sleuth.training.infinite_sampler import InfiniteSampler
 from sleuth.training.step_metrics import values_of
 from sleuth.types import Group, Reward, SleuthError, Task
@@ -30,28 +31,32 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Played:
-    """The groups of a step, of which those at the indices `replaced` are not trained; how many prompts of the order
-    were drawn by its end; and the figures of judges and weights."""
+    """The groups of a step, of which those at the indices `replaced` are not trained, and the figures of judges and
+    weights."""
 
     groups: list[Group]
     replaced: set[int]
-    prompts_drawn: int
     figures: dict[str, float | None]
 
 
 @dataclass(kw_only=True)
 class RolloutWorker:
-    """What plays the episodes of a stage. Only the first rank has the `reward`, and calls judges."""
+    """What plays the episodes of a stage. Only the first rank has the `reward`, and calls judges. `order_state` is that
+    of the `order` after the last step that `play` returned, without prompts drawn for the next one."""
 
     stage: GrpoRecipe
     context: StageContext
     engine: TrainingEngine
     renderer: Renderer
     setting: Setting
-    order: InfiniteSampler[Task]
+    order: InfiniteSampler[Task] | DifficultySampler
     reward: Reward | None
     judge_pool: JudgePool
+    order_state: dict[str, Any] = field(init=False)
     _next: Prefetcher[Played] | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self.order_state = self.order.state_dict()
 
     @property
     def max_policy_lag(self) -> int:
@@ -62,6 +67,9 @@ class RolloutWorker:
         """The scored groups of a step. If they may lag, those of the next step are played in the background."""
         played = self._next.result() if self._next is not None else asyncio.run(self._play(step))
         self._next = None
+        if isinstance(self.order, DifficultySampler):
+            self.order.observe(played.groups)
+        self.order_state = self.order.state_dict()
         lag = self.max_policy_lag
         off_policy = off_policy_fraction(played.groups, step - 1, max_policy_lag=lag)
         if not lag:
@@ -96,8 +104,7 @@ class RolloutWorker:
                 break
             replaced |= no_signal
             groups += await self._fresh(step, len(no_signal))
-        figures = self.judge_pool.figures()
-        return Played(groups=groups, replaced=replaced, prompts_drawn=self.order.taken, figures=figures)
+        return Played(groups=groups, replaced=replaced, figures=self.judge_pool.figures())
 
     async def _fresh(self, step: int, count: int) -> list[Group]:
         first = self.order.taken
