@@ -43,7 +43,7 @@ class Ours:
         """The gradient of one update, without changing the weights."""
         kept: dict[str, Tensor] = {}
 
-        def keep() -> int:
+        def keep(*, ends_step: bool) -> int:
             gradients = {name: weight.grad for name, weight in self.policy.masters.tensors.items()}
             kept.update({name: gradient.clone() for name, gradient in gradients.items() if gradient is not None})
             return 0

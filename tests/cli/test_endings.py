@@ -161,7 +161,7 @@ def test_a_wrong_input_is_reported_before_anything_heavy_is_imported(tmp_path: P
         "serve absent": "absent: no such folder here",
         "serve here --index nope": "nope: no index here",
         "export absent --gguf": "absent: no such folder",
-        "merge nope out": "nope: no such file or folder",
+        "merge nope out": "nope: does not exist; name a verl actor folder",
         "index nope.jsonl i --kind dense --encoder e": "nope.jsonl: no such file",
         "search nope words": "nope: no index here",
         "retriever nope": "nope: no index here",

@@ -217,11 +217,11 @@ def test_an_update_that_runs_out_of_memory_is_made_again_in_halves_and_so_are_th
     update = Policy.update
     budgets: list[int] = []
 
-    def scarce(self: Any, batch: Any, loss: Any, *, budget: int) -> Any:
+    def scarce(self: Any, batch: Any, loss: Any, *, budget: int, **more: Any) -> Any:
         budgets.append(budget)
         if budget > 1_500:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return update(self, batch, loss, budget=budget)
+        return update(self, batch, loss, budget=budget, **more)
 
     monkeypatch.setattr(Policy, "update", scarce)
     run(recipe_file, tmp_path / "run", "stage.1.stop_after=2")
