@@ -24,10 +24,10 @@ PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n auto --max
 demo: $(CORE)  ## a tiny model learns to search: world, index, training, report
 	$(BIN)/sleuth demo
 
-twins: $(CORE)  ## published recipes in small: one of search, one of refining and one of thinking to the end, one begins
+twins: $(CORE)  ## published recipes in small: one of refining and one of thinking to the end, two of search in part
 	$(BIN)/sleuth world runs/world
 	$(BIN)/sleuth index runs/world/corpus.jsonl runs/world/index
-	$(MAKE) -j2 twin-search_r1_slime twin-thinking_gain twin-refiner begun-reason_over_search_rules
+	$(MAKE) -j2 half-search_r1_slime twin-thinking_gain twin-refiner begun-reason_over_search_rules
 
 twin-refiner:  ## to the end, on one core: by the world's table of what its snippets state
 	OMP_NUM_THREADS=1 $(BIN)/sleuth train recipes/tiny/refiner.toml --run runs/twins/refiner
@@ -40,6 +40,10 @@ twin-thinking_gain:  ## to the end, on one core: its own thoughts beat phrases t
 twin-%:  ## to the end, on one core: of one-hop questions 0.75 right, of two-hop ones 0.5
 	OMP_NUM_THREADS=1 $(BIN)/sleuth train recipes/tiny/$*.toml --run runs/twins/$*
 	$(BIN)/python tools/reached.py runs/twins/$* em_one_hop=0.75 em_two_hop=0.5
+
+half-%:  ## half of it: `make twin-search_r1_slime` runs all of it
+	OMP_NUM_THREADS=1 $(BIN)/sleuth train recipes/tiny/$*.toml --set stage.3.steps=110 --run runs/half/$*
+	$(BIN)/python tools/reached.py runs/half/$* em_one_hop=0.75 em_two_hop=0.25
 
 begun-%:  ## a quarter of it: the second hop comes later
 	OMP_NUM_THREADS=1 $(BIN)/sleuth train recipes/tiny/$*.toml --set stage.3.steps=60 --run runs/begun/$*
