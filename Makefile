@@ -24,10 +24,10 @@ PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n auto --max
 demo: $(CORE)  ## a tiny model learns to search: world, index, training, report
 	$(BIN)/sleuth demo
 
-twins: $(CORE)  ## published recipes in small: one of refining and one of thinking to the end, two of search in part
+twins: $(CORE)  ## published recipes in small: one of refining and one of thinking to the end, half of one of search
 	$(BIN)/sleuth world runs/world
 	$(BIN)/sleuth index runs/world/corpus.jsonl runs/world/index
-	$(MAKE) -j2 half-search_r1_slime twin-thinking_gain twin-refiner begun-reason_over_search_rules
+	$(MAKE) -j2 half-search_r1_slime twin-thinking_gain twin-refiner
 
 twin-refiner:  ## to the end, on one core: by the world's table of what its snippets state
 	OMP_NUM_THREADS=1 $(BIN)/sleuth train recipes/tiny/refiner.toml --run runs/twins/refiner
