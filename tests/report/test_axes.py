@@ -28,6 +28,13 @@ def test_a_domain_has_round_ends_and_holds_zero(values: list[float], domain: tup
 def test_a_running_mean_has_no_lag_and_skips_what_is_absent() -> None:
     assert running_mean([1, 2, 3, 4, 5], 3) == [1.5, 2, 3, 4, 4.5]
     assert running_mean([1, None, 3], 3) == [1, None, 3]
+    assert running_mean([], 3) == []
+
+
+def test_a_large_value_moves_a_running_mean_within_its_window_alone() -> None:
+    means = running_mean([5e-13] * 30 + [1000.0] + [5e-13] * 30, 5)
+    assert means[:28] == means[33:] == pytest.approx([5e-13] * 28, rel=1e-12)
+    assert means[28:33] == pytest.approx([200.0] * 5)
 
 
 def test_paths_are_svg() -> None:

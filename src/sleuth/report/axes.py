@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+
+import numpy as np
 
 Points = Sequence[tuple[float, float]]
 
@@ -88,12 +89,12 @@ def area(upper: Points, lower: Points) -> str:
 
 
 def running_mean(values: Sequence[float | None], window: int) -> list[float | None]:
-    """Mean of the present values within a centred window of odd width; no lag, and absent where the value is absent."""
-    half, count = window // 2, len(values)
-    sums = [*accumulate((value or 0.0 for value in values), initial=0.0)]
-    present = [*accumulate((value is not None for value in values), initial=0)]
-    means: list[float | None] = []
-    for index, value in enumerate(values):
-        low, high = max(0, index - half), min(count, index + half + 1)
-        means.append(None if value is None else (sums[high] - sums[low]) / (present[high] - present[low]))
-    return means
+    """Mean of the present values within a centred window of odd width; no lag, and absent where the value is absent.
+    Each window has a sum of its own: differences of running sums would lose small values behind a large one."""
+    if not values:
+        return []
+    half, ones = window // 2, np.ones(window)
+    present = [value is not None for value in values]
+    sums = np.convolve([value or 0.0 for value in values], ones)[half : half + len(values)]
+    counts = np.convolve(present, ones)[half : half + len(values)]
+    return [float(total / count) if here else None for total, count, here in zip(sums, counts, present, strict=True)]
