@@ -288,6 +288,8 @@ def one_browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 @pytest.fixture
 def browser(one_browser: Browser) -> Browser:
+    one_browser.call("Page.navigate", url="about:blank")  # the last test's page still asks its server, which has ended
+    one_browser.wait("location.href === 'about:blank' && document.readyState === 'complete'")
     one_browser.complaints.clear()
     return one_browser
 
