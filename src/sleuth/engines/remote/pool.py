@@ -43,10 +43,10 @@ class PoolLimits:
 class PoolEngine:
     """Continues token sequences on the `servers` of a pool, with the weights of `model`.
 
-    Call `publish` before the first request. The siblings of a group go to one server, to reuse their prompt; a new
-    group goes to the server with the fewest requests in flight. A turn that a server did not finish is sampled again on
-    another one with the same seed and prefix, so no turn is lost or counted twice. A server that comes back gets the
-    weights before it generates; a completion by other weights ends the run.
+    Call `publish` before the first request; it wakes servers that are `asleep`. The siblings of a group go to one
+    server, to reuse their prompt; a new group goes to the server with the fewest requests in flight. A turn that a
+    server did not finish is sampled again on another one with the same seed and prefix, so no turn is lost or counted
+    twice. A server that comes back gets the weights before it generates; a completion by other weights ends the run.
     """
 
     def __init__(
@@ -61,6 +61,7 @@ class PoolEngine:
         limits: PoolLimits,
         shared: Path,
         log: Callable[[str], None],
+        asleep: bool = False,
     ) -> None:
         self.tokenizer = tokenizer
         self.eos_ids = eos_ids
@@ -73,6 +74,8 @@ class PoolEngine:
         self._replicas = [
             EngineReplica(discovered, health) for discovered, health in zip(servers, self._health.members, strict=True)
         ]
+        for replica in self._replicas:
+            replica.asleep = asleep
         self._group_replicas: dict[Group, EngineReplica] = {}
         self._retried = 0
         self._seconds = 0.0  # spent on publishing
@@ -200,7 +203,8 @@ class PoolEngine:
 
         async def sleep() -> None:
             self._connect()
-            await asyncio.gather(*map(self._weight_sync.sleep, self._replicas))
+            awake = [replica for replica in self._replicas if not replica.asleep]
+            await asyncio.gather(*map(self._weight_sync.sleep, awake))
 
         asyncio.run(sleep())
 
