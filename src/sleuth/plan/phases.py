@@ -19,6 +19,7 @@ from sleuth.recipe import (
     WarmStartRecipe,
     WinRateRecipe,
 )
+from sleuth.recipe.grpo import PoolRecipe
 from sleuth.recipe.rewards import GainRecipe
 from sleuth.runs.disk import shown
 
@@ -130,14 +131,14 @@ class _Stage:
         copies = self.passes.packed_weights if packed and self.played is not None else 0
         pool = getattr(self.stage, "engine", None)
         parts = held | {"packed weights": copies, "libraries": self.machine.device.libraries}
-        if pool is not None and _is_on_this_card(pool):
+        if pool is not None and _is_on_this_card(pool, self.machine.ranks):
             parts["server"] = SLEEPING_SERVER
         return Phase(stage=self.stage.name, name=name, bytes=_present(parts), host=_present(host))
 
     def _generation(self, name: str, held: Bytes, host: Bytes, played: Played, passes: Passes) -> Phase:
         parts = held | {"libraries": self.machine.device.libraries}
         pool = getattr(self.stage, "engine", None)
-        if pool is not None and not _is_on_this_card(pool):
+        if pool is not None and not _is_on_this_card(pool, self.machine.ranks):
             return Phase(stage=self.stage.name, name=name, bytes=_present(parts), host=_present(host))
         if pool is not None:
             parts["server"] = SERVER + self._weights()
@@ -200,10 +201,12 @@ def keeps_first_weights(stage: TrainingRecipe) -> bool:
     return isinstance(stage, OnlineDpoRecipe) and stage.loss.kind == "dpo"
 
 
-def _is_on_this_card(pool: object) -> bool:
-    """Whether a pool's server shares the learner's card: it is on this machine and sleeps during updates."""
-    urls: tuple[str, ...] = getattr(pool, "urls", ())
-    return bool(getattr(pool, "sleeps", False)) and any(urlsplit(url).hostname in LOOPBACK for url in urls)
+def _is_on_this_card(pool: PoolRecipe, ranks: int) -> bool:
+    """Whether a pool's server shares a learner's card: the run starts it on one that trains, or it is on this machine
+    and sleeps during updates."""
+    if pool.launch is not None:
+        return ranks == 1 if pool.cards is None else min(pool.cards) < ranks
+    return pool.sleeps and any(urlsplit(url).hostname in LOOPBACK for url in pool.urls or ())
 
 
 def _present(parts: Bytes) -> Bytes:
