@@ -1,8 +1,8 @@
 """`python -m benchmarks.launched_killed --vllm PATH`: a run that starts a real vLLM, which is killed again and again.
 
-Every so many seconds in which the server generates, its process is killed (SIGKILL); its supervisor starts it again. What
-is counted: episodes of every step that are lost or there twice, turns that were sampled again, and the distance between
-sampler and learner. Beside it, the CPU time of the trainer's process while episodes are played, in steps without a kill.
+While a step is played, the server is killed (SIGKILL), and its supervisor starts it again. Counted are the episodes
+of every step that are lost or repeated, turns that were sampled again, and the distance between sampler and learner.
+Beside it, the CPU time of the trainer's process while episodes are played, in steps without a kill.
 """
 
 from __future__ import annotations

@@ -40,6 +40,7 @@ class RealVllm:
             pytest.fail(f"{VLLM} is missing; `make servers` installs it", pytrace=False)
         command = [VLLM, "serve", self.model, "--host", "127.0.0.1", "--port", self.url.rpartition(":")[2]]
         command += ["--max-model-len", str(self.context), "--dtype", "float32", "--enforce-eager"]
+        command += ["--no-enable-chunked-prefill"]  # else it ends when a prompt with a seed is read in parts
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | SETTINGS
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
