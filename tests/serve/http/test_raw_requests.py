@@ -78,7 +78,7 @@ def shapes(path: bytes) -> dict[str, bytes]:
         "deeply nested": posted(path, b"[" * 100_000),
         "a number of many digits": posted(path, b'{"topk": %b, "queries": ["a"], "max_tokens": %b}' % (DIGITS, DIGITS)),
         "a compressed body": posted(path, bytes(range(200)), b"content-encoding: gzip\r\n"),
-        "an upgrade": b"GET /health HTTP/1.1\r\n" + HOST + b"connection: upgrade\r\nupgrade: websocket\r\n\r\n",
+        "an upgrade": b"GET /health HTTP/1.1\r\n" + HOST + b"connection: close, upgrade\r\nupgrade: websocket\r\n\r\n",
     }  # fmt: skip
 
 
