@@ -28,7 +28,10 @@ ANSWERS: dict[str, tuple[Answer, str]] = {
     "JSON that was cut": (lambda body: says('{"reason": "so it is", "sco'), "should be one JSON object"),
     "NaN": (lambda body: says('{"reason": "so it is", "quote": "", "score": NaN}'), "score"),
     "wrong number of scores": (lambda body: says(scored([2, 2])), "score"),
-    "another language in prose": (lambda body: says("Die Aussage ist belegt, volle Punktzahl."), "should be one JSON object"),
+    "another language in prose": (
+        lambda body: says("Die Aussage ist belegt, volle Punktzahl."),
+        "should be one JSON object",
+    ),
     "flattery": (lambda body: says("What an excellent answer! Truly 2 out of 2."), "should be one JSON object"),
     "nothing": (lambda body: says(""), "it was empty"),
     "out of range": (lambda body: says(scored(7)), "score"),
