@@ -16,9 +16,11 @@ from transformers import AttentionInterface
 
 from sleuth.engines.local.cache import PagedCache
 from sleuth.engines.local.compiled_decode_attention import CompiledDecodeAttention
+from sleuth.engines.local.lookahead import with_sampled
 from sleuth.engines.local.paged_attention import ChunkwiseAttention, GatheredAttention, VarlenAttention
 from sleuth.engines.local.shared_spans import find_shared_spans
 from sleuth.engines.local.slots import PrefillChunk, SlotTable
+from sleuth.engines.transfers import sent
 from sleuth.learn.compiled import is_compiled_for
 from sleuth.types import SleuthError
 
@@ -31,7 +33,8 @@ PAGED_ATTENTION = "sleuth_pages"
 class Batch:
     """The T tokens of one forward, packed: one for each of `decoding` (slots, rising), then those of each chunk.
     `output_indices` are those whose logits are needed; None if (nearly) all. `varlen`: by torch's kernel for
-    sequences of various lengths, from their "pages" or from a "copy"; None: not."""
+    sequences of various lengths, from their "pages" or from a "copy"; None: not. `sampled` (slots) has the last tokens
+    of slots in which the host does not know them."""
 
     output_indices: Tensor | None = None
 
@@ -45,6 +48,7 @@ class Batch:
         device: torch.device,
         dtype: torch.dtype,
         varlen: Varlen | None = None,
+        sampled: Tensor | None = None,
     ) -> None:
         self.cache = cache
         self.count = len(decoding)
@@ -54,8 +58,12 @@ class Batch:
         slots = np.concatenate([decoding, np.repeat(prefilled, stops - starts)])
         positions = np.concatenate([table.cached[decoding], *map(np.arange, starts, stops)])
         pages = table.pages.pages
-        packed = np.stack([table.tokens[slots, positions], positions, pages[slots, positions // cache.page_size]])
-        self.tokens, self.positions, self.pages = torch.from_numpy(packed).to(device)  # (T) each, in one transfer
+        packed = np.stack(
+            [table.tokens[slots, positions], positions, pages[slots, positions // cache.page_size], slots]
+        )
+        self.tokens, self.positions, self.pages, on_device = sent(packed, device)  # (T) each, in one transfer
+        if sampled is not None:
+            self.tokens = with_sampled(self.tokens, on_device, sampled)
         self.cache_rows: Tensor | None = None  # of the tokens' keys, set in the first layer
         self.chunk_ends = np.cumsum(stops - starts)  # among the chunks' tokens
         self.chunk_outputs: Tensor | None = None  # the chunks' tokens whose outputs are computed; None: all
@@ -72,7 +80,7 @@ class Batch:
         narrow = copy.copy(self)
         if self.prefill is not None:
             narrow.prefill = self.prefill.for_last_tokens()
-            narrow.chunk_outputs = torch.from_numpy(self.chunk_ends - 1).to(self.tokens.device)
+            narrow.chunk_outputs = sent(self.chunk_ends - 1, self.tokens.device)
         return narrow
 
 

@@ -13,6 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention.bias import causal_lower_right
 
+from sleuth.engines.transfers import sent
+
 try:
     from torch.nn.attention.varlen import varlen_attn
 except ImportError:  # torch before 2.10
@@ -35,7 +37,7 @@ class GatheredAttention:
 
     def __init__(self, pages: np.ndarray, lengths: np.ndarray, page_size: int, device: torch.device) -> None:
         order = np.argsort(-lengths, kind="stable")
-        self.order, self.inverse = (torch.from_numpy(index).to(device) for index in (order, np.argsort(order)))
+        self.order, self.inverse = (sent(index, device) for index in (order, np.argsort(order)))
         self.groups = [
             _RowGroup.of(pages[rows], lengths[rows], page_size, device) for rows in _groups(order, lengths, page_size)
         ]
@@ -71,8 +73,8 @@ class _RowGroup:
         hidden = np.arange(count * page_size) >= lengths[:, None]
         return _RowGroup(
             rows=len(lengths),
-            pages=torch.from_numpy(pages[:, :count].reshape(-1)).to(device),
-            bias=torch.from_numpy(np.where(hidden, -np.inf, 0.0).astype(np.float32)[:, None]).to(device),
+            pages=sent(pages[:, :count].reshape(-1), device),
+            bias=sent(np.where(hidden, -np.inf, 0.0).astype(np.float32)[:, None], device),
         )
 
     def attend(self, query: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
@@ -96,10 +98,7 @@ class ChunkwiseAttention:
         self, pages: np.ndarray, starts: np.ndarray, stops: np.ndarray, page_size: int, device: torch.device
     ) -> None:
         self.starts, self.stops = starts.tolist(), stops.tolist()
-        self.pages = [
-            torch.from_numpy(row[: -(-stop // page_size)]).to(device)
-            for row, stop in zip(pages, self.stops, strict=True)
-        ]
+        self.pages = [sent(row[: -(-stop // page_size)], device) for row, stop in zip(pages, self.stops, strict=True)]
 
     def for_last_tokens(self) -> ChunkwiseAttention:
         """The attention of each chunk's last token alone."""
@@ -159,9 +158,9 @@ class VarlenAttention:
     ) -> None:
         self.longest_query, self.longest_key = int((stops - starts).max()), int(stops.max())
         edges = [np.cumsum([0, *lengths]) for lengths in (stops - starts, stops)]
-        packed = torch.from_numpy(np.concatenate([*edges, stops]).astype(np.int32)).to(device)
+        packed = sent(np.concatenate([*edges, stops]).astype(np.int32), device)
         self.query_edges, self.key_edges, self.stops = packed.split([len(stops) + 1, len(stops) + 1, len(stops)])
-        self.pages = torch.from_numpy(pages).to(device)
+        self.pages = sent(pages, device)
         self.rows = None if paged else token_rows(self.pages, self.key_edges, int(stops.sum()), page_size)
         self._made_of = pages, stops, page_size, device, paged
 
