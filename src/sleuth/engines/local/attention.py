@@ -25,6 +25,8 @@ from sleuth.learn.compiled import is_compiled_for
 from sleuth.types import SleuthError
 
 Varlen = Literal["pages", "copy"]
+DecodeAttention = CompiledDecodeAttention | GatheredAttention | VarlenAttention
+PrefillAttention = ChunkwiseAttention | VarlenAttention
 
 PAGED_ATTENTION = "sleuth_pages"
 """The name under which transformers knows `attend_pages`."""
@@ -74,10 +76,22 @@ class Batch:
             self.prefill = VarlenAttention(pages[prefilled], starts, stops, cache.page_size, device, paged=paged)
         elif chunks:
             self.prefill = ChunkwiseAttention(pages[prefilled], starts, stops, cache.page_size, device)
+        self.longest = int(positions.max()) + 1
+        self._by_window: dict[int, tuple[DecodeAttention | None, PrefillAttention | None]] = {}
+
+    def attention(self, window: int | None) -> tuple[DecodeAttention | None, PrefillAttention | None]:
+        """The attention of decoding rows and of chunks in a layer whose tokens attend to the last `window` alone."""
+        if window is None or window >= self.longest:
+            return self.decode, self.prefill
+        if window not in self._by_window:
+            decode = self.decode and self.decode.within(window)
+            self._by_window[window] = decode, self.prefill and self.prefill.within(window)
+        return self._by_window[window]
 
     def for_last_layer(self) -> Batch:
         """The batch for the last layer, where of a chunk only the last token's query is computed."""
         narrow = copy.copy(self)
+        narrow._by_window = {}
         if self.prefill is not None:
             narrow.prefill = self.prefill.for_last_tokens()
             narrow.chunk_outputs = sent(self.chunk_ends - 1, self.tokens.device)
@@ -86,7 +100,7 @@ class Batch:
 
 def _decode_attention(
     table: SlotTable, slots: np.ndarray, device: torch.device, dtype: torch.dtype, varlen: Varlen | None
-) -> CompiledDecodeAttention | GatheredAttention | VarlenAttention:
+) -> DecodeAttention:
     pages, lengths = table.pages.pages, table.cached[slots]
     if is_compiled_for(device, dtype):
         levels, starts = find_shared_spans(table.tokens, slots, lengths)
@@ -106,6 +120,7 @@ def attend_pages(
     *,
     batch: Batch,
     scaling: float | None = None,
+    sliding_window: int | None = None,
     **options: object,
 ) -> tuple[Tensor, None]:
     """The attention function that transformers calls in every layer while the engine runs.
@@ -113,8 +128,8 @@ def attend_pages(
     `query` (1, H, T, D), `key` and `value` (1, kv_heads, T, D) of the new tokens -> (1, T, H, D). Keys and values are
     written to the cache first.
     """
-    if any(options.get(name) is not None for name in ("sliding_window", "softcap", "s_aux")):
-        raise SleuthError(f"the local engine has no sliding windows, soft caps or sinks: {type(module).__name__}")
+    if any(options.get(name) is not None for name in ("softcap", "s_aux")):
+        raise SleuthError(f"the local engine has no soft caps or attention sinks: {type(module).__name__}")
     _, kv_heads, total, size = key.shape
     if batch.cache_rows is None:
         batch.cache_rows = batch.cache.rows(batch.pages, batch.positions, kv_heads)
@@ -123,13 +138,12 @@ def attend_pages(
     query = query[0].transpose(0, 1).unflatten(1, (kv_heads, -1))  # (T, kv_heads, sharing, D)
     scale = size**-0.5 if scaling is None else scaling
     parts = []
-    if batch.decode is not None:
-        parts.append(batch.decode.attend(query[: batch.count], keys, values, scale))
-    if batch.prefill is not None:
+    decode, prefill = batch.attention(sliding_window)
+    if decode is not None:
+        parts.append(decode.attend(query[: batch.count], keys, values, scale))
+    if prefill is not None:
         queries, wanted = query[batch.count :], batch.chunk_outputs
-        output = batch.prefill.attend(
-            queries if wanted is None else queries.index_select(0, wanted), keys, values, scale
-        )
+        output = prefill.attend(queries if wanted is None else queries.index_select(0, wanted), keys, values, scale)
         if wanted is not None:
             output = output.new_zeros(len(queries), *output.shape[1:]).index_copy_(0, wanted, output)
         parts.append(output)

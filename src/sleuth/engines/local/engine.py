@@ -26,6 +26,7 @@ from sleuth.engines.sampling import sample, sample_on_device
 from sleuth.engines.stops import StopTokens, find_eos_ids
 from sleuth.engines.transfers import sent
 from sleuth.learn.compiled_layers import compiled_forwards
+from sleuth.learn.families import check_attention
 from sleuth.learn.heap import keep_freed_memory
 from sleuth.learn.last_layer import select_outputs, skip_unused_outputs
 from sleuth.learn.products import replaced_forwards
@@ -75,8 +76,7 @@ class LocalEngine:
         lookahead: bool | None = None,
         log: Callable[[str], None] = to_stderr,
     ) -> None:
-        if not model._supports_attention_backend:
-            raise SleuthError(f"the local engine cannot run {type(model).__name__}: its attention is not replaceable")
+        check_attention(model)
         keep_freed_memory()
         self.model = model
         self.tokenizer = tokenizer
