@@ -13,7 +13,7 @@ LOGIT_FACTORS = ("logit_scale", "logits_scaling", "lm_head_multiplier")
 
 
 def check_attention(model: PreTrainedModel) -> None:
-    """Raises SleuthError if a layer of the model is anything but causal attention, with or without a window, that can be
+    """Raises SleuthError if a layer of the model is not causal attention, with or without a window, that can be
     replaced. (Soft caps and sinks are refused where attention is called with them.)"""
     config = model.config.get_text_config()
     name = type(model).__name__

@@ -119,8 +119,8 @@ def _restricted(block: Block, spans: Iterable[slice]) -> Iterator[Block]:
 
 
 def within_window(blocks: Iterable[Block], positions: Tensor, window: int, dtype: torch.dtype) -> list[Block]:
-    """The blocks of a tree, or of a part of one, whose tokens attend only to the last `window` of their path, themselves
-    included. `positions` (N) are those of the tree's tokens on their paths."""
+    """The blocks of a tree, or of a part of one, whose tokens attend only to the last `window` of their path, including
+    themselves. `positions` (N) are those of the tree's tokens on their paths."""
     above = int(positions[0])
     of_keys = torch.cat([torch.arange(above), positions])
     return _self_first(part for block in blocks for part in _windowed(block, positions, of_keys, window, dtype))
