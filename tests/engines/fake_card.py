@@ -59,6 +59,8 @@ class WithoutCard(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.Tensor.pin_memory:
             return args[0]
+        if func is torch.Tensor.copy_ and args[0].device.type == "cuda":
+            return torch.ops.aten.copy_(args[0], args[1], (kwargs or {}).get("non_blocking", False))
         if func is torch.Tensor.to:
             later = bool((kwargs or {}).get("non_blocking"))
             wanted = [*args[1:], *(kwargs or {}).values()]

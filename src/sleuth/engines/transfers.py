@@ -16,6 +16,12 @@ def sent(array: np.ndarray, device: torch.device) -> Tensor:
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
+def send(array: np.ndarray, target: Tensor) -> None:
+    """Overwrites `target` by the array, as `sent` sends it."""
+    tensor = torch.from_numpy(array)
+    target.copy_(tensor.pin_memory() if target.device.type == "cuda" else tensor, non_blocking=True)
+
+
 class Arrival:
     """Numbers of a card on their way to the host."""
 

@@ -17,6 +17,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from sleuth.engines.local.attention import PAGED_ATTENTION, Batch, Varlen
 from sleuth.engines.local.cache import PagedCache, bytes_per_token, head_size, page_size_of, pages_of
+from sleuth.engines.local.decode_graphs import DecodeGraphs
 from sleuth.engines.local.lookahead import PendingTokens, SampledTokens
 from sleuth.engines.local.paged_attention import varlen_problem
 from sleuth.engines.local.slots import UNKNOWN, DecodeState, PrefillChunk, SlotTable
@@ -35,6 +36,7 @@ from sleuth.runs.disk import shown
 from sleuth.threads import to_stderr
 from sleuth.types import Chunk, Completion, Sampling, SleuthError
 from sleuth.user_code.calls import calls_returned
+from sleuth.variables import cuda_graphs
 
 CPU_FORWARD_TOKENS, CUDA_FORWARD_TOKENS = 512, 8192
 """Prefill tokens per forward, besides the decoding slots; longer prompts are prefilled in chunks. More would push the
@@ -60,7 +62,8 @@ class LocalEngine:
     of what is free), or has `cache_pages`. When it is full, the request with the last key is preempted and continued
     later, with the same tokens. The weights are the learner's own: call `publish` after changing them. The same
     requests, keys, weights and size of the cache give the same bytes. With `lookahead` (None: on a card) a step begins
-    before the host has read the tokens of the one before. Raises SleuthError if the cache cannot hold one sequence of
+    before the host has read the tokens of the one before, and with `graphs` (None: on a card, if SLEUTH_CUDA_GRAPHS is
+    1) steps in which nothing is prefilled are CUDA graphs. Raises SleuthError if the cache cannot hold one sequence of
     `context` tokens.
     """
 
@@ -74,6 +77,7 @@ class LocalEngine:
         cache_memory: str | None = None,
         cache_pages: int | None = None,
         lookahead: bool | None = None,
+        graphs: bool | None = None,
         log: Callable[[str], None] = to_stderr,
     ) -> None:
         check_attention(model)
@@ -100,6 +104,8 @@ class LocalEngine:
         self._page_size = page_size_of(model.device)
         ahead = model.device.type == "cuda" if lookahead is None else lookahead
         self._sampled = SampledTokens(slots, model.device) if ahead else None
+        graphs = model.device.type == "cuda" and cuda_graphs() if graphs is None else graphs
+        self._graphs = DecodeGraphs(model, log) if ahead and graphs else None
         limits = {"slots": slots, "context": context, "cache_memory": cache_memory}
         self._open_cache(pages_of(model, **limits, recorded=cache_pages))
         self._waiting: list[Request] = []
@@ -132,7 +138,7 @@ class LocalEngine:
     @property
     def cache_pages(self) -> int:
         """The size of the cache in pages."""
-        return self._cache.pages
+        return self._table.pages.total
 
     def publish(self, version: int) -> None:
         """Clears the prefix cache and stamps `version` on later completions. Call after changing the weights."""
@@ -140,13 +146,15 @@ class LocalEngine:
             raise RuntimeError(f"weights {version} were published while requests of {self.policy_version} are running")
         self._table.clear()
         self._weights.clear()
+        if self._graphs is not None:
+            self._graphs.clear()
         self.policy_version = version
 
     def sleep(self) -> None:
         """Frees the memory of the cache until the next request, unless requests are running."""
         if not self._running and not self._waiting:
             self._table.clear()
-            self._cache.clear()
+            self._clear_cache()
 
     def figures(self) -> dict[str, float]:
         """Engine metrics for the step: none."""
@@ -167,8 +175,15 @@ class LocalEngine:
 
     def _open_cache(self, pages: int) -> None:
         """An empty cache of so many pages. No request may be running."""
-        self._cache = PagedCache(pages=pages, page_size=self._page_size)
+        spare = int(self._graphs is not None)  # for rows that fill up a graph
+        self._cache = PagedCache(pages=pages + spare, page_size=self._page_size)
         self._table = SlotTable(self.slots, self.context, page_size=self._page_size, pages=pages)
+
+    def _clear_cache(self) -> None:
+        """Frees the cache and the graphs that read it."""
+        if self._graphs is not None:
+            self._graphs.clear()
+        self._cache.clear()
 
     def _shrink(self) -> bool:
         """After a forward ran out of memory: preempts all requests and halves the cache and the tokens of a forward.
@@ -179,7 +194,7 @@ class LocalEngine:
             return False
         while self._running:
             self._preempt()
-        self._cache.clear()
+        self._clear_cache()
         self._open_cache(pages)
         self._forward_tokens = tokens
         self._log(
@@ -321,6 +336,8 @@ class LocalEngine:
                 raise
 
     def _forward_and_sample(self, decoding: np.ndarray, chunks: Sequence[PrefillChunk]) -> None:
+        if not chunks and self._decode_by_graph(decoding):
+            return
         table, model = self._table, self.model
         where = {"device": model.device, "dtype": model.dtype, "varlen": self._varlen}
         by_slot = None if self._sampled is None else self._sampled.by_slot
@@ -338,6 +355,19 @@ class LocalEngine:
             self._sample_ahead(self._sampled, slots, logits)
         else:
             self._sample_tokens(slots, logits)
+
+    def _decode_by_graph(self, slots: np.ndarray) -> bool:
+        """Decodes a token of `slots` (B) and samples the next by a CUDA graph. Returns False if there is none."""
+        if self._graphs is None or self._sampled is None or self._graphs.is_refused(self._varlen):
+            return False
+        tokens = self._graphs.decode(self._table, slots, self._decode_state, self._cache, self._sampled.by_slot)
+        if tokens is None:
+            return False
+        self.forwards += 1
+        self._table.cached[slots] += 1
+        self._sampled.store(slots, tokens)
+        self._expect_tokens(self._sampled, slots, tokens)
+        return True
 
     @cached_property
     def _varlen(self) -> Varlen | None:
@@ -435,7 +465,7 @@ class LocalEngine:
             self._release(request)
             request.inbox.put_nowait(error)
         self._table.clear()
-        self._cache.clear()
+        self._clear_cache()
 
     @contextmanager
     def _inference_mode(self) -> Iterator[None]:
