@@ -120,6 +120,11 @@ class DecodeGraphs:
         self._steps: dict[int, int] = {}  # of each bucket, launched kernel by kernel
         self._replays: dict[int, tuple[DecodeBuffers, Callable[[], None]]] = {}
 
+    @property
+    def captured(self) -> int:
+        """The number of graphs."""
+        return len(self._replays)
+
     def is_refused(self, varlen: Varlen | None) -> bool:
         """Whether no graph can be used, as with this way of attention, which logs it once."""
         if self.problem is None and varlen != "pages":
