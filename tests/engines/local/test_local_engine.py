@@ -4,7 +4,6 @@ import asyncio
 
 import pytest
 import torch
-from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from sleuth.engines.local import decode_layers
 from sleuth.engines.local.engine import LocalEngine
@@ -275,14 +274,6 @@ def test_a_failure_reaches_every_caller_and_the_engine_lives_on(make_model, toke
 
     assert [type(outcome) for outcome in gather(all_of_them())[0]] == [IndexError] * 6
     assert len(gather(engine.complete(words(5), Sampling(max_tokens=5)))[0].tokens) == 5
-
-
-def test_a_model_with_sliding_windows_is_refused(tokenizer, words):
-    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
-    window = {"use_sliding_window": True, "sliding_window": 4, "layer_types": ["sliding_attention"]}
-    model = Qwen2ForCausalLM(Qwen2Config(vocab_size=len(tokenizer), num_key_value_heads=1, **sizes, **window))
-    with pytest.raises(SleuthError, match="sliding windows"):
-        gather(engine_of(model, tokenizer).complete(words(9), Sampling(max_tokens=5)))
 
 
 def test_diverged_weights_are_a_clear_error(make_model, tokenizer, words):

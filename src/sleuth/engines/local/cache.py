@@ -11,6 +11,7 @@ import torch
 from transformers import PretrainedConfig, PreTrainedModel
 
 from sleuth.engines.local.pages import CPU_PAGE, CUDA_PAGE
+from sleuth.engines.transfers import sent
 from sleuth.learn.compiled import compiled, compiled_in_parallel, is_compiled_for, prange
 from sleuth.learn.heap import release_cached_memory
 from sleuth.memory import FREE_SHARE, free_host_memory, parse_share, total_host_memory
@@ -109,7 +110,7 @@ class PagedCache:
                 if is_compiled_for(tensor.device, tensor.dtype):
                     _copy(tensor.numpy(), *pages)
                 else:
-                    sources, targets = torch.from_numpy(pages).to(tensor.device)
+                    sources, targets = sent(pages, tensor.device)
                     tensor.index_copy_(1, targets, tensor.index_select(1, sources))
 
     def clear(self) -> None:
