@@ -13,7 +13,7 @@ from sleuth.engines.local.engine import LocalEngine
 from sleuth.engines.remote.capabilities import discover_servers
 from sleuth.engines.remote.pool import PoolEngine, PoolLimits
 from sleuth.engines.stops import find_eos_ids
-from sleuth.ranks import Ranks
+from sleuth.ranks import ALONE, Ranks
 from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.recipe.preference import OnlineDpoRecipe
 from sleuth.runs.run_folder import RunFolder
@@ -73,7 +73,8 @@ def engine_of(
     the recipe names another; and the manifest's record of its servers. Raises SleuthError if a server cannot be
     used."""
     if stage.engine is not None:
-        return pool_engine_of(stage, model, tokenizer, weights=folder.path / "weights", say=folder.say)
+        weights = folder.path / "weights"
+        return pool_engine_of(stage, model, tokenizer, weights=weights, say=folder.say, ranks=ranks)
     return local_engine_of(stage, model, tokenizer, context=stage.context, folder=folder, ranks=ranks), []
 
 
@@ -84,6 +85,7 @@ def pool_engine_of(
     *,
     weights: Path,
     say: Callable[[str], None],
+    ranks: Ranks = ALONE,
 ) -> tuple[PoolEngine, list[dict[str, Any]]]:
     """The recipe's pool, which loads its weights from the folder `weights` unless the recipe names another, and the
     record of its servers. Raises SleuthError if a server cannot be used."""
@@ -91,8 +93,10 @@ def pool_engine_of(
     assert pool is not None
     eos_ids = find_eos_ids(model.generation_config, tokenizer)
     temperature = stage.sampling.temperature
-    servers = discover_servers(
-        pool.urls, tokenizer=tokenizer, eos_ids=eos_ids, context=stage.context, temperature=temperature, log=say
+    servers = ranks.broadcast(
+        lambda: discover_servers(
+            pool.urls, tokenizer=tokenizer, eos_ids=eos_ids, context=stage.context, temperature=temperature, log=say
+        )
     )
     limits = PoolLimits(
         requests_at_once=pool.requests_at_once,
@@ -110,5 +114,6 @@ def pool_engine_of(
         limits=limits,
         shared=(pool.weights or weights).resolve(),
         log=say,
+        ranks=ranks,
     )
     return engine, [discovered.as_json() for discovered in servers]

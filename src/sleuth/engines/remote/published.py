@@ -27,17 +27,24 @@ LABEL_DIGITS = 12  # of the checksum
 class Published:
     """One version of the weights, in its own folder. `version` counts the learner's updates, `sha256` is of the files.
 
+    `reload` is unique to a load on a server that had lost them: "" at first, then `.RANK.COUNT`.
     `Published(path=Path("/shared/weights/000012-5f1c09aa83d2"), version=12, sha256="5f1c09aa83d2...")`.
     """
 
     path: Path
     version: int
     sha256: str
+    reload: str = ""
 
     @property
     def label(self) -> str:
-        """The weight version that servers report: `000012-5f1c09aa83d2`."""
-        return f"{self.version:06d}-{self.sha256[:LABEL_DIGITS]}"
+        """The weight version that servers report: `000012-5f1c09aa83d2`, after a reload `000012-5f1c09aa83d2.0.3`."""
+        return f"{self.version:06d}-{self.sha256[:LABEL_DIGITS]}{self.reload}"
+
+
+def same_weights(label: str, other: str) -> bool:
+    """Whether two labels name the same weights, perhaps by different loads."""
+    return label.partition(".")[0] == other.partition(".")[0]
 
 
 def publish(model: PreTrainedModel, shared: Path, version: int) -> Published:
