@@ -13,8 +13,9 @@ from typing import Any
 
 from sleuth.data.questions import question_overlap
 from sleuth.evaluation import evaluate, reasoning, thought_probe, win_rate
-from sleuth.factories import accepted_hash, own_code_in, preference_spec_of, reward_spec_of
+from sleuth.factories import RunServers, accepted_hash, own_code_in, preference_spec_of, reward_spec_of
 from sleuth.learn.heap import release_cached_memory
+from sleuth.plan.server_memory import server_memory
 from sleuth.ranks import ALONE, Ranks
 from sleuth.recipe import Recipe, TrainingRecipe
 from sleuth.recipe.recipe import StageRecipe
@@ -72,11 +73,26 @@ def _run_stages(recipe: Recipe, folder: RunFolder, ranks: Ranks, *, exact: bool)
     ranks.broadcast(lambda: _begin(recipe, folder, exact=exact))
     if not ranks.first:
         PROCESS.begin(folder.manifest.threads, folder.say)
+    split = partial(server_memory, recipe, ranks=ranks.world)
+    with RunServers(recipe, folder.path / "servers", folder.say, ranks=ranks.world, split=split) as servers:
+        last = _run_each(recipe, folder, ranks, servers)
+    ranks.broadcast(folder.require_written)
+    return last
+
+
+def _run_each(recipe: Recipe, folder: RunFolder, ranks: Ranks, servers: RunServers) -> Path:
     model, first_step = recipe.model, 0
     trained: StageContext | None = None  # the last stage that trained
     for index, stage in enumerate(recipe.stage):
+        servers.rest()
         context = StageContext(
-            recipe=recipe, index=index, folder=folder, model=model, first_step=first_step, ranks=ranks
+            recipe=recipe,
+            index=index,
+            folder=folder,
+            model=model,
+            first_step=first_step,
+            ranks=ranks,
+            servers=servers,
         )
         run = partial(STAGES[stage.kind].run, stage, context)
         with folder.costing(stage.name, "total"):
@@ -95,7 +111,6 @@ def _run_stages(recipe: Recipe, folder: RunFolder, ranks: Ranks, *, exact: bool)
                 )
         elif trained is not None:
             ranks.broadcast(partial(trained.write_card, Path(model)))
-    ranks.broadcast(folder.require_written)
     return Path(model)
 
 

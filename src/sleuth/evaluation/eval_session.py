@@ -13,6 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from sleuth.dialects.refine import REFINERS, Mode, refines
 from sleuth.engines.local.engine import LocalEngine
 from sleuth.engines.remote.http_engine import HttpEngine
+from sleuth.engines.remote.pool import PoolEngine
 from sleuth.engines.remote.server import Server, find_server
 from sleuth.factories import (
     Setting,
@@ -85,7 +86,8 @@ class Served:
 class EvalSession:
     """A model with the protocol, sampling and scorer to evaluate it. Temperature 0 is greedy. `draw` extends the key of
     the samples, so that sets of questions with the same seed have different draws. A `scorer` other than the strict one
-    is reported beside it, and so is each function of the user among the `rewards`."""
+    is reported beside it, and so is each function of the user among the `rewards`. With a `pool` its servers generate,
+    which have the weights of `model`."""
 
     model: PreTrainedModel | Served
     tokenizer: PreTrainedTokenizerFast
@@ -99,6 +101,7 @@ class EvalSession:
     draw: tuple[int, ...] = ()
     scorer: str = STRICT.name
     rewards: Sequence[RewardRecipe] = ()
+    pool: PoolEngine | None = None
 
     def ask(self, tasks: Sequence[Task], name: str) -> list[tuple[Episode, Score]]:
         """`samples` scored episodes for each task, in order."""
@@ -148,6 +151,8 @@ class EvalSession:
             limits = {"requests_at_once": self.slots, "context": self.context}
             async with HttpEngine(self.model.server, self.tokenizer, eos_ids=self.model.eos_ids, **limits) as engine:
                 yield engine
+        elif self.pool is not None:
+            yield self.pool
         else:
             local = self.local_engine()
             try:

@@ -61,6 +61,7 @@ from sleuth.factories.rewards import (
     reward_spec_of,
     scorer_warnings,
 )
+from sleuth.factories.servers import RunServers, program_of
 from sleuth.factories.setting import Setting, changes_of_card, require_environment, trial_group
 from sleuth.factories.text import Excerpts, chunks_of, excerpts_of
 from sleuth.factories.thoughts import (
@@ -88,6 +89,7 @@ __all__ = [
     "OpenJudge",
     "Outline",
     "RefineSetting",
+    "RunServers",
     "SearchSetting",
     "Setting",
     "Spot",
@@ -134,6 +136,7 @@ __all__ = [
     "preference_judges_in",
     "preference_reward_of",
     "preference_spec_of",
+    "program_of",
     "random_model",
     "record_cache",
     "refine_setting",

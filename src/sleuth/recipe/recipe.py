@@ -11,7 +11,7 @@ from pydantic import Field, NonNegativeInt
 from sleuth.recipe.data import AnsweredRowsRecipe
 from sleuth.recipe.envs import EnvRecipe, RefineEnvRecipe, SearchEnvRecipe, ThoughtEnvRecipe
 from sleuth.recipe.evaluation import EvaluateRecipe, ProbeRecipe, ReasonRecipe
-from sleuth.recipe.grpo import GrpoRecipe
+from sleuth.recipe.grpo import GrpoRecipe, PoolRecipe
 from sleuth.recipe.hardware import read_cards
 from sleuth.recipe.preference import OnlineDpoRecipe, WinRateRecipe
 from sleuth.recipe.rewards import RewardRecipe
@@ -106,6 +106,29 @@ class Recipe(StrictModel):
         """The rewards of the `grpo` stage nearest to a stage; empty without one."""
         trained = self._question_stages()
         return trained[_nearest(trained, index)][2] if trained else ()
+
+    def engine_at(self, index: int) -> PoolRecipe | None:
+        """The servers that play a stage's episodes: its own, for a warm start those of the `grpo` stage that it
+        prepares, for an evaluation those of the nearest `grpo` stage (of two, the earlier). None: this process."""
+        stage = self.stage[index]
+        if isinstance(stage, GrpoRecipe):
+            return stage.engine
+        if isinstance(stage, WarmStartRecipe):
+            return self.grpo_stage_after(index).engine
+        trained = {at: other.engine for at, other in enumerate(self.stage) if isinstance(other, GrpoRecipe)}
+        return trained[_nearest(trained, index)] if trained and isinstance(stage, EvaluateRecipe) else None
+
+    def context_of(self, pool: PoolRecipe) -> int:
+        """The longest episode, in tokens, of the stages that these servers play."""
+        lengths = []
+        for index, stage in enumerate(self.stage):
+            if self.engine_at(index) != pool:
+                continue
+            if isinstance(stage, GrpoRecipe):
+                lengths.append(stage.context)
+            elif isinstance(stage, EvaluateRecipe):
+                lengths.append(self.env_and_context(index)[1])
+        return max(lengths)
 
     def _question_stages(self) -> dict[int, tuple[EnvRecipe, int, tuple[RewardRecipe, ...]]]:
         """Environment, context and rewards of the `grpo` stages that ask questions, by their index."""

@@ -19,7 +19,10 @@ from sleuth.runs.machine import machine
 from sleuth.types import SleuthError
 
 _JUDGE_ADDRESS = re.compile(r"\.judge\.(urls\.\d+|seconds|at_once|budget|key_variable|verdicts)$")
-_POOL_ADDRESS = re.compile(r"\.engine(\.(urls\.\d+|weights|requests_at_once|seconds|unavailable_timeout|sleeps))?$")
+_POOL_ADDRESS = re.compile(
+    r"\.engine(\.(urls(\.\d+)?|weights|requests_at_once|seconds|unavailable_timeout|sleeps|launch|command|cards(\.\d+)?"
+    r"|memory|port|arguments(\.\d+)?))?$"
+)
 _LIBRARIES = ("torch", "transformers", "tokenizers", "numpy", "numba", "tantivy", "peft")
 _PARTS = {"versions": dict, "hashes": dict, "continued": list}
 

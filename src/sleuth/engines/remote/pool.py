@@ -44,10 +44,10 @@ class PoolLimits:
 class PoolEngine:
     """Continues token sequences on the `servers` of a pool, with the weights of `model`.
 
-    Call `publish` before the first request. The siblings of a group go to one server, to reuse their prompt; a new
-    group goes to the server with the fewest requests in flight. A turn that a server did not finish is sampled again on
-    another one with the same seed and prefix, so no turn is lost or counted twice. A server that comes back gets the
-    weights before it generates; a completion by other weights ends the run.
+    Call `publish` before the first request; it wakes servers that are `asleep`. The siblings of a group go to one
+    server, to reuse their prompt; a new group goes to the server with the fewest requests in flight. A turn that a
+    server did not finish is sampled again on another one with the same seed and prefix, so no turn is lost or counted
+    twice. A server that comes back gets the weights before it generates; a completion by other weights ends the run.
 
     Each of several `ranks` generates its own episodes, with its share of the requests at once. They call `publish`,
     `sleep` and `figures` at the same time; the first rank writes the weights and has the servers load them.
@@ -65,6 +65,7 @@ class PoolEngine:
         limits: PoolLimits,
         shared: Path,
         log: Callable[[str], None],
+        asleep: bool = False,
         ranks: Ranks = ALONE,
     ) -> None:
         self.tokenizer = tokenizer
@@ -88,6 +89,8 @@ class PoolEngine:
         self._replicas = [
             EngineReplica(discovered, health) for discovered, health in zip(servers, self._health.members, strict=True)
         ]
+        for replica in self._replicas:
+            replica.asleep = asleep
         first = ranks.share(len(servers)).start  # of equally busy servers, each rank prefers another
         self._preferred = self._replicas[first:] + self._replicas[:first]
         self._group_replicas: dict[Group, EngineReplica] = {}
@@ -219,7 +222,8 @@ class PoolEngine:
 
         async def sleep() -> None:
             self._connect()
-            await asyncio.gather(*map(self._weight_sync.sleep, self._replicas))
+            awake = [replica for replica in self._replicas if not replica.asleep]
+            await asyncio.gather(*map(self._weight_sync.sleep, awake))
 
         self._ranks.broadcast(lambda: asyncio.run(sleep()))
 

@@ -96,7 +96,7 @@ def checksum(state: Mapping[str, torch.Tensor]) -> str:
     result is the hash of those of the blocks."""
 
     def digest_of(block: torch.Tensor) -> bytes:
-        return hashlib.sha256(block.cpu().numpy()).digest()
+        return hashlib.sha256(block.cpu().numpy().data).digest()
 
     whole, parts = hashlib.sha256(), []
     with ThreadPoolExecutor(os.cpu_count()) as cores, torch.inference_mode():
