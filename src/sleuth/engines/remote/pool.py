@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
@@ -84,6 +85,8 @@ class PoolEngine:
             temperature=temperature,
             log=log if ranks.first else self._lines.append,
             ranks=ranks,
+            # Servers that share the learner's card generate only while it rests, and load while it holds whole weights.
+            from_memory=limits.sleeps and ranks.alone and all(map(_is_vllm_of_this_machine, servers)),
         )
         self._health = Replicas([discovered.server.url for discovered in servers])
         self._replicas = [
@@ -249,6 +252,11 @@ class PoolEngine:
         """This rank's share of the turns in flight at each server."""
         share = self._ranks.share(self.limits.requests_at_once)
         return max(1, share.stop - share.start)
+
+
+def _is_vllm_of_this_machine(discovered: DiscoveredServer) -> bool:
+    server = discovered.server
+    return server.kind == "vLLM" and urlsplit(server.url).hostname in ("127.0.0.1", "localhost", "::1")
 
 
 def _pause(refusals: int) -> float:

@@ -77,6 +77,12 @@ def publish(model: PreTrainedModel, shared: Path, version: int) -> Published:
     return published
 
 
+def published_in_memory(model: PreTrainedModel, shared: Path, version: int) -> Published:
+    """What `publish` would return; nothing is written."""
+    sha256 = checksum(_untied_state(model))
+    return Published(path=shared / f"{version:06d}-{sha256[:LABEL_DIGITS]}", version=version, sha256=sha256)
+
+
 def _untied_state(model: PreTrainedModel) -> dict[str, torch.Tensor]:
     """The model's weights by name, with copies where two names share one tensor.
 
@@ -126,14 +132,20 @@ def load_published(model: PreTrainedModel, folder: Path) -> None:
         raise SleuthError(
             f"{folder}: the weights have checksum {is_[:LABEL_DIGITS]}, and {CARD} says {told[:LABEL_DIGITS]}"
         )
+    load_state(model, state, str(folder))
+
+
+def load_state(model: PreTrainedModel, state: Mapping[str, torch.Tensor], source: str) -> None:
+    """Loads weights into the model. Raises SleuthError, which names their `source` and leaves the model unchanged, if
+    weights are missing or do not fit."""
     ours = model.state_dict()
     for name, weight in state.items():
         if name not in ours or ours[name].shape != weight.shape:
             here = tuple(ours[name].shape) if name in ours else "no such weight"
-            raise SleuthError(f"{folder}: {name} is {tuple(weight.shape)} there and {here} in the model")
+            raise SleuthError(f"{source}: {name} is {tuple(weight.shape)} there and {here} in the model")
     held = {ours[name].data_ptr() for name in state}  # tied weights are written once
     if missing := [name for name, weight in ours.items() if name not in state and weight.data_ptr() not in held]:
-        raise SleuthError(f"{folder}: lacks {len(missing)} of the model's weights, such as {missing[0]}")
+        raise SleuthError(f"{source}: lacks {len(missing)} of the model's weights, such as {missing[0]}")
     with torch.no_grad():
         for name, weight in state.items():
             ours[name].copy_(weight)

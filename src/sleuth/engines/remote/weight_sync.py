@@ -14,11 +14,12 @@ from statistics import fmean
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from sleuth.engines.remote.control import INITIAL_WEIGHTS, NotLoadedError
+from sleuth.engines.remote.control import INITIAL_WEIGHTS, NotLoadedError, VllmControl
 from sleuth.engines.remote.http_client import HttpClientError, LostResponseError, RefusedError, UnavailableError
-from sleuth.engines.remote.published import Published, publish, same_weights
+from sleuth.engines.remote.published import Published, publish, published_in_memory, same_weights
 from sleuth.engines.remote.replica import EngineReplica
 from sleuth.engines.remote.server import PROBE_TEXT
+from sleuth.engines.remote.shared_memory import shared_weights
 from sleuth.engines.remote.wire import Aborted
 from sleuth.ranks import ALONE, Ranks
 from sleuth.render import encode
@@ -37,6 +38,9 @@ class WeightSync:
     """Loads the weights of `model` on servers through the folder `shared`. `reloaded` counts servers that had lost them
     and got them again.
 
+    With `from_memory` a vLLM on this machine takes them from the learner's memory, if it can; the learner must not
+    change them while the servers generate.
+
     Of several `ranks`, which must all see the folder, the first one publishes, and each reloads a server that it finds
     without the weights. A reload has a label of its own, so that the turns of other ranks during it are discarded."""
 
@@ -50,6 +54,7 @@ class WeightSync:
         temperature: float,
         log: Callable[[str], None],
         ranks: Ranks = ALONE,
+        from_memory: bool = False,
     ) -> None:
         self.reloaded = 0
         self._model = model
@@ -59,11 +64,16 @@ class WeightSync:
         self._temperature = temperature
         self._log = log
         self._ranks = ranks
+        self._from_memory = from_memory
+        self._written = False
         self._published: Published | None = None
 
     def write(self, version: int) -> None:
-        """Writes the current weights into the folder as `version`; all ranks call it, and the first one writes."""
-        self._published = self._ranks.broadcast(lambda: publish(self._model, self._shared, version))
+        """Writes the current weights into the folder as `version`; all ranks call it, and the first one writes. Weights
+        that servers take from memory are only named, and written if one of them does not."""
+        self._written = not self._from_memory
+        make = publish if self._written else published_in_memory
+        self._published = self._ranks.broadcast(lambda: make(self._model, self._shared, version))
 
     @property
     def published(self) -> Published:
@@ -164,7 +174,8 @@ class WeightSync:
         try:
             if replica.asleep:
                 await control.reserve(replica.client)
-            await control.load(replica.client, published)
+            if not await self._loaded_from_memory(replica, published):
+                await control.load(replica.client, published)
             if replica.asleep:
                 await control.wake(replica.client)
         except NotLoadedError as error:
@@ -172,6 +183,23 @@ class WeightSync:
                 f"{replica.url}: {error}; every server must see the folder engine.weights under this very path"
             ) from None
         replica.load_finished, replica.asleep, replica.label = True, False, published.label
+
+    async def _loaded_from_memory(self, replica: EngineReplica, published: Published) -> bool:
+        """Whether the server took the weights from this process's memory. Otherwise they are in the folder."""
+        control = replica.discovered.control
+        if self._from_memory and isinstance(control, VllmControl):
+            try:
+                with shared_weights(self._model) as update_info:
+                    await control.receive(replica.client, published, update_info)
+            except NotLoadedError as error:
+                self._log(f"{replica.url} {error}: weights go through the folder {self._shared}")
+                self._from_memory = False
+            else:
+                return True
+        if not self._written:
+            publish(self._model, self._shared, published.version)
+            self._written = True
+        return False
 
     async def _check_weights(self, replica: EngineReplica) -> None:
         """Compares the log-probabilities of a short completion with the learner's."""
