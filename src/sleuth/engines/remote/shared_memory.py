@@ -9,7 +9,7 @@ Facts, read in vLLM 0.32.0 (vllm/entrypoints/rl/online/api_router.py, vllm/distr
   list with a table for each weight, from the UUID of the card to the arguments of torch's `rebuild_cuda_tensor`. The
   server reads it only with `VLLM_ALLOW_INSECURE_SERIALIZATION=1`, since a pickle can run code: listen on loopback.
 - The server copies the weights while it updates; until it has finished, the memory must stay as it is.
-- There is no such transfer on a CPU. For the emulated server a handle is `{"cpu": (NAME, OFFSET, BYTES)}` in a block of
+- There is no such transfer on a CPU. For the emulated server a handle is `{"cpu": (NAME, OFFSET, BYTES)}` of a file in
   shared memory, which it reads without unpickling any object.
 """
 
@@ -17,9 +17,11 @@ from __future__ import annotations
 
 import base64
 import pickle
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from multiprocessing.shared_memory import SharedMemory
+from pathlib import Path
+from tempfile import NamedTemporaryFile, gettempdir
 from typing import Any
 
 import torch
@@ -29,6 +31,9 @@ from transformers import PreTrainedModel
 
 CPU = "cpu"
 """The key of a handle in the memory of the host."""
+HOST_MEMORY = next(filter(Path.is_dir, [Path("/dev/shm")]), Path(gettempdir()))
+"""Where files are in memory, on systems that have such a folder."""
+PREFIX = "sleuth-weights-"
 
 
 @contextmanager
@@ -57,15 +62,21 @@ def _on_card(weights: list[Tensor]) -> Iterator[list[dict[str, tuple[Any, ...]]]
 
 @contextmanager
 def _on_host(weights: list[Tensor]) -> Iterator[list[dict[str, tuple[Any, ...]]]]:
-    block = SharedMemory(create=True, size=max(1, sum(weight.nbytes for weight in weights)))
-    try:
+    with NamedTemporaryFile(dir=HOST_MEMORY, prefix=PREFIX) as file:
         handles, offset = [], 0
         for weight in weights:
-            values = weight.reshape(-1).view(torch.uint8).numpy()
-            block.buf[offset : offset + len(values)] = values.data
-            handles.append({CPU: (block.name, offset, len(values))})
-            offset += len(values)
+            file.write(weight.reshape(-1).view(torch.uint8).numpy().data)
+            handles.append({CPU: (Path(file.name).name, offset, weight.nbytes)})
+            offset += weight.nbytes
+        file.flush()
         yield handles
-    finally:
-        block.close()
-        block.unlink()
+
+
+def read_host_memory(name: str, offset: int, size: int) -> bytearray:
+    """The bytes of a handle. Raises ValueError for another file than those of `shared_weights`, OSError if it is
+    gone."""
+    if not re.fullmatch(PREFIX + r"\w+", name):
+        raise ValueError(f"{name[:60]!r} is no handle")
+    with open(HOST_MEMORY / name, "rb") as file:
+        file.seek(offset)
+        return bytearray(file.read(size))

@@ -6,13 +6,12 @@ import base64
 import io
 import pickle
 from collections.abc import Mapping
-from multiprocessing.shared_memory import SharedMemory
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from sleuth.engines.remote.shared_memory import CPU
+from sleuth.engines.remote.shared_memory import CPU, read_host_memory
 from sleuth.serve.emulator.bodies import field, list_of
 from sleuth.types import SleuthError
 
@@ -42,10 +41,4 @@ def received_weights(info: Mapping[str, Any]) -> dict[str, Tensor]:
 
 
 def _copied(handle: tuple[str, int, int], dtype: str, shape: list[int]) -> Tensor:
-    name, offset, size = handle
-    block = SharedMemory(name=name)
-    try:
-        values = bytearray(block.buf[offset : offset + size])
-    finally:
-        block.close()
-    return torch.frombuffer(values, dtype=getattr(torch, dtype)).reshape(shape)
+    return torch.frombuffer(read_host_memory(*handle), dtype=getattr(torch, dtype)).reshape(shape)
