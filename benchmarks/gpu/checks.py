@@ -104,6 +104,8 @@ CHECKS = {
     "ragged": Planned(work="benchmarks.gpu.sampler:ragged", limit=100),
     "tools": Planned(work="benchmarks.gpu.sampler:tools", limit=60),
     "step": Planned(work="benchmarks.gpu.step:step", limit=180),
+    "graphs": Planned(work="benchmarks.gpu.graphs:graphs", limit=75),
+    "windows": Planned(work="benchmarks.gpu.learner:windows", limit=60),
     "servers": Planned(work="benchmarks.gpu.servers:servers", limit=240),
 }
 """In the order in which they run."""

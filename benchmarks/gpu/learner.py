@@ -85,14 +85,26 @@ def _tokens(draw: random.Random, count: int) -> tuple[int, ...]:
     return tuple(draw.randrange(1_000) for _ in range(count))
 
 
-def attention_errors(check: Check, tree: PrefixTree, seed: int) -> dict[str, float]:
+def windows(check: Check) -> None:
+    """The same with a sliding window, which some families have."""
+    draw, found = random.Random("windows"), {}
+    for seed in range(-(-check.scale.trees // 4)):
+        errors = attention_errors(check, random_tree(draw, *check.scale.tree_tokens), seed, check.scale.prompt)
+        for name, error in errors.items():
+            found.setdefault(name, []).append(error)
+    for name, errors in found.items():
+        bar = OUTPUT_ERROR if name == "output" else GRADIENT_ERROR
+        check.found(f"{name}, {len(errors)} trees", max(errors), at_most=bar)
+
+
+def attention_errors(check: Check, tree: PrefixTree, seed: int, window: int | None = None) -> dict[str, float]:
     """Relative errors (2-norm) of output and gradients in bf16 to a dense mask with the same inputs in fp32."""
     inputs = _inputs(check, len(tree), seed)
-    output = attend(check, tree, inputs)
+    output = attend(check, tree, inputs, window)
     arriving = torch.randn(output.shape, generator=torch.Generator().manual_seed(seed)).to(output)
     gradients = torch.autograd.grad(output, inputs, arriving)
     exact_inputs = [tensor.detach().float().requires_grad_() for tensor in inputs]
-    exact = dense(tree.to(check.device), *exact_inputs)
+    exact = dense(tree.to(check.device), *exact_inputs, window)
     exact_gradients = torch.autograd.grad(exact, exact_inputs, arriving.float())
     pairs = zip(
         ("output", "gradient of queries", "gradient of keys", "gradient of values"),
@@ -103,18 +115,20 @@ def attention_errors(check: Check, tree: PrefixTree, seed: int) -> dict[str, flo
     return {name: relative_error(ours, theirs) for name, ours, theirs in pairs}
 
 
-def attend(check: Check, tree: PrefixTree, inputs: list[Tensor]) -> Tensor:
+def attend(check: Check, tree: PrefixTree, inputs: list[Tensor], window: int | None = None) -> Tensor:
     """Tree attention as in a layer of the model."""
     branches = Branches(tree.to(check.device), inputs[0].dtype)
-    return attend_tree(SimpleNamespace(layer_idx=0), *inputs, None, branches=branches)[0]
+    return attend_tree(SimpleNamespace(layer_idx=0), *inputs, None, branches=branches, sliding_window=window)[0]
 
 
-def dense(tree: PrefixTree, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """(1, N, H, D) by the ancestor test on the whole square."""
+def dense(tree: PrefixTree, query: Tensor, key: Tensor, value: Tensor, window: int | None = None) -> Tensor:
+    """(1, N, H, D) by the ancestor test, and that of the window, on the whole square."""
     sharing = query.shape[1] // key.shape[1]
     key, value = (tensor.repeat_interleave(sharing, dim=1) for tensor in (key, value))
     at = torch.arange(len(tree), device=query.device)
     visible = (at[None] <= at[:, None]) & (at[:, None] < tree.ends[None])
+    if window is not None:
+        visible &= tree.positions[:, None] - tree.positions[None] < window
     scores = (query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5).masked_fill(~visible, float("-inf"))
     return (scores.softmax(-1) @ value).transpose(1, 2)
 

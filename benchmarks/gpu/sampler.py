@@ -72,7 +72,7 @@ class Written:
 def even(check: Check) -> None:
     """Requests of one length, siblings of a prompt; and whether the cache is given back."""
     draw = random.Random("even")
-    prompts = [_draw(check, draw, check.scale.prompt) for _ in range(check.scale.requests // SIBLINGS)]
+    prompts = [drawn(check, draw, check.scale.prompt) for _ in range(check.scale.requests // SIBLINGS)]
     requests = [prompt for prompt in prompts for _ in range(SIBLINGS)]
     _decode(check, requests, EVEN_SPEED, rests=True)
 
@@ -80,9 +80,9 @@ def even(check: Check) -> None:
 def ragged(check: Check) -> None:
     """Requests of very different lengths, whose siblings share the beginning."""
     draw, scale = random.Random("ragged"), check.scale
-    prompts = [_draw(check, draw, scale.prompt) for _ in range(scale.requests // SIBLINGS)]
+    prompts = [drawn(check, draw, scale.prompt) for _ in range(scale.requests // SIBLINGS)]
     requests = [
-        prompt + _draw(check, draw, int((scale.longest - scale.prompt) * draw.random() ** 2))
+        prompt + drawn(check, draw, int((scale.longest - scale.prompt) * draw.random() ** 2))
         for prompt in prompts
         for _ in range(SIBLINGS)
     ]
@@ -134,27 +134,29 @@ def _decode_by(
     requests = requests[: fitting(requests, engine, check.scale.decode + PROFILED + 1)]
     warm_up(engine)
     written, read_before = [Written(prompt=prompt) for prompt in requests], engine.tokens_prefilled
-    (written, _), seconds = _timed(check, lambda: continue_all(engine, written, 1))
+    (written, _), seconds = clocked(check, lambda: continue_all(engine, written, 1))
     check.found(f"{way}: prompts read", (engine.tokens_prefilled - read_before) / seconds, "tokens/s")
-    (written, forwards), seconds = _timed(check, lambda: continue_all(engine, written, check.scale.decode))
+    (written, forwards), seconds = clocked(check, lambda: continue_all(engine, written, check.scale.decode))
     floor = check.speed_bar(speed) if speed is not None else None
     sampled = len(written) * check.scale.decode
     check.found(f"{way}: {len(written)} decoded", sampled / seconds, "tokens/s", at_least=floor)
     check.found(f"{way}: forwards of {check.scale.decode} steps", forwards, at_most=check.scale.decode)
     written = _count_launches(check, way, engine, written)
-    _compare(check, f"{way}: ", model, written)
+    compare(check, f"{way}: ", model, written)
     if rests:
         _rest(check, engine, before, free)
     engine.sleep()
 
 
-def open_engine(check: Check, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> LocalEngine:
+def open_engine(
+    check: Check, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, **options: Any
+) -> LocalEngine:
     """An engine for all requests at once, with the cache that it chooses."""
 
     def log(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
-    return LocalEngine(model, tokenizer, slots=check.scale.requests, context=check.scale.context, log=log)
+    return LocalEngine(model, tokenizer, slots=check.scale.requests, context=check.scale.context, log=log, **options)
 
 
 def warm_up(engine: LocalEngine) -> None:
@@ -190,7 +192,7 @@ def continue_all(engine: LocalEngine, written: Sequence[Written], tokens: int) -
     return together, engine.forwards - before
 
 
-def _timed(check: Check, work: Any) -> tuple[Any, float]:
+def clocked(check: Check, work: Any) -> tuple[Any, float]:
     """The result of `work` and its seconds."""
     kept: list[Any] = []
     seconds = timed(check.device, lambda: kept.append(work()))
@@ -222,7 +224,7 @@ def operators(counts: dict[str, int]) -> int:
     return sum(count for name, count in counts.items() if name.startswith("aten::"))
 
 
-def _compare(check: Check, way: str, model: PreTrainedModel, written: Sequence[Written]) -> None:
+def compare(check: Check, way: str, model: PreTrainedModel, written: Sequence[Written]) -> None:
     """The sampler's log-probabilities beside the learner's, of some sequences of all lengths."""
     some = written[:: max(1, len(written) // COMPARED)]
     rows = [
@@ -264,12 +266,12 @@ def tools(check: Check) -> None:
     query_mean, block, answer_mean = scale.turns
     model = scale.model(check.device)
     engine = open_engine(check, model, scale.tokenizer())
-    prompts = [_draw(check, draw, scale.prompt) for _ in range(scale.requests // SIBLINGS)]
+    prompts = [drawn(check, draw, scale.prompt) for _ in range(scale.requests // SIBLINGS)]
     lengths = [
         (geometric(draw, query_mean, 4 * query_mean), geometric(draw, answer_mean, 4 * answer_mean))
         for _ in range(scale.requests)
     ]
-    blocks = [_draw(check, draw, block) for _ in range(scale.requests)]
+    blocks = [drawn(check, draw, block) for _ in range(scale.requests)]
 
     async def episode(number: int) -> tuple[Written, Written]:
         key, prompt = (0, 0, 0, number), prompts[number // SIBLINGS]
@@ -283,13 +285,13 @@ def tools(check: Check) -> None:
 
     warm_up(engine)
     sampled, read, forwards = engine.tokens_sampled, engine.tokens_prefilled, engine.forwards
-    episodes, seconds = _timed(check, lambda: asyncio.run(play()))
+    episodes, seconds = clocked(check, lambda: asyncio.run(play()))
     check.found(f"{len(episodes)} episodes of two turns", seconds, "s")
     check.found("tokens sampled", (engine.tokens_sampled - sampled) / seconds, "tokens/s")
     check.found("tokens read", (engine.tokens_prefilled - read) / seconds, "tokens/s")
     check.found("forwards", engine.forwards - forwards)
     check.found("requests preempted", engine.preemptions)
-    _compare(check, "", model, [turn for turns in zip(*episodes, strict=True) for turn in turns])
+    compare(check, "", model, [turn for turns in zip(*episodes, strict=True) for turn in turns])
 
 
 def paged(check: Check) -> None:
@@ -315,7 +317,9 @@ def paged(check: Check) -> None:
             check.skip(f"torch's kernel, {way}: {problem}")
     for phase, begin in starts.items():
         query = random(int((lengths - begin).sum()), scale.kv_heads, sharing, scale.head_dim)
-        exact = _exact_attention(query, keys, values, table, begin, lengths)
+        exact, in_window = (
+            _exact_attention(query, keys, values, table, begin, lengths, window) for window in (None, scale.prompt)
+        )
         ways: dict[str, Any] = {"gathered": GatheredAttention(table, lengths, page, device)}
         if phase == "prefill":
             ways = {"chunkwise": ChunkwiseAttention(table, begin, lengths, page, device)}
@@ -326,14 +330,24 @@ def paged(check: Check) -> None:
             attend = partial(way.attend, query, keys, values, scale.head_dim**-0.5)
             error = relative_error(attend(), exact)
             check.found(f"{name}: {phase}, error", error, at_most=ATTENTION_ERROR)
+            windowed = way.within(scale.prompt).attend(query, keys, values, scale.head_dim**-0.5)
+            error = relative_error(windowed, in_window)
+            check.found(f"{name}: {phase}, in a window, error", error, at_most=ATTENTION_ERROR)
             seconds = statistics.median(timed(device, attend) for _ in range(5))
             check.found(f"{name}: {phase}, a layer", 1e3 * seconds, "ms")
 
 
 def _exact_attention(
-    query: Tensor, keys: Tensor, values: Tensor, table: np.ndarray, starts: np.ndarray, stops: np.ndarray
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    table: np.ndarray,
+    starts: np.ndarray,
+    stops: np.ndarray,
+    window: int | None,
 ) -> Tensor:
-    """Causal attention of the tokens from `starts` to `stops` of each row, one row after another in fp32."""
+    """Causal attention of the tokens from `starts` to `stops` of each row, one row after another in fp32; with a
+    `window`, to the last so many tokens."""
     outputs, page = [], keys.shape[2]
     for row, part in enumerate(query.split((stops - starts).tolist())):
         first, stop = int(starts[row]), int(stops[row])
@@ -341,7 +355,10 @@ def _exact_attention(
         own_keys, own_values = (tensor[:, pages.long()].flatten(1, 2)[:, :stop].float() for tensor in (keys, values))
         scores = torch.einsum("thgd,hld->hgtl", part.float(), own_keys) * part.shape[-1] ** -0.5
         at = torch.arange(stop, device=keys.device)
-        scores = scores.masked_fill(at > at[first:, None], float("-inf"))
+        hidden = at > at[first:, None]
+        if window is not None:
+            hidden |= at <= at[first:, None] - window
+        scores = scores.masked_fill(hidden, float("-inf"))
         outputs.append(torch.einsum("hgtl,hld->thgd", scores.softmax(-1), own_values))
     return torch.cat(outputs)
 
@@ -351,7 +368,7 @@ def greedy(check: Check) -> None:
     them, and how many are those of its `generate`."""
     requests, tokens = check.scale.greedy
     draw = random.Random("greedy")
-    prompts = [_draw(check, draw, draw.randint(check.scale.prompt // 2, check.scale.prompt)) for _ in range(requests)]
+    prompts = [drawn(check, draw, draw.randint(check.scale.prompt // 2, check.scale.prompt)) for _ in range(requests)]
     model = check.scale.model(check.device)
     tokenizer = check.scale.tokenizer()
     for name, below_best, gap, share in (("bf16", 0.1, LARGEST_GAP, None), ("fp32", 1e-3, FP32_GAP, 0.95)):
@@ -403,6 +420,6 @@ def _beside_forward(model: PreTrainedModel, written: Written) -> tuple[float, fl
     return float((logits.amax(dim=-1) - chosen).max()), float(apart.abs().max())
 
 
-def _draw(check: Check, draw: random.Random, count: int) -> Tokens:
+def drawn(check: Check, draw: random.Random, count: int) -> Tokens:
     """Random tokens without the special ones."""
     return tuple(draw.randrange(3, check.scale.vocabulary) for _ in range(count))

@@ -13,6 +13,17 @@ KEY_VARIABLE = "SLEUTH_API_KEY"
 CLIENT_KEY_VARIABLE = "SLEUTH_CLIENT_KEY"
 """The key that is sent to the retrievers, engines and servers of tools that a recipe or an option names."""
 
+GRAPHS_VARIABLE = "SLEUTH_CUDA_GRAPHS"
+"""1: the engine in the process replays decode steps on a card as CUDA graphs."""
+
+
+def cuda_graphs() -> bool:
+    """Whether the environment asks for CUDA graphs. Raises SleuthError if the variable is neither 0 nor 1."""
+    value = os.environ.get(GRAPHS_VARIABLE) or "0"
+    if value not in ("0", "1"):
+        raise SleuthError(f"{GRAPHS_VARIABLE} = {value!r}: expected 1, for CUDA graphs, or 0")
+    return value == "1"
+
 
 def key_in(variable: str) -> str | None:
     """The key in a variable of the environment; None if there is none. Raises SleuthError if no header can hold it."""

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from benchmarks.gpu import __main__ as command
-from benchmarks.gpu import card, checks, learner, sampler, step
+from benchmarks.gpu import card, checks, graphs, learner, sampler, step
 from benchmarks.gpu.card import file_name, peak_flops
 from benchmarks.gpu.checks import CHECKS, Check
 from benchmarks.gpu.figures import Figure, Outcome, results, table
@@ -121,7 +121,23 @@ def test_a_key_that_decoding_leaves_out_misses_its_bar(check, monkeypatch):
     honest = sampler.GatheredAttention
     monkeypatch.setattr(sampler, "GatheredAttention", lambda table, lengths, *of: honest(table, lengths - 1, *of))
     sampler.paged(check)
-    assert [name for name, figure in figures(check).items() if figure.held is False] == ["gathered: decode, error"]
+    missed = [name for name, figure in figures(check).items() if figure.held is False]
+    assert missed == ["gathered: decode, error", "gathered: decode, in a window, error"]
+
+
+def test_steps_that_sample_other_tokens_miss_their_bar(check, monkeypatch):
+    honest = graphs.continue_all
+
+    def other(engine, written, tokens):
+        together, forwards = honest(engine, written, tokens)
+        if engine._sampled is not None:
+            together = [replace(one, tokens=(0,) * len(one.tokens)) for one in together]
+        return together, forwards
+
+    monkeypatch.setattr(graphs, "continue_all", other)
+    graphs.graphs(check)
+    assert figures(check)["ahead: tokens as waiting, share"].held is False
+    assert skipped(check)[0].startswith("CUDA graphs: there is no card")
 
 
 def test_a_cache_that_stays_misses_its_bar(check, monkeypatch):

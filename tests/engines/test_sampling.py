@@ -13,7 +13,7 @@ def sample(request, monkeypatch):
     """In both of its ways; torch's is that of other devices."""
 
     def by_torch(logits, temperatures, draws):
-        tokens, logprobs = sampling._sample(logits, *torch.from_numpy(np.stack([temperatures, draws]))).numpy()
+        tokens, logprobs = sampling.sample_rows(logits, *torch.from_numpy(np.stack([temperatures, draws]))).numpy()
         return tokens.astype(np.int64), logprobs
 
     if request.param == "torch":

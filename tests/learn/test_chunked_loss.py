@@ -75,14 +75,14 @@ draws, budgets = st.integers(0, 10**6).map(random.Random), st.sampled_from([1, 1
 @given(draw=draws, budget=budgets, bush=st.sampled_from([0, 6, 128]))
 @settings(max_examples=40, deadline=None)
 def test_limb_by_limb_the_gradients_of_any_tree_equal_those_of_padded_rows(draw, budget, bush):
-    with patch("sleuth.learn.attention.MAX_MASK_TOKENS", bush):
+    with patch("sleuth.learn.tree_blocks.MAX_MASK_TOKENS", bush):
         compare(MODELS[draw.choice(sorted(MODELS))], draw, budget, 1e-5)  # fp32 adds in another order
 
 
 @given(draw=draws, budget=budgets, bush=st.sampled_from([0, 6, 128]))
 @settings(max_examples=25, deadline=None)
 def test_in_float64_they_equal_to_ten_digits(draw, budget, bush):
-    with patch("sleuth.learn.attention.MAX_MASK_TOKENS", bush):
+    with patch("sleuth.learn.tree_blocks.MAX_MASK_TOKENS", bush):
         compare(EXACT, draw, budget, 1e-10)
 
 

@@ -155,7 +155,7 @@ def compare(model, draw: random.Random, budget: int, tolerance: float) -> None:
 @settings(max_examples=40, deadline=None)
 def test_loss_and_gradients_of_any_tree_equal_those_of_padded_rows(draw, budget, max_mask_tokens):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sleuth.learn.attention.MAX_MASK_TOKENS", max_mask_tokens)
+        patch.setattr("sleuth.learn.tree_blocks.MAX_MASK_TOKENS", max_mask_tokens)
         compare(MODELS[draw.choice(sorted(MODELS))], draw, budget, 1e-5)  # fp32 adds in another order
 
 
@@ -163,7 +163,7 @@ def test_loss_and_gradients_of_any_tree_equal_those_of_padded_rows(draw, budget,
 @settings(max_examples=25, deadline=None)
 def test_in_float64_the_gradients_equal_to_ten_digits(draw, max_mask_tokens):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sleuth.learn.attention.MAX_MASK_TOKENS", max_mask_tokens)
+        patch.setattr("sleuth.learn.tree_blocks.MAX_MASK_TOKENS", max_mask_tokens)
         compare(EXACT, draw, 40, 1e-10)
 
 

@@ -5,16 +5,15 @@ import random
 import pytest
 import torch
 from live_bytes import LiveBytes
-from padded import group_rows, padded_logprobs, whole
+from padded import group_rows, whole
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
-from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from sleuth.learn import attention
 from sleuth.learn.attention import BlockAttention, Branches
 from sleuth.learn.batch import Row, collate
 from sleuth.learn.logprobs import token_logprobs
 from sleuth.learn.prefix_tree import prefix_tree
-from sleuth.types import SleuthError
 
 SHAPE = {"vocab_size": 40, "hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 48, "initializer_range": 0.2}
 
@@ -40,7 +39,7 @@ def under_a_dense_mask(tree, query, key, value, scale: float):
 @pytest.mark.parametrize("kv_heads", [1, 2, 4])
 @pytest.mark.parametrize("max_mask_tokens", [0, 5, 128])
 def test_every_token_attends_to_its_own_path_only(monkeypatch, kv_heads, max_mask_tokens):
-    monkeypatch.setattr("sleuth.learn.attention.MAX_MASK_TOKENS", max_mask_tokens)
+    monkeypatch.setattr("sleuth.learn.tree_blocks.MAX_MASK_TOKENS", max_mask_tokens)
     tree, tensors = drawn(kv_heads)
     ours = BlockAttention.apply(*tensors, Branches(tree, torch.float64).blocks, 0.3)
     plain = under_a_dense_mask(tree, *tensors, 0.3)
@@ -54,7 +53,7 @@ def test_every_token_attends_to_its_own_path_only(monkeypatch, kv_heads, max_mas
 
 @pytest.mark.parametrize("max_mask_tokens", [0, 5, 128])
 def test_every_token_attends_to_itself_in_exactly_one_block(monkeypatch, max_mask_tokens):
-    monkeypatch.setattr("sleuth.learn.attention.MAX_MASK_TOKENS", max_mask_tokens)
+    monkeypatch.setattr("sleuth.learn.tree_blocks.MAX_MASK_TOKENS", max_mask_tokens)
     tree, _ = drawn(1, seed=4)
     seen = torch.zeros(len(tree), dtype=torch.int64)
     for block in Branches(tree, torch.float32).blocks:
@@ -108,15 +107,6 @@ def test_the_block_mask_of_65_536_tokens_takes_megabytes():
 
 def long_row(tokens: int) -> Row:
     return Row(tokens=tuple(range(tokens)), trained=(False, *[True] * (tokens - 1)), advantage=1.0)
-
-
-def test_a_sliding_window_shorter_than_an_episode_is_refused():
-    shape = {"num_attention_heads": 2, "num_key_value_heads": 2, "max_window_layers": 0}
-    model = Qwen2ForCausalLM(Qwen2Config(**SHAPE, **shape, use_sliding_window=True, sliding_window=8)).eval()
-    with pytest.raises(SleuthError, match="the last 8 tokens only, and an episode has 9"):
-        token_logprobs(model, whole(collate([long_row(9)])))
-    batch = collate([long_row(8)])  # within the window it changes nothing
-    torch.testing.assert_close(token_logprobs(model, whole(batch))[0], padded_logprobs(model, batch))
 
 
 def test_the_model_keeps_its_own_attention_afterwards():

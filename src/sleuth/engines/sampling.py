@@ -10,6 +10,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from sleuth.engines.transfers import sent
 from sleuth.learn.compiled import (
     LOG2_E,
     MIN_EXPONENT,
@@ -53,16 +54,28 @@ def sample(logits: torch.Tensor, temperatures: np.ndarray, draws: np.ndarray) ->
     it with log-probability 0. Tokens of probability 0 are never drawn. Probabilities are fp32, cumulative sums fp64.
     Overwrites `logits`.
     """
-    temperatures = np.where(temperatures == 0, 0, np.maximum(temperatures, MIN_TEMPERATURE))
     if is_compiled_for(logits.device, torch.float32):
-        return draw_tokens(logits.float().numpy(), temperatures, draws)
-    settings = torch.from_numpy(np.stack([temperatures, draws])).to(logits.device)
-    tokens, logprobs = _sample(logits.float(), *settings).cpu().numpy()  # one transfer; fp64 holds any token exactly
+        return draw_tokens(logits.float().numpy(), raised(temperatures), draws)
+    tokens, logprobs = sample_on_device(logits, temperatures, draws).cpu().numpy()  # one transfer
     return tokens.astype(np.int64), logprobs
 
 
-def _sample(probs: torch.Tensor, temperatures: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
-    """(2, B) fp64: tokens and log-probabilities. Overwrites `probs`, the logits, with unnormalised probabilities."""
+def sample_on_device(logits: torch.Tensor, temperatures: np.ndarray, draws: np.ndarray) -> torch.Tensor:
+    """As `sample`, but the results stay where the logits are, and nothing waits for them: (2, B) fp64, which holds any
+    token exactly."""
+    if is_compiled_for(logits.device, torch.float32):
+        return torch.from_numpy(np.stack(sample(logits, temperatures, draws)))
+    return sample_rows(logits.float(), *sent(np.stack([raised(temperatures), draws]), logits.device))
+
+
+def raised(temperatures: np.ndarray) -> np.ndarray:
+    """The temperatures that are not 0 at least at MIN_TEMPERATURE."""
+    return np.where(temperatures == 0, 0, np.maximum(temperatures, MIN_TEMPERATURE))
+
+
+def sample_rows(probs: torch.Tensor, temperatures: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
+    """(2, B) fp64: tokens and log-probabilities, from raised temperatures; no host takes part. Overwrites `probs`, the
+    logits, with unnormalised probabilities."""
     greedy = temperatures == 0
     probs -= probs.amax(dim=-1, keepdim=True)  # (B, V)
     probs /= torch.where(greedy, 1, temperatures)[:, None].float()

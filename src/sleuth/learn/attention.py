@@ -1,18 +1,17 @@
 """Attention over a prefix tree: every token attends to the tokens on its own path.
 
-On a CPU the tree is split into blocks, so that no mask over more than `MAX_MASK_TOKENS` tokens is built; a token's
-outputs from several blocks are merged by log-sum-exp. The backward pass runs over the same blocks with the merged
-output and log-sum-exp, so the gradient is exact (as in ring attention, arXiv:2310.01889). On other devices
-FlexAttention (arXiv:2412.05496) masks by ancestry. `ActivationBoundary` connects trees that are computed in parts.
+On a CPU the tree is split into blocks, so that no mask over many tokens is built; a token's outputs from several blocks
+are merged by log-sum-exp. The backward pass runs over the same blocks with the merged output and log-sum-exp, so the
+gradient is exact (as in ring attention, arXiv:2310.01889). On other devices FlexAttention (arXiv:2412.05496) masks by
+ancestry. A sliding window hides what is too far up the path. `ActivationBoundary` connects trees that are computed in
+parts.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Sequence
 from functools import cache
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -22,12 +21,11 @@ from torch.nn.attention.flex_attention import BlockMask, flex_attention
 from transformers import AttentionInterface
 
 from sleuth.learn.prefix_tree import PrefixTree
+from sleuth.learn.tree_blocks import Block, blocks_for_outputs, tree_blocks, within_window
 from sleuth.types import SleuthError
 
 TREE_ATTENTION = "sleuth_tree"
 """The name under which transformers knows `attend_tree`."""
-MAX_MASK_TOKENS = 128
-"""Neighbouring subtrees of at most this many tokens together are one block with a mask."""
 BLOCK_TOKENS = 128
 """Tokens of FlexAttention's blocks of queries and of keys."""
 
@@ -53,10 +51,24 @@ class Branches:
         self.output_indices, self.above, self.boundary = output_indices, above, boundary
         self.mask: BlockMask | None = None
         self.blocks: list[Block] = []
+        self._tree, self._dtype = tree, dtype
+        self._by_window: dict[int, Branches] = {}
         if tree.tokens.device.type == "cpu":
             self.blocks = tree_blocks(tree.ends, dtype, above=int(tree.positions[0]))
         else:
             self.mask = ancestor_block_mask(tree.ends)
+
+    def within(self, window: int | None) -> Branches:
+        """Itself, or for a layer whose tokens attend only to the last `window` tokens of longer paths, a copy."""
+        if window is None or window >= self.depth:
+            return self
+        if window not in self._by_window:
+            self._by_window[window] = narrow = copy.copy(self)
+            if self.mask is None:
+                narrow.blocks = within_window(self.blocks, self._tree.positions, window, self._dtype)
+            else:
+                narrow.mask = ancestor_block_mask(self._tree.ends, self._tree.positions, window)
+        return self._by_window[window]
 
     def for_last_layer(self) -> Branches:
         """Copy for the last layer: only output tokens, and those in narrow gaps between them, are queries."""
@@ -64,6 +76,7 @@ class Branches:
         if self.mask is not None:  # FlexAttention computes all queries
             return self
         narrow = copy.copy(self)
+        narrow._by_window = {}
         narrow.blocks = blocks_for_outputs(self.blocks, self.output_indices)
         return narrow
 
@@ -88,21 +101,17 @@ def attend_tree(
     *,
     branches: Branches,
     scaling: float | None = None,
+    sliding_window: int | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
     """The attention function that transformers calls in every layer while the learner runs.
 
     `query` (1, H, N, D), `key` and `value` (1, kv_heads, N, D) -> (1, N, H, D).
     """
-    window = options.get("sliding_window")
-    if window is not None and window < branches.depth:
-        raise SleuthError(
-            f"{type(module).__name__} attends to the last {window} tokens only, and an episode has {branches.depth}: "
-            "the learner has no sliding windows; keep episodes within the window, or use another model"
-        )
     if any(options.get(name) is not None for name in ("softcap", "s_aux")):
         raise SleuthError(f"the learner has no soft caps or attention sinks: {type(module).__name__}")
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    branches = branches.within(sliding_window)
     if branches.mask is not None:
         output = _compiled_flex()(query, key, value, block_mask=branches.mask, scale=scale, enable_gqa=True)
         return output.transpose(1, 2), None
@@ -163,17 +172,26 @@ def _by_kv_head(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tens
     return query.view(kv_heads, sharing, count, size), keys, values
 
 
-def ancestor_mask_mod(ends: Tensor) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
-    """FlexAttention's `mask_mod`, (batch, head, query, key) -> bool: whether the key is on the path of the query."""
-    return lambda batch, head, query, key: (key <= query) & (query < ends[key])
+def ancestor_mask_mod(
+    ends: Tensor, positions: Tensor | None = None, window: int | None = None
+) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
+    """FlexAttention's `mask_mod`, (batch, head, query, key) -> bool: whether the key is on the path of the query, and
+    not `window` or more tokens before it."""
+    if window is None or positions is None:
+        return lambda batch, head, query, key: (key <= query) & (query < ends[key])
+    return lambda batch, head, query, key: (
+        (key <= query) & (query < ends[key]) & (positions[query] - positions[key] < window)
+    )
 
 
-def ancestor_block_mask(ends: Tensor) -> BlockMask:
-    """FlexAttention's mask of a tree whose subtrees end at `ends` (N): that of `create_block_mask`, which holds several
-    bytes for each pair of tokens, computed with memory for pairs of blocks of 128 tokens only.
+def ancestor_block_mask(ends: Tensor, positions: Tensor | None = None, window: int | None = None) -> BlockMask:
+    """FlexAttention's mask of a tree whose subtrees end at `ends` (N), and whose tokens are at `positions` (N) if there
+    is a `window`: that of `create_block_mask`, which holds several bytes for each pair of tokens, computed with memory
+    for pairs of blocks of 128 tokens only.
 
     Since subtrees are contiguous, the last end in a block of keys says which later blocks of queries see any of it, and
-    the first end which see all of it. A block sees itself in part.
+    the first end which see all of it. A block sees itself in part. A window hides a block of keys from a block of
+    queries if it hides the last of these from the first, and shows all of it if it shows the first to the last.
     """
     size = len(ends)
     rows = -(-size // BLOCK_TOKENS)  # blocks of keys, and of queries
@@ -183,11 +201,17 @@ def ancestor_block_mask(ends: Tensor) -> BlockMask:
     query, key = numbers[:, None], numbers[None]
     whole = (key < query) & (first >= (query + 1) * BLOCK_TOKENS)  # (rows, rows)
     partly = ((key < query) & (last > query * BLOCK_TOKENS) | (key == query)) & ~whole
+    if window is not None and positions is not None:
+        filled = torch.cat([positions, positions[-1:].expand(rows * BLOCK_TOKENS - size)]).view(rows, BLOCK_TOKENS)
+        deepest, highest = filled.amax(dim=1), filled.amin(dim=1)
+        shown = deepest[:, None] - highest < window
+        near = (highest[:, None] - deepest < window) | (key == query)
+        whole, partly = whole & shown, (partly | whole & ~shown) & near
     return BlockMask.from_kv_blocks(
         *_in_front(partly),
         *_in_front(whole),
         BLOCK_SIZE=BLOCK_TOKENS,
-        mask_mod=ancestor_mask_mod(ends),
+        mask_mod=ancestor_mask_mod(ends, positions, window),
         seq_lengths=(size, size),
     )
 
@@ -203,102 +227,6 @@ def _in_front(blocks: Tensor) -> tuple[Tensor, Tensor]:
 @cache
 def _compiled_flex() -> Any:
     return torch.compile(flex_attention, dynamic=True)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
-    """The tokens `queries` attend to `keys`: to all, to those before (`causal`), or where `bias` is 0 and not -inf.
-
-    Key indices count the `above` tokens on the path to the tree first; query indices do not count them.
-    """
-
-    queries: slice
-    keys: slice
-    causal: bool = False
-    bias: Tensor | None = None  # (n, n)
-
-    @property
-    def includes_self(self) -> bool:
-        """Whether queries attend to themselves here; every query token has exactly one such block."""
-        return self.causal or self.bias is not None
-
-
-def tree_blocks(ends: Tensor, dtype: torch.dtype, above: int = 0) -> list[Block]:
-    """The blocks of a tree of N tokens whose subtrees end at `ends` (N), those with `includes_self` first. `above`
-    tokens before the tree are on every path."""
-    blocks = list(_blocks(ends, dtype, above))
-    if above:
-        blocks.append(Block(queries=slice(0, len(ends)), keys=slice(0, above)))
-    return _self_first(blocks)
-
-
-def blocks_for_outputs(blocks: Iterable[Block], output_indices: Tensor) -> list[Block]:
-    """The blocks restricted to queries at `output_indices` (M, ascending) and in narrow gaps between them."""
-    spans = _spans(output_indices.tolist())
-    return _self_first(part for block in blocks for part in _restricted(block, spans))
-
-
-def _blocks(ends: Tensor, dtype: torch.dtype, above: int) -> Iterator[Block]:
-    ends_of = ends.tolist()
-    forests = [(0, len(ends_of))]  # [first, stop) of adjacent whole subtrees
-    while forests:
-        first, stop = forests.pop()
-        while first < stop:
-            small = first  # end of the subtrees that fit one mask
-            while small < stop and ends_of[small] - first <= MAX_MASK_TOKENS:
-                small = ends_of[small]
-            if small > first:
-                yield _masked_block(ends, slice(first, small), dtype, above)
-                first = small
-                continue
-            end = ends_of[first]
-            trunk = next((at for at in range(first, end) if ends_of[at] != end), end)
-            keys = slice(above + first, above + trunk)
-            yield Block(queries=slice(first, trunk), keys=keys, causal=True)
-            if trunk < end:
-                yield Block(queries=slice(trunk, end), keys=keys)
-                forests.append((trunk, end))
-            first = end
-
-
-def _masked_block(ends: Tensor, span: slice, dtype: torch.dtype, above: int) -> Block:
-    keys = slice(above + span.start, above + span.stop)
-    if (ends[span] == span.stop).all():
-        return Block(queries=span, keys=keys, causal=True)
-    at = torch.arange(span.start, span.stop)
-    hidden = (at > at[:, None]) | (at[:, None] >= ends[span])  # (n, n): not an ancestor
-    bias = torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, float("-inf"))
-    return Block(queries=span, keys=keys, bias=bias)
-
-
-def _self_first(blocks: Iterable[Block]) -> list[Block]:
-    return sorted(blocks, key=lambda block: not block.includes_self)
-
-
-def _spans(indices: Sequence[int]) -> list[slice]:
-    """Contiguous spans that cover `indices`; gaps of at most `MAX_MASK_TOKENS` are included."""
-    gaps = (at for at in range(1, len(indices)) if indices[at] - indices[at - 1] > MAX_MASK_TOKENS)
-    edges = [0, *gaps, len(indices)]
-    return [slice(indices[first], indices[stop - 1] + 1) for first, stop in pairwise(edges) if stop > first]
-
-
-def _restricted(block: Block, spans: Iterable[slice]) -> Iterator[Block]:
-    """The parts of a block whose queries are in `spans`. A block with a mask stays whole."""
-    queries, keys = block.queries, block.keys
-    for span in spans:
-        part = slice(max(queries.start, span.start), min(queries.stop, span.stop))
-        if part.start >= part.stop:
-            continue
-        if block.bias is not None:
-            yield block
-            return
-        if not block.causal:
-            yield Block(queries=part, keys=keys)
-            continue
-        above = keys.start - queries.start
-        yield Block(queries=part, keys=slice(above + part.start, above + part.stop), causal=True)
-        if part.start > queries.start:
-            yield Block(queries=part, keys=slice(keys.start, above + part.start))
 
 
 class ActivationBoundary:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from sleuth.learn.batch import Batch
+from sleuth.learn.families import check_attention, check_logits
 from sleuth.learn.heap import keep_freed_memory, return_freed_memory
 from sleuth.learn.logprobs import tree_attention
 from sleuth.learn.masters import Holding, MasterWeights
@@ -102,6 +103,8 @@ class Policy:
         gradient_checkpointing: bool = False,
         holding: Holding = MasterWeights,
     ) -> None:
+        check_attention(model)
+        check_logits(model)
         if gradient_checkpointing:
             return_freed_memory()
         else:

@@ -150,20 +150,9 @@ def require_update_resolution(stage: TrainingRecipe, dtype: str, resolution: Upd
 
 
 def _rows_until(context: StageContext, begin: int) -> list[Figures]:
-    """The stage's rows until its step `begin`; later ones are deleted. Prints which rows and rollouts are lost."""
-    folder, name = context.folder, context.stage.name
-    folder.metrics.rewind(name, context.first_step + begin)
-    rows = [row for row in folder.metrics.rows() if row["stage"] == name]
-    steps = range(context.first_step + 1, context.first_step + begin + 1)
-    lost = {*steps} - {row["step"] for row in rows}
-    if lost:
-        folder.say(
-            f"{folder.metrics.path} lacks the rows of {len(lost)} of the {begin} steps of stage {name} so far: its "
-            "curves and the choice of its best checkpoint do without them"
-        )
-    for line in context.lost_rollouts(steps):
-        folder.say(line)
-    return rows
+    """The stage's rows until its step `begin`; later ones are deleted."""
+    context.folder.metrics.rewind(context.stage.name, context.first_step + begin)
+    return context.rows()
 
 
 def _alarms(stage: TrainingRecipe, rows: list[Figures]) -> dict[str, str]:

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 import torch
-from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from sleuth.engines.local import decode_layers
 from sleuth.engines.local.engine import LocalEngine
 from sleuth.render import decode
 from sleuth.types import Sampling, SleuthError
@@ -40,6 +40,29 @@ async def episode(engine, prompt, observation, *, key, lengths=(9, 14), temperat
         written = await engine.complete([token for token, _ in trajectory], sampling)
         trajectory += list(zip(written.tokens, written.logprobs, strict=True)) + [(token, None) for token in inserted]
     return trajectory
+
+
+@pytest.mark.parametrize("architecture", ["qwen3", "qwen2", "llama"])
+def test_attention_that_only_decodes_has_the_bytes_of_the_models_own(
+    make_model, tokenizer, words, architecture, monkeypatch
+):
+    def play():
+        engine = engine_of(make_model(architecture), tokenizer, slots=4)
+        return gather(*(episode(engine, words(5 + 7 * key, seed=key), words(3), key=(key,)) for key in range(4)))
+
+    written, swift = play(), []
+
+    def noted(*arguments):
+        swift.append(1)
+        return rotate(*arguments)
+
+    rotate = decode_layers._rotate_and_write
+    with monkeypatch.context() as patch:
+        patch.setattr(decode_layers, "_rotate_and_write", noted)
+        assert play() == written
+    assert len(swift) > 40  # two layers of each forward without a prompt
+    monkeypatch.setattr("sleuth.engines.local.engine.decode_forwards", lambda model: [])
+    assert play() == written
 
 
 @pytest.mark.parametrize("architecture", ["qwen3", "qwen2", "llama"])
@@ -251,14 +274,6 @@ def test_a_failure_reaches_every_caller_and_the_engine_lives_on(make_model, toke
 
     assert [type(outcome) for outcome in gather(all_of_them())[0]] == [IndexError] * 6
     assert len(gather(engine.complete(words(5), Sampling(max_tokens=5)))[0].tokens) == 5
-
-
-def test_a_model_with_sliding_windows_is_refused(tokenizer, words):
-    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
-    window = {"use_sliding_window": True, "sliding_window": 4, "layer_types": ["sliding_attention"]}
-    model = Qwen2ForCausalLM(Qwen2Config(vocab_size=len(tokenizer), num_key_value_heads=1, **sizes, **window))
-    with pytest.raises(SleuthError, match="sliding windows"):
-        gather(engine_of(model, tokenizer).complete(words(9), Sampling(max_tokens=5)))
 
 
 def test_diverged_weights_are_a_clear_error(make_model, tokenizer, words):

@@ -16,13 +16,17 @@ from transformers import AttentionInterface
 
 from sleuth.engines.local.cache import PagedCache
 from sleuth.engines.local.compiled_decode_attention import CompiledDecodeAttention
+from sleuth.engines.local.lookahead import with_sampled
 from sleuth.engines.local.paged_attention import ChunkwiseAttention, GatheredAttention, VarlenAttention
 from sleuth.engines.local.shared_spans import find_shared_spans
 from sleuth.engines.local.slots import PrefillChunk, SlotTable
+from sleuth.engines.transfers import sent
 from sleuth.learn.compiled import is_compiled_for
 from sleuth.types import SleuthError
 
 Varlen = Literal["pages", "copy"]
+DecodeAttention = CompiledDecodeAttention | GatheredAttention | VarlenAttention
+PrefillAttention = ChunkwiseAttention | VarlenAttention
 
 PAGED_ATTENTION = "sleuth_pages"
 """The name under which transformers knows `attend_pages`."""
@@ -31,7 +35,8 @@ PAGED_ATTENTION = "sleuth_pages"
 class Batch:
     """The T tokens of one forward, packed: one for each of `decoding` (slots, rising), then those of each chunk.
     `output_indices` are those whose logits are needed; None if (nearly) all. `varlen`: by torch's kernel for
-    sequences of various lengths, from their "pages" or from a "copy"; None: not."""
+    sequences of various lengths, from their "pages" or from a "copy"; None: not. `sampled` (slots) has the last tokens
+    of slots in which the host does not know them."""
 
     output_indices: Tensor | None = None
 
@@ -45,6 +50,7 @@ class Batch:
         device: torch.device,
         dtype: torch.dtype,
         varlen: Varlen | None = None,
+        sampled: Tensor | None = None,
     ) -> None:
         self.cache = cache
         self.count = len(decoding)
@@ -54,8 +60,12 @@ class Batch:
         slots = np.concatenate([decoding, np.repeat(prefilled, stops - starts)])
         positions = np.concatenate([table.cached[decoding], *map(np.arange, starts, stops)])
         pages = table.pages.pages
-        packed = np.stack([table.tokens[slots, positions], positions, pages[slots, positions // cache.page_size]])
-        self.tokens, self.positions, self.pages = torch.from_numpy(packed).to(device)  # (T) each, in one transfer
+        packed = np.stack(
+            [table.tokens[slots, positions], positions, pages[slots, positions // cache.page_size], slots]
+        )
+        self.tokens, self.positions, self.pages, on_device = sent(packed, device)  # (T) each, in one transfer
+        if sampled is not None:
+            self.tokens = with_sampled(self.tokens, on_device, sampled)
         self.cache_rows: Tensor | None = None  # of the tokens' keys, set in the first layer
         self.chunk_ends = np.cumsum(stops - starts)  # among the chunks' tokens
         self.chunk_outputs: Tensor | None = None  # the chunks' tokens whose outputs are computed; None: all
@@ -66,19 +76,37 @@ class Batch:
             self.prefill = VarlenAttention(pages[prefilled], starts, stops, cache.page_size, device, paged=paged)
         elif chunks:
             self.prefill = ChunkwiseAttention(pages[prefilled], starts, stops, cache.page_size, device)
+        self.longest = int(positions.max()) + 1
+        self._by_window: dict[int, tuple[DecodeAttention | None, PrefillAttention | None]] = {}
+
+    def attention(self, window: int | None) -> tuple[DecodeAttention | None, PrefillAttention | None]:
+        """The attention of decoding rows and of chunks in a layer whose tokens attend to the last `window` alone."""
+        if window is None or window >= self.longest:
+            return self.decode, self.prefill
+        if window not in self._by_window:
+            decode = self.decode and self.decode.within(window)
+            self._by_window[window] = decode, self.prefill and self.prefill.within(window)
+        return self._by_window[window]
+
+    def rows_for(self, kv_heads: int) -> Tensor:
+        """Where the tokens' keys are written (T * kv_heads): see `PagedCache.rows`."""
+        if self.cache_rows is None:
+            self.cache_rows = self.cache.rows(self.pages, self.positions, kv_heads)
+        return self.cache_rows
 
     def for_last_layer(self) -> Batch:
         """The batch for the last layer, where of a chunk only the last token's query is computed."""
         narrow = copy.copy(self)
+        narrow._by_window = {}
         if self.prefill is not None:
             narrow.prefill = self.prefill.for_last_tokens()
-            narrow.chunk_outputs = torch.from_numpy(self.chunk_ends - 1).to(self.tokens.device)
+            narrow.chunk_outputs = sent(self.chunk_ends - 1, self.tokens.device)
         return narrow
 
 
 def _decode_attention(
     table: SlotTable, slots: np.ndarray, device: torch.device, dtype: torch.dtype, varlen: Varlen | None
-) -> CompiledDecodeAttention | GatheredAttention | VarlenAttention:
+) -> DecodeAttention:
     pages, lengths = table.pages.pages, table.cached[slots]
     if is_compiled_for(device, dtype):
         levels, starts = find_shared_spans(table.tokens, slots, lengths)
@@ -98,6 +126,7 @@ def attend_pages(
     *,
     batch: Batch,
     scaling: float | None = None,
+    sliding_window: int | None = None,
     **options: object,
 ) -> tuple[Tensor, None]:
     """The attention function that transformers calls in every layer while the engine runs.
@@ -105,23 +134,20 @@ def attend_pages(
     `query` (1, H, T, D), `key` and `value` (1, kv_heads, T, D) of the new tokens -> (1, T, H, D). Keys and values are
     written to the cache first.
     """
-    if any(options.get(name) is not None for name in ("sliding_window", "softcap", "s_aux")):
-        raise SleuthError(f"the local engine has no sliding windows, soft caps or sinks: {type(module).__name__}")
+    if any(options.get(name) is not None for name in ("softcap", "s_aux")):
+        raise SleuthError(f"the local engine has no soft caps or attention sinks: {type(module).__name__}")
     _, kv_heads, total, size = key.shape
-    if batch.cache_rows is None:
-        batch.cache_rows = batch.cache.rows(batch.pages, batch.positions, kv_heads)
-    rows = batch.cache_rows
+    rows = batch.rows_for(kv_heads)
     keys, values = batch.cache.write(module.layer_idx, rows, key[0].transpose(0, 1), value[0].transpose(0, 1))
     query = query[0].transpose(0, 1).unflatten(1, (kv_heads, -1))  # (T, kv_heads, sharing, D)
     scale = size**-0.5 if scaling is None else scaling
     parts = []
-    if batch.decode is not None:
-        parts.append(batch.decode.attend(query[: batch.count], keys, values, scale))
-    if batch.prefill is not None:
+    decode, prefill = batch.attention(sliding_window)
+    if decode is not None:
+        parts.append(decode.attend(query[: batch.count], keys, values, scale))
+    if prefill is not None:
         queries, wanted = query[batch.count :], batch.chunk_outputs
-        output = batch.prefill.attend(
-            queries if wanted is None else queries.index_select(0, wanted), keys, values, scale
-        )
+        output = prefill.attend(queries if wanted is None else queries.index_select(0, wanted), keys, values, scale)
         if wanted is not None:
             output = output.new_zeros(len(queries), *output.shape[1:]).index_copy_(0, wanted, output)
         parts.append(output)

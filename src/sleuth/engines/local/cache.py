@@ -11,6 +11,7 @@ import torch
 from transformers import PretrainedConfig, PreTrainedModel
 
 from sleuth.engines.local.pages import CPU_PAGE, CUDA_PAGE
+from sleuth.engines.transfers import sent
 from sleuth.learn.compiled import compiled, compiled_in_parallel, is_compiled_for, prange
 from sleuth.learn.heap import release_cached_memory
 from sleuth.memory import FREE_SHARE, free_host_memory, parse_share, total_host_memory
@@ -87,13 +88,18 @@ class PagedCache:
         self, layer: int, rows: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Writes `keys` and `values` (T, kv_heads, head_dim) at `rows` and returns the layer's two tensors."""
-        if layer not in self.layers:
-            self.layers[layer] = self._empty(keys), self._empty(values)
+        self.of_layer(layer, keys)
         for tensor, new in zip(self.layers[layer], (keys, values), strict=True):
             if is_compiled_for(tensor.device, tensor.dtype):
                 _write_rows(tensor.flatten(0, 2).numpy(), rows.numpy(), new.flatten(0, 1).numpy())
             else:
                 tensor.flatten(0, 2).index_copy_(0, rows, new.flatten(0, 1))
+        return self.layers[layer]
+
+    def of_layer(self, layer: int, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """A layer's keys and values, for those of `like` (T, kv_heads, head_dim)."""
+        if layer not in self.layers:
+            self.layers[layer] = self._empty(like), self._empty(like)
         return self.layers[layer]
 
     def copy(self, copies: Sequence[tuple[int, int]]) -> None:
@@ -104,7 +110,7 @@ class PagedCache:
                 if is_compiled_for(tensor.device, tensor.dtype):
                     _copy(tensor.numpy(), *pages)
                 else:
-                    sources, targets = torch.from_numpy(pages).to(tensor.device)
+                    sources, targets = sent(pages, tensor.device)
                     tensor.index_copy_(1, targets, tensor.index_select(1, sources))
 
     def clear(self) -> None:

@@ -31,6 +31,7 @@ class CompiledDecodeAttention:
         levels: Sequence[Sequence[SharedSpan]],
     ) -> None:
         self.pages = pages
+        self._rows = slots, lengths
         family = np.arange(len(slots))  # by its first row
         for span in levels[0] if levels else []:
             family[span.rows] = span.rows[0]
@@ -48,6 +49,11 @@ class CompiledDecodeAttention:
             [np.searchsorted(ids, family_ids, side) for ids in (of_rows, of_spans) for side in ("left", "right")],
             axis=1,
         )  # (families, 4): the ranges of its rows and of its spans
+
+    def within(self, window: int) -> CompiledDecodeAttention:
+        """The attention to the last `window` keys alone: each row's own, as windows of rows that share begin apart."""
+        slots, lengths = self._rows
+        return CompiledDecodeAttention(self.pages, slots, np.maximum(0, lengths + 1 - window), lengths, [])
 
     def attend(self, query: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
         """`query` (B, kv_heads, sharing, D), `keys`, `values` [kv_heads, pages, page_size, D] -> as query; all fp32."""

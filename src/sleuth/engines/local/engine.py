@@ -17,13 +17,18 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from sleuth.engines.local.attention import PAGED_ATTENTION, Batch, Varlen
 from sleuth.engines.local.cache import PagedCache, bytes_per_token, head_size, page_size_of, pages_of
+from sleuth.engines.local.decode_graphs import DecodeGraphs
+from sleuth.engines.local.decode_layers import decode_forwards
+from sleuth.engines.local.lookahead import PendingTokens, SampledTokens
 from sleuth.engines.local.paged_attention import varlen_problem
-from sleuth.engines.local.slots import DecodeState, PrefillChunk, SlotTable
+from sleuth.engines.local.slots import UNKNOWN, DecodeState, PrefillChunk, SlotTable
 from sleuth.engines.local.weights import DecodeWeights
 from sleuth.engines.request import Request, StreamRequest, max_new_tokens
-from sleuth.engines.sampling import sample
+from sleuth.engines.sampling import sample, sample_on_device
 from sleuth.engines.stops import StopTokens, find_eos_ids
+from sleuth.engines.transfers import sent
 from sleuth.learn.compiled_layers import compiled_forwards
+from sleuth.learn.families import check_attention
 from sleuth.learn.heap import keep_freed_memory
 from sleuth.learn.last_layer import select_outputs, skip_unused_outputs
 from sleuth.learn.products import replaced_forwards
@@ -32,6 +37,7 @@ from sleuth.runs.disk import shown
 from sleuth.threads import to_stderr
 from sleuth.types import Chunk, Completion, Sampling, SleuthError
 from sleuth.user_code.calls import calls_returned
+from sleuth.variables import cuda_graphs
 
 CPU_FORWARD_TOKENS, CUDA_FORWARD_TOKENS = 512, 8192
 """Prefill tokens per forward, besides the decoding slots; longer prompts are prefilled in chunks. More would push the
@@ -56,8 +62,10 @@ class LocalEngine:
     order of `sampling.key`. The cache takes at most `cache_memory` ("8GB", "40%" of the device's memory; None: a share
     of what is free), or has `cache_pages`. When it is full, the request with the last key is preempted and continued
     later, with the same tokens. The weights are the learner's own: call `publish` after changing them. The same
-    requests, keys, weights and size of the cache give the same bytes. Raises SleuthError if the cache cannot hold one
-    sequence of `context` tokens.
+    requests, keys, weights and size of the cache give the same bytes. With `lookahead` (None: on a card) a step begins
+    before the host has read the tokens of the one before, and with `graphs` (None: on a card, if SLEUTH_CUDA_GRAPHS is
+    1) steps in which nothing is prefilled are CUDA graphs. Raises SleuthError if the cache cannot hold one sequence of
+    `context` tokens.
     """
 
     def __init__(
@@ -69,10 +77,11 @@ class LocalEngine:
         context: int,
         cache_memory: str | None = None,
         cache_pages: int | None = None,
+        lookahead: bool | None = None,
+        graphs: bool | None = None,
         log: Callable[[str], None] = to_stderr,
     ) -> None:
-        if not model._supports_attention_backend:
-            raise SleuthError(f"the local engine cannot run {type(model).__name__}: its attention is not replaceable")
+        check_attention(model)
         keep_freed_memory()
         self.model = model
         self.tokenizer = tokenizer
@@ -91,9 +100,13 @@ class LocalEngine:
         self._stop_tokens = StopTokens(tokenizer, vocabulary, self._eos_ids)
         self._decode_state = DecodeState(slots=slots, context=context, vocabulary=vocabulary)
         self._weights = DecodeWeights(model)
-        self._swift = compiled_forwards(model)
+        self._swift = [*compiled_forwards(model), *decode_forwards(model)]
         self._forward_tokens = CUDA_FORWARD_TOKENS if model.device.type == "cuda" else CPU_FORWARD_TOKENS
         self._page_size = page_size_of(model.device)
+        ahead = model.device.type == "cuda" if lookahead is None else lookahead
+        self._sampled = SampledTokens(slots, model.device) if ahead else None
+        graphs = model.device.type == "cuda" and cuda_graphs() if graphs is None else graphs
+        self._graphs = DecodeGraphs(model, log) if ahead and graphs else None
         limits = {"slots": slots, "context": context, "cache_memory": cache_memory}
         self._open_cache(pages_of(model, **limits, recorded=cache_pages))
         self._waiting: list[Request] = []
@@ -126,7 +139,7 @@ class LocalEngine:
     @property
     def cache_pages(self) -> int:
         """The size of the cache in pages."""
-        return self._cache.pages
+        return self._table.pages.total
 
     def publish(self, version: int) -> None:
         """Clears the prefix cache and stamps `version` on later completions. Call after changing the weights."""
@@ -134,13 +147,15 @@ class LocalEngine:
             raise RuntimeError(f"weights {version} were published while requests of {self.policy_version} are running")
         self._table.clear()
         self._weights.clear()
+        if self._graphs is not None:
+            self._graphs.clear()
         self.policy_version = version
 
     def sleep(self) -> None:
         """Frees the memory of the cache until the next request, unless requests are running."""
         if not self._running and not self._waiting:
             self._table.clear()
-            self._cache.clear()
+            self._clear_cache()
 
     def figures(self) -> dict[str, float]:
         """Engine metrics for the step: none."""
@@ -161,8 +176,15 @@ class LocalEngine:
 
     def _open_cache(self, pages: int) -> None:
         """An empty cache of so many pages. No request may be running."""
-        self._cache = PagedCache(pages=pages, page_size=self._page_size)
+        spare = int(self._graphs is not None)  # for rows that fill up a graph
+        self._cache = PagedCache(pages=pages + spare, page_size=self._page_size)
         self._table = SlotTable(self.slots, self.context, page_size=self._page_size, pages=pages)
+
+    def _clear_cache(self) -> None:
+        """Frees the cache and the graphs that read it."""
+        if self._graphs is not None:
+            self._graphs.clear()
+        self._cache.clear()
 
     def _shrink(self) -> bool:
         """After a forward ran out of memory: preempts all requests and halves the cache and the tokens of a forward.
@@ -173,7 +195,7 @@ class LocalEngine:
             return False
         while self._running:
             self._preempt()
-        self._cache.clear()
+        self._clear_cache()
         self._open_cache(pages)
         self._forward_tokens = tokens
         self._log(
@@ -222,6 +244,8 @@ class LocalEngine:
 
     def _release(self, request: Request) -> None:
         if request.slot is not None:
+            if self._sampled is not None:
+                self._table.trim(request.slot)
             self._table.release(request.slot)
             del self._running[request.slot]
             request.slot = None
@@ -244,6 +268,8 @@ class LocalEngine:
             if not isinstance(error, Exception):
                 raise
         finally:
+            if self._sampled is not None:
+                self._sampled.take()
             self._loop_task = None
 
     async def _wait_for_callers(self) -> None:
@@ -285,10 +311,14 @@ class LocalEngine:
         self.tokens_reused += tokens
         self.tokens_prefilled -= tokens
 
-    def _schedule(self) -> tuple[np.ndarray, list[PrefillChunk]]:
-        """The slots and chunks of the next forward, after preempting requests until its pages are free."""
+    def _schedule(self) -> tuple[np.ndarray, list[PrefillChunk]] | None:
+        """The slots and chunks of the next forward, after preempting requests until its pages are free. None if all
+        requests ended with the tokens that the last forward sampled."""
         while (scheduled := self._table.schedule(self._forward_tokens)) is None:
-            self._preempt()
+            if not self._take_pending():
+                self._preempt()
+            elif not self._running:
+                return None
             self._begin_ready()
         self._cache.copy(self._table.pages.take_copies())
         return scheduled
@@ -297,15 +327,22 @@ class LocalEngine:
         """One forward over all running slots; samples a token for each slot whose prompt is fully prefilled. If memory
         runs out, nothing has changed but the size of the cache."""
         try:
-            self._forward_and_sample(*self._schedule())
+            if (scheduled := self._schedule()) is not None:
+                self._forward_and_sample(*scheduled)
         except (MemoryError, RuntimeError) as error:
-            if not is_out_of_memory(error) or not self._shrink():
+            if not is_out_of_memory(error):
+                raise
+            self._take_pending()
+            if not self._shrink():
                 raise
 
     def _forward_and_sample(self, decoding: np.ndarray, chunks: Sequence[PrefillChunk]) -> None:
+        if not chunks and self._decode_by_graph(decoding):
+            return
         table, model = self._table, self.model
         where = {"device": model.device, "dtype": model.dtype, "varlen": self._varlen}
-        batch = Batch(table, decoding, chunks, self._cache, **where)
+        by_slot = None if self._sampled is None else self._sampled.by_slot
+        batch = Batch(table, decoding, chunks, self._cache, sampled=by_slot, **where)
         done = np.array([chunk.stop == table.length[chunk.slot] for chunk in chunks], dtype=bool)
         slots = np.concatenate([decoding, np.array([chunk.slot for chunk in chunks], dtype=np.int64)[done]])
         last = np.concatenate([np.arange(len(decoding)), len(decoding) + batch.chunk_ends[done] - 1])
@@ -313,8 +350,25 @@ class LocalEngine:
         table.cached[decoding] += 1
         for chunk in chunks:
             table.cached[chunk.slot] = chunk.stop
-        if len(slots):
+        if not len(slots):
+            self._take_pending()
+        elif self._sampled is not None:
+            self._sample_ahead(self._sampled, slots, logits)
+        else:
             self._sample_tokens(slots, logits)
+
+    def _decode_by_graph(self, slots: np.ndarray) -> bool:
+        """Decodes a token of `slots` (B) and samples the next by a CUDA graph. Returns False if there is none."""
+        if self._graphs is None or self._sampled is None or self._graphs.is_refused(self._varlen):
+            return False
+        tokens = self._graphs.decode(self._table, slots, self._decode_state, self._cache, self._sampled.by_slot)
+        if tokens is None:
+            return False
+        self.forwards += 1
+        self._table.cached[slots] += 1
+        self._sampled.store(slots, tokens)
+        self._expect_tokens(self._sampled, slots, tokens)
+        return True
 
     @cached_property
     def _varlen(self) -> Varlen | None:
@@ -335,7 +389,7 @@ class LocalEngine:
 
     def _forward(self, batch: Batch, last: np.ndarray) -> torch.Tensor:
         """The logits (B, V) after the batch's tokens at `last` (B)."""
-        outputs = torch.from_numpy(last).to(self.model.device)
+        outputs = sent(last, self.model.device)
         batch.output_indices = select_outputs(outputs, len(batch.tokens))
         with nullcontext() if batch.output_indices is None else skip_unused_outputs(self.model, "batch"):
             output = self.model(
@@ -350,17 +404,59 @@ class LocalEngine:
 
     def _sample_tokens(self, slots: np.ndarray, logits: torch.Tensor) -> None:
         """Samples a token for each of `slots` (B) from its `logits` (B, V); updates requests that may have ended."""
+        decode_state, positions = self._decode_state, self._table.length[slots]
+        settings = decode_state.temperatures[slots], decode_state.draws[slots, positions]
+        tokens, logprobs = sample(logits, *settings)
+        self._table.append(slots, tokens)
+        self._take_tokens(slots, positions, tokens, logprobs)
+
+    def _sample_ahead(self, sampled: SampledTokens, slots: np.ndarray, logits: torch.Tensor) -> None:
+        """As `_sample_tokens`, but the tokens stay on the device for the next step. The host reads those of the last
+        step, while this one runs."""
+        decode_state, positions = self._decode_state, self._table.length[slots]
+        settings = decode_state.temperatures[slots], decode_state.draws[slots, positions]
+        tokens = sample_on_device(logits, *settings)
+        sampled.store(slots, tokens)
+        self._expect_tokens(sampled, slots, tokens)
+
+    def _expect_tokens(self, sampled: SampledTokens, slots: np.ndarray, tokens: torch.Tensor) -> None:
+        """Continues `slots` (B) by the `tokens` (2, B), unknown as they are, and takes those of the step before."""
+        table, positions = self._table, self._table.length[slots]
+        requests = [self._running[slot] for slot in slots.tolist()]
+        before = sampled.wait_for(tokens, slots, positions, requests)
+        table.append(slots, np.full(len(slots), UNKNOWN))
+        table.pause(slots[table.length[slots] >= self._decode_state.max_length[slots]])
+        self._take(before)
+
+    def _take_pending(self) -> bool:
+        """Takes the tokens that are being sampled, once they are there. Returns whether there were any."""
+        pending = None if self._sampled is None else self._sampled.take()
+        self._take(pending)
+        return pending is not None
+
+    def _take(self, pending: PendingTokens | None) -> None:
+        """Stores the tokens of a step, but for those of requests that had ended before it, or that nobody waits for."""
+        if pending is None:
+            return
+        tokens, logprobs = pending.read()
+        running = [self._running.get(slot) for slot in pending.slots.tolist()]
+        kept = np.array([one is other for one, other in zip(running, pending.requests, strict=True)], dtype=bool)
+        slots, positions, tokens = pending.slots[kept], pending.positions[kept], tokens[kept]
+        self._table.tokens[slots, positions] = tokens
+        self._take_tokens(slots, positions, tokens, logprobs[kept])
+
+    def _take_tokens(self, slots: np.ndarray, positions: np.ndarray, tokens: np.ndarray, logprobs: np.ndarray) -> None:
+        """Stores the log-probabilities of the `tokens` (B) sampled at `positions` (B) of `slots` (B), and updates
+        requests that may have ended."""
         table, decode_state = self._table, self._decode_state
-        positions = slots, table.length[slots]
-        tokens, logprobs = sample(logits, decode_state.temperatures[slots], decode_state.draws[positions])
         if not math.isfinite(logprobs.sum()):
             raise SleuthError("the model's logits are not finite: its weights have diverged or do not fit its dtype")
-        decode_state.logprobs[positions] = logprobs
-        table.append(slots, tokens)
+        decode_state.logprobs[slots, positions] = logprobs
         self.tokens_sampled += len(slots)
-        for slot in slots[decode_state.due(slots, table.length[slots], tokens)].tolist():
+        due = decode_state.due(slots, positions + 1, tokens)
+        for slot, stop in zip(slots[due].tolist(), (positions[due] + 1).tolist(), strict=True):
             request = self._running[slot]
-            written = slice(len(request.prompt), int(table.length[slot]))
+            written = slice(len(request.prompt), stop)
             self._update_request(request, table.tokens[slot, written], decode_state.logprobs[slot, written])
 
     def _fail(self, error: BaseException) -> None:
@@ -370,7 +466,7 @@ class LocalEngine:
             self._release(request)
             request.inbox.put_nowait(error)
         self._table.clear()
-        self._cache.clear()
+        self._clear_cache()
 
     @contextmanager
     def _inference_mode(self) -> Iterator[None]:

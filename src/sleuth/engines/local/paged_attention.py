@@ -13,6 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention.bias import causal_lower_right
 
+from sleuth.engines.transfers import sent
+
 try:
     from torch.nn.attention.varlen import varlen_attn
 except ImportError:  # torch before 2.10
@@ -30,15 +32,36 @@ class GatheredAttention:
     """Attention of one new token per row: row b reads the first `lengths[b]` keys of its `pages[b]` (B, n).
 
     Rows are taken in order of their length, as many at once as `GATHERED_TOKENS` allow; their pages are gathered and
-    padded to the longest row.
+    padded to the longest row. With a `window`, only the last so many keys are read.
     """
 
-    def __init__(self, pages: np.ndarray, lengths: np.ndarray, page_size: int, device: torch.device) -> None:
+    def __init__(
+        self,
+        pages: np.ndarray,
+        lengths: np.ndarray,
+        page_size: int,
+        device: torch.device,
+        *,
+        window: int | None = None,
+    ) -> None:
+        self._made_of = pages, lengths, page_size, device
+        starts = np.zeros_like(lengths)
+        if window is not None:
+            first = np.maximum(0, lengths - window) // page_size  # pages before it are not read
+            count = -(-int((lengths - first * page_size).max()) // page_size)
+            columns = np.minimum(first[:, None] + np.arange(count), pages.shape[1] - 1)
+            pages, lengths = np.take_along_axis(pages, columns, axis=1), lengths - first * page_size
+            starts = np.maximum(0, lengths - window)
         order = np.argsort(-lengths, kind="stable")
-        self.order, self.inverse = (torch.from_numpy(index).to(device) for index in (order, np.argsort(order)))
+        self.order, self.inverse = (sent(index, device) for index in (order, np.argsort(order)))
         self.groups = [
-            _RowGroup.of(pages[rows], lengths[rows], page_size, device) for rows in _groups(order, lengths, page_size)
+            _RowGroup.of(pages[rows], starts[rows], lengths[rows], page_size, device)
+            for rows in _groups(order, lengths, page_size)
         ]
+
+    def within(self, window: int) -> GatheredAttention:
+        """The attention to the last `window` keys alone."""
+        return GatheredAttention(*self._made_of, window=window)
 
     def attend(self, query: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
         """`query` (B, kv_heads, sharing, D), `keys` and `values` [kv_heads, pages, page_size, D] -> as query."""
@@ -66,13 +89,16 @@ class _RowGroup:
     bias: Tensor
 
     @staticmethod
-    def of(pages: np.ndarray, lengths: np.ndarray, page_size: int, device: torch.device) -> _RowGroup:
+    def of(
+        pages: np.ndarray, starts: np.ndarray, lengths: np.ndarray, page_size: int, device: torch.device
+    ) -> _RowGroup:
         count = -(-int(lengths.max()) // page_size)
-        hidden = np.arange(count * page_size) >= lengths[:, None]
+        at = np.arange(count * page_size)
+        hidden = (at < starts[:, None]) | (at >= lengths[:, None])
         return _RowGroup(
             rows=len(lengths),
-            pages=torch.from_numpy(pages[:, :count].reshape(-1)).to(device),
-            bias=torch.from_numpy(np.where(hidden, -np.inf, 0.0).astype(np.float32)[:, None]).to(device),
+            pages=sent(pages[:, :count].reshape(-1), device),
+            bias=sent(np.where(hidden, -np.inf, 0.0).astype(np.float32)[:, None], device),
         )
 
     def attend(self, query: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
@@ -92,19 +118,25 @@ class ChunkwiseAttention:
     """Causal attention of prefill chunks, one call for each: chunk c has the tokens from `starts[c]` to `stops[c]` of a
     sequence in `pages[c]` (C, n)."""
 
+    window: int | None = None
+
     def __init__(
         self, pages: np.ndarray, starts: np.ndarray, stops: np.ndarray, page_size: int, device: torch.device
     ) -> None:
+        self.page_size = page_size
         self.starts, self.stops = starts.tolist(), stops.tolist()
-        self.pages = [
-            torch.from_numpy(row[: -(-stop // page_size)]).to(device)
-            for row, stop in zip(pages, self.stops, strict=True)
-        ]
+        self.pages = [sent(row[: -(-stop // page_size)], device) for row, stop in zip(pages, self.stops, strict=True)]
 
     def for_last_tokens(self) -> ChunkwiseAttention:
         """The attention of each chunk's last token alone."""
         narrow = copy.copy(self)
         narrow.starts = [stop - 1 for stop in self.stops]
+        return narrow
+
+    def within(self, window: int) -> ChunkwiseAttention:
+        """The attention of each token to the last `window` keys alone."""
+        narrow = copy.copy(self)
+        narrow.window = window
         return narrow
 
     def attend(self, query: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
@@ -113,8 +145,15 @@ class ChunkwiseAttention:
         queries = query.split([stop - start for start, stop in zip(self.starts, self.stops, strict=True)])
         parts = []
         for one, pages, start, stop in zip(queries, self.pages, self.starts, self.stops, strict=True):
-            own_keys, own_values = (read_pages(tensor, pages)[:, :stop] for tensor in (keys, values))
-            parts.append(_attend_chunk(one, own_keys, own_values, start, scale))
+            skipped = 0 if self.window is None else max(0, start + 1 - self.window) // self.page_size
+            before = skipped * self.page_size
+            own_keys, own_values = (
+                read_pages(tensor, pages[skipped:])[:, : stop - before] for tensor in (keys, values)
+            )
+            if self.window is None or self.window >= stop:
+                parts.append(_attend_chunk(one, own_keys, own_values, start, scale))
+            else:
+                parts.append(_attend_window(one, own_keys, own_values, start - before, self.window, scale))
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
@@ -135,6 +174,16 @@ def _attend_chunk(query: Tensor, keys: Tensor, values: Tensor, start: int, scale
     return output.permute(2, 0, 1, 3)
 
 
+def _attend_window(query: Tensor, keys: Tensor, values: Tensor, start: int, window: int, scale: float) -> Tensor:
+    """As `_attend_chunk`, to the last `window` keys of each token alone."""
+    query = query.permute(1, 2, 0, 3)
+    keys, values = (tensor[:, None].expand(-1, query.shape[1], -1, -1) for tensor in (keys, values))
+    at = torch.arange(keys.shape[2], device=keys.device)
+    own = at[start:, None]
+    seen = (at <= own) & (at > own - window)  # (n, L)
+    return F.scaled_dot_product_attention(query, keys, values, attn_mask=seen, scale=scale).permute(2, 0, 1, 3)
+
+
 def _attend_with_lse(
     query: Tensor, keys: Tensor, values: Tensor, scale: float, *, causal: bool
 ) -> tuple[Tensor, Tensor]:
@@ -146,6 +195,8 @@ class VarlenAttention:
     """Causal attention of the tokens from `starts[b]` to `stops[b]` of sequences in `pages[b]` (B, n), in one call of
     torch's kernel for sequences of various lengths (CUDA, half precision). It reads the keys where they are if `paged`,
     otherwise in a copy without padding."""
+
+    window: int | None = None
 
     def __init__(
         self,
@@ -159,9 +210,9 @@ class VarlenAttention:
     ) -> None:
         self.longest_query, self.longest_key = int((stops - starts).max()), int(stops.max())
         edges = [np.cumsum([0, *lengths]) for lengths in (stops - starts, stops)]
-        packed = torch.from_numpy(np.concatenate([*edges, stops]).astype(np.int32)).to(device)
+        packed = sent(np.concatenate([*edges, stops]).astype(np.int32), device)
         self.query_edges, self.key_edges, self.stops = packed.split([len(stops) + 1, len(stops) + 1, len(stops)])
-        self.pages = torch.from_numpy(pages).to(device)
+        self.pages = sent(pages, device)
         self.rows = None if paged else token_rows(self.pages, self.key_edges, int(stops.sum()), page_size)
         self._made_of = pages, stops, page_size, device, paged
 
@@ -169,6 +220,12 @@ class VarlenAttention:
         """The attention of each sequence's last token alone."""
         pages, stops, page_size, device, paged = self._made_of
         return VarlenAttention(pages, stops - 1, stops, page_size, device, paged=paged)
+
+    def within(self, window: int) -> VarlenAttention:
+        """The attention of each token to the last `window` keys alone."""
+        narrow = copy.copy(self)
+        narrow.window = window
+        return narrow
 
     def attend(self, query: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
         """`query` (T, kv_heads, sharing, D) of the tokens in a row, `keys` and `values` [kv_heads, pages, page_size, D]
@@ -189,7 +246,7 @@ class VarlenAttention:
             self.longest_query,
             self.longest_key,
             scale=scale,
-            window_size=(-1, 0),
+            window_size=(-1 if self.window is None else self.window - 1, 0),
             enable_gqa=True,
             **where,
         )

@@ -14,6 +14,8 @@ from sleuth.types import Sampling
 
 MIN_TOKENS_TO_WAIT_FOR = 8
 """A request waits for another one's prefill if that lets it reuse at least this many more tokens."""
+UNKNOWN = -1
+"""In the place of a token that is being sampled; no prompt has it."""
 RUNNING_PER_SPARE_PAGE = 4
 """A request is admitted if a page is left for every so many running ones; fewer to spare, and more are preempted."""
 
@@ -45,13 +47,14 @@ class SlotTable:
     """
 
     def __init__(self, slots: int, context: int, *, page_size: int = CPU_PAGE, pages: int | None = None) -> None:
-        self.tokens = np.full((slots, context), -1, dtype=np.int32)  # -1 where there is none
+        self.tokens = np.full((slots, context), UNKNOWN, dtype=np.int32)  # also where there is none
         self.length = np.zeros(slots, dtype=np.int64)  # in tokens
         self.cached = np.zeros(slots, dtype=np.int64)  # of these, in the cache
         self.busy = np.zeros(slots, dtype=bool)
         total = slots * -(-context // page_size) if pages is None else pages
         self.pages = PageTable(slots=slots, context=context, page_size=page_size, total=total)
         self._waiting = np.zeros(slots, dtype=bool)  # busy, and its prefix is not cached yet
+        self._paused = np.zeros(slots, dtype=bool)  # busy, and the token that is being sampled is its last
         self._pending: list[SlotPlacement] = []
         self._last_used = np.zeros(slots, dtype=np.int64)
         self._clock = 0
@@ -117,7 +120,7 @@ class SlotTable:
 
         All decoding slots are in every forward: decoding never waits for prefill.
         """
-        running = np.flatnonzero(self.busy & ~self._waiting)
+        running = np.flatnonzero(self.busy & ~self._waiting & ~self._paused)
         count = self.length[running] - self.cached[running]
         chunks = []
         for slot in running[count > 1].tolist():
@@ -130,12 +133,27 @@ class SlotTable:
         written = np.concatenate([decoding, np.array([chunk.slot for chunk in chunks], dtype=np.int64)])
         return (decoding, chunks) if len(running) and self._make_writable(written) else None
 
+    def pause(self, slots: np.ndarray) -> None:
+        """Leaves `slots` out of forwards until their requests end."""
+        self._paused[slots] = True
+
+    def trim(self, slot: int, length: int | None = None) -> None:
+        """Forgets the tokens of a busy slot from `length` on, by default those that are unknown, and that the last one
+        left is cached: the next prompt recomputes it."""
+        if length is None:
+            length = int(np.count_nonzero(self.tokens[slot, : self.length[slot]] != UNKNOWN))
+        self.tokens[slot, length:] = UNKNOWN
+        self.length[slot] = length
+        if self.cached[slot] >= length:
+            self.cached[slot] = length - 1
+            self.pages.share(slot, slot, length - 1)
+
     def release(self, slot: int) -> None:
         """Ends the request in `slot`; its tokens stay until the slot or its pages are needed. Placements that wait for
         more of its tokens reuse what is cached."""
         self._clock += 1
         self._last_used[slot] = self._clock
-        self.busy[slot] = self._waiting[slot] = False
+        self.busy[slot] = self._waiting[slot] = self._paused[slot] = False
         self._pending = [placement for placement in self._pending if placement.slot != slot]
         self._limit_reuse(slot)
 

@@ -1,0 +1,113 @@
+"""Check of decode steps that begin before the host has read the last one, and of those captured as CUDA graphs: the
+same tokens, no wait of the host, fewer launches."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from benchmarks.gpu.checks import Check
+from benchmarks.gpu.sampler import (
+    PROFILED,
+    SIBLINGS,
+    Written,
+    clocked,
+    compare,
+    continue_all,
+    drawn,
+    fitting,
+    launches,
+    open_engine,
+    warm_up,
+)
+from sleuth.engines.local.engine import LocalEngine
+
+GRAPH_LAUNCHES = 100
+"""Of a step that is one graph: the graph, and what carries its inputs and results."""
+SAME_AHEAD, SAME_IN_GRAPHS = 0.99, 0.9
+"""Share of the tokens that are those of steps that wait. A graph's attention splits keys for the longest text there may
+be, so that its sums differ in the last bits, and a text that parts stays apart."""
+WAYS = {"waiting": (False, False), "ahead": (True, False), "graphs": (True, True)}
+"""Whether steps begin ahead, and whether they are graphs."""
+
+
+def graphs(check: Check) -> None:
+    """The same requests by each way."""
+    draw, scale = random.Random("graphs"), check.scale
+    requests = [
+        prompt for _ in range(scale.requests // SIBLINGS) for prompt in [drawn(check, draw, scale.prompt)] * SIBLINGS
+    ]
+    told: dict[str, list[Written]] = {}
+    speeds: dict[str, float] = {}
+    model, tokenizer = scale.model(check.device), scale.tokenizer()
+    for way, (lookahead, captured) in WAYS.items():
+        engine = open_engine(check, model, tokenizer, lookahead=lookahead, graphs=captured)
+        fit = fitting(requests, engine, scale.decode + 4 * PROFILED + 1)
+        written = [Written(prompt=prompt) for prompt in requests[:fit]]
+        warm_up(engine)
+        written, _ = continue_all(engine, written, 1 + 2 * PROFILED)  # captures
+        problem = None if engine._graphs is None else engine._graphs.problem
+        if captured and not check.on_card:
+            check.skip(f"CUDA graphs: there is no card, and {problem}")
+            continue
+        if captured:
+            count = 0 if engine._graphs is None else engine._graphs.captured
+            check.found("graphs: captured", count, at_least=1)
+            if problem is not None:
+                check.skip(f"CUDA graphs: {problem}")
+                continue
+        (written, _), seconds = clocked(check, lambda: continue_all(engine, written, scale.decode))  # noqa: B023
+        speeds[way] = len(written) * scale.decode / seconds
+        check.found(f"{way}: {len(written)} decoded", speeds[way], "tokens/s")
+        told[way] = _profiled(check, way, engine, written)
+        if way != "waiting":
+            bar = SAME_IN_GRAPHS if captured else SAME_AHEAD
+            check.found(f"{way}: tokens as waiting, share", same_share(told[way], told["waiting"]), at_least=bar)
+        if captured:
+            compare(check, "graphs: ", model, told[way])
+            check.found("graphs over ahead", speeds["graphs"] / speeds["ahead"], at_least=check.speed_bar(1))
+        engine.sleep()
+
+
+def same_share(ours: Sequence[Written], theirs: Sequence[Written]) -> float:
+    """The share of the tokens that are the same."""
+    pairs = [
+        pair for one, other in zip(ours, theirs, strict=True) for pair in zip(one.tokens, other.tokens, strict=True)
+    ]
+    return sum(a == b for a, b in pairs) / len(pairs)
+
+
+def _profiled(check: Check, way: str, engine: LocalEngine, written: Sequence[Written]) -> list[Written]:
+    """Kernel launches of a decode step, and how often the host waits in one; on a CPU neither exists."""
+    if not check.on_card:
+        return list(written)
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
+        together, forwards = continue_all(engine, written, PROFILED)
+    count = launches({event.key: event.count for event in profiler.key_averages()})
+    if count:
+        most = GRAPH_LAUNCHES if way == "graphs" else None
+        check.found(f"{way}: launches of a step", count / forwards, at_most=most)
+    with host_waits() as waits:
+        together, forwards = continue_all(engine, together, PROFILED)
+    check.found(f"{way}: waits of a step", len(waits) / forwards, at_most=None if way == "waiting" else 0)
+    return together
+
+
+@contextmanager
+def host_waits() -> Iterator[list[warnings.WarningMessage]]:
+    """What torch says about calls for which the host waits; to wait for an event is none of them."""
+    before = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        found: list[warnings.WarningMessage] = []
+        try:
+            yield found
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
+            found += [one for one in told if "called a synchronizing CUDA operation" in str(one.message)]

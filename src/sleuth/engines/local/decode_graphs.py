@@ -1,0 +1,183 @@
+"""Decode steps as CUDA graphs: one launch for a whole step, by bucket of rows.
+
+What is captured is `decode_step`, a function of buffers that stay where they are; a batch is copied into them, filled
+up with rows that nobody reads. No card has run this yet: `make gpu` compares it with steps launched kernel by kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from sleuth.engines.local.attention import Batch, Varlen
+from sleuth.engines.local.cache import PagedCache
+from sleuth.engines.local.lookahead import with_sampled
+from sleuth.engines.local.paged_attention import VarlenAttention
+from sleuth.engines.local.slots import DecodeState, SlotTable
+from sleuth.engines.sampling import raised, sample_rows
+from sleuth.engines.transfers import send
+
+SMALL_BUCKETS, BUCKET = (1, 2, 4, 8, 16), 32
+"""Rows of a graph: the small sizes, then multiples. Up to 31 rows that nobody reads cost less than another graph."""
+STEPS_BEFORE_CAPTURE = 4
+"""Steps of a bucket before it is captured: a bucket that requests only pass through is not worth it."""
+
+
+def bucket_of(rows: int) -> int:
+    """The rows of the graph that decodes so many."""
+    return next((size for size in SMALL_BUCKETS if rows <= size), -(-rows // BUCKET) * BUCKET)
+
+
+class DecodeBuffers:
+    """A decode step's inputs and results, at fixed addresses, for R rows with up to n pages each.
+
+    `tokens` (negative: sampled by the last step), `positions`, `pages` and `slots` are (R) int64, `table` (R, n) int32
+    the pages of each row's keys, `settings` (2, R) temperatures and draws, `sampled` (2, R) tokens and
+    log-probabilities.
+    """
+
+    def __init__(self, rows: int, pages: int, device: torch.device) -> None:
+        self.rows = rows
+        self.numbers = torch.zeros(4, rows, dtype=torch.int64, device=device)
+        self.tokens, self.positions, self.pages, self.slots = self.numbers.unbind()
+        self.table = torch.zeros(rows, pages, dtype=torch.int32, device=device)
+        self.settings = torch.zeros(2, rows, dtype=torch.float64, device=device)
+        self.sampled = torch.zeros(2, rows, dtype=torch.float64, device=device)
+
+    def fill(self, table: SlotTable, slots: np.ndarray, decode_state: DecodeState, *, spare_page: int) -> None:
+        """Takes the step of `slots` (B <= R). The other rows read and write the first token of `spare_page`."""
+        count, positions = len(slots), table.cached[slots]
+        numbers = np.zeros((4, self.rows), dtype=np.int64)
+        numbers[2:, count:] = [[spare_page], [len(table.length)]]
+        own = table.pages.pages[slots]
+        written = own[np.arange(count), positions // table.pages.page_size]
+        numbers[:, :count] = table.tokens[slots, positions], positions, written, slots
+        pages = np.full(tuple(self.table.shape), spare_page, dtype=np.int32)
+        pages[:count] = own
+        settings = np.ones((2, self.rows))
+        drawn = decode_state.draws[slots, table.length[slots]]
+        settings[:, :count] = raised(decode_state.temperatures[slots]), drawn
+        for array, target in ((numbers, self.numbers), (pages, self.table), (settings, self.settings)):
+            send(array, target)
+
+
+class BufferedAttention(VarlenAttention):
+    """Attention of one new token per row to the keys in its pages, with all lengths on the device."""
+
+    def __init__(self, pages: Tensor, positions: Tensor, page_size: int) -> None:
+        rows, count = pages.shape
+        self.longest_query, self.longest_key = 1, count * page_size
+        self.pages, self.rows = pages, None
+        self.stops = (positions + 1).int()
+        self.query_edges = torch.arange(rows + 1, dtype=torch.int32, device=pages.device)
+        self.key_edges = F.pad(self.stops.cumsum(0, dtype=torch.int32), (1, 0))
+
+
+class BufferedBatch(Batch):
+    """The batch of a decode step from buffers."""
+
+    def __init__(self, buffers: DecodeBuffers, tokens: Tensor, cache: PagedCache) -> None:
+        self.cache, self.count = cache, buffers.rows
+        self.tokens, self.positions, self.pages = tokens, buffers.positions, buffers.pages
+        self.cache_rows = self.chunk_outputs = self.prefill = self.output_indices = None
+        self.decode = BufferedAttention(buffers.table, buffers.positions, cache.page_size)
+        self.longest = self.decode.longest_key
+        self._by_window = {}
+
+
+def decode_step(model: PreTrainedModel, cache: PagedCache, buffers: DecodeBuffers, by_slot: Tensor) -> None:
+    """Reads the buffers, their tokens' keys and `by_slot`, and writes the keys of the tokens and `buffers.sampled`: the
+    same however often it is called. No host takes part."""
+    tokens = with_sampled(buffers.tokens, buffers.slots, by_slot)
+    batch: Any = BufferedBatch(buffers, tokens, cache)
+    output = model(input_ids=tokens[None], position_ids=buffers.positions[None], use_cache=False, batch=batch)
+    buffers.sampled.copy_(sample_rows(output.logits[0].float(), *buffers.settings.unbind()))
+
+
+def capture_graph(work: Callable[[], None], pool: Any) -> Callable[[], None]:
+    """A function that does the same on the device as `work` does now, in one launch."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):  # other threads may use the card
+        work()
+    return graph.replay
+
+
+class DecodeGraphs:
+    """The captured decode steps of an engine. If one cannot be captured, or computes anything else than the step that
+    was launched kernel by kernel, none is used from then on, which `log` is told."""
+
+    def __init__(self, model: PreTrainedModel, log: Callable[[str], None]) -> None:
+        self.problem: str | None = None
+        self._model, self._log = model, log
+        self._pool: Any = None
+        self._steps: dict[int, int] = {}  # of each bucket, launched kernel by kernel
+        self._replays: dict[int, tuple[DecodeBuffers, Callable[[], None]]] = {}
+
+    @property
+    def captured(self) -> int:
+        """The number of graphs."""
+        return len(self._replays)
+
+    def is_refused(self, varlen: Varlen | None) -> bool:
+        """Whether no graph can be used, as with this way of attention, which logs it once."""
+        if self.problem is None and varlen != "pages":
+            self._refuse("attention does not read keys where they are")
+        return self.problem is not None
+
+    def decode(
+        self, table: SlotTable, slots: np.ndarray, decode_state: DecodeState, cache: PagedCache, by_slot: Tensor
+    ) -> Tensor | None:
+        """The tokens and log-probabilities (2, B) of a step of `slots` (B); None if it is not captured."""
+        rows = bucket_of(len(slots))
+        if rows not in self._replays:
+            self._steps[rows] = self._steps.get(rows, 0) + 1
+            if self._steps[rows] <= STEPS_BEFORE_CAPTURE:
+                return None
+        buffers, replay = self._replays.get(rows) or (
+            DecodeBuffers(rows, table.pages.pages.shape[1], by_slot.device),
+            None,
+        )
+        buffers.fill(table, slots, decode_state, spare_page=cache.pages - 1)
+        if replay is not None:
+            replay()
+        else:
+            self._capture(buffers, partial(decode_step, self._model, cache, buffers, by_slot))
+        return buffers.sampled[:, : len(slots)].clone()
+
+    def clear(self) -> None:
+        """Forgets all graphs: the weights or the cache that they read are gone."""
+        self._steps.clear()
+        self._replays.clear()
+        self._pool = None
+
+    def _capture(self, buffers: DecodeBuffers, work: Callable[[], None]) -> None:
+        """Does the step, and captures it for later ones."""
+        work()
+        expected = buffers.sampled.clone()
+        try:
+            if self._pool is None and expected.device.type == "cuda":
+                self._pool = torch.cuda.graph_pool_handle()
+            replay = capture_graph(work, self._pool)
+            buffers.sampled.fill_(-1)
+            replay()
+            same = torch.equal(buffers.sampled[0], expected[0])
+        except RuntimeError as error:  # whatever a model, a library or a driver does not allow in a graph
+            self._refuse(next(iter(str(error).strip().splitlines()), type(error).__name__))
+        else:
+            if same:
+                self._replays[buffers.rows] = buffers, replay
+            else:
+                self._refuse("the captured step sampled other tokens")
+        buffers.sampled.copy_(expected)
+
+    def _refuse(self, problem: str) -> None:
+        self.clear()
+        self.problem = problem
+        self._log(f"the engine launches decode steps kernel by kernel, without CUDA graphs: {problem}")

@@ -1,0 +1,206 @@
+"""Decode steps as CUDA graphs, without a card: what is captured runs as a plain function, and torch's kernel for pages
+has a stand-in."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+
+import numpy as np
+import pytest
+import torch
+from fake_card import HostWaits, Launches, WithoutCard, ragged_engine
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+from windowed_models import windowed_model
+
+from sleuth.engines.local import decode_graphs, paged_attention
+from sleuth.engines.local.decode_graphs import DecodeBuffers, bucket_of, decode_step
+from sleuth.engines.local.engine import LocalEngine
+from sleuth.types import Sampling, SleuthError
+from sleuth.variables import GRAPHS_VARIABLE
+
+
+def plain_varlen(
+    query, key, value, query_edges, key_edges, longest_query, longest_key, *, scale, window_size, enable_gqa,
+    seqused_k, block_table,
+):  # fmt: skip
+    """torch's kernel for pages, sequence by sequence: (T, H, D), and keys (pages, page size, kv_heads, D)."""
+    outputs, page = [], key.shape[1]
+    assert enable_gqa
+    for number, stop in enumerate(seqused_k.tolist()):
+        assert stop <= longest_key
+        own = query[query_edges[number] : query_edges[number + 1]]
+        assert len(own) <= longest_query
+        pages = block_table[number, : math.ceil(stop / page)].long()
+        keys, values = (tensor[pages].flatten(0, 1)[:stop] for tensor in (key, value))
+        keys, values = (tensor.repeat_interleave(own.shape[1] // key.shape[2], dim=1) for tensor in (keys, values))
+        at, mine = torch.arange(stop), torch.arange(stop - len(own), stop)[:, None]
+        hidden = at > mine if window_size[0] < 0 else (at > mine) | (at < mine - window_size[0])
+        scores = torch.einsum("qhd,khd->hqk", own, keys) * scale
+        outputs.append(torch.einsum("hqk,khd->qhd", scores.masked_fill(hidden, float("-inf")).softmax(-1), values))
+    return torch.cat(outputs)
+
+
+@pytest.fixture(autouse=True)
+def kernel(monkeypatch):
+    monkeypatch.setattr(paged_attention, "varlen_attn", plain_varlen)
+
+
+@pytest.fixture
+def captured(monkeypatch):
+    """Replaces the capture by the function itself; the buckets of captured steps."""
+    buckets = []
+
+    def capture(work, pool):
+        buckets.append(work.args[2].rows)
+        return work
+
+    monkeypatch.setattr(decode_graphs, "capture_graph", capture)
+    return buckets
+
+
+def engine_of(model, tokenizer, graphs, lines=None, slots=40):
+    log = (lambda line: None) if lines is None else lines.append
+    engine = LocalEngine(model, tokenizer, slots=slots, context=128, lookahead=True, graphs=graphs, log=log)
+    engine._varlen = "pages"
+    return engine
+
+
+def play(engine, words, count=12):
+    async def episode(number):
+        trajectory, written = words(4 + 11 * (number % 3), number % 3), []
+        for turn in range(2):
+            sampling = Sampling(max_tokens=12 + 2 * number, temperature=number % 4 / 2, key=(number, turn))
+            completion = await engine.complete(trajectory, sampling)
+            written.append(completion)
+            trajectory = [*trajectory, *completion.tokens, *words(9, 50 + number)]
+        return written
+
+    async def joint():
+        return await asyncio.wait_for(asyncio.gather(*map(episode, range(count))), timeout=60)
+
+    return asyncio.run(joint())
+
+
+def same(played, expected):
+    for turns, others in zip(played, expected, strict=True):
+        for one, other in zip(turns, others, strict=True):
+            assert (one.tokens, one.stop, one.text) == (other.tokens, other.stop, other.text)
+            assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+
+
+@pytest.mark.parametrize("family", ["qwen3", "gemma3 in windows"])
+def test_replayed_steps_have_the_tokens_of_steps_launched_kernel_by_kernel(
+    make_model, tokenizer, words, captured, family
+):
+    model = make_model("qwen3") if family == "qwen3" else windowed_model("gemma3", len(tokenizer))
+    model.generation_config.eos_token_id = [7, 8, 9]
+    lines = []
+    engine = engine_of(model, tokenizer, True, lines)
+    played = play(engine, words)
+    same(played, play(engine_of(model, tokenizer, False), words))
+    assert len(set(captured)) == len(captured) >= 2
+    assert not lines
+    engine.sleep()
+    same(play(engine, words), played)  # with a new cache, and so with new graphs
+    assert len(captured) == 2 * len(set(captured))
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 8, 9, 17, 33, 40])
+def test_a_step_in_a_bucket_is_the_step_of_its_rows_and_leaves_all_other_keys_alone(make_model, tokenizer, words, rows):
+    """With all sizes of the last bucket filled up or full; the spare page has what filling rows write."""
+    model = make_model("qwen3").double()
+    engine = engine_of(model, tokenizer, True)
+    table, state = engine._table, engine._decode_state
+    with engine._inference_mode():
+        for slot in range(rows):
+            tokens = words(3 + slot % 11, slot)
+            placement = table.place(tokens)
+            assert placement is not None
+            table.occupy(placement, tokens)
+            state.begin(placement.slot, Sampling(max_tokens=9, key=(slot,)), length=len(tokens), limit=9, watched=False)
+            engine._running[placement.slot] = type("Request", (), {"prompt": tokens, "sampling": None})()
+        engine._step()  # reads the prompts and samples a token of each, unknown to the host
+        slots, _ = table.schedule(512)
+        assert len(slots) == rows
+        cache, sampled = engine._cache, engine._sampled
+        buffers = DecodeBuffers(bucket_of(rows), table.pages.pages.shape[1], torch.device("cpu"))
+        buffers.fill(table, slots, state, spare_page=cache.pages - 1)
+        decode_step(model, cache, buffers, sampled.by_slot)
+        once, keys = buffers.sampled.clone(), cache.layers[0][0].clone()
+        decode_step(model, cache, buffers, sampled.by_slot)
+        assert torch.equal(once[:, :rows], buffers.sampled[:, :rows])
+        engine._forward_and_sample.__func__(without_graphs(engine), slots, [])
+        plain = sampled.pending.arrival.read()
+    assert np.array_equal(plain[0], once[0, :rows].numpy())
+    np.testing.assert_allclose(plain[1], once[1, :rows].numpy(), rtol=1e-6)
+    torch.testing.assert_close(keys[:, :-1], cache.layers[0][0][:, :-1])
+
+
+def without_graphs(engine):
+    engine._graphs = None
+    return engine
+
+
+@pytest.mark.parametrize("failure", ["raises", "samples others"])
+def test_a_step_that_cannot_be_captured_is_launched_kernel_by_kernel_in_a_line(
+    make_model, tokenizer, words, monkeypatch, failure
+):
+    def capture(work, pool):
+        if failure == "raises":
+            raise RuntimeError("operation not permitted when stream is capturing\nCompile with ...")
+        return lambda: None
+
+    monkeypatch.setattr(decode_graphs, "capture_graph", capture)
+    model, lines = make_model("qwen3"), []
+    engine = engine_of(model, tokenizer, True, lines)
+    same(play(engine, words), play(engine_of(model, tokenizer, False), words))
+    line = "the engine launches decode steps kernel by kernel, without CUDA graphs: "
+    raised = "operation not permitted when stream is capturing"
+    assert lines == [line + (raised if failure == "raises" else "the captured step sampled other tokens")]
+
+
+def test_attention_that_copies_keys_is_not_captured(make_model, tokenizer, words):
+    lines = []
+    engine = engine_of(make_model("qwen3"), tokenizer, True, lines)
+    engine._varlen = None
+    play(engine, words, 2)
+    assert len(lines) == 1
+    assert lines[0].endswith("attention does not read keys where they are")
+
+
+def captured_step_on_a_card(tokenizer, monkeypatch, before=None):
+    """The operators, and those for which the host waits, of a captured step of 256 rows on a card of fake tensors."""
+    monkeypatch.undo()  # torch's own kernel, which has a fake
+    with FakeTensorMode(allow_non_fake_inputs=True), HostWaits() as waits, Launches() as launches, WithoutCard():
+        engine = ragged_engine(tokenizer, 1)
+        slots, _ = engine._schedule()
+        buffers = DecodeBuffers(256, 16, engine.model.device)
+        buffers.fill(engine._table, slots, engine._decode_state, spare_page=0)
+        launches.count = 0
+        with engine._inference_mode():
+            if before is not None:
+                engine.model.model.layers[0].register_forward_pre_hook(before)
+            decode_step(engine.model, engine._cache, buffers, engine._sampled.by_slot)
+        return launches.count, waits.names
+
+
+def test_no_operator_of_a_captured_step_needs_the_host(tokenizer, monkeypatch):
+    launches, waits = captured_step_on_a_card(tokenizer, monkeypatch)
+    assert waits == []
+    assert launches > 20
+
+
+def test_a_step_whose_shapes_depend_on_numbers_would_be_found(tokenizer, monkeypatch):
+    with pytest.raises(DataDependentOutputException):
+        captured_step_on_a_card(tokenizer, monkeypatch, lambda module, args: args[0].sum().item())
+
+
+def test_graphs_are_used_if_the_environment_asks_for_them_on_a_card(model, tokenizer, monkeypatch):
+    monkeypatch.setenv(GRAPHS_VARIABLE, "yes")
+    with FakeTensorMode(allow_non_fake_inputs=True), WithoutCard():
+        with pytest.raises(SleuthError, match="SLEUTH_CUDA_GRAPHS = 'yes': expected 1"):
+            ragged_engine(tokenizer, 1)
+        monkeypatch.setenv(GRAPHS_VARIABLE, "1")
+        assert ragged_engine(tokenizer, 1)._graphs is not None
+    assert LocalEngine(model, tokenizer, slots=1, context=64)._graphs is None
