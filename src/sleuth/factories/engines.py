@@ -14,7 +14,7 @@ from sleuth.engines.remote.capabilities import DiscoveredServer, discover_server
 from sleuth.engines.remote.pool import PoolEngine, PoolLimits
 from sleuth.engines.stops import find_eos_ids
 from sleuth.factories.servers import StartedServers
-from sleuth.ranks import Ranks
+from sleuth.ranks import ALONE, Ranks
 from sleuth.recipe.grpo import GrpoRecipe, PoolRecipe
 from sleuth.recipe.preference import OnlineDpoRecipe
 from sleuth.runs.run_folder import RunFolder
@@ -88,6 +88,7 @@ def engine_of(
             weights=folder.path / "weights",
             say=folder.say,
             started=started,
+            ranks=ranks,
         )
     return local_engine_of(stage, model, tokenizer, context=stage.context, folder=folder, ranks=ranks), []
 
@@ -102,18 +103,22 @@ def pool_engine_of(
     weights: Path,
     say: Callable[[str], None],
     started: StartedServers | None = None,
+    ranks: Ranks = ALONE,
 ) -> tuple[PoolEngine, list[DiscoveredServer]]:
     """A recipe's pool for episodes of at most `context` tokens, sampled at a `temperature` with the log-probabilities
     that training needs. It loads its weights from the folder `weights` unless the recipe names another. With it, its
     servers. Raises SleuthError if one of them cannot be used.
 
-    `started` are the servers that the run has started for this pool, where the recipe names none that run already.
+    `started` are the servers that the run has started for this pool, where the recipe names none that run already. The
+    first of several `ranks` asks the servers what they can do.
     """
     eos_ids = find_eos_ids(model.generation_config, tokenizer)
     urls = started.urls if started is not None else pool.urls or ()
     servers = list(started.discovered) if started is not None else []
-    servers = servers or discover_servers(
-        urls, tokenizer=tokenizer, eos_ids=eos_ids, context=context, temperature=temperature, log=say
+    servers = servers or ranks.broadcast(
+        lambda: discover_servers(
+            urls, tokenizer=tokenizer, eos_ids=eos_ids, context=context, temperature=temperature, log=say
+        )
     )
     limits = PoolLimits(
         requests_at_once=pool.requests_at_once,
@@ -132,5 +137,6 @@ def pool_engine_of(
         shared=(pool.weights or weights).resolve(),
         log=say,
         asleep=started is not None and started.asleep,
+        ranks=ranks,
     )
     return engine, servers

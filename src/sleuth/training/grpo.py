@@ -100,11 +100,6 @@ def require_ranks(stage: GrpoRecipe, ranks: Ranks) -> None:
             f'env.kind = "thought": the gain of a thought is computed by one process, and not by {ranks.world} ranks; '
             "train in one process"
         )
-    if not ranks.alone and stage.engine is not None:
-        raise SleuthError(
-            f"engine names a pool of servers, and {ranks.world} ranks sample their episodes themselves; leave "
-            "[stage.engine] out, or train in one process"
-        )
 
 
 class GRPOTrainer(Trainer):
