@@ -14,7 +14,7 @@ from sleuth.cli import options
 from sleuth.cli.app import FAILED
 from sleuth.cli.figures import measured_in, print_figures, print_sets
 from sleuth.cli.heavy import import_heavy
-from sleuth.cli.inputs import prepare_out_file, require_inputs, require_passages, require_unset, require_url
+from sleuth.cli.inputs import prepare_out_file, require_engine, require_inputs, require_passages, require_unset
 from sleuth.memory import DEFAULT_SLOTS
 from sleuth.threads import PROCESS
 from sleuth.types import SleuthError, Task
@@ -204,13 +204,7 @@ def _prepare_session(
     """Checks the inputs, imports torch and returns what loads the model. `settings` are those of
     `open_eval_session`."""
     require_passages(index, "--retriever", urls)
-    if engine is not None:
-        require_url("--engine", engine)
-        for option, value in {"--dtype": dtype, "--cache-memory": settings["cache_memory"]}.items():
-            reason = f"{value} is for a model in this process; the server at {engine} has its own"
-            require_unset({option: value}, reason)
-    else:
-        require_unset({"--served-as": served_as}, f"{served_as} is for a server; give its URL too: --engine URL")
+    require_engine(engine, served_as, {"--dtype": dtype, "--cache-memory": settings["cache_memory"]})
     require_inputs([model, *([refiner] if refiner else [])], questions=questions, index=index)
 
     import_heavy()

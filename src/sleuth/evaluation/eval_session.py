@@ -114,6 +114,14 @@ class EvalSession:
             self.weights, self.tokenizer, slots=self.slots, context=self.context, cache_memory=self.cache_memory
         )
 
+    def open_engine(self) -> Engine:
+        """An engine that stays open: on the model's server, or in this process."""
+        return self._http_engine(self.model) if isinstance(self.model, Served) else self.local_engine()
+
+    def _http_engine(self, served: Served) -> HttpEngine:
+        limits = {"requests_at_once": self.slots, "context": self.context}
+        return HttpEngine(served.server, self.tokenizer, eos_ids=served.eos_ids, **limits)
+
     def protocol(self) -> ProtocolCard:
         """The protocol of the questions."""
         return self.setting.protocol(self.scorer, self.context)
@@ -148,8 +156,7 @@ class EvalSession:
     @asynccontextmanager
     async def _engine(self) -> AsyncIterator[Engine]:
         if isinstance(self.model, Served):
-            limits = {"requests_at_once": self.slots, "context": self.context}
-            async with HttpEngine(self.model.server, self.tokenizer, eos_ids=self.model.eos_ids, **limits) as engine:
+            async with self._http_engine(self.model) as engine:
                 yield engine
         elif self.pool is not None:
             yield self.pool

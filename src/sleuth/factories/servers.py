@@ -24,9 +24,9 @@ from sleuth.recipe import Recipe
 from sleuth.recipe.grpo import GrpoRecipe, PoolRecipe
 from sleuth.types import SleuthError
 
-Split = Callable[[PoolRecipe, int | None], int | None]
-"""The bytes that a server of this pool takes beside the learner, of a card with so many bytes (None: on a CPU); None:
-the server's own default."""
+Split = Callable[[PoolRecipe, int | None, int | None], int | None]
+"""The bytes that a server of this pool takes: those that are given, or else what the learner leaves of a card with so
+many bytes (None: on a CPU). None: the server's own default."""
 
 SLEEP_SECONDS = 120.0
 
@@ -220,8 +220,7 @@ def _visible_name(card: int) -> str:
 
 def _memory_of(pool: PoolRecipe, total: int | None, *, shared: bool, split: Split) -> int | None:
     """The bytes of a server on a card of `total` bytes, or on a CPU (None); None: its default."""
-    if pool.memory is not None:
-        pool = pool.model_copy(update={"memory": str(parse_share(pool.memory, total or total_host_memory()))})
-    elif not shared:
+    if pool.memory is None and not shared:
         return None
-    return split(pool, total)
+    given = None if pool.memory is None else parse_share(pool.memory, total or total_host_memory())
+    return split(pool, given, total)

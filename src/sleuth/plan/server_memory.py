@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from sleuth.memory import parse_size
 from sleuth.plan.memory import CUDA, SIZES, total
 from sleuth.plan.phases import SERVER, Machine, learner_of
 from sleuth.plan.shapes import shape_of
@@ -16,12 +15,13 @@ LEAST_CPU_CACHE = 1_000_000_000
 MOST_CPU_CACHE = 8_000_000_000
 
 
-def server_memory(recipe: Recipe, pool: PoolRecipe, card: int | None, *, ranks: int = 1) -> int | None:
-    """Bytes of a server of this pool. On a card of `card` bytes: what the recipe gives it, or else what the learner of
+def server_memory(
+    recipe: Recipe, pool: PoolRecipe, given: int | None, card: int | None, *, ranks: int = 1
+) -> int | None:
+    """Bytes of a server of this pool. On a card of `card` bytes: those that are `given`, or else what the learner of
     the most demanding stage leaves of it while the server is awake. On a CPU (None): of its KV cache alone. Raises
     SleuthError if the model does not fit them with one sequence. None if the model's shape cannot be had.
     """
-    given = None if pool.memory is None else parse_size(pool.memory)
     if not recipe.model:
         return given
     try:

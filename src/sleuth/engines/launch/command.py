@@ -15,6 +15,10 @@ GB = 10**9
 CPU_CACHE = GB
 """Bytes of the KV cache of a server on a CPU, where the recipe names none."""
 
+CPU_BATCHED_TOKENS = 4096
+"""Tokens of a step of a vLLM on a CPU, which must not split a prompt: after a part of one, vLLM 0.32.0 sets back the
+generator of a request that has a seed, which torch cannot do on a CPU, and the server ends (seen)."""
+
 FOREIGN = ("PYTHONPATH", "PYTHONHOME", "MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK")
 FOREIGN += ("LOCAL_WORLD_SIZE", "GROUP_RANK", "ROLE_RANK")
 """Variables of the trainer that would mislead a server: its modules, and its place among the trainer's ranks."""
@@ -69,7 +73,8 @@ def _vllm_arguments(launch: Launch) -> list[str]:
     if launch.scaled:
         line += ["--logprobs-mode", "processed_logprobs"]
     if launch.card is None:
-        return [*line, "--enforce-eager"]
+        at_once = str(max(CPU_BATCHED_TOKENS, launch.context))
+        return [*line, "--enforce-eager", "--no-enable-chunked-prefill", "--max-num-batched-tokens", at_once]
     if launch.memory_share is not None:
         line += ["--gpu-memory-utilization", launch.memory_share]
     return [*line, "--enable-sleep-mode"] if launch.sleeps else line

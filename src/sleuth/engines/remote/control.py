@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -23,6 +24,8 @@ class Control(Protocol):
 
     labels_completions: bool
     """Whether every completion carries the label of its weights; otherwise it takes a request of its own."""
+    paths: Sequence[str]
+    """The endpoints of `load`, all of which take POST."""
 
     async def weights(self, client: HttpClient) -> str:
         """The label of the server's current weights."""
@@ -49,6 +52,7 @@ class VllmControl:
     """Needs `VLLM_SERVER_DEV_MODE=1`; to sleep, `--enable-sleep-mode` too."""
 
     labels_completions = False
+    paths = ("/pause", "/collective_rpc", "/reset_prefix_cache", "/update_weight_version", "/resume")
 
     async def weights(self, client: HttpClient) -> str:
         """See `Control`."""
@@ -107,6 +111,7 @@ class SglangControl:
     """To sleep, it needs `--enable-memory-saver`."""
 
     labels_completions = True
+    paths = ("/pause_generation", "/update_weights_from_disk", "/continue_generation")
 
     async def weights(self, client: HttpClient) -> str:
         """See `Control`."""
