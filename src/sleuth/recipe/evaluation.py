@@ -59,6 +59,11 @@ class ProbeRecipe(SampledRecipe):
         if (self.judge is not None) != bool(self.env.suffix_tokens):
             yield "judge and env.suffix_tokens need each other: set both or neither"
 
+    @combination
+    def _budget_stays(self) -> Iterator[str]:
+        if self.env.least_thought_tokens is not None:
+            yield "env.least_thought_tokens has no effect here: only a grpo stage has steps to shrink over; remove it"
+
 
 class ProblemsRecipe(StrictModel):
     """One test set: `[[stage.sets]]`."""
