@@ -26,20 +26,22 @@ from sleuth.runs.protocol import OwnCode, RewardSpec
 from sleuth.runs.run_folder import RunFolder
 from sleuth.stage_context import StageContext, StageInputs, stage_inputs
 from sleuth.threads import PROCESS
-from sleuth.training import grpo, loop, online_dpo, sft, sft_rows, warm_start
+from sleuth.training import grpo, loop, online_dpo, reward_gate, sft, sft_rows, warm_start
 from sleuth.types import SleuthError, Task
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
     """A kind of stage. `run` returns the model for the next stage; `require_inputs` returns the stage's questions, and
-    raises SleuthError if the stage could not run; so does `require_ranks` for a number of processes."""
+    raises SleuthError if the stage could not run; so does `require_ranks` for a number of processes. `require_passed`
+    is called when the stage's results are written; it raises StoppedByRule if the run should not go on."""
 
     run: Callable[[Any, StageContext], Path]
     require_inputs: Callable[[Any, StageInputs], list[Task]]
     require_ranks: Callable[[Any, Ranks], None] = lambda stage, ranks: None
     reward_spec: Callable[[Any], RewardSpec] | None = None
     own_code: Callable[[Any], Mapping[str, OwnCode]] = lambda stage: {}
+    require_passed: Callable[[Any, StageContext], None] = lambda stage, context: None
 
 
 STAGES = {
@@ -54,6 +56,7 @@ STAGES = {
     "evaluate": Stage(evaluate.run, evaluate.require_inputs),
     "win_rate": Stage(win_rate.run, win_rate.require_inputs),
     "probe": Stage(thought_probe.run, thought_probe.require_inputs),
+    "gate": Stage(reward_gate.run, reward_gate.require_inputs, require_passed=reward_gate.require_passed),
     "reason": Stage(reasoning.run, reasoning.require_inputs),
 }
 """By `kind`."""
@@ -95,6 +98,7 @@ def _run_stages(recipe: Recipe, folder: RunFolder, ranks: Ranks, *, exact: bool)
                 )
         elif trained is not None:
             ranks.broadcast(partial(trained.write_card, Path(model)))
+        ranks.broadcast(partial(STAGES[stage.kind].require_passed, stage, context))
     ranks.broadcast(folder.require_written)
     return Path(model)
 

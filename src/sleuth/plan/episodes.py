@@ -15,6 +15,7 @@ from sleuth.plan.memory import Passes
 from sleuth.recipe import (
     EvaluateRecipe,
     FunctionEnvRecipe,
+    GateRecipe,
     GrpoRecipe,
     OnlineDpoRecipe,
     PlacesRecipe,
@@ -138,6 +139,8 @@ def played_by(recipe: Recipe, index: int, ranks: int) -> Played | None:
             return _played(stage, 2 * stage.data.limit, 1, lengths_of(recipe, index))
         case ProbeRecipe():  # at the position, and at another one of its document
             return _played(stage, 2 * stage.data.limit, stage.samples, lengths_of(recipe, index))
+        case GateRecipe():
+            return _played(stage, stage.data.limit, stage.samples, lengths_of(recipe, index))
         case ReasonRecipe():
             limits = [one.limit for one in stage.sets]
             known = None if None in limits else sum(filter(None, limits))
@@ -168,7 +171,7 @@ def lengths_of(recipe: Recipe, index: int) -> Lengths:
             return _search(follower.env, follower.context)
         case OnlineDpoRecipe() | WinRateRecipe():
             return _text(stage.data.prefix_tokens, stage.data.suffix_tokens)
-        case ProbeRecipe():
+        case ProbeRecipe() | GateRecipe():
             return _thought(stage.env, stage.data)
         case ReasonRecipe():
             written = round(FULL * stage.max_tokens)

@@ -14,6 +14,7 @@ from sleuth.plan.phases import keeps_first_weights
 from sleuth.plan.probe import Probe
 from sleuth.recipe import (
     EvaluateRecipe,
+    GateRecipe,
     GrpoRecipe,
     OnlineDpoRecipe,
     ProbeRecipe,
@@ -117,14 +118,14 @@ def _stage(stage: StageRecipe, questions: int, probe: Probe | None) -> StagePlan
     return StagePlan(name=stage.name, kind=stage.kind, **(plan | measured))
 
 
-def _arms(stage: EvaluateRecipe | WinRateRecipe | ProbeRecipe | ReasonRecipe) -> int:
+def _arms(stage: EvaluateRecipe | WinRateRecipe | ProbeRecipe | GateRecipe | ReasonRecipe) -> int:
     """Episodes for each question."""
     match stage:
         case WinRateRecipe():
             return 2
         case ProbeRecipe():  # at the position, and at another one of its document
             return 2 * stage.samples
-        case ReasonRecipe():
+        case GateRecipe() | ReasonRecipe():
             return stage.samples
         case EvaluateRecipe():
             return 1 + stage.forced_search_arm
@@ -147,7 +148,7 @@ def _asks_a_model(stage: TrainingRecipe) -> bool:
 
 
 def _evaluated(
-    stage: EvaluateRecipe | WinRateRecipe | ProbeRecipe | ReasonRecipe, questions: int, probe: Probe
+    stage: EvaluateRecipe | WinRateRecipe | ProbeRecipe | GateRecipe | ReasonRecipe, questions: int, probe: Probe
 ) -> dict[str, Any]:
     """The time of asking is proportional to the questions; the rest is spent once."""
     cost, evaluated = probe.costs[stage.name], probe.evaluated[stage.name]

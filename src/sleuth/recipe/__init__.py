@@ -9,7 +9,7 @@ from sleuth.recipe.envs import (
     ToolEnvRecipe,
     ToolServerRecipe,
 )
-from sleuth.recipe.evaluation import EvaluateRecipe, ProbeRecipe, ReasonRecipe
+from sleuth.recipe.evaluation import EvaluateRecipe, GateRecipe, ProbeRecipe, ReasonRecipe
 from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.recipe.load import load_recipe
 from sleuth.recipe.loss import LossRecipe, SamplingRecipe
@@ -38,6 +38,7 @@ __all__ = [
     "FunctionEnvRecipe",
     "FunctionRewardRecipe",
     "GainRecipe",
+    "GateRecipe",
     "GrpoRecipe",
     "HeldOutThoughtsRecipe",
     "HintRecipe",

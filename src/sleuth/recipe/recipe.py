@@ -10,7 +10,7 @@ from pydantic import Field, NonNegativeInt
 
 from sleuth.recipe.data import AnsweredRowsRecipe
 from sleuth.recipe.envs import EnvRecipe, RefineEnvRecipe, SearchEnvRecipe, ThoughtEnvRecipe
-from sleuth.recipe.evaluation import EvaluateRecipe, ProbeRecipe, ReasonRecipe
+from sleuth.recipe.evaluation import EvaluateRecipe, GateRecipe, ProbeRecipe, ReasonRecipe
 from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.recipe.hardware import read_cards
 from sleuth.recipe.preference import OnlineDpoRecipe, WinRateRecipe
@@ -26,6 +26,7 @@ StageRecipe = Annotated[
     | EvaluateRecipe
     | WinRateRecipe
     | ProbeRecipe
+    | GateRecipe
     | ReasonRecipe,
     Field(discriminator="kind"),
 ]

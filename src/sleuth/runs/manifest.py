@@ -90,6 +90,12 @@ class Manifest:
         manifest["overlap"] = list(overlaps)
         self._write(manifest)
 
+    def set_gate(self, stage: str, gate: Mapping[str, Any]) -> None:
+        """Stores the verdict of a gate: whether it `passes`, the `claim` in words, and the `limits` of its rule."""
+        manifest = self.read()
+        manifest.setdefault("gates", {})[stage] = dict(gate)
+        self._write(manifest)
+
     def set_skipped(self, stage: str, ids: Sequence[str], total: int) -> None:
         """Stores how many of a stage's rows are too long and are skipped, and the ids of the first hundred."""
         manifest = self.read()
