@@ -3,7 +3,7 @@ last checkpoint of the stages before it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -11,6 +11,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from sleuth.annotation import annotate_stage
 from sleuth.data.questions import question_overlap
 from sleuth.evaluation import evaluate, reasoning, thought_probe, win_rate
 from sleuth.factories import accepted_hash, own_code_in, preference_spec_of, reward_spec_of
@@ -45,6 +46,7 @@ class Stage:
 
 
 STAGES = {
+    "annotate": Stage(annotate_stage.run, annotate_stage.require_inputs),
     "supervised": Stage(sft.run, sft_rows.require_inputs),
     "warm_start": Stage(warm_start.run, warm_start.require_inputs),
     "grpo": Stage(
@@ -77,7 +79,12 @@ def _run_stages(recipe: Recipe, folder: RunFolder, ranks: Ranks, *, exact: bool)
         PROCESS.begin(folder.manifest.threads, folder.say)
     model, first_step = recipe.model, 0
     trained: StageContext | None = None  # the last stage that trained
+    awaiting = {index for index in range(len(recipe.stage)) if recipe.awaited(index)}
     for index, stage in enumerate(recipe.stage):
+        made = {at for at in awaiting if not recipe.awaited(at)}
+        if made:
+            ranks.broadcast(partial(_require_made, recipe, made))
+            awaiting -= made
         context = StageContext(
             recipe=recipe, index=index, folder=folder, model=model, first_step=first_step, ranks=ranks
         )
@@ -128,8 +135,17 @@ def _read_inputs(recipe: Recipe) -> dict[int, list[Task]]:
         with _named(inputs.index, stage):
             if isinstance(stage, TrainingRecipe) and inputs.resolution is not None:
                 loop.require_update_resolution(stage, recipe.dtype, inputs.resolution)
-            questions[inputs.index] = STAGES[stage.kind].require_inputs(stage, inputs)
+            if recipe.awaited(inputs.index) is None:  # else it is read when the stage begins
+                questions[inputs.index] = STAGES[stage.kind].require_inputs(stage, inputs)
     return questions
+
+
+def _require_made(recipe: Recipe, indices: Container[int]) -> None:
+    """Raises SleuthError if the stages at `indices`, whose files did not exist before the run, cannot read them."""
+    for inputs, stage in zip(stage_inputs(recipe), recipe.stage, strict=True):
+        if inputs.index in indices:
+            with _named(inputs.index, stage):
+                STAGES[stage.kind].require_inputs(stage, inputs)
 
 
 def require_accepted(recipe: Recipe, reward: str) -> None:

@@ -13,6 +13,7 @@ from sleuth.data.suites import SUITES
 from sleuth.dialects import dialect_of
 from sleuth.plan.memory import Passes
 from sleuth.recipe import (
+    AnnotateRecipe,
     EvaluateRecipe,
     FunctionEnvRecipe,
     GateRecipe,
@@ -127,7 +128,7 @@ def played_by(recipe: Recipe, index: int, ranks: int) -> Played | None:
             return _played(
                 stage, -(-stage.prompts_per_step // ranks), stage.samples_per_prompt, lengths_of(recipe, index)
             )
-        case SupervisedRecipe():
+        case SupervisedRecipe() | AnnotateRecipe():
             return None
         case EvaluateRecipe():
             asked = stage.data.limit
@@ -163,6 +164,8 @@ def lengths_of(recipe: Recipe, index: int) -> Lengths:
     """Lengths of the sequences that a stage generates or, in a supervised stage, trains on."""
     stage = recipe.stage[index]
     match stage:
+        case AnnotateRecipe():
+            return _text(stage.tokens, 0)
         case SupervisedRecipe():
             return _rows(recipe, index, stage)
         case WarmStartRecipe():

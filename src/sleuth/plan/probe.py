@@ -11,7 +11,16 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from sleuth.recipe import EvaluateRecipe, GateRecipe, ProbeRecipe, ReasonRecipe, Recipe, WinRateRecipe, dump_toml
+from sleuth.recipe import (
+    AnnotateRecipe,
+    EvaluateRecipe,
+    GateRecipe,
+    ProbeRecipe,
+    ReasonRecipe,
+    Recipe,
+    WinRateRecipe,
+    dump_toml,
+)
 from sleuth.runs.checkpoints import STATE, checkpoints_in, step_name
 from sleuth.runs.disk import bytes_in
 from sleuth.runs.manifest import Manifest
@@ -58,8 +67,8 @@ class Probe:
 
 def shortened(recipe: Recipe, steps: int, *, world: int = 1) -> Recipe:
     """The recipe with at most `steps` steps of every training stage, saved once, and `QUESTIONS` questions of every
-    evaluation. Learning-rate horizons stay, so a step does the same work. For several ranks, whose memory follows from
-    that of a process that holds all, nothing is offloaded."""
+    evaluation, without stages that ask a teacher. Learning-rate horizons stay, so a step does the same work. For
+    several ranks, whose memory follows from that of a process that holds all, nothing is offloaded."""
 
     def cut(stage: Any) -> Any:
         if isinstance(stage, WinRateRecipe | ProbeRecipe | GateRecipe):
@@ -79,7 +88,8 @@ def shortened(recipe: Recipe, steps: int, *, world: int = 1) -> Recipe:
         held = {"cpu_offload": stage.cpu_offload and world == 1}
         return stage.model_copy(update={"stop_after": last, "save_every": last, "milestone_every": None} | held)
 
-    return recipe.model_copy(update={"stage": tuple(cut(stage) for stage in recipe.stage), "trackers": ()})
+    measured = tuple(cut(stage) for stage in recipe.stage if not isinstance(stage, AnnotateRecipe))
+    return recipe.model_copy(update={"stage": measured, "trackers": ()})
 
 
 def run_probe(

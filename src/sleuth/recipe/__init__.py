@@ -1,5 +1,6 @@
 """Recipes: TOML files that describe runs, as strict pydantic models. Never imports torch."""
 
+from sleuth.recipe.annotation import AnnotateRecipe
 from sleuth.recipe.data import AnsweredRowsRecipe, EvalQuestionsRecipe, QuestionsRecipe, WorldTextRecipe
 from sleuth.recipe.envs import (
     FunctionEnvRecipe,
@@ -29,6 +30,7 @@ from sleuth.recipe.toml_writer import dump_toml
 from sleuth.recipe.training import InitRecipe, TrainingRecipe
 
 __all__ = [
+    "AnnotateRecipe",
     "AnswerRewardRecipe",
     "AnsweredRowsRecipe",
     "CitationRecipe",

@@ -18,7 +18,7 @@ from sleuth.runs.atomic import write_text
 from sleuth.runs.machine import machine
 from sleuth.types import SleuthError
 
-_JUDGE_ADDRESS = re.compile(r"\.judge\.(urls\.\d+|seconds|at_once|budget|key_variable|verdicts)$")
+_MODEL_ADDRESS = re.compile(r"\.(judge|teacher)\.(urls\.\d+|seconds|at_once|budget|key_variable|verdicts)$")
 _POOL_ADDRESS = re.compile(r"\.engine(\.(urls\.\d+|weights|requests_at_once|seconds|unavailable_timeout|sleeps))?$")
 _LIBRARIES = ("torch", "transformers", "tokenizers", "numpy", "numba", "tantivy", "peft")
 _PARTS = {"versions": dict, "hashes": dict, "continued": list}
@@ -187,15 +187,16 @@ def versions() -> dict[str, str]:
 
 
 def identity(recipe: Recipe) -> dict[str, Any]:
-    """The recipe as dotted key -> value, without the keys that may change while a run continues: its origin,
-    `card`, `stop_after`, trackers, addresses of judges and engines (another server of the same model answers the
+    """The recipe as dotted key -> value, without the keys that may change while a run continues: its
+    origin, `card`, `stop_after`, trackers, addresses of judges, teachers and engines (another server of the same model
+    answers the
     same), and `cpu_offload`."""
     table = recipe.model_dump(mode="json", exclude={"resolved_from", "trackers", "card"})
     return {
         key: value
         for key, value in _flat(table, "")
         if not key.endswith((".stop_after", ".cpu_offload"))
-        and not _JUDGE_ADDRESS.search(key)
+        and not _MODEL_ADDRESS.search(key)
         and not _POOL_ADDRESS.search(key)
         # unset equals absent, as in runs that are older than these keys
         and (value or not key.endswith((".engine.max_policy_lag", ".lora", ".loss.function")))
