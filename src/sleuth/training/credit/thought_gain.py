@@ -52,10 +52,8 @@ class GainScorer:
             self.average = {name: weight.detach().float() for name, weight in self.model.named_parameters()}
         self.opening, self.closing = (tuple(tag.tokens or ()) for tag in tags)
         self.closing_text = tags[1].text
-        with torch.no_grad():
-            for name, weight in self.average.items() if moved else ():
-                weight.copy_(moved[name])
-                self._show(name, weight)
+        if moved:
+            self._continue_from(moved)
 
     def score(
         self, groups: Sequence[Group], policy: PreTrainedModel, *, budget: int
@@ -103,6 +101,12 @@ class GainScorer:
     @property
     def _is_rlp(self) -> bool:
         return self.recipe.scorer == "policy"
+
+    def _continue_from(self, moved: Mapping[str, Tensor]) -> None:
+        with torch.no_grad():
+            for name, weight in self.average.items():
+                weight.copy_(moved[name])
+                self._show(name, weight)
 
     def _show(self, name: str, average: Tensor) -> None:
         """Stores a weight of the average in the model that scores."""
