@@ -128,7 +128,7 @@ class RolloutWorker:
         )
         groups = await rollout.groups(
             tasks,
-            self.setting.for_step(partial(self._played_before, step)).env,
+            self.setting.for_step(step, stage.steps, partial(self._played_before, step)).env,
             samples=stage.samples_per_prompt,
             first_prompt=first_prompt,
             reward=self.reward,
