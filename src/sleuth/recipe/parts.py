@@ -54,6 +54,8 @@ def load_teacher(path: Path, look: Look | None = None) -> TeacherRecipe:
 
 
 def _load(path: Path, model: type[Part], look: Look | None) -> Part:
+    if not path.is_file():
+        raise SleuthError(f"{path}: no such file")
     draft = Draft(str(path))
     draft.merge(read_toml(path), str(path))
     draft.table = resolve_functions(draft.table, [str(path)])
