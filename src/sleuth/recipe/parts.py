@@ -13,6 +13,7 @@ from sleuth.recipe.load import read_toml, resolve_functions
 from sleuth.recipe.problems import Look, read_table
 from sleuth.recipe.rewards import RewardRecipe, RewardTable
 from sleuth.recipe.strict import Row, StrictModel
+from sleuth.types import SleuthError
 
 Part = TypeVar("Part", bound=StrictModel)
 
