@@ -53,6 +53,13 @@ def evaluate(
     cache_memory: options.CacheMemory = None,
     dtype: options.Precision = None,
     out: options.Out = None,
+    judge: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Of a MODEL that refines: a file with a [judge] table, who judges its claims. [default: lexical]",
+        ),
+    ] = None,
     rows: Annotated[
         Path | None,
         typer.Option(
@@ -71,7 +78,11 @@ def evaluate(
 
     One greedy answer per question, unless --samples says otherwise; figures have 95 % intervals.
     """
+    from sleuth.plan.inputs import missing_inputs
+    from sleuth.recipe.parts import load_judge
+
     _require_new_rows(rows, min_citation_f1)
+    judging = load_judge(judge, missing_inputs) if judge is not None else None
     open_session = _prepare_session(
         model,
         questions,
@@ -93,9 +104,13 @@ def evaluate(
     )
     from sleuth.data.questions import load_questions
     from sleuth.evaluation.evaluate import evaluation
+    from sleuth.evaluation.judge_exam import accurate_judge
 
+    claims_judge = accurate_judge(judging, judge).judge if judging is not None and judge is not None else None
     tasks = load_questions(questions, with_prompt=(ask_with or _trained_ask_with(model)) == "prompt")[:limit]
     session = _open(open_session, tasks, (), out)
+    if claims_judge is not None:
+        session = session.judged_by(claims_judge)
     answered = session.ask(tasks, "evaluate")
     _report(evaluation(answered, session, name=Path(model).name, model=model), out, as_json)
     if rows is not None:

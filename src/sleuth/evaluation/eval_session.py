@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -16,6 +16,7 @@ from sleuth.engines.remote.http_engine import HttpEngine
 from sleuth.engines.remote.pool import PoolEngine
 from sleuth.engines.remote.server import Server, find_server
 from sleuth.factories import (
+    EVAL_JUDGE,
     Setting,
     changes_of_card,
     context_of,
@@ -26,6 +27,7 @@ from sleuth.factories import (
     search_setting,
     setting_of_card,
 )
+from sleuth.judges.cache import NamedJudge
 from sleuth.learn.token_budget import is_out_of_memory
 from sleuth.memory import DEFAULT_SLOTS
 from sleuth.recipe import Recipe
@@ -87,7 +89,7 @@ class EvalSession:
     """A model with the protocol, sampling and scorer to evaluate it. Temperature 0 is greedy. `draw` extends the key of
     the samples, so that sets of questions with the same seed have different draws. A `scorer` other than the strict one
     is reported beside it, and so is each function of the user among the `rewards`. With a `pool` its servers generate,
-    which have the weights of `model`."""
+    which have the weights of `model`. A refiner's claims are judged by `judge`, the lexical one if that is None."""
 
     model: PreTrainedModel | Served
     tokenizer: PreTrainedTokenizerFast
@@ -102,6 +104,7 @@ class EvalSession:
     scorer: str = STRICT.name
     rewards: Sequence[RewardRecipe] = ()
     pool: PoolEngine | None = None
+    judge: NamedJudge | None = None
 
     def ask(self, tasks: Sequence[Task], name: str) -> list[tuple[Episode, Score]]:
         """`samples` scored episodes for each task, in order."""
@@ -123,8 +126,18 @@ class EvalSession:
         return HttpEngine(served.server, self.tokenizer, eos_ids=served.eos_ids, **limits)
 
     def protocol(self) -> ProtocolCard:
-        """The protocol of the questions."""
-        return self.setting.protocol(self.scorer, self.context)
+        """The protocol of the questions, with the judge of a refiner's claims as its scorer."""
+        card = self.setting.protocol(self.scorer, self.context)
+        return card if self.judge is None else card.model_copy(update={"scorer": self.judge.identity})
+
+    def judged_by(self, judge: NamedJudge) -> EvalSession:
+        """The same session, whose claims `judge` judges. Raises SleuthError if its model does not refine."""
+        if not refines(self.setting.dialect):
+            raise SleuthError(
+                "--judge is for the claims of a MODEL that refines; this one is asked in the dialect "
+                f"{self.setting.dialect.name!r}, and its answers are compared with the golden ones"
+            )
+        return replace(self, judge=judge)
 
     @property
     def server(self) -> Server | None:
@@ -149,7 +162,8 @@ class EvalSession:
             )
             with ProgressBar(name, len(tasks) * self.samples) as bar:
                 groups = await rollout.groups(tasks, self.setting.env, samples=self.samples, finished=bar.advance)
-        reward = eval_reward_of(self.scorer, self.setting.dialect, self.tokenizer, self.rewards)
+        judge = self.judge or EVAL_JUDGE
+        reward = eval_reward_of(self.scorer, self.setting.dialect, self.tokenizer, self.rewards, judge)
         scored_groups = await scored(groups, reward)
         return [pair for group in scored_groups for pair in zip(group.episodes, group.scores, strict=True)]
 

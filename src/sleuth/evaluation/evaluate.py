@@ -208,6 +208,7 @@ def question_record(episode: Episode, score: Score) -> dict[str, Any]:
         "kind": episode.task.kind,
         "em": score.parts.get("em"),
         **compatible_scores(score),
+        **({"well_formed": score.parts["well_formed"]} if "well_formed" in score.parts else {}),
         **_citations(episode.task, score),
         "note": score.note,
         "answer": answers[-1] if answers else None,

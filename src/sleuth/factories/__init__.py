@@ -2,6 +2,7 @@
 
 from sleuth.factories.engines import TrainingEngine, engine_of, local_engine_of, pool_engine_of, record_cache
 from sleuth.factories.environments import (
+    EVAL_JUDGE,
     RefineSetting,
     SearchSetting,
     dialect_in,
@@ -83,6 +84,7 @@ from sleuth.factories.thoughts import (
 
 __all__ = [
     "EPISODE_REWARDS",
+    "EVAL_JUDGE",
     "THINK",
     "Excerpts",
     "JudgePool",

@@ -36,7 +36,7 @@ LABELS = {
     "right_abstention": "Abstains where nothing answers",
     "wrong_abstention": "Abstains where something does",
     "abstention_f1": "F1 of abstaining",
-    "well_formed": "Nothing but the answer",
+    "well_formed": "Well-formed episodes",
     "padding": "Words without a citation",
     "claims": "Claims",
     "response_tokens_mean": "Tokens the policy wrote",
