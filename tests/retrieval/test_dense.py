@@ -91,6 +91,39 @@ def test_a_vector_does_not_depend_on_what_else_is_asked(card: EncoderCard) -> No
     assert np.linalg.norm(together, axis=1) == pytest.approx([1, 1, 1], abs=1e-5)
 
 
+def test_batches_of_fixed_shapes_give_the_same_bits_in_any_company_and_the_same_vectors(card: EncoderCard) -> None:
+    encoder = Encoder(card)
+    texts = ["Tarn", "a much longer question about the town of Tarn", "", *(f"town {n}" for n in range(40))]
+    one_by_one = encoder.queries(texts)
+    encoder.fixed_shapes = True  # as on a GPU
+    together = encoder.queries(texts)
+    assert together == pytest.approx(one_by_one, abs=1e-5)
+    for at in (0, 1, 42):
+        assert np.array_equal(together[at], encoder.queries([texts[at]])[0])
+        assert np.array_equal(together[at], encoder.queries(texts[at::-1])[0])
+    assert encoder.queries([]).shape == (0, 8)
+
+
+def test_an_answer_is_the_same_bits_whatever_is_searched_with_it(
+    card: EncoderCard, write_corpus: WriteCorpus, tmp_path: Path
+) -> None:
+    path = write_corpus(MANY)
+    queries = [f"Town {number} near {number % 31}" for number in range(60)]
+    for storage in ("flat", "ivf-sq8"):
+        build_dense(path, tmp_path / storage, card, storage)
+        index = Dense(tmp_path / storage)
+        together = index.find(queries, 5)
+        assert [index.find([query], 5)[0] for query in queries] == together
+
+
+def test_more_vectors_that_tie_than_are_fetched_are_ordered_by_id(
+    card: EncoderCard, write_corpus: WriteCorpus, tmp_path: Path
+) -> None:
+    twins = {f"{number:03d}": "a town" for number in range(200, 0, -1)}
+    build_dense(write_corpus(twins), tmp_path / "index", card)
+    assert [passage.id for passage in Dense(tmp_path / "index").find(["town"], 3)[0]] == ["001", "002", "003"]
+
+
 def test_the_streamed_file_is_one_that_faiss_wrote_itself(card: EncoderCard, tmp_path: Path) -> None:
     import faiss
 

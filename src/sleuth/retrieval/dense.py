@@ -19,6 +19,7 @@ from typing import Literal
 from sleuth.retrieval.encoder import Encoder
 from sleuth.retrieval.index_card import HOW_TO_MAKE, EncoderCard, IndexCard, require_card
 from sleuth.retrieval.query_batcher import QueryBatcher
+from sleuth.retrieval.scanning import open_search
 from sleuth.retrieval.vectors import (
     FlatWriter,
     PassageFile,
@@ -36,8 +37,7 @@ VECTORS, FLAT_ROWS, PASSAGES, OFFSETS, DONE = (
     "vectors.faiss", "flat.faiss", "passages.jsonl", "passages.offsets", "done"
 )  # fmt: skip
 CHECKPOINT_EVERY = 1000  # passages that a kill can lose; encoding them takes from a second to a minute
-QUERY_BATCH = 64
-SPARE_HITS = 8  # fetched beyond k, to detect ties at rank k
+QUERY_BATCH = 128  # queries of one scan at most
 
 Storage = Literal["flat", "ivf-sq8"]
 """Exact with 4 bytes per number, or one byte per number in inverted lists of which a share is searched."""
@@ -76,7 +76,8 @@ def adopt_vectors(
 class Dense:
     """A `Retriever` over a dense index. Each query is encoded once; equal scores are ordered by id.
 
-    Encoding and searching run in a thread, one batch at a time. `search` may be called from any event loop.
+    Encoding and searching run in a thread, one batch at a time; queries that arrive meanwhile go together into the next
+    one. `search` may be called from any event loop.
     """
 
     batch = QUERY_BATCH
@@ -86,11 +87,11 @@ class Dense:
         self.card = require_card(folder, "dense", LAYOUT)
         if self.card.encoder is None or self.card.vectors is None or self.card.passages is None:
             raise SleuthError(f"{folder}: the card names no encoder; {HOW_TO_MAKE.format(folder=folder)}")
-        self._vectors = open_vectors(folder / self.card.vectors)
+        self._vectors = open_search(folder / self.card.vectors)
         self._passages = PassageFile(folder / self.card.passages, folder / OFFSETS)
-        if not self._vectors.ntotal == len(self._passages) == self.card.count:
+        if not self._vectors.count == len(self._passages) == self.card.count:
             raise SleuthError(
-                f"{folder}: damaged index ({self._vectors.ntotal:,} vectors, {len(self._passages):,} passages, "
+                f"{folder}: damaged index ({self._vectors.count:,} vectors, {len(self._passages):,} passages, "
                 f"{self.card.count:,} on the card); {HOW_TO_MAKE.format(folder=folder)}"
             )
         self._encoder = Encoder(self.card.encoder)
@@ -107,12 +108,8 @@ class Dense:
         if k < 1 or not queries:
             return [[] for _ in queries]
         with self._lock:
-            vectors = self._encoder.queries(queries)
-            scores, rows = self._vectors.search(vectors, min(k + SPARE_HITS, self.card.count))
-        return [
-            _best([self._passages.passage(row, score) for score, row in zip(*hits, strict=True) if row >= 0], k)
-            for hits in zip(scores.tolist(), rows.tolist(), strict=True)
-        ]
+            found = self._vectors.search(self._encoder.queries(queries), k)
+        return [_best([self._passages.passage(row, score) for row, score in hits], k) for hits in found]
 
     def passage(self, passage_id: str) -> Passage | None:
         """The passage with this id, with the score 0; None if there is none. Any number of threads may call it."""

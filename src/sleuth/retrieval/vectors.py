@@ -81,7 +81,7 @@ def quantise(flat: Path, target: Path) -> None:
     rows of the centroids (0.8 GB there). The index is searched from disk.
     """
     faiss = load_faiss()
-    rows = _mapped_rows(flat)
+    rows = mapped_rows(flat)
     count, width = rows.shape
     lists = _lists_for(count)
     index = faiss.IndexIVFScalarQuantizer(
@@ -108,7 +108,8 @@ def _lists_for(count: int) -> int:
     return min(MAX_LISTS, 1 << max(0, (count // ROWS_PER_LIST).bit_length() - 1))
 
 
-def _mapped_rows(flat: Path) -> np.ndarray:
+def mapped_rows(flat: Path) -> np.ndarray:
+    """The (rows, width) float32 of a flat file, memory-mapped."""
     with flat.open("rb") as file:
         _, width, rows, *_ = HEADER.unpack(file.read(HEADER.size))
     return np.memmap(flat, dtype="<f4", mode="r", offset=HEADER.size, shape=(rows, width))
