@@ -180,12 +180,12 @@ class PassageFileWriter:
 
     def append(self, passages: Sequence[Passage]) -> None:
         """Appends one row per passage."""
-        for passage in passages:
-            row = {"id": passage.id, "contents": contents_of(passage)}
-            line = json.dumps(row, ensure_ascii=False).encode() + b"\n"
-            self._corpus.write(line)
-            self._offsets.write(np.array(self._end, dtype=OFFSET).tobytes())
-            self._end += len(line)
+        rows = [{"id": passage.id, "contents": contents_of(passage)} for passage in passages]
+        lines = [json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in rows]
+        ends = self._end + np.cumsum([len(line) for line in lines], dtype=OFFSET)
+        self._corpus.write(b"".join(lines))
+        self._offsets.write((ends - np.array([len(line) for line in lines], dtype=OFFSET)).tobytes())
+        self._end += sum(map(len, lines))
 
     def flush(self) -> None:
         """Flushes both files to the system."""
