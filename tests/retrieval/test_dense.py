@@ -12,11 +12,12 @@ import pytest
 from corpora import PASSAGES, WriteCorpus
 
 from sleuth.retrieval.corpus import read_corpus
-from sleuth.retrieval.dense import Dense, DenseWriter, Storage, adopt_vectors, build_dense
+from sleuth.retrieval.dense import Dense, DenseWriter, adopt_vectors, build_dense
 from sleuth.retrieval.encoder import Encoder, encoder_card
 from sleuth.retrieval.hybrid import Hybrid, build_hybrid, fuse
 from sleuth.retrieval.index_card import EncoderCard
 from sleuth.retrieval.open_index import open_index
+from sleuth.retrieval.quantising import Storage
 from sleuth.retrieval.vectors import FlatWriter, open_vectors
 from sleuth.types import Passage, SleuthError
 
@@ -104,6 +105,13 @@ def test_batches_of_fixed_shapes_give_the_same_bits_in_any_company_and_the_same_
     assert encoder.queries([]).shape == (0, 8)
 
 
+def test_product_quantisation_of_too_few_passages_is_one_line(
+    card: EncoderCard, write_corpus: WriteCorpus, tmp_path: Path
+) -> None:
+    with pytest.raises(SleuthError, match="ivf-pq needs 256 passages to train on, and there are 5; use ivf-sq8"):
+        build_dense(write_corpus(), tmp_path / "index", card, "ivf-pq")
+
+
 def test_an_answer_is_the_same_bits_whatever_is_searched_with_it(
     card: EncoderCard, write_corpus: WriteCorpus, tmp_path: Path
 ) -> None:
@@ -176,15 +184,23 @@ def test_quantised_vectors_find_most_of_what_exact_ones_find(
 ) -> None:
     path = write_corpus(MANY)
     build_dense(path, tmp_path / "flat", card)
-    build_dense(path, tmp_path / "small", card, "ivf-sq8")
+    made = {name: build_dense(path, tmp_path / name, card, name) for name in ("ivf-sq8", "ivf-pq")}
+    (tmp_path / "small").symlink_to(tmp_path / "ivf-sq8")
     flat, small = Dense(tmp_path / "flat"), Dense(tmp_path / "small")
+    assert made["ivf-sq8"].storage == "ivf-sq8"
+    assert small.card.flat_recall == made["ivf-sq8"].flat_recall
+    recalls = {name: (one.flat_recall or {})["value"] or 0 for name, one in made.items()}
+    assert 1 > recalls["ivf-sq8"] > 0.7
+    assert recalls["ivf-sq8"] > recalls["ivf-pq"] > 0.02  # 2 bytes of 8 numbers that differ little
+    assert flat.card.flat_recall is None
     queries = [f"Town {number} near {number % 31}" for number in range(50)]
     shared = [
         len({p.id for p in a} & {p.id for p in b})
         for a, b in zip(flat.find(queries, 10), small.find(queries, 10), strict=True)
     ]
     assert sum(shared) > 0.7 * 10 * len(queries)
-    size = {name: (tmp_path / name / "vectors.faiss").stat().st_size for name in ("flat", "small")}
+    size = {name: (tmp_path / name / "vectors.faiss").stat().st_size for name in ("flat", "small", "ivf-pq")}
+    assert size["ivf-pq"] < size["small"]
     assert size["small"] < 0.75 * size["flat"]  # 8 bytes and a row's number of 8 for 32 bytes
 
 

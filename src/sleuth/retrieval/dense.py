@@ -9,15 +9,15 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from threading import Lock
-from typing import Literal
 
 from sleuth.retrieval.encoder import Encoder
 from sleuth.retrieval.index_card import HOW_TO_MAKE, EncoderCard, IndexCard, require_card
+from sleuth.retrieval.quantising import Storage, quantise, recall_against_flat
 from sleuth.retrieval.query_batcher import QueryBatcher
 from sleuth.retrieval.scanning import open_search
 from sleuth.retrieval.vectors import (
@@ -27,7 +27,6 @@ from sleuth.retrieval.vectors import (
     find_rows,
     load_faiss,
     open_vectors,
-    quantise,
 )
 from sleuth.retrieval.writing import Progress, write_index
 from sleuth.types import Passage, SleuthError
@@ -38,9 +37,6 @@ VECTORS, FLAT_ROWS, PASSAGES, OFFSETS, DONE = (
 )  # fmt: skip
 CHECKPOINT_EVERY = 1000  # passages that a kill can lose; encoding them takes from a second to a minute
 QUERY_BATCH = 128  # queries of one scan at most
-
-Storage = Literal["flat", "ivf-sq8"]
-"""Exact with 4 bytes per number, or one byte per number in inverted lists of which a share is searched."""
 
 
 def build_dense(
@@ -145,12 +141,15 @@ class DenseWriter:
     def finish(self, corpus_sha256: str) -> IndexCard:
         self._vectors.close()
         self._passages.close()
-        if self._storage == "ivf-sq8":
-            quantise(self._flat, self._folder / VECTORS)
+        recall = None
+        if self._storage != "flat":
+            quantise(self._flat, self._folder / VECTORS, self._storage)
+            recall = recall_against_flat(self._flat, self._folder / VECTORS)
         (self._folder / DONE).unlink(missing_ok=True)  # before deleting the rows that it counts
-        if self._storage == "ivf-sq8":
+        if self._storage != "flat":
             self._flat.unlink()
-        return _card(self.done, corpus_sha256, self._encoder.card, VECTORS, PASSAGES)
+        card = _card(self.done, corpus_sha256, self._encoder.card, VECTORS, PASSAGES)
+        return replace(card, storage=self._storage, flat_recall=recall)
 
 
 class _AdoptedWriter:

@@ -20,9 +20,7 @@ from sleuth.types import Passage, SleuthError
 HEADER = struct.Struct("<4siqqqBiQ")
 """The header of faiss' flat index file: name, width, rows, two unused numbers, trained, metric, count of floats."""
 FLAT_INNER_PRODUCT, UNUSED, INNER_PRODUCT = b"IxFI", 1 << 20, 0
-MAX_LISTS, ROWS_PER_LIST = 4096, 64  # of an IVF index; centroids are trained on `ROWS_PER_LIST` rows per list
 PROBED_SHARE, MIN_PROBED = 1 / 16, 64  # lists searched per query; 16 of 256 lost 6 in 100 passages
-BLOCK_ROWS = 65_536  # quantised per call
 
 
 class FlatWriter:
@@ -74,26 +72,6 @@ def open_vectors(path: Path) -> Any:
     return index
 
 
-def quantise(flat: Path, target: Path) -> None:
-    """Writes an IVF index of 8-bit vectors to `target` from a flat one of `FlatWriter`.
-
-    Building takes memory for a quarter of the flat file (16 GB for wiki-18 at 768 numbers per vector) and the training
-    rows of the centroids (0.8 GB there). The index is searched from disk.
-    """
-    faiss = load_faiss()
-    rows = mapped_rows(flat)
-    count, width = rows.shape
-    lists = _lists_for(count)
-    index = faiss.IndexIVFScalarQuantizer(
-        faiss.IndexFlatIP(width), width, lists, faiss.ScalarQuantizer.QT_8bit, faiss.METRIC_INNER_PRODUCT
-    )
-    sample = np.random.default_rng(0).choice(count, size=min(count, lists * ROWS_PER_LIST), replace=False)
-    index.train(rows[np.sort(sample)])
-    for start in range(0, count, BLOCK_ROWS):
-        index.add(np.ascontiguousarray(rows[start : start + BLOCK_ROWS]))
-    faiss.write_index(index, str(target))
-
-
 def load_faiss() -> Any:
     """The faiss module. Raises SleuthError with the install command if it is missing."""
     try:
@@ -101,11 +79,6 @@ def load_faiss() -> Any:
     except ImportError:
         raise SleuthError(HOW_TO_INSTALL) from None
     return faiss
-
-
-def _lists_for(count: int) -> int:
-    """The number of lists: a power of two near count / `ROWS_PER_LIST`, at most `MAX_LISTS`."""
-    return min(MAX_LISTS, 1 << max(0, (count // ROWS_PER_LIST).bit_length() - 1))
 
 
 def mapped_rows(flat: Path) -> np.ndarray:
