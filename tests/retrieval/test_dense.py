@@ -228,6 +228,19 @@ def test_an_index_of_another_tool_opens_in_place(
     assert [p.score for p in theirs_found] == pytest.approx([p.score for p in ours], abs=1e-5)
 
 
+def test_a_corpus_that_changed_behind_its_index_is_one_line(
+    card: EncoderCard, write_corpus: WriteCorpus, tmp_path: Path
+) -> None:
+    corpus = write_corpus()
+    build_dense(corpus, tmp_path / "built", card)
+    adopt_vectors(corpus, tmp_path / "adopted", card, tmp_path / "built" / "vectors.faiss")
+    corpus.write_text(corpus.read_text().replace("a town by the sea", "a city by the sea, far away"))
+    with pytest.raises(SleuthError, match="the corpus changed behind its index; restore it, or make") as caught:
+        Dense(tmp_path / "adopted")
+    assert "\n" not in str(caught.value)
+    assert found(Dense(tmp_path / "built"), "town", 5)  # it has a copy of its own
+
+
 def test_vectors_of_another_corpus_or_encoder_are_refused(
     card: EncoderCard, write_corpus: WriteCorpus, tmp_path: Path
 ) -> None:

@@ -83,6 +83,7 @@ class Dense:
         self.card = require_card(folder, "dense", LAYOUT)
         if self.card.encoder is None or self.card.vectors is None or self.card.passages is None:
             raise SleuthError(f"{folder}: the card names no encoder; {HOW_TO_MAKE.format(folder=folder)}")
+        _require_unchanged(folder / self.card.passages, self.card.corpus_bytes, folder)
         self._vectors = open_search(folder / self.card.vectors)
         self._passages = PassageFile(folder / self.card.passages, folder / OFFSETS)
         if not self._vectors.count == len(self._passages) == self.card.count:
@@ -184,7 +185,17 @@ class _AdoptedWriter:
         else:
             find_rows(self._corpus, self._folder / OFFSETS)
         passages = PASSAGES if self._copy is not None else str(self._corpus)
-        return _card(self.done, corpus_sha256, self._encoder, str(self._vectors), passages)
+        card = _card(self.done, corpus_sha256, self._encoder, str(self._vectors), passages)
+        return card if self._copy is not None else replace(card, corpus_bytes=self._corpus.stat().st_size)
+
+
+def _require_unchanged(corpus: Path, size: int | None, folder: Path) -> None:
+    """Raises SleuthError if a corpus outside of the index's folder is not as large as it was when that was made."""
+    if size is not None and corpus.is_file() and (now := corpus.stat().st_size) != size:
+        raise SleuthError(
+            f"{corpus}: {now:,} bytes, and {size:,} when {folder} was made: the corpus changed behind its index; "
+            "restore it, or make the index again"
+        )
 
 
 def _card(count: int, corpus_sha256: str, encoder: EncoderCard, vectors: str, passages: str) -> IndexCard:
