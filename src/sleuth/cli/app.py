@@ -56,6 +56,7 @@ SECTIONS = {
         "rescore": "sleuth.cli.rescore:rescore",
     },
     "Search": {
+        "get": "sleuth.cli.get:get",
         "index": "sleuth.cli.index:index",
         "search": "sleuth.cli.search:search",
         "retriever": "sleuth.cli.retriever:retriever",
