@@ -182,7 +182,8 @@ def _time(
     played = played_by(recipe, index, ranks)
     generating = ranks if isinstance(stage, TrainingRecipe) else 1  # the first rank evaluates
     pool = recipe.engine_at(index)
-    if played is not None and pool is not None and machine.servers and not shares_learner_card(pool, machine.servers):
+    elsewhere = pool is not None and not shares_learner_card(pool, ranks, machine.servers)
+    if played is not None and pool is not None and machine.servers and elsewhere:
         played = played_by_server(played, pool, generating, machine.servers)
         generating = machine.servers
     fitting = (phase.at_once for phase in phases if phase.stage == stage.name and phase.asked)

@@ -100,7 +100,7 @@ class _Stage:
         self.passes = Passes(shape=shape, device=machine.device, size=SIZES[recipe.dtype])
         self.played = played_by(recipe, index, machine.ranks)
         self.pool = recipe.engine_at(index)
-        self.shared = self.pool is not None and shares_learner_card(self.pool, machine.servers)
+        self.shared = self.pool is not None and shares_learner_card(self.pool, machine.ranks, machine.servers)
 
     def phases(self) -> Iterator[Phase]:
         stage = self.stage

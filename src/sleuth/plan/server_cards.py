@@ -23,12 +23,12 @@ def ranks_and_servers(recipe: Recipe, cards: int) -> tuple[int, int]:
     return (cards - servers, servers) if servers < cards else (cards, 0)
 
 
-def shares_learner_card(pool: PoolRecipe, servers: int) -> bool:
-    """Whether a pool's server is on the learner's card, where it sleeps during updates. `servers` have cards of their
-    own."""
-    if pool.launch is not None:
-        return servers == 0
-    return pool.sleeps and _here(pool) > 0
+def shares_learner_card(pool: PoolRecipe, ranks: int, servers: int) -> bool:
+    """Whether a pool's server is on a card that trains, and sleeps during updates: on one of the first `ranks`, or,
+    where the recipe names none, if no `servers` have cards of their own."""
+    if pool.launch is None:
+        return pool.sleeps and _here(pool) > 0
+    return servers == 0 if pool.cards is None else min(pool.cards) < ranks
 
 
 def played_by_server(played: Played, pool: PoolRecipe, ranks: int, servers: int) -> Played:
@@ -44,7 +44,7 @@ def _own_cards(pool: PoolRecipe, cards: int) -> int:
     if pool.launch is None:
         return 0 if pool.sleeps else _here(pool)
     if pool.cards is not None:
-        return len(pool.cards)
+        return 0 if 0 in pool.cards else len(pool.cards)  # the first card always trains
     return cards - 1  # all but those that train, of which there is one unless a launcher starts more
 
 
