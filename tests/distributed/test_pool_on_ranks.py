@@ -18,9 +18,11 @@ import httpx
 import pytest
 from emulated_server import EmulatedServer, emulated_server
 from launchers import finish, torchrun
+from processes import on_ranks
 from runs_on_ranks import figures_of, groups_of, run_on
 from test_stages_on_ranks import assert_same_run
 
+from benchmarks.pooled_ranks import gradients
 from benchmarks.ranks_killed import ranks_of
 from sleuth.engines.local.engine import LocalEngine
 from sleuth.engines.remote.capabilities import discover_server
@@ -74,6 +76,24 @@ def test_ranks_with_a_pool_are_the_run_of_one_process_with_it(
         assert len(versions) == 1
     if not lag:
         assert max(abs(row["sampler_learner_kl"]) for row in shared if row["loss"] is not None) < 1e-8
+
+    if not lag:
+        assert_same_gradients(tmp_path / "2", steps=2)
+
+
+def assert_same_gradients(run: Path, steps: int) -> None:
+    """Of recorded episodes, by one process and by two ranks."""
+    one, two = (on_ranks(world, gradients, run, steps)[0] for world in (1, 2))
+    assert len(one) == len(two) > 0
+    for (loss, gradient), (ours, of_ranks) in zip(one, two, strict=True):
+        print(
+            "loss apart",
+            abs(ours - loss) / abs(loss),
+            "gradient",
+            float((of_ranks - gradient).norm() / gradient.norm()),
+        )
+        assert ours == pytest.approx(loss, rel=1e-5, abs=1e-8)
+        assert float((of_ranks - gradient).norm()) <= 1e-5 * float(gradient.norm())
 
 
 @dataclass(frozen=True, kw_only=True)
