@@ -52,7 +52,7 @@ class VllmControl:
     """Needs `VLLM_SERVER_DEV_MODE=1`; to sleep, `--enable-sleep-mode` too."""
 
     labels_completions = False
-    paths = ("/pause", "/collective_rpc", "/reset_prefix_cache", "/update_weight_version", "/resume")
+    paths: Sequence[str] = ("/pause", "/collective_rpc", "/reset_prefix_cache", "/update_weight_version", "/resume")
 
     async def weights(self, client: HttpClient) -> str:
         """See `Control`."""
@@ -111,7 +111,7 @@ class SglangControl:
     """To sleep, it needs `--enable-memory-saver`."""
 
     labels_completions = True
-    paths = ("/pause_generation", "/update_weights_from_disk", "/continue_generation")
+    paths: Sequence[str] = ("/pause_generation", "/update_weights_from_disk", "/continue_generation")
 
     async def weights(self, client: HttpClient) -> str:
         """See `Control`."""
