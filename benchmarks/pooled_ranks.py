@@ -23,6 +23,7 @@ from benchmarks.served import served
 from benchmarks.tiny_run import BASE, CONTEXT, exact_match, rows, write_recipe
 from sleuth.distributed.group import join_ranks
 from sleuth.factories import load_model, policy_loss_of, policy_of
+from sleuth.learn.policy import frozen_copy
 from sleuth.ranks import Ranks
 from sleuth.recipe import load_recipe
 from sleuth.recipe.grpo import GrpoRecipe
@@ -88,7 +89,8 @@ def gradients(ranks: Ranks, run: Path, steps: int) -> list[tuple[float, torch.Te
     stage = recipe.stage[0]
     assert isinstance(stage, GrpoRecipe)
     model, _ = load_model(str(BASE), dtype="float32", device="cpu")
-    policy, found = policy_of(stage, model, ranks=ranks), []
+    reference = frozen_copy(load_model(str(BASE), dtype="float32", device="cpu")[0]) if stage.loss.beta else None
+    policy, found = policy_of(stage, model, reference, ranks), []
     for step in range(1, steps + 1):
         file = run / "rollouts" / f"step-{step:06d}.parquet"
         batch = batch_of_step(read_rollouts(file), read_advantages(file), stage)

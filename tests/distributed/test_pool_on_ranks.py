@@ -14,13 +14,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from emulated_server import EmulatedServer, emulated_server
 from launchers import finish, torchrun
+from processes import on_ranks
 from runs_on_ranks import figures_of, groups_of, run_on
 from test_stages_on_ranks import assert_same_run
 
+from benchmarks.pooled_ranks import gradients
 from benchmarks.ranks_killed import ranks_of
 from sleuth.engines.local.engine import LocalEngine
 from sleuth.engines.remote.capabilities import discover_server
@@ -74,6 +75,18 @@ def test_ranks_with_a_pool_are_the_run_of_one_process_with_it(
         assert len(versions) == 1
     if not lag:
         assert max(abs(row["sampler_learner_kl"]) for row in shared if row["loss"] is not None) < 1e-8
+
+    if not lag:
+        assert_same_gradients(tmp_path / "2", steps=2)
+
+
+def assert_same_gradients(run: Path, steps: int) -> None:
+    """Of recorded episodes, by one process and by two ranks."""
+    one, two = (on_ranks(world, gradients, run, steps)[0] for world in (1, 2))
+    assert len(one) == len(two) > 0
+    for (loss, gradient), (ours, of_ranks) in zip(one, two, strict=True):
+        assert ours == pytest.approx(loss, rel=1e-5, abs=1e-8)
+        assert float((of_ranks - gradient).norm()) <= 1e-5 * float(gradient.norm())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,17 +194,15 @@ def test_a_turn_during_which_another_rank_loaded_weights_is_sampled_again(server
     """The label afterwards is right, and says nothing of what wrote."""
     [server] = servers(kind)
     ranks = engines([server])
-    label = server.engine.label
+    label, write = server.engine.label, server.engine.write
 
-    def reload() -> None:
-        time.sleep(0.2)
-        httpx.post(f"{server.url}/update_weight_version", json={"new_version": f"{label}.0.1"})
+    async def during_a_load(*arguments: Any) -> tuple[Completion, str]:
+        completion, _ = await write(*arguments)
+        server.engine.label = f"{label}.0.1"
+        return completion, server.engine.label
 
-    server.fault(latency=0.5)
-    reloading = threading.Thread(target=reload)
-    reloading.start()
+    server.engine.write = during_a_load
     asked_together([ranks[1]], [requests(range(1))])
-    reloading.join()
     assert (ranks[1]._retried, ranks[1]._weight_sync.reloaded) == (1, 0)
 
 
