@@ -78,7 +78,13 @@ def write_tokens(file: Path, tokens: Mapping[bytes, np.ndarray]) -> None:
     partial = file.with_name(f"{file.name}.{os.getpid()}.partial")
     try:
         with partial.open("wb") as out:
-            np.savez(out, checksum=np.frombuffer(_checksum(parts), np.uint8), **parts)
+            np.savez(
+                out,
+                checksum=np.frombuffer(_checksum(parts), np.uint8),
+                keys=parts["keys"],
+                ends=parts["ends"],
+                tokens=parts["tokens"],
+            )
         partial.replace(file)
     finally:
         partial.unlink(missing_ok=True)
