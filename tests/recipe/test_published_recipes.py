@@ -14,7 +14,7 @@ from sleuth.dialects import dialect_of
 from sleuth.dialects.research import RESEARCH
 from sleuth.factories import judges_in, preference_judges_in
 from sleuth.recipe import EvaluateRecipe, GrpoRecipe, OnlineDpoRecipe, load_recipe
-from sleuth.recipe.sweep import load_sweep
+from sleuth.recipe.sweep import is_sweep, load_sweep
 
 SLIME = "slime, examples/search-r1 and its write-up"
 SEARCH_R1 = "Search-R1, scripts v0.2 of arXiv:2503.09516"
@@ -208,7 +208,7 @@ def test_slimes_evaluation_asks_every_published_question_once_and_greedily_befor
 
 @pytest.mark.parametrize("file", sorted(RECIPES.rglob("*.toml")), ids=lambda file: str(file.relative_to(RECIPES)))
 def test_no_recipe_trains_on_the_verdicts_of_a_judge_that_was_not_examined(file: Path) -> None:
-    if file.stem.endswith("_sweep"):
+    if is_sweep(file):
         return
     for stage in load_recipe(file).stage:
         if isinstance(stage, GrpoRecipe | OnlineDpoRecipe):
@@ -233,7 +233,7 @@ def test_a_tiny_twin_has_the_protocol_reward_and_loss_of_the_real_recipe(twin: s
 
 @pytest.mark.parametrize("file", sorted(RECIPES.rglob("*.toml")), ids=lambda file: str(file.relative_to(RECIPES)))
 def test_every_shipped_recipe_can_be_read(file: Path) -> None:
-    if file.stem.endswith("_sweep"):
+    if is_sweep(file):
         assert load_sweep(file)[1]
     else:
         assert load_recipe(file).stage

@@ -10,8 +10,9 @@ from shipped_recipes import RECIPES, contents_of
 from sleuth.plan.fit import CardPlan, plan_for_cards
 from sleuth.recipe import load_recipe
 from sleuth.recipe.hardware import read_cards
+from sleuth.recipe.sweep import is_sweep
 
-REAL = sorted(file for file in RECIPES.glob("*.toml") if file.stem != "demo")
+REAL = sorted(file for file in RECIPES.glob("*.toml") if file.stem != "demo" and not is_sweep(file))
 SPARE = 0.1
 """The share of a card that must be left."""
 AT_ONCE = 32

@@ -9,6 +9,7 @@ from itertools import islice
 from transformers import PreTrainedTokenizerFast
 
 from sleuth.data.documents import part_of, read_documents
+from sleuth.factories.kept_tokens import keeping_tokens
 from sleuth.recipe.text import TextRecipe
 from sleuth.render import CHARACTER_TOKENS, UNFINISHED, Renderer, decode
 from sleuth.types import Continuation, Document, Piece, Segment, SleuthError, Task
@@ -44,8 +45,8 @@ def excerpts_of(data: TextRecipe, tokenizer: PreTrainedTokenizerFast) -> Excerpt
     trains on would otherwise be evaluated in another. Raises SleuthError for a malformed row, and if there is no task.
     """
     found = Excerpts(tasks=[])
-    windows = _windows(data, Renderer(tokenizer), found)
-    found.tasks = [_task(*window) for window in islice(windows, data.limit)]
+    with keeping_tokens(tokenizer, data) as renderer:
+        found.tasks = [_task(*window) for window in islice(_windows(data, renderer, found), data.limit)]
     if not found.tasks:
         raise SleuthError(f"{data.texts}: nothing to continue: {found}")
     return found

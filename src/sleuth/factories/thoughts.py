@@ -14,6 +14,7 @@ from sleuth.data.questions import select_tasks
 from sleuth.data.splicing import THINK
 from sleuth.dialects import DIALECTS
 from sleuth.envs.thought import ThoughtEnv, ThoughtLimits, thought_budget
+from sleuth.factories.kept_tokens import keeping_tokens
 from sleuth.factories.setting import Setting
 from sleuth.factories.text import excerpts_of, plain_tokens
 from sleuth.recipe.data import QuestionsRecipe
@@ -214,7 +215,8 @@ def spots_of(data: TextRecipe | PlacesRecipe, tokenizer: PreTrainedTokenizerFast
     """The first `data.limit` positions to think at. Raises SleuthError if there is none."""
     if isinstance(data, TextRecipe):
         return [Spot(task=task) for task in excerpts_of(data, tokenizer).tasks]
-    spots = list(islice(_spots(data, Renderer(tokenizer)), data.limit))
+    with keeping_tokens(tokenizer, data) as renderer:
+        spots = list(islice(_spots(data, renderer), data.limit))
     if not spots:
         raise SleuthError(
             f"{data.texts}: no document of the part has a thought with {data.least_before} tokens before it and "

@@ -189,10 +189,9 @@ def _time(
     fitting = (phase.at_once for phase in phases if phase.stage == stage.name and phase.asked)
     at_once = next(fitting, played.at_once if played else 1)  # servers elsewhere run as many as they are asked
     if not isinstance(stage, TrainingRecipe):
-        assert played is not None
-        sequences = played.sequences
-        seconds = None if sequences is None else speed.generation(played, sequences, at_once)
-        tokens = None if sequences is None else generating * sequences * played.lengths.sampled
+        sequences = played.sequences if played is not None else None
+        seconds = None if played is None or sequences is None else speed.generation(played, sequences, at_once)
+        tokens = None if played is None or sequences is None else generating * sequences * played.lengths.sampled
         return StageTime(name=stage.name, kind=stage.kind, steps=0, tokens=tokens, seconds=seconds, step_seconds={})
     learner = learner_of(recipe, index, shape, machine)
     steps, step = stage.last_step, {}
