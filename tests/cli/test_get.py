@@ -52,7 +52,7 @@ class Hub:
         hub = self
 
         class Handler(BaseHTTPRequestHandler):
-            def log_message(self, *_: object) -> None:
+            def log_message(self, format: str, *_: object) -> None:
                 pass
 
             def file(self) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
+from typing import cast
 
 import tantivy
 
@@ -77,8 +78,11 @@ class Bm25:
         if not words or k < 1:
             return ()
         found = self._hits(words, k)
-        rows = self._searcher.fast_field_values("row", [address for _, address in found])
-        hits = [self._passages.passage(int(row), score) for row, (score, _) in zip(rows, found, strict=True)]
+        addresses = [address for _, address in found]
+        rows = cast(
+            list[int], self._searcher.fast_field_values("row", addresses)
+        )  # of every passage, and whole numbers
+        hits = [self._passages.passage(row, score) for row, (score, _) in zip(rows, found, strict=True)]
         return tuple(sorted(hits, key=lambda passage: (-passage.score, passage.id))[:k])
 
     def _hits(self, words: Sequence[str], k: int) -> list[tuple[float, tantivy.DocAddress]]:

@@ -121,7 +121,8 @@ class DenseWriter:
 
     def __init__(self, encoder: EncoderCard, storage: Storage, folder: Path) -> None:
         folder.mkdir(exist_ok=True)
-        self._folder, self._storage = folder, storage
+        self._folder = folder
+        self._storage: Storage = storage
         self._flat = folder / (VECTORS if storage == "flat" else FLAT_ROWS)
         self.done = int((folder / DONE).read_text()) if (folder / DONE).exists() else 0
         self._encoder = Encoder(encoder)
