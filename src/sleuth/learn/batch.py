@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from sleuth.learn.losses import Normaliser, token_weights
-from sleuth.types import Credit, Episode, Group, Score, Trajectory
+from sleuth.types import Credit, Episode, Group, PromptLogprobs, Score, Trajectory
 
 Advantages = Sequence[Sequence[float | None]]
 """By group and episode; None where an episode is left out of the loss."""
+Verdicts = Mapping[tuple[int, ...], PromptLogprobs]
+"""What a teacher on a server says, by the tokens of a trajectory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,8 +26,8 @@ class Row:
     `sampler_logprobs` has T values, read only where a token is trained; None if the engine gave none. `token_weight`
     has T numbers: the relative weight of each trained token; None is 1 for all. `credit` has T numbers that are added
     to the advantage, token by token; None is 0 for all. `guidance` is the weight with which its trained tokens follow a
-    teacher. Rows with the same `episode_id` are linked trajectories of one episode, and a loss that counts rows counts
-    them as one; None is an episode by itself.
+    teacher, whose `verdict` on all T tokens is given if a server has computed it. Rows with the same `episode_id` are
+    linked trajectories of one episode, and a loss that counts rows counts them as one; None is an episode by itself.
     `Row(tokens=(7, 5, 9), trained=(False, True, True), advantage=0.5, sampler_logprobs=(0.0, -0.1, -1.2))`.
     """
 
@@ -35,6 +38,7 @@ class Row:
     token_weight: tuple[float, ...] | None = None
     credit: tuple[float, ...] | None = None
     guidance: float = 0.0
+    verdict: PromptLogprobs | None = None
     episode_id: int | None = None
 
 
@@ -44,6 +48,7 @@ def trajectory_row(
     episode_id: int | None = None,
     credits: Sequence[Credit] = (),
     guidance: float = 0.0,
+    verdict: PromptLogprobs | None = None,
 ) -> Row:
     """What the policy wrote is trained; prompts, retrieved text, inserted tags and copied turns are not. `credits` are
     added to the advantage of the tokens that they cover."""
@@ -62,6 +67,7 @@ def trajectory_row(
         sampler_logprobs=tuple(logprobs) if complete else None,
         credit=tuple(_credit_by_token(trajectory, credits)) if credits else None,
         guidance=guidance,
+        verdict=verdict,
         episode_id=episode_id,
     )
 
@@ -81,8 +87,8 @@ class Batch:
     """B rows padded on the right to T tokens. Everything but `lengths` is (B, T); index t speaks of token t.
 
     `weights` are the shares of the whole step's loss (see `token_weights`), 0 where not `trained`; a part of a batch
-    keeps the weights it had in the whole. `guidance` is None if no row follows a teacher, whose `teacher_logprobs` are
-    added pass by pass.
+    keeps the weights it had in the whole. `guidance` is None if no row follows a teacher. Its
+    `teacher_logprobs` are there if a server has computed them, and are else added pass by pass.
     """
 
     tokens: Tensor  # int64, 0 in the padding
@@ -160,7 +166,15 @@ def collate(rows: Sequence[Row], *, normalise: Normaliser = "token", constant: i
         weights=token_weights(trained * token_weight, normalise, constant=constant, episode_ids=_episode_ids(rows)),
         sampler_logprobs=_pad(sampler, torch.float32) * trained if len(sampler) == len(rows) else None,
         guidance=guidance * trained if guidance.any() else None,
+        teacher_logprobs=_teacher_logprobs(rows),
     )
+
+
+def _teacher_logprobs(rows: Sequence[Row]) -> Tensor | None:
+    """(B, T) fp32; 0 in rows without a verdict, which follow nobody."""
+    if all(row.verdict is None for row in rows):
+        return None
+    return _pad([row.verdict.logprobs if row.verdict else (0.0,) * len(row.tokens) for row in rows], torch.float32)
 
 
 def batch_of_groups(
@@ -170,18 +184,27 @@ def batch_of_groups(
     normalise: Normaliser,
     constant: int | None = None,
     guidance: Callable[[Score], float] = lambda score: 0.0,
+    verdicts: Verdicts | None = None,
 ) -> Batch:
     """The trajectories of all episodes that have an advantage. Linked trajectories of one episode share its advantage
-    and the `guidance` of its score, and count as one row; the credits of its score apply to the last of them."""
+    and the `guidance` of its score, and count as one row; the credits of its score apply to the last of them. Where
+    `verdicts` are given, what has none follows nobody."""
+
+    def followed(trajectory: Trajectory, score: Score) -> dict[str, Any]:
+        if verdicts is None:
+            return {"guidance": guidance(score)}
+        verdict = verdicts.get(trajectory.tokens)
+        return {"guidance": 0.0 if verdict is None else guidance(score), "verdict": verdict}
+
     rows = [
         trajectory_row(
             trajectory,
             advantage,
             episode_id,
             credits=score.credits if trajectory is episode.trajectory else (),
-            guidance=guidance(score),
+            **followed(trajectory, score),
         )
-        for episode_id, (episode, score, advantage) in enumerate(_in_loss(groups, advantages))
+        for episode_id, (episode, score, advantage) in enumerate(in_loss(groups, advantages))
         for trajectory in episode.trajectories
     ]
     return collate(rows, normalise=normalise, constant=constant)
@@ -193,11 +216,12 @@ def has_gradient(
     """Whether any advantage, credit or guidance is nonzero."""
     return any(
         advantage or guidance(score) or any(credit.value for credit in score.credits)
-        for _, score, advantage in _in_loss(groups, advantages)
+        for _, score, advantage in in_loss(groups, advantages)
     )
 
 
-def _in_loss(groups: Sequence[Group], advantages: Advantages) -> Iterator[tuple[Episode, Score, float]]:
+def in_loss(groups: Sequence[Group], advantages: Advantages) -> Iterator[tuple[Episode, Score, float]]:
+    """The episodes that have an advantage."""
     for group, of_group in zip(groups, advantages, strict=True):
         for episode, score, advantage in zip(group.episodes, group.scores, of_group, strict=True):
             if advantage is not None:
