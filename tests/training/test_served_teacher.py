@@ -79,11 +79,12 @@ def test_both_servers_return_the_log_probabilities_of_the_model(kind: str) -> No
         assert [logprob for _, logprob in of_place] == pytest.approx(values, abs=1e-4)
 
 
+@pytest.mark.parametrize("more", [(), ("stage.1.teacher.top_k=4",)])
 def test_a_stage_learns_from_a_server_what_it_would_learn_from_the_model(
-    run: Run, recipe_file: Path, teacher: Path, server: EmulatedServer, tmp_path: Path
+    run: Run, recipe_file: Path, teacher: Path, server: EmulatedServer, tmp_path: Path, more: tuple[str, ...]
 ) -> None:
-    run(recipe_file, tmp_path / "local", f'stage.1.teacher.model="{teacher}"', *BRIEF)
-    run(recipe_file, tmp_path / "served", *following(teacher, server))
+    run(recipe_file, tmp_path / "local", f'stage.1.teacher.model="{teacher}"', *more, *BRIEF)
+    run(recipe_file, tmp_path / "served", *following(teacher, server, *more))
     one, two = row(tmp_path / "local"), row(tmp_path / "served")
     assert two["teacher_missing_fraction"] == 0.0
     assert "teacher_missing_fraction" not in one

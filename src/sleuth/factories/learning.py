@@ -44,6 +44,7 @@ def policy_of(
         optimisation_of(stage),
         reference,
         teacher=teacher,
+        teacher_top_k=stage.teacher.top_k if isinstance(stage, GrpoRecipe) and stage.teacher else None,
         gradient_checkpointing=stage.gradient_checkpointing,
         holding=_holding(ranks, offload=stage.cpu_offload),
     )
@@ -61,7 +62,7 @@ def served_teacher_of(stage: GrpoRecipe, tokenizer: PreTrainedTokenizerFast) -> 
         tokenizer=tokenizer,
         eos_ids=eos_ids,
         context=stage.context,
-        top_k=0,
+        top_k=named.top_k or 0,
         seconds=named.seconds,
     )
 

@@ -83,12 +83,27 @@ def _credit_by_token(trajectory: Trajectory, credits: Sequence[Credit]) -> Itera
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Top:
+    """The k likeliest `tokens` to a teacher in the place of each token, their `logprobs` under it and, where a loss is
+    computed, those `of_policy`; (B, T, k) each."""
+
+    tokens: Tensor  # int64
+    logprobs: Tensor  # fp32
+    of_policy: Tensor | None = None
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Top:
+        """The same of other tensors."""
+        return Top(tokens=change(self.tokens), logprobs=change(self.logprobs))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Batch:
     """B rows padded on the right to T tokens. Everything but `lengths` is (B, T); index t speaks of token t.
 
     `weights` are the shares of the whole step's loss (see `token_weights`), 0 where not `trained`; a part of a batch
     keeps the weights it had in the whole. `guidance` is None if no row follows a teacher. Its
-    `teacher_logprobs` are there if a server has computed them, and are else added pass by pass.
+    `teacher_logprobs` and, if the loss asks for it, `teacher_top` are there if a server has computed them, and are else
+    added pass by pass.
     """
 
     tokens: Tensor  # int64, 0 in the padding
@@ -99,12 +114,13 @@ class Batch:
     sampler_logprobs: Tensor | None  # fp32, 0 where not trained
     guidance: Tensor | None = None  # fp32, 0 where not trained
     teacher_logprobs: Tensor | None = None  # fp32
+    teacher_top: Top | None = None
 
     def take(self, rows: Sequence[int]) -> Batch:
         """The given rows, in the given order, without the padding that only longer rows needed."""
         index = torch.tensor(rows)
         longest = int(self.lengths[index].max())
-        return self._map(lambda tensor: tensor[index, :longest] if tensor.dim() == 2 else tensor[index])
+        return self._map(lambda tensor: tensor[index, :longest] if tensor.dim() > 1 else tensor[index])
 
     def with_advantage(self) -> Batch:
         """The rows with an advantage other than 0 or guidance, or all rows if there is none."""
@@ -114,7 +130,7 @@ class Batch:
 
     def tokens_at(self, places: Tensor) -> Batch:
         """Single tokens as one row: `places` (n,) are indices into the concatenated rows."""
-        of_tokens = self._map(lambda tensor: tensor.flatten()[places][None] if tensor.dim() == 2 else tensor)
+        of_tokens = self._map(lambda tensor: tensor.flatten(0, 1)[places][None] if tensor.dim() > 1 else tensor)
         return replace(of_tokens, lengths=self.lengths.new_tensor([len(places)]))
 
     def to(self, device: torch.device) -> Batch:
@@ -131,6 +147,7 @@ class Batch:
             sampler_logprobs=None if self.sampler_logprobs is None else change(self.sampler_logprobs),
             guidance=None if self.guidance is None else change(self.guidance),
             teacher_logprobs=None if self.teacher_logprobs is None else change(self.teacher_logprobs),
+            teacher_top=None if self.teacher_top is None else self.teacher_top.map(change),
         )
 
     @property
@@ -166,7 +183,8 @@ def collate(rows: Sequence[Row], *, normalise: Normaliser = "token", constant: i
         weights=token_weights(trained * token_weight, normalise, constant=constant, episode_ids=_episode_ids(rows)),
         sampler_logprobs=_pad(sampler, torch.float32) * trained if len(sampler) == len(rows) else None,
         guidance=guidance * trained if guidance.any() else None,
-        teacher_logprobs=_teacher_logprobs(rows),
+        teacher_logprobs=_teacher_logprobs(rows) if guidance.any() else None,
+        teacher_top=_teacher_top(rows) if guidance.any() else None,
     )
 
 
@@ -175,6 +193,25 @@ def _teacher_logprobs(rows: Sequence[Row]) -> Tensor | None:
     if all(row.verdict is None for row in rows):
         return None
     return _pad([row.verdict.logprobs if row.verdict else (0.0,) * len(row.tokens) for row in rows], torch.float32)
+
+
+def _teacher_top(rows: Sequence[Row]) -> Top | None:
+    """As many of the likeliest tokens as the verdicts have; zeros in rows without one."""
+    k = max((len(of_place) for row in rows if row.verdict for of_place in row.verdict.top), default=0)
+    if not k:
+        return None
+    none = ((0, 0.0),) * k
+    padded = [
+        [of_place or none for of_place in (row.verdict.top if row.verdict else ((),) * len(row.tokens))] for row in rows
+    ]
+    tokens, logprobs = (
+        pad_sequence(
+            [torch.tensor([[entry[part] for entry in of_place] for of_place in row], dtype=dtype) for row in padded],
+            batch_first=True,
+        )
+        for part, dtype in ((0, torch.int64), (1, torch.float32))
+    )
+    return Top(tokens=tokens, logprobs=logprobs)
 
 
 def batch_of_groups(

@@ -60,6 +60,9 @@ class PolicyTeacherRecipe(StrictModel):
     """With when = "wrong": the lowest score of a right episode; absent: 1."""
     weight: PositiveFloat = 1.0
     """Weight of the KL divergence, in units of the advantage."""
+    top_k: PositiveInt | None = None
+    """Instead of the sampled token, the divergence over so many of the teacher's likeliest tokens in each place and one
+    class for the rest: no sampling variance, and at most the whole divergence. Absent: the sampled token."""
 
     @combination
     def _can_be_asked(self) -> Iterator[str]:
@@ -261,6 +264,14 @@ class GrpoRecipe(SampledRecipe, TrainingRecipe):
             yield 'loss.advantage = "none" leaves nothing to learn from: add [stage.teacher]'
         if teacher is not None and teacher.when == "always" and teacher.right is not None:
             yield f'teacher.right = {teacher.right} has no effect with teacher.when = "always"; set when = "wrong"'
+        if teacher is not None and teacher.top_k is not None:
+            whole = {
+                "ratio": self.loss.ratio == "sequence",
+                "sequence_mask": self.loss.sequence_mask is not None,
+                "function": self.loss.function is not None,
+            }
+            for key in (key for key, given in whole.items() if given):
+                yield f"teacher.top_k needs a loss that is a sum over tokens, and loss.{key} makes it none; remove one"
         if teacher is not None and teacher.url is not None and self.sampling.temperature != 1:
             yield (
                 f"sampling.temperature = {self.sampling.temperature:g} is not that of a teacher on a server, which "
