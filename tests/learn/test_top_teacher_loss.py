@@ -43,6 +43,7 @@ def test_no_rest_is_neither_infinite_nor_nan():
     loss = top_teacher_loss(policy, torch.tensor([[[0.0, -40.0]]]), torch.ones(1, 1))
     loss.backward()
     assert loss.isfinite()
+    assert policy.grad is not None
     assert policy.grad.isfinite().all()
 
 

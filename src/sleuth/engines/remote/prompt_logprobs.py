@@ -97,7 +97,7 @@ def _of_sglang(info: Mapping[str, Any], tokens: Sequence[int], first: int, k: in
     entries = entries[first - len(tokens) :]
     if [entry[1] for entry in entries] != list(tokens[first:]):
         raise ValueError("log-probabilities of other tokens")
-    tops = info.get("input_top_logprobs")[first - len(tokens) :] if k else [()] * len(entries)
+    tops = info["input_top_logprobs"][first - len(tokens) :] if k else [()] * len(entries)
     return (
         [float(entry[0]) for entry in entries],
         [tuple((int(entry[1]), float(entry[0])) for entry in of_token[:k]) for of_token in tops],

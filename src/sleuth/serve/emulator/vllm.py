@@ -23,7 +23,7 @@ v0.14.0 and v0.32.0):
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from starlette.requests import Request
@@ -183,6 +183,6 @@ class VllmEmulator(EngineEmulator):
         return JSONResponse({"is_sleeping": bool(self.engine.asleep)})
 
 
-def _by_id(scored: ScoredToken) -> dict[str, object]:
+def _by_id(scored: ScoredToken) -> Mapping[str, object]:
     likeliest = {str(token): {"logprob": logprob, "rank": at} for at, (token, logprob) in enumerate(scored.top, 1)}
     return {str(scored.token): {"logprob": scored.logprob, "rank": scored.rank}} | likeliest
