@@ -174,12 +174,22 @@ class StageContext:
         recipe, verified = self.recipe, not self.ranks.first
         teacher = load_frozen_teacher(path, tokenizer, dtype=recipe.dtype, device=recipe.device, verified=verified)
         found = weights_sha256(teacher)
+        self._require_same(path, found, saved)
+        return teacher, found
+
+    def require_same_teacher(self, model: str, saved: Saved | None) -> str:
+        """What the stage keeps of a teacher on a server: its name. Raises SleuthError if `saved` began with another
+        teacher."""
+        name = f"served: {model}"
+        self._require_same(model, name, saved)
+        return name
+
+    def _require_same(self, path: str, found: str, saved: Saved | None) -> None:
         if saved is not None and saved.state.get("teacher") != found:
             raise SleuthError(
                 f"{path}: this teacher has other weights than the one that the stage began with; continue with that, "
                 "or start a new run"
             )
-        return teacher, found
 
     def adapt(self, model: PreTrainedModel, saved: Saved | None = None) -> None:
         """Add the stage's adapters, if it has any, to the model that it starts from; with the values of `saved`."""

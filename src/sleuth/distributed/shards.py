@@ -24,7 +24,7 @@ from torch.distributed.fsdp import (
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
-from sleuth.learn.logprobs import token_logprobs, token_loss
+from sleuth.learn.logprobs import token_logprobs, token_loss, token_top_logprobs
 from sleuth.learn.masters import HALF, MasterWeights
 from sleuth.learn.prefix_tree import Pack
 from sleuth.learn.targets import PassFigures, TokenLoss
@@ -67,6 +67,10 @@ class Shards(MasterWeights):
     def logprobs(self, part: Pack, *, temperature: float) -> tuple[Tensor, Tensor]:
         """`token_logprobs`; all ranks call it at the same time, each with its own pack."""
         return self._forward(part, temperature)
+
+    def top_logprobs(self, part: Pack, top_k: int, *, temperature: float) -> tuple[Tensor, ...]:
+        """`token_top_logprobs`; all ranks call it at the same time, each with its own pack."""
+        return self._forward(part, temperature, top_k=top_k)
 
     @property
     def takes_chunks(self) -> bool:
@@ -173,8 +177,16 @@ class _Forward(nn.Module):
         self.model = model
 
     def forward(
-        self, part: Pack, temperature: float, loss: TokenLoss | None = None, reference: Tensor | None = None
+        self,
+        part: Pack,
+        temperature: float,
+        loss: TokenLoss | None = None,
+        reference: Tensor | None = None,
+        *,
+        top_k: int | None = None,
     ) -> tuple[Tensor, ...]:
+        if top_k is not None:
+            return token_top_logprobs(self.model, part, top_k, temperature=temperature)
         if loss is None:
             return token_logprobs(self.model, part, temperature=temperature)
         return token_loss(self.model, part, loss, reference, temperature=temperature)

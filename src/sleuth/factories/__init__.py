@@ -21,7 +21,14 @@ from sleuth.factories.judges import (
     rubric_writer_of,
     thought_writer_of,
 )
-from sleuth.factories.learning import adapters_of, function_loss_of, optimisation_of, policy_loss_of, policy_of
+from sleuth.factories.learning import (
+    adapters_of,
+    function_loss_of,
+    optimisation_of,
+    policy_loss_of,
+    policy_of,
+    served_teacher_of,
+)
 from sleuth.factories.models import (
     Outline,
     add_to_tokenizer,
@@ -158,6 +165,7 @@ __all__ = [
     "rubric_writer_of",
     "scorer_warnings",
     "search_setting",
+    "served_teacher_of",
     "setting_of",
     "setting_of_card",
     "shown_to",

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from sleuth.engines.remote.served_teacher import ServedTeacher, find_teacher
+from sleuth.factories.models import load_outline
 from sleuth.learn.adapters import Adapters
 from sleuth.learn.function_loss import FunctionLoss
 from sleuth.learn.masters import Holding, MasterWeights
@@ -42,8 +44,26 @@ def policy_of(
         optimisation_of(stage),
         reference,
         teacher=teacher,
+        teacher_top_k=stage.teacher.top_k if isinstance(stage, GrpoRecipe) and stage.teacher else None,
         gradient_checkpointing=stage.gradient_checkpointing,
         holding=_holding(ranks, offload=stage.cpu_offload),
+    )
+
+
+def served_teacher_of(stage: GrpoRecipe, tokenizer: PreTrainedTokenizerFast) -> ServedTeacher | None:
+    """The teacher on a server, if the stage has one. Raises SleuthError if it cannot be used."""
+    named = stage.teacher
+    if named is None or named.url is None:
+        return None
+    eos_ids = load_outline(named.model).eos_ids
+    return find_teacher(
+        named.url,
+        named.model,
+        tokenizer=tokenizer,
+        eos_ids=eos_ids,
+        context=stage.context,
+        top_k=named.top_k or 0,
+        seconds=named.seconds,
     )
 
 

@@ -84,9 +84,15 @@ def load_frozen_teacher(
     return model.eval().requires_grad_(False)
 
 
-def require_teacher(path: str, tokenizer: PreTrainedTokenizerFast | None, context: int) -> None:
+def require_teacher(
+    path: str, tokenizer: PreTrainedTokenizerFast | None, context: int, top_k: int | None = None
+) -> None:
     """Raises SleuthError unless the model at `path` reads the tokens of `tokenizer`, if that is known, in episodes of
-    `context` tokens."""
+    `context` tokens, and has more than `top_k` of them."""
+    if tokenizer is not None and top_k is not None and top_k >= len(tokenizer):
+        raise SleuthError(
+            f"teacher.top_k = {top_k} is not below the {len(tokenizer)} words of the vocabulary; set fewer, such as 16"
+        )
     if tokenizer is not None:
         _require_same_tokens(path, tokenizer)
     if context > (positions := load_outline(path).context):

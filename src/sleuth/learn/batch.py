@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from sleuth.learn.losses import Normaliser, token_weights
-from sleuth.types import Credit, Episode, Group, Score, Trajectory
+from sleuth.types import Credit, Episode, Group, PromptLogprobs, Score, Trajectory
 
 Advantages = Sequence[Sequence[float | None]]
 """By group and episode; None where an episode is left out of the loss."""
+Verdicts = Mapping[tuple[int, ...], PromptLogprobs]
+"""What a teacher on a server says, by the tokens of a trajectory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,8 +26,8 @@ class Row:
     `sampler_logprobs` has T values, read only where a token is trained; None if the engine gave none. `token_weight`
     has T numbers: the relative weight of each trained token; None is 1 for all. `credit` has T numbers that are added
     to the advantage, token by token; None is 0 for all. `guidance` is the weight with which its trained tokens follow a
-    teacher. Rows with the same `episode_id` are linked trajectories of one episode, and a loss that counts rows counts
-    them as one; None is an episode by itself.
+    teacher, whose `verdict` on all T tokens is given if a server has computed it. Rows with the same `episode_id` are
+    linked trajectories of one episode, and a loss that counts rows counts them as one; None is an episode by itself.
     `Row(tokens=(7, 5, 9), trained=(False, True, True), advantage=0.5, sampler_logprobs=(0.0, -0.1, -1.2))`.
     """
 
@@ -35,6 +38,7 @@ class Row:
     token_weight: tuple[float, ...] | None = None
     credit: tuple[float, ...] | None = None
     guidance: float = 0.0
+    verdict: PromptLogprobs | None = None
     episode_id: int | None = None
 
 
@@ -44,6 +48,7 @@ def trajectory_row(
     episode_id: int | None = None,
     credits: Sequence[Credit] = (),
     guidance: float = 0.0,
+    verdict: PromptLogprobs | None = None,
 ) -> Row:
     """What the policy wrote is trained; prompts, retrieved text, inserted tags and copied turns are not. `credits` are
     added to the advantage of the tokens that they cover."""
@@ -62,6 +67,7 @@ def trajectory_row(
         sampler_logprobs=tuple(logprobs) if complete else None,
         credit=tuple(_credit_by_token(trajectory, credits)) if credits else None,
         guidance=guidance,
+        verdict=verdict,
         episode_id=episode_id,
     )
 
@@ -77,11 +83,26 @@ def _credit_by_token(trajectory: Trajectory, credits: Sequence[Credit]) -> Itera
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Top:
+    """The k likeliest `tokens` to a teacher in the place of each token, their `logprobs` under it and, where a loss is
+    computed, those `of_policy`; (B, T, k) each."""
+
+    tokens: Tensor  # int64
+    logprobs: Tensor  # fp32
+    of_policy: Tensor | None = None
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Top:
+        """The same of other tensors."""
+        return Top(tokens=change(self.tokens), logprobs=change(self.logprobs))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Batch:
     """B rows padded on the right to T tokens. Everything but `lengths` is (B, T); index t speaks of token t.
 
     `weights` are the shares of the whole step's loss (see `token_weights`), 0 where not `trained`; a part of a batch
-    keeps the weights it had in the whole. `guidance` is None if no row follows a teacher, whose `teacher_logprobs` are
+    keeps the weights it had in the whole. `guidance` is None if no row follows a teacher. Its
+    `teacher_logprobs` and, if the loss asks for it, `teacher_top` are there if a server has computed them, and are else
     added pass by pass.
     """
 
@@ -93,12 +114,13 @@ class Batch:
     sampler_logprobs: Tensor | None  # fp32, 0 where not trained
     guidance: Tensor | None = None  # fp32, 0 where not trained
     teacher_logprobs: Tensor | None = None  # fp32
+    teacher_top: Top | None = None
 
     def take(self, rows: Sequence[int]) -> Batch:
         """The given rows, in the given order, without the padding that only longer rows needed."""
         index = torch.tensor(rows)
         longest = int(self.lengths[index].max())
-        return self._map(lambda tensor: tensor[index, :longest] if tensor.dim() == 2 else tensor[index])
+        return self._map(lambda tensor: tensor[index, :longest] if tensor.dim() > 1 else tensor[index])
 
     def with_advantage(self) -> Batch:
         """The rows with an advantage other than 0 or guidance, or all rows if there is none."""
@@ -108,7 +130,7 @@ class Batch:
 
     def tokens_at(self, places: Tensor) -> Batch:
         """Single tokens as one row: `places` (n,) are indices into the concatenated rows."""
-        of_tokens = self._map(lambda tensor: tensor.flatten()[places][None] if tensor.dim() == 2 else tensor)
+        of_tokens = self._map(lambda tensor: tensor.flatten(0, 1)[places][None] if tensor.dim() > 1 else tensor)
         return replace(of_tokens, lengths=self.lengths.new_tensor([len(places)]))
 
     def to(self, device: torch.device) -> Batch:
@@ -125,6 +147,7 @@ class Batch:
             sampler_logprobs=None if self.sampler_logprobs is None else change(self.sampler_logprobs),
             guidance=None if self.guidance is None else change(self.guidance),
             teacher_logprobs=None if self.teacher_logprobs is None else change(self.teacher_logprobs),
+            teacher_top=None if self.teacher_top is None else self.teacher_top.map(change),
         )
 
     @property
@@ -160,7 +183,35 @@ def collate(rows: Sequence[Row], *, normalise: Normaliser = "token", constant: i
         weights=token_weights(trained * token_weight, normalise, constant=constant, episode_ids=_episode_ids(rows)),
         sampler_logprobs=_pad(sampler, torch.float32) * trained if len(sampler) == len(rows) else None,
         guidance=guidance * trained if guidance.any() else None,
+        teacher_logprobs=_teacher_logprobs(rows) if guidance.any() else None,
+        teacher_top=_teacher_top(rows) if guidance.any() else None,
     )
+
+
+def _teacher_logprobs(rows: Sequence[Row]) -> Tensor | None:
+    """(B, T) fp32; 0 in rows without a verdict, which follow nobody."""
+    if all(row.verdict is None for row in rows):
+        return None
+    return _pad([row.verdict.logprobs if row.verdict else (0.0,) * len(row.tokens) for row in rows], torch.float32)
+
+
+def _teacher_top(rows: Sequence[Row]) -> Top | None:
+    """As many of the likeliest tokens as the verdicts have; zeros in rows without one."""
+    k = max((len(of_place) for row in rows if row.verdict for of_place in row.verdict.top), default=0)
+    if not k:
+        return None
+    none = ((0, 0.0),) * k
+    padded = [
+        [of_place or none for of_place in (row.verdict.top if row.verdict else ((),) * len(row.tokens))] for row in rows
+    ]
+    tokens, logprobs = (
+        pad_sequence(
+            [torch.tensor([[entry[part] for entry in of_place] for of_place in row], dtype=dtype) for row in padded],
+            batch_first=True,
+        )
+        for part, dtype in ((0, torch.int64), (1, torch.float32))
+    )
+    return Top(tokens=tokens, logprobs=logprobs)
 
 
 def batch_of_groups(
@@ -170,18 +221,27 @@ def batch_of_groups(
     normalise: Normaliser,
     constant: int | None = None,
     guidance: Callable[[Score], float] = lambda score: 0.0,
+    verdicts: Verdicts | None = None,
 ) -> Batch:
     """The trajectories of all episodes that have an advantage. Linked trajectories of one episode share its advantage
-    and the `guidance` of its score, and count as one row; the credits of its score apply to the last of them."""
+    and the `guidance` of its score, and count as one row; the credits of its score apply to the last of them. Where
+    `verdicts` are given, what has none follows nobody."""
+
+    def followed(trajectory: Trajectory, score: Score) -> dict[str, Any]:
+        if verdicts is None:
+            return {"guidance": guidance(score)}
+        verdict = verdicts.get(trajectory.tokens)
+        return {"guidance": 0.0 if verdict is None else guidance(score), "verdict": verdict}
+
     rows = [
         trajectory_row(
             trajectory,
             advantage,
             episode_id,
             credits=score.credits if trajectory is episode.trajectory else (),
-            guidance=guidance(score),
+            **followed(trajectory, score),
         )
-        for episode_id, (episode, score, advantage) in enumerate(_in_loss(groups, advantages))
+        for episode_id, (episode, score, advantage) in enumerate(in_loss(groups, advantages))
         for trajectory in episode.trajectories
     ]
     return collate(rows, normalise=normalise, constant=constant)
@@ -193,11 +253,12 @@ def has_gradient(
     """Whether any advantage, credit or guidance is nonzero."""
     return any(
         advantage or guidance(score) or any(credit.value for credit in score.credits)
-        for _, score, advantage in _in_loss(groups, advantages)
+        for _, score, advantage in in_loss(groups, advantages)
     )
 
 
-def _in_loss(groups: Sequence[Group], advantages: Advantages) -> Iterator[tuple[Episode, Score, float]]:
+def in_loss(groups: Sequence[Group], advantages: Advantages) -> Iterator[tuple[Episode, Score, float]]:
+    """The episodes that have an advantage."""
     for group, of_group in zip(groups, advantages, strict=True):
         for episode, score, advantage in zip(group.episodes, group.scores, of_group, strict=True):
             if advantage is not None:

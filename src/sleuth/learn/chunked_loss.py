@@ -132,6 +132,7 @@ class _Descent:
             self.targets.tokens[first:last],
             self.temperature,
             lambda stretch, values: self.logprob_grad(slice(first + stretch.start, first + stretch.stop), values),
+            also=None if self.targets.also is None else self.targets.also[first:last],
             in_place=True,
         )
         self.logprobs[first:last], self.entropy[first:last] = logprobs, entropy

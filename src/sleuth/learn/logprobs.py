@@ -17,7 +17,7 @@ from sleuth.learn.last_layer import select_outputs, skip_unused_outputs
 from sleuth.learn.prefix_tree import Pack, PrefixTree, gather_rows, pack
 from sleuth.learn.products import onednn_linears, replaced_forwards
 from sleuth.learn.targets import Targets, TokenLoss
-from sleuth.learn.vocabulary import logprobs_with_grad, target_logprobs
+from sleuth.learn.vocabulary import logprobs_with_grad, target_logprobs, top_logprobs
 
 
 def token_logprobs(model: PreTrainedModel, pack: Pack, *, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
@@ -48,8 +48,22 @@ def token_loss(
     targets = Targets(pack)
     hidden = _predicting(model, targets)  # (M, width)
     logprob_grad = targets.logprob_grad(loss, reference)
-    share, logprobs, entropy = logprobs_with_grad(head_of(model), hidden, targets.tokens, temperature, logprob_grad)
+    share, logprobs, entropy = logprobs_with_grad(
+        head_of(model), hidden, targets.tokens, temperature, logprob_grad, also=targets.also
+    )
     return share, targets.place(logprobs), targets.place(entropy)
+
+
+@torch.no_grad()
+def token_top_logprobs(
+    model: PreTrainedModel, pack: Pack, top_k: int, *, temperature: float = 1.0
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Natural-log probabilities (R, T) as `token_logprobs`, the `top_k` likeliest tokens in each place and theirs:
+    (R, T, top_k) each."""
+    targets = Targets(pack)
+    hidden = _predicting(model, targets)  # (M, width)
+    logprobs, tokens, of_tokens = top_logprobs(head_of(model), hidden, targets.tokens, temperature, top_k)
+    return targets.place(logprobs), targets.place_top(tokens), targets.place_top(of_tokens)
 
 
 @torch.no_grad()

@@ -20,6 +20,10 @@ MAX_LOG_RATIO = 20.0
 """Log-ratios are clamped here before they are exponentiated: beyond it a gradient would be inf, and 0 * inf is NaN."""
 
 
+LEAST_REST = 1e-6
+"""The least probability of all tokens that are not among a teacher's likeliest."""
+
+
 def token_weights(
     mask: Tensor, kind: Normaliser, *, constant: int | None = None, episode_ids: Tensor | None = None
 ) -> Tensor:
@@ -127,6 +131,22 @@ def teacher_loss(logprobs: Tensor, teacher_logprobs: Tensor, weights: Tensor) ->
     teacher and policy differ is left out. Against the sum over the vocabulary it has the variance of one sample.
     """
     return (kl_penalty(logprobs, teacher_logprobs, "k2") * weights).sum()
+
+
+def top_teacher_loss(top_logprobs: Tensor, teacher_logprobs: Tensor, weights: Tensor) -> Tensor:
+    """sum w [sum_i p_i log(p_i / q_i) + p_rest log(p_rest / q_rest)], i over the k likeliest tokens to the teacher q,
+    the rest of the vocabulary as one class: on-policy distillation (arXiv:2306.13649) without the variance of a sample.
+
+    `top_logprobs` of the policy p and `teacher_logprobs` are (B, T, k), `weights` (B, T). Biased below: merging the
+    rest leaves out how p and q differ within it, so this is at most the reverse KL(p || q) of the token, and equal to
+    it for k = V - 1. Biased as to whole sequences as `teacher_loss` is. What is left for the rest is at least 1e-6,
+    near fp32's rounding of 1 - sum_i; below, it has no gradient.
+    """
+    probabilities, taught = top_logprobs.exp(), teacher_logprobs.exp()  # (B, T, k)
+    rest, taught_rest = (1 - part.sum(dim=-1).double() for part in (probabilities, taught))  # (B, T)
+    rest, taught_rest = (part.clamp(min=LEAST_REST).to(top_logprobs.dtype) for part in (rest, taught_rest))
+    divergence = (probabilities * (top_logprobs - teacher_logprobs)).sum(dim=-1) + rest * (rest / taught_rest).log()
+    return (divergence * weights).sum()
 
 
 def truncated_importance_weights(learner_logprobs: Tensor, sampler_logprobs: Tensor, cap: float) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from sleuth.learn.chunked_loss import add_gradients
-from sleuth.learn.logprobs import token_logprobs, token_loss
+from sleuth.learn.logprobs import token_logprobs, token_loss, token_top_logprobs
 from sleuth.learn.prefix_tree import Pack
 from sleuth.learn.targets import PassFigures, TokenLoss
 from sleuth.ranks import ALONE, Ranks
@@ -55,6 +55,10 @@ class MasterWeights:
     def logprobs(self, part: Pack, *, temperature: float) -> tuple[Tensor, Tensor]:
         """`token_logprobs` of the model."""
         return token_logprobs(self.module, part, temperature=temperature)
+
+    def top_logprobs(self, part: Pack, top_k: int, *, temperature: float) -> tuple[Tensor, ...]:
+        """`token_top_logprobs` of the model."""
+        return token_top_logprobs(self.module, part, top_k, temperature=temperature)
 
     @property
     def takes_chunks(self) -> bool:

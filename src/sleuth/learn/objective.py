@@ -46,7 +46,8 @@ class Objective(ABC):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyLoss(Objective):
     """The policy-gradient loss: the policy's gain within bounds plus `beta` times the KL to the reference, plus the
-    `guidance` of each token times its KL to the teacher (`losses.teacher_loss`).
+    `guidance` of each token times its KL to the teacher (`losses.teacher_loss`, or `losses.top_teacher_loss` where the
+    batch has the teacher's likeliest tokens, which only a sum over tokens can follow).
 
     `old_logprobs` names whose log-probabilities the ratio starts from. The learner's own are taken in the same pass:
     the ratio is then 1, no bound ever acts, and every `policy_loss` and `ratio` has the same gradient, A d log p. With
@@ -111,7 +112,10 @@ class PolicyLoss(Objective):
             scalar = scalar + self.beta * (penalty * rows.weights).sum()
             statistics["kl"] = penalty.detach()
         if rows.teacher_logprobs is not None and rows.guidance is not None:
-            scalar = scalar + losses.teacher_loss(logprobs, rows.teacher_logprobs, rows.weights * rows.guidance)
+            if rows.teacher_top is None:
+                scalar = scalar + losses.teacher_loss(logprobs, rows.teacher_logprobs, rows.weights * rows.guidance)
+            elif (top := rows.teacher_top).of_policy is not None:  # else only the statistics are read
+                scalar = scalar + losses.top_teacher_loss(top.of_policy, top.logprobs, rows.weights * rows.guidance)
             statistics["teacher_kl"] = losses.kl_penalty(learner, rows.teacher_logprobs, "k3")
         return scalar, statistics
 

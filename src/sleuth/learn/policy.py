@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from sleuth.learn.batch import Batch
+from sleuth.learn.batch import Batch, Top
 from sleuth.learn.families import check_attention, check_logits
 from sleuth.learn.heap import keep_freed_memory, return_freed_memory
 from sleuth.learn.logprobs import tree_attention
@@ -85,7 +85,8 @@ class Policy:
     """A causal language model in training. Dropout stays off: the learner must be the policy that was sampled.
 
     Only parameters that require a gradient are stepped. `reference`, if given, is a frozen model (see `frozen_copy`)
-    that every update measures the KL to, and `teacher` one that rows with guidance follow. With
+    that every update measures the KL to, and `teacher` one that rows with guidance follow, on the sampled tokens
+    or, with `teacher_top_k`, on so many of its likeliest. With
     `gradient_checkpointing` a layer's activations are recomputed in the backward pass instead of being kept, and freed
     memory is returned to the system: the same gradients in less memory, for a third more work, and on a CPU the time to
     allocate pages again. `holding` says how models are held: whole in this process, or in shards over ranks. Then every
@@ -100,6 +101,7 @@ class Policy:
         reference: PreTrainedModel | None = None,
         *,
         teacher: PreTrainedModel | None = None,
+        teacher_top_k: int | None = None,
         gradient_checkpointing: bool = False,
         holding: Holding = MasterWeights,
     ) -> None:
@@ -113,6 +115,7 @@ class Policy:
         self._holding = holding
         self.measure_from(reference)
         self.teacher = None if teacher is None else holding(teacher)
+        self.teacher_top_k = teacher_top_k
         self.masters = holding(model, in_fp32=optimisation.master_weights)
         self._recomputed = recomputed_layers(self.masters.module) if gradient_checkpointing else []
         self.optimiser = Optimiser(model, self.masters.tensors, optimisation)
@@ -255,8 +258,8 @@ class Policy:
             if objective.reads_reference and self.reference is not None:
                 reference = self._logprobs_of(self.reference, part, temperature, budget)
             if part.rows.guidance is not None and self.teacher is not None:
-                followed = self._logprobs_of(self.teacher, part, temperature, budget)
-                part = dataclasses.replace(part, rows=dataclasses.replace(part.rows, teacher_logprobs=followed))
+                verdicts = self._verdicts_of(self.teacher, part, temperature, budget)
+                part = dataclasses.replace(part, rows=dataclasses.replace(part.rows, **verdicts))
             if objective.is_sum_over_tokens:
                 computed = self.masters.add_gradients(
                     part, objective, reference, temperature=temperature, budget=budget
@@ -312,6 +315,21 @@ class Policy:
             logprobs, _ = frozen.logprobs(some, temperature=temperature)
             result[list(some.members), : logprobs.shape[1]] = logprobs
         return result
+
+    def _verdicts_of(self, teacher: MasterWeights, part: Pack, temperature: float, budget: int) -> dict[str, Any]:
+        """The fields of a batch that a teacher fills; otherwise as `_logprobs_of`."""
+        if (k := self.teacher_top_k) is None:
+            return {"teacher_logprobs": self._logprobs_of(teacher, part, temperature, budget)}
+        if len(part.tree) <= budget or not self.masters.takes_chunks:
+            logprobs, tokens, of_tokens = teacher.top_logprobs(part, k, temperature=temperature)
+            return {"teacher_logprobs": logprobs, "teacher_top": Top(tokens=tokens, logprobs=of_tokens)}
+        logprobs = torch.zeros_like(part.rows.weights)
+        tokens, of_tokens = (part.rows.tokens.new_zeros(*logprobs.shape, k, dtype=d) for d in (None, logprobs.dtype))
+        for some in pack(part.rows, budget):
+            found = teacher.top_logprobs(some, k, temperature=temperature)
+            for whole, values in zip((logprobs, tokens, of_tokens), found, strict=True):
+                whole[list(some.members), : values.shape[1]] = values
+        return {"teacher_logprobs": logprobs, "teacher_top": Top(tokens=tokens, logprobs=of_tokens)}
 
 
 def frozen_copy(model: PreTrainedModel) -> PreTrainedModel:

@@ -4,12 +4,12 @@ the next token)."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from sleuth.learn.batch import Batch
+from sleuth.learn.batch import Batch, Top
 from sleuth.learn.prefix_tree import Pack, gather_rows
 from sleuth.learn.vocabulary import LogprobGrad
 
@@ -41,9 +41,22 @@ class Targets:
         self.numbers = numbers[pack.tree.parents[numbers] >= 0]
         self.before = pack.tree.parents[self.numbers]
         self.tokens = pack.tree.tokens[self.numbers]
+        self.also = (
+            None if pack.rows.teacher_top is None else pack.rows.teacher_top.tokens.flatten(0, 1)[self._guided()]
+        )
+        """(M, k) int64: the likeliest tokens to a teacher in the place of each target; None if nobody follows those."""
 
     def __len__(self) -> int:
         return len(self.numbers)
+
+    def _guided(self) -> Tensor:
+        """(M,) flat (R, T) indices: each target's token in a row through it that follows the teacher, if one does. A
+        server's answers about one prefix may differ in their last bits, and so in their tokens."""
+        rows, nodes = self.pack.rows, self.pack.tree.nodes.flatten()
+        assert rows.guidance is not None
+        flat = rows.trained.flatten().nonzero()[:, 0]
+        flat = flat[(2 * nodes[flat] + (rows.guidance.flatten()[flat] == 0)).argsort(stable=True)]
+        return flat[torch.searchsorted(nodes[flat].contiguous(), self.numbers)]
 
     def logprob_grad(self, loss: TokenLoss, reference: Tensor | None) -> LogprobGrad:
         """The loss and its derivatives for slices of the targets, summed over all rows through each of them.
@@ -56,14 +69,26 @@ class Targets:
         flat, target = flat[predicted][order], torch.searchsorted(self.numbers, nodes[predicted][order])
         counts = torch.arange(len(self) + 1, device=target.device)
         starts = torch.searchsorted(target, counts).tolist()  # of each target's indices in `flat`
+        told = None if rows.teacher_top is None else rows.teacher_top.logprobs.flatten(0, 1)[self._guided()]  # (M, k)
 
         def logprob_grad(part: slice, values: Tensor) -> tuple[Tensor, Tensor]:
             span = slice(starts[part.start], starts[part.stop])
             with torch.enable_grad():
                 logprobs = values.detach().requires_grad_()
-                row_logprobs = gather_rows(logprobs, target[span] - part.start)
+                of_rows = target[span] - part.start
+                tokens = rows.tokens_at(flat[span])
+                if told is None or self.also is None:
+                    row_logprobs = gather_rows(logprobs, of_rows)
+                else:
+                    row_logprobs = gather_rows(logprobs[:, 0], of_rows)
+                    top = Top(
+                        tokens=self.also[part][of_rows][None],
+                        logprobs=told[part][of_rows][None],
+                        of_policy=gather_rows(logprobs[:, 1:], of_rows)[None],
+                    )
+                    tokens = replace(tokens, teacher_top=top)
                 reference_logprobs = None if reference is None else reference.flatten()[flat[span]][None]
-                share, _ = loss(rows.tokens_at(flat[span]), row_logprobs[None], reference_logprobs)
+                share, _ = loss(tokens, row_logprobs[None], reference_logprobs)
                 [derivative] = torch.autograd.grad(share, logprobs)
             return share.detach(), derivative
 
@@ -74,3 +99,8 @@ class Targets:
         nodes = self.pack.tree.nodes
         by_node = values.new_zeros(len(self.pack.tree)).index_put((self.numbers,), values)
         return gather_rows(by_node, nodes.flatten()).view(nodes.shape) * self.pack.rows.trained
+
+    def place_top(self, values: Tensor) -> Tensor:
+        """`place` of values (M, k) without gradient: (R, T, k)."""
+        by_node = values.new_zeros(len(self.pack.tree), values.shape[1]).index_put((self.numbers,), values)
+        return by_node[self.pack.tree.nodes] * self.pack.rows.trained[..., None]

@@ -57,7 +57,8 @@ def chunking_for(device: torch.device, words: int) -> Chunking:
 
 
 LogprobGrad = Callable[[slice, Tensor], tuple[Tensor, Tensor]]
-"""(slice of the M rows, log-probabilities (n,) of their targets) -> their part of the loss, its derivatives (n,)."""
+"""(slice of the M rows, log-probabilities (n,) of their targets) -> their part of the loss, its derivatives (n,). Where
+k more tokens are asked for in each row, both are (n, 1 + k), the target first."""
 
 
 def target_logprobs(
@@ -79,10 +80,13 @@ def logprobs_with_grad(
     temperature: float,
     logprob_grad: LogprobGrad,
     *,
+    also: Tensor | None = None,
     in_place: bool = False,
     chunking: Chunking | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The sum of the chunks' losses and, without gradient, the results of `target_logprobs`.
+
+    `also` (M, k) int64 are further tokens on whose log-probabilities the loss depends.
 
     Applies `logprob_grad` to each chunk while its logits are in memory, so no logits are computed twice: a quarter less
     projection work than `target_logprobs`, which losses need that read whole rows. `in_place` adds the gradient of the
@@ -91,8 +95,24 @@ def logprobs_with_grad(
     """
     chunking = chunking or chunking_for(hidden.device, len(head.weight))
     return _LogprobsWithGrad.apply(
-        hidden, head.weight, head.bias, targets, temperature, logprob_grad, in_place, chunking
+        hidden, head.weight, head.bias, targets, temperature, logprob_grad, also, in_place, chunking
     )
+
+
+@torch.no_grad()
+def top_logprobs(
+    head: nn.Linear, hidden: Tensor, targets: Tensor, temperature: float, top_k: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Log-probability of each target (M,), the likeliest tokens in its place and theirs: (M, top_k) each, likeliest
+    first; otherwise as `target_logprobs`."""
+    logprobs = hidden.new_empty(len(targets), dtype=_precision(hidden))
+    tokens, of_tokens = targets.new_empty(len(targets), top_k), logprobs.new_empty(len(targets), top_k)
+    rows = chunking_for(hidden.device, len(head.weight)).rows
+    for part, logits in _logits_in_chunks(hidden, head.weight, head.bias, temperature, rows):
+        logprobs[part], _, lse = logits.softmax_figures(targets[part])
+        tokens[part], largest = logits.largest(top_k)
+        of_tokens[part] = largest - lse[:, None]
+    return logprobs, tokens, of_tokens
 
 
 def embedding_in_place(model: PreTrainedModel) -> AbstractContextManager[None]:
@@ -180,6 +200,7 @@ class _LogprobsWithGrad(torch.autograd.Function):
         targets: Tensor,
         temperature: float,
         logprob_grad: LogprobGrad,
+        also: Tensor | None,
         in_place: bool,
         chunking: Chunking,
     ) -> tuple[Tensor, Tensor, Tensor]:
@@ -190,9 +211,13 @@ class _LogprobsWithGrad(torch.autograd.Function):
         loss = hidden.new_zeros((), dtype=_precision(hidden))
         for part, logits in _logits_in_chunks(hidden, weight, bias, temperature, chunking.rows):
             logprobs[part], entropy[part], lse = logits.softmax_figures(targets[part])
-            share, logprob_grads = logprob_grad(part, logprobs[part])
+            values, more = logprobs[part], None
+            if also is not None:
+                more = also[part]
+                values = torch.cat([values[:, None], logits.at(more) - lse[:, None]], dim=1)  # (n, 1 + k)
+            share, logprob_grads = logprob_grad(part, values)
             loss += share
-            grads.add(part, logits.gradient(targets[part], lse, logprob_grads / temperature))
+            grads.add(part, logits.gradient(targets[part], lse, logprob_grads / temperature, more))
         ctx.save_for_backward(grads.hidden, None if in_place else grads.weight, grads.bias)
         ctx.mark_non_differentiable(logprobs, entropy)
         return loss, logprobs, entropy
@@ -201,7 +226,7 @@ class _LogprobsWithGrad(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         grads = [None if gradient is None else gradient.mul_(gradients[0]) for gradient in ctx.saved_tensors]
-        return (*grads, None, None, None, None, None)
+        return (*grads, None, None, None, None, None, None)
 
 
 class _Gradients:
@@ -280,10 +305,25 @@ class _Logits:
         logprobs, entropy, lse = map(torch.cat, zip(*found, strict=True))
         return logprobs, entropy, lse
 
-    def gradient(self, targets: Tensor, lse: Tensor, scale: Tensor) -> Tensor:
-        """The gradient of the logits, `scale` (n,) times (one-hot minus softmax), written over them."""
+    def at(self, tokens: Tensor) -> Tensor:
+        """The logits (n, k) of k tokens in each row."""
+        return torch.cat([piece.gather(1, tokens[rows]) for rows, piece in self._pieces()])
+
+    def largest(self, number: int) -> tuple[Tensor, Tensor]:
+        """The tokens with the largest logits in each row, and these: (n, number) each."""
+        found = [piece.topk(number, dim=1) for _, piece in self._pieces()]
+        return torch.cat([piece.indices for piece in found]), torch.cat([piece.values for piece in found])
+
+    def gradient(self, targets: Tensor, lse: Tensor, scale: Tensor, also: Tensor | None = None) -> Tensor:
+        """The gradient of the logits, `scale` (n,) times (one-hot minus softmax), written over them. With k more tokens
+        `also` (n, k) in each row, `scale` is (n, 1 + k) and the gradient the sum over all of them."""
+        of_target = scale if also is None else scale.sum(dim=1)
         for rows, piece in self._pieces():
-            gradient = _logits_grad(piece, targets[rows], lse[rows], scale[rows])
+            gradient = _logits_grad(piece, targets[rows], lse[rows], of_target[rows])
+            if also is not None:  # what the target got belongs to the others
+                others = scale[rows, 1:]
+                gradient.scatter_add_(1, targets[rows, None], -others.sum(dim=1, keepdim=True))
+                gradient.scatter_add_(1, also[rows], others)
             if not self._is_converted:
                 self._values[rows] = gradient
         return self._values

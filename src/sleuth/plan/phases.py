@@ -72,6 +72,8 @@ def learner_of(recipe: Recipe, index: int, shape: ModelShape, machine: Machine) 
     assert isinstance(stage, TrainingRecipe)
     passes = Passes(shape=shape, device=machine.device, size=SIZES[recipe.dtype])
     named = stage.teacher if isinstance(stage, GrpoRecipe) else None
+    if named is not None and named.url is not None:  # in the memory of another machine, or of another process
+        named = None
     teacher = None if named is None else replace(passes, shape=shape_of(named.model)[0])
     return LearnerMemory.of(stage, passes, reference=keeps_first_weights(stage), teacher=teacher, ranks=machine.ranks)
 

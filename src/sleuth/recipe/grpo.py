@@ -47,6 +47,12 @@ class PolicyTeacherRecipe(StrictModel):
 
     model: str
     """Folder or hub id of a model with the same vocabulary, which is not trained. Ranks hold it in shards."""
+    url: str | None = None
+    """Address of a vLLM or SGLang server of this model, such as "http://10.0.0.2:30000", which is asked for the
+    log-probabilities of the episodes; only the tokenizer is then read here. Absent: the model is loaded here."""
+    seconds: PositiveFloat = 300.0
+    """Timeout of an answer of the server in seconds; after three the episode's verdict is missing, and it follows
+    nobody. Above `max_missing_fraction` of a step's guided episodes the run stops with an error."""
     when: Literal["always", "wrong"] = "always"
     """Episodes that are guided: all, or only those that score below `right` (arXiv:2508.20324), while the reward trains
     all of them. An episode without a score is never guided."""
@@ -54,6 +60,16 @@ class PolicyTeacherRecipe(StrictModel):
     """With when = "wrong": the lowest score of a right episode; absent: 1."""
     weight: PositiveFloat = 1.0
     """Weight of the KL divergence, in units of the advantage."""
+    top_k: PositiveInt | None = None
+    """Instead of the sampled token, the divergence over so many of the teacher's likeliest tokens in each place and one
+    class for the rest: no sampling variance, and at most the whole divergence. Absent: the sampled token."""
+
+    @combination
+    def _can_be_asked(self) -> Iterator[str]:
+        if self.url is not None and not self.url.startswith(("http://", "https://")):
+            yield f"url is {self.url!r}: expected http://HOST:PORT"
+        if self.url is None and "seconds" in self.model_fields_set:
+            yield f"seconds = {self.seconds:g} has no effect without url; remove it"
 
 
 class PoolRecipe(StrictModel):
@@ -273,6 +289,19 @@ class GrpoRecipe(SampledRecipe, TrainingRecipe):
             yield 'loss.advantage = "none" leaves nothing to learn from: add [stage.teacher]'
         if teacher is not None and teacher.when == "always" and teacher.right is not None:
             yield f'teacher.right = {teacher.right} has no effect with teacher.when = "always"; set when = "wrong"'
+        if teacher is not None and teacher.top_k is not None:
+            whole = {
+                "ratio": self.loss.ratio == "sequence",
+                "sequence_mask": self.loss.sequence_mask is not None,
+                "function": self.loss.function is not None,
+            }
+            for key in (key for key, given in whole.items() if given):
+                yield f"teacher.top_k needs a loss that is a sum over tokens, and loss.{key} makes it none; remove one"
+        if teacher is not None and teacher.url is not None and self.sampling.temperature != 1:
+            yield (
+                f"sampling.temperature = {self.sampling.temperature:g} is not that of a teacher on a server, which "
+                "gives log-probabilities at 1; set 1, or remove teacher.url"
+            )
         if teacher is not None and self.replace_no_signal:
             yield (
                 f"replace_no_signal = {self.replace_no_signal} leaves out groups whose scores are all equal, and the "

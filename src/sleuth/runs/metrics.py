@@ -28,6 +28,8 @@ GLOSSARY: dict[str, dict[str, str]] = {
         "clip_fraction": "Share of trained tokens whose ratio was outside the bounds; null where every ratio is 1.",
         "kl": "KL divergence to the stage's first weights, in nats a token; null without one in the loss.",
         "teacher_kl": "KL divergence from the policy to its teacher on the sampled tokens, in nats a token.",
+        "teacher_missing_fraction": "Share of guided trajectories on which a teacher on a server gave no verdict; "
+        "null where none was guided.",
         "sampler_learner_kl": "KL divergence between sampler and learner on the sampled tokens, in nats a token.",
         "masked_fraction": "Share of trained tokens that `sequence_mask` left out.",
         "off_policy_fraction": "Share of sampled tokens that were written by older weights than the step's.",

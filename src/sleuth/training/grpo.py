@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from sleuth.data.questions import questions_hash
+from sleuth.engines.remote.served_teacher import ServedTeacher
 from sleuth.evaluation.judge_exam import CARDS_FILE, cards_json, require_accurate
 from sleuth.evaluation.search_gain import require_text_dialect
 from sleuth.factories import (
@@ -31,12 +32,13 @@ from sleuth.factories import (
     reward_of,
     reward_spec_of,
     scorer_warnings,
+    served_teacher_of,
     setting_of,
     sources_of,
     trial_group,
 )
 from sleuth.learn.advantages import group_advantages
-from sleuth.learn.batch import Advantages
+from sleuth.learn.batch import Advantages, Verdicts
 from sleuth.learn.function_loss import FunctionLoss, require_loss
 from sleuth.learn.heap import release_cached_memory, releasing_cached_memory
 from sleuth.learn.objective import PolicyLoss
@@ -57,6 +59,7 @@ from sleuth.training.loop import Figures, Trainer, figures_of, train
 from sleuth.training.minibatches import batches_of_step, update_on
 from sleuth.training.rollout_worker import RolloutWorker, require_enough_scores
 from sleuth.training.step_metrics import episodes_showing, probe_lines, sampled_entropy, step_figures, values_of
+from sleuth.training.teacher_verdicts import ask_teacher
 from sleuth.types import Group, SleuthError, Task
 from sleuth.user_code.functions import merged_sources
 
@@ -83,7 +86,7 @@ def require_inputs(stage: GrpoRecipe, inputs: StageInputs) -> list[Task]:
     require_gradable(stage.reward, tasks)
     require_judges(stage.reward)
     if stage.teacher is not None:
-        require_teacher(stage.teacher.model, inputs.stage_tokenizer, stage.context)
+        require_teacher(stage.teacher.model, inputs.stage_tokenizer, stage.context, stage.teacher.top_k)
     if stage.loss.function is not None:
         require_loss(function_loss_of(stage.loss), low=stage.loss.clip_low, high=stage.loss.clip_high)
     if stage.engine is not None and stage.engine.launch is not None:
@@ -132,7 +135,11 @@ class GRPOTrainer(Trainer):
         frozen = context.starting_weights(self.model, saved) if compared else None
         self.policy_loss = policy_loss_of(stage)
         teacher, self.teacher_sha256 = None, None
-        if stage.teacher is not None:
+        self.served_teacher: ServedTeacher | None = None
+        if stage.teacher is not None and stage.teacher.url is not None:
+            self.served_teacher = ranks.broadcast(lambda: served_teacher_of(stage, self.tokenizer))
+            self.teacher_sha256 = context.require_same_teacher(stage.teacher.model, saved)
+        elif stage.teacher is not None:
             teacher, self.teacher_sha256 = context.load_teacher(stage.teacher.model, self.tokenizer, saved)
         self.policy = policy_of(stage, self.model, frozen if stage.loss.beta else None, ranks, teacher)
         self.budget = context.token_budget(saved)
@@ -184,8 +191,9 @@ class GRPOTrainer(Trainer):
         groups, scores = self._score(step, played.groups)
         advantages = [advantages_of(group, self.stage, at in played.replaced) for at, group in enumerate(groups)]
         require_enough_scores(groups, advantages, stage=self.stage)
+        verdicts, followed = self._verdicts(groups, advantages)
         with releasing_cached_memory():
-            update = self._update(groups, advantages)
+            update = self._update(groups, advantages, verdicts) | followed
         updated = time.monotonic()
         self.worker.wait()
         waited = time.monotonic() - updated
@@ -234,12 +242,19 @@ class GRPOTrainer(Trainer):
             figures |= more
         return groups, figures
 
-    def _update(self, groups: Sequence[Group], advantages: Advantages) -> Figures:
+    def _verdicts(self, groups: Sequence[Group], advantages: Advantages) -> tuple[Verdicts | None, Figures]:
+        """Those of a teacher on a server, which the first rank asks."""
+        if (teacher := self.served_teacher) is None:
+            return None, {}
+        found, missing = self.context.ranks.broadcast(lambda: ask_teacher(teacher, groups, advantages, self.stage))
+        return found, {"teacher_missing_fraction": missing}
+
+    def _update(self, groups: Sequence[Group], advantages: Advantages, verdicts: Verdicts | None) -> Figures:
         """The figures of an update; of none if no gradient is nonzero. Then the schedule waits too: a step of the
         optimiser would still move the weights by its momentum."""
         loss, figures = self.stage.loss, no_update()
         passes = self.stage.updates_per_batch
-        if batches := batches_of_step(groups, advantages, self.stage):
+        if batches := batches_of_step(groups, advantages, self.stage, verdicts):
             figures = figures_of(lambda: update_on(self.policy, batches, self.policy_loss, self.budget, passes=passes))
         if self.stage.repeats:
             figures["updates"] = passes * len(batches) if figures["loss"] is not None else 0

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from sleuth.learn.batch import Advantages, Batch, batch_of_groups, has_gradient
+from sleuth.learn.batch import Advantages, Batch, Verdicts, batch_of_groups, has_gradient
 from sleuth.learn.objective import PolicyLoss
 from sleuth.learn.policy import Policy, Update
 from sleuth.learn.token_budget import TokenBudget
@@ -20,22 +20,33 @@ MEANS_OF_ALL = ("clip_fraction", "masked_fraction", "gradient_norm")
 """Figures that are means over all updates."""
 
 
-def batches_of_step(groups: Sequence[Group], advantages: Advantages, stage: GrpoRecipe) -> list[Batch]:
+def batches_of_step(
+    groups: Sequence[Group], advantages: Advantages, stage: GrpoRecipe, verdicts: Verdicts | None = None
+) -> list[Batch]:
     """The minibatches of a step: its groups in the loss, in their order, `prompts_per_update` at a time. Each has token
     weights of its own, as a step of so many groups would. Those without a gradient are left out."""
     trained = [at for at, of_group in enumerate(advantages) if any(value is not None for value in of_group)]
     size = stage.prompts_per_update or max(1, len(trained))
     parts = [trained[begin : begin + size] for begin in range(0, len(trained), size)]
-    batches = [batch_of_step([groups[at] for at in part], [advantages[at] for at in part], stage) for part in parts]
+    batches = [
+        batch_of_step([groups[at] for at in part], [advantages[at] for at in part], stage, verdicts) for part in parts
+    ]
     return [batch for batch in batches if batch is not None]
 
 
-def batch_of_step(groups: Sequence[Group], advantages: Advantages, stage: GrpoRecipe) -> Batch | None:
-    """The episodes of these groups for the loss; None if none of them has a gradient."""
+def batch_of_step(
+    groups: Sequence[Group], advantages: Advantages, stage: GrpoRecipe, verdicts: Verdicts | None = None
+) -> Batch | None:
+    """The episodes of these groups for the loss; None if none of them has a gradient. `verdicts` are those of a teacher
+    on a server."""
     loss, guidance = stage.loss, partial(guidance_of, teacher=stage.teacher)
     if not loss.beta and not has_gradient(groups, advantages, guidance):
         return None
-    return batch_of_groups(groups, advantages, normalise=loss.normalise, constant=loss.constant, guidance=guidance)
+    batch = batch_of_groups(
+        groups, advantages, normalise=loss.normalise, constant=loss.constant, guidance=guidance, verdicts=verdicts
+    )
+    followed = batch.guidance is not None
+    return batch if loss.beta or followed or batch.advantages.any() else None
 
 
 def guidance_of(score: Score, *, teacher: PolicyTeacherRecipe | None) -> float:

@@ -10,8 +10,9 @@ from pathlib import Path
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from sleuth.factories import JudgePool, dialect_in, policy_loss_of, policy_of, reward_of
-from sleuth.learn.batch import Advantages
+from sleuth.engines.remote.served_teacher import ServedTeacher
+from sleuth.factories import JudgePool, dialect_in, policy_loss_of, policy_of, reward_of, served_teacher_of
+from sleuth.learn.batch import Advantages, Verdicts
 from sleuth.learn.policy import Policy, frozen_copy
 from sleuth.learn.token_budget import TokenBudget
 from sleuth.recipe.grpo import GrpoRecipe
@@ -25,6 +26,7 @@ from sleuth.training.credit.thought_gain import gain_in
 from sleuth.training.grpo import advantages_of
 from sleuth.training.minibatches import batch_of_step, batches_of_step, update_on
 from sleuth.training.step_metrics import values_of
+from sleuth.training.teacher_verdicts import ask_teacher
 from sleuth.types import Group, SleuthError
 
 
@@ -47,11 +49,16 @@ class Replay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """The policy after `step`, and the tokens of a micro-batch that it had memory for."""
+    """The policy after `step`, the tokens of a micro-batch that it had memory for, and a teacher on a server."""
 
     policy: Policy
     step: int
     budget: TokenBudget
+    served_teacher: ServedTeacher | None = None
+
+    def verdicts(self, groups: Sequence[Group], advantages: Advantages, stage: GrpoRecipe) -> Verdicts | None:
+        """Those of a teacher on a server, which is asked again."""
+        return self.served_teacher and ask_teacher(self.served_teacher, groups, advantages, stage)[0]
 
 
 def replay(
@@ -86,7 +93,8 @@ def replay(
     policy = restored.policy
     for between in range(restored.step + 1, step):
         if rows[between]["loss"] is not None:
-            batches = batches_of_step(*_recorded(context, between), stage)
+            recorded = _recorded(context, between)
+            batches = batches_of_step(*recorded, stage, restored.verdicts(*recorded, stage))
             update_on(policy, batches, policy_loss_of(stage), restored.budget, passes=stage.updates_per_batch)
         progress(between - restored.step, step - restored.step)
     groups, advantages = _recorded(context, step)
@@ -102,10 +110,10 @@ def replay(
     ]
     was = None
     if rows[step]["loss"] is not None:
-        was = _gradient(policy, groups, advantages, stage, restored.budget)
+        was = _gradient(restored, groups, advantages, stage)
     if policy.reference is None:
         policy.measure_from(_reference(context, changed))
-    now = _gradient(policy, rescored, new_advantages, changed, restored.budget, by_row=padded)
+    now = _gradient(restored, rescored, new_advantages, changed, by_row=padded)
     pairs = [
         pair
         for one, other in zip(groups, rescored, strict=True)
@@ -133,12 +141,17 @@ def _restored_before(context: StageContext, stage: GrpoRecipe, step: int) -> Res
     earlier = [place for place in context.checkpoints() if step_of(place) < step]
     saved = _saved(context, earlier[-1]) if earlier else None
     model, tokenizer = context.model_to_train(saved)
-    teacher = stage.teacher and context.load_teacher(stage.teacher.model, tokenizer, saved)[0]
+    served = served_teacher_of(stage, tokenizer)
+    teacher = None
+    if stage.teacher is not None and served is None:
+        teacher = context.load_teacher(stage.teacher.model, tokenizer, saved)[0]
     policy = policy_of(stage, model, _reference(context, stage), teacher=teacher)
     if saved is None:
-        return Restored(policy=policy, step=context.first_step, budget=TokenBudget(stage.tokens_per_micro_batch))
-    policy.load_state_dict(saved.state["policy"])
-    return Restored(policy=policy, step=context.first_step + saved.steps, budget=TokenBudget(saved.state["budget"]))
+        step, tokens = context.first_step, stage.tokens_per_micro_batch
+    else:
+        policy.load_state_dict(saved.state["policy"])
+        step, tokens = context.first_step + saved.steps, saved.state["budget"]
+    return Restored(policy=policy, step=step, budget=TokenBudget(tokens), served_teacher=served)
 
 
 def _saved(context: StageContext, checkpoint: Path) -> Saved:
@@ -156,19 +169,19 @@ def _recorded(context: StageContext, step: int) -> tuple[list[Group], list[list[
 
 
 def _gradient(
-    policy: Policy,
+    restored: Restored,
     groups: Sequence[Group],
     advantages: Advantages,
     stage: GrpoRecipe,
-    budget: TokenBudget,
     *,
     by_row: bool = False,
 ) -> tuple[float, Tensor] | None:
     """Loss and gradient; None if the step has no update."""
-    if (batch := batch_of_step(groups, advantages, stage)) is None:
+    verdicts = restored.verdicts(groups, advantages, stage)
+    if (batch := batch_of_step(groups, advantages, stage, verdicts)) is None:
         return None
     loss = policy_loss_of(stage)
-    return budget.run(lambda tokens: policy.gradient(batch, loss, budget=tokens, by_row=by_row))
+    return restored.budget.run(lambda tokens: restored.policy.gradient(batch, loss, budget=tokens, by_row=by_row))
 
 
 def _cosine(a: Tensor, b: Tensor) -> float:

@@ -1,0 +1,112 @@
+"""A teacher on a server: its log-probabilities of what the policy wrote."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from transformers import PreTrainedTokenizerFast
+
+from sleuth.engines.remote.http_client import HttpClient, HttpClientError, RefusedError
+from sleuth.engines.remote.prompt_logprobs import (
+    prompt_logprobs_body,
+    prompt_logprobs_path,
+    read_prompt_logprobs,
+)
+from sleuth.engines.remote.server import PROBE_TEXT, Server, find_server
+from sleuth.engines.remote.wire import MALFORMED
+from sleuth.render import encode
+from sleuth.types import PromptLogprobs, SleuthError
+
+REQUESTS_AT_ONCE = 32
+TRIES, PAUSE = 3, 1.0  # and seconds before the second, twice as many before the third
+NONE_RETURNED = "returns no log-probabilities of given tokens"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """The tokens of a trajectory, of which those from the index `first` on are asked for."""
+
+    tokens: tuple[int, ...]
+    first: int
+
+
+class ServedTeacher:
+    """Asks a server for log-probabilities at temperature 1, and for the `top_k` likeliest tokens in each place."""
+
+    def __init__(self, server: Server, *, top_k: int, seconds: float) -> None:
+        self.server = server
+        self.top_k = top_k
+        self.failure = ""
+        """Why the last answer is missing."""
+        self._seconds = seconds
+
+    def verdicts(self, wanted: Sequence[Wanted]) -> list[PromptLogprobs | None]:
+        """Those of each; None where the server gave no usable answer, `TRIES` times."""
+        return asyncio.run(self._ask_all(wanted))
+
+    async def _ask_all(self, wanted: Sequence[Wanted]) -> list[PromptLogprobs | None]:
+        client = HttpClient(self.server.url, seconds=self._seconds)
+        gate = asyncio.Semaphore(REQUESTS_AT_ONCE)
+
+        async def ask(one: Wanted) -> PromptLogprobs | None:
+            async with gate:
+                return await self._ask(client, one)
+
+        try:
+            return list(await asyncio.gather(*map(ask, wanted)))
+        finally:
+            await client.aclose()
+
+    async def _ask(self, client: HttpClient, one: Wanted) -> PromptLogprobs | None:
+        body = prompt_logprobs_body(self.server, one.tokens, first=one.first, top_k=self.top_k)
+        for attempt in range(TRIES):
+            await asyncio.sleep(PAUSE * 2 ** (attempt - 1) if attempt else 0)
+            try:
+                answer = await client.post(prompt_logprobs_path(self.server), body)
+                found = read_prompt_logprobs(answer, one.tokens, first=one.first, top_k=self.top_k)
+            except RefusedError as error:
+                self.failure = str(error)
+                return None
+            except HttpClientError as error:
+                self.failure = str(error)
+            except MALFORMED as error:
+                self.failure = f"an answer that cannot be used ({type(error).__name__}: {error})"
+            else:
+                if found is None:
+                    self.failure = NONE_RETURNED
+                return found
+        return None
+
+
+def find_teacher(
+    url: str,
+    model: str,
+    *,
+    tokenizer: PreTrainedTokenizerFast,
+    eos_ids: frozenset[int],
+    context: int,
+    top_k: int,
+    seconds: float,
+) -> ServedTeacher:
+    """The teacher at `url`, which must serve `model`, read the tokens of `tokenizer`, and return log-probabilities of
+    given ones. Raises a one-line SleuthError."""
+    try:
+        server, _ = find_server(url, model, served_as=None, tokenizer=tokenizer, eos_ids=eos_ids)
+    except SleuthError as error:  # worded for `sleuth eval --engine`
+        reason = str(error).removeprefix("--engine ").replace("the checkpoint is", "teacher.model is")
+        raise SleuthError(f"teacher.url: {reason}") from None
+    if server.context is not None and server.context <= context:
+        raise SleuthError(
+            f"teacher.url: {server.url}: takes {server.context} tokens, and context = {context} needs one more; start "
+            "it with a longer context, or lower context"
+        )
+    teacher = ServedTeacher(server, top_k=top_k, seconds=seconds)
+    [found] = teacher.verdicts([Wanted(tokens=tuple(encode(tokenizer, PROBE_TEXT)), first=1)])
+    if found is None:
+        advice = " (vLLM: --max-logprobs)" if top_k else ""
+        raise SleuthError(
+            f"teacher.url: {server.url}: {teacher.failure}, which a teacher must; serve it with vLLM or SGLang{advice}"
+        )
+    return teacher
