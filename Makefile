@@ -121,10 +121,10 @@ $(SERVERS):
 	VLLM_TARGET_DEVICE=cpu .venv-servers/bin/vllm --version
 	touch $@
 
-# verifiers pins another mcp than ours.
+# verifiers needs another mcp and openai than ours.
 $(TRAINERS): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-trainers
-	grep -v '^mcp==' constraints.txt > .venv-trainers/constraints.txt
+	grep -vE '^(mcp|openai)==' constraints.txt > .venv-trainers/constraints.txt
 	.venv-trainers/bin/pip install -c .venv-trainers/constraints.txt torch
 	.venv-trainers/bin/pip install -c .venv-trainers/constraints.txt -e ".[trl,verifiers]" trl==$(TRL) verifiers==$(VERIFIERS) pytest
 	touch $@

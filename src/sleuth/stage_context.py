@@ -168,10 +168,12 @@ class StageContext:
 
     def saved(self) -> Saved | None:
         """This stage's last intact checkpoint that it can resume from, if it has saved one. Sets damaged ones aside and
-        prints what they lack; raises SleuthError if all are damaged."""
+        prints what they lack, and which rows and rollouts of the steps before are lost; raises SleuthError if all are
+        damaged."""
         last = self.ranks.broadcast(self._last_intact)
         if last is None:
             return None
+        self.ranks.broadcast(lambda: self._say_lost(range(self.first_step + 1, step_of(last) + 1)))
         state = load_state(last, mapped=not self.ranks.alone)
         return Saved(checkpoint=last, steps=step_of(last) - self.first_step, state=state)
 
@@ -228,8 +230,7 @@ class StageContext:
         """The checkpoint with the highest mean reward over the few steps before it, the earliest of equals; None if the
         stage has no reward. One that was saved off schedule counts only if there is no other, so that an interrupted
         run keeps the same checkpoints."""
-        rows = [row for row in self.folder.metrics.rows() if row["stage"] == self.stage.name]
-        rewards = {row["step"]: row.get("reward_mean") for row in rows}
+        rewards = {row["step"]: row.get("reward_mean") for row in self.rows()}
 
         def mean_reward(checkpoint: Path) -> float | None:
             last = step_of(checkpoint)
@@ -252,20 +253,30 @@ class StageContext:
         self.folder.backlog.write(f"the rollouts of step {step}", lambda: write_rollouts(file, groups, advantages))
         return file
 
-    def lost_rollouts(self, steps: Sequence[int]) -> list[str]:
-        """Lines about the rollouts of these steps of the run that are missing or cut. They are kept as they are: steps
-        before a checkpoint are read by reports and `sleuth replay` alone."""
+    def rows(self) -> list[dict[str, Any]]:
+        """This stage's rows of `metrics.jsonl`."""
+        return [row for row in self.folder.metrics.rows() if row["stage"] == self.stage.name]
+
+    def _say_lost(self, steps: Sequence[int]) -> None:
+        """Prints which rows and rollouts of these steps of the run are lost. They are kept as they are: steps before a
+        checkpoint are read by reports and `sleuth replay` alone."""
+        lost = {*steps} - {row["step"] for row in self.rows()}
+        if lost:
+            self.folder.say(
+                f"{self.folder.metrics.path} lacks the rows of {len(lost)} of the {len(steps)} steps of stage "
+                f"{self.stage.name} so far: its curves and the choice of its best checkpoint do without them"
+            )
         files = {step: self.folder.rollouts / f"{step_name(step)}.parquet" for step in steps}
         missing = [file.name for file in files.values() if not file.exists()]
         cut = [file.name for file in files.values() if file.exists() and not is_whole(file)]
         if self.stage.kind != "grpo":  # the others write none, or not at every step
             missing = []
-        found = (("missing", missing), ("damaged", cut))
-        return [
-            f"{self.folder.rollouts}: {len(names)} of the files of {len(files)} steps are {what}, such as {names[0]}"
-            for what, names in found
-            if names
-        ]
+        for what, names in (("missing", missing), ("damaged", cut)):
+            if names:
+                self.folder.say(
+                    f"{self.folder.rollouts}: {len(names)} of the files of {len(files)} steps are {what}, such as "
+                    f"{names[0]}"
+                )
 
     def write_card(self, checkpoint: Path) -> None:
         """Writes the card of a checkpoint of this stage again, with what was measured since it was saved."""

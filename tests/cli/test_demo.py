@@ -38,8 +38,8 @@ def test_the_demo_runs_in_an_empty_folder_and_prints_the_next_commands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    result = sleuth("demo", "--run", "runs/mine", *SMALL)
-    assert result.exit_code == 0, result.stderr
+    result = sleuth("demo", "--run", "runs/mine", "--quiet", *SMALL)
+    assert (result.exit_code, result.stderr) == (0, "")
     assert (tmp_path / "runs/mine/report.html").stat().st_size > 10_000
     for evaluation in ("base", "base_forced", "trained"):
         assert json.loads((tmp_path / f"runs/mine/eval/{evaluation}.json").read_text())["em"]["n"] == 4

@@ -6,18 +6,17 @@ import json
 import signal
 import socket
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import httpx
 import pytest
+from forked import program
 from verb import sleuth
 
 from sleuth.retrieval.bm25 import build_index
 
 BASE = Path(__file__).parents[2] / "models" / "tiny-base"
-START = "import sys; sys.argv[0] = 'sleuth'; from sleuth.cli import main; main()"
 
 
 @pytest.mark.parametrize(
@@ -54,10 +53,7 @@ def test_a_checkpoint_is_served_until_the_process_is_stopped(tmp_path: Path) -> 
     (tmp_path / "c.jsonl").write_text('{"id": "1", "contents": "\\"Tarn\\"\\nA town."}\n')
     build_index(tmp_path / "c.jsonl", tmp_path / "index")
     command = [
-        sys.executable,
-        "-u",
-        "-c",
-        START,
+        *program(),
         "serve",
         str(BASE),
         "--index",

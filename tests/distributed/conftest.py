@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from launchers import finish, torchrun
+from launchers import finish, torchrun_forking
 
 from sleuth.world.careless import CarelessTexts
 
@@ -97,7 +97,7 @@ def under_torchrun(recipes: dict[str, Path], once: Once) -> Path:
     """The folder of the GRPO recipe's run that torchrun started on two ranks, and that nobody disturbed."""
 
     def make(folder: Path) -> None:
-        said = finish(torchrun("train", str(recipes["grpo"]), "--run", str(folder)))
+        said = finish(torchrun_forking("train", str(recipes["grpo"]), "--run", str(folder)))
         assert "the last checkpoint" in said, said
 
     return once("torchrun", make)

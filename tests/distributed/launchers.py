@@ -5,11 +5,19 @@ from __future__ import annotations
 import subprocess
 import sys
 
+from forked import program
+
+LAUNCHER = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+
 
 def torchrun(*arguments: str) -> subprocess.Popen[str]:
     """By torchrun."""
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    return started([*launcher, "-m", "--", "sleuth", *arguments])
+    return started([*LAUNCHER, "-m", "--", "sleuth", *arguments])
+
+
+def torchrun_forking(*arguments: str) -> subprocess.Popen[str]:
+    """By torchrun, whose ranks are forked from a process with their imports instead of making them again."""
+    return started([*LAUNCHER, "--no-python", "--", *program(), *arguments])
 
 
 def on_ray(*arguments: str) -> subprocess.Popen[str]:

@@ -3,40 +3,25 @@
 from __future__ import annotations
 
 import copy
-import functools
-import multiprocessing
 import os
 import pickle
 import socket
 import traceback
 from collections.abc import Callable
-from multiprocessing import forkserver
-from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import torch
+from forked import forking
 
 from sleuth.distributed.group import join_ranks
 from sleuth.ranks import Ranks
-
-
-@functools.cache
-def _forking() -> Any:
-    """A context whose processes are forked from one that has imported `preloaded`."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["preloaded"])
-    path = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
-    with patch.dict(os.environ, PYTHONPATH=os.pathsep.join(path)):  # it does not get our sys.path
-        forkserver.ensure_running()
-    return context
 
 
 def on_ranks(world: int, work: Callable[..., Any], *arguments: Any) -> list[Any]:
     """What `work(ranks, *arguments)` returned on each rank. `work` is a function of a module's own."""
     if world == 1:
         return [work(Ranks(), *copy.deepcopy(arguments))]  # as another process would have them
-    context = _forking()
+    context = forking()
     results: Any = context.Queue()
     port = _free_port()
     workers = [

@@ -21,8 +21,9 @@ from verb import sleuth
 from benchmarks.ranks_killed import ranks_of
 from sleuth.distributed import ray_ranks
 from sleuth.distributed.ray_ranks import RanksEndedError, RayCluster
-from sleuth.distributed.ray_worker import Printed, UserError, describe_failures, forward_output
+from sleuth.distributed.ray_worker import Printed, Stopped, UserError, describe_failures, forward_output
 from sleuth.recipe import load_recipe
+from sleuth.runs.interruption import SAME_REQUEST_SECONDS, Interrupted
 from sleuth.runs.run_folder import LAUNCHER, RunFolder, RunLock
 from sleuth.types import SleuthError, TransientError
 
@@ -212,6 +213,24 @@ def test_a_user_error_of_a_rank_ends_the_run() -> None:
     assert said.getvalue() == "one\n"
 
 
+def test_the_first_signal_is_passed_on_and_the_second_ends_the_command(tmp_path: Path) -> None:
+    file = tmp_path / "ray/signal"
+    ray_ranks._forward(file, signal.SIGINT, None)
+    ray_ranks._forward(file, signal.SIGINT, None)  # the same request, sent twice
+    assert file.read_text() == "2"
+    os.utime(file, (0, time.time() - SAME_REQUEST_SECONDS - 1))
+    with pytest.raises(Interrupted) as ended:
+        ray_ranks._forward(file, signal.SIGTERM, None)
+    assert ended.value.status == 143
+
+
+def test_ranks_that_saved_their_step_end_the_command_as_interrupted() -> None:
+    messages: Any = FakeQueue([Stopped("saved at step 2; the same command goes on", signal.SIGINT)])
+    with pytest.raises(Interrupted, match="saved at step 2") as ended:
+        ray_ranks._follow(lambda: time.sleep(0.1), messages)
+    assert ended.value.status == 130
+
+
 class FakeQueue(SimpleQueue):
     """As Ray's: it can tell that it is empty, and waits so long."""
 
@@ -238,6 +257,24 @@ def test_a_run_by_ray_has_the_same_bytes_as_one_by_torchrun(
     assert written(folder) == written(under_torchrun)
     assert bytes_of(folder) == bytes_of(under_torchrun)
     assert figures_of(folder) == figures_of(under_torchrun)
+
+
+@pytest.mark.slow
+def test_the_first_ctrl_c_saves_the_step_and_the_same_command_goes_on(
+    recipes: dict[str, Path], under_torchrun: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("ray", reason='Ray is not installed: pip install "sleuth[ray]"')
+    folder = tmp_path / "run"
+    process = on_ray("train", str(recipes["grpo"]), "--run", str(folder))
+    while process.poll() is None and not list(folder.glob("checkpoints/step-000002")):
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    said = finish(process)
+    assert process.returncode == 130, said
+    assert said.endswith("; the same command goes on\n")
+    again = on_ray("train", str(recipes["grpo"]), "--run", str(folder))
+    assert "continuing at step" in finish(again)
+    assert bytes_of(folder) == bytes_of(under_torchrun)
 
 
 @pytest.mark.slow

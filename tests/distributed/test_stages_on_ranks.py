@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from launchers import finish, torchrun
+from launchers import finish, torchrun, torchrun_forking
 from runs_on_ranks import bytes_of, figures_of, groups_of, run_on, run_short_of_memory, written
 
 from benchmarks.ranks_killed import ranks_of
@@ -225,7 +225,7 @@ def test_ranks_that_are_asked_to_end_save_the_same_step_and_go_on_with_the_same_
 
 
 def test_bad_input_is_printed_once(recipes: dict[str, Path], tmp_path: Path) -> None:
-    process = torchrun(
+    process = torchrun_forking(
         "train", str(recipes["grpo"]), "--set", "stage.0.data.questions=nowhere.jsonl", "--run", str(tmp_path)
     )
     said = finish(process)

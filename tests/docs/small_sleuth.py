@@ -3,13 +3,14 @@ once it answers, and a checkpoint under every name that pages give to the last o
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
-SLEUTH = [sys.executable, "-m", "sleuth"]
+SLEUTH = json.loads(os.environ["FORKED"])
 SHORT = ["0.data.limit=4", "1.stop_after=2", "1.prompts_per_step=2", "1.samples_per_prompt=4", "2.data.limit=4"]
 ROOT = Path(__file__).parents[2]
 NAMING = [*ROOT.glob("docs/**/*.md"), *ROOT.glob("recipes/**/*.toml")]

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forked import program
 
 from sleuth.recipe.toml_writer import emit_table
 from tools.code_blocks import ROOT, Block, blocks, pages
@@ -98,6 +99,7 @@ def shell(folder: Path, script: str) -> str:
     search = f"{folder / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}"
     source = os.pathsep.join(filter(None, (str(ROOT / "src"), os.environ.get("PYTHONPATH"))))
     here = os.environ | {"PATH": search, "OMP_NUM_THREADS": "1", "PYTHONPATH": source, "SERVED_ON": str("&" in script)}
+    here["FORKED"] = json.dumps(program())
     with (folder / "said.txt").open("w") as said:  # a pipe would be held open by what runs in the background
         process = subprocess.Popen(
             ["bash", "-euo", "pipefail", "-c", script],

@@ -36,7 +36,7 @@ def test_a_fence_of_backticks_is_no_fault() -> None:
 @pytest.mark.parametrize(
     ("answer", "wrong"),
     [
-        ("", "one JSON object and nothing else"),
+        ("", "it was empty; it should be one JSON object"),
         ("2", "one JSON object"),
         ("The score is 2.", "one JSON object and nothing else"),
         ('Fine: {"reason": "", "quote": "", "score": 2}', "nothing else"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 
-import torch
 from torch import Tensor, nn
 
 from sleuth.learn.batch import Batch, Row
@@ -21,18 +20,6 @@ def padded_logprobs(model, batch: Batch, temperature: float = 1.0) -> Tensor:
     distribution = (model(batch.tokens).logits / temperature).log_softmax(dim=-1)
     chosen = distribution[:, :-1].gather(2, batch.tokens[:, 1:, None])[..., 0]
     return nn.functional.pad(chosen, (1, 0)) * batch.trained
-
-
-def in_float64(model):
-    """The model with nothing left that rounds to fp32: Hugging Face's norms do, whatever the model's dtype."""
-    model = model.double()
-    for module in list(model.modules()):
-        for name, child in module.named_children():
-            if type(child).__name__.endswith("RMSNorm"):
-                exact = nn.RMSNorm(child.weight.shape, eps=child.variance_epsilon, dtype=torch.float64)
-                exact.weight = child.weight
-                setattr(module, name, exact)
-    return model
 
 
 def group_rows(draw: random.Random, *, groups: int, siblings: int, longest: int, letters: int = 40) -> list[Row]:

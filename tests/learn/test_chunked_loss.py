@@ -7,8 +7,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from padded import group_rows, in_float64, padded_logprobs, whole
-from tiny_models import FAMILIES, VOCABULARY
+from padded import group_rows, padded_logprobs, whole
+from tiny_models import FAMILIES, VOCABULARY, in_float64
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import Qwen3Config, Qwen3ForCausalLM
 

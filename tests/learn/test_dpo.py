@@ -7,7 +7,8 @@ import random
 
 import pytest
 import torch
-from padded import in_float64, padded_logprobs, whole
+from padded import padded_logprobs, whole
+from tiny_models import in_float64
 
 from sleuth.learn.batch import Row
 from sleuth.learn.dpo import PAIR, dpo_loss, dpo_objective, implicit_margins, pair_batch

@@ -4,9 +4,9 @@ import random
 
 import pytest
 import torch
-from padded import in_float64, padded_logprobs, whole
+from padded import padded_logprobs, whole
 from test_tree_attention import drawn, under_a_dense_mask
-from tiny_models import VOCABULARY
+from tiny_models import VOCABULARY, in_float64
 
 from sleuth.learn.attention import BlockAttention, Branches
 from sleuth.learn.batch import Row, collate

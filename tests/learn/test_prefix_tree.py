@@ -6,8 +6,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from padded import group_rows, in_float64, padded_logprobs, whole
-from tiny_models import FAMILIES
+from padded import group_rows, padded_logprobs, whole
+from tiny_models import FAMILIES, in_float64
 
 from sleuth.learn.batch import Row, collate
 from sleuth.learn.logprobs import token_logprobs

@@ -148,3 +148,12 @@ def test_a_signal_that_the_process_ignores_stays_ignored() -> None:
             assert request.agreed(Ranks()) is None
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def test_a_signal_that_a_launcher_received_is_read_from_its_file(tmp_path: Path) -> None:
+    told: list[str] = []
+    with StopRequest(told.append, tmp_path / "signal") as request:
+        assert request.agreed(Ranks()) is None
+        (tmp_path / "signal").write_text("15")
+        assert [request.agreed(Ranks()) for _ in range(2)] == [signal.SIGTERM] * 2
+    assert told == ["SIGTERM: finishing the step, then saving; a second one ends at once"]

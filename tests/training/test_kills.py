@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from forked import ForkedSleuth
 
 RHYTHM = ("stage.1.save_every=1", "stage.1.keep=1", "stage.1.milestone_every=2", "stage.1.steps=4")
 BRIEF = ("stage.0.data.limit=1", "stage.2.data.limit=1", "stage.1.probe_prompts=0")
 
 
 @contextmanager
-def training(recipe: Path, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """`sleuth train` in a process of its own."""
+def training(recipe: Path, folder: Path) -> Iterator[ForkedSleuth]:
+    """`sleuth train` in a process of its own, which writes its errors beside the folder."""
     options = [option for override in (*RHYTHM, *BRIEF) for option in ("--set", override)]
-    sleuth = Path(sys.executable).with_name("sleuth")
-    command = [str(sleuth), "train", str(recipe), "--run", str(folder), *options]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
-        yield process
+    with open(os.devnull, "r+") as nothing, errors_of(folder).open("w") as errors:
+        streams = [stream.fileno() for stream in (nothing, nothing, errors)]
+        with ForkedSleuth("train", str(recipe), "--run", str(folder), *options, streams=streams) as process:
+            yield process
+
+
+def errors_of(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.errors")
 
 
 def finish(recipe: Path, folder: Path) -> float:
@@ -33,12 +37,11 @@ def finish(recipe: Path, folder: Path) -> float:
     with training(recipe, folder) as process:
         wait_for_folder(process, folder)
         began = time.monotonic()
-        _, told = process.communicate(timeout=300)
-        assert process.returncode == 0, told.decode()
+        assert process.wait(timeout=300) == 0, errors_of(folder).read_text()
         return time.monotonic() - began
 
 
-def wait_for_folder(process: subprocess.Popen[bytes], folder: Path) -> None:
+def wait_for_folder(process: ForkedSleuth, folder: Path) -> None:
     while process.poll() is None and not (folder / "manifest.json").exists():
         time.sleep(0.01)
 

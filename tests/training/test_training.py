@@ -30,6 +30,15 @@ from sleuth.types import SleuthError
 
 Run = Callable[..., Path]
 
+BRIEF = (
+    "stage.0.data.limit=1",
+    "stage.1.prompts_per_step=2",
+    "stage.1.samples_per_prompt=4",
+    "stage.1.env.turn_tokens=4",
+    "stage.2.data.limit=1",
+)
+"""Where it is all the same what is played: too little to be right, so nothing is learned."""
+
 
 def log(folder: Path) -> str:
     return (folder / "log.txt").read_text()
@@ -111,7 +120,7 @@ def test_a_run_that_can_never_be_saved_is_refused_before_its_first_step(
 ) -> None:
     monkeypatch.setattr(disk, "free_bytes", lambda place: 10_000_000)
     with pytest.raises(SleuthError, match=r"10\.0 MB are free on this disk, and a checkpoint takes"):
-        run(recipe_file, tmp_path / "run")
+        run(recipe_file, tmp_path / "run", *BRIEF)
     assert figures(tmp_path / "run") == []
 
 
@@ -119,7 +128,7 @@ def test_a_warning_names_the_episodes_that_show_it_and_the_run_goes_on(
     run: Run, recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sick(monkeypatch, sampler_learner_kl=0.5)
-    run(recipe_file, tmp_path / "run")
+    run(recipe_file, tmp_path / "run", *BRIEF)
     assert "step 3: mismatch: sampler and learner disagree by 0.5 nats" in log(tmp_path / "run")
     assert "sample 0" in log(tmp_path / "run")
     assert "in step-000003.parquet" in log(tmp_path / "run")
@@ -130,11 +139,11 @@ def test_a_pause_saves_and_the_same_command_goes_on(
     run: Run, recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sick(monkeypatch, sampler_learner_kl=0.5)
-    pause = 'stage.1.alarms.mismatch="pause"'
+    pause = (*BRIEF, 'stage.1.alarms.mismatch="pause"')
     with pytest.raises(SleuthError, match=r"paused at step 3 by mismatch; .*step-000003 is saved"):
-        run(recipe_file, tmp_path / "run", pause)
+        run(recipe_file, tmp_path / "run", *pause)
     assert steps_saved(tmp_path / "run") == [2, 3]
-    run(recipe_file, tmp_path / "run", pause)
+    run(recipe_file, tmp_path / "run", *pause)
     assert [row["step"] for row in figures(tmp_path / "run")] == [1, 2, 3, 4]
 
 
@@ -144,7 +153,7 @@ def test_a_stop_ends_the_run_where_it_last_saved(
     sick(monkeypatch, sampler_learner_kl=0.5)
     for _ in range(2):  # the same command comes to the same end
         with pytest.raises(SleuthError, match=r"stopped at step 3 by mismatch; the last checkpoint is .*step-000002"):
-            run(recipe_file, tmp_path / "run", 'stage.1.alarms.mismatch="stop"')
+            run(recipe_file, tmp_path / "run", *BRIEF, 'stage.1.alarms.mismatch="stop"')
         assert steps_saved(tmp_path / "run") == [2]
 
 
@@ -152,7 +161,7 @@ def test_an_alarm_that_is_off_says_nothing(
     run: Run, recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sick(monkeypatch, sampler_learner_kl=0.5)
-    run(recipe_file, tmp_path / "run", 'stage.1.alarms.mismatch="off"')
+    run(recipe_file, tmp_path / "run", *BRIEF, 'stage.1.alarms.mismatch="off"')
     assert "mismatch" not in log(tmp_path / "run")
 
 
@@ -161,8 +170,8 @@ def test_a_loss_that_is_no_number_leaves_the_weights_and_ends_the_run_unless_it_
 ) -> None:
     monkeypatch.setattr(grpo, "group_advantages", lambda values, *_, **__: [float("nan")] + [1.0] * (len(values) - 1))
     with pytest.raises(SleuthError, match="stopped at step 1 by not_finite; the last checkpoint is none yet"):
-        run(recipe_file, tmp_path / "stopped")
-    last = run(recipe_file, tmp_path / "told", 'stage.1.alarms.not_finite="warn"')
+        run(recipe_file, tmp_path / "stopped", *BRIEF)
+    last = run(recipe_file, tmp_path / "told", *BRIEF, 'stage.1.alarms.not_finite="warn"')
     assert all(row["loss"] is None for row in figures(tmp_path / "told"))
     assert load_state(last)["policy"]["optimiser"]["steps"] == 0
 
@@ -269,10 +278,10 @@ def test_a_stage_that_begins_under_another_protocol_says_what_differs(
     run: Run, finished: Run, recipe_file: Path, tmp_path: Path
 ) -> None:
     first = finished("stage.1.stop_after=2")
-    run(recipe_file, tmp_path / "second", f'model="{first}"', "stage.1.stop_after=1", "stage.1.env.top_k=2")
+    run(recipe_file, tmp_path / "second", *BRIEF, f'model="{first}"', "stage.1.stop_after=1", "stage.1.env.top_k=2")
     said = "another protocol: the first checkpoint limits the passages of a search to 3, this stage to 2"
     assert said in log(tmp_path / "second")
-    run(recipe_file, tmp_path / "third", f'model="{first}"', "stage.1.stop_after=1")
+    run(recipe_file, tmp_path / "third", *BRIEF[:3], BRIEF[-1], f'model="{first}"', "stage.1.stop_after=1")
     assert "another protocol" not in log(tmp_path / "third")
 
 
@@ -307,7 +316,7 @@ def test_an_evaluation_that_finds_no_room_waits_for_it(
         write(file, text)
 
     monkeypatch.setattr(eval_file, "write_text", full)
-    run(recipe_file, tmp_path / "run", "stage.1.steps=1")
+    run(recipe_file, tmp_path / "run", *BRIEF[1:], "stage.1.steps=1")
     assert refused
     assert "no room on the disk for the evaluation base: it waits" in log(tmp_path / "run")
     assert len(json.loads((tmp_path / "run" / "eval" / "base.json").read_text())["records"]) == 4

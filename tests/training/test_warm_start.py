@@ -28,6 +28,8 @@ rows_per_step = 8
 steps = 12
 learning_rate = 1e-3
 """
+SMALL_STAGE = ("stage.2.prompts_per_step=2", "stage.1.samples_per_prompt=8", "stage.2.samples_per_prompt=2")
+"""Of what comes after a warm start, little."""
 
 
 @pytest.fixture
@@ -95,7 +97,7 @@ def test_the_protocol_alone_is_taught_by_all_that_was_answered(recipe_file: Path
     text, at = recipe_file.read_text(), recipe_file.read_text().index('[[stage]]\nkind = "grpo"')
     known = WARM.replace("{ forced_search = true }", '{ dialect = "sleuth" }').lstrip()
     recipe_file.write_text(text[:at] + known + 'taught = "answered"\n\n' + text[at:])
-    recipe = load_recipe(recipe_file, ['stage.2.env.dialect="search_r1"', "stage.2.context=600"])
+    recipe = load_recipe(recipe_file, ['stage.2.env.dialect="search_r1"', "stage.2.context=600", "stage.1.prompts=8"])
     found = lesson(recipe, tmp_path / "run")
     texts = [found.tokenizer.decode(row.tokens) for row in found.rows()]
     searched = [text for text in texts if "<search>" in text]
@@ -139,7 +141,9 @@ def test_a_warm_start_without_hint_and_teacher_is_refused(warm_file: Path) -> No
 
 def test_an_episode_that_the_context_cannot_hold_is_not_taught(warm_file: Path, tmp_path: Path) -> None:
     hint = 'stage.1.hint={dialect="sleuth", forced_search=true}'
-    recipe = load_recipe(warm_file, [hint, 'stage.2.env.dialect="research"', "stage.2.context=120"])
+    recipe = load_recipe(
+        warm_file, [hint, 'stage.2.env.dialect="research"', "stage.2.context=120", "stage.1.prompts=8"]
+    )
     with pytest.raises(SleuthError, match="different ones in the real protocol"):
         lesson(recipe, tmp_path / "run").rows()
 
@@ -149,7 +153,7 @@ def test_the_same_rows_are_played_again_where_a_run_goes_on(recipe: Recipe, tmp_
 
 
 def test_a_warm_start_teaches_to_search_and_hands_its_checkpoint_on(warm_file: Path, tmp_path: Path) -> None:
-    recipe = load_recipe(warm_file, ["stage.2.steps=1"])
+    recipe = load_recipe(warm_file, ["stage.2.steps=1", *SMALL_STAGE])
     with RunFolder.open(tmp_path / "run", recipe) as place:
         run_recipe(recipe, place)
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
@@ -177,7 +181,7 @@ def test_stopped_in_a_warm_start_and_continued_is_the_run_that_never_stopped(
 
 
 def test_a_policy_that_searches_is_left_as_it_is(warm_file: Path, tmp_path: Path) -> None:
-    recipe = load_recipe(warm_file, ["stage.1.below=0.01", "stage.2.steps=1"])
+    recipe = load_recipe(warm_file, ["stage.1.below=0.01", "stage.1.prompts=8", "stage.2.steps=1", *SMALL_STAGE])
     with RunFolder.open(tmp_path / "run", recipe) as place:
         run_recipe(recipe, place)
     assert "warm_start is skipped" in (tmp_path / "run" / "log.txt").read_text()
@@ -185,10 +189,10 @@ def test_a_policy_that_searches_is_left_as_it_is(warm_file: Path, tmp_path: Path
 
 
 def test_a_hint_under_which_nothing_is_right_is_one_line(warm_file: Path, tmp_path: Path) -> None:
-    recipe = load_recipe(warm_file, ['stage.2.env.retriever="empty"'])
+    recipe = load_recipe(warm_file, ["stage.1.prompts=8", 'stage.2.env.retriever="empty"'])
     with RunFolder.open(tmp_path / "run", recipe) as place, pytest.raises(SleuthError) as told:
         run_recipe(recipe, place)
-    assert "of 192 episodes under the hint" in str(told.value)
+    assert "of 64 episodes under the hint" in str(told.value)
     assert "\n" not in str(told.value)
 
 

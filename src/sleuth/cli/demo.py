@@ -7,12 +7,15 @@ from typing import Annotated
 
 import typer
 
+from sleuth.cli.options import Quiet
+
 
 def demo(
     run: Annotated[Path, typer.Option(metavar="DIR", help="The run folder.")] = Path("runs/demo"),
     overrides: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one value, as in `sleuth train`.")
     ] = None,
+    quiet: Quiet = False,
 ) -> None:
     """Train a tiny model to search, in about ten minutes.
 
@@ -29,12 +32,14 @@ def demo(
     from sleuth.report import write_report
     from sleuth.retrieval.bm25 import build_index
     from sleuth.runs.checkpoints import latest_checkpoint
+    from sleuth.runs.progress import quiet as silence
     from sleuth.world.write_world import CORPUS, write_world
 
-    with progress_bar("world") as progress:
-        write_world(WORLD, seed=0, people=2000, progress=progress)
-    build_index(WORLD / CORPUS, WORLD / "index", row_counter("index"))
-    train(shipped("recipes/demo.toml"), overrides, run)
+    with silence(quiet):
+        with progress_bar("world") as progress:
+            write_world(WORLD, seed=0, people=2000, progress=progress)
+        build_index(WORLD / CORPUS, WORLD / "index", row_counter("index"))
+        train(shipped("recipes/demo.toml"), overrides, run)
     page, last = write_report(run), latest_checkpoint(run / "checkpoints")
     typer.echo(f"\nThe report:    {page}")
     typer.echo(f"Talk to it:    sleuth serve {last} --index {WORLD / 'index'}")

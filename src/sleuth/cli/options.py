@@ -40,6 +40,7 @@ RecipeFile = Annotated[
     Path,
     typer.Argument(metavar="RECIPE", help="A TOML file, or a name that `sleuth recipes` lists.", show_default=False),
 ]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Print only the result; DIR/log.txt has the rest.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 # -- how a model is asked ----------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -31,7 +30,7 @@ def progress_bar(name: str) -> Iterator[Callable[[int, int], None]]:
 
 def row_counter(name: str) -> Callable[[int], None]:
     """`progress(done)` for work of unknown length: prints the number of rows at intervals."""
-    from sleuth.runs.progress import PLAIN_LINE_SECONDS
+    from sleuth.runs.progress import PLAIN_LINE_SECONDS, print_line
 
     due = time.monotonic() + DELAY
 
@@ -39,6 +38,6 @@ def row_counter(name: str) -> Callable[[int], None]:
         nonlocal due
         if time.monotonic() > due:
             due = time.monotonic() + PLAIN_LINE_SECONDS
-            print(f"{name}: {done:,} rows", file=sys.stderr, flush=True)
+            print_line(f"{name}: {done:,} rows")
 
     return progress

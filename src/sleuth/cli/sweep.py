@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sleuth.cli.options import AsJson
+from sleuth.cli.options import AsJson, Quiet
 from sleuth.cli.tables import Column, print_columns
 from sleuth.types import SleuthError
 
@@ -43,6 +43,7 @@ def sweep(
     seeds: Annotated[
         list[int] | None, typer.Option("--seed", metavar="N", help="Train with this seed; more than once for several.")
     ] = None,
+    quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
     """Train runs that differ by a stage or two, in one table.
@@ -66,9 +67,10 @@ def sweep(
     from sleuth.cli.check import require_sweep_inputs
     from sleuth.cli.train import on_ranks
     from sleuth.report.arm_table import arm_folder, arm_table
+    from sleuth.runs.progress import quiet as silence
 
     require_sweep_inputs(recipe, chosen)
-    with on_ranks() as ranks:
+    with silence(quiet), on_ranks() as ranks:
         for seed, (name, arm) in product(seeds or resolved.seeds, chosen.items()):
             _train(arm, seed, ranks, [arm_folder(root, seed, other) for other in (name, *runs)])
         if not ranks.first:

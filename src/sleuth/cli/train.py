@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,7 +14,7 @@ import typer
 
 from sleuth.cli.app import FAILED, WRONG_INPUT
 from sleuth.cli.heavy import import_heavy
-from sleuth.cli.options import RecipeFile
+from sleuth.cli.options import Quiet, RecipeFile
 from sleuth.ranks import Ranks
 from sleuth.types import SleuthError
 
@@ -56,7 +56,7 @@ def train(
         str | None,
         typer.Option(metavar="ADDRESS", help="Let Ray start the ranks: `local`, `auto` or a cluster's HOST:PORT."),
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print only the result; DIR/log.txt has the rest.")] = False,
+    quiet: Quiet = False,
     world: Annotated[
         int | None, typer.Option("--ranks", min=1, metavar="N", help="With --ray: how many processes train.")
     ] = None,
@@ -110,10 +110,9 @@ def train(
         )
         return
     with (
-        silence() if quiet else nullcontext(),
+        silence(quiet),
         on_ranks() as ranks,
         open_on(ranks, place, resolved, accepted_reward=accepted_reward, changed=roll_back) as folder,
-        folder.saying(lambda line: None) if quiet else nullcontext(),
     ):
         if roll_back:
             ranks.broadcast(lambda: folder.say(stage_to_roll_back(resolved, folder).roll_back()))
@@ -171,7 +170,7 @@ def _train_on_ray(
     """
     from sleuth.distributed.ray_ranks import RanksEndedError, RayCluster, require_ray, run_on_ray
     from sleuth.pipeline import require_inputs, require_ranks, stage_to_roll_back
-    from sleuth.runs.run_folder import LAUNCHER, RunFolder
+    from sleuth.runs.run_folder import FORWARDED_SIGNAL, LAUNCHER, RunFolder
 
     if address is None:
         raise SleuthError("--ranks and --restarts are for --ray; torchrun has --nproc-per-node and --max-restarts")
@@ -192,6 +191,7 @@ def _train_on_ray(
         restarts=RESTARTS if restarts is None else restarts,
         gpus=RAY_GPUS[recipe.device],
         notes=run / LAUNCHER,
+        signal=run / FORWARDED_SIGNAL,
     )
     try:
         run_on_ray(train_once, cluster)

@@ -12,14 +12,18 @@ import shutil
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from queue import Empty
+from types import FrameType
 from typing import Any
 
 from sleuth.distributed.group import ON_CPU, ON_GPU, TIMEOUT
-from sleuth.distributed.ray_worker import Printed, UserError, describe_failures, work_as_rank
+from sleuth.distributed.ray_worker import Printed, Stopped, UserError, describe_failures, work_as_rank
+from sleuth.runs.interruption import SAME_REQUEST_SECONDS, SIGNALS, Interrupted, handling
 from sleuth.types import SleuthError
 
 LOCAL = "local"
@@ -53,13 +57,14 @@ class RanksEndedError(Exception):
 class RayCluster:
     """Where ranks run: `address` is `local`, `auto` (the cluster of this machine) or HOST:PORT. `gpus`: whether each
     rank needs a GPU (None: if the cluster has any). `notes`: a folder shared by all machines for Ray Train's state,
-    removed after the run."""
+    removed after the run. `signal`: the file in it through which the ranks get the number of this process's signal."""
 
     address: str
     ranks: int
     restarts: int
     gpus: bool | None
     notes: Path
+    signal: Path
 
 
 def run_on_ray(work: Callable[[], None], cluster: RayCluster) -> None:
@@ -67,16 +72,19 @@ def run_on_ray(work: Callable[[], None], cluster: RayCluster) -> None:
     `partial` of one.
 
     Raises SleuthError for problems of the cluster and for a SleuthError of a rank; RanksEndedError if ranks fail more
-    often than they may restart.
+    often than they may restart; Interrupted after Ctrl-C or SIGTERM: the first one lets the ranks finish their step and
+    save it, a second one ends them at once.
     """
     ray = require_ray(cluster.address)
+    cluster.signal.unlink(missing_ok=True)  # of a launcher that was killed
     _connect(ray, cluster)
     try:
         from ray.util.queue import Queue
 
         messages = Queue(actor_options={"num_cpus": 0})
         trainer = _trainer(ray, work, cluster, messages)
-        _follow(trainer.fit, messages)
+        with handling(SIGNALS, partial(_forward, cluster.signal)):
+            _follow(trainer.fit, messages)
     except ray.exceptions.RayError as error:
         raise RanksEndedError(
             f"the Ray at {cluster.address} is gone: {_short(error)}; the same command continues from the last "
@@ -174,9 +182,19 @@ def _gpus(ray: Any, cluster: RayCluster) -> bool:
     return gpus
 
 
+def _forward(file: Path, number: int, frame: FrameType | None) -> None:
+    """Passes the first signal on to the ranks; raises Interrupted for the second."""
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(str(number))
+    elif time.time() - file.stat().st_mtime > SAME_REQUEST_SECONDS:
+        raise Interrupted("interrupted", number)
+
+
 def _follow(fit: Callable[[], object], messages: Any) -> None:
     """Runs `fit` in a thread, so that this one gets Ctrl-C, and prints the messages that arrive meanwhile."""
     errors: list[BaseException] = []
+    stopped: Stopped | None = None
 
     def train() -> None:
         try:
@@ -193,6 +211,9 @@ def _follow(fit: Callable[[], object], messages: Any) -> None:
             continue
         if isinstance(message, UserError):
             raise SleuthError(message.line)
+        if isinstance(message, Stopped):
+            stopped = message
+            continue
         stream = sys.stdout if message.stream == "stdout" else sys.stderr
         stream.write(message.text)
         stream.flush()
@@ -204,6 +225,8 @@ def _follow(fit: Callable[[], object], messages: Any) -> None:
             f"the ranks ended and are not started again (--restarts): {reason}; the same command continues from the "
             "last checkpoint"
         ) from errors[0]
+    if stopped is not None:
+        raise Interrupted(stopped.line, stopped.number)
 
 
 def _short(error: BaseException) -> str:

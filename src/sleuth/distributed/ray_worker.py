@@ -10,6 +10,7 @@ from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_st
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from sleuth.runs.interruption import Interrupted
 from sleuth.types import RetrievalFailed, SleuthError, TransientError
 
 Stream = Literal["stdout", "stderr"]
@@ -30,6 +31,14 @@ class UserError:
     line: str
 
 
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """The ranks ended because of the signal `number`, with a line for the user."""
+
+    line: str
+    number: int
+
+
 def work_as_rank(config: dict[str, Any]) -> None:
     """Runs `config["work"]` in `config["folder"]`; rank 0 forwards its output to the queue `config["messages"]`."""
     messages, rank = config["messages"], int(os.environ["RANK"])
@@ -37,6 +46,9 @@ def work_as_rank(config: dict[str, Any]) -> None:
         _change_folder(config["folder"])
         with forward_output(messages) if rank == 0 else nullcontext():
             config["work"]()
+    except Interrupted as stopped:  # the work is done as far as Ray is concerned
+        if rank == 0:
+            messages.put(Stopped(str(stopped), stopped.number))
     except SleuthError as error:
         if not isinstance(error, TransientError):
             messages.put(UserError(str(error)))

@@ -173,6 +173,8 @@ def replace_surrogates(text: str) -> str:
 def json_object(text: str) -> dict[str, Any]:
     """The whole text as one JSON object; a fence of backticks around it is allowed. Raises InvalidAnswerError."""
     text = text.strip()
+    if not text:
+        raise InvalidAnswerError("it was empty; it should be one JSON object")
     if text.startswith(FENCE) and text.endswith(FENCE) and len(text) > 2 * len(FENCE):
         text = text[len(FENCE) : -len(FENCE)].removeprefix("json")
     try:

@@ -45,16 +45,16 @@ FAST_MATH = {"contract", "reassoc", "arcp", "nsz"}
 _PARALLEL_LOOP = threading.Lock()  # not every threading layer of numba supports two callers
 
 
-def compiled(function: Callable[..., Any], *, parallel: bool = False) -> Callable[..., Any]:
+def compiled(function: Callable[..., Any], *, parallel: bool = False, exact: bool = False) -> Callable[..., Any]:
     """The function compiled at its first call, or loaded from numba's cache; inlined where other loops call it. The
-    function itself where numba is missing.
+    function itself where numba is missing. `exact`: each operation is rounded, in the order that is written.
 
     Otherwise a loop calls the copy of its callee that the process has: the one compiled by itself, or in a process that
     loads the loop from the cache the one compiled with it, which may add in another order.
     """
     if numba is None:
         return function
-    options: dict[str, Any] = {"nogil": True, "fastmath": FAST_MATH, "error_model": "numpy"}
+    options: dict[str, Any] = {"nogil": True, "fastmath": set() if exact else FAST_MATH, "error_model": "numpy"}
     options |= {"parallel": True} if parallel else {"forceinline": True}
     try:
         return numba.njit(function, cache=True, **options)
@@ -95,9 +95,10 @@ def is_compiled_for(device: torch.device, dtype: torch.dtype) -> bool:
 
 def can_be_read(*tensors: Tensor) -> bool:
     """Whether compiled loops can read these tensors: fp32 on a CPU and no subclass, such as a shard (DTensor)."""
-    return all(
-        type(tensor) in (Tensor, nn.Parameter) and is_compiled_for(tensor.device, tensor.dtype) for tensor in tensors
-    )
+    for tensor in tensors:  # no generator: it is asked several times a layer
+        if type(tensor) not in (Tensor, nn.Parameter) or not is_compiled_for(tensor.device, tensor.dtype):
+            return False
+    return True
 
 
 @compiled

@@ -7,7 +7,7 @@ or by its transpose, in 0.6 to 0.9 of the time. The gradient of a weight is fast
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -96,11 +96,15 @@ def onednn_linears(model: nn.Module) -> Iterator[None]:
 @contextmanager
 def replaced_forwards(forwards: Iterable[tuple[nn.Module, Callable[..., Tensor]]]) -> Iterator[None]:
     """In this context each module uses the given function as its `forward`."""
-    with ExitStack() as restore:
+    replaced: list[nn.Module] = []
+    try:
         for module, forward in forwards:
             module.__dict__["forward"] = forward
-            restore.callback(module.__dict__.pop, "forward")
+            replaced.append(module)
         yield
+    finally:
+        for module in replaced:
+            del module.__dict__["forward"]
 
 
 def _forward(layer: nn.Linear, inputs: Tensor) -> Tensor:

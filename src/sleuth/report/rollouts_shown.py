@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from itertools import groupby, takewhile, zip_longest
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,7 +16,7 @@ from tokenizers import Tokenizer
 from sleuth.metrics.failures import MODES, failure_mode
 from sleuth.metrics.paired import Record
 from sleuth.report.transcripts import TextPool, action_view, segment_view
-from sleuth.runs.rollouts import SCHEMA
+from sleuth.runs.rollouts import SCHEMA, reading
 from sleuth.types import SleuthError
 
 MAX_STEPS = 12
@@ -98,24 +97,16 @@ def _grouped(rows: Iterable[dict[str, Any]]) -> list[list[dict[str, Any]]]:
 
 def _rows_of(file: Path) -> Iterator[dict[str, Any]]:
     """The rows of a file in order, of which only those that are taken, and a few more, are read from the disk."""
-    with _of_rollouts(file), pq.ParquetFile(file, pre_buffer=False, buffer_size=BUFFER_BYTES) as parquet:
+    settings = {"pre_buffer": False, "buffer_size": BUFFER_BYTES, "page_checksum_verification": True}
+    with reading(file), pq.ParquetFile(file, **settings) as parquet:
         columns = [name for name in COLUMNS if name in parquet.schema_arrow.names]  # an older file lacks some
         for batch in parquet.iter_batches(batch_size=BATCH_ROWS, columns=columns, use_threads=False):
             yield from (dict.fromkeys(COLUMNS) | row for row in batch.to_pylist())
 
 
 def _read_table(file: Path, columns: Sequence[str]) -> pa.Table:
-    with _of_rollouts(file):
-        return pq.read_table(file, columns=list(columns), schema=SCHEMA)
-
-
-@contextmanager
-def _of_rollouts(file: Path) -> Iterator[None]:
-    try:
-        yield
-    except pa.ArrowException as error:
-        reason = str(error).splitlines()[0]
-        raise SleuthError(f"{file}: is not a rollout file: {reason}") from error
+    with reading(file):
+        return pq.read_table(file, columns=list(columns), schema=SCHEMA, page_checksum_verification=True)
 
 
 def _group_view(rows: Sequence[Mapping[str, Any]], pool: TextPool, tokenizer: Tokenizer | None) -> dict[str, Any]:

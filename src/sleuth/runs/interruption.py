@@ -6,7 +6,8 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from threading import Thread, current_thread, main_thread
 from types import FrameType
 from typing import Self
@@ -36,16 +37,21 @@ class Interrupted(KeyboardInterrupt):
 
 class StopRequest:
     """`with StopRequest(say) as request:` In this context the first signal only sets `number`, and `say` gets a line
-    about it; the second one raises Interrupted."""
+    about it; the second one raises Interrupted. Where a launcher receives the signals, it writes the number to the file
+    `forwarded`."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
+    def __init__(self, say: Callable[[str], None], forwarded: Path | None = None) -> None:
         self.number: int | None = None
         self._say = say
+        self._forwarded = forwarded
         self._at = 0.0
         self._handlers = ExitStack()
 
     def agreed(self, ranks: Ranks) -> int | None:
         """The signal that any rank has received, the same on all ranks; None if there is none. Every rank calls it."""
+        if self.number is None and self._forwarded is not None:
+            with suppress(OSError, ValueError):  # no file, or one that is being written
+                self._receive(int(self._forwarded.read_text()), None)
         return max(ranks.all_gather([self.number or 0])) or None
 
     def __enter__(self) -> Self:

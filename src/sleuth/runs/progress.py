@@ -14,19 +14,27 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from sleuth.threads import to_stderr
+
 PLAIN_LINE_SECONDS = 60.0
 """Seconds between lines where there is no terminal."""
 _QUIET = ContextVar("quiet", default=False)
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
-    """Bars that are made in this context print nothing."""
-    token = _QUIET.set(True)
+def quiet(on: bool = True) -> Iterator[None]:
+    """If `on`, bars that are made in this context, and `print_line`, print nothing."""
+    token = _QUIET.set(on or _QUIET.get())
     try:
         yield
     finally:
         _QUIET.reset(token)
+
+
+def print_line(line: str) -> None:
+    """Prints a line on stderr, at once, unless `quiet`."""
+    if not _QUIET.get():
+        to_stderr(line)
 
 
 class ProgressBar:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
@@ -112,12 +113,28 @@ def write_rollouts(path: Path, groups: Sequence[Group], advantages: Sequence[Seq
     ]
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing_file(path) as partial:
-        pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), partial, compression="zstd")
+        pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), partial, compression="zstd", write_page_checksum=True)
 
 
 def read_rollouts(path: Path) -> list[Group]:
     """The groups of a file, equal to those that were written."""
     return [_group(list(rows)) for _, rows in groupby(_rows(path), key=lambda row: row["group"])]
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """In this context errors of reading a rollout file are SleuthErrors that name it. Read with
+    `page_checksum_verification`, or changed bytes are not noticed."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise SleuthError(f"{path}: no such rollout file") from None
+    except pa.ArrowException as error:
+        raise SleuthError(f"{path}: is not a rollout file: {str(error).splitlines()[0]}") from None
+    except OSError as error:
+        if error.errno is not None:
+            raise
+        raise SleuthError(f"{path}: is damaged: {str(error).splitlines()[0]}") from None
 
 
 def is_whole(path: Path) -> bool:
@@ -204,12 +221,8 @@ def _passage_row(passage: Passage) -> dict[str, Any]:
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
-    try:
-        return pq.read_table(path, schema=SCHEMA).to_pylist()
-    except FileNotFoundError:
-        raise SleuthError(f"{path}: no such rollout file") from None
-    except pa.ArrowException as error:
-        raise SleuthError(f"{path}: is not a rollout file: {str(error).splitlines()[0]}") from None
+    with reading(path):
+        return pq.read_table(path, schema=SCHEMA, page_checksum_verification=True).to_pylist()
 
 
 def _group(rows: list[dict[str, Any]]) -> Group:

@@ -21,14 +21,16 @@ from sleuth.runs.eval_file import set_aside_damaged
 from sleuth.runs.manifest import Manifest, identity
 from sleuth.runs.memory import peak_memory
 from sleuth.runs.metrics import MetricsFile
+from sleuth.runs.progress import print_line
 from sleuth.runs.trackers import Trackers, open_trackers
-from sleuth.threads import to_stderr
 from sleuth.types import SleuthError, TransientError
 
 REWARD_KEY = r"stage\.\d+\.reward\."
 STAGE_KEY = r"stage\.\d+\.(?!kind$|name$)"
 LAUNCHER = "ray"
 """A launcher's temporary folder, which may exist before the run begins."""
+FORWARDED_SIGNAL = f"{LAUNCHER}/signal"
+"""The number of a signal that the launcher has received for the ranks."""
 RESULT_FOLDERS = ("rollouts", "eval", "checkpoints")
 LOCKS = Path("/proc/locks")
 """Every lock that a process of this machine holds, on Linux."""
@@ -59,7 +61,7 @@ class RunFolder:
         self.shortages = Shortages(path / "out_of_memory")
         self.accepted_reward = accepted_reward
         self.backlog = Backlog(self.say)
-        self._console: Callable[[str], None] = to_stderr
+        self._console: Callable[[str], None] = print_line
         self.trackers = Trackers(self.say)
         self._lock = lock
         self._made: list[Path] = []  # folders that did not exist before

@@ -20,6 +20,7 @@ from sleuth.runs.alarms import TINY, diagnose
 from sleuth.runs.disk import SLACK, DiskPlan, is_full, require_room
 from sleuth.runs.interruption import Interrupted, StopRequest
 from sleuth.runs.progress import ProgressBar
+from sleuth.runs.run_folder import FORWARDED_SIGNAL
 from sleuth.stage_context import Saved, StageContext
 from sleuth.types import SleuthError
 
@@ -73,7 +74,7 @@ def train(stage: TrainingRecipe, context: StageContext, trainer: Trainer, saved:
         ranks.broadcast(lambda: _require_disk_space(stage, context, trainer))
         for line in trainer.opening() if begin == 0 else [f"continuing at step {begin} of {end}"]:
             folder.say(line)
-        with StopRequest(folder.say) as request:
+        with StopRequest(folder.say, folder.path / FORWARDED_SIGNAL) as request:
             for step in range(begin + 1, end + 1):
                 figures = _of_first_rank(trainer.step(step), ranks)
                 raised = _alarms(stage, [*rows, figures])
@@ -149,20 +150,9 @@ def require_update_resolution(stage: TrainingRecipe, dtype: str, resolution: Upd
 
 
 def _rows_until(context: StageContext, begin: int) -> list[Figures]:
-    """The stage's rows until its step `begin`; later ones are deleted. Prints which rows and rollouts are lost."""
-    folder, name = context.folder, context.stage.name
-    folder.metrics.rewind(name, context.first_step + begin)
-    rows = [row for row in folder.metrics.rows() if row["stage"] == name]
-    steps = range(context.first_step + 1, context.first_step + begin + 1)
-    lost = {*steps} - {row["step"] for row in rows}
-    if lost:
-        folder.say(
-            f"{folder.metrics.path} lacks the rows of {len(lost)} of the {begin} steps of stage {name} so far: its "
-            "curves and the choice of its best checkpoint do without them"
-        )
-    for line in context.lost_rollouts(steps):
-        folder.say(line)
-    return rows
+    """The stage's rows until its step `begin`; later ones are deleted."""
+    context.folder.metrics.rewind(context.stage.name, context.first_step + begin)
+    return context.rows()
 
 
 def _alarms(stage: TrainingRecipe, rows: list[Figures]) -> dict[str, str]:

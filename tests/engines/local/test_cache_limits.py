@@ -31,13 +31,13 @@ async def two_turns(engine, prompt, observation, key):
     return written
 
 
-def play(engine, words):
-    """Three groups of four siblings, of two turns each."""
+def play(engine, words, groups=3):
+    """Groups of four siblings, of two turns each."""
 
     async def joint():
         episodes = (
             two_turns(engine, words(20 + 30 * group, group), words(9, 1), (group, sample))
-            for group in range(3)
+            for group in range(groups)
             for sample in range(4)
         )
         return await asyncio.wait_for(asyncio.gather(*episodes), timeout=120)
@@ -51,7 +51,7 @@ def test_a_pool_of_any_size_gives_the_same_tokens(make_model, tokenizer, words, 
     roomy = engine_of(model, tokenizer)
     expected = play(roomy, words)
     assert roomy.preemptions == 0
-    for pages in (4, 5, 7):
+    for pages in (4, 7):  # one sequence, and nearly enough
         engine = engine_of(model, tokenizer, pages)
         for episode, other in zip(play(engine, words), expected, strict=True):
             assert [token for token, _ in episode] == [token for token, _ in other]
@@ -61,7 +61,9 @@ def test_a_pool_of_any_size_gives_the_same_tokens(make_model, tokenizer, words, 
 
 
 def test_a_pool_of_one_size_gives_the_same_bytes(model, tokenizer, words):
-    assert play(engine_of(model, tokenizer, 6), words) == play(engine_of(model, tokenizer, 6), words)
+    engines = engine_of(model, tokenizer, 4), engine_of(model, tokenizer, 4)
+    assert play(engines[0], words, 2) == play(engines[1], words, 2)
+    assert engines[0].preemptions == engines[1].preemptions > 0
 
 
 def test_a_preempted_stream_goes_on_where_it_was(model, tokenizer, words):

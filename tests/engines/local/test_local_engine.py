@@ -5,6 +5,7 @@ import asyncio
 import pytest
 import torch
 
+from sleuth.engines.local import decode_layers
 from sleuth.engines.local.engine import LocalEngine
 from sleuth.render import decode
 from sleuth.types import Sampling, SleuthError
@@ -39,6 +40,29 @@ async def episode(engine, prompt, observation, *, key, lengths=(9, 14), temperat
         written = await engine.complete([token for token, _ in trajectory], sampling)
         trajectory += list(zip(written.tokens, written.logprobs, strict=True)) + [(token, None) for token in inserted]
     return trajectory
+
+
+@pytest.mark.parametrize("architecture", ["qwen3", "qwen2", "llama"])
+def test_attention_that_only_decodes_has_the_bytes_of_the_models_own(
+    make_model, tokenizer, words, architecture, monkeypatch
+):
+    def play():
+        engine = engine_of(make_model(architecture), tokenizer, slots=4)
+        return gather(*(episode(engine, words(5 + 7 * key, seed=key), words(3), key=(key,)) for key in range(4)))
+
+    written, swift = play(), []
+
+    def noted(*arguments):
+        swift.append(1)
+        return rotate(*arguments)
+
+    rotate = decode_layers._rotate_and_write
+    with monkeypatch.context() as patch:
+        patch.setattr(decode_layers, "_rotate_and_write", noted)
+        assert play() == written
+    assert len(swift) > 40  # two layers of each forward without a prompt
+    monkeypatch.setattr("sleuth.engines.local.engine.decode_forwards", lambda model: [])
+    assert play() == written
 
 
 @pytest.mark.parametrize("architecture", ["qwen3", "qwen2", "llama"])

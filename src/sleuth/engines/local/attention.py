@@ -88,6 +88,12 @@ class Batch:
             self._by_window[window] = decode, self.prefill and self.prefill.within(window)
         return self._by_window[window]
 
+    def rows_for(self, kv_heads: int) -> Tensor:
+        """Where the tokens' keys are written (T * kv_heads): see `PagedCache.rows`."""
+        if self.cache_rows is None:
+            self.cache_rows = self.cache.rows(self.pages, self.positions, kv_heads)
+        return self.cache_rows
+
     def for_last_layer(self) -> Batch:
         """The batch for the last layer, where of a chunk only the last token's query is computed."""
         narrow = copy.copy(self)
@@ -131,9 +137,7 @@ def attend_pages(
     if any(options.get(name) is not None for name in ("softcap", "s_aux")):
         raise SleuthError(f"the local engine has no soft caps or attention sinks: {type(module).__name__}")
     _, kv_heads, total, size = key.shape
-    if batch.cache_rows is None:
-        batch.cache_rows = batch.cache.rows(batch.pages, batch.positions, kv_heads)
-    rows = batch.cache_rows
+    rows = batch.rows_for(kv_heads)
     keys, values = batch.cache.write(module.layer_idx, rows, key[0].transpose(0, 1), value[0].transpose(0, 1))
     query = query[0].transpose(0, 1).unflatten(1, (kv_heads, -1))  # (T, kv_heads, sharing, D)
     scale = size**-0.5 if scaling is None else scaling

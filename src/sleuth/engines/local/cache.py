@@ -88,13 +88,18 @@ class PagedCache:
         self, layer: int, rows: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Writes `keys` and `values` (T, kv_heads, head_dim) at `rows` and returns the layer's two tensors."""
-        if layer not in self.layers:
-            self.layers[layer] = self._empty(keys), self._empty(values)
+        self.of_layer(layer, keys)
         for tensor, new in zip(self.layers[layer], (keys, values), strict=True):
             if is_compiled_for(tensor.device, tensor.dtype):
                 _write_rows(tensor.flatten(0, 2).numpy(), rows.numpy(), new.flatten(0, 1).numpy())
             else:
                 tensor.flatten(0, 2).index_copy_(0, rows, new.flatten(0, 1))
+        return self.layers[layer]
+
+    def of_layer(self, layer: int, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """A layer's keys and values, for those of `like` (T, kv_heads, head_dim)."""
+        if layer not in self.layers:
+            self.layers[layer] = self._empty(like), self._empty(like)
         return self.layers[layer]
 
     def copy(self, copies: Sequence[tuple[int, int]]) -> None:

@@ -18,6 +18,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from sleuth.engines.local.attention import PAGED_ATTENTION, Batch, Varlen
 from sleuth.engines.local.cache import PagedCache, bytes_per_token, head_size, page_size_of, pages_of
 from sleuth.engines.local.decode_graphs import DecodeGraphs
+from sleuth.engines.local.decode_layers import decode_forwards
 from sleuth.engines.local.lookahead import PendingTokens, SampledTokens
 from sleuth.engines.local.paged_attention import varlen_problem
 from sleuth.engines.local.slots import UNKNOWN, DecodeState, PrefillChunk, SlotTable
@@ -99,7 +100,7 @@ class LocalEngine:
         self._stop_tokens = StopTokens(tokenizer, vocabulary, self._eos_ids)
         self._decode_state = DecodeState(slots=slots, context=context, vocabulary=vocabulary)
         self._weights = DecodeWeights(model)
-        self._swift = compiled_forwards(model)
+        self._swift = [*compiled_forwards(model), *decode_forwards(model)]
         self._forward_tokens = CUDA_FORWARD_TOKENS if model.device.type == "cuda" else CPU_FORWARD_TOKENS
         self._page_size = page_size_of(model.device)
         ahead = model.device.type == "cuda" if lookahead is None else lookahead

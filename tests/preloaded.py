@@ -1,13 +1,12 @@
-"""Imported once, by the process that ranks are forked from: what each of them would load for itself."""
+"""Imported once, by the process that ranks and `sleuth` are forked from: what each of them would load for itself."""
 
 from __future__ import annotations
 
+import gc
 from contextlib import suppress
 from importlib import import_module
 
-import numpy as np
-
-from sleuth.learn.compiled import greatest
+from sleuth.threads import prepare_waiting
 
 HEAVY = """
 sleuth.distributed.shards sleuth.pipeline transformers.models.qwen3.modeling_qwen3
@@ -15,7 +14,16 @@ transformers.models.llama.modeling_llama transformers.models.qwen2.modeling_qwen
 """
 """Pandas is for pyarrow, which imports it where it is installed, when it first makes a table."""
 
+prepare_waiting()
+gc.disable()  # as `sleuth` imports them
 for name in HEAVY.split():
     with suppress(ImportError):
         import_module(name)
+
+import numpy as np  # noqa: E402
+
+from sleuth.learn.compiled import greatest  # noqa: E402
+
 greatest(np.zeros(1, dtype=np.float32))  # a loop that starts no threads: numba prepares what all its loops need
+gc.freeze()  # what is never freed needs no copy in a fork
+gc.enable()
