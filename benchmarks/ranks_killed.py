@@ -172,13 +172,14 @@ def ranks_of(launcher: subprocess.Popen[Any], folder: Path, before: int = 0) -> 
     """The processes of the ranks in order, once a new first one (not `before`) writes the run."""
     due, owner, ranks = time.monotonic() + TIMEOUT, "", []
     while launcher.poll() is None and time.monotonic() < due:
-        owner = (folder / "lock").read_text().removeprefix("pid ") if (folder / "lock").exists() else ""
+        lock = (folder / "lock").read_text().split() if (folder / "lock").exists() else []  # pid 4711 on HOST
+        owner = lock[1] if len(lock) > 1 else ""
         ranks = [pid for pid in _below(launcher.pid) if _is_rank(pid)]
-        if owner.strip() and int(owner) != before and int(owner) in ranks and len(ranks) == RANKS:
+        if owner and int(owner) != before and int(owner) in ranks and len(ranks) == RANKS:
             return [int(owner), *(pid for pid in ranks if pid != int(owner))]
         time.sleep(SEEK)
     why = f"it ended with {launcher.poll()}" if launcher.poll() is not None else f"within {TIMEOUT:.0f} s"
-    raise RuntimeError(f"{folder}: no {RANKS} ranks train it, {why}: process {owner.strip()} writes it, of {ranks}")
+    raise RuntimeError(f"{folder}: no {RANKS} ranks train it, {why}: process {owner} writes it, of {ranks}")
 
 
 def _below(process: int) -> Iterator[int]:

@@ -1,7 +1,7 @@
 """`python -m benchmarks.retrieval INDEX QUESTIONS`: how fast a BM25 index answers, in process and through HTTP.
 
 Every question is asked once, so that no cache answers. In process: one thread on one core, compared with bare tantivy
-(the same words and passages, without sorting or records). Through HTTP: `sleuth retriever` on that same core, and 32
+(the same words, and rows in place of passages). Through HTTP: `sleuth retriever` on that same core, and 32
 clients, which each wait for an answer before the next request, on the others. The CPU time of a request is reported for
 server and clients; `http_share_by_processor` compares it, and hardly depends on other load of the machine.
 """
@@ -24,6 +24,7 @@ import uvloop
 from benchmarks.served import served
 from sleuth.data.questions import load_questions
 from sleuth.retrieval.bm25 import Bm25
+from sleuth.retrieval.bm25_writer import analyser
 
 CLIENTS, K = 32, 3
 WARM_UP = 300  # questions; not timed
@@ -80,14 +81,14 @@ def rate(find: Callable[[Sequence[str], int], object], questions: Sequence[str])
 def tantivy_alone(folder: Path) -> Callable[[Sequence[str], int], object]:
     """Bare tantivy, with the words of our query."""
     index = tantivy.Index.open(str(folder))
-    searcher, schema, words_of = index.searcher(), index.schema, Bm25(folder)._telling_words
+    searcher, schema, words_of = index.searcher(), index.schema, analyser(stop_words=False)
 
     def find(queries: Sequence[str], k: int) -> None:
         for query in queries:
             terms = [tantivy.Query.term_query(schema, "words", word, "freq") for word in set(words_of.analyze(query))]
             parts = [(tantivy.Occur.Should, term) for term in terms]
-            for _, address in searcher.search(tantivy.Query.boolean_query(parts), limit=k, count=False).hits:
-                searcher.doc(address)
+            hits = searcher.search(tantivy.Query.boolean_query(parts), limit=k, count=False).hits
+            searcher.fast_field_values("row", [address for _, address in hits])
 
     return find
 

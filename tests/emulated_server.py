@@ -47,12 +47,14 @@ def emulated_server(
     context: int = 256,
     slots: int = 32,
     raw: bool | None = None,
+    transfers: bool = False,
     **faults: Any,
 ) -> Iterator[EmulatedServer]:
     """A server that uses `model` itself, which therefore must not be the learner's object."""
     limits = emulator_limits(seconds=60)
     engine = EmulatedEngine(model, tokenizer, slots=slots, context=context, limits=limits, weights=ANYWHERE)
-    app = emulator_app(kind, "tiny", engine, limits, access=Access(), faults=Faults(**faults), raw=raw)
+    how = {"access": Access(), "faults": Faults(**faults), "raw": raw, "transfers": transfers}
+    app = emulator_app(kind, "tiny", engine, limits, **how)
     with application(app) as url:
         yield EmulatedServer(url, engine)
 

@@ -6,14 +6,19 @@ import os
 import signal
 import subprocess
 import time
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 from model_server import free_url
 
+from benchmarks.tiny_run import episodes, rows
+
 VLLM = Path(__file__).parents[1] / ".venv-servers" / "bin" / "vllm"
 START_SECONDS = 300.0
+LARGEST_KL = 1e-9  # nats a token between sampler and learner, in float32
 SETTINGS = {
     "VLLM_TARGET_DEVICE": "cpu",
     "VLLM_SERVER_DEV_MODE": "1",
@@ -40,6 +45,7 @@ class RealVllm:
             pytest.fail(f"{VLLM} is missing; `make servers` installs it", pytrace=False)
         command = [VLLM, "serve", self.model, "--host", "127.0.0.1", "--port", self.url.rpartition(":")[2]]
         command += ["--max-model-len", str(self.context), "--dtype", "float32", "--enforce-eager"]
+        command += ["--no-enable-chunked-prefill"]  # else it ends when a prompt with a seed is read in parts
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | SETTINGS
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -65,3 +71,16 @@ def _answers(client: httpx.Client, url: str) -> bool:
         return client.get(f"{url}/health").is_success
     except httpx.HTTPError:
         return False
+
+
+def require_every_episode_once(folder: Path) -> list[dict[str, Any]]:
+    """The figures of four steps. Fails unless each has 4 x 8 episodes, sampled with the learner's weights."""
+    steps = [row for row in rows(folder) if row["stage"] == "grpo"]
+    for step in steps:
+        played = Counter(name for name, _ in episodes(folder, step["step"]))
+        assert sorted(Counter(task for task, _ in played).values()) == [8] * 4
+        assert set(played.values()) == {1}
+    assert len(steps) == 4
+    assert sum(step["loss"] is not None for step in steps) >= 2
+    assert max(abs(step["sampler_learner_kl"]) for step in steps if step["loss"] is not None) <= LARGEST_KL
+    return steps

@@ -3,7 +3,7 @@ last checkpoint of the stages before it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -11,10 +11,12 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from sleuth.annotation import annotate_stage
 from sleuth.data.questions import question_overlap
 from sleuth.evaluation import evaluate, reasoning, thought_probe, win_rate
-from sleuth.factories import accepted_hash, own_code_in, preference_spec_of, reward_spec_of
+from sleuth.factories import RunServers, accepted_hash, own_code_in, preference_spec_of, reward_spec_of
 from sleuth.learn.heap import release_cached_memory
+from sleuth.plan.server_memory import server_memory
 from sleuth.ranks import ALONE, Ranks
 from sleuth.recipe import Recipe, TrainingRecipe
 from sleuth.recipe.recipe import StageRecipe
@@ -26,23 +28,26 @@ from sleuth.runs.protocol import OwnCode, RewardSpec
 from sleuth.runs.run_folder import RunFolder
 from sleuth.stage_context import StageContext, StageInputs, stage_inputs
 from sleuth.threads import PROCESS
-from sleuth.training import grpo, loop, online_dpo, sft, sft_rows, warm_start
+from sleuth.training import grpo, loop, online_dpo, reward_gate, sft, sft_rows, warm_start
 from sleuth.types import SleuthError, Task
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
     """A kind of stage. `run` returns the model for the next stage; `require_inputs` returns the stage's questions, and
-    raises SleuthError if the stage could not run; so does `require_ranks` for a number of processes."""
+    raises SleuthError if the stage could not run; so does `require_ranks` for a number of processes. `require_passed`
+    is called when the stage's results are written; it raises StoppedByRule if the run should not go on."""
 
     run: Callable[[Any, StageContext], Path]
     require_inputs: Callable[[Any, StageInputs], list[Task]]
     require_ranks: Callable[[Any, Ranks], None] = lambda stage, ranks: None
     reward_spec: Callable[[Any], RewardSpec] | None = None
     own_code: Callable[[Any], Mapping[str, OwnCode]] = lambda stage: {}
+    require_passed: Callable[[Any, StageContext], None] = lambda stage, context: None
 
 
 STAGES = {
+    "annotate": Stage(annotate_stage.run, annotate_stage.require_inputs),
     "supervised": Stage(sft.run, sft_rows.require_inputs),
     "warm_start": Stage(warm_start.run, warm_start.require_inputs),
     "grpo": Stage(
@@ -54,6 +59,7 @@ STAGES = {
     "evaluate": Stage(evaluate.run, evaluate.require_inputs),
     "win_rate": Stage(win_rate.run, win_rate.require_inputs),
     "probe": Stage(thought_probe.run, thought_probe.require_inputs),
+    "gate": Stage(reward_gate.run, reward_gate.require_inputs, require_passed=reward_gate.require_passed),
     "reason": Stage(reasoning.run, reasoning.require_inputs),
 }
 """By `kind`."""
@@ -72,11 +78,31 @@ def _run_stages(recipe: Recipe, folder: RunFolder, ranks: Ranks, *, exact: bool)
     ranks.broadcast(lambda: _begin(recipe, folder, exact=exact))
     if not ranks.first:
         PROCESS.begin(folder.manifest.threads, folder.say)
+    split = partial(server_memory, recipe, ranks=ranks.world)
+    with RunServers(recipe, folder.path / "servers", folder.say, ranks=ranks.world, split=split) as servers:
+        last = _run_each(recipe, folder, ranks, servers)
+    ranks.broadcast(folder.require_written)
+    return last
+
+
+def _run_each(recipe: Recipe, folder: RunFolder, ranks: Ranks, servers: RunServers) -> Path:
     model, first_step = recipe.model, 0
     trained: StageContext | None = None  # the last stage that trained
+    awaiting = {index for index in range(len(recipe.stage)) if recipe.awaited(index)}
     for index, stage in enumerate(recipe.stage):
+        servers.rest()
+        made = {at for at in awaiting if not recipe.awaited(at)}
+        if made:
+            ranks.broadcast(partial(_require_made, recipe, made))
+            awaiting -= made
         context = StageContext(
-            recipe=recipe, index=index, folder=folder, model=model, first_step=first_step, ranks=ranks
+            recipe=recipe,
+            index=index,
+            folder=folder,
+            model=model,
+            first_step=first_step,
+            ranks=ranks,
+            servers=servers,
         )
         run = partial(STAGES[stage.kind].run, stage, context)
         with folder.costing(stage.name, "total"):
@@ -95,7 +121,7 @@ def _run_stages(recipe: Recipe, folder: RunFolder, ranks: Ranks, *, exact: bool)
                 )
         elif trained is not None:
             ranks.broadcast(partial(trained.write_card, Path(model)))
-    ranks.broadcast(folder.require_written)
+        ranks.broadcast(partial(STAGES[stage.kind].require_passed, stage, context))
     return Path(model)
 
 
@@ -124,8 +150,17 @@ def _read_inputs(recipe: Recipe) -> dict[int, list[Task]]:
         with _named(inputs.index, stage):
             if isinstance(stage, TrainingRecipe) and inputs.resolution is not None:
                 loop.require_update_resolution(stage, recipe.dtype, inputs.resolution)
-            questions[inputs.index] = STAGES[stage.kind].require_inputs(stage, inputs)
+            if recipe.awaited(inputs.index) is None:  # else it is read when the stage begins
+                questions[inputs.index] = STAGES[stage.kind].require_inputs(stage, inputs)
     return questions
+
+
+def _require_made(recipe: Recipe, indices: Container[int]) -> None:
+    """Raises SleuthError if the stages at `indices`, whose files did not exist before the run, cannot read them."""
+    for inputs, stage in zip(stage_inputs(recipe), recipe.stage, strict=True):
+        if inputs.index in indices:
+            with _named(inputs.index, stage):
+                STAGES[stage.kind].require_inputs(stage, inputs)
 
 
 def require_accepted(recipe: Recipe, reward: str) -> None:

@@ -14,7 +14,9 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from sleuth.engines.remote.pool import PoolEngine
 from sleuth.factories import (
+    RunServers,
     Setting,
     accepted_hash,
     adapters_of,
@@ -24,6 +26,7 @@ from sleuth.factories import (
     fitting_tasks,
     load_frozen_teacher,
     load_model,
+    pool_engine_of,
     require_environment,
     require_room,
     setting_of,
@@ -33,6 +36,7 @@ from sleuth.factories import (
 )
 from sleuth.learn.adapters import add_adapters, load_adapters
 from sleuth.learn.batch import Advantages
+from sleuth.learn.heap import release_cached_memory
 from sleuth.learn.policy import frozen_copy
 from sleuth.learn.token_budget import TokenBudget
 from sleuth.learn.update_resolution import UpdateResolution
@@ -86,7 +90,8 @@ class StageContext:
 
     Steps are counted through the whole run, so that a file named after a step belongs to one stage: `first_step` is the
     sum of `steps` of the earlier stages, wherever `stop_after` ended them. `ranks` run the stage together: the first
-    one reads the checkpoints in the folder for all, and all of them save at the same time.
+    one reads the checkpoints in the folder for all, and all of them save at the same time. `servers` are those that the
+    run starts.
     """
 
     recipe: Recipe
@@ -95,6 +100,33 @@ class StageContext:
     model: str
     first_step: int = 0
     ranks: Ranks = ALONE
+    servers: RunServers | None = None
+
+    def pool_for_evaluation(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, context: int
+    ) -> PoolEngine | None:
+        """The servers that play the stage's episodes of at most `context` tokens, with the weights of `model`; None
+        where the recipe names none, so that this process plays. For one process. Raises SleuthError if a server cannot
+        be used."""
+        pool = self.recipe.engine_at(self.index)
+        if pool is None:
+            return None
+        release_cached_memory()
+        started = self.servers.of(pool, self.model) if self.servers is not None else None
+        engine, found = pool_engine_of(
+            pool,
+            model,
+            tokenizer,
+            context=context,
+            temperature=1.0,  # an evaluation does not need log-probabilities
+            weights=self.folder.path / "weights",
+            say=self.folder.say,
+            started=started,
+        )
+        if self.servers is not None:
+            self.servers.found(pool, found)
+        engine.publish(self.first_step)
+        return engine
 
     @property
     def key(self) -> tuple[int, ...]:

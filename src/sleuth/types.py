@@ -29,6 +29,10 @@ class TransientError(SleuthError):
     """An error that a retry may not meet again: another process writes the run, another rank has gone."""
 
 
+class StoppedByRule(SleuthError):  # noqa: N818
+    """A rule of the recipe ended the run before its last stage; what was done is kept. No input was wrong."""
+
+
 class RetrievalFailed(Exception):  # noqa: N818
     """A retriever, or whatever else gives an episode its observations, could not answer. The score is then missing, not
     zero, and the result is not empty."""

@@ -62,11 +62,11 @@ def data(tmp_path: Path) -> Path:
     return file
 
 
-def annotated(data: Path, server: ChatServer, *options: str, judged: bool = True) -> Result:
+def annotated(data: Path, server: ChatServer, *options: str, judged: bool = True, bar: str = "") -> Result:
     told = f'urls = ["{server.url}"]\nmodel = "{MODEL}"\n'
     teacher, judge = data.with_name("teacher.toml"), data.with_name("judge.toml")
     teacher.write_text(f"[teacher]\n{told}")
-    judge.write_text(f'[judge]\nkind = "http"\n{told}')
+    judge.write_text(f'[judge]\nkind = "http"\n{bar}{told}')
     asked = ["--judge", str(judge)] if judged else []
     out = data.with_name("out.jsonl")
     return CliRunner().invoke(
@@ -77,6 +77,10 @@ def annotated(data: Path, server: ChatServer, *options: str, judged: bool = True
 def teachers(server: ChatServer) -> int:
     """How often the teacher was asked."""
     return sum(not part(body, "criterion") for body in server.asked)
+
+
+def teachers_asked(server: ChatServer) -> bool:
+    return any(part(body, "good_answer") for body in server.asked)
 
 
 def test_rows_get_criteria_that_distinguish_their_answer_from_spoiled_ones(
@@ -168,6 +172,24 @@ def test_a_row_with_two_malformed_answers_has_no_criteria_and_is_asked_again(
     assert not (tmp_path / "out.jsonl").exists()
     server.answer = teach
     assert annotated(data, server, "--limit", "1", judged=False).exit_code == 0
+
+
+def test_a_card_beside_the_rows_has_the_figures_of_all_calls(data: Path, server: ChatServer) -> None:
+    annotated(data, server, "--limit", "2")
+    annotated(data, server)
+    card = data.with_name("out.md").read_text()
+    assert f"3 rows of `{data}` with criteria by `{MODEL}`" in card
+    assert "| wanted criteria a row | 1.00 |" in card
+    assert f"by the judge `http {MODEL}" in card
+    assert "| half | 1.00 (0.44 to 1.00) of 3 |" in card
+
+
+def test_a_judge_below_its_least_accuracy_tries_nothing(data: Path, server: ChatServer, tmp_path: Path) -> None:
+    result = annotated(data, server, bar="least_accuracy = 0.9\n")
+    assert result.exit_code == 2
+    assert "judge.toml, http judge-8b" in result.stderr.splitlines()[-1]
+    assert not teachers_asked(server)
+    assert not (tmp_path / "out.jsonl").exists()
 
 
 def test_a_row_without_a_verdict_is_left_for_the_next_run(data: Path, server: ChatServer) -> None:

@@ -210,3 +210,45 @@ def test_check_reads_what_arms_will_need_and_counts_shared_steps_once(arms_file:
     refused = CliRunner().invoke(app, ["check", "sweep", str(arms_file)])
     assert refused.exit_code == 2
     assert refused.stderr.startswith(f'error: {arms_file}: arm "shown": stage.1.data.texts = ')
+
+
+GATE = """
+[[stage]]
+kind = "gate"
+name = "gate"
+samples = 2
+data = {{ kind = "places", texts = "{world}/text_test.jsonl", suffix_tokens = 8, limit = 3 }}
+env = {{ kind = "thought", thought_tokens = 8, suffix_tokens = 2 }}
+reward = [{{ kind = "suffix", judge = "ending" }}]
+"""
+
+
+def test_an_arm_that_misses_its_gate_ends_in_one_line_and_the_others_go_on(
+    world: Path, arms_file: Path, tmp_path: Path
+) -> None:
+    stages = tmp_path / "stages.toml"
+    stages.write_text(stages.read_text() + GATE.format(world=world))
+    text = arms_file.read_text().replace('"stages.toml:gain"', '"stages.toml:gate", "stages.toml:gain"')
+    text = text.replace('"gained_share"]', '"gate:no_signal", "gate:thought_tokens"]')
+    first, second = text[text.index("[[arm]]") :].split("\n\n")  # the arm with the gate comes first
+    arms_file.write_text(f"{text[: text.index('[[arm]]')]}{second}\n{first}\n")
+    asked = (arms_file, "--run", tmp_path / "runs", "--seed", 5)
+    done = sleuth(*asked, "--json")
+    assert done.exit_code == 1
+    missed = [line for line in done.stderr.splitlines() if "stopped at the gate gate" in line]
+    assert len(missed) == 1
+    assert "100.0% of the groups are without signal" in missed[0]
+    found = json.loads(done.stdout)["arms"]
+    assert found["shown"]["figures"].keys() == {"gain_sampled"}  # it has no gate
+    assert found["shown"]["seeds"] == [5]
+    assert (found["paid"]["seeds"], found["paid"]["certified"]) == ([], None)
+    assert found["paid"]["figures"].keys() == {"gate:no_signal", "gate:thought_tokens"}
+    assert found["paid"]["figures"]["gate:no_signal"]["value"] == 1
+    assert found["paid"]["stopped"]["5"].startswith("gate: 100.0%")
+    assert (tmp_path / "runs" / "seed-5" / "paid" / "checkpoints" / "step-000002").is_dir()
+    table = sleuth(*asked).stdout
+    assert "1 of 1" in table
+    assert "0 of 1" in table
+    refused = sleuth(*asked, "--set", 'table.figures=["gates:no_signal"]')
+    assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1)
+    assert "table.figures: gates:no_signal: no arm has a stage named gates; there are gain, gate, " in refused.stderr

@@ -143,8 +143,6 @@ def test_single_process_features_are_refused_on_ranks_in_one_line(recipes: dict[
     two = Ranks(rank=0, world=2)
     with pytest.raises(SleuthError, match=r'stage\.0 \(grpo\): optimiser = "muon" needs whole matrices'):
         require_ranks(load_recipe(recipes["grpo"], ["stage.0.optimiser=muon"]), two)
-    with pytest.raises(SleuthError, match="engine names a pool of servers"):
-        require_ranks(load_recipe(recipes["grpo"], ['stage.0.engine.urls=["http://127.0.0.1:1"]']), two)
     require_ranks(load_recipe(recipes["grpo"], ["stage.0.optimiser=muon"]), Ranks())
 
 

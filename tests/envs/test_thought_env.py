@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sleuth.engines.scripted import ScriptedEngine
-from sleuth.envs.thought import thinking_of
+from sleuth.envs.thought import thinking_of, thought_budget
 from sleuth.factories import THINK, thought_setting, thought_tokens
 from sleuth.learn.batch import trajectory_row
 from sleuth.recipe import ThoughtEnvRecipe
@@ -122,3 +122,10 @@ def test_a_prefix_may_be_text_in_which_a_tag_is_only_letters() -> None:
 def test_limits_without_effect_are_refused(limits: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=r"thought_tokens|stops|close"):
         ThoughtEnvRecipe.model_validate({"kind": "thought", **limits})
+
+
+def test_a_budget_shrinks_exponentially_from_the_first_step_to_the_last() -> None:
+    """40 * (10/40) ** (t/4) for t = 0 to 4: 40, 40/sqrt 2 = 28.3, 20, 14.1 and 10; before and behind that it stays."""
+    budgets = [thought_budget(step, 5, first=40, least=10) for step in range(8)]
+    assert budgets == [40, 40, 28, 20, 14, 10, 10, 10]
+    assert thought_budget(1, 1, first=40, least=10) == 40

@@ -331,6 +331,33 @@ def test_servers_that_sleep_on_the_card_are_counted(make_recipe) -> None:
     assert "cache" not in phase(elsewhere, "rollout").bytes
 
 
+@pytest.mark.parametrize(
+    ("pool", "cards", "ranks", "servers"),
+    [
+        ('urls = ["http://127.0.0.1:1", "http://127.0.0.1:2"]', "8 x h100-80", 6, 2),
+        ('urls = ["http://127.0.0.1:1", "http://10.0.0.2:2"]', "8 x h100-80", 7, 1),
+        ('urls = ["http://127.0.0.1:1", "http://127.0.0.1:2"]', "h100-80", 1, 0),  # their cards are not among these
+        ('urls = ["http://127.0.0.1:1"], sleeps = true', "2 x h100-80", 2, 0),
+        ('launch = "vllm", cards = [4, 5, 6, 7]', "8 x h100-80", 4, 4),
+        ('launch = "vllm"', "8 x h100-80", 1, 7),
+        ('launch = "vllm"', "h100-80", 1, 0),
+    ],
+)
+def test_servers_take_cards_of_their_own(make_recipe, pool: str, cards: str, ranks: int, servers: int) -> None:
+    plan = plan_for_cards(make_recipe("Qwen3-0.6B", f"stage.1.engine={{ {pool} }}"), read_cards(cards))
+    assert (plan.ranks, plan.servers) == (ranks, servers)
+    assert ("servers" in [each.name for each in plan.phases]) == bool(servers)
+
+
+def test_a_server_holds_its_share_of_the_sequences_in_the_memory_given(make_recipe) -> None:
+    pool = 'launch = "vllm", cards = [2, 3], memory = "20GB", requests_at_once = 16'
+    plan = plan_for_cards(make_recipe("Qwen3-0.6B", f"stage.1.engine={{ {pool} }}"), read_cards("4 x h100-80"))
+    held = phase(plan, "servers")
+    assert (held.bytes["weights"], held.asked) == (2 * 596_049_920, 16)
+    assert sum(held.bytes.values()) <= 20e9
+    assert "cache" not in phase(plan, "rollout").bytes
+
+
 def test_a_plan_for_random_weights_says_that_it_needs_a_probe() -> None:
     recipes = Path(__file__).parents[2] / "recipes"
     with pytest.raises(SleuthError, match="plan it with a probe, without --card"):

@@ -21,12 +21,17 @@ def calls(recipe: str, *overrides: str) -> dict[str, dict[str, int]]:
 @pytest.mark.parametrize(
     ("recipe", "overrides", "expected"),
     [
-        ("refiner_4b_rubric", [], {"grpo": {"rubric": 256 * (5 + 3), "citation": 256 * 5 * 3}}),
-        ("refiner_4b_balanced", [], {"grpo": {"rubric": 256 * 3, "citation": 256 * 5 * 3}}),
+        ("refiner_4b_rubric", [], {"grpo": {"rubric": 256, "citation": 256 * 5 * 3}}),
+        ("refiner_4b_balanced", [], {"grpo": {"rubric": 256, "citation": 256 * 5 * 3}}),
         (
             "refiner_4b_rubric",
-            ['stage.3.reward.0.calls="per_answer"', "stage.3.prompts_per_step=2"],
-            {"grpo": {"rubric": 16, "citation": 240}},
+            ['stage.3.reward.0.calls="per_rubric"'],
+            {"grpo": {"rubric": 256 * (5 + 3), "citation": 256 * 5 * 3}},
+        ),
+        (
+            "refiner_4b_balanced",
+            ['stage.1.reward.0.calls="per_rubric"', "stage.1.prompts_per_step=2"],
+            {"grpo": {"rubric": 48, "citation": 240}},
         ),
         ("thinking_0.6b", [], {"self-improving": {"pairwise": 16 * 136}, "rlmt": {"suffix": 32}}),
         (
@@ -46,16 +51,18 @@ def test_the_calls_of_a_step_follow_from_the_recipe(
 
 def test_a_judge_that_watches_is_counted_by_its_share() -> None:
     watch = "{ kind = 'http', urls = ['http://localhost:1'], model = 'other' }"
-    found = calls("refiner_4b_rubric", f"stage.3.reward.0.watch={{ judge = {watch}, share = 0.1 }}")
-    assert found["grpo"]["rubric"] == 2_253  # 1.1 x 2,048, rounded up
+    watched = f"stage.3.reward.0.watch={{ judge = {watch}, share = 0.1 }}"
+    assert calls("refiner_4b_rubric", watched)["grpo"]["rubric"] == 461  # 256 and 0.1 x 2,048, rounded up
+    one_by_one = calls("refiner_4b_rubric", watched, 'stage.3.reward.0.calls="per_rubric"')
+    assert one_by_one["grpo"]["rubric"] == 2_253
 
 
 def test_the_verb_prints_them_and_what_is_assumed() -> None:
     result = sleuth("plan", RECIPES / "refiner_4b_rubric.toml", "--card", "8 x h100-80")
     assert result.exit_code == 0, result.stderr
     line = (
-        "grpo: up to 5,888 judge calls a step (rubric 2,048, citation 3,840), with 5 criteria a row and 5 claims of two"
+        "grpo: up to 4,096 judge calls a step (rubric 256, citation 3,840), with 5 criteria a row and 5 claims of two"
     )
     assert line in " ".join(result.stdout.split())
     told = json.loads(sleuth("plan", RECIPES / "refiner_4b_rubric.toml", "--card", "8 x h100-80", "--json").stdout)
-    assert told["judge_calls_per_step"] == {"grpo": {"rubric": 2_048, "citation": 3_840}}
+    assert told["judge_calls_per_step"] == {"grpo": {"rubric": 256, "citation": 3_840}}

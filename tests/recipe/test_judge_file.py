@@ -24,6 +24,11 @@ def test_an_http_judge_needs_its_servers_and_its_model(file: Path) -> None:
     assert judge.request == {"chat_template_kwargs": {"enable_thinking": False}}
 
 
+def test_a_judge_file_that_is_not_there_is_no_missing_recipe(file: Path) -> None:
+    with pytest.raises(SleuthError, match=r"judge\.toml: no such file$"):
+        load_judge(file)
+
+
 def test_a_cross_encoder_needs_only_its_model(file: Path) -> None:
     file.write_text('[judge]\nkind = "nli"\nmodel = "some/encoder"\n')
     assert load_judge(file) == NliJudgeRecipe(kind="nli", model="some/encoder")

@@ -94,6 +94,18 @@ def test_a_set_table_changes_one_value_of_the_parent(demo: Path, write: Write, k
     assert grpo(child).steps == 100
 
 
+def test_a_child_leaves_out_stages_of_its_parent_and_sets_the_others_by_their_new_numbers(
+    demo: Path, write: Write
+) -> None:
+    text = 'extends = "demo.toml"\nwithout = ["base"]\n[set]\n"stage.0.steps" = 7\n'
+    recipe = load_recipe(write("child.toml", text))
+    assert [stage.kind for stage in recipe.stage] == [stage.kind for stage in load_recipe(demo).stage[1:]]
+    assert grpo(recipe).steps == 7
+    for without, said in (('["nope"]', "without: 0 stages are named 'nope'"), ('"base"', "should be a list of stages")):
+        with pytest.raises(SleuthError, match=said):
+            load_recipe(write("wrong.toml", f'extends = "demo.toml"\nwithout = {without}\n'))
+
+
 @pytest.mark.parametrize("key", ["grpo.loss.beta", "stage.1.loss.beta", "stage.-1.loss.beta"])
 def test_a_stage_is_set_by_its_name_or_its_number(demo: Path, write: Write, key: str) -> None:
     recipe = load_recipe(demo, [f"{key}=0.5"])

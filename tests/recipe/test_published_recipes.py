@@ -176,6 +176,24 @@ def test_the_arm_of_the_card_differs_from_that_of_the_repository_in_what_the_car
     assert replace(dialect_of("research_card"), name="research", information=RESEARCH.information) == RESEARCH
 
 
+@pytest.mark.parametrize("arm", ["search_r1_slime_3b", "tiny/search_r1_slime"])
+def test_the_arm_with_the_advice_of_slimes_authors_differs_in_the_reward_alone(arm: str) -> None:
+    advised, published = contents_of(f"{arm}_format"), contents_of(arm)
+    [paid, plain] = [next(s for s in one["stage"] if s["kind"] == "grpo") for one in (advised, published)]
+    assert [(part["kind"], part["weight"]) for part in paid["reward"]] == [("answer", 1.0), ("format", 0.2)]
+    assert paid.pop("reward")[:1] == plain.pop("reward")
+    assert advised == published
+
+
+def test_the_balanced_refiner_starts_from_the_weights_that_a_user_names() -> None:
+    file = RECIPES / "refiner_4b_balanced.toml"
+    assert [stage.kind for stage in load_recipe(file).stage] == ["evaluate", "grpo", "evaluate"]
+    assert load_recipe(file, ["model=mine"]).model == "mine"
+    about = file.read_text().partition("\n\n")[0]
+    assert "--set model=FOLDER" in about
+    assert "`qwen3-4B-instruct-refiner-sft`" in about
+
+
 @pytest.mark.parametrize("recipe", ["search_r1_slime_3b", "search_r1_slime_3b_single_gpu"])
 def test_slimes_evaluation_asks_every_published_question_once_and_greedily_before_and_after(recipe: str) -> None:
     before, trains, after = load_recipe(RECIPES / f"{recipe}.toml").stage

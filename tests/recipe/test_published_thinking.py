@@ -94,9 +94,10 @@ def test_thinking_0_6b_has_the_values_of_its_sources(stage: str, source: str, ke
 
 def test_no_stage_trains_on_held_out_texts() -> None:
     recipe = contents_of("thinking_0.6b")
-    parts = {stage["name"]: stage["data"]["part"] for stage in recipe["stage"] if "part" in stage["data"]}
+    parts = {stage["name"]: stage["data"]["part"] for stage in recipe["stage"] if "part" in stage.get("data", ())}
     assert parts["self-improving"] != parts["against_base"] == "held_out"
     assert (parts["thinking"], parts["rlmt"], parts["thoughts"]) == ("sft", "rl", "held_out")
+    assert parts["gate"] == parts["gate_after"] == "held_out"
 
 
 def test_no_prefix_is_used_in_two_steps() -> None:
@@ -104,15 +105,21 @@ def test_no_prefix_is_used_in_two_steps() -> None:
     assert stage["steps"] * stage["prompts_per_step"] <= stage["data"]["limit"]
 
 
-def test_the_gain_recipe_shares_three_stages_with_the_published_one_except_for_empty_thoughts() -> None:
+def test_the_gain_recipe_shares_four_stages_with_the_published_one_except_for_empty_thoughts() -> None:
     published, ours = (contents_of(name) for name in ("thinking_0.6b", "thinking_0.6b_gain"))
-    assert (published["stage"][2]["data"].pop("empty"), ours["stage"][2]["data"].pop("empty")) == (0.0, 0.1)
-    assert ours["stage"][:3] == published["stage"][:3]
-    stage = ours["stage"][3]
+    assert (published["stage"][3]["data"].pop("empty"), ours["stage"][3]["data"].pop("empty")) == (0.0, 0.1)
+    assert ours["stage"][:4] == published["stage"][:4]
+    stage = ours["stage"][5]
+    for gate in (ours["stage"][4], ours["stage"][6]):  # they play what the rewarded stage plays
+        assert (gate["env"], gate["reward"], gate["samples"]) == (
+            stage["env"],
+            stage["reward"],
+            stage["samples_per_prompt"],
+        )
     assert [reward["kind"] for reward in stage["reward"]] == ["gain"]
     assert (stage["env"]["suffix_tokens"], stage["loss"]["beta"]) == (0, 0.0)
     assert stage["data"]["part"] == "rl"
-    assert ours["stage"][4]["data"]["limit"] > published["stage"][4]["data"]["limit"]
+    assert ours["stage"][7]["data"]["limit"] > published["stage"][7]["data"]["limit"]
 
 
 # -- the tiny twin -----------------------------------------------------------------------------------------------------

@@ -109,8 +109,8 @@ def test_a_former_key_is_refused_with_its_new_name(demo: Path, override: str, ex
         ),
         (
             "stage.1.kind=gpro",
-            'stage.1.kind = "gpro": should be one of "supervised", "warm_start", "grpo", "online_dpo", "evaluate", '
-            '"win_rate", "probe", "reason"',
+            'stage.1.kind = "gpro": should be one of "annotate", "supervised", "warm_start", "grpo", "online_dpo", '
+            '"evaluate", "win_rate", "probe", "gate", "reason"',
         ),
         ("stage=3", "stage = 3: should be a list"),
         ("name=a b", 'name = "a b": should be letters, digits, dots, dashes and underscores'),

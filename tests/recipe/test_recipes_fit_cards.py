@@ -23,6 +23,7 @@ DERIVED = {
     "refiner_4b_balanced_single_gpu": "refiner_4b_balanced",
 }
 """Recipes for a smaller machine -> what they are the same training as."""
+PLAYING = ("rollout", "servers")
 MEMORY_KEYS = {"tokens_per_micro_batch", "gradient_checkpointing", "cpu_offload", "slots", "cache_memory"}
 
 
@@ -65,7 +66,21 @@ def test_a_recipe_for_a_smaller_machine_trains_the_same(smaller: str, whole: str
         for stage in table["stage"]:
             for key in MEMORY_KEYS & stage.keys():
                 del stage[key]
+            (stage.get("engine") or {}).pop("cards", None)
     assert ours == theirs
+
+
+@pytest.mark.parametrize("name", ["refiner_4b_rubric", "refiner_4b_balanced"])
+def test_half_of_the_cards_of_a_refiner_train_and_half_serve(name: str) -> None:
+    plan = plan_of(RECIPES / f"{name}.toml")
+    assert (plan.ranks, plan.servers) == (4, 4)
+    rollout, servers = (next(one for one in plan.phases if (one.stage, one.name) == ("grpo", at)) for at in PLAYING)
+    assert "cache" not in rollout.bytes
+    assert servers.bytes["cache"] > 30e9
+    assert plan.line().startswith("fits 8 x 80 GB, of which 4 have a server, by the plan")
+    alone = plan_of(RECIPES / f"{name}_single_gpu.toml")
+    assert (alone.ranks, alone.servers) == (1, 0)
+    assert all(one.bytes["server"] for one in alone.phases if one.stage == "grpo")
 
 
 def test_a_recipe_that_lost_its_memory_keys_would_be_found() -> None:

@@ -81,6 +81,12 @@ def test_a_missing_world_is_named_with_the_command_that_writes_it() -> None:
     )
 
 
+def test_missing_rows_of_a_refiner_are_named_with_the_page_that_makes_them() -> None:
+    lines = sleuth("check", "recipe", "refiner_0.6b_single_gpu").stderr.splitlines()
+    [missing] = [line for line in lines if "refiner/accepted.jsonl" in line]
+    assert missing.endswith("no such file; the commands of docs/tutorials/refiner.md#from-nothing-to-a-run write it")
+
+
 def test_a_named_recipe_is_checked_in_a_folder_that_has_only_a_world(empty: Path, world: Path) -> None:
     (empty / "runs").mkdir()
     (empty / "runs/world").symlink_to(world)

@@ -167,7 +167,7 @@ def test_an_index_of_another_layout_or_a_damaged_one_is_refused(tmp_path: Path) 
     card_file = tmp_path / "index" / "card.json"
     card = json.loads(card_file.read_text())
     for changed, words in (
-        (json.dumps(card | {"layout": 0}).encode(), "a bm25 index of layout 0, expected bm25 of layout 1"),
+        (json.dumps(card | {"layout": 0}).encode(), "a bm25 index of layout 0, expected bm25 of layout 2"),
         (b"{}", "not the card of an index"),
         (b"[", "not the card of an index"),
         (b"\xff", "not the card of an index"),

@@ -12,11 +12,12 @@ import pytest
 from corpora import PASSAGES, WriteCorpus
 
 from sleuth.retrieval.corpus import read_corpus
-from sleuth.retrieval.dense import Dense, DenseWriter, Storage, adopt_vectors, build_dense
+from sleuth.retrieval.dense import Dense, DenseWriter, adopt_vectors, build_dense
 from sleuth.retrieval.encoder import Encoder, encoder_card
 from sleuth.retrieval.hybrid import Hybrid, build_hybrid, fuse
 from sleuth.retrieval.index_card import EncoderCard
 from sleuth.retrieval.open_index import open_index
+from sleuth.retrieval.quantising import Storage
 from sleuth.retrieval.vectors import FlatWriter, open_vectors
 from sleuth.types import Passage, SleuthError
 
@@ -91,6 +92,46 @@ def test_a_vector_does_not_depend_on_what_else_is_asked(card: EncoderCard) -> No
     assert np.linalg.norm(together, axis=1) == pytest.approx([1, 1, 1], abs=1e-5)
 
 
+def test_batches_of_fixed_shapes_give_the_same_bits_in_any_company_and_the_same_vectors(card: EncoderCard) -> None:
+    encoder = Encoder(card)
+    texts = ["Tarn", "a much longer question about the town of Tarn", "", *(f"town {n}" for n in range(40))]
+    one_by_one = encoder.queries(texts)
+    encoder.fixed_shapes = True  # as on a GPU
+    together = encoder.queries(texts)
+    assert together == pytest.approx(one_by_one, abs=1e-5)
+    for at in (0, 1, 42):
+        assert np.array_equal(together[at], encoder.queries([texts[at]])[0])
+        assert np.array_equal(together[at], encoder.queries(texts[at::-1])[0])
+    assert encoder.queries([]).shape == (0, 8)
+
+
+def test_product_quantisation_of_too_few_passages_is_one_line(
+    card: EncoderCard, write_corpus: WriteCorpus, tmp_path: Path
+) -> None:
+    with pytest.raises(SleuthError, match="ivf-pq needs 256 passages to train on, and there are 5; use ivf-sq8"):
+        build_dense(write_corpus(), tmp_path / "index", card, "ivf-pq")
+
+
+def test_an_answer_is_the_same_bits_whatever_is_searched_with_it(
+    card: EncoderCard, write_corpus: WriteCorpus, tmp_path: Path
+) -> None:
+    path = write_corpus(MANY)
+    queries = [f"Town {number} near {number % 31}" for number in range(60)]
+    for storage in ("flat", "ivf-sq8"):
+        build_dense(path, tmp_path / storage, card, storage)
+        index = Dense(tmp_path / storage)
+        together = index.find(queries, 5)
+        assert [index.find([query], 5)[0] for query in queries] == together
+
+
+def test_more_vectors_that_tie_than_are_fetched_are_ordered_by_id(
+    card: EncoderCard, write_corpus: WriteCorpus, tmp_path: Path
+) -> None:
+    twins = {f"{number:03d}": "a town" for number in range(200, 0, -1)}
+    build_dense(write_corpus(twins), tmp_path / "index", card)
+    assert [passage.id for passage in Dense(tmp_path / "index").find(["town"], 3)[0]] == ["001", "002", "003"]
+
+
 def test_the_streamed_file_is_one_that_faiss_wrote_itself(card: EncoderCard, tmp_path: Path) -> None:
     import faiss
 
@@ -143,15 +184,23 @@ def test_quantised_vectors_find_most_of_what_exact_ones_find(
 ) -> None:
     path = write_corpus(MANY)
     build_dense(path, tmp_path / "flat", card)
-    build_dense(path, tmp_path / "small", card, "ivf-sq8")
+    made = {name: build_dense(path, tmp_path / name, card, name) for name in ("ivf-sq8", "ivf-pq")}
+    (tmp_path / "small").symlink_to(tmp_path / "ivf-sq8")
     flat, small = Dense(tmp_path / "flat"), Dense(tmp_path / "small")
+    assert made["ivf-sq8"].storage == "ivf-sq8"
+    assert small.card.flat_recall == made["ivf-sq8"].flat_recall
+    recalls = {name: (one.flat_recall or {})["value"] or 0 for name, one in made.items()}
+    assert 1 > recalls["ivf-sq8"] > 0.7
+    assert recalls["ivf-sq8"] > recalls["ivf-pq"] > 0.02  # 2 bytes of 8 numbers that differ little
+    assert flat.card.flat_recall is None
     queries = [f"Town {number} near {number % 31}" for number in range(50)]
     shared = [
         len({p.id for p in a} & {p.id for p in b})
         for a, b in zip(flat.find(queries, 10), small.find(queries, 10), strict=True)
     ]
     assert sum(shared) > 0.7 * 10 * len(queries)
-    size = {name: (tmp_path / name / "vectors.faiss").stat().st_size for name in ("flat", "small")}
+    size = {name: (tmp_path / name / "vectors.faiss").stat().st_size for name in ("flat", "small", "ivf-pq")}
+    assert size["ivf-pq"] < size["small"]
     assert size["small"] < 0.75 * size["flat"]  # 8 bytes and a row's number of 8 for 32 bytes
 
 
@@ -177,6 +226,19 @@ def test_an_index_of_another_tool_opens_in_place(
     theirs_found, ours = (found(Dense(tmp_path / name), "who wrote novels?", 5) for name in ("adopted", "ours"))
     assert [p.id for p in theirs_found] == [p.id for p in ours]
     assert [p.score for p in theirs_found] == pytest.approx([p.score for p in ours], abs=1e-5)
+
+
+def test_a_corpus_that_changed_behind_its_index_is_one_line(
+    card: EncoderCard, write_corpus: WriteCorpus, tmp_path: Path
+) -> None:
+    corpus = write_corpus()
+    build_dense(corpus, tmp_path / "built", card)
+    adopt_vectors(corpus, tmp_path / "adopted", card, tmp_path / "built" / "vectors.faiss")
+    corpus.write_text(corpus.read_text().replace("a town by the sea", "a city by the sea, far away"))
+    with pytest.raises(SleuthError, match="the corpus changed behind its index; restore it, or make") as caught:
+        Dense(tmp_path / "adopted")
+    assert "\n" not in str(caught.value)
+    assert found(Dense(tmp_path / "built"), "town", 5)  # it has a copy of its own
 
 
 def test_vectors_of_another_corpus_or_encoder_are_refused(

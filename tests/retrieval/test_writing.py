@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from corpora import WriteCorpus
 
-from sleuth.retrieval import bm25
+from sleuth.retrieval import bm25, bm25_writer
 from sleuth.retrieval.bm25 import Bm25, Bm25Writer, build_index
 from sleuth.retrieval.corpus import corpus_hash, read_corpus
 from sleuth.types import Passage, SleuthError
@@ -53,6 +53,57 @@ def stop_at(count: int):
 
 def answers(folder: Path) -> list[list[Passage]]:
     return asyncio.run(Bm25(folder).search(["town 5", "near 30", "lies", "96"], 20))
+
+
+@pytest.fixture
+def in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All writers take part, though the corpus is small."""
+    monkeypatch.setattr(bm25_writer, "ALONE", 700)
+    monkeypatch.setattr(bm25_writer, "BLOCK", 30)
+
+
+@pytest.mark.usefixtures("in_turns")
+def test_several_writers_make_one_index_that_answers_like_that_of_one(
+    write_corpus: WriteCorpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_corpus(MANY)
+    monkeypatch.setattr(Bm25Writer, "every", 500)  # many segments, which are merged
+    card = build_index(path, tmp_path / "many")
+    monkeypatch.setattr(bm25_writer, "ALONE", 10**6)
+    assert build_index(path, tmp_path / "alone") == card
+    assert answers(tmp_path / "many") == answers(tmp_path / "alone")
+    assert Bm25(tmp_path / "many")._searcher.num_segments == 1
+    assert not [path for path in (tmp_path / "many").iterdir() if path.is_dir()]
+
+
+@pytest.mark.usefixtures("in_turns", "often")
+def test_a_kill_between_the_commits_of_two_writers_loses_and_doubles_nothing(
+    write_corpus: WriteCorpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_corpus(MANY)
+    build_index(path, tmp_path / "whole")
+    commit, committed = bm25_writer._Part.commit, list[int]()
+
+    def killed(part: bm25_writer._Part) -> None:
+        committed.append(part.number)
+        if len(committed) > 6 and part.number != 1:  # at the second checkpoint only writer 1 gets that far
+            raise KilledError
+        commit(part)
+
+    monkeypatch.setattr(bm25_writer._Part, "commit", killed)
+    with pytest.raises(KilledError):
+        build_index(path, tmp_path / "index")
+    monkeypatch.setattr(bm25_writer._Part, "commit", commit)
+    build_index(path, tmp_path / "index")
+    assert answers(tmp_path / "index") == answers(tmp_path / "whole")
+    with pytest.raises(KilledError):
+        build_index(path, tmp_path / "late", stop_at(4000))
+    monkeypatch.setattr(bm25_writer, "IndexCard", None)  # killed after joining, before the card
+    with pytest.raises(TypeError):
+        build_index(path, tmp_path / "late")
+    monkeypatch.undo()
+    assert build_index(path, tmp_path / "late").count == len(MANY)
+    assert answers(tmp_path / "late") == answers(tmp_path / "whole")
 
 
 @pytest.mark.usefixtures("often")

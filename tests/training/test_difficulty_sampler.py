@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sleuth.ranks import ALONE
 from sleuth.recipe import load_recipe
 from sleuth.recipe.data import PlayedQuestionsRecipe
 from sleuth.runs.checkpoints import load_state
@@ -179,9 +180,9 @@ def test_a_step_played_ahead_knows_the_rates_that_a_run_that_goes_on_would_know(
     def worker(state: dict[str, Any] | None, *, lag: int) -> Worker:
         stage = SimpleNamespace(engine=SimpleNamespace(max_policy_lag=lag), last_step=9)
         order = DifficultySampler(tasks, drawing(floor=0.5), seed=(2,), state=state)
-        names = ("context", "engine", "renderer", "setting", "reward", "judge_pool")
-        unused: dict[str, Any] = dict.fromkeys(names)
-        return Worker(stage=cast(Any, stage), order=order, **unused)
+        unused: dict[str, Any] = dict.fromkeys(("engine", "renderer", "setting", "reward", "judge_pool"))
+        context = cast(Any, SimpleNamespace(ranks=ALONE))
+        return Worker(stage=cast(Any, stage), order=order, context=context, **unused)
 
     whole, drawn, states = worker(None, lag=1), [], []
     for step in range(1, 9):

@@ -82,19 +82,26 @@ def test_thoughts_are_paid_by_their_gain_and_their_signs_are_told(run: Run, reci
     assert ProtocolCard.read(last) is None  # it was asked nothing
 
 
-@pytest.mark.parametrize("scorer", ["frozen", pytest.param("moving", marks=pytest.mark.slow)])
+SHRINKING = ("stage.0.reward.0.scorer=policy", "stage.0.reward.0.decay=0.5", "stage.0.env.least_thought_tokens=4")
+
+
+@pytest.mark.parametrize("asked", [pytest.param((), marks=pytest.mark.slow), SHRINKING])
 def test_n_steps_and_then_m_are_the_same_bytes_as_all_of_them(
-    run: Run, recipe: Path, tmp_path: Path, scorer: str
+    run: Run, recipe: Path, tmp_path: Path, asked: tuple[str, ...]
 ) -> None:
-    asked = f"stage.0.reward.0.scorer={scorer}"
-    whole = run(recipe, tmp_path / "whole", asked)
-    run(recipe, tmp_path / "parts", asked, "stage.0.stop_after=2")
-    resumed = run(recipe, tmp_path / "parts", asked)
+    """Also where the policy's average is the baseline, and the budget of a thought follows the steps."""
+    whole = run(recipe, tmp_path / "whole", *asked)
+    run(recipe, tmp_path / "parts", *asked, "stage.0.stop_after=2")
+    resumed = run(recipe, tmp_path / "parts", *asked)
     ours, theirs = weights(whole), weights(resumed)
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
     drop = {"seconds_rollout", "seconds_update"}
     for one, other in zip(rows_of(tmp_path / "whole"), rows_of(tmp_path / "parts"), strict=True):
         assert {k: v for k, v in one.items() if k not in drop} == {k: v for k, v in other.items() if k not in drop}
+    if asked:
+        rows = rows_of(tmp_path / "parts")
+        assert [row["thought_budget"] for row in rows] == [16, 10, 6, 4]  # 16 * (1/4) ** (t/3)
+        assert all(row["thought_tokens_mean"] <= row["thought_budget"] for row in rows)
 
 
 def test_a_judge_pays_what_is_written_behind_a_thought(run: Run, recipe: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import re
 from collections import Counter
@@ -13,10 +14,12 @@ from typing import Any
 
 from sleuth.data.questions import task_from_row
 from sleuth.data.rows import Row, read_rows
+from sleuth.judges.cache import NamedJudge
 from sleuth.judges.forms import InvalidAnswerError
 from sleuth.judges.pool import NoAnswerError
-from sleuth.judges.rubric_writer import KINDS, RubricWriter
-from sleuth.metrics.intervals import Measured, share
+from sleuth.judges.rubric_writer import KINDS, PROMPT, RubricWriter
+from sleuth.metrics.intervals import Measured
+from sleuth.metrics.rubric_card import SEPARATE, rubric_card, separated_shares
 from sleuth.rewards.rubric import mean_flipped
 from sleuth.runs.atomic import write_text
 from sleuth.types import Case, Judge, Rubric, SleuthError, Task
@@ -45,11 +48,7 @@ class Annotated:
 
     def shares(self) -> dict[str, Measured]:
         """By the way of spoiling: the share of good answers that scored higher."""
-        return {
-            way: share([float(row[way]) for row in self.separated if way in row])
-            for way in WAYS
-            if any(way in row for row in self.separated)
-        }
+        return separated_shares(self.separated)
 
     def as_json(self) -> dict[str, Any]:
         """The record as plain values."""
@@ -66,13 +65,13 @@ def annotate_rubrics(
     data: Path,
     out: Path,
     writer: RubricWriter,
-    judge: Judge | None,
+    judge: NamedJudge | None,
     *,
     limit: int | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Annotated:
     """Writes the rows of `data` to `out` (.jsonl) with criteria from a teacher, each row as soon as it is done. Called
-    again, it skips rows that were written and retries those that failed.
+    again, it skips rows that were written and retries those that failed. A card of all rows is written beside `out`.
 
     With a `judge`, criteria are tried on the row's own answer and on spoiled ones: rows whose criteria score fewer than
     MIN_SEPARATED of these lower go to a file beside `out`. A row without a verdict is retried in the next call. Raises
@@ -111,7 +110,25 @@ def annotate_rubrics(
         await asyncio.gather(*(one(row, task) for row, task in due))
 
     asyncio.run(every())
+    if out.exists():
+        _write_card(out, rejected, data, writer, judge)
     return found
+
+
+def _write_card(out: Path, rejected: Path, data: Path, writer: RubricWriter, judge: NamedJudge | None) -> None:
+    """Writes what `out` and `rejected` hold, those of earlier calls included, as OUT.md."""
+    kept, left_out = ([row for _, row in read_rows(file)] if file.exists() else [] for file in (out, rejected))
+    card = rubric_card(
+        out.name,
+        kept,
+        left_out,
+        teacher=writer.model,
+        source=str(data),
+        source_sha256=hashlib.sha256(data.read_bytes()).hexdigest(),
+        prompt_sha256=hashlib.sha256(PROMPT.encode()).hexdigest(),
+        judge=judge.identity if judge is not None else None,
+    )
+    write_text(out.with_suffix(".md"), card)
 
 
 async def _separation(task: Task, rubrics: Sequence[Rubric], other: str, judge: Judge | None) -> Separation:
@@ -178,7 +195,7 @@ def _append(file: Path, row: Row, task: Task, rubrics: Sequence[Rubric], separat
     for rubric in rubrics:
         key = next(key for key, wanted in KINDS.items() if wanted == rubric.wanted)
         table[key].append({"title": rubric.title, "description": rubric.description})
-    checked = {"rubrics_separate": dict(separation)} if separation else {}
+    checked = {SEPARATE: dict(separation)} if separation else {}
     with file.open("a", encoding="utf-8") as lines:
         named = {KEY: task.id} | dict(row) | {KEY: task.id, "rubrics": table, **checked}
         lines.write(json.dumps(named, ensure_ascii=False) + "\n")

@@ -60,13 +60,20 @@ class AnnotatedTexts:
 
 
 def annotate_thoughts(
-    texts: TextRecipe, out: Path, writer: ThoughtWriter, scorer: LogprobScorer, *, gated: bool, watch: Watch
+    texts: TextRecipe,
+    out: Path,
+    writer: ThoughtWriter,
+    scorer: LogprobScorer,
+    *,
+    gated: bool,
+    watch: Watch,
+    max_missing_fraction: float = 1.0,
 ) -> AnnotatedTexts:
     """Writes rows of the texts with a teacher's thoughts to `out` (.parquet), and a card beside it.
 
     Answers are stored as they arrive, in `out`.answers.jsonl, so a repeated call requests only missing ones. With
-    `gated`, sources whose thoughts do not help are left out. Raises SleuthError for malformed texts and if no row is
-    kept.
+    `gated`, sources whose thoughts do not help are left out. Raises SleuthError for malformed texts, if no row is kept,
+    and, before `out` is written, if more than `max_missing_fraction` of the texts get no thoughts.
     """
     if not out.name.endswith(".parquet"):
         raise SleuthError(f"--out {out}: should end in .parquet")
@@ -78,6 +85,13 @@ def annotate_thoughts(
     found.documents = [replace(chunk, thoughts=answers.of(chunk) or ()) for chunk in chunks if answers.of(chunk)]
     if not found.documents:
         raise SleuthError(f"{texts.texts}: no text got a thought: {', '.join(found.reasons) or 'there are no texts'}")
+    if (lacking := found.reasons.total()) > max_missing_fraction * len(chunks):
+        [(reason, _)] = found.reasons.most_common(1)
+        raise SleuthError(
+            f"{out}: {lacking:,} of {len(chunks):,} texts got no thoughts ({reason}), and at most "
+            f"{max_missing_fraction:.0%} may; {answers.file.name} keeps the others, and the same command asks for the "
+            "rest"
+        )
     with watch("gate") as progress:
         found.gates = thought_gates(scorer, found.documents, progress)
     passed = {gate.source for gate in found.gates if gate.passes or not gated}

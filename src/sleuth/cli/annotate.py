@@ -50,7 +50,7 @@ def rubrics(
 
     One to five per question, wanted and unwanted, with title and description. With a judge, criteria that do not
     distinguish the row's own answer from spoiled ones go to a separate file beside the other. The same command
-    continues where it stopped.
+    continues where it stopped. A data card is written beside the rows.
     """
     from sleuth.plan.inputs import missing_inputs, require_file
     from sleuth.recipe.parts import load_judge, load_teacher
@@ -62,9 +62,10 @@ def rubrics(
     import_heavy()
     from sleuth.annotation.rubrics import annotate_rubrics
     from sleuth.cli.progress import progress_bar
-    from sleuth.factories import judge_of, rubric_writer_of
+    from sleuth.evaluation.judge_exam import accurate_judge
+    from sleuth.factories import rubric_writer_of
 
-    tester = judge_of(judging).judge if judging is not None else None
+    tester = accurate_judge(judging, judge).judge if judging is not None and judge is not None else None
     writer = rubric_writer_of(writing)
     with progress_bar("rubrics") as progress:
         found = annotate_rubrics(data, out, writer, tester, limit=limit, progress=progress)

@@ -15,7 +15,7 @@ from typer.main import get_group
 from sleuth import __version__
 from sleuth.runs.interruption import Interrupted
 from sleuth.threads import prepare_waiting
-from sleuth.types import RetrievalFailed, SleuthError
+from sleuth.types import RetrievalFailed, SleuthError, StoppedByRule
 
 FAILED = 1
 """Exit status of a run that failed."""
@@ -56,6 +56,7 @@ SECTIONS = {
         "rescore": "sleuth.cli.rescore:rescore",
     },
     "Search": {
+        "get": "sleuth.cli.get:get",
         "index": "sleuth.cli.index:index",
         "search": "sleuth.cli.search:search",
         "retriever": "sleuth.cli.retriever:retriever",
@@ -139,6 +140,8 @@ class Verbs(TyperGroup):
         try:
             prepare_waiting()
             return super().invoke(ctx)
+        except StoppedByRule as error:
+            raise _exit_after(FAILED, *map(str, error.args)) from None
         except SleuthError as error:
             raise _exit_after(WRONG_INPUT, *(f"error: {problem}" for problem in error.args)) from None
         except RetrievalFailed as error:

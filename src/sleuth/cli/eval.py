@@ -14,7 +14,7 @@ from sleuth.cli import options
 from sleuth.cli.app import FAILED
 from sleuth.cli.figures import measured_in, print_figures, print_sets
 from sleuth.cli.heavy import import_heavy
-from sleuth.cli.inputs import prepare_out_file, require_inputs, require_passages, require_unset, require_url
+from sleuth.cli.inputs import prepare_out_file, require_engine, require_inputs, require_passages, require_unset
 from sleuth.memory import DEFAULT_SLOTS
 from sleuth.threads import PROCESS
 from sleuth.types import SleuthError, Task
@@ -53,6 +53,13 @@ def evaluate(
     cache_memory: options.CacheMemory = None,
     dtype: options.Precision = None,
     out: options.Out = None,
+    judge: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Of a MODEL that refines: a file with a [judge] table, who judges its claims. [default: lexical]",
+        ),
+    ] = None,
     rows: Annotated[
         Path | None,
         typer.Option(
@@ -71,7 +78,11 @@ def evaluate(
 
     One greedy answer per question, unless --samples says otherwise; figures have 95 % intervals.
     """
+    from sleuth.plan.inputs import missing_inputs
+    from sleuth.recipe.parts import load_judge
+
     _require_new_rows(rows, min_citation_f1)
+    judging = load_judge(judge, missing_inputs) if judge is not None else None
     open_session = _prepare_session(
         model,
         questions,
@@ -93,9 +104,13 @@ def evaluate(
     )
     from sleuth.data.questions import load_questions
     from sleuth.evaluation.evaluate import evaluation
+    from sleuth.evaluation.judge_exam import accurate_judge
 
+    claims_judge = accurate_judge(judging, judge).judge if judging is not None and judge is not None else None
     tasks = load_questions(questions, with_prompt=(ask_with or _trained_ask_with(model)) == "prompt")[:limit]
     session = _open(open_session, tasks, (), out)
+    if claims_judge is not None:
+        session = session.judged_by(claims_judge)
     answered = session.ask(tasks, "evaluate")
     _report(evaluation(answered, session, name=Path(model).name, model=model), out, as_json)
     if rows is not None:
@@ -204,13 +219,7 @@ def _prepare_session(
     """Checks the inputs, imports torch and returns what loads the model. `settings` are those of
     `open_eval_session`."""
     require_passages(index, "--retriever", urls)
-    if engine is not None:
-        require_url("--engine", engine)
-        for option, value in {"--dtype": dtype, "--cache-memory": settings["cache_memory"]}.items():
-            reason = f"{value} is for a model in this process; the server at {engine} has its own"
-            require_unset({option: value}, reason)
-    else:
-        require_unset({"--served-as": served_as}, f"{served_as} is for a server; give its URL too: --engine URL")
+    require_engine(engine, served_as, {"--dtype": dtype, "--cache-memory": settings["cache_memory"]})
     require_inputs([model, *([refiner] if refiner else [])], questions=questions, index=index)
 
     import_heavy()

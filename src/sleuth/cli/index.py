@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from sleuth.retrieval.index_card import IndexCard
     from sleuth.retrieval.writing import Progress
 
+FEW_PASSAGES = 50_000
+"""Below that vectors stay exact by default: they take little memory, and quantised ones are not searched faster."""
+
 
 def index(
     corpus: Annotated[
@@ -46,8 +49,11 @@ def index(
         typer.Option(help="How token vectors are pooled. [default: the encoder's own]"),
     ] = None,
     vectors: Annotated[
-        Literal["flat", "ivf-sq8"] | None,
-        typer.Option(help="dense, hybrid: exact, 4 bytes per number, or approximate, 1 byte. [default: flat]"),
+        Literal["flat", "ivf-sq8", "ivf-pq"] | None,
+        typer.Option(
+            help="dense, hybrid: exact with 4 bytes per number, or approximate with 1 or a quarter. "
+            f"[default: ivf-sq8; flat below {FEW_PASSAGES:,} passages]"
+        ),
     ] = None,
     faiss: Annotated[
         Path | None, typer.Option(metavar="FILE", help="dense: use this faiss index of CORPUS instead of encoding it.")
@@ -85,7 +91,7 @@ def index(
             require_file(file)
     corpus = _local_corpus(corpus, folder)
 
-    def build(progress: Progress) -> IndexCard:
+    def build(progress: Progress, total: int) -> IndexCard:
         if kind == "bm25":
             from sleuth.retrieval.bm25 import build_index
 
@@ -97,11 +103,12 @@ def index(
         card = encoder_card(str(encoder), query_prefix=query_prefix, passage_prefix=passage_prefix, pooling=pooling)
         if faiss is not None:
             return adopt_vectors(corpus, folder, card, faiss, progress)
-        return (build_dense if kind == "dense" else build_hybrid)(corpus, folder, card, vectors or "flat", progress)
+        storage = vectors or ("flat" if total < FEW_PASSAGES else "ivf-sq8")
+        return (build_dense if kind == "dense" else build_hybrid)(corpus, folder, card, storage, progress)
 
     with progress_bar("index") as progress:
         total = _count_rows(corpus)
-        card = build(lambda done: progress(done, max(done, total)))
+        card = build(lambda done: progress(done, max(done, total)), total)
     if as_json:
         typer.echo(json.dumps({"folder": str(folder), **card.as_json()}))
         return
@@ -109,6 +116,9 @@ def index(
     if card.encoder is not None:
         shown = f"queries begin with {card.encoder.query_prefix!r}, passages with {card.encoder.passage_prefix!r}"
         typer.echo(f"encoder {card.encoder.model}: {card.encoder.width} numbers; {shown}")
+    if card.flat_recall is not None:
+        value, low, high = (card.flat_recall[name] for name in ("value", "low", "high"))
+        typer.echo(f"vectors {card.storage}: {value:.3f} ({low:.3f} to {high:.3f}) of the exact 10 nearest are found")
     typer.echo(f'Next: sleuth search {folder} "some words"')
 
 

@@ -42,6 +42,17 @@ def require_url(option: str, url: str) -> None:
         raise SleuthError(f"{option} {url}: should be http://HOST:PORT")
 
 
+def require_engine(engine: str | None, served_as: str | None, local: Mapping[str, object]) -> None:
+    """Raises SleuthError if the URL is malformed, if an option of `local` is for a model in this process and a server
+    is named, or if a name on the server is given without one."""
+    if engine is None:
+        require_unset({"--served-as": served_as}, f"{served_as} is for a server; give its URL too: --engine URL")
+        return
+    require_url("--engine", engine)
+    for option, value in local.items():
+        require_unset({option: value}, f"{value} is for a model in this process; the server at {engine} has its own")
+
+
 def require_unset(options: Mapping[str, object], reason: str) -> None:
     """Raises SleuthError for the first option that has a value: `--fault is for ...`, where `reason` is what follows
     the option's name."""

@@ -112,9 +112,10 @@ def _plan_card(recipe: Recipe, card: str, world: int | None, *, as_json: bool) -
         if count > 1:
             import_heavy()
             from sleuth.pipeline import require_ranks
+            from sleuth.plan.server_cards import ranks_and_servers
             from sleuth.ranks import Ranks
 
-            require_ranks(recipe, Ranks(world=count))
+            require_ranks(recipe, Ranks(world=ranks_and_servers(recipe, count)[0]))
         predicted = plan_for_cards(recipe, Cards(count=count, card=cards.card))
     if as_json:
         typer.echo(json.dumps(predicted.as_json()))

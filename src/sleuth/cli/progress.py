@@ -3,29 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 DELAY = 1.0
-"""Seconds of work before anything is shown."""
+"""Seconds of work before a count is shown."""
 
 
-@contextmanager
-def progress_bar(name: str) -> Iterator[Callable[[int, int], None]]:
-    """Yields `progress(done, total)`: a bar with the time left, or plain lines where there is no terminal."""
-    from sleuth.runs.progress import ProgressBar
+def progress_bar(name: str) -> AbstractContextManager[Callable[[int, int], None]]:
+    """As `sleuth.runs.progress.progress_bar`, which is imported when it is used."""
+    from sleuth.runs.progress import progress_bar as bar
 
-    started, bar = time.monotonic(), None
-    with ExitStack() as shown:
-
-        def progress(done: int, total: int) -> None:
-            nonlocal bar
-            if bar is None and time.monotonic() - started > DELAY:
-                bar = shown.enter_context(ProgressBar(name, total, done))
-            if bar is not None:
-                bar.advance(done - bar.done)
-
-        yield progress
+    return bar(name)
 
 
 def row_counter(name: str) -> Callable[[int], None]:

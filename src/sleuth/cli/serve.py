@@ -21,7 +21,7 @@ from sleuth.cli.http_server import (
     run,
     server_of,
 )
-from sleuth.cli.inputs import require_inputs, require_passages, require_unset
+from sleuth.cli.inputs import require_engine, require_inputs, require_passages, require_unset
 from sleuth.threads import PROCESS
 from sleuth.types import SleuthError
 
@@ -63,6 +63,8 @@ def serve(
     forced_search: options.ForcedSearch = None,
     context: options.ContextTokens = None,
     dtype: options.Precision = None,
+    engine: options.Engine = None,
+    served_as: options.ServedAs = None,
     emulate: Annotated[
         Literal["vllm", "sglang"] | None,
         typer.Option(help="Serve the bare model behind this server's endpoints instead, to try a pool of them."),
@@ -89,7 +91,8 @@ def serve(
     """Serve a checkpoint: OpenAI's API, and a page to talk to it.
 
     GET / is the page; POST /v1/chat/completions and /v1/responses ask the agent with its searches, POST /v1/completions
-    the bare model; GET /v1/models, /health, /metrics, /openapi.json. The protocol is the checkpoint's own.
+    the bare model; GET /v1/models, /health, /metrics, /openapi.json. The protocol is the checkpoint's own. With
+    --engine, an SGLang or vLLM server generates.
 
     With --emulate, the bare model behind the endpoints that training needs of vLLM or SGLang (docs/how-to/pool.md).
     """
@@ -108,10 +111,13 @@ def serve(
                 "--prompt": prompt,
                 "--prompt-role": prompt_role,
                 "--forced-search": forced_search,
+                "--engine": engine,
+                "--served-as": served_as,
             },
             "is for an agent; --emulate serves the bare model, without an environment",
         )
     require_passages(index, "--url", url or [])
+    require_engine(engine, served_as, {"--dtype": dtype, "--cache-memory": cache_memory})
     listening = listen(host, port)
     access = access_of(host, api_key=api_key, insecure=insecure, per_client=per_client)
     require_inputs([model], questions=questions, index=index)
@@ -155,6 +161,8 @@ def serve(
         slots=slots,
         cache_memory=cache_memory,
         dtype=dtype,
+        engine=engine,
+        served_as=served_as,
     )
     if index is None and not url:
         notes.append("without --index or --url, searches find nothing")

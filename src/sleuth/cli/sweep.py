@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sleuth.cli.app import FAILED
 from sleuth.cli.options import AsJson, Quiet
 from sleuth.cli.tables import Column, print_columns
-from sleuth.types import SleuthError
+from sleuth.types import SleuthError, StoppedByRule
 
 if TYPE_CHECKING:
     from sleuth.metrics.intervals import Measured
@@ -49,7 +50,7 @@ def sweep(
     """Train runs that differ by a stage or two, in one table.
 
     Each arm is a run folder, the same that `sleuth train` would write. Stages that several arms share are trained once,
-    and finished runs are not trained again.
+    and finished runs are not trained again. If an arm misses its gate, the others go on, and the exit status is 1.
     """
     from sleuth.plan.inputs import missing_inputs
     from sleuth.recipe.sweep import load_sweep
@@ -70,9 +71,13 @@ def sweep(
     from sleuth.runs.progress import quiet as silence
 
     require_sweep_inputs(recipe, chosen)
+    stopped: list[str] = []
     with silence(quiet), on_ranks() as ranks:
         for seed, (name, arm) in product(seeds or resolved.seeds, chosen.items()):
-            _train(arm, seed, ranks, [arm_folder(root, seed, other) for other in (name, *runs)])
+            try:
+                _train(arm, seed, ranks, [arm_folder(root, seed, other) for other in (name, *runs)])
+            except StoppedByRule as error:  # the other arms go on
+                stopped.append(str(error))
         if not ranks.first:
             return
     rows = arm_table(resolved, root)
@@ -81,6 +86,10 @@ def sweep(
         typer.echo(json.dumps(against | {"arms": {row.name: row.as_json() for row in rows}}))
     else:
         _print(resolved, rows)
+    for line in stopped:
+        typer.echo(line, err=True)
+    if stopped:
+        raise typer.Exit(FAILED)
 
 
 def _train(recipe: Recipe, seed: int, ranks: Ranks, places: Sequence[Path]) -> None:
@@ -116,10 +125,17 @@ def _columns(recipe: SweepRecipe, rows: Sequence[ArmRow]) -> list[tuple[str, lis
     columns.append(("tokens", [f"{row.tokens_trained:,.0f}" for row in rows]))
     if any(row.certified is not None for row in rows):
         columns.append(("certified", [f"{row.certified or 0} of {len(row.seeds)}" for row in rows]))
-    columns += [(name, [_cell(row.figures[name]) for row in rows]) for name in recipe.table.figures]
+    if any(row.stopped for row in rows):
+        columns.append(
+            ("stopped\nat a gate", [f"{len(row.stopped)} of {len({*row.seeds, *row.stopped})}" for row in rows])
+        )
+    columns += [
+        (name.replace(":", "\n"), [_cell(row.figures[name]) if name in row.figures else "" for row in rows])
+        for name in recipe.table.figures
+    ]
     if against:
         over = [_cell(row.over.measured) if row.over else "" for row in rows]
-        columns.append((f"{first}\nover {against}", over))
+        columns.append((f"{first.rpartition(':')[2]}\nover {against}", over))
     return columns
 
 

@@ -23,8 +23,8 @@ def world(
     DIR gets corpus.jsonl, qa_train.jsonl, qa_test.jsonl, refiner_train.jsonl, refiner_test.jsonl (tool outputs to
     refine), text_train.jsonl, text_test.jsonl (texts whose ending follows from their beginning, with the thought that
     derives it), careless_train.jsonl, careless_test.jsonl (texts of which half end wrong), hasty_train.jsonl (texts of
-    which half contain a right thought) and world.json, which describes them and says how well the endings can be
-    predicted.
+    which half contain a right thought), arithmetic_test.jsonl (sums in the layout of MATH-500) and world.json, which
+    describes them and says how well the endings can be predicted.
     """
     from sleuth.cli.progress import progress_bar
     from sleuth.world.write_world import CORPUS, write_world

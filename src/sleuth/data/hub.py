@@ -78,12 +78,12 @@ def local_file(path: Path, log: Log = to_stderr) -> Path:
 def download_from_hub(location: HubLocation, folder: Path, watch: ProgressBar, log: Log = to_stderr) -> Path:
     """A large file of the hub, downloaded into `folder` or resumed there. Its size is logged first."""
     location.require_file()
-    file = _remote_file(location)
+    file = remote_file(location)
     log(f"{location}: {_megabytes(file.size)}, into {folder}")
     return download(file, folder, watch)
 
 
-def _remote_file(location: HubLocation) -> RemoteFile:
+def remote_file(location: HubLocation) -> RemoteFile:
     """The file at its current commit, so that its size and its contents belong together."""
     with _hub_errors(location):
         from huggingface_hub import get_hf_file_metadata, hf_hub_url

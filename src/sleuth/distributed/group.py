@@ -8,7 +8,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -70,6 +70,10 @@ class Processes(Ranks):
         sums = torch.tensor([float(mine[name]) for name in names], dtype=torch.float64)
         dist.all_reduce(sums, group=self.gloo)
         return dict(zip(names, sums.tolist(), strict=True))
+
+    def channel(self) -> Ranks:
+        """The same ranks for another thread, by a gloo group of its own."""
+        return replace(self, gloo=dist.new_group(backend="gloo", timeout=TIMEOUT))
 
 
 @contextmanager

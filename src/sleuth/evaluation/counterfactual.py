@@ -42,11 +42,24 @@ class PairLogprobs:
 
 
 def pair_logprobs(
-    model: PreTrainedModel, pairs: Sequence[RowPair], *, budget: int, temperature: float = 1.0
+    model: PreTrainedModel,
+    pairs: Sequence[RowPair],
+    *,
+    budget: int,
+    temperature: float = 1.0,
+    baseline: PreTrainedModel | None = None,
 ) -> list[PairLogprobs]:
-    """The log-probabilities of each pair, in passes over at most `budget` distinct tokens; without gradients."""
-    rows = [row for pair in pairs for row in (pair.factual, pair.counterfactual)]
-    values = iter(row_logprobs(model, rows, budget=budget, temperature=temperature))
+    """The log-probabilities of each pair, in passes over at most `budget` distinct tokens; without gradients. With a
+    `baseline`, that model computes those of the counterfactual rows."""
+    options = {"budget": budget, "temperature": temperature}
+    if baseline is None:
+        values = iter(
+            row_logprobs(model, [row for pair in pairs for row in (pair.factual, pair.counterfactual)], **options)
+        )
+    else:
+        factual = row_logprobs(model, [pair.factual for pair in pairs], **options)
+        counterfactual = row_logprobs(baseline, [pair.counterfactual for pair in pairs], **options)
+        values = iter([row for pair in zip(factual, counterfactual, strict=True) for row in pair])
     return [
         PairLogprobs(factual=_last(next(values), pair.suffix_len), counterfactual=_last(next(values), pair.suffix_len))
         for pair in pairs

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -13,8 +13,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from sleuth.dialects.refine import REFINERS, Mode, refines
 from sleuth.engines.local.engine import LocalEngine
 from sleuth.engines.remote.http_engine import HttpEngine
+from sleuth.engines.remote.pool import PoolEngine
 from sleuth.engines.remote.server import Server, find_server
 from sleuth.factories import (
+    EVAL_JUDGE,
     Setting,
     changes_of_card,
     context_of,
@@ -25,6 +27,7 @@ from sleuth.factories import (
     search_setting,
     setting_of_card,
 )
+from sleuth.judges.cache import NamedJudge
 from sleuth.learn.token_budget import is_out_of_memory
 from sleuth.memory import DEFAULT_SLOTS
 from sleuth.recipe import Recipe
@@ -85,7 +88,8 @@ class Served:
 class EvalSession:
     """A model with the protocol, sampling and scorer to evaluate it. Temperature 0 is greedy. `draw` extends the key of
     the samples, so that sets of questions with the same seed have different draws. A `scorer` other than the strict one
-    is reported beside it, and so is each function of the user among the `rewards`."""
+    is reported beside it, and so is each function of the user among the `rewards`. With a `pool` its servers generate,
+    which have the weights of `model`. A refiner's claims are judged by `judge`, the lexical one if that is None."""
 
     model: PreTrainedModel | Served
     tokenizer: PreTrainedTokenizerFast
@@ -99,6 +103,8 @@ class EvalSession:
     draw: tuple[int, ...] = ()
     scorer: str = STRICT.name
     rewards: Sequence[RewardRecipe] = ()
+    pool: PoolEngine | None = None
+    judge: NamedJudge | None = None
 
     def ask(self, tasks: Sequence[Task], name: str) -> list[tuple[Episode, Score]]:
         """`samples` scored episodes for each task, in order."""
@@ -111,9 +117,27 @@ class EvalSession:
             self.weights, self.tokenizer, slots=self.slots, context=self.context, cache_memory=self.cache_memory
         )
 
+    def open_engine(self) -> Engine:
+        """An engine that stays open: on the model's server, or in this process."""
+        return self._http_engine(self.model) if isinstance(self.model, Served) else self.local_engine()
+
+    def _http_engine(self, served: Served) -> HttpEngine:
+        limits = {"requests_at_once": self.slots, "context": self.context}
+        return HttpEngine(served.server, self.tokenizer, eos_ids=served.eos_ids, **limits)
+
     def protocol(self) -> ProtocolCard:
-        """The protocol of the questions."""
-        return self.setting.protocol(self.scorer, self.context)
+        """The protocol of the questions, with the judge of a refiner's claims as its scorer."""
+        card = self.setting.protocol(self.scorer, self.context)
+        return card if self.judge is None else card.model_copy(update={"scorer": self.judge.identity})
+
+    def judged_by(self, judge: NamedJudge) -> EvalSession:
+        """The same session, whose claims `judge` judges. Raises SleuthError if its model does not refine."""
+        if not refines(self.setting.dialect):
+            raise SleuthError(
+                "--judge is for the claims of a MODEL that refines; this one is asked in the dialect "
+                f"{self.setting.dialect.name!r}, and its answers are compared with the golden ones"
+            )
+        return replace(self, judge=judge)
 
     @property
     def server(self) -> Server | None:
@@ -138,16 +162,18 @@ class EvalSession:
             )
             with ProgressBar(name, len(tasks) * self.samples) as bar:
                 groups = await rollout.groups(tasks, self.setting.env, samples=self.samples, finished=bar.advance)
-        reward = eval_reward_of(self.scorer, self.setting.dialect, self.tokenizer, self.rewards)
+        judge = self.judge or EVAL_JUDGE
+        reward = eval_reward_of(self.scorer, self.setting.dialect, self.tokenizer, self.rewards, judge)
         scored_groups = await scored(groups, reward)
         return [pair for group in scored_groups for pair in zip(group.episodes, group.scores, strict=True)]
 
     @asynccontextmanager
     async def _engine(self) -> AsyncIterator[Engine]:
         if isinstance(self.model, Served):
-            limits = {"requests_at_once": self.slots, "context": self.context}
-            async with HttpEngine(self.model.server, self.tokenizer, eos_ids=self.model.eos_ids, **limits) as engine:
+            async with self._http_engine(self.model) as engine:
                 yield engine
+        elif self.pool is not None:
+            yield self.pool
         else:
             local = self.local_engine()
             try:

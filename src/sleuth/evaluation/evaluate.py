@@ -68,6 +68,7 @@ def run(stage: EvaluateRecipe, context: StageContext) -> Path:
         context.folder.backlog.write(f"the evaluation {file.stem}", lambda: write_eval(file, contents))
 
     rewards = context.recipe.rewards_for(context.index)
+    pool = context.pool_for_evaluation(model, tokenizer, longest)
     for name, arm in missing.items():
         session = EvalSession(
             model=model,
@@ -80,6 +81,7 @@ def run(stage: EvaluateRecipe, context: StageContext) -> Path:
             seed=context.recipe.seed,
             scorer=answer_scorer_of(rewards),
             rewards=rewards,
+            pool=pool,
         )
         file = context.folder.eval / f"{name}.json"
         with context.folder.costing(stage.name, "asking"):
@@ -206,6 +208,7 @@ def question_record(episode: Episode, score: Score) -> dict[str, Any]:
         "kind": episode.task.kind,
         "em": score.parts.get("em"),
         **compatible_scores(score),
+        **({"well_formed": score.parts["well_formed"]} if "well_formed" in score.parts else {}),
         **_citations(episode.task, score),
         "note": score.note,
         "answer": answers[-1] if answers else None,

@@ -10,13 +10,14 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from sleuth.factories import JudgePool, OpenJudge
+from sleuth.factories import JudgePool, OpenJudge, judge_of
 from sleuth.judges.exam import exam_paper, sit_exam
 from sleuth.metrics.exam_card import ExamCard, exam_card
 from sleuth.recipe.judges import JudgeRecipe
 from sleuth.runs.atomic import write_text
 from sleuth.runs.progress import ProgressBar
 from sleuth.runs.run_folder import RunFolder
+from sleuth.threads import to_stderr
 from sleuth.types import SleuthError
 
 PEOPLE = 32
@@ -48,13 +49,24 @@ def require_accurate(
     for kind, recipe in judges:
         if recipe.least_accuracy is not None:
             opened = judge_pool.open(recipe)
-            card = passed.get(opened.identity) or _examine(opened, folder)
+            card = passed.get(opened.identity) or _examine(opened, folder.say)
             if card["accuracy"] < recipe.least_accuracy:
-                raise SleuthError(_failure(kind, card, recipe.least_accuracy))
+                raise SleuthError(_failure(f"the {kind} reward", card, recipe.least_accuracy))
             cards[opened.identity] = card
     if cards.keys() - passed.keys():
         write_text(folder.path / CARDS_FILE, cards_json([*(passed | cards).values()]))
     return [*cards.values()]
+
+
+def accurate_judge(recipe: JudgeRecipe, file: Path) -> OpenJudge:
+    """The judge of a file, after an exam where it has a `least_accuracy`. Raises SleuthError if the judge is below it,
+    or cannot be asked."""
+    opened = judge_of(recipe)
+    if recipe.least_accuracy is not None:
+        card = _examine(opened, to_stderr)
+        if card["accuracy"] < recipe.least_accuracy:
+            raise SleuthError(_failure(str(file), card, recipe.least_accuracy, "judged"))
+    return opened
 
 
 def cards_json(cards: Sequence[Mapping[str, Any]]) -> str:
@@ -62,18 +74,18 @@ def cards_json(cards: Sequence[Mapping[str, Any]]) -> str:
     return json.dumps(cards, indent=1) + "\n"
 
 
-def _failure(kind: str, card: Mapping[str, Any], bar: float) -> str:
+def _failure(of: str, card: Mapping[str, Any], bar: float, done: str = "trained") -> str:
     right = {name.replace("_", " "): share["value"] for name, share in card["cases"].items()}
     worst = min(right, key=right.__getitem__)
     return (
-        f"the judge of the {kind} reward, {card['judge']}, is right about {card['accuracy']:.3f} of an exam's claims "
-        f"(of the kind {worst}: {right[worst]:.2f}), and least_accuracy = {bar}: nothing is trained by it; try another "
+        f"the judge of {of}, {card['judge']}, is right about {card['accuracy']:.3f} of an exam's claims "
+        f"(of the kind {worst}: {right[worst]:.2f}), and least_accuracy = {bar}: nothing is {done} by it; try another "
         "judge with `sleuth check judge`"
     )
 
 
-def _examine(opened: OpenJudge, folder: RunFolder) -> dict[str, Any]:
-    """The card as plain values; its findings are logged."""
+def _examine(opened: OpenJudge, say: Callable[[str], None]) -> dict[str, Any]:
+    """The card as plain values; its findings are told to `say`."""
     with ExitStack() as stack:
         bar: ProgressBar | None = None
 
@@ -83,9 +95,9 @@ def _examine(opened: OpenJudge, folder: RunFolder) -> dict[str, Any]:
             bar.advance(done - bar.done)
 
         card = take_exam(opened, pairs=False, progress=progress)
-    folder.say(f"the judge {card.judge} is right about {card.accuracy:.3f} of an exam's claims")
+    say(f"the judge {card.judge} is right about {card.accuracy:.3f} of an exam's claims")
     for line in (*card.faults, *(f"is too often wrong about {kind}" for kind in card.weak)):
-        folder.say(f"the judge {card.judge} {line}")
+        say(f"the judge {card.judge} {line}")
     return card.as_json()
 
 

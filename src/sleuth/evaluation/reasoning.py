@@ -76,7 +76,9 @@ def solve_problems(stage: ReasonRecipe, solver: NamedModel, *, seed: int = 0) ->
         set_records = _records(stage, solver, source, problems, seed)
         records.append(set_records)
         figures = problem_figures(set_records, stage.samples)
-        sets[f"{stage.name}@{source.layout}"] = _contents(stage, solver, figures) | {"records": set_records}
+        sets[f"{stage.name}@{source.layout}"] = _contents(stage, solver, figures) | {
+            "records": [one | {"figures": _by_problem(one, stage.samples)} for one in set_records]
+        }
     suite = _contents(stage, solver, suite_figures(records, stage.samples))
     figures_by_set = {
         name.partition("@")[2]: {key: value for key, value in contents.items() if isinstance(value, dict)}
@@ -213,6 +215,11 @@ def pass_at(k: int, right: Sequence[float]) -> float:
 def guessed_pass(k: int, guess: float) -> float:
     """Pass@k of k independent guesses that are right with probability `guess`: 0.90 for four choices and k = 8."""
     return 1 - (1 - guess) ** k
+
+
+def _by_problem(record: Record, k: int) -> dict[str, float]:
+    """The figures of one problem, by which sweeps pair arms."""
+    return {f"mean_at_{k}": fmean(record["right"]), f"pass_at_{k}": pass_at(k, record["right"])}
 
 
 def problem_figures(records: Sequence[Record], k: int) -> dict[str, Measured]:

@@ -88,7 +88,8 @@ def probe_thoughts(
     `gain_ARM` is how much likelier an arm makes a token of the true suffix than an empty thought does, in nats,
     `blank_nll` the largest possible gain, and `gained_share` the share of it that the model's own thoughts gain;
     `over_ARM` is the gain of the model's own minus that arm's, paired by spot. With a judge, `right_ARM` is the share
-    of an arm's sampled suffixes that are equivalent to the true one, and `right_over_ARM` the paired difference. Raises
+    of an arm's sampled suffixes that are equivalent to the true one, and `right_over_ARM` the paired difference.
+    `thought_tokens` is the length of the model's own thoughts with their tags. Raises
     SleuthError if all texts are of one document, so that thoughts cannot be swapped.
     """
     spots, setting, context = probe_inputs(stage, thinker.tokenizer, thinker.max_positions)
@@ -106,7 +107,8 @@ def probe_thoughts(
     engine.sleep()
     differences = _differences(nlls, rights)
     shares = {f"right_{name}": _means(values) for name, values in rights.items()}
-    by_spot = {"blank_nll": _means(nlls["blank"]), **differences, **shares}
+    lengths = [fmean(_lengths(spot, own)) for spot, own in zip(spots, arms.contexts["sampled"], strict=True)]
+    by_spot = {"blank_nll": _means(nlls["blank"]), **differences, **shares, "thought_tokens": lengths}
     figures = _figures(by_spot, [*shares], documents)
     needed = {name: clusters_for_difference(values, documents) for name, values in differences.items()}
     return {
@@ -256,7 +258,6 @@ def _figures(
 def _record(
     at: int, spot: Spot, arms: Arms, nlls: Mapping[str, SpotValues], rights: Mapping[str, SpotValues]
 ) -> dict[str, Any]:
-    contexts = [context for context in arms.contexts["sampled"][at] if context is not None]
     return {
         "id": spot.task.id,
         "document": document_of(spot),
@@ -266,5 +267,10 @@ def _record(
         "teacher": spot.teacher,
         "nll": {name: values[at] for name, values in nlls.items()},
         **({"right": {name: values[at] for name, values in rights.items()}} if rights else {}),
-        "tokens": sum(len(context) - len(prefix_of(spot)) for context in contexts),
+        "tokens": sum(_lengths(spot, arms.contexts["sampled"][at])),
     }
+
+
+def _lengths(spot: Spot, contexts: Contexts) -> list[int]:
+    """The tokens of each thought, with its tags."""
+    return [len(context) - len(prefix_of(spot)) for context in contexts if context is not None]

@@ -2,6 +2,7 @@
 
 from sleuth.factories.engines import TrainingEngine, engine_of, local_engine_of, pool_engine_of, record_cache
 from sleuth.factories.environments import (
+    EVAL_JUDGE,
     RefineSetting,
     SearchSetting,
     dialect_in,
@@ -61,6 +62,7 @@ from sleuth.factories.rewards import (
     reward_spec_of,
     scorer_warnings,
 )
+from sleuth.factories.servers import RunServers, program_of
 from sleuth.factories.setting import Setting, changes_of_card, require_environment, trial_group
 from sleuth.factories.text import Excerpts, chunks_of, excerpts_of
 from sleuth.factories.thoughts import (
@@ -82,12 +84,14 @@ from sleuth.factories.thoughts import (
 
 __all__ = [
     "EPISODE_REWARDS",
+    "EVAL_JUDGE",
     "THINK",
     "Excerpts",
     "JudgePool",
     "OpenJudge",
     "Outline",
     "RefineSetting",
+    "RunServers",
     "SearchSetting",
     "Setting",
     "Spot",
@@ -134,6 +138,7 @@ __all__ = [
     "preference_judges_in",
     "preference_reward_of",
     "preference_spec_of",
+    "program_of",
     "random_model",
     "record_cache",
     "refine_setting",

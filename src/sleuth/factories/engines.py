@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from sleuth.engines.local.cache import pages_of
 from sleuth.engines.local.engine import LocalEngine
-from sleuth.engines.remote.capabilities import discover_servers
+from sleuth.engines.remote.capabilities import DiscoveredServer, discover_servers
 from sleuth.engines.remote.pool import PoolEngine, PoolLimits
 from sleuth.engines.stops import find_eos_ids
-from sleuth.ranks import Ranks
-from sleuth.recipe.grpo import GrpoRecipe
+from sleuth.factories.servers import StartedServers
+from sleuth.ranks import ALONE, Ranks
+from sleuth.recipe.grpo import GrpoRecipe, PoolRecipe
 from sleuth.recipe.preference import OnlineDpoRecipe
 from sleuth.runs.run_folder import RunFolder
 from sleuth.types import Engine
@@ -67,48 +68,75 @@ def record_cache(stage: str, engine: object, folder: RunFolder, ranks: Ranks) ->
 
 
 def engine_of(
-    stage: GrpoRecipe, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, *, folder: RunFolder, ranks: Ranks
-) -> tuple[TrainingEngine, list[dict[str, Any]]]:
-    """The engine in this process, or the recipe's pool, which loads its weights from the run's folder `weights` unless
-    the recipe names another; and the manifest's record of its servers. Raises SleuthError if a server cannot be
-    used."""
-    if stage.engine is not None:
-        return pool_engine_of(stage, model, tokenizer, weights=folder.path / "weights", say=folder.say)
-    return local_engine_of(stage, model, tokenizer, context=stage.context, folder=folder, ranks=ranks), []
-
-
-def pool_engine_of(
     stage: GrpoRecipe,
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerFast,
     *,
+    folder: RunFolder,
+    ranks: Ranks,
+    started: StartedServers | None = None,
+) -> tuple[TrainingEngine, list[DiscoveredServer]]:
+    """The engine in this process, or the recipe's pool, which loads its weights from the run's folder `weights` unless
+    the recipe names another; and the pool's servers. Raises SleuthError if one of them cannot be used."""
+    if stage.engine is not None:
+        return pool_engine_of(
+            stage.engine,
+            model,
+            tokenizer,
+            context=stage.context,
+            temperature=stage.sampling.temperature,
+            weights=folder.path / "weights",
+            say=folder.say,
+            started=started,
+            ranks=ranks,
+        )
+    return local_engine_of(stage, model, tokenizer, context=stage.context, folder=folder, ranks=ranks), []
+
+
+def pool_engine_of(
+    pool: PoolRecipe,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    *,
+    context: int,
+    temperature: float,
     weights: Path,
     say: Callable[[str], None],
-) -> tuple[PoolEngine, list[dict[str, Any]]]:
-    """The recipe's pool, which loads its weights from the folder `weights` unless the recipe names another, and the
-    record of its servers. Raises SleuthError if a server cannot be used."""
-    pool = stage.engine
-    assert pool is not None
+    started: StartedServers | None = None,
+    ranks: Ranks = ALONE,
+) -> tuple[PoolEngine, list[DiscoveredServer]]:
+    """A recipe's pool for episodes of at most `context` tokens, sampled at a `temperature` with the log-probabilities
+    that training needs. It loads its weights from the folder `weights` unless the recipe names another. With it, its
+    servers. Raises SleuthError if one of them cannot be used.
+
+    `started` are the servers that the run has started for this pool, where the recipe names none that run already. The
+    first of several `ranks` asks the servers what they can do.
+    """
     eos_ids = find_eos_ids(model.generation_config, tokenizer)
-    temperature = stage.sampling.temperature
-    servers = discover_servers(
-        pool.urls, tokenizer=tokenizer, eos_ids=eos_ids, context=stage.context, temperature=temperature, log=say
+    urls = started.urls if started is not None else pool.urls or ()
+    servers = list(started.discovered) if started is not None else []
+    servers = servers or ranks.broadcast(
+        lambda: discover_servers(
+            urls, tokenizer=tokenizer, eos_ids=eos_ids, context=context, temperature=temperature, log=say
+        )
     )
     limits = PoolLimits(
         requests_at_once=pool.requests_at_once,
         seconds=pool.seconds,
         unavailable_timeout=pool.unavailable_timeout,
-        sleeps=pool.sleeps,
+        sleeps=pool.sleeps or (started is not None and started.sleeps),
     )
     engine = PoolEngine(
         servers,
         model,
         tokenizer,
         eos_ids=eos_ids,
-        context=stage.context,
+        context=context,
         temperature=temperature,
         limits=limits,
         shared=(pool.weights or weights).resolve(),
         log=say,
+        asleep=started is not None and started.asleep,
+        ranks=ranks,
     )
-    return engine, [discovered.as_json() for discovered in servers]
+    return engine, servers

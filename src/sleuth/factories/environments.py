@@ -134,7 +134,7 @@ class ToolSetting(Setting):
         shown = "\n".join(json.dumps(schema, ensure_ascii=False) for schema in schemas)
         return Setting.asked_prompt(self).replace(TOOLS, shown)
 
-    def for_step(self, played: Callable[[], Sequence[Group]]) -> ToolSetting:
+    def for_step(self, step: int, steps: int, played: Callable[[], Sequence[Group]]) -> ToolSetting:
         """The setting with a record of the results that the groups `played` before got."""
         results = {
             (group.task.id, action.text): action.result

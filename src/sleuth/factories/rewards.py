@@ -235,15 +235,21 @@ def eval_reward_of(
     dialect: Dialect,
     tokenizer: PreTrainedTokenizerFast | None,
     rewards: Sequence[RewardRecipe] = (),
+    judge: Judge = EVAL_JUDGE,
 ) -> Reward:
-    """The reward by which evaluations measure episodes: strict exact match and `scorer`, or, of a refiner, its
-    citations; and, as further parts, what the user's functions among the `rewards` give."""
+    """The reward by which evaluations measure episodes: strict exact match, `scorer` and, of an agent that writes tags,
+    whether they are well formed; or, of a refiner, its citations by `judge`; and, as further parts, what the user's
+    functions among the `rewards` give."""
+    others: list[Reward] = [
+        function_reward_of(reward) for reward in rewards if isinstance(reward, FunctionRewardRecipe)
+    ]
     if refines(dialect):
-        measured: Reward = CitationReward(dialect, EVAL_JUDGE)
+        measured: Reward = CitationReward(dialect, judge)
     else:
         measured = answer_reward_of(scorer, dialect, tokenizer)
-    own = [function_reward_of(reward) for reward in rewards if isinstance(reward, FunctionRewardRecipe)]
-    return WithParts(measured, own) if own else measured
+        if dialect.tool is None:
+            others.append(EpisodeReward("well_formed", well_formed, dialect))
+    return WithParts(measured, others) if others else measured
 
 
 def function_reward_of(reward: FunctionFields) -> FunctionReward:

@@ -63,8 +63,9 @@ class Setting(ABC):
         """The text before the policy's first token, with a question mark as the question."""
         return "".join(piece.text for piece in self.frame().open(self.asked_prompt(), Piece(text="?")))
 
-    def for_step(self, played: Callable[[], Sequence[Group]]) -> Setting:
-        """The setting for one step, given the groups that it `played` in an earlier part of the run, if any."""
+    def for_step(self, step: int, steps: int, played: Callable[[], Sequence[Group]]) -> Setting:
+        """The setting for one of a stage's `steps`, given the groups that it `played` in an earlier part of the run, if
+        any."""
         return self
 
     def frame(self) -> Frame:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import ClassVar
@@ -13,7 +13,7 @@ from sleuth.data.documents import part_of, read_documents, text_digest
 from sleuth.data.questions import select_tasks
 from sleuth.data.splicing import THINK
 from sleuth.dialects import DIALECTS
-from sleuth.envs.thought import ThoughtEnv, ThoughtLimits
+from sleuth.envs.thought import ThoughtEnv, ThoughtLimits, thought_budget
 from sleuth.factories.setting import Setting
 from sleuth.factories.text import excerpts_of, plain_tokens
 from sleuth.recipe.data import QuestionsRecipe
@@ -21,7 +21,7 @@ from sleuth.recipe.envs import ThoughtEnvRecipe
 from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.recipe.text import DocumentsRecipe, PlacesRecipe, TextRecipe
 from sleuth.render import Renderer, check_writable, decode
-from sleuth.types import Continuation, Document, Env, Piece, Segment, SleuthError, Task
+from sleuth.types import Continuation, Document, Env, Group, Piece, Segment, SleuthError, Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,12 +153,20 @@ class ThoughtSetting(Setting):
     limits: ThoughtLimits
     opening_tag: Piece
     closing_tag: Piece
+    least_thought_tokens: int | None = None
 
     longest_answer_is: ClassVar[str] = "the thought and suffix of "
     longest_answer_key: ClassVar[str] = "env.thought_tokens"
 
     def env(self, task: Task) -> Env:
         return ThoughtEnv(task, self.limits, self.opening_tag, self.closing_tag)
+
+    def for_step(self, step: int, steps: int, played: Callable[[], Sequence[Group]]) -> ThoughtSetting:
+        """The setting with the token budget of this step, if that shrinks."""
+        if self.least_thought_tokens is None:
+            return self
+        tokens = thought_budget(step, steps, first=self.limits.thought_tokens, least=self.least_thought_tokens)
+        return replace(self, limits=replace(self.limits, thought_tokens=tokens))
 
     @property
     def longest_answer(self) -> int:
@@ -187,6 +195,7 @@ def thought_setting(env: ThoughtEnvRecipe, tokenizer: PreTrainedTokenizerFast | 
         limits=limits,
         opening_tag=tag_piece(THINK.open, renderer),
         closing_tag=tag_piece(THINK.close, renderer),
+        least_thought_tokens=env.least_thought_tokens,
     )
 
 

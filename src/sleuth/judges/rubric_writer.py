@@ -77,6 +77,11 @@ class RubricWriter:
     def __init__(self, client: JsonClient) -> None:
         self._client = client
 
+    @property
+    def model(self) -> str:
+        """The model's name, as its server has it."""
+        return str(self._client.settings["model"])
+
     async def write(self, task: Task) -> tuple[Rubric, ...]:
         """One to five criteria, at least one of them wanted. Raises NoAnswerError if the teacher does not answer, and
         InvalidAnswerError if its answer is invalid twice."""

@@ -28,7 +28,9 @@ def episode_figures(records: Sequence[Record]) -> dict[str, Measured]:
     - `query_recall`: the share of episodes whose first search found a gold passage, over tasks that have one; one
       without a search counts as 0, and is left out of `query_recall_searched`;
     - `missing`: the share of episodes without a verdict;
-    - `score_NAME`: the mean score of a scorer other than the strict one.
+    - `score_NAME`: the mean score of a scorer other than the strict one;
+    - `well_formed`: the share of episodes in which every turn is one closed thought and one action, the last one the
+      answer, of agents that write tags.
 
     A figure is absent if no task could have it, and unmeasured (value None, n 0) if every value is missing.
     """
@@ -49,7 +51,9 @@ def episode_figures(records: Sequence[Record]) -> dict[str, Measured]:
         "missing": (share, records, _missing),
     }
     for name in dict.fromkeys(name for _, _, score in records for name in compatible_scores(score)):
-        figures[name] = (bootstrap_mean, records, partial(_compatible, name))
+        figures[name] = (bootstrap_mean, records, partial(_part, name))
+    if any("well_formed" in score.parts for _, _, score in records):
+        figures["well_formed"] = (share, records, partial(_part, "well_formed"))
     return {
         name: measured([value(*record) for record in population], [task.id for task, _, _ in population])
         for name, (measured, population, value) in figures.items()
@@ -101,7 +105,7 @@ def _em(task: Task, trajectory: Trajectory, score: Score) -> float | None:
     return score.parts.get("em")
 
 
-def _compatible(name: str, task: Task, trajectory: Trajectory, score: Score) -> float | None:
+def _part(name: str, task: Task, trajectory: Trajectory, score: Score) -> float | None:
     return score.parts.get(name)
 
 

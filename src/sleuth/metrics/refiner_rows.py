@@ -68,6 +68,7 @@ def data_card(
         f"{tasks} questions of `{questions}`.",
         *("", "| | |", "|---|---|"),
         *(f"| {key} | {value} |" for key, value in _facts(rows, answered, min_f1).items()),
+        *([f"| claims judged by | `{protocol.scorer}` |"] if min_f1 is not None else []),
         f"| questions, sha256 | `{questions_sha256}` |",
         f"| protocol | {protocol.dialect.name}, prompt {protocol.prompt}, `{protocol.hash}` |",
         *("", "The rows hold text of the corpus that was searched, under whatever licence that has."),

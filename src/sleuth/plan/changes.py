@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
 
@@ -38,7 +38,7 @@ def change_that_fits(recipe: Recipe, shape: ModelShape, machine: Machine, failin
     recipe stays valid. A key is changed in every training stage of the `failing` ones."""
 
     def fits(changed: Recipe, ranks: int) -> bool:
-        on = Machine(device=machine.device, memory=machine.memory, ranks=ranks)
+        on = replace(machine, ranks=ranks)
         return _is_valid(changed) and not problems_of(phases_of(changed, shape, on), machine.memory)
 
     stages = [index for index, stage in enumerate(recipe.stage) if stage.name in failing]

@@ -13,8 +13,10 @@ from sleuth.data.suites import SUITES
 from sleuth.dialects import dialect_of
 from sleuth.plan.memory import Passes
 from sleuth.recipe import (
+    AnnotateRecipe,
     EvaluateRecipe,
     FunctionEnvRecipe,
+    GateRecipe,
     GrpoRecipe,
     OnlineDpoRecipe,
     PlacesRecipe,
@@ -126,7 +128,7 @@ def played_by(recipe: Recipe, index: int, ranks: int) -> Played | None:
             return _played(
                 stage, -(-stage.prompts_per_step // ranks), stage.samples_per_prompt, lengths_of(recipe, index)
             )
-        case SupervisedRecipe():
+        case SupervisedRecipe() | AnnotateRecipe():
             return None
         case EvaluateRecipe():
             asked = stage.data.limit
@@ -138,6 +140,8 @@ def played_by(recipe: Recipe, index: int, ranks: int) -> Played | None:
             return _played(stage, 2 * stage.data.limit, 1, lengths_of(recipe, index))
         case ProbeRecipe():  # at the position, and at another one of its document
             return _played(stage, 2 * stage.data.limit, stage.samples, lengths_of(recipe, index))
+        case GateRecipe():
+            return _played(stage, stage.data.limit, stage.samples, lengths_of(recipe, index))
         case ReasonRecipe():
             limits = [one.limit for one in stage.sets]
             known = None if None in limits else sum(filter(None, limits))
@@ -160,6 +164,8 @@ def lengths_of(recipe: Recipe, index: int) -> Lengths:
     """Lengths of the sequences that a stage generates or, in a supervised stage, trains on."""
     stage = recipe.stage[index]
     match stage:
+        case AnnotateRecipe():
+            return _text(stage.tokens, 0)
         case SupervisedRecipe():
             return _rows(recipe, index, stage)
         case WarmStartRecipe():
@@ -168,7 +174,7 @@ def lengths_of(recipe: Recipe, index: int) -> Lengths:
             return _search(follower.env, follower.context)
         case OnlineDpoRecipe() | WinRateRecipe():
             return _text(stage.data.prefix_tokens, stage.data.suffix_tokens)
-        case ProbeRecipe():
+        case ProbeRecipe() | GateRecipe():
             return _thought(stage.env, stage.data)
         case ReasonRecipe():
             written = round(FULL * stage.max_tokens)

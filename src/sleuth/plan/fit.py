@@ -12,6 +12,7 @@ from sleuth.plan.episodes import Played, lengths_of, played_by
 from sleuth.plan.judge_calls import StepCalls, step_calls
 from sleuth.plan.memory import CPU, CUDA, SIZES, Passes, total
 from sleuth.plan.phases import Machine, Phase, learner_of, phases_of, playing_passes, problems_of
+from sleuth.plan.server_cards import played_by_server, ranks_and_servers, shares_learner_card
 from sleuth.plan.shapes import ModelShape, shape_of
 from sleuth.plan.speed import BANDWIDTH, PREFILL_FLOPS, TRAIN_FLOPS, Speed
 from sleuth.recipe import (
@@ -41,11 +42,13 @@ class StageTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardPlan:
-    """The plan of a recipe for `ranks` cards. `change` makes it fit, if it does not and a change was found."""
+    """The plan of a recipe for `ranks` cards that train, and `servers` that have one each. `change` makes it fit, if it
+    does not and a change was found."""
 
     card: str
     memory: int
     ranks: int
+    servers: int
     phases: tuple[Phase, ...]
     stages: tuple[StageTime, ...]
     peak_disk_bytes: int
@@ -88,7 +91,9 @@ class CardPlan:
     def line(self) -> str:
         """`fits 8 x h100-80 by the plan: 51.2 of 80.0 GB are needed (grpo: update), 36% are spare`."""
         worst = max(self.phases, key=lambda phase: phase.needed)
-        where = f"{self.ranks} x {self.card}"
+        where = f"{self.ranks + self.servers} x {self.card}"
+        if self.servers:
+            where = f"{where}, of which {self.servers} have a server,"
         needed = f"{_gb(self.needed_bytes)} of {_gb(self.memory)} GB are needed ({worst.stage}: {worst.name})"
         if self.fits:
             return f"fits {where} by the plan: {needed}, {self.spare:.0%} are spare"
@@ -104,6 +109,7 @@ class CardPlan:
             "fits": self.fits,
             "card": self.card,
             "ranks": self.ranks,
+            "servers": self.servers,
             "memory_bytes": self.memory,
             "needed_bytes": self.needed_bytes,
             "spare": self.spare,
@@ -129,8 +135,10 @@ class CardPlan:
 
 
 def plan_for_cards(recipe: Recipe, cards: Cards) -> CardPlan:
-    """The plan of a recipe for cards with a rank each. Raises SleuthError if the model's shape cannot be had."""
-    machine = Machine(device=CUDA, memory=cards.card.memory, ranks=cards.count)
+    """The plan of a recipe for cards, each with a rank or with one of the recipe's servers. Raises SleuthError if the
+    model's shape cannot be had."""
+    ranks, servers = ranks_and_servers(recipe, cards.count)
+    machine = Machine(device=CUDA, memory=cards.card.memory, ranks=ranks, servers=servers)
     return _plan(recipe, machine, cards.card.name, cards.card)
 
 
@@ -148,6 +156,7 @@ def _plan(recipe: Recipe, machine: Machine, name: str, card: Card | None) -> Car
         card=name,
         memory=machine.memory,
         ranks=machine.ranks,
+        servers=machine.servers,
         phases=tuple(phases),
         stages=tuple(_time(recipe, index, shape, machine, card, phases) for index in range(len(recipe.stage))),
         peak_disk_bytes=_disk(recipe, shape, machine),
@@ -171,13 +180,19 @@ def _time(
     passes = Passes(shape=shape, device=machine.device, size=SIZES[recipe.dtype])
     speed = Speed(card=card, passes=passes, ranks=ranks)
     played = played_by(recipe, index, ranks)
+    generating = ranks if isinstance(stage, TrainingRecipe) else 1  # the first rank evaluates
+    pool = recipe.engine_at(index)
+    elsewhere = pool is not None and not shares_learner_card(pool, ranks, machine.servers)
+    if played is not None and pool is not None and machine.servers and elsewhere:
+        played = played_by_server(played, pool, generating, machine.servers)
+        generating = machine.servers
     fitting = (phase.at_once for phase in phases if phase.stage == stage.name and phase.asked)
     at_once = next(fitting, played.at_once if played else 1)  # servers elsewhere run as many as they are asked
     if not isinstance(stage, TrainingRecipe):
         assert played is not None
         sequences = played.sequences
         seconds = None if sequences is None else speed.generation(played, sequences, at_once)
-        tokens = None if sequences is None else sequences * played.lengths.sampled
+        tokens = None if sequences is None else generating * sequences * played.lengths.sampled
         return StageTime(name=stage.name, kind=stage.kind, steps=0, tokens=tokens, seconds=seconds, step_seconds={})
     learner = learner_of(recipe, index, shape, machine)
     steps, step = stage.last_step, {}
@@ -185,12 +200,12 @@ def _time(
     if played is not None and played.sequences is not None:
         playing = replace(speed, passes=playing_passes(stage, passes))
         generation = playing.generation(played, played.sequences, at_once)
-        sampled = played.sequences * ranks * played.lengths.sampled
+        sampled = played.sequences * generating * played.lengths.sampled
         if isinstance(stage, WarmStartRecipe):
             once, tokens = generation, sampled
         else:
             step["rollout"], tokens = generation, sampled * steps
-    trained = _distinct_tokens(recipe, index, stage, played, ranks)
+    trained = _distinct_tokens(recipe, index, stage, played, generating)
     again, updates = _passes_and_updates(stage)
     if learner.reference:
         step["reference pass"] = again * speed.frozen_pass(passes, trained)

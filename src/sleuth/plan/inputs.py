@@ -34,7 +34,7 @@ from sleuth.recipe.grpo import PolicyTeacherRecipe
 from sleuth.recipe.judges import NliJudgeRecipe, ServedModelRecipe
 from sleuth.recipe.problems import looked_for
 from sleuth.recipe.rewards import FunctionFields
-from sleuth.recipe.shipped import WORLD
+from sleuth.recipe.shipped import REFINER_ROWS, WORLD
 from sleuth.recipe.strict import StrictModel
 from sleuth.recipe.supervised import HintRecipe
 from sleuth.recipe.text import DocumentsRecipe
@@ -61,9 +61,12 @@ def missing_inputs(table: StrictModel) -> Iterator[str]:
 
 
 def _how_to_make(value: object) -> str:
-    """The command that writes what recipes that ship read of the generated world."""
-    is_of_world = isinstance(value, Path) and value.parent == WORLD and value.suffix == ".jsonl"
-    return f"; `sleuth world {WORLD}` writes it" if is_of_world else ""
+    """What writes the rows that recipes that ship read: of the generated world, or to refine."""
+    if not isinstance(value, Path) or value.suffix != ".jsonl":
+        return ""
+    if value.parent == REFINER_ROWS:
+        return "; the commands of docs/tutorials/refiner.md#from-nothing-to-a-run write it"
+    return f"; `sleuth world {WORLD}` writes it" if value.parent == WORLD else ""
 
 
 def require_named(table: StrictModel, where: str, key: Key = ()) -> None:

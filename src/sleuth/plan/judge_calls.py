@@ -76,14 +76,14 @@ def _of_answer(reward: RewardRecipe) -> float:
         return float(isinstance(reward.judge, HttpJudgeRecipe))
     if not isinstance(reward, RubricRecipe | CitationRecipe):
         return 0.0
-    cases = CLAIMS * CASES
+    cases = paid = CLAIMS * CASES
     if isinstance(reward, RubricRecipe):
-        criteria = OWN_CRITERIA * reward.own + len(STATIC.get(reward.static, ()))
-        cases = 1 if reward.calls == "per_answer" else criteria
-    share = float(isinstance(reward.judge, HttpJudgeRecipe))
+        cases = OWN_CRITERIA * reward.own + len(STATIC.get(reward.static, ()))
+        paid = 1 if reward.calls == "per_answer" else cases
+    calls = float(paid * isinstance(reward.judge, HttpJudgeRecipe))
     if reward.watch is not None and isinstance(reward.watch.judge, HttpJudgeRecipe):
-        share += reward.watch.share
-    return share * cases
+        calls += reward.watch.share * cases  # who watches is asked about one case at a time
+    return calls
 
 
 def _of_pool(part: PairwiseRecipe, size: int) -> int:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from urllib.parse import urlsplit
 
 from sleuth.memory import FREE_SHARE, parse_share
 from sleuth.plan.episodes import CacheNeed, Played, lengths_of, played_by
 from sleuth.plan.memory import SIZES, Bytes, Device, LearnerMemory, Passes, total
+from sleuth.plan.server_cards import SERVER_SHARE, played_by_server, shares_learner_card
 from sleuth.plan.shapes import ModelShape, shape_of
 from sleuth.recipe import (
     GrpoRecipe,
@@ -24,16 +24,16 @@ from sleuth.runs.disk import shown
 
 SERVER, SLEEPING_SERVER = 3_000_000_000, 1_500_000_000
 """Bytes of a vLLM or SGLang server beside its weights and cache (activations, graphs, context); of a sleeping one."""
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """A device of `memory` bytes for each of `ranks` processes."""
+    """A device of `memory` bytes for each of `ranks` processes, and for each of `servers`."""
 
     device: Device
     memory: int
     ranks: int
+    servers: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +99,8 @@ class _Stage:
         self.stage = recipe.stage[index]
         self.passes = Passes(shape=shape, device=machine.device, size=SIZES[recipe.dtype])
         self.played = played_by(recipe, index, machine.ranks)
+        self.pool = recipe.engine_at(index)
+        self.shared = self.pool is not None and shares_learner_card(self.pool, machine.ranks, machine.servers)
 
     def phases(self) -> Iterator[Phase]:
         stage = self.stage
@@ -106,6 +108,7 @@ class _Stage:
             assert self.played is not None  # every evaluation generates
             models = 2 if isinstance(stage, WinRateRecipe) else 1
             yield self._generation("evaluation", {"weights": models * self._weights()}, {}, self.played, self.passes)
+            yield from self._servers(self.played, 1)  # the first rank evaluates
             return
         learner = learner_of(self.recipe, self.index, self.shape, self.machine)
         if self.played is not None:
@@ -115,6 +118,7 @@ class _Stage:
                 if stage.teacher is not None:
                     before[0]["teacher"] = playing.size * playing.shape.weights
             yield self._generation("rollout", *before, self.played, playing)
+            yield from self._servers(self.played, self.machine.ranks)
         tokens = self._tokens_at_once(stage)
         generated = not isinstance(stage, SupervisedRecipe | WarmStartRecipe)
         if learner.reference and generated:
@@ -128,26 +132,40 @@ class _Stage:
     def _phase(self, name: str, held: Bytes, host: Bytes, *, packed: bool = True) -> Phase:
         """`packed`: the engine's copies of weights are still there."""
         copies = self.passes.packed_weights if packed and self.played is not None else 0
-        pool = getattr(self.stage, "engine", None)
         parts = held | {"packed weights": copies, "libraries": self.machine.device.libraries}
-        if pool is not None and _is_on_this_card(pool):
+        if self.shared:
             parts["server"] = SLEEPING_SERVER
         return Phase(stage=self.stage.name, name=name, bytes=_present(parts), host=_present(host))
 
     def _generation(self, name: str, held: Bytes, host: Bytes, played: Played, passes: Passes) -> Phase:
         parts = held | {"libraries": self.machine.device.libraries}
-        pool = getattr(self.stage, "engine", None)
-        if pool is not None and not _is_on_this_card(pool):
+        if self.pool is not None and not self.shared:
             return Phase(stage=self.stage.name, name=name, bytes=_present(parts), host=_present(host))
-        if pool is not None:
+        if self.shared:
             parts["server"] = SERVER + self._weights()
         else:
             parts |= {"packed weights": passes.packed_weights}
         free = max(0, self.machine.memory - total(parts))
-        if pool is None:
+        if self.pool is None:
             parts["activations"] = passes.sampling(played.at_once)
+        return self._with_cache(name, parts, host, played, passes, self._cache(played, free))
+
+    def _servers(self, played: Played, ranks: int) -> Iterator[Phase]:
+        """What a server on a card of its own holds, for what `ranks` of the trainer ask of it."""
+        machine = self.machine
+        if self.pool is None or not machine.servers or self.shared:
+            return
+        parts = {"server": SERVER, "weights": self._weights()}
+        given = SERVER_SHARE * machine.memory
+        if self.pool.memory is not None:
+            given = parse_share(self.pool.memory, machine.memory)
+        played = played_by_server(played, self.pool, ranks, machine.servers)
+        yield self._with_cache("servers", parts, {}, played, self.passes, max(0, round(given) - total(parts)))
+
+    def _with_cache(self, name: str, parts: Bytes, host: Bytes, played: Played, passes: Passes, room: int) -> Phase:
+        """A phase whose cache takes the bytes `room`, or fewer if all sequences fit in those."""
         need = CacheNeed.of(played, passes)
-        cache = min(self._cache(played, free), need.at_limit)
+        cache = min(room, need.at_limit)
         fitting = round(played.at_once * min(1, cache / need.typical))
         return Phase(
             stage=self.stage.name,
@@ -198,12 +216,6 @@ def keeps_first_weights(stage: TrainingRecipe) -> bool:
         moving = [reward for reward in stage.reward if isinstance(reward, GainRecipe)]
         return bool(stage.loss.beta) or bool(moving)
     return isinstance(stage, OnlineDpoRecipe) and stage.loss.kind == "dpo"
-
-
-def _is_on_this_card(pool: object) -> bool:
-    """Whether a pool's server shares the learner's card: it is on this machine and sleeps during updates."""
-    urls: tuple[str, ...] = getattr(pool, "urls", ())
-    return bool(getattr(pool, "sleeps", False)) and any(urlsplit(url).hostname in LOOPBACK for url in urls)
 
 
 def _present(parts: Bytes) -> Bytes:

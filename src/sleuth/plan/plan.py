@@ -13,7 +13,9 @@ from sleuth.plan.memory import FP32, SIZES
 from sleuth.plan.phases import keeps_first_weights
 from sleuth.plan.probe import Probe
 from sleuth.recipe import (
+    AnnotateRecipe,
     EvaluateRecipe,
+    GateRecipe,
     GrpoRecipe,
     OnlineDpoRecipe,
     ProbeRecipe,
@@ -99,6 +101,16 @@ def plan_of(recipe: Recipe, questions: Mapping[int, int], probe: Probe | None = 
 
 
 def _stage(stage: StageRecipe, questions: int, probe: Probe | None) -> StagePlan:
+    if isinstance(stage, AnnotateRecipe):  # a probe asks no teacher
+        known = 0 if stage.out.is_file() else None
+        return StagePlan(
+            name=stage.name,
+            kind=stage.kind,
+            prompts=0 if stage.out.is_file() else stage.limit,
+            tokens=known,
+            seconds=known,
+            seconds_at_most=known,
+        )
     if not isinstance(stage, TrainingRecipe):
         arms = _arms(stage)
         plan: dict[str, Any] = {"prompts": questions, "episodes": questions * arms}
@@ -117,14 +129,14 @@ def _stage(stage: StageRecipe, questions: int, probe: Probe | None) -> StagePlan
     return StagePlan(name=stage.name, kind=stage.kind, **(plan | measured))
 
 
-def _arms(stage: EvaluateRecipe | WinRateRecipe | ProbeRecipe | ReasonRecipe) -> int:
+def _arms(stage: EvaluateRecipe | WinRateRecipe | ProbeRecipe | GateRecipe | ReasonRecipe) -> int:
     """Episodes for each question."""
     match stage:
         case WinRateRecipe():
             return 2
         case ProbeRecipe():  # at the position, and at another one of its document
             return 2 * stage.samples
-        case ReasonRecipe():
+        case GateRecipe() | ReasonRecipe():
             return stage.samples
         case EvaluateRecipe():
             return 1 + stage.forced_search_arm
@@ -147,7 +159,7 @@ def _asks_a_model(stage: TrainingRecipe) -> bool:
 
 
 def _evaluated(
-    stage: EvaluateRecipe | WinRateRecipe | ProbeRecipe | ReasonRecipe, questions: int, probe: Probe
+    stage: EvaluateRecipe | WinRateRecipe | ProbeRecipe | GateRecipe | ReasonRecipe, questions: int, probe: Probe
 ) -> dict[str, Any]:
     """The time of asking is proportional to the questions; the rest is spent once."""
     cost, evaluated = probe.costs[stage.name], probe.evaluated[stage.name]
@@ -197,6 +209,8 @@ def _disk(recipe: Recipe, questions: Mapping[int, int], probe: Probe) -> int:
     """Peak bytes of the run folder: the files of all stages, and a checkpoint being written before older ones go."""
     left = writing = 0
     for index, stage in enumerate(recipe.stage):
+        if isinstance(stage, AnnotateRecipe):  # its file is outside of the run folder
+            continue
         if not isinstance(stage, TrainingRecipe):
             evaluated = probe.evaluated[stage.name]
             left += round(evaluated.bytes * questions[index] / evaluated.questions)

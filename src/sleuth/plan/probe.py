@@ -11,7 +11,16 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from sleuth.recipe import EvaluateRecipe, ProbeRecipe, ReasonRecipe, Recipe, WinRateRecipe, dump_toml
+from sleuth.recipe import (
+    AnnotateRecipe,
+    EvaluateRecipe,
+    GateRecipe,
+    ProbeRecipe,
+    ReasonRecipe,
+    Recipe,
+    WinRateRecipe,
+    dump_toml,
+)
 from sleuth.runs.checkpoints import STATE, checkpoints_in, step_name
 from sleuth.runs.disk import bytes_in
 from sleuth.runs.manifest import Manifest
@@ -58,13 +67,16 @@ class Probe:
 
 def shortened(recipe: Recipe, steps: int, *, world: int = 1) -> Recipe:
     """The recipe with at most `steps` steps of every training stage, saved once, and `QUESTIONS` questions of every
-    evaluation. Learning-rate horizons stay, so a step does the same work. For several ranks, whose memory follows from
-    that of a process that holds all, nothing is offloaded."""
+    evaluation, without stages that ask a teacher. Learning-rate horizons stay, so a step does the same work. For
+    several ranks, whose memory follows from that of a process that holds all, nothing is offloaded."""
 
     def cut(stage: Any) -> Any:
-        if isinstance(stage, WinRateRecipe | ProbeRecipe):
+        if isinstance(stage, WinRateRecipe | ProbeRecipe | GateRecipe):
             fewer = {"limit": min(stage.data.limit, QUESTIONS)}
-            return stage.model_copy(update={"data": stage.data.model_copy(update=fewer)})
+            passed = {"max_missing_fraction": 1.0, "max_no_signal_fraction": 1.0}  # the run has to reach its last stage
+            return stage.model_copy(
+                update={"data": stage.data.model_copy(update=fewer), **(passed if stage.kind == "gate" else {})}
+            )
         if isinstance(stage, ReasonRecipe):
             sets = (one.model_copy(update={"limit": min(one.limit or PER_SET, PER_SET)}) for one in stage.sets)
             return stage.model_copy(update={"sets": tuple(sets)})
@@ -76,7 +88,8 @@ def shortened(recipe: Recipe, steps: int, *, world: int = 1) -> Recipe:
         held = {"cpu_offload": stage.cpu_offload and world == 1}
         return stage.model_copy(update={"stop_after": last, "save_every": last, "milestone_every": None} | held)
 
-    return recipe.model_copy(update={"stage": tuple(cut(stage) for stage in recipe.stage), "trackers": ()})
+    measured = tuple(cut(stage) for stage in recipe.stage if not isinstance(stage, AnnotateRecipe))
+    return recipe.model_copy(update={"stage": measured, "trackers": ()})
 
 
 def run_probe(
@@ -113,7 +126,7 @@ def read_probe(recipe: Recipe, place: Path) -> Probe:
     evaluations = [
         stage
         for stage in recipe.stage
-        if isinstance(stage, EvaluateRecipe | WinRateRecipe | ProbeRecipe | ReasonRecipe)
+        if isinstance(stage, EvaluateRecipe | WinRateRecipe | ProbeRecipe | GateRecipe | ReasonRecipe)
     ]
     rows = MetricsFile(place / "metrics.jsonl").rows()
     trained = list(dict.fromkeys(row["stage"] for row in rows))  # a warm start may have been skipped
@@ -133,7 +146,9 @@ def read_probe(recipe: Recipe, place: Path) -> Probe:
     )
 
 
-def _evaluated(stage: EvaluateRecipe | WinRateRecipe | ProbeRecipe | ReasonRecipe, folder: Path) -> Evaluated:
+def _evaluated(
+    stage: EvaluateRecipe | WinRateRecipe | ProbeRecipe | GateRecipe | ReasonRecipe, folder: Path
+) -> Evaluated:
     """Reads the files of the stage's arms; a suite has its records in a file for each set."""
     forced = isinstance(stage, EvaluateRecipe) and stage.forced_search_arm
     arms = (stage.name, f"{stage.name}_forced") if forced else (stage.name,)

@@ -1,5 +1,6 @@
 """Recipes: TOML files that describe runs, as strict pydantic models. Never imports torch."""
 
+from sleuth.recipe.annotation import AnnotateRecipe
 from sleuth.recipe.data import AnsweredRowsRecipe, EvalQuestionsRecipe, QuestionsRecipe, WorldTextRecipe
 from sleuth.recipe.envs import (
     FunctionEnvRecipe,
@@ -9,7 +10,7 @@ from sleuth.recipe.envs import (
     ToolEnvRecipe,
     ToolServerRecipe,
 )
-from sleuth.recipe.evaluation import EvaluateRecipe, ProbeRecipe, ReasonRecipe
+from sleuth.recipe.evaluation import EvaluateRecipe, GateRecipe, ProbeRecipe, ReasonRecipe
 from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.recipe.load import load_recipe
 from sleuth.recipe.loss import LossRecipe, SamplingRecipe
@@ -29,6 +30,7 @@ from sleuth.recipe.toml_writer import dump_toml
 from sleuth.recipe.training import InitRecipe, TrainingRecipe
 
 __all__ = [
+    "AnnotateRecipe",
     "AnswerRewardRecipe",
     "AnsweredRowsRecipe",
     "CitationRecipe",
@@ -38,6 +40,7 @@ __all__ = [
     "FunctionEnvRecipe",
     "FunctionRewardRecipe",
     "GainRecipe",
+    "GateRecipe",
     "GrpoRecipe",
     "HeldOutThoughtsRecipe",
     "HintRecipe",

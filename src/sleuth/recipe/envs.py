@@ -106,6 +106,9 @@ class ThoughtEnvRecipe(StrictModel):
     kind: Literal["thought"]
     thought_tokens: PositiveInt = 48
     """Maximum number of tokens of a thought."""
+    least_thought_tokens: PositiveInt | None = None
+    """The maximum at the last step of a `grpo` stage: it shrinks exponentially from `thought_tokens` (RMT,
+    arXiv:2509.24375). Absent: it stays."""
     close: Literal["inserted", "earned"] = "inserted"
     """What happens to a thought that fills its budget. "inserted": the environment closes it; "earned": it stays open
     and scores 0, or the lowest gain of its group if that is below 0."""
@@ -119,6 +122,14 @@ class ThoughtEnvRecipe(StrictModel):
     def _stops_have_effect(self) -> Iterator[str]:
         if self.stops and not self.suffix_tokens:
             yield "stops have no effect with suffix_tokens = 0, where no suffix is written; set suffix_tokens"
+
+    @combination
+    def _budget_shrinks(self) -> Iterator[str]:
+        if self.least_thought_tokens is not None and self.least_thought_tokens >= self.thought_tokens:
+            yield (
+                f"least_thought_tokens = {self.least_thought_tokens} should be less than thought_tokens = "
+                f"{self.thought_tokens}, from which the budget shrinks"
+            )
 
 
 class FunctionEnvRecipe(StrictModel):

@@ -1,4 +1,4 @@
-"""`kind = "evaluate"`, `"probe"` and `"reason"`: stages that measure the model and do not change it."""
+"""`kind = "evaluate"`, `"probe"`, `"gate"` and `"reason"`: stages that measure the model and do not change it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from sleuth.recipe.data import EvalQuestionsRecipe
 from sleuth.recipe.envs import EnvRecipe, ThoughtEnvRecipe
 from sleuth.recipe.judges import ContinuationJudgeTable
+from sleuth.recipe.rewards import GainRecipe, SuffixRecipe
 from sleuth.recipe.strict import FilePath, Name, Row, StrictModel, combination
 from sleuth.recipe.text import PlacesRecipe, TextRecipe
 from sleuth.recipe.training import SampledRecipe
@@ -58,6 +59,48 @@ class ProbeRecipe(SampledRecipe):
     def _judge_has_suffixes(self) -> Iterator[str]:
         if (self.judge is not None) != bool(self.env.suffix_tokens):
             yield "judge and env.suffix_tokens need each other: set both or neither"
+
+    @combination
+    def _budget_stays(self) -> Iterator[str]:
+        if self.env.least_thought_tokens is not None:
+            yield "env.least_thought_tokens has no effect here: only a grpo stage has steps to shrink over; remove it"
+
+
+class GateRecipe(SampledRecipe):
+    """Plays the episodes of a rewarded stage on a fixed set of prefixes, without an update, and decides whether the
+    stages after it train. Writes `eval/NAME.json`: mean reward, share of groups without signal, length of thoughts. A
+    run that misses its gate ends there, unless no later stage trains."""
+
+    kind: Literal["gate"]
+    name: Name
+    """Name of the evaluation file, such as "gate"."""
+    data: Annotated[TextRecipe | PlacesRecipe, Field(discriminator="kind")]
+    """The held-out texts, and where to think in them."""
+    env: ThoughtEnvRecipe
+    """The environment of the rewarded stage."""
+    reward: Annotated[Row[Annotated[GainRecipe | SuffixRecipe, Field(discriminator="kind")]], Field(min_length=1)]
+    """The rewards of the rewarded stage. The weights of the model at the gate compute gains."""
+    samples: Annotated[int, Field(ge=2)] = 16
+    """Episodes for each prefix. Of fewer, more groups are without signal: use as many as the rewarded stage does."""
+    temperature: PositiveFloat = 1.0
+    """Sampling temperature of thoughts and suffixes."""
+    max_missing_fraction: Annotated[float, Field(ge=0, le=1)] = 0.05
+    """Largest share of missing scores with which the gate is passed."""
+    max_no_signal_fraction: Annotated[float, Field(ge=0, le=1)] = 0.5
+    """Largest share of groups without signal, whose scores are all equal, with which the gate is passed."""
+
+    @combination
+    def _rewards_fit(self) -> Iterator[str]:
+        kinds = [reward.kind for reward in self.reward]
+        if len(set(kinds)) < len(kinds):
+            yield f'reward has kind = "{kinds[0]}" twice; remove one of them'
+        if "suffix" in kinds and not self.env.suffix_tokens:
+            yield 'env.suffix_tokens is missing: reward.kind = "suffix" judges the suffix written after a thought'
+
+    @combination
+    def _budget_stays(self) -> Iterator[str]:
+        if self.env.least_thought_tokens is not None:
+            yield "env.least_thought_tokens has no effect here: only a grpo stage has steps to shrink over; remove it"
 
 
 class ProblemsRecipe(StrictModel):

@@ -14,7 +14,7 @@ from sleuth.recipe.loss import LossRecipe, SamplingRecipe
 from sleuth.recipe.rewards import FunctionRewardRecipe, GainRecipe, RewardTable, SuffixRecipe
 from sleuth.recipe.strict import NO_KIND, FilePath, Name, Row, StrictModel, combination
 from sleuth.recipe.text import PlacesRecipe, TextRecipe
-from sleuth.recipe.training import SampledRecipe, TrainingRecipe
+from sleuth.recipe.training import MemoryAmount, SampledRecipe, TrainingRecipe
 
 
 class CreditRecipe(StrictModel):
@@ -57,10 +57,26 @@ class PolicyTeacherRecipe(StrictModel):
 
 
 class PoolRecipe(StrictModel):
-    """vLLM or SGLang servers that generate episodes with the learner's weights, which they read from a folder."""
+    """vLLM or SGLang servers that generate episodes with the learner's weights, which they read from a folder. Either
+    they run already (`urls`), or the run starts them (`launch`)."""
 
-    urls: Annotated[Row[str], Field(min_length=1)]
-    """Addresses of the servers, such as `["http://10.0.0.2:30000", "http://10.0.0.3:30000"]`."""
+    urls: Annotated[Row[str], Field(min_length=1)] | None = None
+    """Addresses of servers that run already, such as `["http://10.0.0.2:30000", "http://10.0.0.3:30000"]`."""
+    launch: Literal["vllm", "sglang"] | None = None
+    """The run starts servers of this kind on this machine, restarts them when they die, and ends them with itself."""
+    command: str | None = None
+    """With `launch`: the program, such as `"/opt/vllm/bin/vllm"`; for SGLang the Python it is installed in. Absent:
+    the one beside this Python, or else on the PATH."""
+    cards: Annotated[Row[NonNegativeInt], Field(min_length=1)] | None = None
+    """With `launch`: a server for each of these GPUs. Absent: all but those that train; where there is only one GPU, it
+    is shared. Without a GPU there is one server, on the CPU."""
+    memory: MemoryAmount | None = None
+    """With `launch`: memory of a server, such as "40GB", or "50%" of its GPU; on the CPU that of its KV cache. Absent:
+    by the plan on a shared GPU, by the server's default on others, at least 1 GB on a CPU."""
+    port: Annotated[int, Field(ge=1, le=65535)] | None = None
+    """With `launch`: port of the first server, those of the others follow. Absent: free ones."""
+    arguments: Row[str] = ()
+    """With `launch`: more arguments for the server, such as `["--enforce-eager"]`."""
     weights: FilePath | None = None
     """Folder for weight updates, which this process and every server must see under this same path. Absent: `weights`
     in the run's folder, which is enough on one machine."""
@@ -78,11 +94,20 @@ class PoolRecipe(StrictModel):
 
     @combination
     def _can_be_asked(self) -> Iterator[str]:
-        for url in self.urls:
+        for url in self.urls or ():
             if not url.startswith(("http://", "https://")):
                 yield f"urls holds {url!r}: expected http://HOST:PORT"
-        if len(set(self.urls)) < len(self.urls):
+        if self.urls and len(set(self.urls)) < len(self.urls):
             yield "urls names a server twice"
+        if self.cards and len(set(self.cards)) < len(self.cards):
+            yield "cards names a GPU twice"
+        if not self.urls and self.launch is None:
+            yield 'has no server: name those that run in urls, or set launch = "vllm"'
+        if self.urls and self.launch is not None:
+            yield f'urls and launch = "{self.launch}" exclude each other: the run starts its servers itself; remove one'
+        for key in ("command", "cards", "memory", "port", "arguments"):
+            if self.launch is None and getattr(self, key) not in (None, ()):
+                yield f'{key} is for servers that the run starts: set launch = "vllm", or remove it'
         if self.max_policy_lag and self.sleeps:
             yield (
                 "sleeps = true and max_policy_lag = 1 exclude each other: servers that sleep while the learner "

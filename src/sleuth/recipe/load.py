@@ -3,7 +3,8 @@
 Three layers, each over the one before:
 
 1. `extends = "parent.toml"` (relative to the file that says so; a parent may extend another). Tables merge key by key,
-   any other value replaces the parent's; a child's `[[stage]]` list replaces the parent's list as a whole.
+   any other value replaces the parent's; a child's `[[stage]]` list replaces the parent's list as a whole, and
+   `without = ["accepted"]` leaves out stages of the parent's list by their names.
 2. `[set]` in a file changes single values of what the file extends: `"stage.0.steps" = 50`.
 3. `--set grpo.steps=50` on the command line.
 
@@ -115,9 +116,23 @@ def _lay_file(draft: Draft, file: Path, table: dict[str, Any], files: list[str],
         files.extend(past.files)
         changes.extend(past.set)
         table = renamed_keys(table)
+    without = table.pop("without", [])
     draft.merge(table, str(file))
+    _leave_out(draft, file, without)
     for way, value in leaves(changed):
         _change(draft, ".".join(way), value, f"{file}: [set]", changes)
+
+
+def _leave_out(draft: Draft, file: Path, names: Any) -> None:
+    """Removes the inherited stages of these names."""
+    if not isinstance(names, list):
+        raise SleuthError(f'{file}: without = {names!r}: should be a list of stages, such as without = ["accepted"]')
+    for name in names:
+        stages = draft.table.get("stage", [])
+        kept = [stage for stage in stages if stage.get("name", stage.get("kind")) != name]
+        if len(kept) != len(stages) - 1:
+            raise SleuthError(f"{file}: without: {len(stages) - len(kept)} stages are named {name!r}; name one of them")
+        draft.set(["stage"], kept, str(file))
 
 
 def _change(draft: Draft, key: str, value: Any, writer: str, changes: list[str]) -> None:

@@ -13,6 +13,7 @@ from sleuth.recipe.load import read_toml, resolve_functions
 from sleuth.recipe.problems import Look, read_table
 from sleuth.recipe.rewards import RewardRecipe, RewardTable
 from sleuth.recipe.strict import Row, StrictModel
+from sleuth.types import SleuthError
 
 Part = TypeVar("Part", bound=StrictModel)
 
@@ -54,6 +55,8 @@ def load_teacher(path: Path, look: Look | None = None) -> TeacherRecipe:
 
 
 def _load(path: Path, model: type[Part], look: Look | None) -> Part:
+    if not path.is_file():
+        raise SleuthError(f"{path}: no such file")
     draft = Draft(str(path))
     draft.merge(read_toml(path), str(path))
     draft.table = resolve_functions(draft.table, [str(path)])

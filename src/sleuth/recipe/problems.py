@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 from pydantic import TypeAdapter, ValidationError
@@ -76,9 +77,13 @@ def _problems_in(table: StrictModel, look: Look | None, *, complete: bool) -> It
 
 
 def looked_for(table: StrictModel, look: Look, key: Key = ()) -> Iterator[tuple[Key, str]]:
-    """What `look` does not find of what is named in a table at `key`, and in all tables in it: keys and sentences."""
+    """What `look` does not find of what is named in a table at `key`, and in all tables in it: keys and sentences.
+    Texts that an earlier stage makes are not looked for."""
+    made: set[Path] = set()
     for at, part in _tables_in(table, key):
-        yield from (_told(at, message) for message in look(part))
+        if getattr(part, "texts", None) not in made:
+            yield from (_told(at, message) for message in look(part))
+        made.update(part.makes())
 
 
 def _tables_in(table: StrictModel, key: Key = ()) -> Iterator[tuple[Key, StrictModel]]:

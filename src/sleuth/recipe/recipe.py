@@ -4,28 +4,33 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeInt
 
+from sleuth.recipe.annotation import AnnotateRecipe
 from sleuth.recipe.data import AnsweredRowsRecipe
 from sleuth.recipe.envs import EnvRecipe, RefineEnvRecipe, SearchEnvRecipe, ThoughtEnvRecipe
-from sleuth.recipe.evaluation import EvaluateRecipe, ProbeRecipe, ReasonRecipe
-from sleuth.recipe.grpo import GrpoRecipe
+from sleuth.recipe.evaluation import EvaluateRecipe, GateRecipe, ProbeRecipe, ReasonRecipe
+from sleuth.recipe.grpo import GrpoRecipe, PoolRecipe
 from sleuth.recipe.hardware import read_cards
 from sleuth.recipe.preference import OnlineDpoRecipe, WinRateRecipe
 from sleuth.recipe.rewards import RewardRecipe
 from sleuth.recipe.strict import Name, Row, StrictModel, combination
 from sleuth.recipe.supervised import SupervisedRecipe, WarmStartRecipe
+from sleuth.recipe.text import DocumentsRecipe
 
 StageRecipe = Annotated[
-    SupervisedRecipe
+    AnnotateRecipe
+    | SupervisedRecipe
     | WarmStartRecipe
     | GrpoRecipe
     | OnlineDpoRecipe
     | EvaluateRecipe
     | WinRateRecipe
     | ProbeRecipe
+    | GateRecipe
     | ReasonRecipe,
     Field(discriminator="kind"),
 ]
@@ -107,6 +112,29 @@ class Recipe(StrictModel):
         trained = self._question_stages()
         return trained[_nearest(trained, index)][2] if trained else ()
 
+    def engine_at(self, index: int) -> PoolRecipe | None:
+        """The servers that play a stage's episodes: its own, for a warm start those of the `grpo` stage that it
+        prepares, for an evaluation those of the nearest `grpo` stage (of two, the earlier). None: this process."""
+        stage = self.stage[index]
+        if isinstance(stage, GrpoRecipe):
+            return stage.engine
+        if isinstance(stage, WarmStartRecipe):
+            return self.grpo_stage_after(index).engine
+        trained = {at: other.engine for at, other in enumerate(self.stage) if isinstance(other, GrpoRecipe)}
+        return trained[_nearest(trained, index)] if trained and isinstance(stage, EvaluateRecipe) else None
+
+    def context_of(self, pool: PoolRecipe) -> int:
+        """The longest episode, in tokens, of the stages that these servers play."""
+        lengths = []
+        for index, stage in enumerate(self.stage):
+            if self.engine_at(index) != pool:
+                continue
+            if isinstance(stage, GrpoRecipe):
+                lengths.append(stage.context)
+            elif isinstance(stage, EvaluateRecipe):
+                lengths.append(self.env_and_context(index)[1])
+        return max(lengths)
+
     def _question_stages(self) -> dict[int, tuple[EnvRecipe, int, tuple[RewardRecipe, ...]]]:
         """Environment, context and rewards of the `grpo` stages that ask questions, by their index."""
         return {
@@ -114,6 +142,13 @@ class Recipe(StrictModel):
             for at, stage in enumerate(self.stage)
             if isinstance(stage, GrpoRecipe) and not isinstance(stage.env, ThoughtEnvRecipe)
         }
+
+    def awaited(self, index: int) -> Path | None:
+        """A file that a stage reads, that an earlier one makes and that does not exist yet; None if there is none."""
+        made = {file for stage in self.stage[:index] for file in stage.makes()}
+        tables = (getattr(self.stage[index], key, None) for key in ("data", "held_out"))
+        texts = (table.texts for table in tables if isinstance(table, DocumentsRecipe))
+        return next((file for file in texts if file in made and not file.exists()), None)
 
     def grpo_stage_after(self, index: int) -> GrpoRecipe:
         """The next `grpo` stage, which a warm start prepares."""

@@ -186,16 +186,16 @@ class SuffixRecipe(_PartRecipe):
 
 
 class GainRecipe(_PartRecipe):
-    """Log-probability of the true suffix after the thought less that after an empty thought, in nats a token. Needs no
-    judge."""
+    """Log-probability of the true suffix after the thought less that without it, in nats a token. Needs no judge."""
 
     kind: Literal["gain"]
-    scorer: Literal["frozen", "moving"] = "frozen"
-    """Weights that compute the log-probabilities: those at the start of the stage, or an exponential moving average of
-    the policy's (arXiv:2510.01265). Never the policy itself, which would learn the suffix instead of learning to
-    think."""
+    scorer: Literal["frozen", "moving", "policy"] = "frozen"
+    """Weights that compute the log-probabilities: those at the start of the stage ("frozen"), or an exponential moving
+    average of the policy's ("moving"), both over an empty thought. "policy" is the information gain of RLP
+    (arXiv:2510.01265): the policy itself after the thought, over its moving average without a thought and its tags. It
+    rises too when the policy learns the suffix by heart."""
     decay: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """Decay of the moving average, for each step; absent: 0.999. Only with scorer = "moving"."""
+    """Decay of the moving average, for each step; absent: 0.999. Not with scorer = "frozen"."""
     clip: PositiveFloat | None = 2.0
     """The gain is clipped to [-clip, clip], in nats a token."""
     floor: Annotated[float, Field(le=0)] | None = None

@@ -15,6 +15,8 @@ from typing import Any
 SUFFIX = ".toml"
 WORLD = Path("runs/world")
 """Where the tiny recipes read the generated world."""
+REFINER_ROWS = Path("refiner")
+"""Where the recipes for refiners read their rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

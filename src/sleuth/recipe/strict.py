@@ -45,6 +45,10 @@ class StrictModel(BaseModel):
         extra="forbid", strict=True, frozen=True, allow_inf_nan=False, use_attribute_docstrings=True
     )
 
+    def makes(self) -> tuple[Path, ...]:
+        """The files that a stage of this table writes for later ones, which may be absent before."""
+        return ()
+
     @classmethod
     def combinations(cls) -> list[Check]:
         """The methods marked with `combination`, those of parent classes first."""

@@ -39,9 +39,15 @@ class ArmTableRecipe(StrictModel):
     evaluation: Name
     """Name of the stage whose figures are shown; each arm must have it."""
     figures: Annotated[Row[str], Field(min_length=1)]
-    """Names of the figures in `eval/NAME.json`."""
+    """Names of the figures in `eval/NAME.json`. Those of another stage are STAGE:FIGURE, such as "gate:reward_mean" or
+    "reasoning@gsm8k:mean_at_8"; arms without that stage have an empty cell."""
     against: Name | None = None
     """The arm that the others are compared with, text by text, in the first figure; absent: no comparison."""
+
+    def source_of(self, figure: str) -> tuple[str, str]:
+        """The evaluation file of a figure, without its ending, and the name of the figure there."""
+        stage, colon, key = figure.rpartition(":")
+        return (stage, key) if colon else (self.evaluation, figure)
 
 
 class SweepRecipe(StrictModel):
@@ -100,6 +106,11 @@ def load_sweep(
     if problems:
         raise SleuthError(*problems.values())
     names = {stage.name for run in runs.values() for stage in run.stage}
+    for figure in recipe.table.figures:
+        stage = recipe.table.source_of(figure)[0].partition("@")[0]
+        if stage not in names:
+            known = ", ".join(sorted(names))
+            raise SleuthError(f"{path}: table.figures: {figure}: no arm has a stage named {stage}; there are {known}")
     for text, name in stage_overrides.items():
         if name not in names:
             raise SleuthError(f"--set {text}: no arm has a stage named {name}; there are {', '.join(sorted(names))}")

@@ -23,7 +23,8 @@ from sleuth.types import SleuthError
 class ArmRow:
     """An arm: `figures` over its finished `seeds`, the trained tokens (mean over seeds), and the difference `over` the
     table's other arm in the first figure. With `needed` texts a difference of that size would be found with a power of
-    0.8. `certified` seeds passed the evaluation's certificate; None without certificates."""
+    0.8. `certified` seeds passed the evaluation's certificate; None without certificates. `stopped` has the claim of
+    the gate at which a seed ended; figures of later stages are over the other seeds."""
 
     name: str
     seeds: tuple[int, ...]
@@ -32,6 +33,7 @@ class ArmRow:
     over: Difference | None
     needed: int | None
     certified: int | None
+    stopped: Mapping[int, str]
 
     def as_json(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -42,6 +44,7 @@ class ArmRow:
             "over": self.over and self.over.as_json(),
             "texts_needed": self.needed,
             "certified": self.certified,
+            "stopped": {str(seed): claim for seed, claim in self.stopped.items()},
         }
 
 
@@ -51,47 +54,76 @@ def arm_folder(root: Path, seed: int, arm: str) -> Path:
 
 
 def arm_table(recipe: SweepRecipe, root: Path) -> list[ArmRow]:
-    """A row for every arm that was evaluated with at least one seed.
+    """A row for every arm that was evaluated with at least one seed, or ended at its gate.
 
     Levels and differences are over texts and, with several seeds, over these too, as in `sleuth.metrics.arms`.
     Differences are paired by text and seed, because arms share their first stages. A figure without values by text is
     the mean over seeds, with an interval over them. Raises SleuthError for a figure that no evaluation has."""
     wanted = recipe.table
-    by_arm = {arm.name: _evaluations(recipe, root, arm.name) for arm in recipe.arm}
-    _require_figures(wanted, [one for of_arm in by_arm.values() for one in of_arm.values()])
+    stages = dict.fromkeys([wanted.evaluation, *(wanted.source_of(figure)[0] for figure in wanted.figures)])
+    by_arm = {arm.name: {stage: _evaluations(recipe, root, arm.name, stage) for stage in stages} for arm in recipe.arm}
+    _require_figures(wanted, list(by_arm.values()))
+    first, key = wanted.source_of(wanted.figures[0])
     rows = []
     for name, of_arm in by_arm.items():
-        if not of_arm:
+        done, stopped = of_arm[wanted.evaluation], _stopped(recipe, root, name)
+        if not done and not stopped:
             continue
-        base = by_arm[wanted.against] if wanted.against not in (None, name) else {}
-        over, needed = _apart(wanted.figures[0], of_arm, base)
+        base = by_arm[wanted.against][first] if wanted.against not in (None, name) else {}
+        over, needed = _apart(key, of_arm[first], base)
         rows.append(
             ArmRow(
                 name=name,
-                seeds=tuple(of_arm),
-                figures={figure: _level(figure, list(of_arm.values())) for figure in wanted.figures},
-                tokens_trained=fmean(_tokens_trained(arm_folder(root, seed, name)) for seed in of_arm),
+                seeds=tuple(done),
+                figures=_levels(wanted, of_arm),
+                tokens_trained=fmean(_tokens_trained(arm_folder(root, seed, name)) for seed in {**done, **stopped}),
                 over=over,
                 needed=needed,
-                certified=_certified(list(of_arm.values())),
+                certified=_certified(list(done.values())),
+                stopped=stopped,
             )
         )
     return rows
 
 
-def _require_figures(wanted: ArmTableRecipe, evaluations: Sequence[Evaluation]) -> None:
-    known = {name for one in evaluations for name, value in one.items() if measured_of(value)}
-    lacking = [name for name in wanted.figures if name not in known]
-    if evaluations and lacking:
-        raise SleuthError(
-            f"table.figures: no {wanted.evaluation} has {lacking[0]}; there are {', '.join(sorted(known))}"
-        )
+ByStage = Mapping[str, Mapping[int, Evaluation]]
+"""The finished evaluations of an arm, by stage and seed."""
 
 
-def _evaluations(recipe: SweepRecipe, root: Path, arm: str) -> dict[int, Evaluation]:
+def _require_figures(wanted: ArmTableRecipe, arms: Sequence[ByStage]) -> None:
+    for figure in wanted.figures:
+        stage, key = wanted.source_of(figure)
+        evaluations = [one for of_arm in arms for one in of_arm[stage].values()]
+        known = {name for one in evaluations for name, value in one.items() if measured_of(value)}
+        if evaluations and key not in known:
+            raise SleuthError(f"table.figures: no {stage} has {key}; there are {', '.join(sorted(known))}")
+
+
+def _evaluations(recipe: SweepRecipe, root: Path, arm: str, stage: str) -> dict[int, Evaluation]:
     """The finished evaluations of an arm by seed."""
-    files = {seed: arm_folder(root, seed, arm) / "eval" / f"{recipe.table.evaluation}.json" for seed in recipe.seeds}
+    files = {seed: arm_folder(root, seed, arm) / "eval" / f"{stage}.json" for seed in recipe.seeds}
     return {seed: read_object(file) for seed, file in files.items() if file.is_file()}
+
+
+def _stopped(recipe: SweepRecipe, root: Path, arm: str) -> dict[int, str]:
+    """By seed, the claim of the gate at which a run ended: one that was missed, before the table's evaluation."""
+    stopped = {}
+    for seed in recipe.seeds:
+        run = arm_folder(root, seed, arm)
+        if (run / "eval" / f"{recipe.table.evaluation}.json").is_file() or not (run / "manifest.json").is_file():
+            continue
+        gates = read_object(run / "manifest.json").get("gates", {})
+        missed = [f"{name}: {gate['claim']}" for name, gate in gates.items() if not gate["passes"]]
+        stopped |= {seed: missed[-1]} if missed else {}
+    return stopped
+
+
+def _levels(wanted: ArmTableRecipe, of_arm: ByStage) -> dict[str, Measured]:
+    """The figures of the stages that the arm has."""
+    sources = {figure: wanted.source_of(figure) for figure in wanted.figures}
+    return {
+        figure: _level(key, list(of_arm[stage].values())) for figure, (stage, key) in sources.items() if of_arm[stage]
+    }
 
 
 def _level(key: str, evaluations: Sequence[Evaluation]) -> Measured:
@@ -149,7 +181,10 @@ def _value(key: str, record: Record) -> float | None:
 def _is_share(key: str) -> bool:
     """Of 0 and 1, or means of those. `right_over_ARM` is a difference of two."""
     of_thoughts = key.startswith("right_") and not key.startswith("right_over_")
-    return of_thoughts or (key in FIGURES and key not in MEANS)
+    of_answers = key.startswith(("mean_at_", "pass_at_"))
+    return (
+        of_thoughts or of_answers or key in ("no_signal", "missing", "closed") or (key in FIGURES and key not in MEANS)
+    )
 
 
 def _tokens_trained(run: Path) -> int:

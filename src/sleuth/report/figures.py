@@ -36,7 +36,7 @@ LABELS = {
     "right_abstention": "Abstains where nothing answers",
     "wrong_abstention": "Abstains where something does",
     "abstention_f1": "F1 of abstaining",
-    "well_formed": "Nothing but the answer",
+    "well_formed": "Well-formed episodes",
     "padding": "Words without a citation",
     "claims": "Claims",
     "response_tokens_mean": "Tokens the policy wrote",
@@ -51,12 +51,23 @@ LABELS = {
     "over_teacher": "Its own over a teacher's",
     "right_sampled": "Right endings behind its own thoughts",
     "right_blank": "Right endings behind an empty one",
+    "reward_mean": "Reward of its own thoughts",
+    "no_signal": "Groups without signal",
+    "closed": "Thoughts that it closed itself",
+    "thought_tokens": "Tokens of its own thoughts, with their tags",
     "thought_nll": "Nats a token of a teacher's thoughts",
     "text_nll": "Nats a token of the text",
     "win_rate": "Continuations that are preferred",
 }
 
-DECIMALS = {"searches_mean": 2, "searches_two_hop": 2, "claims": 2, "response_tokens_mean": 1, "results_tokens_mean": 1}
+DECIMALS = {
+    "searches_mean": 2,
+    "searches_two_hop": 2,
+    "claims": 2,
+    "response_tokens_mean": 1,
+    "results_tokens_mean": 1,
+    "thought_tokens": 1,
+}
 """Decimals of a figure; 3 by default."""
 
 OUTCOMES = ("correct", "wrong", "no_answer", "malformed")

@@ -158,8 +158,13 @@ def verdict(evaluations: Mapping[str, Evaluation]) -> str:
 
 
 def _certified(evaluations: Mapping[str, Evaluation]) -> str:
-    """The claims of thought-probe certificates; empty without one."""
-    claims = {name: one["certificate"]["claim"] for name, one in evaluations.items() if "certificate" in one}
+    """The verdicts of gates and the claims of thought-probe certificates; empty without one."""
+    claims = {
+        name: f"{'passed' if one['gate']['passes'] else 'missed'}, {one['gate']['claim']}"
+        for name, one in evaluations.items()
+        if "gate" in one
+    }
+    claims |= {name: one["certificate"]["claim"] for name, one in evaluations.items() if "certificate" in one}
     return " ".join(f"{name}: {claim}." for name, claim in claims.items())
 
 

@@ -16,7 +16,7 @@ from sleuth.types import SleuthError
 
 BASE, TRAINED = "base", "trained"
 """The evaluations that a report compares."""
-WITHOUT_QUESTIONS = ("probe", "win_rate", "reason")
+WITHOUT_QUESTIONS = ("probe", "gate", "win_rate", "reason")
 """Kinds of stages whose records are not answered questions."""
 
 

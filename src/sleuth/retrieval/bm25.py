@@ -11,27 +11,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from importlib.metadata import version
 from pathlib import Path
 
 import tantivy
 
+from sleuth.retrieval.bm25_writer import LAYOUT, OFFSETS, PASSAGES, Bm25Writer, analyser, library
 from sleuth.retrieval.index_card import HOW_TO_MAKE, IndexCard, require_card
+from sleuth.retrieval.vectors import PassageFile
 from sleuth.retrieval.writing import Progress, write_index
 from sleuth.types import Passage, SleuthError
 
-LAYOUT = 1  # increment whenever the fields or the analysis below change
-K1, B = 1.2, 0.75  # fixed by tantivy
-WRITER_BYTES = 128 * 2**20  # memory of the one writer thread before it spills to disk
-MAX_WORD_BYTES = 255  # longer runs of letters and digits are not indexed
 CACHED_QUERIES = 8192
 SPARE_HITS = 8  # fetched beyond k, to detect ties at rank k
-COMMIT_EVERY = 250_000  # passages that a kill can lose; each commit leaves a segment that is merged later
 
 
 def build_index(corpus: Path, folder: Path, progress: Progress = lambda count: None) -> IndexCard:
     """Indexes a corpus into `folder`, calling `progress` with the number of passages so far. See `write_index`."""
-    plan = {"kind": "bm25", "layout": LAYOUT, "library": _library()}
+    plan = {"kind": "bm25", "layout": LAYOUT, "library": library()}
     return write_index(corpus, folder, plan, Bm25Writer, progress)
 
 
@@ -53,7 +49,13 @@ class Bm25:
             raise SleuthError(f"{folder}: damaged index ({error}); {HOW_TO_MAKE.format(folder=folder)}") from error
         self._schema = index.schema
         self._searcher = index.searcher()
-        self._all_words, self._content_words = _analyser(), _analyser(stop_words=False)
+        self._passages = PassageFile(folder / PASSAGES, folder / OFFSETS)
+        if not self._searcher.num_docs == len(self._passages) == self.card.count:
+            raise SleuthError(
+                f"{folder}: damaged index ({self._searcher.num_docs:,} indexed, {len(self._passages):,} passages, "
+                f"{self.card.count:,} on the card); {HOW_TO_MAKE.format(folder=folder)}"
+            )
+        self._all_words, self._content_words = analyser(), analyser(stop_words=False)
         self._cached_search = lru_cache(maxsize=CACHED_QUERIES)(self._search)
 
     async def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
@@ -66,15 +68,17 @@ class Bm25:
 
     def passage(self, passage_id: str) -> Passage | None:
         """The passage with this id, with the score 0; None if there is none. Any number of threads may call it."""
-        hits = self._searcher.search(tantivy.Query.term_query(self._schema, "id", passage_id, "basic"), limit=1).hits
-        return self._passage(hits[0][1], 0.0) if hits else None
+        row = self._passages.row_of(passage_id)
+        return None if row is None else self._passages.passage(row)
 
     def _search(self, query: str, k: int) -> tuple[Passage, ...]:
         text = query.encode(errors="replace").decode()  # tantivy rejects unpaired surrogates
         words = self._content_words.analyze(text) or self._all_words.analyze(text)
         if not words or k < 1:
             return ()
-        hits = [self._passage(address, score) for score, address in self._hits(words, k)]
+        found = self._hits(words, k)
+        rows = self._searcher.fast_field_values("row", [address for _, address in found])
+        hits = [self._passages.passage(int(row), score) for row, (score, _) in zip(rows, found, strict=True)]
         return tuple(sorted(hits, key=lambda passage: (-passage.score, passage.id))[:k])
 
     def _hits(self, words: Sequence[str], k: int) -> list[tuple[float, tantivy.DocAddress]]:
@@ -88,70 +92,3 @@ class Bm25:
             if len(hits) < limit or hits[-1][0] < hits[k - 1][0]:
                 return [hit for hit in hits if hit[0] >= hits[min(k, len(hits)) - 1][0]]
             limit *= 2
-
-    def _passage(self, address: tantivy.DocAddress, score: float) -> Passage:
-        stored = self._searcher.doc(address)
-        title, text = (bytes(stored[field][0]).decode() for field in ("title", "text"))  # tantivy 0.24 returns lists
-        return Passage(id=stored["id"][0], title=title, text=text, score=score)
-
-
-class Bm25Writer:
-    """Writes a BM25 index into a folder with one writer thread, in `WRITER_BYTES` of memory for any corpus."""
-
-    every = COMMIT_EVERY
-
-    def __init__(self, folder: Path) -> None:
-        folder.mkdir(exist_ok=True)
-        index = tantivy.Index(_schema(), str(folder))  # resumes from the last commit
-        index.register_tokenizer("words", _analyser())
-        self.done = index.searcher().num_docs
-        self._writer = index.writer(heap_size=WRITER_BYTES, num_threads=1)
-
-    def add(self, passages: list[Passage]) -> None:
-        for passage in passages:
-            self._writer.add_document(_document(passage))
-        self.done += len(passages)
-
-    def checkpoint(self) -> None:
-        self._writer.commit()
-
-    def finish(self, corpus_sha256: str) -> IndexCard:
-        self._writer.commit()
-        self._writer.wait_merging_threads()
-        return IndexCard(
-            kind="bm25",
-            count=self.done,
-            corpus_sha256=corpus_sha256,
-            k1=K1,
-            b=B,
-            layout=LAYOUT,
-            library=_library(),
-        )
-
-
-def _library() -> str:
-    return f"tantivy {version('tantivy')}"
-
-
-def _schema() -> tantivy.Schema:
-    """`words` is indexed and not stored; the other fields are stored and not searched."""
-    fields = tantivy.SchemaBuilder()
-    fields.add_text_field("words", tokenizer_name="words", index_option="freq")
-    fields.add_text_field("id", stored=True, tokenizer_name="raw", index_option="basic")
-    fields.add_bytes_field("title", stored=True)
-    fields.add_bytes_field("text", stored=True)
-    return fields.build()
-
-
-def _document(passage: Passage) -> tantivy.Document:
-    words = f"{passage.title}\n{passage.title}\n{passage.text}"
-    return tantivy.Document(id=passage.id, words=words, title=passage.title.encode(), text=passage.text.encode())
-
-
-def _analyser(stop_words: bool = True) -> tantivy.TextAnalyzer:
-    """The text analysis of passages and queries; with `stop_words` False, stop words are removed."""
-    words = tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.simple())
-    words = words.filter(tantivy.Filter.remove_long(MAX_WORD_BYTES + 1)).filter(tantivy.Filter.lowercase())
-    if not stop_words:
-        words = words.filter(tantivy.Filter.stopword("english"))
-    return words.filter(tantivy.Filter.ascii_fold()).filter(tantivy.Filter.stemmer("english")).build()

@@ -9,16 +9,17 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from threading import Lock
-from typing import Literal
 
 from sleuth.retrieval.encoder import Encoder
 from sleuth.retrieval.index_card import HOW_TO_MAKE, EncoderCard, IndexCard, require_card
+from sleuth.retrieval.quantising import Storage, quantise, recall_against_flat
 from sleuth.retrieval.query_batcher import QueryBatcher
+from sleuth.retrieval.scanning import open_search
 from sleuth.retrieval.vectors import (
     FlatWriter,
     PassageFile,
@@ -26,7 +27,6 @@ from sleuth.retrieval.vectors import (
     find_rows,
     load_faiss,
     open_vectors,
-    quantise,
 )
 from sleuth.retrieval.writing import Progress, write_index
 from sleuth.types import Passage, SleuthError
@@ -36,11 +36,7 @@ VECTORS, FLAT_ROWS, PASSAGES, OFFSETS, DONE = (
     "vectors.faiss", "flat.faiss", "passages.jsonl", "passages.offsets", "done"
 )  # fmt: skip
 CHECKPOINT_EVERY = 1000  # passages that a kill can lose; encoding them takes from a second to a minute
-QUERY_BATCH = 64
-SPARE_HITS = 8  # fetched beyond k, to detect ties at rank k
-
-Storage = Literal["flat", "ivf-sq8"]
-"""Exact with 4 bytes per number, or one byte per number in inverted lists of which a share is searched."""
+QUERY_BATCH = 128  # queries of one scan at most
 
 
 def build_dense(
@@ -76,7 +72,8 @@ def adopt_vectors(
 class Dense:
     """A `Retriever` over a dense index. Each query is encoded once; equal scores are ordered by id.
 
-    Encoding and searching run in a thread, one batch at a time. `search` may be called from any event loop.
+    Encoding and searching run in a thread, one batch at a time; queries that arrive meanwhile go together into the next
+    one. `search` may be called from any event loop.
     """
 
     batch = QUERY_BATCH
@@ -86,11 +83,12 @@ class Dense:
         self.card = require_card(folder, "dense", LAYOUT)
         if self.card.encoder is None or self.card.vectors is None or self.card.passages is None:
             raise SleuthError(f"{folder}: the card names no encoder; {HOW_TO_MAKE.format(folder=folder)}")
-        self._vectors = open_vectors(folder / self.card.vectors)
+        _require_unchanged(folder / self.card.passages, self.card.corpus_bytes, folder)
+        self._vectors = open_search(folder / self.card.vectors)
         self._passages = PassageFile(folder / self.card.passages, folder / OFFSETS)
-        if not self._vectors.ntotal == len(self._passages) == self.card.count:
+        if not self._vectors.count == len(self._passages) == self.card.count:
             raise SleuthError(
-                f"{folder}: damaged index ({self._vectors.ntotal:,} vectors, {len(self._passages):,} passages, "
+                f"{folder}: damaged index ({self._vectors.count:,} vectors, {len(self._passages):,} passages, "
                 f"{self.card.count:,} on the card); {HOW_TO_MAKE.format(folder=folder)}"
             )
         self._encoder = Encoder(self.card.encoder)
@@ -107,12 +105,8 @@ class Dense:
         if k < 1 or not queries:
             return [[] for _ in queries]
         with self._lock:
-            vectors = self._encoder.queries(queries)
-            scores, rows = self._vectors.search(vectors, min(k + SPARE_HITS, self.card.count))
-        return [
-            _best([self._passages.passage(row, score) for score, row in zip(*hits, strict=True) if row >= 0], k)
-            for hits in zip(scores.tolist(), rows.tolist(), strict=True)
-        ]
+            found = self._vectors.search(self._encoder.queries(queries), k)
+        return [_best([self._passages.passage(row, score) for row, score in hits], k) for hits in found]
 
     def passage(self, passage_id: str) -> Passage | None:
         """The passage with this id, with the score 0; None if there is none. Any number of threads may call it."""
@@ -148,12 +142,15 @@ class DenseWriter:
     def finish(self, corpus_sha256: str) -> IndexCard:
         self._vectors.close()
         self._passages.close()
-        if self._storage == "ivf-sq8":
-            quantise(self._flat, self._folder / VECTORS)
+        recall = None
+        if self._storage != "flat":
+            quantise(self._flat, self._folder / VECTORS, self._storage)
+            recall = recall_against_flat(self._flat, self._folder / VECTORS)
         (self._folder / DONE).unlink(missing_ok=True)  # before deleting the rows that it counts
-        if self._storage == "ivf-sq8":
+        if self._storage != "flat":
             self._flat.unlink()
-        return _card(self.done, corpus_sha256, self._encoder.card, VECTORS, PASSAGES)
+        card = _card(self.done, corpus_sha256, self._encoder.card, VECTORS, PASSAGES)
+        return replace(card, storage=self._storage, flat_recall=recall)
 
 
 class _AdoptedWriter:
@@ -188,7 +185,17 @@ class _AdoptedWriter:
         else:
             find_rows(self._corpus, self._folder / OFFSETS)
         passages = PASSAGES if self._copy is not None else str(self._corpus)
-        return _card(self.done, corpus_sha256, self._encoder, str(self._vectors), passages)
+        card = _card(self.done, corpus_sha256, self._encoder, str(self._vectors), passages)
+        return card if self._copy is not None else replace(card, corpus_bytes=self._corpus.stat().st_size)
+
+
+def _require_unchanged(corpus: Path, size: int | None, folder: Path) -> None:
+    """Raises SleuthError if a corpus outside of the index's folder is not as large as it was when that was made."""
+    if size is not None and corpus.is_file() and (now := corpus.stat().st_size) != size:
+        raise SleuthError(
+            f"{corpus}: {now:,} bytes, and {size:,} when {folder} was made: the corpus changed behind its index; "
+            "restore it, or make the index again"
+        )
 
 
 def _card(count: int, corpus_sha256: str, encoder: EncoderCard, vectors: str, passages: str) -> IndexCard:

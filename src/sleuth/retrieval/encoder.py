@@ -17,6 +17,7 @@ HOW_TO_INSTALL = "a dense index needs the packages of an extra: pip install 'sle
 PREFIXES = {"e5": ("query: ", "passage: ")}
 """Query and passage prefixes of model families, by a part of the model's name. E5: arXiv:2212.03533."""
 PASSAGE_BATCH = 32
+QUERY_ROWS, MIN_TOKENS = 32, 16  # the shape of a batch of queries: so many rows, and a power of two of tokens
 
 
 def encoder_card(
@@ -48,16 +49,39 @@ class Encoder:
         """Raises SleuthError if the model cannot be loaded."""
         self.card = card
         self._model = _load(card.model, card.pooling)
-        self._query_batch = 1 if self._model.device.type == "cpu" else PASSAGE_BATCH
+        self.fixed_shapes = self._model.device.type != "cpu"
 
     def queries(self, texts: Sequence[str]) -> np.ndarray:
-        """(n, width). On a CPU one by one, so that concurrent queries do not change the last bits; else in batches."""
-        return self._encode([self.card.query_prefix + _replace_surrogates(text) for text in texts], self._query_batch)
+        """(n, width). The bits of a vector do not depend on the other queries: they are encoded one by one on a CPU,
+        where that costs least, else in batches of fixed shapes (`fixed_shapes`)."""
+        prefixed = [self.card.query_prefix + _replace_surrogates(text) for text in texts]
+        return self._in_fixed_shapes(prefixed) if self.fixed_shapes and prefixed else self._encode(prefixed, 1)
 
     def passages(self, passages: Sequence[Passage]) -> np.ndarray:
         """(n, width): title and text of each, on two lines."""
         texts = [f"{self.card.passage_prefix}{passage.title}\n{passage.text}".strip() for passage in passages]
         return self._encode(texts, PASSAGE_BATCH)
+
+    def _in_fixed_shapes(self, texts: Sequence[str]) -> np.ndarray:
+        """Each text in a batch of `QUERY_ROWS` rows, whose number of tokens follows from that text alone."""
+        import torch
+
+        tokens = [self._model.preprocess([text]) for text in texts]
+        by_length: dict[int, list[int]] = {}
+        for at, one in enumerate(tokens):
+            length = max(MIN_TOKENS, 1 << (one["input_ids"].shape[1] - 1).bit_length())
+            by_length.setdefault(length, []).append(at)
+        vectors = np.empty((len(texts), self.card.width), dtype=np.float32)
+        for length, members in by_length.items():
+            for start in range(0, len(members), QUERY_ROWS):
+                chosen = members[start : start + QUERY_ROWS]
+                filled = chosen + chosen[:1] * (QUERY_ROWS - len(chosen))
+                batch = _padded([tokens[at] for at in filled], length, self._model.tokenizer)
+                with torch.inference_mode():
+                    moved = {k: v.to(self._model.device) if hasattr(v, "to") else v for k, v in batch.items()}
+                    rows = self._model(moved)["sentence_embedding"][: len(chosen)]
+                    vectors[chosen] = torch.nn.functional.normalize(rows.float(), dim=1).cpu().numpy()
+        return vectors
 
     def _encode(self, texts: Sequence[str], batch_size: int) -> np.ndarray:
         if not texts:
@@ -72,6 +96,21 @@ def require_encoder(model: str) -> None:
     """Raises SleuthError unless `model` is available; a name without an owner is one of sentence-transformers'."""
     bare = "/" not in model and not Path(model).exists()
     require_model(f"sentence-transformers/{model}" if bare else model)
+
+
+def _padded(rows: Sequence[dict[str, Any]], length: int, tokenizer: Any) -> dict[str, Any]:
+    """One batch of single rows, each filled to `length` tokens on the tokenizer's side."""
+    import torch
+
+    def filled(name: str, row: Any) -> Any:  # (1, t) to (1, length)
+        missing = length - row.shape[1]
+        side = (missing, 0) if tokenizer.padding_side == "left" else (0, missing)
+        return torch.nn.functional.pad(row, side, value=tokenizer.pad_token_id if name == "input_ids" else 0)
+
+    return {
+        name: torch.cat([filled(name, row[name]) for row in rows]) if isinstance(value, torch.Tensor) else value
+        for name, value in rows[0].items()
+    }
 
 
 def _replace_surrogates(text: str) -> str:

@@ -17,8 +17,9 @@ from pathlib import Path
 
 from sleuth.retrieval import bm25, dense
 from sleuth.retrieval.bm25 import Bm25, Bm25Writer
-from sleuth.retrieval.dense import Dense, DenseWriter, Storage, dense_plan
+from sleuth.retrieval.dense import Dense, DenseWriter, dense_plan
 from sleuth.retrieval.index_card import EncoderCard, IndexCard, require_card, write_card
+from sleuth.retrieval.quantising import Storage
 from sleuth.retrieval.vectors import load_faiss
 from sleuth.retrieval.writing import Progress, write_index
 from sleuth.types import Passage, SleuthError
@@ -123,4 +124,6 @@ class HybridWriter:
             layout=LAYOUT,
             library=", ".join(card.library for card in cards.values()),
             encoder=cards["dense"].encoder,
+            storage=cards["dense"].storage,
+            flat_recall=cards["dense"].flat_recall,
         )

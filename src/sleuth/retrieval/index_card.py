@@ -34,7 +34,10 @@ class IndexCard:
     `IndexCard(kind="bm25", count=19258, corpus_sha256="8c1f...", k1=1.2, b=0.75, layout=1, library="tantivy 0.27.0")`.
     `layout` is the version of the files and text analysis; other versions are refused. `k1` and `b` are BM25's.
     `encoder`, `vectors` (a faiss file) and `passages` (a .jsonl corpus) are those of a dense index; the two paths are
-    relative to the folder of the index unless absolute.
+    relative to the folder of the index unless absolute. `corpus_bytes` is the size of a corpus that lies elsewhere and
+    must not change. `storage` is how vectors are kept: `flat`, `ivf-sq8`, `ivf-pq`.
+    `flat_recall` of quantised ones, measured when they were built, is the share of the ten nearest passages by exact
+    search, of 200 passages, that are found too: `{"value": 0.97, "low": 0.96, "high": 0.98, "n": 200}`.
     """
 
     kind: str
@@ -47,6 +50,9 @@ class IndexCard:
     encoder: EncoderCard | None = None
     vectors: str | None = None
     passages: str | None = None
+    corpus_bytes: int | None = None
+    storage: str | None = None
+    flat_recall: dict[str, float] | None = None
 
     def as_json(self) -> dict[str, object]:
         """The fields that are not None."""

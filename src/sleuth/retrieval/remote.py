@@ -37,7 +37,7 @@ class Remote:
         self._timeout = timeout
         self._replicas = Replicas([base_url(url) for url in urls])
         self._budget = RetryBudget()
-        self._batcher = QueryBatcher(self._search_each, QUERY_BATCH)
+        self._batcher = QueryBatcher(self._search_each, QUERY_BATCH, REQUESTS_AT_ONCE)
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:

@@ -20,9 +20,7 @@ from sleuth.types import Passage, SleuthError
 HEADER = struct.Struct("<4siqqqBiQ")
 """The header of faiss' flat index file: name, width, rows, two unused numbers, trained, metric, count of floats."""
 FLAT_INNER_PRODUCT, UNUSED, INNER_PRODUCT = b"IxFI", 1 << 20, 0
-MAX_LISTS, ROWS_PER_LIST = 4096, 64  # of an IVF index; centroids are trained on `ROWS_PER_LIST` rows per list
 PROBED_SHARE, MIN_PROBED = 1 / 16, 64  # lists searched per query; 16 of 256 lost 6 in 100 passages
-BLOCK_ROWS = 65_536  # quantised per call
 
 
 class FlatWriter:
@@ -74,26 +72,6 @@ def open_vectors(path: Path) -> Any:
     return index
 
 
-def quantise(flat: Path, target: Path) -> None:
-    """Writes an IVF index of 8-bit vectors to `target` from a flat one of `FlatWriter`.
-
-    Building takes memory for a quarter of the flat file (16 GB for wiki-18 at 768 numbers per vector) and the training
-    rows of the centroids (0.8 GB there). The index is searched from disk.
-    """
-    faiss = load_faiss()
-    rows = _mapped_rows(flat)
-    count, width = rows.shape
-    lists = _lists_for(count)
-    index = faiss.IndexIVFScalarQuantizer(
-        faiss.IndexFlatIP(width), width, lists, faiss.ScalarQuantizer.QT_8bit, faiss.METRIC_INNER_PRODUCT
-    )
-    sample = np.random.default_rng(0).choice(count, size=min(count, lists * ROWS_PER_LIST), replace=False)
-    index.train(rows[np.sort(sample)])
-    for start in range(0, count, BLOCK_ROWS):
-        index.add(np.ascontiguousarray(rows[start : start + BLOCK_ROWS]))
-    faiss.write_index(index, str(target))
-
-
 def load_faiss() -> Any:
     """The faiss module. Raises SleuthError with the install command if it is missing."""
     try:
@@ -103,12 +81,8 @@ def load_faiss() -> Any:
     return faiss
 
 
-def _lists_for(count: int) -> int:
-    """The number of lists: a power of two near count / `ROWS_PER_LIST`, at most `MAX_LISTS`."""
-    return min(MAX_LISTS, 1 << max(0, (count // ROWS_PER_LIST).bit_length() - 1))
-
-
-def _mapped_rows(flat: Path) -> np.ndarray:
+def mapped_rows(flat: Path) -> np.ndarray:
+    """The (rows, width) float32 of a flat file, memory-mapped."""
     with flat.open("rb") as file:
         _, width, rows, *_ = HEADER.unpack(file.read(HEADER.size))
     return np.memmap(flat, dtype="<f4", mode="r", offset=HEADER.size, shape=(rows, width))
@@ -179,12 +153,12 @@ class PassageFileWriter:
 
     def append(self, passages: Sequence[Passage]) -> None:
         """Appends one row per passage."""
-        for passage in passages:
-            row = {"id": passage.id, "contents": contents_of(passage)}
-            line = json.dumps(row, ensure_ascii=False).encode() + b"\n"
-            self._corpus.write(line)
-            self._offsets.write(np.array(self._end, dtype=OFFSET).tobytes())
-            self._end += len(line)
+        rows = [{"id": passage.id, "contents": contents_of(passage)} for passage in passages]
+        lines = [json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in rows]
+        ends = self._end + np.cumsum([len(line) for line in lines], dtype=OFFSET)
+        self._corpus.write(b"".join(lines))
+        self._offsets.write((ends - np.array([len(line) for line in lines], dtype=OFFSET)).tobytes())
+        self._end += sum(map(len, lines))
 
     def flush(self) -> None:
         """Flushes both files to the system."""

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 CLOSED_ANSWERS = ("yes", "no", "noanswer")
 """Answers without partial credit: in token F1 they score only if both sides are equal."""
 
+WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
 
 def normalise(text: str) -> str:
     """The text in lower case, without ASCII punctuation and the words a, an, the, white space collapsed, in that order.
@@ -17,7 +19,7 @@ def normalise(text: str) -> str:
     The definition of SQuAD (arXiv:1606.05250), as in Search-R1 and its descendants. Nothing else is normalised:
     `Beyonce` is not `Beyoncé`, `well-known` is not `well known`.
     """
-    text = "".join(character for character in text.lower() if character not in string.punctuation)
+    text = text.lower().translate(WITHOUT_PUNCTUATION)
     return " ".join(re.sub(r"\b(a|an|the)\b", " ", text).split())
 
 

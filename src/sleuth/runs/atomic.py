@@ -29,14 +29,15 @@ def replacing_file(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def replacing_folder(path: Path) -> Iterator[Path]:
-    """Yields an empty folder. It replaces `path` if the block succeeds, and is removed if it fails."""
+def replacing_folder(path: Path, *, synced: bool = True) -> Iterator[Path]:
+    """Yields an empty folder. It replaces `path` if the block succeeds, and is removed if it fails. Without `synced`, a
+    machine that crashes may lose it; other processes see it whole or not at all."""
     partial = path.with_name(path.name + PARTIAL)
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     try:
         yield partial
-        for written in [*partial.rglob("*"), partial]:
+        for written in [*partial.rglob("*"), partial] if synced else ():
             _sync(written)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
@@ -46,7 +47,8 @@ def replacing_folder(path: Path) -> Iterator[Path]:
         shutil.rmtree(replaced, ignore_errors=True)
         path.rename(replaced)
     partial.rename(path)
-    _sync(path.parent)
+    if synced:
+        _sync(path.parent)
     shutil.rmtree(replaced, ignore_errors=True)
 
 

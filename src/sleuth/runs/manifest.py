@@ -18,8 +18,11 @@ from sleuth.runs.atomic import write_text
 from sleuth.runs.machine import machine
 from sleuth.types import SleuthError
 
-_JUDGE_ADDRESS = re.compile(r"\.judge\.(urls\.\d+|seconds|at_once|budget|key_variable|verdicts)$")
-_POOL_ADDRESS = re.compile(r"\.engine(\.(urls\.\d+|weights|requests_at_once|seconds|unavailable_timeout|sleeps))?$")
+_MODEL_ADDRESS = re.compile(r"\.(judge|teacher)\.(urls\.\d+|seconds|at_once|budget|key_variable|verdicts)$")
+_POOL_ADDRESS = re.compile(
+    r"\.engine(\.(urls(\.\d+)?|weights|requests_at_once|seconds|unavailable_timeout|sleeps|launch|command|cards(\.\d+)?"
+    r"|memory|port|arguments(\.\d+)?))?$"
+)
 _LIBRARIES = ("torch", "transformers", "tokenizers", "numpy", "numba", "tantivy", "peft")
 _PARTS = {"versions": dict, "hashes": dict, "continued": list}
 
@@ -88,6 +91,12 @@ class Manifest:
         """Stores how many questions of each evaluation are also trained on, and in which stage."""
         manifest = self.read()
         manifest["overlap"] = list(overlaps)
+        self._write(manifest)
+
+    def set_gate(self, stage: str, gate: Mapping[str, Any]) -> None:
+        """Stores the verdict of a gate: whether it `passes`, the `claim` in words, and the `limits` of its rule."""
+        manifest = self.read()
+        manifest.setdefault("gates", {})[stage] = dict(gate)
         self._write(manifest)
 
     def set_skipped(self, stage: str, ids: Sequence[str], total: int) -> None:
@@ -181,15 +190,16 @@ def versions() -> dict[str, str]:
 
 
 def identity(recipe: Recipe) -> dict[str, Any]:
-    """The recipe as dotted key -> value, without the keys that may change while a run continues: its origin,
-    `card`, `stop_after`, trackers, addresses of judges and engines (another server of the same model answers the
+    """The recipe as dotted key -> value, without the keys that may change while a run continues: its
+    origin, `card`, `stop_after`, trackers, addresses of judges, teachers and engines (another server of the same model
+    answers the
     same), and `cpu_offload`."""
     table = recipe.model_dump(mode="json", exclude={"resolved_from", "trackers", "card"})
     return {
         key: value
         for key, value in _flat(table, "")
         if not key.endswith((".stop_after", ".cpu_offload"))
-        and not _JUDGE_ADDRESS.search(key)
+        and not _MODEL_ADDRESS.search(key)
         and not _POOL_ADDRESS.search(key)
         # unset equals absent, as in runs that are older than these keys
         and (value or not key.endswith((".engine.max_policy_lag", ".lora", ".loss.function")))

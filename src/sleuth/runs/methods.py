@@ -112,7 +112,7 @@ def method_citations(stages: Sequence[StageRecipe]) -> list[str]:
 
 def trained_stages(recipe: Recipe, stage: int) -> list[StageRecipe]:
     """The stages that trained a checkpoint of the recipe's stage number `stage`."""
-    measures = ("evaluate", "probe", "reason", "win_rate")
+    measures = ("annotate", "evaluate", "probe", "gate", "reason", "win_rate")
     return [one for one in recipe.stage[: stage + 1] if one.kind not in measures]
 
 

@@ -100,7 +100,9 @@ GLOSSARY: dict[str, dict[str, str]] = {
     "Thoughts": {
         "gain": "How much likelier a thought made the true suffix than an empty one, in nats a token.",
         "swapped_gain": "The same for a thought of another text.",
-        "blank_nll": "Nats a token of the suffix behind an empty thought: the most that can be gained.",
+        "blank_nll": "Nats a token of the suffix in the baseline, such as behind an empty thought: the most that can "
+        "be gained.",
+        "thought_budget": "Tokens that a thought may have at this step, where that shrinks.",
         "thought_tokens_mean": "Tokens of a thought.",
         "closed": "Share of thoughts that the policy closed itself.",
         "empty_thoughts": "Share of thoughts without a letter or a digit.",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from datetime import timedelta
 from types import TracebackType
@@ -16,6 +16,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from sleuth.threads import to_stderr
 
+DELAY = 1.0
+"""Seconds of work before a bar of `progress_bar` is shown."""
 PLAIN_LINE_SECONDS = 60.0
 """Seconds between lines where there is no terminal."""
 _QUIET = ContextVar("quiet", default=False)
@@ -103,3 +105,19 @@ class ProgressBar:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._bar.stop()
+
+
+@contextmanager
+def progress_bar(name: str) -> Iterator[Callable[[int, int], None]]:
+    """Yields `progress(done, total)`: a bar with the time left, or plain lines where there is no terminal."""
+    started, bar = time.monotonic(), None
+    with ExitStack() as shown:
+
+        def progress(done: int, total: int) -> None:
+            nonlocal bar
+            if bar is None and time.monotonic() - started > DELAY:
+                bar = shown.enter_context(ProgressBar(name, total, done))
+            if bar is not None:
+                bar.advance(done - bar.done)
+
+        yield progress

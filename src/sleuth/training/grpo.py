@@ -22,6 +22,7 @@ from sleuth.factories import (
     played_tasks,
     policy_loss_of,
     policy_of,
+    program_of,
     record_cache,
     require_functions,
     require_gradable,
@@ -37,7 +38,7 @@ from sleuth.factories import (
 from sleuth.learn.advantages import group_advantages
 from sleuth.learn.batch import Advantages
 from sleuth.learn.function_loss import FunctionLoss, require_loss
-from sleuth.learn.heap import releasing_cached_memory
+from sleuth.learn.heap import release_cached_memory, releasing_cached_memory
 from sleuth.learn.objective import PolicyLoss
 from sleuth.learn.policy import no_update
 from sleuth.ranks import Ranks
@@ -85,6 +86,8 @@ def require_inputs(stage: GrpoRecipe, inputs: StageInputs) -> list[Task]:
         require_teacher(stage.teacher.model, inputs.stage_tokenizer, stage.context)
     if stage.loss.function is not None:
         require_loss(function_loss_of(stage.loss), low=stage.loss.clip_low, high=stage.loss.clip_high)
+    if stage.engine is not None and stage.engine.launch is not None:
+        program_of(stage.engine)
     if inputs.tokenizer is not None and tasks:
         require_functions(stage.reward, partial(trial_group, setting, tasks[0], inputs.tokenizer, stage.context))
     return tasks
@@ -96,11 +99,6 @@ def require_ranks(stage: GrpoRecipe, ranks: Ranks) -> None:
         raise SleuthError(
             f'env.kind = "thought": the gain of a thought is computed by one process, and not by {ranks.world} ranks; '
             "train in one process"
-        )
-    if not ranks.alone and stage.engine is not None:
-        raise SleuthError(
-            f"engine names a pool of servers, and {ranks.world} ranks sample their episodes themselves; leave "
-            "[stage.engine] out, or train in one process"
         )
 
 
@@ -115,7 +113,11 @@ class GRPOTrainer(Trainer):
         read = played_tasks(stage, self.tokenizer)
         setting = setting_of(stage.env, self.tokenizer, read)
         tasks = context.fitting(stage.data, setting, self.tokenizer, read, stage.context)
-        self.engine, servers = engine_of(stage, self.model, self.tokenizer, folder=folder, ranks=ranks)
+        run_servers = context.servers
+        started = ranks.broadcast(lambda: run_servers.of(stage.engine, context.model) if run_servers else None)
+        self.engine, servers = engine_of(stage, self.model, self.tokenizer, folder=folder, ranks=ranks, started=started)
+        if stage.engine is not None and run_servers is not None:
+            run_servers.found(stage.engine, servers)
         self.worker = RolloutWorker(
             stage=stage,
             context=context,
@@ -145,11 +147,12 @@ class GRPOTrainer(Trainer):
         if saved:
             context.require_same_reward(saved, self.reward_spec, self.own_code)
             self.policy.load_state_dict(saved.state["policy"])
+        release_cached_memory()
         self.engine.publish(saved.steps if saved else 0)
         if sources := merged_sources(sources_of(self.own_code), self.reward_spec.sources):
             folder.manifest.set_sources(stage.name, sources)
         if servers:
-            folder.manifest.set_pool(stage.name, servers)
+            folder.manifest.set_pool(stage.name, [server.as_json() for server in servers])
         folder.manifest.add_hashes(
             questions=questions,
             protocol=self.protocol.hash if self.protocol else "none",

@@ -78,7 +78,7 @@ class ThoughtRewards(Hook):
         saved: Saved | None,
     ) -> None:
         rewards = worker.stage.reward
-        self.worker, self.model, self.budget = worker, model, budget
+        self.worker, self.setting, self.model, self.budget = worker, setting, model, budget
         self.ends = find_eos_ids(model.generation_config, worker.renderer.tokenizer)
         self.tags = setting.dialect.think
         self.shuffles = any(reward.shuffle for reward in rewards)
@@ -93,9 +93,12 @@ class ThoughtRewards(Hook):
         figures: Figures = {}
         if (scorer := self.scorer) is not None:
             played = groups
-            groups, figures = self.budget.run(lambda tokens: scorer.score(played, budget=tokens))
+            groups, figures = self.budget.run(lambda tokens: scorer.score(played, self.model, budget=tokens))
         if self.shuffles:
             groups = shuffled_scores(groups, (*self.worker.context.key, step))
+        if self.setting.least_thought_tokens is not None:
+            shrunk = self.setting.for_step(step, self.worker.stage.steps, list)
+            figures["thought_budget"] = float(shrunk.limits.thought_tokens)
         return groups, {**figures, **signs}
 
     def after_update(self) -> None:

@@ -16,6 +16,7 @@ from typing import Any, Generic, TypeVar
 from sleuth.factories import JudgePool, Setting, ThoughtSetting, TrainingEngine
 from sleuth.learn.advantages import has_signal
 from sleuth.learn.batch import Advantages
+from sleuth.ranks import Ranks
 from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.render import Renderer
 from sleuth.rollout import Rollout
@@ -53,10 +54,13 @@ class RolloutWorker:
     reward: Reward | None
     judge_pool: JudgePool
     order_state: dict[str, Any] = field(init=False)
+    _ranks: Ranks = field(init=False)
     _next: Prefetcher[Played] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self.order_state = self.order.state_dict()
+        ranks = self.context.ranks
+        self._ranks = ranks.channel() if self.max_policy_lag else ranks  # they play in a thread of their own
 
     @property
     def max_policy_lag(self) -> int:
@@ -85,9 +89,12 @@ class RolloutWorker:
         return groups
 
     def wait(self) -> None:
-        """Returns when no episode is being played: a turn is sampled by one version of the weights."""
+        """Returns when no episode is being played: a turn is sampled by one version of the weights. On several ranks,
+        raises what ended the episodes: the others wait for them, and would for this rank to end."""
         if self._next is not None:
             self._next.wait()
+            if not self._ranks.alone:
+                self._next.result()
 
     def close(self) -> None:
         """Cancels the episodes that are being played."""
@@ -121,11 +128,11 @@ class RolloutWorker:
         )
         groups = await rollout.groups(
             tasks,
-            self.setting.for_step(partial(self._played_before, step)).env,
+            self.setting.for_step(step, stage.steps, partial(self._played_before, step)).env,
             samples=stage.samples_per_prompt,
             first_prompt=first_prompt,
             reward=self.reward,
-            ranks=self.context.ranks,
+            ranks=self._ranks,
         )
         if any(reward.shuffle for reward in stage.reward) and not isinstance(self.setting, ThoughtSetting):
             return shuffled_scores(groups, key)

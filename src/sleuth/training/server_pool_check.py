@@ -28,8 +28,9 @@ class Finding:
 
 
 def pooled_stages(recipe: Recipe) -> list[int]:
-    """The indices of the stages with a pool of servers."""
-    return [at for at, stage in enumerate(recipe.stage) if isinstance(stage, GrpoRecipe) and stage.engine is not None]
+    """The indices of the stages with a pool of servers that run already."""
+    pools = ((at, stage.engine) for at, stage in enumerate(recipe.stage) if isinstance(stage, GrpoRecipe))
+    return [at for at, pool in pools if pool is not None and pool.urls]
 
 
 def pool_findings(recipe: Recipe, index: int) -> list[Finding]:
@@ -38,6 +39,7 @@ def pool_findings(recipe: Recipe, index: int) -> list[Finding]:
     stage = recipe.stage[index]
     assert isinstance(stage, GrpoRecipe)
     assert stage.engine is not None
+    assert stage.engine.urls
     outline = load_outline(recipe.model)
 
     def finding(url: str) -> Finding:
@@ -65,7 +67,15 @@ def send_weights(recipe: Recipe, index: int) -> float:
     place: AbstractContextManager[str] = nullcontext(str(shared)) if shared else tempfile.TemporaryDirectory()
     lines: list[str] = []
     with place as weights:
-        engine, _ = pool_engine_of(stage, model, tokenizer, weights=Path(weights), say=lines.append)
+        engine, _ = pool_engine_of(
+            stage.engine,
+            model,
+            tokenizer,
+            context=stage.context,
+            temperature=stage.sampling.temperature,
+            weights=Path(weights),
+            say=lines.append,
+        )
         started = time.monotonic()
         engine.publish(0)
         seconds = time.monotonic() - started

@@ -12,6 +12,7 @@ from statistics import fmean
 from transformers import PreTrainedModel
 
 from sleuth.data.questions import questions_hash
+from sleuth.engines.remote.pool import PoolEngine
 from sleuth.envs.translation import translated
 from sleuth.evaluation.eval_session import EvalSession
 from sleuth.factories import (
@@ -117,10 +118,12 @@ class Lesson:
             questions_sha256=questions_hash(questions),
         )
         self.summary = ""
+        self._pool: PoolEngine | None = None
 
     def rows(self) -> list[Row]:
         """The right episodes under the hint, without the hint; none if the policy searches by itself."""
         name, below = self.stage.name, self.stage.below
+        self._pool = self.context.pool_for_evaluation(self.model, self.tokenizer, self.played_as.context)
         own = self._play(self.model, self.real, OWN, samples=1)
         searched = fmean(float(episode.trajectory.searches > 0) for episode, _ in own)
         self.summary = f"{searched:.0%} of {len(self.tasks)} episodes search"
@@ -146,6 +149,9 @@ class Lesson:
         """The model whose episodes are trained."""
         if self.stage.teacher is None:
             return self.model
+        self._pool = None  # the servers have the model's weights, and rest while the teacher plays in this process
+        if self.context.servers is not None:
+            self.context.servers.rest()
         teacher, self.teacher_sha256 = self.context.load_teacher(self.stage.teacher, self.tokenizer, self.saved)
         return teacher
 
@@ -164,6 +170,7 @@ class Lesson:
             samples=samples,
             seed=seed,
             draw=(*of_stage, arm),
+            pool=self._pool,
         )
         return session.ask(self.tasks, f"{self.stage.name}, {ARMS[arm]}")
 

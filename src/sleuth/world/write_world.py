@@ -14,6 +14,7 @@ from typing import Any
 
 from sleuth.runs.atomic import replacing_file
 from sleuth.types import SleuthError
+from sleuth.world.arithmetic import arithmetic_rows
 from sleuth.world.careless import CarelessText, CarelessTexts
 from sleuth.world.chained import INFERENCES, ChainedText, ChainedTexts, entropies
 from sleuth.world.facts import World, make_world
@@ -29,6 +30,7 @@ REFINER: dict[Split, str] = {"train": "refiner_train.jsonl", "test": "refiner_te
 TEXTS: dict[Split, str] = {"train": "text_train.jsonl", "test": "text_test.jsonl"}
 CARELESS: dict[Split, str] = {"train": "careless_train.jsonl", "test": "careless_test.jsonl"}
 HASTY = "hasty_train.jsonl"
+ARITHMETIC = "arithmetic_test.jsonl"
 CARD = "world.json"
 QUESTIONS_PER_PERSON: dict[Split, float] = {"train": 2.0, "test": 0.5}
 """Questions for each person."""
@@ -36,6 +38,8 @@ TOOL_OUTPUTS_PER_PERSON: dict[Split, float] = {"train": 0.5, "test": 0.25}
 """Tool outputs to refine, for each person."""
 TEXTS_PER_PERSON: dict[Split, float] = {"train": 4.0, "test": 0.5}
 """Texts of `chained`, and of `careless`, for each person."""
+PROBLEMS_PER_PERSON = 0.05
+"""Problems of arithmetic for each person."""
 
 Progress = Callable[[int, int], None]
 """Called with the number of steps done and of all steps: generating a passage, and writing any row."""
@@ -61,7 +65,8 @@ def write_world(folder: Path, seed: int, people: int, progress: Progress = lambd
 
     - questions: 2 to train on and 0.5 to test with, half of them with two hops;
     - tool outputs to refine: 0.5 and 0.25;
-    - `chained` texts and `careless` texts: 4 and 0.5 of each; `hasty` texts: 4 to train on.
+    - `chained` texts and `careless` texts: 4 and 0.5 of each; `hasty` texts: 4 to train on;
+    - problems of arithmetic: 0.05.
 
     No training question shares a looked-up entity (except towns) or a wording with a test question; no training text
     shares a name or the wording of its ending with a test text. An existing world in `folder` is replaced once the new
@@ -77,6 +82,7 @@ def write_world(folder: Path, seed: int, people: int, progress: Progress = lambd
     counts |= {name: round(TOOL_OUTPUTS_PER_PERSON[split] * people) for split, name in REFINER.items()}
     counts |= {names[split]: round(TEXTS_PER_PERSON[split] * people) for names in (TEXTS, CARELESS) for split in TEXTS}
     counts[HASTY] = counts[TEXTS["train"]]
+    counts[ARITHMETIC] = round(PROBLEMS_PER_PERSON * people)
     steps = passages + sum(counts.values())
     library = Library(world, random.Random(f"library {seed} {people}"), lambda count: progress(count, steps))
     contents = {CORPUS: _passage_rows(library)}
@@ -91,6 +97,7 @@ def write_world(folder: Path, seed: int, people: int, progress: Progress = lambd
         contents[name] = _chained_rows(ChainedTexts(people, split, (seed,)), counts[name])
     for split, name in CARELESS.items():
         contents[name] = _careless_rows(CarelessTexts(people, split, (seed,)), counts[name])
+    contents[ARITHMETIC] = arithmetic_rows(counts[ARITHMETIC], seed)
     contents[HASTY] = _chained_rows(HastyTexts(people, "train", (seed,)), counts[HASTY])
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as complete:

@@ -6,19 +6,16 @@ import asyncio
 import random
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 import torch
-from real_vllm import RealVllm
+from real_vllm import RealVllm, require_every_episode_once
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from benchmarks.tiny_run import episodes, rows
 from sleuth.convert.merge import merge_shards
 from sleuth.engines.local.engine import LocalEngine
 from sleuth.engines.remote.capabilities import DiscoveredServer, discover_server
@@ -36,7 +33,6 @@ pytestmark = pytest.mark.servers
 
 BASE = Path(__file__).parents[3] / "models" / "tiny-base"
 CONTEXT = 512
-LARGEST_KL = 1e-9  # nats a token between sampler and learner, in float32
 UNSHARED = {"connection": "close"}  # a server that is short of cores may close an idle connection while it is used
 Requests = Sequence[tuple[list[int], Sampling]]
 
@@ -285,16 +281,3 @@ def kill_while_generating(vllm: RealVllm, metrics: Path) -> None:
             time.sleep(0.01)
     vllm.kill()
     vllm.start()
-
-
-def require_every_episode_once(folder: Path) -> list[dict[str, Any]]:
-    """The figures of four steps. Fails unless each has 4 x 8 episodes, sampled with the learner's weights."""
-    steps = [row for row in rows(folder) if row["stage"] == "grpo"]
-    for step in steps:
-        played = Counter(name for name, _ in episodes(folder, step["step"]))
-        assert sorted(Counter(task for task, _ in played).values()) == [8] * 4
-        assert set(played.values()) == {1}
-    assert len(steps) == 4
-    assert sum(step["loss"] is not None for step in steps) >= 2
-    assert max(abs(step["sampler_learner_kl"]) for step in steps if step["loss"] is not None) <= LARGEST_KL
-    return steps

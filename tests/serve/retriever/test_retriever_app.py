@@ -6,8 +6,9 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import httpx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,6 +16,7 @@ from pydantic import TypeAdapter
 from starlette.testclient import TestClient
 
 from sleuth.retrieval.bm25 import Bm25
+from sleuth.retrieval.query_batcher import QueryBatcher
 from sleuth.serve.http.access import Access
 from sleuth.serve.http.limits import Limits
 from sleuth.serve.retriever.app import retriever_app
@@ -60,6 +62,45 @@ def queries(count: int) -> list[str]:
 def shown(towns: Path, asked: Sequence[str], k: int) -> list[list[str]]:
     """What the index itself gives, as `"Title"` and text."""
     return [[f'"{p.title}"\n{p.text}' for p in found] for found in Bm25(towns).find(asked, k)]
+
+
+class Merging:
+    """An index whose searches take a while; `scans` are the queries of each."""
+
+    batch = 64
+
+    def __init__(self) -> None:
+        self.scans: list[list[str]] = []
+        self._batcher = QueryBatcher(self._scan, self.batch)
+
+    async def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
+        return await self._batcher.search(queries, k)
+
+    async def _scan(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
+        self.scans.append(list(queries))
+        await asyncio.sleep(0.05)
+        return [[Passage(id=query, title="", text="a text")] for query in queries]
+
+
+def test_requests_that_arrive_during_a_scan_share_the_next_one(towns: Path) -> None:
+    opening, index = opened(towns), Merging()
+    opening.index = cast(Any, index)
+
+    async def ask() -> list[str]:
+        transport = httpx.ASGITransport(retriever_app(opening, Limits(), Access()))
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+
+            async def one(number: int) -> str:
+                await asyncio.sleep(number / 1000)
+                body = {"queries": [f"q{number}"], "topk": 1, "return_scores": True}
+                answer = await client.post("/retrieve", json=body)
+                return answer.json()["result"][0][0]["document"]["id"]
+
+            return await asyncio.gather(*(one(number) for number in range(20)))
+
+    assert asyncio.run(ask()) == [f"q{number}" for number in range(20)]
+    assert len(index.scans) <= 4
+    assert sorted(query for scan in index.scans for query in scan) == sorted(f"q{number}" for number in range(20))
 
 
 # -- the clients of four trainers, as each of them asks and reads ----------------------------------------------------

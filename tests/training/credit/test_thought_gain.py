@@ -110,7 +110,7 @@ THOUGHTS = (" Tamton is a town in Osmark", " Tamton is a town in Ulmark", " so")
 def test_a_gain_is_the_log_probability_of_the_true_suffix_with_the_thought_minus_with_an_empty_one(
     base, renderer
 ) -> None:
-    [found], figures = scorer(base, renderer).score([group(renderer, *THOUGHTS)], budget=512)
+    [found], figures = scorer(base, renderer).score([group(renderer, *THOUGHTS)], base[0], budget=512)
     blank = plain_nll(base[0], renderer, f"{BEFORE}|<think>|</think>")
     nlls = [plain_nll(base[0], renderer, f"{BEFORE}|<think>|{thought}|</think>") for thought in THOUGHTS]
     assert [score.value for score in found.scores] == pytest.approx([blank - nll for nll in nlls], abs=1e-5)
@@ -122,7 +122,7 @@ def test_a_gain_is_the_log_probability_of_the_true_suffix_with_the_thought_minus
 
 
 def test_an_empty_thought_gains_exactly_nothing(base, renderer) -> None:
-    [found], _ = scorer(base, renderer).score([group(renderer, "", "</think>")], budget=512)
+    [found], _ = scorer(base, renderer).score([group(renderer, "", "</think>")], base[0], budget=512)
     assert [score.value for score in found.scores] == [0.0, 0.0]
 
 
@@ -132,7 +132,7 @@ def test_a_foreign_thought_is_that_of_the_next_group(base, renderer) -> None:
         group(renderer, THOUGHTS[0]),
         group(renderer, " Vogrun is in Ulmark</think>", before=other, behind=" Ulmark."),
     ]
-    _, figures = scorer(base, renderer).score(groups, budget=512)
+    _, figures = scorer(base, renderer).score(groups, base[0], budget=512)
     swapped = [
         plain_nll(base[0], renderer, f"{BEFORE}|<think>|</think>")
         - plain_nll(base[0], renderer, f"{BEFORE}|<think>| Vogrun is in Ulmark</think>"),
@@ -168,7 +168,7 @@ def test_gains_are_those_of_plain_padded_rows_however_the_stories_are_packed(bas
         return replace(made, task=task, episodes=tuple(map(episode, made.episodes)))
 
     groups = [drawn() for _ in range(draw.randint(1, 3))]
-    found = {budget: scorer(base, renderer).score(groups, budget=budget) for budget in (24, 4096)}
+    found = {budget: scorer(base, renderer).score(groups, base[0], budget=budget) for budget in (24, 4096)}
     rows, spans = [], []
     for of in groups:
         assert of.task.continuation is not None
@@ -196,8 +196,8 @@ def test_gains_are_those_of_plain_padded_rows_however_the_stories_are_packed(bas
 
 def test_gains_are_clipped_where_they_are_paid_and_told_as_they_are(base, renderer) -> None:
     thoughts = group(renderer, *THOUGHTS)
-    [free], _ = scorer(base, renderer).score([thoughts], budget=512)
-    [bound], _ = scorer(base, renderer, clip=0.05, weight=3.0).score([thoughts], budget=512)
+    [free], _ = scorer(base, renderer).score([thoughts], base[0], budget=512)
+    [bound], _ = scorer(base, renderer, clip=0.05, weight=3.0).score([thoughts], base[0], budget=512)
     for whole, cut in zip(free.scores, bound.scores, strict=True):
         assert whole.value is not None
         assert cut.value == pytest.approx(3 * max(-0.05, min(0.05, whole.value)))
@@ -208,18 +208,18 @@ def test_an_unclosed_thought_is_worth_no_more_than_an_empty_one_or_its_worst_sib
     own = scorer(base, renderer)
     closed, open_ = group(renderer, *THOUGHTS[:2]), group(renderer, " Tamton", closed=False)
     mixed = replace(closed, episodes=(*closed.episodes, *open_.episodes), scores=(Score(value=0.0),) * 3)
-    [found], _ = own.score([mixed], budget=512)
+    [found], _ = own.score([mixed], base[0], budget=512)
     gains = [score.value or 0.0 for score in found.scores]
     assert gains[2] == min(0.0, *gains[:2])
     assert found.scores[2].note == "the thought was never closed"
     assert "gain" not in found.scores[2].parts
-    [alone], figures = own.score([open_], budget=512)
+    [alone], figures = own.score([open_], base[0], budget=512)
     assert (alone.scores[0].value, figures["gain"], figures["blank_nll"]) == (0.0, None, None)
 
 
 def test_a_missing_score_stays_missing_and_others_are_added_to(base, renderer) -> None:
     thoughts = replace(group(renderer, *THOUGHTS[:2]), scores=(Score(value=None, note="out"), Score(value=1.0)))
-    [found], _ = scorer(base, renderer).score([thoughts], budget=512)
+    [found], _ = scorer(base, renderer).score([thoughts], base[0], budget=512)
     assert (found.scores[0].value, found.scores[0].note) == (None, "out")
     assert found.scores[1].value == pytest.approx(1.0 + found.scores[1].parts["gain"])
 
@@ -240,7 +240,7 @@ def test_a_suffix_that_was_written_has_no_part_in_a_gain(base, renderer) -> None
     )
     assert thinking_of(longer.episodes[0].trajectory, THINK.close).suffix is not None
     own = scorer(base, renderer)
-    (one, figures), (other, others) = (own.score([told], budget=512) for told in (bare, longer))
+    (one, figures), (other, others) = (own.score([told], base[0], budget=512) for told in (bare, longer))
     assert (one[0].scores, figures) == (other[0].scores, others)
 
 
@@ -265,13 +265,50 @@ def test_a_frozen_scorer_stays_and_a_moving_one_follows_slowly(base, renderer) -
     assert torch.equal(next(iter(again.model.parameters())), after)
 
 
+def test_the_information_gain_of_rlp_is_the_policy_with_the_thought_over_the_average_without(base, renderer) -> None:
+    policy = copy.deepcopy(base[0])
+    with torch.no_grad():
+        for weight in policy.parameters():
+            weight.mul_(1.05)
+    rlp = scorer(base, renderer, scorer="policy", decay=0.5)
+    rlp.follow(policy)  # the average is half way between the base and the policy
+    average = copy.deepcopy(base[0])
+    with torch.no_grad():
+        for weight in average.parameters():
+            weight.mul_(1.025)
+    [found], figures = rlp.score([group(renderer, *THOUGHTS)], policy, budget=512)
+    without = plain_nll(average, renderer, BEFORE)  # no thought, and no tags either
+    nlls = [plain_nll(policy, renderer, f"{BEFORE}|<think>|{thought}|</think>") for thought in THOUGHTS]
+    assert [score.value for score in found.scores] == pytest.approx([without - nll for nll in nlls], abs=1e-4)
+    assert figures["blank_nll"] == pytest.approx(without, abs=1e-4)
+
+
+def test_an_average_of_bfloat16_weights_moves_by_less_than_their_spacing(base, renderer) -> None:
+    """A step of 0.001 from 1 towards 2 is less than half of bfloat16's spacing of 1/128 there."""
+    model = copy.deepcopy(base[0]).to(torch.bfloat16)
+    policy = copy.deepcopy(model)
+    with torch.no_grad():
+        for start, end in zip(model.parameters(), policy.parameters(), strict=True):
+            start.fill_(1.0)
+            end.fill_(2.0)
+    asked = GainRecipe.model_validate({"kind": "gain", "scorer": "policy"})
+    rlp = GainScorer(asked, model, tags(renderer), None)
+    for _ in range(20):
+        rlp.follow(policy)
+    name, kept = next(iter(rlp.state_dict().items()))
+    assert float(kept.flatten()[0]) == pytest.approx(2 - 0.999**20, abs=1e-6)
+    assert float(rlp.model.get_parameter(name).flatten()[0]) == pytest.approx(2 - 0.999**20, abs=1 / 128)
+    again = GainScorer(asked, model, tags(renderer), rlp.state_dict())
+    assert torch.equal(again.state_dict()[name], kept)
+
+
 # -- the gradient ------------------------------------------------------------------------------------------------------
 
 
 def test_the_gradient_is_that_of_the_thoughts_tokens_alone(base, renderer, stage) -> None:
     """Against the formula written out: -sum_i A_i sum_t log p(z_it) / (budget x thoughts), on full padded logits."""
     model = copy.deepcopy(base[0])
-    [scored], _ = scorer(base, renderer).score([group(renderer, *THOUGHTS)], budget=512)
+    [scored], _ = scorer(base, renderer).score([group(renderer, *THOUGHTS)], base[0], budget=512)
     advantages = [advantages_of(scored, stage)]
     policy = Policy(model, Optimisation(name="adamw", steps=1, learning_rate=1e-3))
     batch = batch_of_groups([scored], advantages, normalise=stage.loss.normalise, constant=stage.loss.constant)
@@ -295,14 +332,14 @@ def test_the_gradient_is_that_of_the_thoughts_tokens_alone(base, renderer, stage
 
 
 def test_equal_gains_pull_on_nothing(base, renderer, stage) -> None:
-    [scored], _ = scorer(base, renderer).score([group(renderer, *THOUGHTS[:1] * 3)], budget=512)
+    [scored], _ = scorer(base, renderer).score([group(renderer, *THOUGHTS[:1] * 3)], base[0], budget=512)
     assert advantages_of(scored, stage) == pytest.approx([0.0] * 3, abs=1e-6)
 
 
 def test_distilling_the_best_is_cross_entropy_on_the_thought_that_gained_most(base, renderer, stage) -> None:
     loss = stage.loss.model_copy(update={"setting": None, "advantage": "best", "normalise": "token", "constant": None})
     asked = stage.model_copy(update={"loss": loss})
-    [scored], _ = scorer(base, renderer).score([group(renderer, *THOUGHTS)], budget=512)
+    [scored], _ = scorer(base, renderer).score([group(renderer, *THOUGHTS)], base[0], budget=512)
     gains = [score.value or 0.0 for score in scored.scores]
     best = gains.index(max(gains))
     assert gains[best] > 0

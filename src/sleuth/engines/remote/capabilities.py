@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerFast
 
 from sleuth.engines.remote.completions import CompletionsWire
 from sleuth.engines.remote.control import Control, SglangControl, VllmControl
-from sleuth.engines.remote.http_client import HttpClient, HttpClientError
+from sleuth.engines.remote.http_client import HttpClient, HttpClientError, RefusedError
 from sleuth.engines.remote.server import PROBE_SECONDS, PROBE_TEXT, Server, find_server
 from sleuth.engines.remote.sglang import SglangWire
 from sleuth.engines.remote.wire import MALFORMED, RawCompletion
@@ -25,11 +25,18 @@ MIN_LOGPROB_GAP = 0.02  # nats: below this, log-probabilities before and after t
 CONTROLS: dict[str, Control] = {"SGLang": SglangControl(), "vLLM": VllmControl()}
 """The control API of each kind of server."""
 
+REMEDIES = {
+    "vLLM": "it with VLLM_SERVER_DEV_MODE=1, or a newer vLLM (0.32.0 has them)",
+    "SGLang": "a newer SGLang (0.5.9 has them)",
+}
+"""What to start instead of a server that lacks endpoints."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
     """`ids`: the server returns the token ids that it sampled. `logprobs` are those before or after temperature; None
-    if it returns none. `stop_text`: the stop string stays in the text. `weights` is its weight version or None.
+    if it returns none. `stop_text`: the stop string stays in the text. `weights` is its weight version or None. `lacks`
+    are endpoints that training needs and it does not have.
 
     `Capabilities(ids=True, logprobs="after temperature", stop_text=True, weights="default")`.
     """
@@ -38,6 +45,7 @@ class Capabilities:
     logprobs: Literal["before temperature", "after temperature"] | None
     stop_text: bool
     weights: str | None
+    lacks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +92,9 @@ class DiscoveredServer:
             and temperature != 1.0,
             "does not name its weights, so stale ones could not be detected; start a vLLM that has GET /weight_info "
             "with VLLM_SERVER_DEV_MODE=1": able.weights is None,
+            f"has no {', '.join(able.lacks)}, by which weights are loaded; start {REMEDIES[self.server.kind]}": bool(
+                able.lacks
+            ),
             f"takes {longest} tokens, and context = {context}; start it with a longer context": longest is not None
             and longest < context,
         }
@@ -119,11 +130,23 @@ async def find_capabilities(
     except (HttpClientError, *MALFORMED):
         weights = None
     return Capabilities(
+        lacks=tuple([path for path in CONTROLS[server.kind].paths if await _is_missing(path, client)]),
         ids=greedy.tokens is not None,
         logprobs=_logprobs(server, greedy, cool),
         stop_text=bool(stop) and stop in stopped.text,
         weights=weights,
     )
+
+
+async def _is_missing(path: str, client: HttpClient) -> bool:
+    """Whether nothing is at `path`. What only takes POST refuses GET with 405, and nothing happens."""
+    try:
+        await client.get(path)
+    except RefusedError as error:
+        return str(error).startswith("refused with 404")
+    except HttpClientError:
+        pass
+    return False
 
 
 def _logprobs(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, Protocol
 
 from sleuth.engines.remote.http_client import HttpClient, HttpClientError, RefusedError, ServerFailedError
 from sleuth.engines.remote.published import Published
@@ -22,6 +24,8 @@ class Control(Protocol):
 
     labels_completions: bool
     """Whether every completion carries the label of its weights; otherwise it takes a request of its own."""
+    paths: Sequence[str]
+    """The endpoints of `load`, all of which take POST."""
 
     async def weights(self, client: HttpClient) -> str:
         """The label of the server's current weights."""
@@ -48,6 +52,7 @@ class VllmControl:
     """Needs `VLLM_SERVER_DEV_MODE=1`; to sleep, `--enable-sleep-mode` too."""
 
     labels_completions = False
+    paths = ("/pause", "/collective_rpc", "/reset_prefix_cache", "/update_weight_version", "/resume")
 
     async def weights(self, client: HttpClient) -> str:
         """See `Control`."""
@@ -61,6 +66,28 @@ class VllmControl:
             await client.post("/collective_rpc", body, seconds=LOAD_SECONDS)
         except (RefusedError, ServerFailedError) as error:
             raise NotLoadedError(f"could not load {published.path}: {error}") from None
+        await self._adopt(client, published)
+
+    async def receive(self, client: HttpClient, published: Published, update_info: dict[str, Any]) -> None:
+        """As `load`, from memory (`sleuth.engines.remote.shared_memory`). After NotLoadedError the server is paused,
+        and `load` can follow."""
+        await client.post("/pause", params={"mode": "wait"}, seconds=LOAD_SECONDS)
+        started = False
+        try:
+            await client.post("/init_weight_transfer_engine", {"init_info": {"packed": False}})
+            started = True
+            await client.post("/start_weight_update")
+            await client.post("/update_weights", {"update_info": update_info}, seconds=LOAD_SECONDS)
+            await client.post("/finish_weight_update", seconds=LOAD_SECONDS)
+        except (RefusedError, ServerFailedError) as error:
+            if started:
+                with suppress(RefusedError, ServerFailedError):
+                    await client.post("/finish_weight_update", seconds=LOAD_SECONDS)
+            raise NotLoadedError(f"takes no weights from memory ({error})") from None
+        await self._adopt(client, published)
+
+    async def _adopt(self, client: HttpClient, published: Published) -> None:
+        """Ends a load: drops what old weights cached, sets the label, and resumes."""
         reset = await client.post("/reset_prefix_cache")
         if isinstance(reset, dict) and reset.get("success") is False:  # with status 200
             raise ServerFailedError("keeps what old weights cached: POST /reset_prefix_cache says success: false")
@@ -84,6 +111,7 @@ class SglangControl:
     """To sleep, it needs `--enable-memory-saver`."""
 
     labels_completions = True
+    paths = ("/pause_generation", "/update_weights_from_disk", "/continue_generation")
 
     async def weights(self, client: HttpClient) -> str:
         """See `Control`."""

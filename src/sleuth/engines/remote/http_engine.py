@@ -14,6 +14,7 @@ from sleuth.engines.remote.http_client import HttpClient, HttpClientError, Timed
 from sleuth.engines.remote.server import Server
 from sleuth.engines.remote.wire import MALFORMED, RawCompletion
 from sleuth.engines.request import max_new_tokens
+from sleuth.render import IncrementalDecoder
 from sleuth.types import Chunk, Completion, Sampling, SleuthError
 
 ANSWER_SECONDS = 900.0  # for one turn, including the time in the server's queue
@@ -46,9 +47,16 @@ class HttpEngine:
         self._client = HttpClient(server.url, seconds=ANSWER_SECONDS)
 
     async def stream(self, tokens: Sequence[int], sampling: Sampling) -> AsyncGenerator[Chunk, None]:
-        """Continue `tokens`, in one chunk. Closing the iterator early cancels the request, also on the server."""
+        """Continue `tokens`, in a chunk for each token, once the server has sampled all of them. Closing the iterator
+        early cancels the request, also on the server."""
         whole = await self.complete(tokens, sampling)
-        yield Chunk(tokens=whole.tokens, logprobs=whole.logprobs, text=whole.text, stop=whole.stop)
+        decoder, told = IncrementalDecoder(self.tokenizer, tokens), 0
+        for at, token in enumerate(whole.tokens[:-1]):
+            text = decoder.push(token)
+            told += len(text)
+            yield Chunk(tokens=(token,), logprobs=whole.logprobs and (whole.logprobs[at],), text=text, stop=None)
+        logprobs = whole.logprobs and whole.logprobs[-1:]
+        yield Chunk(tokens=whole.tokens[-1:], logprobs=logprobs, text=whole.text[told:], stop=whole.stop)
 
     async def complete(self, tokens: Sequence[int], sampling: Sampling) -> Completion:
         """Continue `tokens` until a stop."""

@@ -7,16 +7,18 @@ import time
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from sleuth.engines.remote.capabilities import DiscoveredServer
 from sleuth.engines.remote.completions import read_completion
 from sleuth.engines.remote.http_client import HttpClientError, RefusedError, UnavailableError
-from sleuth.engines.remote.replica import EngineReplica
+from sleuth.engines.remote.replica import EngineReplica, LoadOutcome
 from sleuth.engines.remote.weight_sync import WeightSync
 from sleuth.engines.remote.wire import Aborted, RawCompletion
 from sleuth.engines.request import max_new_tokens
+from sleuth.ranks import ALONE, Ranks
 from sleuth.retrieval.replicas import Replicas
 from sleuth.types import Chunk, Completion, Sampling, SleuthError
 
@@ -43,10 +45,13 @@ class PoolLimits:
 class PoolEngine:
     """Continues token sequences on the `servers` of a pool, with the weights of `model`.
 
-    Call `publish` before the first request. The siblings of a group go to one server, to reuse their prompt; a new
-    group goes to the server with the fewest requests in flight. A turn that a server did not finish is sampled again on
-    another one with the same seed and prefix, so no turn is lost or counted twice. A server that comes back gets the
-    weights before it generates; a completion by other weights ends the run.
+    Call `publish` before the first request; it wakes servers that are `asleep`. The siblings of a group go to one
+    server, to reuse their prompt; a new group goes to the server with the fewest requests in flight. A turn that a
+    server did not finish is sampled again on another one with the same seed and prefix, so no turn is lost or counted
+    twice. A server that comes back gets the weights before it generates; a completion by other weights ends the run.
+
+    Each of several `ranks` generates its own episodes, with its share of the requests at once. They call `publish`,
+    `sleep` and `figures` at the same time; the first rank writes the weights and has the servers load them.
     """
 
     def __init__(
@@ -61,18 +66,36 @@ class PoolEngine:
         limits: PoolLimits,
         shared: Path,
         log: Callable[[str], None],
+        asleep: bool = False,
+        ranks: Ranks = ALONE,
     ) -> None:
         self.tokenizer = tokenizer
         self.eos_ids = eos_ids
         self.context = context
         self.limits = limits
         self.policy_version = 0
+        self._ranks = ranks
         self._log = log
-        self._weight_sync = WeightSync(model, tokenizer, shared, eos_ids=eos_ids, temperature=temperature, log=log)
+        self._lines: list[str] = []  # of this rank, if it is not the first, which prints them
+        self._weight_sync = WeightSync(
+            model,
+            tokenizer,
+            shared,
+            eos_ids=eos_ids,
+            temperature=temperature,
+            log=log if ranks.first else self._lines.append,
+            ranks=ranks,
+            # Servers that share the learner's card generate only while it rests, and load while it holds whole weights.
+            from_memory=limits.sleeps and ranks.alone and all(map(_is_vllm_of_this_machine, servers)),
+        )
         self._health = Replicas([discovered.server.url for discovered in servers])
         self._replicas = [
             EngineReplica(discovered, health) for discovered, health in zip(servers, self._health.members, strict=True)
         ]
+        for replica in self._replicas:
+            replica.asleep = asleep
+        first = ranks.share(len(servers)).start  # of equally busy servers, each rank prefers another
+        self._preferred = self._replicas[first:] + self._replicas[:first]
         self._group_replicas: dict[Group, EngineReplica] = {}
         self._retried = 0
         self._seconds = 0.0  # spent on publishing
@@ -156,7 +179,7 @@ class PoolEngine:
             current = self._group_replicas.get(group)
             if current is not None and current is not failed and self._health.is_available(current.health):
                 return current
-            available = [replica for replica in self._replicas if self._health.is_available(replica.health)]
+            available = [replica for replica in self._preferred if self._health.is_available(replica.health)]
             if available:
                 others = [replica for replica in available if replica is not failed] or available
                 self._group_replicas[group] = min(others, key=lambda replica: replica.health.in_flight)
@@ -180,17 +203,19 @@ class PoolEngine:
         self.policy_version = version
         self._group_replicas.clear()
 
-        async def update() -> list[str | None]:
+        async def update() -> list[LoadOutcome]:
             self._connect()
-            return await asyncio.gather(*map(self._weight_sync.update, self._replicas))
+            failures = await asyncio.gather(*map(self._weight_sync.update, self._replicas))
+            return [replica.outcome(failure) for replica, failure in zip(self._replicas, failures, strict=True)]
 
-        for replica, failure in zip(self._replicas, asyncio.run(update()), strict=True):
-            if failure is None:
+        for replica, outcome in zip(self._replicas, self._ranks.broadcast(lambda: asyncio.run(update())), strict=True):
+            replica.adopt(outcome)
+            if outcome.failure is None:
                 self._health.succeeded(replica.health)
                 self._last_success = time.monotonic()
             else:
                 self._health.failed(replica.health)
-                self._log(f"without new weights: {failure}; it will get them when it comes back")
+                self._log(f"without new weights: {outcome.failure}; it will get them when it comes back")
         self._seconds += time.monotonic() - started
 
     def sleep(self) -> None:
@@ -200,26 +225,38 @@ class PoolEngine:
 
         async def sleep() -> None:
             self._connect()
-            await asyncio.gather(*map(self._weight_sync.sleep, self._replicas))
+            awake = [replica for replica in self._replicas if not replica.asleep]
+            await asyncio.gather(*map(self._weight_sync.sleep, awake))
 
-        asyncio.run(sleep())
+        self._ranks.broadcast(lambda: asyncio.run(sleep()))
 
     def figures(self) -> dict[str, float]:
-        """Retry, reload and publishing metrics since the last call."""
-        figures = {
-            "turns_redrawn": float(self._retried),
-            "servers_reloaded": float(self._weight_sync.reloaded),
-            "seconds_publish": self._seconds,
-        }
+        """Retry, reload and publishing metrics since the last call, of all ranks together."""
+        counts = {"turns_redrawn": self._retried, "servers_reloaded": self._weight_sync.reloaded}
+        figures = self._ranks.all_reduce(counts) | {"seconds_publish": self._seconds}
+        for line in self._ranks.all_gather(self._lines):
+            self._log(line)
+        self._lines.clear()
         self._retried, self._weight_sync.reloaded, self._seconds = 0, 0, 0.0
-        return figures
+        return {name: float(value) for name, value in figures.items()}
 
     def _connect(self) -> None:
         """Creates the clients of the running event loop, once per loop."""
         if self._loop is not asyncio.get_running_loop():
             self._loop = asyncio.get_running_loop()
             for replica in self._replicas:
-                replica.connect(requests_at_once=self.limits.requests_at_once, seconds=self.limits.seconds)
+                replica.connect(requests_at_once=self._at_once, seconds=self.limits.seconds)
+
+    @property
+    def _at_once(self) -> int:
+        """This rank's share of the turns in flight at each server."""
+        share = self._ranks.share(self.limits.requests_at_once)
+        return max(1, share.stop - share.start)
+
+
+def _is_vllm_of_this_machine(discovered: DiscoveredServer) -> bool:
+    server = discovered.server
+    return server.kind == "vLLM" and urlsplit(server.url).hostname in ("127.0.0.1", "localhost", "::1")
 
 
 def _pause(refusals: int) -> float:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,23 +24,33 @@ KEPT_VERSIONS = 2
 """Versions kept in the folder: the newest, and the one that a slow server may still be reading."""
 
 LABEL_DIGITS = 12  # of the checksum
+HASHED_BYTES = 2**26
+"""Bytes of a tensor that one core hashes at a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """One version of the weights, in its own folder. `version` counts the learner's updates, `sha256` is of the files.
+    """One version of the weights, in its own folder. `version` counts the learner's updates, `sha256` is that of
+    `checksum`.
 
+    `reload` is unique to a load on a server that had lost them: "" at first, then `.RANK.COUNT`.
     `Published(path=Path("/shared/weights/000012-5f1c09aa83d2"), version=12, sha256="5f1c09aa83d2...")`.
     """
 
     path: Path
     version: int
     sha256: str
+    reload: str = ""
 
     @property
     def label(self) -> str:
-        """The weight version that servers report: `000012-5f1c09aa83d2`."""
-        return f"{self.version:06d}-{self.sha256[:LABEL_DIGITS]}"
+        """The weight version that servers report: `000012-5f1c09aa83d2`, after a reload `000012-5f1c09aa83d2.0.3`."""
+        return f"{self.version:06d}-{self.sha256[:LABEL_DIGITS]}{self.reload}"
+
+
+def same_weights(label: str, other: str) -> bool:
+    """Whether two labels name the same weights, perhaps by different loads."""
+    return label.partition(".")[0] == other.partition(".")[0]
 
 
 def publish(model: PreTrainedModel, shared: Path, version: int) -> Published:
@@ -47,11 +60,12 @@ def publish(model: PreTrainedModel, shared: Path, version: int) -> Published:
     A folder's weights never change: vLLM was seen to serve from a cache after the files under a known name had changed
     (its issue 32718). Raises SleuthError if they cannot be written.
     """
-    aside = shared / f"{version:06d}"
+    aside, state = shared / f"{version:06d}", _untied_state(model)
     try:
-        with replacing_folder(aside) as partial:
-            model.save_pretrained(partial, state_dict=_untied_state(model))
-            sha256 = checksum(partial)
+        with replacing_folder(aside, synced=False) as partial, ThreadPoolExecutor(1) as hashing:
+            hashed = hashing.submit(checksum, state)
+            model.save_pretrained(partial, state_dict=state)
+            sha256 = hashed.result()
             card = {"version": version, "sha256": sha256}
             (partial / CARD).write_text(json.dumps(card) + "\n", encoding="utf-8")
         published = Published(path=shared / f"{version:06d}-{sha256[:LABEL_DIGITS]}", version=version, sha256=sha256)
@@ -61,6 +75,12 @@ def publish(model: PreTrainedModel, shared: Path, version: int) -> Published:
     except OSError as error:
         raise SleuthError(f"engine.weights = {shared}: the weights could not be written ({error})") from None
     return published
+
+
+def published_in_memory(model: PreTrainedModel, shared: Path, version: int) -> Published:
+    """What `publish` would return; nothing is written."""
+    sha256 = checksum(_untied_state(model))
+    return Published(path=shared / f"{version:06d}-{sha256[:LABEL_DIGITS]}", version=version, sha256=sha256)
 
 
 def _untied_state(model: PreTrainedModel) -> dict[str, torch.Tensor]:
@@ -77,14 +97,24 @@ def _untied_state(model: PreTrainedModel) -> dict[str, torch.Tensor]:
     return state
 
 
-def checksum(folder: Path) -> str:
-    """The sha256 of the weight files of a folder, in the order of their names."""
-    digest = hashlib.sha256()
-    for file in _weight_files(folder):
-        with open(file, "rb") as content:
-            while block := content.read(2**24):
-                digest.update(block)
-    return digest.hexdigest()
+def checksum(state: Mapping[str, torch.Tensor]) -> str:
+    """A sha256 of the names, dtypes, shapes and values of tensors, however files hold them. All cores hash blocks; the
+    result is the hash of those of the blocks."""
+
+    def digest_of(block: torch.Tensor) -> bytes:
+        return hashlib.sha256(block.cpu().numpy().data).digest()
+
+    whole, parts = hashlib.sha256(), []
+    with ThreadPoolExecutor(os.cpu_count()) as cores, torch.inference_mode():
+        for name, weight in sorted(state.items()):
+            blocks = weight.detach().reshape(-1).view(torch.uint8).split(HASHED_BYTES)
+            described = f"{name} {weight.dtype} {tuple(weight.shape)}\n"
+            parts.append((described, [cores.submit(digest_of, block) for block in blocks]))
+        for described, digests in parts:
+            whole.update(described.encode())
+            for digest in digests:
+                whole.update(digest.result())
+    return whole.hexdigest()
 
 
 def load_published(model: PreTrainedModel, folder: Path) -> None:
@@ -93,23 +123,29 @@ def load_published(model: PreTrainedModel, folder: Path) -> None:
     files = _weight_files(folder)
     if not files:
         raise SleuthError(f"{folder}: holds no .safetensors file")
-    card = folder / CARD
-    if card.exists() and (told := json.loads(card.read_text(encoding="utf-8"))["sha256"]) != (is_ := checksum(folder)):
-        raise SleuthError(
-            f"{folder}: the weights have checksum {is_[:LABEL_DIGITS]}, and {CARD} says {told[:LABEL_DIGITS]}"
-        )
     try:
         state = {name: weight for file in files for name, weight in load_file(file).items()}
     except (OSError, SafetensorError) as error:
         raise SleuthError(f"{folder}: cannot be read ({error})") from None
+    card = folder / CARD
+    if card.exists() and (told := json.loads(card.read_text(encoding="utf-8"))["sha256"]) != (is_ := checksum(state)):
+        raise SleuthError(
+            f"{folder}: the weights have checksum {is_[:LABEL_DIGITS]}, and {CARD} says {told[:LABEL_DIGITS]}"
+        )
+    load_state(model, state, str(folder))
+
+
+def load_state(model: PreTrainedModel, state: Mapping[str, torch.Tensor], source: str) -> None:
+    """Loads weights into the model. Raises SleuthError, which names their `source` and leaves the model unchanged, if
+    weights are missing or do not fit."""
     ours = model.state_dict()
     for name, weight in state.items():
         if name not in ours or ours[name].shape != weight.shape:
             here = tuple(ours[name].shape) if name in ours else "no such weight"
-            raise SleuthError(f"{folder}: {name} is {tuple(weight.shape)} there and {here} in the model")
+            raise SleuthError(f"{source}: {name} is {tuple(weight.shape)} there and {here} in the model")
     held = {ours[name].data_ptr() for name in state}  # tied weights are written once
     if missing := [name for name, weight in ours.items() if name not in state and weight.data_ptr() not in held]:
-        raise SleuthError(f"{folder}: lacks {len(missing)} of the model's weights, such as {missing[0]}")
+        raise SleuthError(f"{source}: lacks {len(missing)} of the model's weights, such as {missing[0]}")
     with torch.no_grad():
         for name, weight in state.items():
             ours[name].copy_(weight)

@@ -4,20 +4,34 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 from sleuth.engines.remote.capabilities import DiscoveredServer
 from sleuth.engines.remote.http_client import HttpClient, LostResponseError
+from sleuth.engines.remote.published import same_weights
 from sleuth.engines.remote.wire import MALFORMED, Aborted, RawCompletion
 from sleuth.retrieval.replicas import Replica
 from sleuth.types import Sampling, SleuthError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadOutcome:
+    """What rank 0 knows about a server after a weight update: `failure` is the reason if it did not answer, else None;
+    the others are attributes of `EngineReplica`."""
+
+    failure: str | None
+    label: str
+    load_finished: bool
+    asleep: bool
 
 
 class EngineReplica:
     """The client of a server, its `semaphore`, and what is known about its process.
 
     `may_have_restarted`: its weights must be checked before it generates. `load_finished`: the last load completed, and
-    the server resumed; otherwise it may be paused, whatever its weight label. `asleep`: its memory is released. `loads`
-    counts weight loads, `reloads` those since the last publish because it had the weights of another client.
+    the server resumed; otherwise it may be paused, whatever its weight label. `asleep`: its memory is released. `label`
+    is the last known one of the run's weights. `loads` counts weight loads of this rank, `reloads` those since the last
+    publish because it had the weights of another client.
     """
 
     def __init__(self, discovered: DiscoveredServer, health: Replica) -> None:
@@ -26,6 +40,7 @@ class EngineReplica:
         self.may_have_restarted = True
         self.load_finished = True
         self.asleep = False
+        self.label = ""
         self.loads = 0
         self.reloads = 0
 
@@ -38,6 +53,16 @@ class EngineReplica:
         self._in_progress = 0
         self._current_query: asyncio.Task[str] | None = None
         self._next_query: asyncio.Task[str] | None = None
+
+    def outcome(self, failure: str | None) -> LoadOutcome:
+        """For the other ranks."""
+        return LoadOutcome(failure=failure, label=self.label, load_finished=self.load_finished, asleep=self.asleep)
+
+    def adopt(self, outcome: LoadOutcome) -> None:
+        """Takes over what rank 0 knows."""
+        self.label, self.load_finished, self.asleep = outcome.label, outcome.load_finished, outcome.asleep
+        self.may_have_restarted = outcome.failure is not None
+        self.reloads = 0
 
     @property
     def url(self) -> str:
@@ -53,7 +78,7 @@ class EngineReplica:
     ) -> tuple[RawCompletion, str | None]:
         """A turn and the label of the weights that generated it. Raises HttpClientError or Aborted if it failed or if
         weights were loaded meanwhile, SleuthError for a malformed answer."""
-        wire, loads = self.discovered.wire, self.loads
+        wire, loads, before = self.discovered.wire, self.loads, self.label
         self._in_progress += 1
         try:
             answer = await self.client.post(wire.path, wire.body(tokens, sampling, limit=limit, eos_ids=eos_ids))
@@ -61,7 +86,8 @@ class EngineReplica:
                 raise LostResponseError("answered with something that is not JSON")
             raw = wire.read(answer, sampling)
             label = raw.weights if self.discovered.control.labels_completions else await self._fresh_label()
-            if self.loads != loads:  # it had restarted: the label says nothing about the weights that generated
+            reloaded = label is not None and label != before and same_weights(label, before)  # by another rank
+            if self.loads != loads or reloaded:  # the label says nothing about the weights that generated
                 raise LostResponseError("was given weights while it generated")
             return raw, label
         except Aborted:

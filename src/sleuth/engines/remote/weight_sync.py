@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import asyncio
+import fcntl
+import hashlib
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from sleuth.engines.remote.control import INITIAL_WEIGHTS, NotLoadedError
+from sleuth.engines.remote.control import INITIAL_WEIGHTS, NotLoadedError, VllmControl
 from sleuth.engines.remote.http_client import HttpClientError, LostResponseError, RefusedError, UnavailableError
-from sleuth.engines.remote.published import Published, publish
+from sleuth.engines.remote.published import Published, publish, published_in_memory, same_weights
 from sleuth.engines.remote.replica import EngineReplica
 from sleuth.engines.remote.server import PROBE_TEXT
+from sleuth.engines.remote.shared_memory import shared_weights
 from sleuth.engines.remote.wire import Aborted
+from sleuth.ranks import ALONE, Ranks
 from sleuth.render import encode
 from sleuth.types import Sampling, SleuthError
 
+LOCK_SECONDS = 0.05  # between attempts at the lock of a server
 MAX_RELOADS = 3
 """Reloads of one version at a server that has foreign weights (not its initial ones) before the run stops."""
 
@@ -28,7 +36,13 @@ class WeightsDifferError(SleuthError):
 
 class WeightSync:
     """Loads the weights of `model` on servers through the folder `shared`. `reloaded` counts servers that had lost them
-    and got them again."""
+    and got them again.
+
+    With `from_memory` a vLLM on this machine takes them from the learner's memory, if it can; the learner must not
+    change them while the servers generate.
+
+    Of several `ranks`, which must all see the folder, the first one publishes, and each reloads a server that it finds
+    without the weights. A reload has a label of its own, so that the turns of other ranks during it are discarded."""
 
     def __init__(
         self,
@@ -39,6 +53,8 @@ class WeightSync:
         eos_ids: Collection[int],
         temperature: float,
         log: Callable[[str], None],
+        ranks: Ranks = ALONE,
+        from_memory: bool = False,
     ) -> None:
         self.reloaded = 0
         self._model = model
@@ -47,11 +63,17 @@ class WeightSync:
         self._eos_ids = eos_ids
         self._temperature = temperature
         self._log = log
+        self._ranks = ranks
+        self._from_memory = from_memory
+        self._written = False
         self._published: Published | None = None
 
     def write(self, version: int) -> None:
-        """Writes the current weights into the folder as `version`."""
-        self._published = publish(self._model, self._shared, version)
+        """Writes the current weights into the folder as `version`; all ranks call it, and the first one writes. Weights
+        that servers take from memory are only named, and written if one of them does not."""
+        self._written = not self._from_memory
+        make = publish if self._written else published_in_memory
+        self._published = self._ranks.broadcast(lambda: make(self._model, self._shared, version))
 
     @property
     def published(self) -> Published:
@@ -94,41 +116,90 @@ class WeightSync:
             if replica.is_same_process:
                 return
             label = await replica.weights()
-            if label != self.published.label or not replica.load_finished:
-                replica.reloads += replica.load_finished and label != INITIAL_WEIGHTS
-                if replica.reloads > MAX_RELOADS:
-                    raise self._foreign_weights(replica, "would write", label)
-                await self._load(replica)
-                self.reloaded += 1
-                self._log(f"{replica.url} came back with the weights {label!r} and was given {self.published.label!r}")
-            replica.may_have_restarted = False
+            if not self._is_current(replica, label):
+                async with self._only_rank(replica):
+                    label = await replica.weights()  # another rank may have loaded them meanwhile
+                    if not self._is_current(replica, label):
+                        await self._reload(replica, label)
+                        label = replica.label
+            replica.label, replica.may_have_restarted = label, False
 
     def require_current_weights(self, replica: EngineReplica, label: str | None) -> None:
         """Raises LostResponseError for a turn of a server that has, or may have, restarted, and WeightsDifferError for
         one generated with foreign weights."""
-        if label == self.published.label:
+        if label is not None and same_weights(label, self.published.label):
             return
         if label == INITIAL_WEIGHTS or not replica.discovered.control.labels_completions:
             raise LostResponseError(f"has restarted: its weights are {label!r}")
         raise self._foreign_weights(replica, "wrote", label)
 
-    async def _load(self, replica: EngineReplica) -> None:
+    def _is_current(self, replica: EngineReplica, label: str) -> bool:
+        return replica.load_finished and same_weights(label, self.published.label)
+
+    async def _reload(self, replica: EngineReplica, label: str) -> None:
+        """Loads the weights on a server that has `label` instead."""
+        replica.reloads += replica.load_finished and label != INITIAL_WEIGHTS
+        if replica.reloads > MAX_RELOADS:
+            raise self._foreign_weights(replica, "would write", label)
+        await self._load(replica, f".{self._ranks.rank}.{replica.loads}")
+        self.reloaded += 1
+        self._log(f"{replica.url} came back with the weights {label!r} and was given {replica.label!r}")
+
+    @asynccontextmanager
+    async def _only_rank(self, replica: EngineReplica) -> AsyncIterator[None]:
+        """In this context no other rank reloads the server, if the file system has locks. Without them several ranks
+        may reload it, which costs time and nothing else."""
+        if self._ranks.alone:
+            yield
+            return
+        name = hashlib.sha256(replica.url.encode()).hexdigest()[:16]
+        with open(
+            self._shared / f"{name}.lock", "w"
+        ) as lock:  # its end frees the lock, and so does that of the process
+            with suppress(OSError):
+                while True:
+                    try:
+                        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        break
+                    except BlockingIOError:
+                        await asyncio.sleep(LOCK_SECONDS)
+            yield
+
+    async def _load(self, replica: EngineReplica, reload: str = "") -> None:
         """Loads the weights and wakes the server. After a failure it may be paused or half asleep under its new label,
         so `load_finished` stays False."""
-        control = replica.discovered.control
+        control, published = replica.discovered.control, replace(self.published, reload=reload)
         replica.load_finished = False
         replica.loads += 1
         try:
             if replica.asleep:
                 await control.reserve(replica.client)
-            await control.load(replica.client, self.published)
+            if not await self._loaded_from_memory(replica, published):
+                await control.load(replica.client, published)
             if replica.asleep:
                 await control.wake(replica.client)
         except NotLoadedError as error:
             raise SleuthError(
                 f"{replica.url}: {error}; every server must see the folder engine.weights under this very path"
             ) from None
-        replica.load_finished, replica.asleep = True, False
+        replica.load_finished, replica.asleep, replica.label = True, False, published.label
+
+    async def _loaded_from_memory(self, replica: EngineReplica, published: Published) -> bool:
+        """Whether the server took the weights from this process's memory. Otherwise they are in the folder."""
+        control = replica.discovered.control
+        if self._from_memory and isinstance(control, VllmControl):
+            try:
+                with shared_weights(self._model) as update_info:
+                    await control.receive(replica.client, published, update_info)
+            except NotLoadedError as error:
+                self._log(f"{replica.url} {error}: weights go through the folder {self._shared}")
+                self._from_memory = False
+            else:
+                return True
+        if not self._written:
+            publish(self._model, self._shared, published.version)
+            self._written = True
+        return False
 
     async def _check_weights(self, replica: EngineReplica) -> None:
         """Compares the log-probabilities of a short completion with the learner's."""

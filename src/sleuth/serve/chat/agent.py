@@ -58,7 +58,7 @@ def agent_of(session: EvalSession, name: str, index: Path | None, examples: Sequ
         facts["passages"] = read_card(index).count
     return Agent(
         name=name,
-        engine=session.local_engine(),
+        engine=session.open_engine(),
         renderer=Renderer(session.tokenizer, session.setting.dialect.tags),
         make_task=partial(refining_task, ask_with=setting.ask_with) if refines(setting.dialect) else question_task,
         env=setting.env,

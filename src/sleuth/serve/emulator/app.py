@@ -41,12 +41,14 @@ def emulator_app(
     access: Access,
     faults: Faults | None = None,
     raw: bool | None = None,
+    transfers: bool = False,
 ) -> Starlette:
     """The application. `raw`: log-probabilities are those before temperature; None is the server's own default.
+    `transfers`: weights may come from shared memory, as with vLLM's `--weight-transfer-config`.
     `POST /faults` changes the faults; `{"forget": 2.0}` is a restart of two seconds that loses the weights."""
     fault_injector = FaultInjector(faults or Faults())
     engine.stale = fault_injector.faults.stale
-    emulator = EMULATORS[kind](name, engine, fault_injector, raw=raw)
+    emulator = EMULATORS[kind](name, engine, fault_injector, raw=raw, transfers=transfers)
 
     @asynccontextmanager
     async def engine_runs(app: Starlette) -> AsyncIterator[None]:

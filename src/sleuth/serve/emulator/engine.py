@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import ClassVar, TypeVar
@@ -18,7 +18,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from sleuth.engines.local.engine import LocalEngine
 from sleuth.engines.remote.control import INITIAL_WEIGHTS
-from sleuth.engines.remote.published import load_published
+from sleuth.engines.remote.published import load_published, load_state
 from sleuth.engines.stops import find_eos_ids
 from sleuth.serve.emulator.faults import FaultInjector
 from sleuth.serve.http.engine_thread import EngineThread
@@ -129,13 +129,17 @@ class EmulatedEngine:
         """Loads the weights of a folder once nothing is running, and sets the label if given. Raises SleuthError, with
         nothing changed, if they do not fit or are not below the folder that the server was started with."""
         self._require_own(folder)
+        await self.change_weights(lambda: load_published(self._model, folder))
+        self.label = label or self.label
+
+    async def change_weights(self, change: Callable[[], object]) -> None:
+        """Runs `change`, which may load weights into the model, once nothing is running."""
         was_paused = self.paused
         self._set_state(paused=True)
         try:
             await self._drain()
             if not self.stale:
-                await self._apply(lambda: load_published(self._model, folder))
-            self.label = label or self.label
+                await self._apply(change)
         finally:
             self._set_state(paused=was_paused)
 
@@ -148,6 +152,10 @@ class EmulatedEngine:
             inside = False
         if not inside:
             raise SleuthError(f"{str(folder)[:200]!r} is not below {self._weights}, the --weights of this server")
+
+    async def load_tensors(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Loads these weights once nothing is running. Raises SleuthError, with nothing changed, if they do not fit."""
+        await self.change_weights(lambda: load_state(self._model, state, "update_info"))
 
     async def restart(self) -> None:
         """Emulates a restart: aborts everything and restores the initial weights and label."""
@@ -220,19 +228,26 @@ def _zero_weights(model: PreTrainedModel) -> None:
 
 class EngineEmulator(ABC):
     """The endpoints of one kind of server, for the model `name`. `raw`: log-probabilities are those before temperature;
-    None is that server's default."""
+    None is that server's default. `transfers`: it takes weights from memory, if that kind can."""
 
     owner: ClassVar[str]
     """`owned_by` in the list of models."""
     raw_by_default: ClassVar[bool]
 
     def __init__(
-        self, name: str, engine: EmulatedEngine, fault_injector: FaultInjector, *, raw: bool | None = None
+        self,
+        name: str,
+        engine: EmulatedEngine,
+        fault_injector: FaultInjector,
+        *,
+        raw: bool | None = None,
+        transfers: bool = False,
     ) -> None:
         self.name = name
         self.engine = engine
         self.fault_injector = fault_injector
         self.raw = self.raw_by_default if raw is None else raw
+        self.transfers = transfers
         self.numbers = itertools.count()  # keys of completions without a seed
 
     @abstractmethod

@@ -12,6 +12,7 @@ v0.14.0 and v0.32.0):
   `{"success": false}`, with status 200, while blocks are in use.
 - `POST /update_weight_version` with `new_version`, `GET /weight_info`: a label of the weights, "default" at first. No
   completion carries it.
+- Weights from memory: see `sleuth.engines.remote.shared_memory`.
 - `POST /sleep?level=1|2`: level 1 keeps the weights in the host's memory, level 2 loses them. `POST /wake_up`, with
   `tags=weights` or `tags=kv_cache` for a part; `GET /is_sleeping`.
 - All of these need `VLLM_SERVER_DEV_MODE=1`, and sleeping `--enable-sleep-mode`; without, they are 404.
@@ -33,6 +34,7 @@ from sleuth.engines.remote.completions import TOKEN_ID
 from sleuth.render import decode
 from sleuth.serve.emulator.bodies import field, list_of, prompt_of, read_body, sampling_of, text_of
 from sleuth.serve.emulator.engine import KV_CACHE, WEIGHTS, Aborted, EngineEmulator
+from sleuth.serve.emulator.weight_transfer import NOT_CONFIGURED, received_weights
 from sleuth.serve.http.event_stream import cancel_on_disconnect
 from sleuth.serve.http.refused import Refused
 from sleuth.types import SleuthError
@@ -53,6 +55,7 @@ class VllmEmulator(EngineEmulator):
 
     owner = "vllm"
     raw_by_default = True
+    _updating = False
 
     def routes(self) -> list[Route]:
         """See `EngineEmulator`."""
@@ -65,6 +68,10 @@ class VllmEmulator(EngineEmulator):
             Route("/is_paused", self._is_paused),
             Route("/abort_requests", self._abort, methods=["POST"]),
             Route("/collective_rpc", self._reload, methods=["POST"]),
+            Route("/init_weight_transfer_engine", self._init_transfer, methods=["POST"]),
+            Route("/start_weight_update", self._start_update, methods=["POST"]),
+            Route("/update_weights", self._update_weights, methods=["POST"]),
+            Route("/finish_weight_update", self._finish_update, methods=["POST"]),
             Route("/reset_prefix_cache", self._reset, methods=["POST"]),
             Route("/update_weight_version", self._rename, methods=["POST"]),
             Route("/weight_info", self._weight_info),
@@ -149,6 +156,39 @@ class VllmEmulator(EngineEmulator):
         except SleuthError as error:
             raise Refused(500, str(error)) from None
         return JSONResponse({"results": [None]})
+
+    async def _init_transfer(self, request: Request) -> Response:
+        self._require_transfer()
+        body = await read_body(request, ("init_info",))
+        if field(body, "init_info", dict, {}) != {"packed": False}:
+            raise Refused(500, "Invalid init_info for IPCWeightTransferEngine: our engine takes only packed = false")
+        return JSONResponse({"message": "Weight transfer initialized"})
+
+    async def _start_update(self, request: Request) -> Response:
+        self._require_transfer()
+        self._updating = True
+        return JSONResponse({"message": "Weight update started"})
+
+    async def _update_weights(self, request: Request) -> Response:
+        self._require_transfer()
+        body = await read_body(request, ("update_info",))
+        if not self._updating:
+            raise Refused(500, "start_weight_update must be called before update_weights")
+        try:
+            state = received_weights(field(body, "update_info", dict, {}))
+            await self.engine.load_tensors(state)
+        except SleuthError as error:
+            raise Refused(500, str(error)) from None
+        return JSONResponse({"message": "Weights updated"})
+
+    async def _finish_update(self, request: Request) -> Response:
+        self._require_transfer()
+        self._updating = False
+        return JSONResponse({"message": "Weight update finished"})
+
+    def _require_transfer(self) -> None:
+        if not self.transfers:
+            raise Refused(500, NOT_CONFIGURED)
 
     async def _reset(self, request: Request) -> Response:
         return JSONResponse({"success": await self.engine.flush()})

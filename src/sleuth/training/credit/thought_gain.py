@@ -2,10 +2,18 @@
 
     gain(z) = 1/N sum_t [ log p(s_t | x, <think> z </think>, s_<t) - log p(s_t | x, <think></think>, s_<t) ]
 
-in nats a token of the suffix s. Nothing is sampled after a thought, and no judge is called (arXiv:2510.01265, whose
-baseline has no thought at all; ours has an empty one, so that the effect of the tags is no gain). All texts of a group
-share its prefix, which is computed once; so does a thought of another group that is tried in its place, whose gain says
-whether thoughts are about their text.
+in nats a token of the suffix s. Nothing is sampled after a thought, and no judge is called. The baseline is an empty
+thought, so that the effect of the tags is no gain. All texts of a group share its prefix, which is computed once; so
+does a thought of another group that is tried in its place, whose gain says whether thoughts are about their text.
+
+With `scorer = "policy"` the gain is that of RLP (arXiv:2510.01265): theta is the policy, phi its moving average,
+
+    gain(z) = 1/N sum_t [ log p_theta(s_t | x, <think> z </think>, s_<t) - log p_phi(s_t | x, s_<t) ]
+
+    phi <- decay * phi + (1 - decay) * theta    after each update
+
+without a gradient through the gain. Departures from RLP: N tokens of the suffix and not one; the prefix is that of the
+data, and not a random position of a document.
 """
 
 from __future__ import annotations
@@ -25,26 +33,34 @@ from sleuth.recipe.rewards import GainRecipe, RewardRecipe
 from sleuth.types import Group, Piece, Score
 
 DECAY = 0.999
-"""The decay of a moving scorer's average at each step (arXiv:2510.01265)."""
+"""The decay of the moving average at each step (arXiv:2510.01265)."""
 
 
 class GainScorer:
-    """Scores thoughts with `model`: the `frozen` weights that the stage started from, or their moving average."""
+    """Scores thoughts with `model`: the `frozen` weights that the stage started from, or the moving average of the
+    policy's; with `scorer = "policy"`, that average is the baseline. `moved` is the state of an earlier part of a run.
+
+    The average is kept in float32: in bfloat16 a thousandth of a difference would be rounded away."""
 
     def __init__(
         self, recipe: GainRecipe, frozen: PreTrainedModel, tags: tuple[Piece, Piece], moved: Mapping[str, Tensor] | None
     ) -> None:
         self.recipe = recipe
-        self.model = frozen_copy(frozen) if recipe.scorer == "moving" else frozen
+        self.model = frozen if recipe.scorer == "frozen" else frozen_copy(frozen)
+        self.average: dict[str, Tensor] = {}
+        if recipe.scorer != "frozen":
+            self.average = {name: weight.detach().float() for name, weight in self.model.named_parameters()}
         self.opening, self.closing = (tuple(tag.tokens or ()) for tag in tags)
         self.closing_text = tags[1].text
         if moved:
-            self.model.load_state_dict(dict(moved))
+            self._continue_from(moved)
 
-    def score(self, groups: Sequence[Group], *, budget: int) -> tuple[list[Group], dict[str, float | None]]:
+    def score(
+        self, groups: Sequence[Group], policy: PreTrainedModel, *, budget: int
+    ) -> tuple[list[Group], dict[str, float | None]]:
         """The groups with the gain of each thought added to the score it has, and the step's figures of that: the mean
         `gain`, what a foreign thought would have gained (`swapped_gain`), and `blank_nll`, the surprise of a suffix's
-        token after an empty thought, which is the most that can be gained.
+        token in the baseline, which is the most that can be gained.
 
         A thought that was never closed gets at most the gain of an empty one, and of its worst sibling.
         """
@@ -58,7 +74,8 @@ class GainScorer:
             if one.closed_by
         ]
         foreign = list(self._foreign(groups, thoughts))
-        logprobs = pair_logprobs(self.model, [*own, *foreign], budget=budget)
+        thinker, baseline = (policy, self.model) if self._is_rlp else (self.model, None)
+        logprobs = pair_logprobs(thinker, [*own, *foreign], budget=budget, baseline=baseline)
         values = iter([fmean(one.gains) for one in logprobs[: len(own)]])
         gains = [[next(values) if one.closed_by else None for one in of_group] for of_group in thoughts]
         return [self._with_gains(*of_group) for of_group in zip(groups, gains, strict=True)], {
@@ -69,16 +86,33 @@ class GainScorer:
 
     def follow(self, policy: PreTrainedModel) -> None:
         """Moves the average towards the policy; a frozen scorer does not change."""
-        if self.recipe.scorer == "frozen":
+        if not self.average:
             return
         decay = DECAY if self.recipe.decay is None else self.recipe.decay
         with torch.no_grad():
-            for ours, theirs in zip(self.model.parameters(), policy.parameters(), strict=True):
-                ours.lerp_(theirs.to(ours.dtype), 1 - decay)
+            for (name, ours), theirs in zip(self.average.items(), policy.parameters(), strict=True):
+                ours.lerp_(theirs.float(), 1 - decay)
+                self._show(name, ours)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The weights of a moving scorer; none of a frozen one."""
-        return {} if self.recipe.scorer == "frozen" else dict(self.model.state_dict())
+        """The moving average; empty for a frozen scorer."""
+        return dict(self.average)
+
+    @property
+    def _is_rlp(self) -> bool:
+        return self.recipe.scorer == "policy"
+
+    def _continue_from(self, moved: Mapping[str, Tensor]) -> None:
+        with torch.no_grad():
+            for name, weight in self.average.items():
+                weight.copy_(moved[name])
+                self._show(name, weight)
+
+    def _show(self, name: str, average: Tensor) -> None:
+        """Stores a weight of the average in the model that scores."""
+        weight = self.model.get_parameter(name)
+        if weight.data_ptr() != average.data_ptr():
+            weight.copy_(average)
 
     def _foreign(self, groups: Sequence[Group], thoughts: Sequence[Sequence[Thinking]]) -> Iterator[RowPair]:
         """In each group, the first closed thought of the next one."""
@@ -90,9 +124,10 @@ class GainScorer:
 
     def _pair(self, group: Group, story: Sequence[int]) -> RowPair:
         suffix = group.task.required_continuation.suffix.tokens
+        empty = () if self._is_rlp else (*self.opening, *self.closing)
         return RowPair(
             factual=suffix_row(story, suffix),
-            counterfactual=suffix_row((*_prefix(group), *self.opening, *self.closing), suffix),
+            counterfactual=suffix_row((*_prefix(group), *empty), suffix),
             suffix_len=len(suffix),
         )
 

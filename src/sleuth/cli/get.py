@@ -1,0 +1,187 @@
+"""`sleuth get`: a corpus or a test set by name, from the hub or from files, ready to train with."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from sleuth.cli.inputs import require_unset
+from sleuth.cli.options import AsJson
+from sleuth.types import SleuthError
+
+if TYPE_CHECKING:
+    from sleuth.data.catalogue import Entry
+    from sleuth.metrics.intervals import Measured
+    from sleuth.types import Task
+
+ASKED = 1000
+"""Questions with which a new index is tried."""
+K = 3
+
+
+def get(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="A corpus or test set; without one, lists them.")
+    ] = None,
+    folder: Annotated[
+        Path | None, typer.Argument(metavar="DIR", help="Where it goes. [default: data/NAME]", show_default=False)
+    ] = None,
+    kind: Annotated[
+        Literal["bm25", "dense"], typer.Option(help="Index of words, or of the published vectors.")
+    ] = "bm25",
+    files: Annotated[
+        list[Path] | None,
+        typer.Option("--from", metavar="FILE", help="Use this file instead of the hub's; repeat it for vectors."),
+    ] = None,
+    questions: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Measure the index with these. [default: those of the corpus]")
+    ] = None,
+    encoder: Annotated[
+        str | None,
+        typer.Option(metavar="MODEL", help="dense: the encoder of the vectors. [default: the published one]"),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Download a corpus with its index, or a test set, by name.
+
+    Says what it needs on disk first; the same command goes on with what a broken download left. A corpus ends with an
+    index in DIR/index, its recall on 1,000 questions, and the lines for a recipe. With --from nothing is downloaded.
+    """
+    from sleuth.data.catalogue import find_entry
+
+    if name is None:
+        return _list(as_json)
+    entry = find_entry(name)
+    folder = folder or Path("data") / name
+    if not entry.is_corpus:
+        given = {"--from": files, "--questions": questions, "--encoder": encoder}
+        require_unset(given | {"--kind": kind if kind != "bm25" else None}, f"is for a corpus, and {name} is questions")
+        return _get_questions(entry, folder, as_json)
+    if kind == "bm25":
+        require_unset({"--encoder": encoder}, "is for vectors; add --kind dense")
+    shown = _get_corpus(entry, folder, kind, files or [], questions, encoder)
+    typer.echo(json.dumps(shown) if as_json else "\n".join(_lines(shown)))
+
+
+def _list(as_json: bool) -> None:
+    from dataclasses import asdict
+
+    from sleuth.data.catalogue import ENTRIES
+
+    if as_json:
+        typer.echo(json.dumps([asdict(entry) for entry in ENTRIES]))
+        return
+    width = max(len(entry.name) for entry in ENTRIES)
+    for entry in ENTRIES:
+        count = f"; {entry.passages:,} passages" if entry.passages else ""
+        typer.echo(f"{entry.name:<{width}}  {entry.about}{count}")
+        typer.echo(f"{'':<{width}}  {entry.file}; licence: {entry.licence or 'see the card of its source'}")
+    typer.echo("Sizes and checksums are those that the hub states, and compared with what arrives.")
+
+
+def _get_questions(entry: Entry, folder: Path, as_json: bool) -> None:
+    file, tasks = _questions_of(entry, folder)
+    if as_json:
+        typer.echo(json.dumps({"name": entry.name, "questions": str(file), "count": len(tasks)}))
+    else:
+        typer.echo(f'{file}: {len(tasks):,} questions\nIn a recipe: questions = "{file}"')
+
+
+def _questions_of(entry: Entry, folder: Path) -> tuple[Path, list[Task]]:
+    from sleuth.cli.progress import progress_bar
+    from sleuth.data.catalogue import location_of
+    from sleuth.data.hub import download_from_hub
+    from sleuth.data.questions import load_questions
+
+    file = download_from_hub(location_of(entry.file), folder, progress_bar)
+    return file, load_questions(file)
+
+
+def _get_corpus(
+    entry: Entry,
+    folder: Path,
+    kind: Literal["bm25", "dense"],
+    files: Sequence[Path],
+    questions: Path | None,
+    encoder: str | None,
+) -> dict[str, Any]:
+    from sleuth.cli.progress import progress_bar
+    from sleuth.data.catalogue import find_entry
+    from sleuth.data.hub import download
+    from sleuth.data.questions import load_questions
+    from sleuth.data.rows import ENDINGS
+    from sleuth.data.tables import TABLES
+    from sleuth.retrieval.bm25 import build_index
+    from sleuth.retrieval.fetching import fetch_vectors, local_files, needs_of
+    from sleuth.retrieval.open_index import open_index
+
+    dense = kind == "dense"
+    if dense:
+        from sleuth.retrieval.vectors import load_faiss
+
+        load_faiss()  # before hours of downloading
+    tasks = load_questions(questions) if questions else None  # wrong questions are reported first, too
+    needed = None if files else needs_of(entry, folder, dense=dense, from_hub=True)
+    if needed is None:
+        corpus, vectors = local_files(files, folder, (*ENDINGS, *TABLES))
+        if dense and vectors is None:
+            raise SleuthError("--kind dense --from: name the faiss file of the corpus too, or all its parts")
+    else:
+        assert needed.corpus is not None
+        typer.echo(f"{entry.name}: {needed.line(folder)}", err=True)
+        corpus = download(needed.corpus, folder, progress_bar)
+        vectors = fetch_vectors(needed.vectors, folder, progress_bar) if dense else None
+        if tasks is None:
+            tasks = _questions_of(find_entry(entry.questions), folder)[1]
+    with progress_bar("index") as progress:
+        if dense:
+            from sleuth.retrieval.dense import adopt_vectors
+            from sleuth.retrieval.encoder import encoder_card
+
+            assert vectors is not None
+            card = encoder_card(encoder or entry.encoder)
+            made = adopt_vectors(corpus, folder / "index", card, vectors, lambda n: progress(n, entry.passages))
+        else:
+            made = build_index(corpus, folder / "index", lambda n: progress(n, entry.passages))
+    shown: dict[str, Any] = {"name": entry.name, "index": str(folder / "index"), "kind": kind, "count": made.count}
+    if tasks is not None:
+        recall, by = _recall(open_index(folder / "index"), tasks)
+        shown |= {"recall": recall.as_json(), "found_by": by, "k": K}
+    return shown
+
+
+def _recall(index: Any, tasks: Sequence[Task]) -> tuple[Measured, str]:
+    """The share of at most `ASKED` drawn questions for which a gold passage is among the first `K` or, where the data
+    names none, a passage with a golden answer in it."""
+    from sleuth.cli.progress import progress_bar
+    from sleuth.metrics.intervals import share
+    from sleuth.rewards.match import normalise
+
+    drawn = random.Random(0).sample(list(tasks), min(ASKED, len(tasks)))
+    by_gold = all(task.gold_passages for task in drawn)
+    hits: list[float] = []
+    with progress_bar("recall") as progress:
+        for start in range(0, len(drawn), index.batch):
+            part = drawn[start : start + index.batch]
+            for task, passages in zip(part, index.find([task.question for task in part], K), strict=True):
+                texts = [f" {normalise(f'{passage.title} {passage.text}')} " for passage in passages]
+                answers = [f" {normalise(answer)} " for answer in task.golden_answers]
+                has_answer = any(answer in text for text in texts for answer in answers if answer.strip())
+                has_gold = any(passage.id in task.gold_passages for passage in passages)
+                hits.append(float(has_gold if by_gold else has_answer))
+                progress(len(hits), len(drawn))
+    return share(hits), "gold passage" if by_gold else "golden answer"
+
+
+def _lines(shown: dict[str, Any]) -> list[str]:
+    lines = [f"{shown['index']}: {shown['count']:,} passages, {shown['kind']}"]
+    if "recall" in shown:
+        recall = shown["recall"]
+        figure = f"{recall['value']:.3f} ({recall['low']:.3f} to {recall['high']:.3f}) of {recall['n']:,} questions"
+        lines.append(f"a {shown['found_by']} is among the first {shown['k']} for {figure}")
+    return [*lines, "In a recipe:", "  [stage.env]", f'  index = "{shown["index"]}"']

@@ -1,0 +1,201 @@
+"""`sleuth get`, with a server of this machine in the hub's place that breaks downloads as the real way does."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import shutil
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from huggingface_hub import constants
+from verb import sleuth
+
+from sleuth.data import catalogue
+from sleuth.data import hub as downloads
+from sleuth.data.catalogue import Entry
+from sleuth.data.hub import RemoteFile
+from sleuth.retrieval.fetching import fetch_vectors
+
+ROWS = [
+    {"id": str(n), "contents": f'"Town {n}"\nTown {n} lies at the river {n * 7}. {"water " * 40}'} for n in range(300)
+]
+QUESTIONS = [
+    {"id": f"q{n}", "question": f"at which river lies Town {n}?", "golden_answers": [str(n * 7)]} for n in range(20)
+]
+
+
+def as_lines(rows: list[dict]) -> bytes:
+    return "".join(json.dumps(row) + "\n" for row in rows).encode()
+
+
+FILES = {
+    "owner/towns/towns.jsonl.gz": gzip.compress(as_lines(ROWS), mtime=0),
+    "owner/vectors/part_aa": bytes(range(256)) * 40,
+    "owner/vectors/part_ab": b"the rest",
+    "owner/asked/test.jsonl": as_lines(QUESTIONS),
+}
+
+
+class Hub:
+    """Answers for several files; the next connections break after `drops` bytes. `sent` are (file, start, bytes)."""
+
+    def __init__(self) -> None:
+        self.drops: list[int] = []
+        self.wrong = ""
+        self.sent: list[tuple[str, int, int]] = []
+        hub = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def log_message(self, *_: object) -> None:
+                pass
+
+            def file(self) -> str:
+                _, owner, name, _, _, path = self.path.removeprefix("/datasets").split("/", 5)
+                return f"{owner}/{name}/{path}"
+
+            def do_HEAD(self) -> None:
+                content = FILES[self.file()]
+                etag = "0" * 64 if hub.wrong == self.file() else hashlib.sha256(content).hexdigest()
+                self.send_response(200)
+                for name, value in (("X-Repo-Commit", "c0ffee"), ("X-Linked-Etag", f'"{etag}"')):
+                    self.send_header(name, value)
+                self.send_header("X-Linked-Size", str(len(content)))
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+
+            def do_GET(self) -> None:
+                content, asked = FILES[self.file()], self.headers.get("Range")
+                start = int(asked.removeprefix("bytes=").removesuffix("-")) if asked else 0
+                rest = content[start:]
+                self.send_response(206 if asked else 200)
+                self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
+                self.send_header("Content-Length", str(len(rest)))
+                self.end_headers()
+                sent = rest[: hub.drops.pop(0)] if hub.drops else rest
+                self.wfile.write(sent)
+                hub.sent.append((self.file(), start, len(sent)))
+                self.close_connection = True
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    towns = Entry(
+        name="towns",
+        about="towns",
+        file="hf://owner/towns/towns.jsonl.gz",
+        passages=300,
+        vectors=("hf://owner/vectors/part_aa", "hf://owner/vectors/part_ab"),
+        questions="asked",
+    )
+    asked = Entry(name="asked", about="questions", file="hf://owner/asked/test.jsonl")
+    monkeypatch.setattr(catalogue, "ENTRIES", (towns, asked))
+    hub = Hub()
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", hub.url + "/{repo_id}/resolve/{revision}/{filename}")
+    monkeypatch.setattr(downloads, "PAUSE", 0.01)
+    yield hub
+    hub.close()
+
+
+def test_a_corpus_ends_as_an_index_with_its_recall_and_the_lines_of_a_recipe(hub: Hub, tmp_path: Path) -> None:
+    result = sleuth("get", "towns", tmp_path / "towns")
+    assert result.exit_code == 0, result.output
+    assert "GB to download and 0.0 GB for the index in" in result.stderr.splitlines()[0]
+    lines = result.stdout.splitlines()
+    assert lines[0] == f"{tmp_path / 'towns' / 'index'}: 300 passages, bm25"
+    assert lines[1].startswith("a golden answer is among the first 3 for 1.000 (")
+    assert lines[1].endswith("of 20 questions")
+    assert lines[-1] == f'  index = "{tmp_path / "towns" / "index"}"'
+    hub.sent.clear()
+    assert json.loads(sleuth("get", "towns", tmp_path / "towns", "--json").stdout)["recall"]["value"] == 1
+    assert hub.sent == []  # nothing is downloaded twice
+
+
+def test_a_broken_download_stays_and_the_same_command_goes_on_with_it(hub: Hub, tmp_path: Path) -> None:
+    hub.drops = [900] + [0] * downloads.ATTEMPTS
+    result = sleuth("get", "towns", tmp_path / "towns")
+    assert result.exit_code == 2
+    assert result.stderr.splitlines()[-1].endswith("run the same command again to resume it")
+    hub.sent.clear()
+    assert sleuth("get", "towns", tmp_path / "towns").exit_code == 0
+    assert hub.sent[0] == ("owner/towns/towns.jsonl.gz", 900, len(FILES["owner/towns/towns.jsonl.gz"]) - 900)
+
+
+def test_a_wrong_checksum_and_a_small_disk_are_one_line(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.wrong = "owner/towns/towns.jsonl.gz"
+    result = sleuth("get", "towns", tmp_path / "towns")
+    assert result.exit_code == 2
+    assert "wrong checksum" in result.stderr.splitlines()[-1]
+    hub.sent.clear()
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=10_000))
+    result = sleuth("get", "towns", tmp_path / "other")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: towns: not enough disk: ")
+    assert result.stderr.endswith("name a DIR on a larger disk\n")
+    assert hub.sent == []
+
+
+def test_files_that_one_has_need_no_hub(hub: Hub, tmp_path: Path) -> None:
+    (tmp_path / "mine.jsonl").write_bytes(as_lines(ROWS))
+    (tmp_path / "asked.jsonl").write_bytes(as_lines(QUESTIONS))
+    given = ("--from", tmp_path / "mine.jsonl", "--questions", tmp_path / "asked.jsonl", "--json")
+    found = json.loads(sleuth("get", "towns", tmp_path / "towns", *given).stdout)
+    assert (found["count"], found["recall"]["n"], hub.sent) == (300, 20, [])
+    result = sleuth("get", "towns", tmp_path / "towns", "--from", tmp_path / "asked.txt")
+    assert result.stderr == f"error: --from {tmp_path / 'asked.txt'}: no such file\n"
+
+
+def test_questions_are_a_file_and_a_line_for_the_recipe(hub: Hub, tmp_path: Path) -> None:
+    shown = sleuth("get", "asked", tmp_path).stdout
+    assert shown == f'{tmp_path / "test.jsonl"}: 20 questions\nIn a recipe: questions = "{tmp_path / "test.jsonl"}"\n'
+    assert (tmp_path / "test.jsonl").read_bytes() == FILES["owner/asked/test.jsonl"]
+    assert sleuth("get", "asked", tmp_path, "--kind", "dense").exit_code == 2
+
+
+def test_names_are_listed_and_an_unknown_one_names_them(hub: Hub) -> None:
+    assert [entry["name"] for entry in json.loads(sleuth("get", "--json").stdout)] == ["towns", "asked"]
+    assert "hf://owner/towns/towns.jsonl.gz; licence: see the card" in sleuth("get").stdout
+    result = sleuth("get", "wiki")
+    assert result.stderr == "error: sleuth get wiki: no corpus or test set of this name; there are towns, asked\n"
+
+
+def test_parts_of_vectors_are_joined_and_removed_and_a_kill_between_them_loses_nothing(
+    hub: Hub, tmp_path: Path
+) -> None:
+    parts = [
+        RemoteFile(
+            url=f"{hub.url}/datasets/{name.rpartition('/')[0]}/resolve/c0ffee/{name.rpartition('/')[2]}",
+            name=name.rpartition("/")[2],
+            size=len(FILES[name]),
+            version=hashlib.sha256(FILES[name]).hexdigest(),
+            shown=name,
+        )
+        for name in ("owner/vectors/part_aa", "owner/vectors/part_ab")
+    ]
+    from sleuth.cli.progress import progress_bar
+
+    whole = FILES["owner/vectors/part_aa"] + FILES["owner/vectors/part_ab"]
+    (tmp_path / "vectors.faiss.joining").write_bytes(whole[:100])  # killed while the first was appended
+    joined = fetch_vectors(parts, tmp_path, progress_bar)
+    assert joined.read_bytes() == whole
+    assert [path.name for path in tmp_path.iterdir()] == ["vectors.faiss"]
+    joined.unlink()
+    (tmp_path / "vectors.faiss.joining").write_bytes(FILES["owner/vectors/part_aa"] + b"th")  # and the second
+    hub.sent.clear()
+    assert fetch_vectors(parts, tmp_path, progress_bar).read_bytes() == whole
+    assert [name for name, _, _ in hub.sent] == ["owner/vectors/part_ab"]

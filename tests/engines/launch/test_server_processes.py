@@ -1,0 +1,147 @@
+"""Servers of a run start, come back when they die, and end with the trainer, with real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import httpx
+import pytest
+
+from sleuth.engines.launch.command import Launch
+from sleuth.engines.launch.processes import ServerProcess, end_all, free_ports, start_all
+from sleuth.types import SleuthError
+
+SERVER = """
+import os, socket, subprocess, sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+class Health(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+
+port = int(sys.argv[sys.argv.index("--port") + 1])
+worker = subprocess.Popen(["sleep", "1000"], start_new_session=True)  # as an engine's worker, in a group of its own
+with Path(sys.argv[0]).with_name("pids").open("a") as pids:
+    pids.write(f"{os.getpid()} {worker.pid}\\n")
+HTTPServer(("127.0.0.1", port), Health).serve_forever()
+"""
+TRAINER = """
+import sys, time
+from pathlib import Path
+from sleuth.engines.launch.command import Launch
+from sleuth.engines.launch.processes import ServerProcess, start_all
+start_all([ServerProcess("vllm-0", Launch(**eval(sys.argv[1])), Path(sys.argv[2]))], print)
+time.sleep(1000)
+"""
+Start = Callable[..., ServerProcess]
+
+
+def launch_of(folder: Path, text: str = SERVER) -> dict[str, object]:
+    (folder / "server.py").write_text(text)
+    [port] = free_ports(1)
+    program = [sys.executable, "-I", "-S", str(folder / "server.py")]
+    common = {"model": "m", "context": 8, "dtype": "float32", "requests": 1}
+    return {"kind": "vllm", "program": program, "port": port} | common
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    started: list[ServerProcess] = []
+
+    def start(text: str = SERVER, lines: list[str] | None = None) -> ServerProcess:
+        server = ServerProcess("vllm-0", Launch(**launch_of(tmp_path, text)), tmp_path / "servers" / "vllm-0.log")
+        started.append(server)
+        start_all([server], (lines if lines is not None else []).append)
+        return server
+
+    yield start
+    end_all(started)
+
+
+def pids(folder: Path) -> list[list[int]]:
+    """The server and its worker, of every start."""
+    file = folder / "pids"
+    return [[int(pid) for pid in line.split()] for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def is_alive(pid: int) -> bool:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+def until(happened: Callable[[], bool], seconds: float = 15.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.02)
+
+
+def test_a_server_is_waited_for_and_ends_with_all_that_it_started(start: Start, tmp_path: Path) -> None:
+    lines: list[str] = []
+    server = start(lines=lines)
+    assert lines[-1].startswith(f"vllm-0: answers at {server.launch.url} after ")
+    [[process, worker]] = pids(tmp_path)
+    assert is_alive(process)
+    assert is_alive(worker)
+    end_all([server])
+    assert not is_alive(process)
+    assert not is_alive(worker)
+
+
+def test_a_server_that_dies_is_started_again_at_the_same_address(start: Start, tmp_path: Path) -> None:
+    server = start()
+    [[first, worker]] = pids(tmp_path)
+    time.sleep(0.5)  # the supervisor has seen it listen
+    os.kill(first, signal.SIGKILL)
+    until(lambda: len(pids(tmp_path)) == 2)
+    with httpx.Client(trust_env=False) as client:
+        until(lambda: server.answers(client))
+    assert not is_alive(worker)
+    assert "supervisor: the server ended (status -9) and is started again" in server.last_lines()
+
+
+def test_no_server_outlives_a_killed_trainer(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", TRAINER, repr(launch_of(tmp_path)), str(tmp_path / "vllm-0.log")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as trainer:
+        assert trainer.stdout is not None
+        until(lambda: "answers at" in trainer.stdout.readline())
+        [alive] = pids(tmp_path)
+        trainer.kill()
+    until(lambda: not any(is_alive(pid) for pid in alive), seconds=10)
+
+
+@pytest.mark.parametrize(
+    ("output", "line"),
+    [
+        ("ValueError: No available memory for the cache blocks.", "raise engine.memory, or lower the stage's context"),
+        ("OSError: [Errno 98] Address already in use", "leave engine.port out, which takes a free one"),
+        ("vllm: error: unrecognized arguments: --frobnicate", "change engine.arguments"),
+        ("RuntimeError: the moon is full", "ended while it started: RuntimeError: the moon is full (/"),
+    ],
+)
+def test_a_server_that_does_not_start_says_why_in_one_line(start: Start, output: str, line: str) -> None:
+    with pytest.raises(SleuthError) as caught:
+        start(f"import sys\nprint({output!r})\nprint('Exception ignored')\nsys.exit(1)")
+    assert str(caught.value).startswith("engine.launch: vllm-0 ended while it started: ")
+    assert line in str(caught.value)
+    assert output in str(caught.value)
+
+
+def test_a_taken_port_is_one_line() -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        taken = other.getsockname()[1]
+        with pytest.raises(SleuthError, match=rf"engine\.port: {taken} cannot be taken .*leave engine\.port out"):
+            free_ports(1, taken)
