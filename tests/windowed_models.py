@@ -15,6 +15,16 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "mistral": ("Mistral", {}),
     "ministral": ("Ministral", {"layer_types": MIXED, "head_dim": 8}),
     "mixtral": ("Mixtral", {"num_local_experts": 4}),
+    "qwen3_moe": (
+        "Qwen3Moe",
+        {
+            "use_sliding_window": True,
+            "head_dim": 8,
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 16,
+        },
+    ),
     "qwen2": ("Qwen2", {"use_sliding_window": True, "layer_types": MIXED}),
     "qwen3": ("Qwen3", {"use_sliding_window": True, "layer_types": MIXED, "head_dim": 8}),
     "smollm3": ("SmolLM3", {"use_sliding_window": True, "layer_types": MIXED, "no_rope_layers": [1, 0, 1]}),

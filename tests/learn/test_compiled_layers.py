@@ -7,6 +7,7 @@ import torch
 from tiny_models import SHAPE
 from torch import nn
 from transformers import GemmaConfig, GemmaForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
 from sleuth.learn import compiled_layers
 from sleuth.learn.adapters import Adapters, add_adapters
@@ -91,7 +92,7 @@ def test_gates_with_another_activation_are_not_replaced():
 
 
 def test_subclasses_of_norms_are_not_replaced():
-    class OtherNorm(compiled_layers.Qwen3RMSNorm):
+    class OtherNorm(Qwen3RMSNorm):
         pass
 
     assert compiled_forwards(nn.ModuleList([OtherNorm(4)])) == []
@@ -101,7 +102,7 @@ def test_unreadable_weights_use_the_modules_own_forward(looped):
     class Sharded(torch.Tensor):
         pass
 
-    norm = compiled_layers.Qwen3RMSNorm(4)
+    norm = Qwen3RMSNorm(4)
     [(_, forward)] = compiled_forwards(norm)
     inputs = torch.randn(3, 4)
     expected = norm(inputs)

@@ -12,15 +12,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from transformers.activations import SiLUActivation
-from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm
-from transformers.models.qwen2.modeling_qwen2 import Qwen2MLP, Qwen2RMSNorm
-from transformers.models.qwen3.modeling_qwen3 import Qwen3MLP, Qwen3RMSNorm
 
 from sleuth.learn.compiled import LOG2_E, can_be_read, compiled, compiled_in_parallel, power_of_two, prange
 
-NORMS = (LlamaRMSNorm, Qwen2RMSNorm, Qwen3RMSNorm)
+GATED = {f"{family}MLP" for family in ("Llama", "Qwen2", "Qwen3", "Mistral", "Ministral", "SmolLM3", "Exaone4")}
+"""Feed-forward blocks of three layers, by the names of transformers' classes."""
+NORMS = {name.replace("MLP", "RMSNorm") for name in GATED} | {"MixtralRMSNorm", "Qwen3MoeRMSNorm", "Phi3RMSNorm"}
 """Norms that multiply by their weight. Norms of other families look alike but differ (Gemma's: by 1 + weight)."""
-GATED = (LlamaMLP, Qwen2MLP, Qwen3MLP)
 SILU = (SiLUActivation, nn.SiLU)
 
 MIN_PARALLEL_GATE, MIN_PARALLEL_NORM = 2**15, 2**17
@@ -42,9 +40,11 @@ def compiled_forwards(model: nn.Module) -> list[tuple[nn.Module, Callable[[Tenso
     for module in model.modules():
         if "forward" in module.__dict__:
             continue
-        if type(module) in NORMS:
+        kind = type(module)
+        name = kind.__name__ if kind.__module__.startswith("transformers.models.") else ""
+        if name in NORMS:
             forwards.append((module, partial(_norm_forward, module)))
-        elif type(module) in GATED and type(module.act_fn) in SILU:
+        elif name in GATED and type(module.act_fn) in SILU:
             forwards.append((module, partial(_mlp_forward, module)))
     return forwards
 
