@@ -18,11 +18,11 @@ from sleuth.metrics.exam_card import exam_card
 from sleuth.types import Case, Verdict
 
 CASE = Case(claim="born in Tarn", evidence="Ada Voss was born in Tarn.")
-PATIENCE = 0.4
+TIMEOUT = 0.4
 """Seconds; the judge that hangs and the one that drips take longer."""
 
 ANSWERS: dict[str, tuple[Answer, str]] = {
-    "timeout": (lambda body: (time.sleep(2 * PATIENCE), says(scored(2)))[1], "no answer within"),
+    "timeout": (lambda body: (time.sleep(2 * TIMEOUT), says(scored(2)))[1], "no answer within"),
     "status 500": (lambda body: (500, {"detail": "broken"}), "status 500"),
     "a page of HTML": (lambda body: (200, b"<html>Welcome</html>"), "an answer of another shape"),
     "JSON that was cut": (lambda body: says('{"reason": "so it is", "sco'), "should be one JSON object"),
@@ -39,7 +39,7 @@ ANSWERS: dict[str, tuple[Answer, str]] = {
 
 
 def verdict_of(url: str) -> Verdict:
-    [verdict] = asyncio.run(HttpJudge([url], MODEL, timeout=PATIENCE).judge([CASE]))
+    [verdict] = asyncio.run(HttpJudge([url], MODEL, timeout=TIMEOUT).judge([CASE]))
     return verdict
 
 

@@ -46,7 +46,7 @@ class CorpusReport:
         """The fields, the shares as objects."""
         shares = {name: getattr(self, name).as_json() for name in ("answers", "titles", "gold")}
         counts = {name: getattr(self, name) for name in ("passages", "questions", "unsearchable")}
-        return counts | shares | {"missing": list(self.missing)}
+        return {**counts, **shares, "missing": list(self.missing)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,8 +139,8 @@ def _titles(row: Mapping[str, Any], where: str) -> Iterable[str]:
         elif facts is not None and named is None:  # HotpotQA's own files: [title, number of the sentence] each
             named = [fact[0] if len(fact) else None for fact in facts]
         if named is not None:
-            titles = list(named)
-            if not all(isinstance(title, str) for title in titles):
+            titles = [title for title in named if isinstance(title, str)]
+            if len(titles) < len(named):
                 raise SleuthError(f"{where}: supporting titles should be a list of strings")
             return titles
     return ()
