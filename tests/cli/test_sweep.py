@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -74,28 +72,12 @@ stages = ["stages.toml:shown", "stages.toml:gain", "stages.toml:thoughts"]
 """
 
 
-def write_arms(folder: Path, world: Path) -> Path:
-    (folder / "stages.toml").write_text(STAGES.format(model=BASE, world=world))
-    file = folder / "two_arms.toml"
-    file.write_text(ARMS.format(model=BASE))
-    return file
-
-
 @pytest.fixture
 def arms_file(world: Path, tmp_path: Path) -> Path:
-    return write_arms(tmp_path, world)
-
-
-@pytest.fixture
-def shown(once: Callable[[str, Callable[[Path], object]], Path], world: Path) -> Path:
-    """The run of the first arm and seed, made once for all tests: copied, not written to."""
-
-    def make(folder: Path) -> None:
-        folder.mkdir()
-        done = sleuth(write_arms(folder, world), "--run", folder / "runs", "--seed", 5, "--arm", "shown")
-        assert done.exit_code == 0, done.output
-
-    return once("first-arm", make) / "runs/seed-5/shown"
+    (tmp_path / "stages.toml").write_text(STAGES.format(model=BASE, world=world))
+    file = tmp_path / "two_arms.toml"
+    file.write_text(ARMS.format(model=BASE))
+    return file
 
 
 def sleuth(*arguments: object) -> Result:
@@ -130,7 +112,7 @@ def test_shared_stages_are_trained_once_and_each_arm_equals_its_run_alone(arms_f
 
 
 def test_a_sweep_that_is_interrupted_saves_its_step_and_goes_on_with_the_same_command(
-    arms_file: Path, shown: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    arms_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one_arm = (arms_file, "--seed", 5, "--arm", "shown", "--run")
     with monkeypatch.context() as patch:
@@ -140,18 +122,16 @@ def test_a_sweep_that_is_interrupted_saves_its_step_and_goes_on_with_the_same_co
     assert stopped.exit_code == 143
     assert stopped.stderr.endswith("saved at step 1; the same command goes on\n")
     assert stopped.stdout == ""
-    again = sleuth(*one_arm, tmp_path / "runs", "--quiet")
-    assert (again.exit_code, again.stderr) == (0, "")
-    continued = tmp_path / "runs" / "seed-5" / "shown"
-    assert weights(continued, 2) == weights(shown, 2)
-    assert [path.name for path in (continued / "checkpoints").iterdir()] == ["step-000002"]
+    for place in ("runs", "whole"):
+        again = sleuth(*one_arm, tmp_path / place, "--quiet")
+        assert (again.exit_code, again.stderr) == (0, "")
+    shown, whole = (tmp_path / place / "seed-5" / "shown" for place in ("runs", "whole"))
+    assert weights(shown, 2) == weights(whole, 2)
+    assert [path.name for path in (shown / "checkpoints").iterdir()] == ["step-000002"]
 
 
-def test_the_table_has_levels_and_differences_over_texts_and_seeds(
-    arms_file: Path, shown: Path, tmp_path: Path
-) -> None:
+def test_the_table_has_levels_and_differences_over_texts_and_seeds(arms_file: Path, tmp_path: Path) -> None:
     root = tmp_path / "runs"
-    shutil.copytree(shown, root / "seed-5" / "shown")
     assert "Not measured yet: paid." in sleuth(arms_file, "--run", root, "--seed", 5, "--arm", "shown").stdout
     one = json.loads(sleuth(arms_file, "--run", root, "--seed", 5, "--json").stdout)
     told = {name: evaluation(root / "seed-5" / name) for name in ("shown", "paid")}
@@ -180,9 +160,10 @@ def test_the_table_has_levels_and_differences_over_texts_and_seeds(
     assert both["over"]["value"] == pytest.approx(sum(ours - theirs for ours, theirs in pairs) / 2)
 
 
-def test_an_interrupted_reuse_of_checkpoints_continues(arms_file: Path, shown: Path, tmp_path: Path) -> None:
+def test_an_interrupted_reuse_of_checkpoints_continues(arms_file: Path, tmp_path: Path) -> None:
+    assert sleuth(arms_file, "--run", tmp_path / "runs", "--seed", 5, "--arm", "shown").exit_code == 0
     recipe = load_sweep(arms_file)[1]["paid"]
-    donor = Path(shutil.copytree(shown, tmp_path / "donor"))
+    donor = tmp_path / "runs" / "seed-5" / "shown"
     with RunFolder.open(tmp_path / "paid", recipe) as folder:
         folder.metrics.append("shown", 1, {"loss": 0.0})  # a killed process had come so far
         reuse_checkpoints(folder, [tmp_path / "none", donor])
@@ -191,10 +172,11 @@ def test_an_interrupted_reuse_of_checkpoints_continues(arms_file: Path, shown: P
         assert folder.metrics.rows() == RunFolder.look(donor).metrics.rows()
 
 
-def test_nothing_is_reused_from_a_run_with_another_beginning(arms_file: Path, shown: Path, tmp_path: Path) -> None:
+def test_nothing_is_reused_from_a_run_with_another_beginning(arms_file: Path, tmp_path: Path) -> None:
+    assert sleuth(arms_file, "--run", tmp_path / "runs", "--seed", 5, "--arm", "shown").exit_code == 0
     recipe = load_sweep(arms_file, ["shown.learning_rate=2e-3"])[1]["paid"]
     with RunFolder.open(tmp_path / "paid", recipe) as folder:
-        reuse_checkpoints(folder, [shown])
+        reuse_checkpoints(folder, [tmp_path / "runs" / "seed-5" / "shown"])
         assert not list(folder.checkpoints.iterdir())
 
 
