@@ -136,8 +136,12 @@ def _weights(policy: Policy) -> dict[str, Any]:
     return {name: weight.detach().clone() for name, weight in policy.model.state_dict().items()}
 
 
-def offloaded(ranks: Ranks, offload: bool) -> list[Any]:
-    """What FSDP was told, layer by layer, of where a policy's and its reference's shards are to lie."""
-    with patch.object(shards, "fully_shard", wraps=shards.fully_shard) as asked:
-        policy_on(ranks, offload=offload)
-    return [call.kwargs["offload_policy"] for call in asked.call_args_list]
+def offloaded(ranks: Ranks) -> list[list[Any]]:
+    """What FSDP was told, layer by layer, of where a policy's and its reference's shards are to lie: where they stay,
+    and where they are offloaded."""
+    told = []
+    for offload in (False, True):
+        with patch.object(shards, "fully_shard", wraps=shards.fully_shard) as asked:
+            policy_on(ranks, offload=offload)
+        told.append([call.kwargs["offload_policy"] for call in asked.call_args_list])
+    return told

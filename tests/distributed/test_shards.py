@@ -65,8 +65,15 @@ def trained_on_two(dtype: torch.dtype, lora: bool) -> Any:
     return on_ranks(2, learners.trained, "update", "qwen3", dtype, lora)
 
 
-@pytest.mark.parametrize(("family", "recompute"), [("qwen3", False), ("llama", True)])
-@pytest.mark.parametrize("world", [2, 4])
+@pytest.mark.parametrize(
+    ("world", "family", "recompute"),
+    [
+        (2, "qwen3", False),
+        (4, "llama", True),
+        pytest.param(2, "llama", True, marks=pytest.mark.slow),
+        pytest.param(4, "qwen3", False, marks=pytest.mark.slow),
+    ],
+)
 def test_loss_and_gradients_do_not_depend_on_the_number_of_ranks(world: int, family: str, recompute: bool) -> None:
     (alone, expected), *_ = on_ranks(1, learners.gradient, family, recompute)
     for loss, gradient in on_ranks(world, learners.gradient, family, recompute):
@@ -127,7 +134,7 @@ def test_offloaded_shards_have_the_same_loss_and_gradient() -> None:
 
 
 def test_all_shards_are_offloaded_or_none() -> None:
-    kept, moved = on_ranks(2, learners.offloaded, False)[0], on_ranks(2, learners.offloaded, True)[0]
+    kept, moved = on_ranks(2, learners.offloaded)[0]
     assert kept == [OffloadPolicy()] * len(kept)
     assert moved == [CPUOffloadPolicy(pin_memory=False)] * len(kept), "a processor alone has no memory to pin"
 
@@ -145,16 +152,22 @@ def test_offloaded_shards_train_to_the_same_bytes(dtype: torch.dtype, lora: bool
 
 
 def test_two_runs_on_two_ranks_are_bit_equal() -> None:
-    (figures, weights), (others, twins) = on_ranks(2, learners.trained, "update", "llama", FP32)
-    again, weights_again = on_ranks(2, learners.trained, "update", "llama", FP32)[0]
+    (figures, weights), (others, twins) = trained_on_two(FP32, False)
+    again, weights_again = on_ranks(2, learners.trained, "update", "qwen3", FP32)[0]
     assert figures == again == others
     for name, weight in weights.items():
         assert torch.equal(weight, weights_again[name])
         assert torch.equal(weight, twins[name])
 
 
-@pytest.mark.parametrize("dtype", [FP32, BF16])
-@pytest.mark.parametrize(("before", "after"), [(2, 1), (2, 3), (1, 2), (2, 2)])
+@pytest.mark.parametrize(
+    ("before", "after", "dtype"),
+    [
+        *((before, after, FP32) for before, after in ((2, 1), (2, 3), (1, 2), (2, 2))),
+        *((2, after, BF16) for after in (3, 2)),
+        *(pytest.param(before, after, BF16, marks=pytest.mark.slow) for before, after in ((2, 1), (1, 2))),
+    ],
+)
 def test_state_of_one_world_size_goes_on_in_another(before: int, after: int, dtype: torch.dtype) -> None:
     (weights, state), (expected, whole) = saved_and_continued(before, dtype)
     (figures, ours), *_ = on_ranks(after, learners.continued, weights, state, dtype)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,26 @@ rows_per_step = 2
 learning_rate = 1e-4
 data = { kind = "world_text", people = 200, mix = { phrasing = 1.0 } }
 """
+
+
+BRIEF = (
+    "stage.0.data.limit=2",
+    "stage.1.prompts_per_step=2",
+    "stage.1.samples_per_prompt=4",
+    "stage.1.env.turn_tokens=12",
+    "stage.2.data.limit=2",
+)
+"""Where it is all the same how much is played."""
+
+
+@pytest.fixture
+def run(run: Run) -> Run:
+    return lambda recipe, folder, *more: run(recipe, folder, *BRIEF, *more)
+
+
+@pytest.fixture
+def finished(finished: Run) -> Run:
+    return partial(finished, *BRIEF)
 
 
 def flip(file: Path, count: int = 64) -> None:
@@ -198,6 +219,6 @@ def test_what_decides_the_bytes_is_compared_with_how_the_run_began(
     said = capsys.readouterr().err
     for change in ("numba 0.1 and is ", "processor Abacus 3000 and is ", "MKL_CBWR none and is AVX2 now"):
         assert change in said
-    recipe = load_recipe(recipe_file)
+    recipe = load_recipe(recipe_file, BRIEF)
     with RunFolder.open(folder, recipe) as place, pytest.raises(SleuthError, match="--exact: the run began with numba"):
         run_recipe(recipe, place, exact=True)

@@ -28,6 +28,9 @@ from sleuth.types import Episode, Group, Passage, RetrievalFailed, Score, Sleuth
 
 Run = Callable[..., Path]
 ROOT = Path(__file__).parents[2]
+FEW = ("stage.1.prompts_per_step=2", "stage.1.samples_per_prompt=4")
+BRIEF = (*FEW, "stage.0.data.limit=1", "stage.1.env.turn_tokens=12", "stage.2.data.limit=1")
+"""Where it is all the same what is played."""
 
 
 def weights(checkpoint: Path) -> bytes:
@@ -46,7 +49,7 @@ def records(folder: Path, name: str) -> list[dict[str, object]]:
 def test_a_run_leaves_a_folder_that_can_be_read_evaluated_and_continued(
     run: Run, recipe_file: Path, tmp_path: Path
 ) -> None:
-    last = run(recipe_file, tmp_path / "run", "stage.1.probe_prompts=4")
+    last = run(recipe_file, tmp_path / "run", "stage.1.probe_prompts=4", *FEW)
     assert last == tmp_path / "run" / "checkpoints" / "step-000004"
     AutoModelForCausalLM.from_pretrained(last)
     assert AutoTokenizer.from_pretrained(last).decode(AutoTokenizer.from_pretrained(last)("<search> a").input_ids)
@@ -129,10 +132,10 @@ def test_a_stage_that_goes_on_sends_the_stages_after_it_back_to_their_beginning(
 ) -> None:
     with recipe_file.open("a") as file:
         file.write(SECOND_STAGE.format())
-    whole = run(recipe_file, tmp_path / "whole")
-    short = run(recipe_file, tmp_path / "parts", "stage.1.stop_after=2")
-    assert run(recipe_file, tmp_path / "parts", "stage.1.stop_after=2") == short
-    continued = run(recipe_file, tmp_path / "parts")
+    whole = run(recipe_file, tmp_path / "whole", *BRIEF)
+    short = run(recipe_file, tmp_path / "parts", *BRIEF, "stage.1.stop_after=2")
+    assert run(recipe_file, tmp_path / "parts", *BRIEF, "stage.1.stop_after=2") == short
+    continued = run(recipe_file, tmp_path / "parts", *BRIEF)
     assert weights(continued) == weights(whole)
     assert sorted(map(str, metrics(tmp_path / "parts"))) == sorted(map(str, metrics(tmp_path / "whole")))
 
@@ -146,8 +149,8 @@ def test_a_finished_run_is_not_run_again(run: Run, finished: Run, recipe_file: P
 
 
 def test_another_seed_is_another_run(run: Run, recipe_file: Path, tmp_path: Path) -> None:
-    run(recipe_file, tmp_path / "one", "stage.1.stop_after=1")
-    run(recipe_file, tmp_path / "other", "stage.1.stop_after=1", "seed=5")
+    run(recipe_file, tmp_path / "one", *BRIEF, "stage.1.stop_after=1")
+    run(recipe_file, tmp_path / "other", *BRIEF, "stage.1.stop_after=1", "seed=5")
     assert metrics(tmp_path / "one") != metrics(tmp_path / "other")
 
 
@@ -259,7 +262,7 @@ def test_a_step_without_signal_is_said_on_the_console_and_in_the_log_and_has_its
     unanswerable = tmp_path / "q.jsonl"
     row = {"id": "1", "question": "Where?", "golden_answers": ["no model would ever say this"]}
     unanswerable.write_text(json.dumps(row) + "\n")
-    run(recipe_file, tmp_path / "run", f"stage.1.data.questions={unanswerable}", "stage.1.stop_after=2")
+    run(recipe_file, tmp_path / "run", *BRIEF, f"stage.1.data.questions={unanswerable}", "stage.1.stop_after=2")
     told = "step 2: in no group do the scores differ, so there was nothing to learn and no update"
     assert told in capsys.readouterr().err
     assert told in (tmp_path / "run" / "log.txt").read_text()
@@ -313,7 +316,7 @@ def test_a_share_of_clipped_tokens_is_claimed_only_where_a_bound_could_have_acte
 def test_the_base_is_asked_a_second_time_with_its_first_search_opened_for_it(
     run: Run, recipe_file: Path, tmp_path: Path
 ) -> None:
-    run(recipe_file, tmp_path / "run", "stage.1.stop_after=1", "stage.0.forced_search_arm=true")
+    run(recipe_file, tmp_path / "run", *FEW, "stage.1.stop_after=1", "stage.0.forced_search_arm=true")
     names = sorted(file.stem for file in (tmp_path / "run" / "eval").iterdir())
     assert names == ["base", "base_forced", "trained"]
     for record in records(tmp_path / "run", "base_forced"):

@@ -20,7 +20,12 @@ from sleuth.ranks import Ranks
 from sleuth.runs.interruption import SAME_REQUEST_SECONDS, Interrupted, StopRequest
 from sleuth.training.grpo import GRPOTrainer
 
-BRIEF = ("--set=stage.0.data.limit=1", "--set=stage.2.data.limit=1")
+BRIEF = (
+    "--set=stage.0.data.limit=1",
+    "--set=stage.1.prompts_per_step=2",
+    "--set=stage.1.env.turn_tokens=12",
+    "--set=stage.2.data.limit=1",
+)
 STATUS = {signal.SIGINT: 130, signal.SIGTERM: 143}
 SIGNALS = pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 

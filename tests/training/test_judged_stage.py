@@ -39,7 +39,11 @@ def judged(recipe_file: Path, server: ChatServer) -> list[str]:
     """The overrides that have a model judge the answers of a small search recipe."""
     judge = f"{{kind='http', urls=['{server.url}'], model='{MODEL}'}}"
     return [
-        "stage.1.probe_prompts=0",
+        "stage.0.data.limit=1",
+        "stage.1.prompts_per_step=2",
+        "stage.1.samples_per_prompt=4",
+        "stage.1.env.turn_tokens=12",
+        "stage.2.data.limit=1",
         f"stage.1.reward=[{{kind='rubric', own=false, static='refiner', judge={judge}}}]",
     ]
 
@@ -79,7 +83,7 @@ def test_what_the_judge_did_not_say_is_missing_and_never_zero(
     assert row["judge_missing"] > 0
     groups = read_rollouts(tmp_path / "run" / "rollouts" / "step-000001.parquet")
     lost = [score for group in groups for score in group.scores if score.value is None]
-    assert row["missing_fraction"] == len(lost) / 32
+    assert row["missing_fraction"] == len(lost) / 8
     assert lost
     assert all("refused with 400" in score.note for score in lost)
 
@@ -101,7 +105,7 @@ def test_answers_without_a_criterion_to_judge_them_by_are_refused(recipe_file: P
         require_inputs(load_recipe(recipe_file, [*judged, "stage.1.reward.0.own=true", "stage.1.reward.0.static=none"]))
 
 
-SHORT = ("stage.1.steps=2", "stage.1.save_every=2", "stage.0.data.limit=1", "stage.2.data.limit=1")
+SHORT = ("stage.1.steps=2", "stage.1.save_every=2")
 
 
 def honest(body: dict[str, Any]) -> tuple[int, object]:

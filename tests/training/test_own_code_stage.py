@@ -19,6 +19,7 @@ from sleuth.runs.rollouts import read_rollouts
 from sleuth.types import Sampling, SleuthError
 
 Run = Callable[..., Path]
+Once = Callable[[str, Callable[[Path], object]], Path]
 
 REWARDS = """
 from sleuth.types import Episode
@@ -55,13 +56,44 @@ PYTHON_REWARD = "stage.1.reward=[{ kind = 'python', function = 'own_rewards:brev
 PYTHON_ENV = "stage.1.env={ kind = 'python', function = 'own_env:Longer', parameters = { turns = 3 } }"
 OWN_LOSS = "stage.1.loss={ function = 'own_losses:plain', parameters = { factor = 2.0 } }"
 SHORT = "stage.1.stop_after=2"
+BRIEF = {
+    "limit = 4": "limit = 2",
+    "prompts_per_step = 4": "prompts_per_step = 2",
+    "samples_per_prompt = 8": "samples_per_prompt = 4",
+    "turn_tokens = 20": "turn_tokens = 12",
+}
+
+
+def write_own_recipe(folder: Path, text: str) -> Path:
+    """A recipe beside the user's code, with fewer and shorter episodes: it is all the same what they say."""
+    for name, code in {"own_rewards": REWARDS, "own_env": ENV, "own_losses": LOSS}.items():
+        (folder / f"{name}.py").write_text(code)
+    for was, now in BRIEF.items():
+        assert was in text
+        text = text.replace(was, now)
+    file = folder / "own.toml"
+    file.write_text(text)
+    return file
 
 
 @pytest.fixture
 def recipe(recipe_file: Path, tmp_path: Path) -> Path:
-    for name, text in {"own_rewards": REWARDS, "own_env": ENV, "own_losses": LOSS}.items():
-        (tmp_path / f"{name}.py").write_text(text)
-    return recipe_file
+    return write_own_recipe(tmp_path, recipe_file.read_text())
+
+
+@pytest.fixture
+def ended(run: Run, recipe_file: Path, once: Once) -> Run:
+    """`ended(*overrides)`: the last checkpoint of a run with the user's code as it is, made once for all tests."""
+
+    def last(*overrides: str) -> Path:
+        def make(folder: Path) -> None:
+            folder.mkdir()
+            run(write_own_recipe(folder, recipe_file.read_text()), folder / "run", *overrides)
+
+        name = hashlib.sha256("\n".join(overrides).encode()).hexdigest()[:12]
+        return max((once(f"own-{name}", make) / "run/checkpoints").glob("step-*"))
+
+    return last
 
 
 def rows(folder: Path) -> list[dict]:
@@ -76,16 +108,17 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def test_a_reward_of_the_user_is_paid_measured_and_recorded(run: Run, recipe: Path, tmp_path: Path) -> None:
-    last = run(recipe, tmp_path / "run", PYTHON_REWARD)
-    first = rows(tmp_path / "run")[0]
+def test_a_reward_of_the_user_is_paid_measured_and_recorded(ended: Run) -> None:
+    last = ended(PYTHON_REWARD, SHORT)
+    folder = last.parents[1]
+    first = rows(folder)[0]
     assert first["reward_mean"] == pytest.approx(first["score_brevity"])
-    [group, *_] = read_rollouts(tmp_path / "run" / "rollouts" / "step-000001.parquet")
+    [group, *_] = read_rollouts(folder / "rollouts" / "step-000001.parquet")
     for episode, score in zip(group.episodes, group.scores, strict=True):
         written = sum(len(one.tokens) for one in episode.whole.segments if one.author == "policy")
         assert score.value == pytest.approx(1 - written / 30)
     for name in ("base", "trained"):
-        assert json.loads((tmp_path / "run/eval" / f"{name}.json").read_text())["score_brevity"]["n"] == 4
+        assert json.loads((folder / "eval" / f"{name}.json").read_text())["score_brevity"]["n"] == 2
     card = ProtocolCard.read(last)
     assert card is not None
     assert card.reward is not None
@@ -93,7 +126,7 @@ def test_a_reward_of_the_user_is_paid_measured_and_recorded(run: Run, recipe: Pa
     assert (part.kind, part.scorer) == ("python", "own_rewards:brevity, limit=30")
     sources = {"own_rewards.py": digest(REWARDS)}
     assert part.sources == sources
-    assert json.loads((tmp_path / "run/manifest.json").read_text())["sources"] == {"grpo": sources}
+    assert json.loads((folder / "manifest.json").read_text())["sources"] == {"grpo": sources}
 
 
 def test_a_changed_reward_is_refused_on_resume_unless_it_is_accepted(run: Run, recipe: Path, tmp_path: Path) -> None:
@@ -147,9 +180,9 @@ def test_changed_code_is_refused_on_resume_unless_it_is_accepted(
     assert accepted.exit_code == 0, accepted.stderr
 
 
-def test_episodes_are_played_in_the_users_environment(run: Run, recipe: Path, tmp_path: Path) -> None:
-    last = run(recipe, tmp_path / "run", PYTHON_ENV, PYTHON_REWARD, SHORT)
-    [group, *_] = read_rollouts(tmp_path / "run" / "rollouts" / "step-000001.parquet")
+def test_episodes_are_played_in_the_users_environment(ended: Run) -> None:
+    last = ended(PYTHON_ENV, SHORT)
+    [group, *_] = read_rollouts(last.parents[1] / "rollouts" / "step-000001.parquet")
     trajectory = group.episodes[0].trajectory
     assert [segment.author for segment in trajectory.segments] == ["env", "policy"] * 3
     assert (trajectory.segments[2].text, trajectory.stop, len(trajectory.actions)) == ("\nmore\n", "answered", 3)
@@ -161,7 +194,7 @@ def test_episodes_are_played_in_the_users_environment(run: Run, recipe: Path, tm
         "parameters": {"turns": 3},
         "sources": {"own_env.py": digest(ENV)},
     }
-    record = json.loads((tmp_path / "run/eval/trained.json").read_text())["records"][0]
+    record = json.loads((last.parents[1] / "eval/trained.json").read_text())["records"][0]
     assert [action["kind"] for action in record["actions"]] == ["answer"] * 3
 
 
@@ -181,10 +214,10 @@ def test_a_card_never_makes_a_command_import_what_it_names(run: Run, recipe: Pat
         assert "was trained in own_env:Longer, code of your own that its card does not start" in result.stderr
 
 
-def test_a_loss_of_the_user_moves_the_weights_and_is_recorded(run: Run, recipe: Path, tmp_path: Path) -> None:
-    last = run(recipe, tmp_path / "run", OWN_LOSS, PYTHON_REWARD, SHORT)
-    other = run(recipe, tmp_path / "other", OWN_LOSS.replace("2.0", "1.0"), PYTHON_REWARD, SHORT)
-    one, two = rows(tmp_path / "run")[0], rows(tmp_path / "other")[0]
+def test_a_loss_of_the_user_moves_the_weights_and_is_recorded(ended: Run) -> None:
+    last = ended(PYTHON_REWARD, OWN_LOSS, SHORT)
+    other = ended(PYTHON_REWARD, OWN_LOSS.replace("2.0", "1.0"), SHORT)
+    one, two = rows(last.parents[1])[0], rows(other.parents[1])[0]
     assert one["loss"] == pytest.approx(2 * two["loss"], rel=1e-4)
     assert one["gradient_norm"] == pytest.approx(2 * two["gradient_norm"], rel=1e-4)
     assert one["clip_fraction"] is None
@@ -202,7 +235,7 @@ def test_a_run_whose_reward_always_fails_ends_with_the_users_line_and_keeps_what
     run: Run, recipe: Path, tmp_path: Path
 ) -> None:
     text = (
-        "calls = []\ndef late(episode):\n    calls.append(1)\n    return 1 / (len(calls) < 80) if len(calls) else 0\n"
+        "calls = []\ndef late(episode):\n    calls.append(1)\n    return 1 / (len(calls) < 20) if len(calls) else 0\n"
     )
     (tmp_path / "own_rewards.py").write_text(text)
     override = "stage.1.reward=[{ kind = 'python', function = 'own_rewards:late' }]"
@@ -293,7 +326,7 @@ def test_a_resumed_run_uses_the_results_that_tools_gave_before(
     (tmp_path / "prompt.txt").write_text("{tools}\n{question}\n")
     env = f"kind = 'tools', tools = ['own_tools:now'], prompt = '{tmp_path}/prompt.txt', turn_tokens = 128"
     overrides = [f"stage.1.env={{ {env} }}", PYTHON_REWARD, "stage.1.save_every=1", "stage.1.context=600"]
-    overrides += ["stage.1.loss.old_logprobs=learner", SHORT]
+    overrides += ["stage.1.loss.old_logprobs=learner", "stage.1.samples_per_prompt=8", SHORT]
     run(recipe, tmp_path / "run", *overrides)
     file = tmp_path / "run/rollouts/step-000002.parquet"
     before = read_rollouts(file)
@@ -327,8 +360,8 @@ def test_changes_of_files_functions_and_parameters_are_each_named() -> None:
     assert code_differences(now, now) == []
 
 
-def test_recorded_episodes_are_scored_and_replayed_with_functions(run: Run, recipe: Path, tmp_path: Path) -> None:
-    run(recipe, tmp_path / "run", PYTHON_REWARD, OWN_LOSS, SHORT)
+def test_recorded_episodes_are_scored_and_replayed_with_functions(ended: Run, recipe: Path, tmp_path: Path) -> None:
+    shutil.copytree(ended(PYTHON_REWARD, OWN_LOSS, SHORT).parents[1], tmp_path / "run")
     new = tmp_path / "new.toml"
     new.write_text('[[reward]]\nkind = "python"\nfunction = "own_rewards:brevity"\nparameters = { limit = 60 }\n')
     rescored = sleuth("rescore", tmp_path / "run", "--reward", new, "--json")
@@ -343,8 +376,8 @@ def test_recorded_episodes_are_scored_and_replayed_with_functions(run: Run, reci
     assert (found["scores_changed"], found["cosine"]) == (0, pytest.approx(1.0))
 
 
-def test_the_readme_of_a_checkpoint_says_what_its_environment_is(run: Run, recipe: Path, tmp_path: Path) -> None:
-    last = run(recipe, tmp_path / "run", PYTHON_ENV, SHORT)
+def test_the_readme_of_a_checkpoint_says_what_its_environment_is(ended: Run) -> None:
+    last = ended(PYTHON_ENV, SHORT)
     assert "It acts with `own_env:Longer`, code that is no part of this checkpoint" in (last / "README.md").read_text()
 
 

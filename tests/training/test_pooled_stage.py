@@ -37,6 +37,9 @@ def through(pair: list[EmulatedServer], **more: object) -> str:
     return f"stage.1.engine={{ {inner} }}"
 
 
+SHORT = ("stage.0.data.limit=1", "stage.1.env.turn_tokens=10", "stage.2.data.limit=1")
+
+
 def rows(folder: Path) -> list[dict[str, float]]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
@@ -44,7 +47,7 @@ def rows(folder: Path) -> list[dict[str, float]]:
 def test_a_pool_of_both_servers_trains_as_the_engine_in_this_process_would(
     run: Run, recipe_file: Path, tmp_path: Path, pair: list[EmulatedServer]
 ) -> None:
-    run(recipe_file, tmp_path / "run", through(pair))
+    run(recipe_file, tmp_path / "run", through(pair), SHORT[0], "stage.1.prompts_per_step=2", SHORT[2])
     figures = rows(tmp_path / "run")
     assert [row["step"] for row in figures] == [1, 2, 3, 4]
     assert [row["turns_redrawn"] + row["servers_reloaded"] for row in figures] == [0, 0, 0, 0]
@@ -80,7 +83,7 @@ def test_no_episode_is_lost_or_counted_twice_while_servers_fail_and_forget(
     troubling = threading.Thread(target=trouble)
     troubling.start()
     try:
-        run(recipe_file, tmp_path / "run", through(pair))
+        run(recipe_file, tmp_path / "run", through(pair), *SHORT)
     finally:
         stop.set()
         troubling.join()
@@ -104,7 +107,15 @@ def test_servers_that_share_the_card_sleep_while_the_learner_computes(
             await lose(*parts, **how)
 
         server.engine.sleep = watched
-    run(recipe_file, tmp_path / "run", through(pair, sleeps=True), "stage.1.stop_after=2")
+    run(
+        recipe_file,
+        tmp_path / "run",
+        through(pair, sleeps=True),
+        SHORT[0],
+        "stage.1.prompts_per_step=2",
+        "stage.1.stop_after=2",
+        SHORT[2],
+    )
     assert slept == [frozenset({"weights", "kv_cache"})] * 4
     assert all(row["loss"] is None or abs(row["sampler_learner_kl"]) < 1e-8 for row in rows(tmp_path / "run"))
 

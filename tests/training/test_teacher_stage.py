@@ -16,7 +16,7 @@ from sleuth.training.minibatches import guidance_of
 from sleuth.types import Score
 
 Run = Callable[..., Path]
-BRIEF = ("stage.0.data.limit=1", "stage.2.data.limit=1", "stage.1.save_every=1")
+BRIEF = ("stage.0.data.limit=1", "stage.2.data.limit=1", "stage.1.save_every=1", "stage.1.prompts_per_step=2")
 
 
 @pytest.fixture

@@ -54,7 +54,9 @@ def lesson(recipe: Recipe, folder: Path) -> Lesson:
         return Lesson(stage, run)
 
 
-def test_what_is_taught_is_what_the_policy_wrote_behind_the_real_prompt(recipe: Recipe, tmp_path: Path) -> None:
+def test_what_is_taught_is_what_the_policy_wrote_behind_the_real_prompt_and_is_played_again_where_a_run_goes_on(
+    recipe: Recipe, tmp_path: Path
+) -> None:
     found = lesson(recipe, tmp_path / "run")
     rows = found.rows()
     assert len(rows) >= 8
@@ -70,6 +72,7 @@ def test_what_is_taught_is_what_the_policy_wrote_behind_the_real_prompt(recipe: 
         assert "<information>" not in taught
         assert taught.count("<answer>") == 1
     assert len({row.tokens for row in rows}) == len(rows)
+    assert lesson(recipe, tmp_path / "again").rows() == rows
 
 
 def test_what_was_right_in_a_known_dialect_is_taught_in_the_words_of_the_real_one(
@@ -110,9 +113,9 @@ def test_the_protocol_alone_is_taught_by_all_that_was_answered(recipe_file: Path
 def test_questions_may_be_played_another_number_of_times_than_in_the_stage_that_follows(
     warm_file: Path, tmp_path: Path
 ) -> None:
-    found = lesson(load_recipe(warm_file, ["stage.1.samples_per_prompt=9"]), tmp_path / "run")
+    found = lesson(load_recipe(warm_file, ["stage.1.prompts=18", "stage.1.samples_per_prompt=9"]), tmp_path / "run")
     found.rows()
-    assert "of 216 episodes under the hint" in found.summary  # 24 questions
+    assert "of 162 episodes under the hint" in found.summary  # 18 questions
 
 
 def test_a_teacher_plays_without_a_hint_in_place_of_the_policy(
@@ -146,10 +149,6 @@ def test_an_episode_that_the_context_cannot_hold_is_not_taught(warm_file: Path, 
     )
     with pytest.raises(SleuthError, match="different ones in the real protocol"):
         lesson(recipe, tmp_path / "run").rows()
-
-
-def test_the_same_rows_are_played_again_where_a_run_goes_on(recipe: Recipe, tmp_path: Path) -> None:
-    assert lesson(recipe, tmp_path / "a").rows() == lesson(recipe, tmp_path / "b").rows()
 
 
 def test_a_warm_start_teaches_to_search_and_hands_its_checkpoint_on(warm_file: Path, tmp_path: Path) -> None:

@@ -200,7 +200,7 @@ def test_concurrent_turns_at_a_server_stay_within_the_limit(servers, learner, to
 def test_a_turn_that_a_server_does_not_finish_is_sampled_again_with_its_seed(
     servers, learner, tokenizer, words, tmp_path, kind, fault
 ) -> None:
-    requests = sampled(words)
+    requests = sampled(words, max_tokens=8)
     [sound] = servers(kind)
     with pool_of([sound], learner, tokenizer, tmp_path / "sound") as engine:
         expected = asked(engine, requests)

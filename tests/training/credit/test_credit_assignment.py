@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,19 @@ from sleuth.recipe import load_recipe
 from sleuth.runs.rollouts import read_rollouts
 from sleuth.types import SleuthError
 
+BRIEF = ("stage.0.data.limit=1", "stage.1.prompts_per_step=2", "stage.2.data.limit=1")
 CREDIT = 'stage.1.credit={kind="search_gain", margin=2.0, bonus=0.5, penalty=0.25}'
 FORCED = "stage.1.env.forced_search=true"  # so that there is something to credit within four steps
+
+
+@pytest.fixture
+def run(run: Callable[..., Path]) -> Callable[..., Path]:
+    return lambda recipe, folder, *more: run(recipe, folder, *BRIEF, *more)
+
+
+@pytest.fixture
+def finished(finished: Callable[..., Path]) -> Callable[..., Path]:
+    return partial(finished, *BRIEF)
 
 
 def metrics(folder: Path) -> list[dict]:
@@ -62,8 +74,9 @@ def test_stopped_and_continued_is_the_run_that_never_stopped_and_a_step_replays(
     parts = run(recipe_file, tmp_path / "parts", CREDIT, FORCED)
     assert (whole / "model.safetensors").read_bytes() == (parts / "model.safetensors").read_bytes()
     capsys.readouterr()
+    last = max(row["step"] for row in metrics(whole.parents[1]) if row["stage"] == "grpo" and row["loss"] is not None)
     with pytest.raises(SystemExit):
-        app(["replay", str(whole.parents[1]), "4", "--json"])
+        app(["replay", str(whole.parents[1]), str(last), "--json"])
     found = json.loads(capsys.readouterr().out)
     assert found["loss"] == found["recorded_loss"] == found["changed_loss"] is not None
 
