@@ -37,6 +37,7 @@ extends = "refiner_4b_rubric.toml"
 name = "small"
 model = "{model}"
 dtype = "float32"
+without = ["grpo.engine"]
 
 [set]
 "stage.0.data.limit" = 1

@@ -115,6 +115,7 @@ def arms() -> Shown:
         over=SimpleNamespace(measured=MEASURED),  # type: ignore[arg-type]
         needed=None,
         certified=1,
+        stopped={},
     )
     table = SimpleNamespace(figures=names, against="base", evaluation="e")
     recipe: Any = SimpleNamespace(table=table, name="s", arm=[])

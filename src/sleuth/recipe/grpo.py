@@ -68,7 +68,7 @@ class PolicyTeacherRecipe(StrictModel):
     def _can_be_asked(self) -> Iterator[str]:
         if self.url is not None and not self.url.startswith(("http://", "https://")):
             yield f"url is {self.url!r}: expected http://HOST:PORT"
-        if self.url is None and "seconds" in self.model_fields_set:
+        if self.url is None and self.seconds != type(self).model_fields["seconds"].default:
             yield f"seconds = {self.seconds:g} has no effect without url; remove it"
 
 

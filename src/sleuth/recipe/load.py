@@ -4,7 +4,7 @@ Three layers, each over the one before:
 
 1. `extends = "parent.toml"` (relative to the file that says so; a parent may extend another). Tables merge key by key,
    any other value replaces the parent's; a child's `[[stage]]` list replaces the parent's list as a whole, and
-   `without = ["accepted"]` leaves out stages of the parent's list by their names.
+   `without = ["accepted", "grpo.engine"]` leaves out stages of the parent's list, or keys of one, by their names.
 2. `[set]` in a file changes single values of what the file extends: `"stage.0.steps" = 50`.
 3. `--set grpo.steps=50` on the command line.
 
@@ -124,15 +124,20 @@ def _lay_file(draft: Draft, file: Path, table: dict[str, Any], files: list[str],
 
 
 def _leave_out(draft: Draft, file: Path, names: Any) -> None:
-    """Removes the inherited stages of these names."""
+    """Removes the inherited stages of these names; of `STAGE.KEY` that key of the stage."""
     if not isinstance(names, list):
         raise SleuthError(f'{file}: without = {names!r}: should be a list of stages, such as without = ["accepted"]')
     for name in names:
+        wanted, _, key = str(name).partition(".")
         stages = draft.table.get("stage", [])
-        kept = [stage for stage in stages if stage.get("name", stage.get("kind")) != name]
-        if len(kept) != len(stages) - 1:
-            raise SleuthError(f"{file}: without: {len(stages) - len(kept)} stages are named {name!r}; name one of them")
-        draft.set(["stage"], kept, str(file))
+        found = [stage for stage in stages if stage.get("name", stage.get("kind")) == wanted]
+        if len(found) != 1:
+            raise SleuthError(f"{file}: without: {len(found)} stages are named {wanted!r}; name one of them")
+        if key and key not in found[0]:
+            raise SleuthError(f"{file}: without: stage {wanted!r} has no {key!r}; it has {', '.join(found[0])}")
+        shorter = {name: value for name, value in found[0].items() if name != key}
+        changed = [shorter if stage is found[0] else stage for stage in stages]
+        draft.set(["stage"], changed if key else [stage for stage in stages if stage is not found[0]], str(file))
 
 
 def _change(draft: Draft, key: str, value: Any, writer: str, changes: list[str]) -> None:
