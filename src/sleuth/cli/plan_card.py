@@ -69,9 +69,9 @@ def _table(plan: CardPlan, sections: dict[str, tuple[list[str], list[Phase]]]) -
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column(f"GB of {plan.ranks + plan.servers} x {plan.card}", no_wrap=True)
+    table.add_column(f"GB of {plan.ranks + plan.servers} x {plan.card}")
     for heading in (*COLUMNS, "total"):
-        table.add_column(heading, justify="right", min_width=5)
+        table.add_column(heading, justify="right", min_width=5, no_wrap=True)
     for names, phases in sections.values():
         table.add_row(", ".join(names), style="bold")
         for phase in phases:
