@@ -5,12 +5,13 @@ from __future__ import annotations
 import copy
 import json
 import random
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, TypeVar
 
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
@@ -74,6 +75,10 @@ from sleuth.runs.run_folder import RunFolder
 from sleuth.threads import PROCESS
 from sleuth.types import Group, SleuthError, Task
 
+Result = TypeVar("Result")
+RETRY_PAUSE = 1.0
+"""Seconds before a server that an earlier stage has used is asked again."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
@@ -107,13 +112,15 @@ class StageContext:
     ) -> PoolEngine | None:
         """The servers that play the stage's episodes of at most `context` tokens, with the weights of `model`; None
         where the recipe names none, so that this process plays. For one process. Raises SleuthError if a server cannot
-        be used."""
+        be used; where an earlier stage has used them, only after `unavailable_timeout` seconds, for a server that is
+        being restarted must not end a run."""
         pool = self.recipe.engine_at(self.index)
         if pool is None:
             return None
         release_cached_memory()
         started = self.servers.of(pool, self.model) if self.servers is not None else None
-        engine, found = pool_engine_of(
+        open_pool = partial(
+            pool_engine_of,
             pool,
             model,
             tokenizer,
@@ -123,10 +130,25 @@ class StageContext:
             say=self.folder.say,
             started=started,
         )
+        engine, found = self._retried(open_pool, pool.unavailable_timeout if self.first_step else 0.0)
         if self.servers is not None:
             self.servers.found(pool, found)
         engine.publish(self.first_step)
         return engine
+
+    def _retried(self, work: Callable[[], Result], seconds: float) -> Result:
+        """The result of `work`, which is called again for so many seconds while it raises SleuthError."""
+        deadline, said = time.monotonic() + seconds, False
+        while True:
+            try:
+                return work()
+            except SleuthError as error:
+                if time.monotonic() >= deadline:
+                    raise
+                if not said:
+                    self.folder.say(f"{error}; asking again for {seconds:g} seconds")
+                said = True
+                time.sleep(RETRY_PAUSE)
 
     @property
     def key(self) -> tuple[int, ...]:

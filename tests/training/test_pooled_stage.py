@@ -7,12 +7,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from emulated_server import EmulatedServer, emulated_server
 
+from sleuth import stage_context
 from sleuth.factories import load_model
 from sleuth.runs.rollouts import read_rollouts
+from sleuth.stage_context import StageContext
 from sleuth.types import SleuthError
 
 Run = Callable[..., Path]
@@ -93,6 +97,27 @@ def test_no_episode_is_lost_or_counted_twice_while_servers_fail_and_forget(
         groups = read_rollouts(tmp_path / "run" / "rollouts" / f"step-{step:06d}.parquet")
         assert [[episode.sample for episode in group.episodes] for group in groups] == [list(range(8))] * 4
         assert row["loss"] is None or abs(row["sampler_learner_kl"]) < 1e-8
+
+
+def test_a_server_that_is_being_restarted_does_not_end_the_evaluation_after_training(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said: list[str] = []
+    context: Any = SimpleNamespace(folder=SimpleNamespace(say=said.append))
+    answers = iter([SleuthError("does not answer"), SleuthError("does not answer"), "the pool"])
+
+    def ask() -> str:
+        answer = next(answers)
+        if isinstance(answer, SleuthError):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(stage_context, "RETRY_PAUSE", 0.01)
+    assert StageContext._retried(context, ask, 5.0) == "the pool"
+    assert said == ["does not answer; asking again for 5 seconds"]
+    answers = iter([SleuthError("does not answer")])
+    with pytest.raises(SleuthError, match="does not answer"):  # of a server that no stage has used yet
+        StageContext._retried(context, ask, 0.0)
 
 
 def test_servers_that_share_the_card_sleep_while_the_learner_computes(
