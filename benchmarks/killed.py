@@ -4,8 +4,8 @@ Each recipe is run once without a kill. Then it is killed and started again, a f
 often as asked. Every other kill is aimed: at a fraction of an evaluation, a save or a hand-over of weights to a server,
 whichever was hit least. What a kill fell into is read afterwards, from the notes that the run wrote when it entered and
 left these; a kill that came too late counts as one anywhere. In the end the files of the run are compared with those of
-the run without kills: checkpoints, rollouts, evaluations, and figures other than seconds. `--only server` adds hand-overs
-to a server, whose bytes may depend on which requests shared a batch.
+the run without kills: checkpoints, rollouts, evaluations, and figures other than seconds. `--only server` adds
+hand-overs to a server, whose bytes may depend on which requests shared a batch.
 """
 
 from __future__ import annotations
@@ -250,7 +250,7 @@ def outcome(folder: Path) -> dict[str, bytes]:
     return written(folder) | {name: text.replace(bytes(folder), b"RUN") for name, text in evaluations.items()}
 
 
-# -- notes of a run on what it is doing ---------------------------------------------------------------------------------
+# -- notes of a run on what it is doing -------------------------------------------------------------------------------
 
 
 def spans_in(folder: Path) -> dict[str, list[float]]:
@@ -310,7 +310,7 @@ def _noting(work: Callable[..., Any], inside: str, notes: int) -> Callable[..., 
     return noted
 
 
-# -- processes ----------------------------------------------------------------------------------------------------------
+# -- processes --------------------------------------------------------------------------------------------------------
 
 _STATUS: dict[int, int] = {}
 """Exit status of each process that has ended."""

@@ -201,7 +201,7 @@ def discover_server(url: str, *, tokenizer: PreTrainedTokenizerFast, eos_ids: Co
 
 
 async def _wake(url: str) -> str:
-    """Ends a pause or sleep, in which a server would answer nothing; returns which it was, "" if neither. SGLang does not
+    """Ends a pause or sleep, in which a server answers nothing; returns which it was, "" if neither. SGLang does not
     tell: it continues in any case. What does not answer is left to `discover_server` to name."""
     client = HttpClient(url.rstrip("/").removesuffix("/v1").rstrip("/"), seconds=PROBE_SECONDS)
     try:
