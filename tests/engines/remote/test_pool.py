@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from unittest.mock import patch
 
 import httpx
 import pytest
@@ -18,7 +19,7 @@ from safetensors.torch import load_file
 from transformers import PreTrainedModel
 
 from sleuth.engines.local.engine import LocalEngine
-from sleuth.engines.remote.capabilities import discover_server
+from sleuth.engines.remote.capabilities import discover_server, discover_servers
 from sleuth.engines.remote.http_client import HttpClient, LostResponseError, UnavailableError
 from sleuth.engines.remote.pool import PoolEngine, PoolLimits
 from sleuth.engines.remote.replica import EngineReplica
@@ -168,6 +169,21 @@ def test_whether_log_probabilities_are_scaled_is_probed(servers, learner, tokeni
         ["returns log-probabilities before temperature"] if raw else []
     )
     assert discovered.problems(context=CONTEXT, temperature=1.0) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "left", "said"),
+    [("vllm", "/pause", "left paused"), ("vllm", "/sleep", "left asleep"), ("sglang", "/pause_generation", "")],
+)
+def test_a_server_that_a_killed_run_left_paused_is_woken(servers, tokenizer, kind, left, said) -> None:
+    [server] = servers(kind)
+    httpx.post(server.url + left, json={}).raise_for_status()
+    told: list[str] = []
+    asked = {"tokenizer": tokenizer, "eos_ids": server.engine.eos_ids, "context": CONTEXT, "temperature": 1.0}
+    with patch("sleuth.engines.remote.server.PROBE_SECONDS", 5.0):
+        [found] = discover_servers([server.url], log=told.append, **asked)
+    assert found.capabilities.ids
+    assert said in told[0]
 
 
 def test_siblings_stay_together_and_groups_are_spread(servers, learner, tokenizer, words, tmp_path) -> None:

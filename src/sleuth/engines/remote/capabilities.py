@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
+import httpx
 from transformers import PreTrainedTokenizerFast
 
 from sleuth.engines.remote.completions import CompletionsWire
@@ -24,6 +26,9 @@ MIN_LOGPROB_GAP = 0.02  # nats: below this, log-probabilities before and after t
 
 CONTROLS: dict[str, Control] = {"SGLang": SglangControl(), "vLLM": VllmControl()}
 """The control API of each kind of server."""
+
+LEFT = (("/is_sleeping", "asleep", "/wake_up"), ("/is_paused", "paused", "/resume"))
+"""Where vLLM tells that it waits, in a word, and what ends that."""
 
 REMEDIES = {
     "vLLM": "it with VLLM_SERVER_DEV_MODE=1, or a newer vLLM (0.32.0 has them)",
@@ -195,6 +200,26 @@ def discover_server(url: str, *, tokenizer: PreTrainedTokenizerFast, eos_ids: Co
     return asyncio.run(probe_capabilities())
 
 
+async def _wake(url: str) -> str:
+    """Ends a pause or sleep, in which a server answers nothing; returns which it was, "" if neither. SGLang does not
+    tell: it continues in any case. What does not answer is left to `discover_server` to name."""
+    client = HttpClient(url.rstrip("/").removesuffix("/v1").rstrip("/"), seconds=PROBE_SECONDS)
+    try:
+        for path, left, remedy in LEFT:
+            with suppress(RefusedError):  # it has no such path
+                told = await client.get(path)
+                if isinstance(told, dict) and told.get(path.removeprefix("/")):
+                    await client.post(remedy)
+                    return left
+        with suppress(RefusedError):
+            await client.post("/continue_generation", {})
+    except (HttpClientError, httpx.InvalidURL):
+        pass
+    finally:
+        await client.aclose()
+    return ""
+
+
 def discover_servers(
     urls: Sequence[str],
     *,
@@ -204,9 +229,12 @@ def discover_servers(
     temperature: float,
     log: Callable[[str], None],
 ) -> list[DiscoveredServer]:
-    """All servers of a pool, each logged once found. Raises SleuthError for the first that training cannot use."""
+    """All servers of a pool, each logged once found. One that a killed run left paused or asleep is woken first: the
+    servers of a pool are the run's own. Raises SleuthError for the first that training cannot use."""
     servers = []
     for url in urls:
+        if left := asyncio.run(_wake(url)):
+            log(f"pool: {url} was left {left}, as by a run that was killed while it loaded weights: woken")
         discovered = discover_server(url, tokenizer=tokenizer, eos_ids=eos_ids)
         log(f"pool: {discovered}")
         for problem in discovered.problems(context=context, temperature=temperature):
