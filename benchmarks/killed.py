@@ -5,7 +5,7 @@ often as asked. Every other kill is aimed: at a fraction of an evaluation, a sav
 whichever was hit least. What a kill fell into is read afterwards, from the notes that the run wrote when it entered and
 left these; a kill that came too late counts as one anywhere. In the end the files of the run are compared with those of
 the run without kills: checkpoints, rollouts, evaluations, and figures other than seconds. `--only server` adds
-hand-overs to a server, whose bytes may depend on which requests shared a batch.
+hand-overs to a server; two runs without kills were not compared there yet.
 """
 
 from __future__ import annotations
