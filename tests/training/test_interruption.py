@@ -17,7 +17,7 @@ from verb import sleuth
 
 from sleuth.evaluation.eval_session import EvalSession
 from sleuth.ranks import Ranks
-from sleuth.runs.interruption import SAME_REQUEST_SECONDS, Interrupted, StopRequest
+from sleuth.runs.interruption import SAME_REQUEST_SECONDS, Interrupted, StopRequest, forwarded_to
 from sleuth.training.grpo import GRPOTrainer
 
 BRIEF = (
@@ -157,8 +157,10 @@ def test_a_signal_that_the_process_ignores_stays_ignored() -> None:
 
 def test_a_signal_that_a_launcher_received_is_read_from_its_file(tmp_path: Path) -> None:
     told: list[str] = []
-    with StopRequest(told.append, tmp_path / "signal") as request:
+    with forwarded_to(tmp_path / "signal"), StopRequest(told.append) as request:
         assert request.agreed(Ranks()) is None
         (tmp_path / "signal").write_text("15")
         assert [request.agreed(Ranks()) for _ in range(2)] == [signal.SIGTERM] * 2
     assert told == ["SIGTERM: finishing the step, then saving; a second one ends at once"]
+    with StopRequest(told.append) as request:  # of a process that no such launcher started
+        assert request.agreed(Ranks()) is None

@@ -152,10 +152,10 @@ def _trainer(ray: Any, work: Callable[[], None], cluster: RayCluster, messages: 
             lines = describe_failures(worker_exceptions) + (restart if self.failures <= cluster.restarts else "")
             messages.put(Printed("stderr", lines))
 
-    gpus = _gpus(ray, cluster)
+    gpus, signal = _gpus(ray, cluster), cluster.signal.absolute()
     return TorchTrainer(
         work_as_rank,
-        train_loop_config={"work": work, "folder": os.getcwd(), "messages": messages},
+        train_loop_config={"work": work, "folder": os.getcwd(), "messages": messages, "signal": signal},
         torch_config=TorchConfig(backend=ON_GPU if gpus else ON_CPU, timeout_s=int(TIMEOUT.total_seconds())),
         scaling_config=ScalingConfig(num_workers=cluster.ranks, use_gpu=gpus),
         run_config=RunConfig(

@@ -10,7 +10,7 @@ from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_st
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sleuth.runs.interruption import Interrupted
+from sleuth.runs.interruption import Interrupted, forwarded_to
 from sleuth.types import RetrievalFailed, SleuthError, TransientError
 
 Stream = Literal["stdout", "stderr"]
@@ -40,11 +40,12 @@ class Stopped:
 
 
 def work_as_rank(config: dict[str, Any]) -> None:
-    """Runs `config["work"]` in `config["folder"]`; rank 0 forwards its output to the queue `config["messages"]`."""
+    """Runs `config["work"]` in `config["folder"]`; rank 0 forwards its output to the queue `config["messages"]`.
+    The number of a signal that the launching process got is in the file `config["signal"]`."""
     messages, rank = config["messages"], int(os.environ["RANK"])
     try:
         _change_folder(config["folder"])
-        with forward_output(messages) if rank == 0 else nullcontext():
+        with forward_output(messages) if rank == 0 else nullcontext(), forwarded_to(config["signal"]):
             config["work"]()
     except Interrupted as stopped:  # the work is done as far as Ray is concerned
         if rank == 0:

@@ -265,11 +265,7 @@ def _first(error: BaseException) -> BaseException:
 def _reason(error: BaseException) -> str:
     if isinstance(error, FileNotFoundError | PermissionError):
         return f"cannot be started: {error.strerror}"
-    ended = {
-        "BrokenResourceError",
-        "ClosedResourceError",
-        "BrokenPipeError",
-    }  # anyio's two, where it ended before a write
-    if str(error) == "Connection closed" or type(error).__name__ in ended:
+    broken = type(error).__name__ in ("BrokenResourceError", "ClosedResourceError")  # anyio's, at a write
+    if broken or isinstance(error, BrokenPipeError) or str(error) == "Connection closed":
         return "ended before it listed its tools"
     return f"failed: {str(error).partition(chr(10))[0] or type(error).__name__}"  # httpx adds a line with a link

@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from contextvars import ContextVar
 from pathlib import Path
 from threading import Thread, current_thread, main_thread
 from types import FrameType
@@ -17,6 +18,8 @@ from sleuth.ranks import Ranks
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 SAME_REQUEST_SECONDS = 0.5
 """A signal that follows so soon is the same request: `timeout` and some launchers send each signal twice."""
+
+_FORWARDED: ContextVar[Path | None] = ContextVar("forwarded", default=None)
 
 Handler = Callable[[int, FrameType | None], object]
 
@@ -37,13 +40,12 @@ class Interrupted(KeyboardInterrupt):
 
 class StopRequest:
     """`with StopRequest(say) as request:` In this context the first signal only sets `number`, and `say` gets a line
-    about it; the second one raises Interrupted. Where a launcher receives the signals, it writes the number to the file
-    `forwarded`."""
+    about it; the second one raises Interrupted. Within `forwarded_to(file)` the file is read, too."""
 
-    def __init__(self, say: Callable[[str], None], forwarded: Path | None = None) -> None:
+    def __init__(self, say: Callable[[str], None]) -> None:
         self.number: int | None = None
         self._say = say
-        self._forwarded = forwarded
+        self._forwarded = _FORWARDED.get()
         self._at = 0.0
         self._handlers = ExitStack()
 
@@ -70,6 +72,17 @@ class StopRequest:
         self.number, self._at = number, now
         line = f"{signal.Signals(number).name}: finishing the step, then saving; a second one ends at once"
         Thread(target=self._say, args=(line,), daemon=True).start()  # the signal may have come in the middle of a print
+
+
+@contextmanager
+def forwarded_to(file: Path) -> Iterator[None]:
+    """In this context a StopRequest also takes the number of a signal from the file, where a launcher that receives the
+    signals in place of this process writes it."""
+    token = _FORWARDED.set(file)
+    try:
+        yield
+    finally:
+        _FORWARDED.reset(token)
 
 
 @contextmanager

@@ -20,7 +20,6 @@ from sleuth.runs.alarms import TINY, diagnose
 from sleuth.runs.disk import SLACK, DiskPlan, is_full, require_room
 from sleuth.runs.interruption import Interrupted, StopRequest
 from sleuth.runs.progress import ProgressBar
-from sleuth.runs.run_folder import FORWARDED_SIGNAL
 from sleuth.stage_context import Saved, StageContext
 from sleuth.types import SleuthError
 
@@ -74,7 +73,7 @@ def train(stage: TrainingRecipe, context: StageContext, trainer: Trainer, saved:
         ranks.broadcast(lambda: _require_disk_space(stage, context, trainer))
         for line in trainer.opening() if begin == 0 else [f"continuing at step {begin} of {end}"]:
             folder.say(line)
-        with StopRequest(folder.say, folder.path / FORWARDED_SIGNAL) as request:
+        with StopRequest(folder.say) as request:
             for step in range(begin + 1, end + 1):
                 figures = _of_first_rank(trainer.step(step), ranks)
                 raised = _alarms(stage, [*rows, figures])
