@@ -162,9 +162,9 @@ def test_one_slot_gives_the_records_of_many(checkpoint: Path) -> None:
 def test_more_slots_than_memory_holds_are_one_line_that_names_them(checkpoint: Path) -> None:
     result, _ = ask(checkpoint, "--slots", 10**12)
     assert result.exit_code == 2
-    assert result.stderr.startswith("error: out of memory with 1000000000000 slots of up to 200 tokens: ask again with")
-    assert "--slots 250000000000" in result.stderr
-    assert result.stderr.count("\n") == 1
+    (line,) = [line for line in result.stderr.splitlines() if not line.startswith("computing with")]
+    assert line.startswith("error: out of memory with 1000000000000 slots of up to 200 tokens: ask again with")
+    assert "--slots 250000000000" in line
 
 
 @pytest.mark.parametrize(

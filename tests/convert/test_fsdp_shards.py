@@ -16,9 +16,12 @@ from sleuth.convert.merge import merge_shards
 from sleuth.convert.shards import open_shards
 from sleuth.types import SleuthError
 
-pytestmark = pytest.mark.skipif(
-    not (dist.is_available() and dist.is_gloo_available()), reason="this torch has no gloo to run ranks with"
-)
+pytestmark = [
+    pytest.mark.ranks,
+    pytest.mark.skipif(
+        not (dist.is_available() and dist.is_gloo_available()), reason="this torch has no gloo to run ranks with"
+    ),
+]
 
 
 RUNS = [(ranks, way, family) for ranks in (1, 2, 4) for way in ways_of(ranks) for family in FAMILIES]

@@ -30,6 +30,8 @@ from sleuth.factories import load_model
 from sleuth.ranks import Ranks
 from sleuth.types import Completion, Sampling
 
+pytestmark = pytest.mark.ranks
+
 Once = Callable[[str, Callable[[Path], object]], Path]
 BASE = Path(__file__).parents[2] / "models" / "tiny-base"
 CONTEXT = 512

@@ -13,6 +13,8 @@ from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy
 
 from sleuth.ranks import Ranks
 
+pytestmark = pytest.mark.ranks
+
 FP32, BF16 = torch.float32, torch.bfloat16
 FIGURES = (
     "loss",

@@ -22,6 +22,8 @@ from sleuth.recipe import load_recipe
 from sleuth.runs.checkpoints import checkpoints_in, step_of
 from sleuth.types import SleuthError
 
+pytestmark = pytest.mark.ranks
+
 Once = Callable[[str, Callable[[Path], object]], Path]
 UNEQUAL = ("tokens_computed",)
 """Of prefixes that two ranks share each computes its own."""

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from launchers import finish, torchrun
 
+pytestmark = pytest.mark.ranks
+
 ASKED = """
 name = "asked"
 model = "{model}"
