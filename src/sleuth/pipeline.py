@@ -86,7 +86,7 @@ def _run_stages(recipe: Recipe, folder: RunFolder, ranks: Ranks, *, exact: bool)
 
 
 def _run_each(recipe: Recipe, folder: RunFolder, ranks: Ranks, servers: RunServers) -> Path:
-    model, first_step = recipe.model, 0
+    model = recipe.model
     trained: StageContext | None = None  # the last stage that trained
     awaiting = {index for index in range(len(recipe.stage)) if recipe.awaited(index)}
     for index, stage in enumerate(recipe.stage):
@@ -100,19 +100,18 @@ def _run_each(recipe: Recipe, folder: RunFolder, ranks: Ranks, servers: RunServe
             index=index,
             folder=folder,
             model=model,
-            first_step=first_step,
+            first_step=recipe.first_step(index),
             ranks=ranks,
             servers=servers,
         )
         run = partial(STAGES[stage.kind].run, stage, context)
         with folder.costing(stage.name, "total"):
-            if isinstance(stage, TrainingRecipe):
+            if stage.trains:
                 model = str(run())
             else:
                 ranks.broadcast(run)
         release_cached_memory()
-        if isinstance(stage, TrainingRecipe):
-            first_step += stage.steps
+        if stage.trains:
             trained = context
             if not ranks.alone:
                 peaks = ranks.all_gather([peak_memory()])
@@ -127,10 +126,11 @@ def _run_each(recipe: Recipe, folder: RunFolder, ranks: Ranks, servers: RunServe
 
 def require_ranks(recipe: Recipe, ranks: Ranks) -> None:
     """Raises SleuthError for stages that need one process, or several."""
+    training = recipe.stages_of(TrainingRecipe)
     for index, stage in enumerate(recipe.stage):
         with _named(index, stage):
-            if isinstance(stage, TrainingRecipe):
-                loop.require_ranks(stage, ranks)
+            if index in training:
+                loop.require_ranks(training[index], ranks)
             STAGES[stage.kind].require_ranks(stage, ranks)
 
 
@@ -146,10 +146,11 @@ def require_inputs(recipe: Recipe) -> dict[int, list[Task]]:
 
 def _read_inputs(recipe: Recipe) -> dict[int, list[Task]]:
     questions: dict[int, list[Task]] = {}
+    training = recipe.stages_of(TrainingRecipe)
     for inputs, stage in zip(stage_inputs(recipe), recipe.stage, strict=True):
         with _named(inputs.index, stage):
-            if isinstance(stage, TrainingRecipe) and inputs.resolution is not None:
-                loop.require_update_resolution(stage, recipe.dtype, inputs.resolution)
+            if inputs.index in training and inputs.resolution is not None:
+                loop.require_update_resolution(training[inputs.index], recipe.dtype, inputs.resolution)
             if recipe.awaited(inputs.index) is None:  # else it is read when the stage begins
                 questions[inputs.index] = STAGES[stage.kind].require_inputs(stage, inputs)
     return questions
@@ -188,14 +189,14 @@ def stage_to_roll_back(recipe: Recipe, folder: RunFolder) -> StageContext:
 
 def trained_stages(recipe: Recipe, folder: RunFolder) -> Iterator[StageContext]:
     """The stages that train, each with the last checkpoint of the one before it."""
-    model, first_step = recipe.model, 0
-    for index, stage in enumerate(recipe.stage):
-        if not isinstance(stage, TrainingRecipe):
-            continue
-        context = StageContext(recipe=recipe, index=index, folder=folder, model=model, first_step=first_step)
+    model = recipe.model
+    for index in recipe.stages_of(TrainingRecipe):
+        context = StageContext(
+            recipe=recipe, index=index, folder=folder, model=model, first_step=recipe.first_step(index)
+        )
         yield context
         saved = context.checkpoints()
-        model, first_step = str(saved[-1]) if saved else model, first_step + stage.steps
+        model = str(saved[-1]) if saved else model
 
 
 def _begin(recipe: Recipe, folder: RunFolder, *, exact: bool) -> None:
@@ -236,7 +237,7 @@ def _keep_threads(folder: RunFolder, *, exact: bool) -> None:
 
 def _overlaps(recipe: Recipe, tasks: Mapping[int, Sequence[Task]]) -> Iterator[dict[str, Any]]:
     """Where an evaluation asks questions that a stage trains on."""
-    training = [index for index in tasks if isinstance(recipe.stage[index], TrainingRecipe)]
+    training = [index for index in tasks if recipe.stage[index].trains]
     for trained, tested in product(training, [index for index in tasks if index not in training]):
         shared = len(question_overlap(tasks[trained], tasks[tested]))
         if shared:

@@ -364,9 +364,7 @@ class StageContext:
     @property
     def stage(self) -> TrainingRecipe:
         """The recipe of this stage."""
-        stage = self.recipe.stage[self.index]
-        assert isinstance(stage, TrainingRecipe)
-        return stage
+        return self.recipe.stages_of(TrainingRecipe)[self.index]
 
     def _own_checkpoints(self) -> list[Path]:
         steps = range(self.first_step + 1, self.first_step + self.stage.steps + 1)
@@ -452,8 +450,8 @@ class StageInputs:
         if self.tokenizer is None:
             return None
         tokenizer = copy.deepcopy(self.tokenizer)
-        for stage in self.recipe.stage[: self.index]:
-            if isinstance(stage, SupervisedRecipe):
+        for index, stage in self.recipe.stages_of(SupervisedRecipe).items():
+            if index < self.index:
                 add_to_tokenizer(tokenizer, stage.tokens)
         return tokenizer
 
@@ -477,10 +475,9 @@ class StageInputs:
 
 def stage_inputs(recipe: Recipe) -> list[StageInputs]:
     """What each stage of a recipe is checked against. Loads the model; raises SleuthError if that fails."""
-    first = recipe.stage[0]
-    if isinstance(first, SupervisedRecipe) and first.init is not None:
-        PROCESS.fit(first.init.layer_weights)
-        known: dict[str, Any] = {"tokenizer": None, "positions": first.init.context, "resolution": None}
+    if recipe.init is not None:
+        PROCESS.fit(recipe.init.layer_weights)
+        known: dict[str, Any] = {"tokenizer": None, "positions": recipe.init.context, "resolution": None}
     else:
         model, tokenizer = load_model(recipe.model, dtype=recipe.dtype, device="cpu")
         known = {"tokenizer": tokenizer, "positions": context_of(model), "resolution": UpdateResolution(model)}

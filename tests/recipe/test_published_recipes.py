@@ -12,7 +12,7 @@ from shipped_recipes import RECIPES, contents_of, value_at
 from sleuth.data.suites import SUITES
 from sleuth.dialects import dialect_of
 from sleuth.dialects.research import RESEARCH
-from sleuth.factories import judges_in, preference_judges_in
+from sleuth.factories import judges_in
 from sleuth.recipe import EvaluateRecipe, GrpoRecipe, OnlineDpoRecipe, load_recipe
 from sleuth.recipe.sweep import is_sweep, load_sweep
 
@@ -212,8 +212,7 @@ def test_no_recipe_trains_on_the_verdicts_of_a_judge_that_was_not_examined(file:
         return
     for stage in load_recipe(file).stage:
         if isinstance(stage, GrpoRecipe | OnlineDpoRecipe):
-            named = judges_in(stage.reward) if isinstance(stage, GrpoRecipe) else preference_judges_in(stage.reward)
-            for kind, judge in named:
+            for kind, judge in judges_in(stage.reward):
                 assert judge.least_accuracy is not None, f"{stage.name}: {kind}"
 
 

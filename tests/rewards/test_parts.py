@@ -8,11 +8,11 @@ import pytest
 from episodes import episode_of, looked_up, results, score_of
 
 from sleuth.dialects import DIALECTS
-from sleuth.factories import EPISODE_REWARDS, JudgePool, answer_scorer_of, reward_of, reward_spec_of
+from sleuth.factories import JudgePool, answer_scorer_of, reward_of, reward_spec_of
+from sleuth.factories.rewards import REWARD_KINDS, RewardInputs
 from sleuth.recipe.rewards import AnswerRewardRecipe, FormatRecipe, SearchedRecipe, TokenF1Recipe
-from sleuth.rewards.answer import EpisodeReward
 from sleuth.rewards.search_results import appears_in, appears_in_results, passages_with
-from sleuth.types import Action, Episode, Passage
+from sleuth.types import Action, Episode, Passage, Reward
 
 DIALECT = DIALECTS["sleuth"]
 NOBODY = JudgePool(Path("unused"))
@@ -20,8 +20,17 @@ NOBODY = JudgePool(Path("unused"))
 RIGHT = "<think>b</think><answer>Paris</answer>"
 
 
-def measure(kind: str, episode: Episode) -> float:
-    return EPISODE_REWARDS[kind][1](episode, DIALECT)
+KINDS = ("sub_match", "token_f1", "format", "searched", "evidence_in_results", "answer_from_evidence")
+
+
+def reward_named(kind: str) -> Reward:
+    make = REWARD_KINDS[kind].make
+    assert make is not None
+    return make(None, RewardInputs(dialect=DIALECT, tokenizer=None, judge_pool=NOBODY))
+
+
+def measure(kind: str, episode: Episode) -> float | None:
+    return score_of(reward_named(kind), episode).value
 
 
 def answering(answer: str, golden: str = "Paris", stop: str = "answered") -> Episode:
@@ -144,11 +153,11 @@ def test_anything_else_is_not_well_formed(name: str) -> None:
     assert measure("format", MALFORMED[name]) == 0.0
 
 
-@pytest.mark.parametrize("kind", EPISODE_REWARDS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_failed_retriever_makes_every_part_missing_and_never_zero(kind: str) -> None:
-    reward = EpisodeReward(kind, EPISODE_REWARDS[kind][1], DIALECT)
     score = score_of(
-        reward, episode_of(("policy", "<search>x</search>"), stop="failed", actions=(Action(kind="search", text="x"),))
+        reward_named(kind),
+        episode_of(("policy", "<search>x</search>"), stop="failed", actions=(Action(kind="search", text="x"),)),
     )
     assert (score.value, score.note, score.parts) == (None, "retriever failed", {})
 

@@ -70,7 +70,7 @@ def check_recipe(
     its episodes, asks each what it can do.
     """
     from sleuth.plan.inputs import missing_inputs
-    from sleuth.recipe import TrainingRecipe, load_recipe
+    from sleuth.recipe import load_recipe
 
     resolved = load_recipe(recipe, look=missing_inputs)
 
@@ -79,7 +79,7 @@ def check_recipe(
     from sleuth.training.server_pool_check import pool_findings, pooled_stages, send_weights, unhealthy
 
     questions = require_inputs(resolved)
-    steps = sum(stage.last_step for stage in resolved.stage if isinstance(stage, TrainingRecipe))
+    steps = resolved.steps
     found: dict[str, Any] = {"ok": True, "stages": len(resolved.stage), "steps": steps}
     lines = [f"ok: {_count(len(resolved.stage), 'stage')}, {_count(steps, 'step')}"]
     for index, name, skipped, total in _skipped(resolved, questions):

@@ -194,7 +194,7 @@ def _world_rows(work: Path, task: StarterTask, seed: int) -> Parts:
 def _check(folder: Path) -> str:
     """Reads all that the recipe needs, as `sleuth check recipe` does; a line about it. Files stay if that fails."""
     from sleuth.plan.inputs import missing_inputs
-    from sleuth.recipe import TrainingRecipe, load_recipe
+    from sleuth.recipe import load_recipe
 
     file = folder / "recipe.toml"
     try:
@@ -206,6 +206,5 @@ def _check(folder: Path) -> str:
     except SleuthError as error:
         hint = f"all files are written; change {file}, then run `sleuth check recipe {file}`"
         raise SleuthError(*error.args, hint) from None
-    steps = sum(stage.last_step for stage in recipe.stage if isinstance(stage, TrainingRecipe))
-    trained = next(len(asked[at]) for at, stage in enumerate(recipe.stage) if isinstance(stage, TrainingRecipe))
-    return f"recipe.toml: ok: {steps} steps on {trained:,} prompts"
+    trained = next(len(asked[at]) for at, stage in enumerate(recipe.stage) if stage.trains)
+    return f"recipe.toml: ok: {recipe.steps} steps on {trained:,} prompts"

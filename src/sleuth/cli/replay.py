@@ -46,8 +46,8 @@ def replay(
     from sleuth.training.replay import replay as replay_step
 
     for stage in trained_stages(folder.recipe, folder):
-        recipe = changed.stage[stage.index]
-        if isinstance(recipe, GrpoRecipe) and stage.first_step < step <= stage.first_step + recipe.steps:
+        recipe = changed.stages_of(GrpoRecipe).get(stage.index)
+        if recipe is not None and stage.first_step < step <= stage.first_step + recipe.steps:
             with progress_bar("replay") as progress:
                 found = replay_step(stage, step, recipe, padded=layout == "padded", progress=progress)
             PROCESS.announce()

@@ -43,7 +43,8 @@ def rescore(
     from sleuth.recipe.grpo import GrpoRecipe
     from sleuth.training.rescoring import rescore as rescore_stage
 
-    stages = [one for one in trained_stages(folder.recipe, folder) if isinstance(one.stage, GrpoRecipe)]
+    played = folder.recipe.stages_of(GrpoRecipe)
+    stages = [one for one in trained_stages(folder.recipe, folder) if one.index in played]
     if not stages:
         raise SleuthError(f"{run}: has no GRPO stage, so there are no rollouts to score")
     with progress_bar("rescore") as progress:

@@ -16,17 +16,12 @@ from sleuth.rewards.scorers import scorer_of
 from sleuth.runs.protocol import ProtocolCard
 from sleuth.types import SleuthError
 
-NOWHERE = {"retriever": "empty", "index": None, "urls": ()}
-"""What replaces the retriever of a recipe whose index is not on this machine."""
-
 
 def protocol_of_recipe(recipe: Recipe, model: Outline) -> ProtocolCard:
     """The protocol and reward of a recipe's last stage that searches or refines with reinforcement learning. The corpus
     is recorded if the recipe's index is here. Raises SleuthError without such a stage."""
-    stages = [stage for stage in recipe.stage if isinstance(stage, GrpoRecipe)]
-    stage = next(
-        (stage for stage in reversed(stages) if isinstance(stage.env, SearchEnvRecipe | RefineEnvRecipe)), None
-    )
+    stages = reversed(recipe.stages_of(GrpoRecipe).values())
+    stage = next((stage for stage in stages if isinstance(stage.env, SearchEnvRecipe | RefineEnvRecipe)), None)
     if stage is None:
         raise SleuthError(
             f"--like {recipe.name}: has no stage of kind grpo that searches or refines; name a recipe that has one, or "
@@ -34,7 +29,7 @@ def protocol_of_recipe(recipe: Recipe, model: Outline) -> ProtocolCard:
         )
     env = stage.env
     if isinstance(env, SearchEnvRecipe) and (env.index is None or not env.index.is_dir()):
-        env = env.model_copy(update=NOWHERE)
+        env = env.without_retriever()
     ask_with = stage.data.ask_with if isinstance(stage.data, QuestionsRecipe) else "question"
     setting = replace(setting_of(env, model.tokenizer, []), ask_with=ask_with)
     return setting.protocol(answer_scorer_of(stage.reward), stage.context, reward=reward_spec_of(stage.reward))

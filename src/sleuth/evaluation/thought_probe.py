@@ -36,7 +36,6 @@ from sleuth.learn.token_budget import TokenBudget
 from sleuth.metrics.intervals import Measured, bootstrap_mean, bootstrap_ratio, share
 from sleuth.metrics.significance import clusters_for_difference
 from sleuth.recipe.evaluation import ProbeRecipe
-from sleuth.recipe.judges import EndingJudgeRecipe, HttpJudgeRecipe
 from sleuth.render import Renderer
 from sleuth.rewards.thoughts import CaseBuilder, is_yes
 from sleuth.rollout import Rollout
@@ -154,14 +153,13 @@ def probe_inputs(
 def require_spots(stage: ProbeRecipe, tokenizer: PreTrainedTokenizerFast | None, max_positions: int) -> list[Task]:
     """The tasks of a stage. Raises SleuthError if they do not fit the model or cannot be judged. Without a tokenizer
     (the model does not exist yet) only the first document is read."""
-    if isinstance(stage.judge, HttpJudgeRecipe):
-        require_available(stage.judge)
+    for judge in stage.judges():
+        require_available(judge)
     if tokenizer is None:
         next(read_documents(stage.data.texts), None)
         return []
     tasks = [spot.task for spot in probe_inputs(stage, tokenizer, max_positions)[0]]
-    if isinstance(stage.judge, EndingJudgeRecipe):
-        require_endings(tasks)
+    require_endings(stage.judges(), tasks)
     return tasks
 
 

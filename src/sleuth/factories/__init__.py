@@ -44,21 +44,16 @@ from sleuth.factories.models import (
 )
 from sleuth.factories.own_code import accepted_hash, code_differences, own_code_in, sources_of
 from sleuth.factories.preference import (
-    continuation_judges_in,
     pair_judge_of,
-    preference_judges_in,
     preference_reward_of,
     preference_spec_of,
     require_pools,
     shown_to,
 )
 from sleuth.factories.rewards import (
-    EPISODE_REWARDS,
     answer_reward_of,
     answer_scorer_of,
-    citation_reward_of,
     eval_reward_of,
-    function_reward_of,
     judge_of_suffixes,
     judges_in,
     require_endings,
@@ -90,7 +85,6 @@ from sleuth.factories.thoughts import (
 )
 
 __all__ = [
-    "EPISODE_REWARDS",
     "EVAL_JUDGE",
     "THINK",
     "Excerpts",
@@ -113,17 +107,14 @@ __all__ = [
     "answer_scorer_of",
     "changes_of_card",
     "chunks_of",
-    "citation_reward_of",
     "code_differences",
     "context_of",
-    "continuation_judges_in",
     "dialect_in",
     "engine_of",
     "eval_reward_of",
     "excerpts_of",
     "fitting_tasks",
     "function_loss_of",
-    "function_reward_of",
     "has_tags",
     "interleaved",
     "judge_of",
@@ -142,7 +133,6 @@ __all__ = [
     "policy_loss_of",
     "policy_of",
     "pool_engine_of",
-    "preference_judges_in",
     "preference_reward_of",
     "preference_spec_of",
     "program_of",

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from sleuth.data.splicing import THINK
 from sleuth.judges import LexicalJudge
@@ -20,6 +21,7 @@ from sleuth.judges.cache import (
     RetryLimits,
     VerdictCache,
 )
+from sleuth.judges.ending import EndingJudge
 from sleuth.judges.http import HttpJudge
 from sleuth.judges.json_client import JsonClient
 from sleuth.judges.nli import NliJudge
@@ -29,9 +31,10 @@ from sleuth.judges.served import wait_until_served
 from sleuth.judges.thought_writer import ThoughtWriter
 from sleuth.judges.watched import SilentJudge, Watch, WatchedJudge, WatchedSheetJudge, agreement
 from sleuth.recipe.judges import (
+    ContinuationJudge,
+    EndingJudgeRecipe,
     HttpJudgeRecipe,
     JudgeRecipe,
-    LexicalJudgeRecipe,
     NliJudgeRecipe,
     ServedModelRecipe,
     TeacherRecipe,
@@ -44,12 +47,13 @@ from sleuth.types import SleuthError
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenJudge:
     """A judge that can be called. `sheets` is None for one that judges by one criterion at a time, `pairs` for one that
-    compares nothing, `ledger` for one that makes no HTTP calls."""
+    compares nothing, `ledger` for one that makes no HTTP calls. `limits` are those of asking for a missing verdict."""
 
     judge: NamedJudge
     sheets: NamedSheetJudge | None = None
     pairs: NamedPairJudge | None = None
     ledger: Ledger | None = None
+    limits: RetryLimits = field(default_factory=RetryLimits)
 
     @property
     def identity(self) -> str:
@@ -57,16 +61,19 @@ class OpenJudge:
         return self.judge.identity
 
 
-def judge_of(recipe: JudgeRecipe) -> OpenJudge:
+AnyJudge = JudgeRecipe | ContinuationJudge
+
+
+def judge_of(recipe: AnyJudge) -> OpenJudge:
     """The judge of a recipe, after `require_available`. Raises SleuthError if it cannot be used."""
     require_available(recipe)
     return open_judge(recipe)
 
 
-def require_available(recipe: JudgeRecipe) -> None:
+def require_available(recipe: AnyJudge) -> None:
     """Waits while the servers of a judge are loading. Raises SleuthError if one does not answer or serves other
     models. Judges without servers need no check."""
-    if isinstance(recipe, HttpJudgeRecipe):
+    if isinstance(recipe, ServedModelRecipe):
         require_served(recipe)
 
 
@@ -77,12 +84,22 @@ def require_served(recipe: ServedModelRecipe) -> None:
     wait_until_served(recipe.urls, recipe.model, key=_key(recipe), log=to_stderr)
 
 
-def open_judge(recipe: JudgeRecipe) -> OpenJudge:
+def open_judge(recipe: AnyJudge) -> OpenJudge:
     """The judge of a recipe. Its servers are not contacted before the first question."""
-    if isinstance(recipe, LexicalJudgeRecipe):
-        return OpenJudge(judge=LexicalJudge())
-    if isinstance(recipe, NliJudgeRecipe):
-        return OpenJudge(judge=NliJudge(recipe.model, device=recipe.device))
+    return JUDGE_KINDS[recipe.kind](recipe)
+
+
+def _open_nli(recipe: NliJudgeRecipe) -> OpenJudge:
+    return OpenJudge(judge=NliJudge(recipe.model, device=recipe.device))
+
+
+def _open_ending(recipe: EndingJudgeRecipe) -> OpenJudge:
+    judge = EndingJudge(recipe.flip)
+    return OpenJudge(judge=judge, pairs=judge)
+
+
+def _open_http(recipe: HttpJudgeRecipe) -> OpenJudge:
+    """One question may take as long as all attempts of a call, so that an outage is waited for only once."""
     http = HttpJudge(
         recipe.urls,
         recipe.model,
@@ -93,7 +110,17 @@ def open_judge(recipe: JudgeRecipe) -> OpenJudge:
         extra=recipe.request,
         key=_key(recipe),
     )
-    return OpenJudge(judge=http, sheets=http, pairs=http, ledger=http.ledger)
+    limits = RetryLimits(retries=recipe.again, seconds=ATTEMPTS * recipe.seconds)
+    return OpenJudge(judge=http, sheets=http, pairs=http, ledger=http.ledger, limits=limits)
+
+
+JUDGE_KINDS: dict[str, Callable[[Any], OpenJudge]] = {
+    "lexical": lambda recipe: OpenJudge(judge=LexicalJudge()),
+    "nli": _open_nli,
+    "ending": _open_ending,
+    "http": _open_http,
+}
+"""By `kind` of `[judge]`."""
 
 
 def rubric_writer_of(recipe: TeacherRecipe) -> RubricWriter:
@@ -120,7 +147,7 @@ def _json_client(recipe: ServedModelRecipe) -> JsonClient:
     )
 
 
-def identity_of(recipe: JudgeRecipe) -> str:
+def identity_of(recipe: AnyJudge) -> str:
     """The identity of a judge that checkpoints carry. Contacts no server; a cross-encoder is loaded for it."""
     return open_judge(recipe).identity
 
@@ -130,8 +157,8 @@ def _key(recipe: ServedModelRecipe) -> str | None:
 
 
 class JudgePool:
-    """The judges of a stage, each opened once. All but the lexical one cache verdicts in the file `verdicts`, or in
-    that of the judge's recipe. With `asks` false only cached verdicts are returned, and nothing is watched.
+    """The judges of a stage, each opened once. Those that are models cache verdicts in the file `verdicts`, or in that
+    of the judge's recipe. With `asks` false only cached verdicts are returned, and nothing is watched.
 
     Use it as a context manager, or `close` it.
     """
@@ -147,47 +174,49 @@ class JudgePool:
         self._watches: list[Watch] = []
         self._files: dict[Path, VerdictCache] = {}
 
-    def open(self, recipe: JudgeRecipe) -> OpenJudge:
+    def open(self, recipe: AnyJudge) -> OpenJudge:
         """The judge without its cache."""
         key = recipe.model_dump_json()
         if key not in self._opened:
             self._opened[key] = open_judge(recipe)
         return self._opened[key]
 
-    def identity(self, recipe: JudgeRecipe) -> str:
+    def identity(self, recipe: AnyJudge) -> str:
         """As `identity_of`, with a judge that is opened once."""
         return self.open(recipe).identity
 
-    def judge(self, recipe: JudgeRecipe, watch: WatchRecipe | None = None) -> NamedJudge:
-        """The judge behind its cache, watched by another one if `watch` is given; the lexical judge has no cache."""
+    def judge(self, recipe: AnyJudge, watch: WatchRecipe | None = None) -> NamedJudge:
+        """The judge behind its cache if it has one, watched by another one if `watch` is given."""
         judge = self._cached_judge(recipe, self._cached)
         return WatchedJudge(judge, self._watch(watch)) if watch is not None and self._asks else judge
 
     def sheet_judge(self, recipe: JudgeRecipe, watch: WatchRecipe | None = None) -> NamedSheetJudge:
         """As `judge`, for whole sheets of criteria; the recipe's checks allow no other judge here."""
-        opened = self.open(recipe).sheets
-        assert opened is not None
-        assert isinstance(recipe, HttpJudgeRecipe)
+        opened, file = self.open(recipe), recipe.verdicts_in(self._verdicts)
+        assert opened.sheets is not None
+        assert file is not None
         key = recipe.model_dump_json()
         if key not in self._sheets:
-            asked = opened if self._asks else SilentJudge(opened.identity)
-            self._sheets[key] = CachedSheetJudge(asked, self._file(recipe.verdicts), _retry_limits(recipe))
+            asked = opened.sheets if self._asks else SilentJudge(opened.identity)
+            self._sheets[key] = CachedSheetJudge(asked, self._file(file), opened.limits)
         judge = self._sheets[key]
         return WatchedSheetJudge(judge, self._watch(watch)) if watch is not None and self._asks else judge
 
-    def pair_judge(self, recipe: HttpJudgeRecipe) -> NamedPairJudge:
+    def pair_judge(self, recipe: ContinuationJudge) -> NamedPairJudge:
         """As `judge`, for comparisons of two texts."""
+        opened, file = self.open(recipe), recipe.verdicts_in(self._verdicts)
+        assert opened.pairs is not None
+        if file is None:
+            return opened.pairs
         key = recipe.model_dump_json()
         if key not in self._pairs:
-            opened = self.open(recipe)
-            assert opened.pairs is not None
             asked = opened.pairs if self._asks else SilentJudge(opened.identity)
-            self._pairs[key] = CachedPairJudge(asked, self._file(recipe.verdicts))
+            self._pairs[key] = CachedPairJudge(asked, self._file(file))
         return self._pairs[key]
 
     def figures(self) -> dict[str, float | None]:
-        """How the questions since the last call were answered, and how far watching judges agreed; without the lexical
-        judge, unless it is watched."""
+        """How the questions since the last call were answered, and how far watching judges agreed; without judges that
+        have no cache, unless they are watched."""
         counts: Counter[str] = Counter()
         for judge in (*self._cached.values(), *self._sheets.values(), *self._pairs.values()):
             counts.update(judge.tally.take())
@@ -202,14 +231,14 @@ class JudgePool:
         self._watches.append(Watch(self._cached_judge(watch.judge, self._watchers), watch.share))
         return self._watches[-1]
 
-    def _cached_judge(self, recipe: JudgeRecipe, known: dict[str, CachedJudge]) -> NamedJudge:
-        opened = self.open(recipe).judge
-        if isinstance(recipe, LexicalJudgeRecipe):
-            return opened
+    def _cached_judge(self, recipe: AnyJudge, known: dict[str, CachedJudge]) -> NamedJudge:
+        opened, file = self.open(recipe), recipe.verdicts_in(self._verdicts)
+        if file is None:
+            return opened.judge
         key = recipe.model_dump_json()
         if key not in known:
-            asked = opened if self._asks else SilentJudge(opened.identity)
-            known[key] = CachedJudge(asked, self._file(recipe.verdicts), _retry_limits(recipe))
+            asked = opened.judge if self._asks else SilentJudge(opened.identity)
+            known[key] = CachedJudge(asked, self._file(file), opened.limits)
         return known[key]
 
     def close(self) -> None:
@@ -223,15 +252,7 @@ class JudgePool:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _file(self, named: Path | None) -> VerdictCache:
-        path = named or self._verdicts
+    def _file(self, path: Path) -> VerdictCache:
         if path not in self._files:
             self._files[path] = VerdictCache(path)
         return self._files[path]
-
-
-def _retry_limits(recipe: JudgeRecipe) -> RetryLimits:
-    """For a judge behind HTTP as long as one question may take, so that an outage is waited for only once."""
-    if not isinstance(recipe, HttpJudgeRecipe):
-        return RetryLimits()
-    return RetryLimits(retries=recipe.again, seconds=ATTEMPTS * recipe.seconds)

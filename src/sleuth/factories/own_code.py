@@ -25,21 +25,18 @@ def own_code_of(names: Sequence[str], parameters: Mapping[str, Any]) -> OwnCode:
 
 def env_code_in(env: TrainedEnvRecipe) -> OwnCode | None:
     """The record of the functions that an environment calls; None for our environments."""
-    if env.kind == "python":
-        return own_code_of([env.function], env.parameters)
-    if env.kind == "tools":
-        functions = own_code_of([tool for tool in env.tools if isinstance(tool, str)], {})
-        servers: dict[str, str] = {}
-        for tool in env.tools:
-            if not isinstance(tool, str):
-                name = f"{tool.mcp} in {tool.folder}" if tool.folder is not None else tool.mcp
-                servers[name] = tools_sha256(tool_server(tool.mcp, tool.folder).offered(tool.only))
-        return OwnCode(
-            functions=(*functions.functions, *servers),
-            parameters={},
-            sources=functions.sources | {f"tools of {name}": sha256 for name, sha256 in servers.items()},
-        )
-    return None
+    if not env.functions() and not env.tool_servers():
+        return None
+    code = own_code_of(env.functions(), getattr(env, "parameters", {}))
+    servers: dict[str, str] = {}
+    for server in env.tool_servers():
+        name = f"{server.mcp} in {server.folder}" if server.folder is not None else server.mcp
+        servers[name] = tools_sha256(tool_server(server.mcp, server.folder).offered(server.only))
+    return OwnCode(
+        functions=(*code.functions, *servers),
+        parameters=code.parameters,
+        sources=code.sources | {f"tools of {name}": sha256 for name, sha256 in servers.items()},
+    )
 
 
 def own_code_in(stage: GrpoRecipe) -> dict[str, OwnCode]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from transformers import PreTrainedTokenizerFast
 
@@ -10,14 +11,10 @@ from sleuth.data.documents import read_documents
 from sleuth.factories.judges import JudgePool, identity_of, require_available
 from sleuth.factories.rewards import function_record, function_reward_of, require_endings
 from sleuth.factories.text import excerpts_of
-from sleuth.judges.cache import NamedPairJudge
-from sleuth.judges.ending import EndingJudge
 from sleuth.judges.tournament import BothOrders, OneOrder
-from sleuth.recipe.judges import ContinuationJudge, EndingJudgeRecipe, HttpJudgeRecipe, JudgeRecipe
+from sleuth.recipe.judges import ContinuationJudge
 from sleuth.recipe.preference import (
     ComparisonRecipe,
-    FunctionPreferenceRecipe,
-    MechanicsRecipe,
     OnlineDpoRecipe,
     PairwiseRecipe,
     PointwiseRecipe,
@@ -36,42 +33,28 @@ PAIRWISE_VERSION, POINTWISE_VERSION, MECHANICS_VERSION = 1, 1, 1
 
 def pair_judge_of(recipe: ComparisonRecipe, judge_pool: JudgePool) -> PairJudge:
     """The judge that compares two continuations, in the orders of the recipe."""
-    return ORDERS[recipe.orders](_asked(recipe.judge, judge_pool))
+    return ORDERS[recipe.orders](judge_pool.pair_judge(recipe.judge))
 
 
 def shown_to(judge: ContinuationJudge) -> Callable[[Task], str]:
     """What a judge sees besides the texts: a judge of endings the golden answers, one a line; others nothing."""
-    return _right_endings if isinstance(judge, EndingJudgeRecipe) else lambda task: ""
+    return (lambda task: "\n".join(task.golden_answers)) if judge.needs_endings else lambda task: ""
 
 
 def preference_reward_of(rewards: Sequence[PreferenceRecipe], judge_pool: JudgePool) -> Reward:
     """The weighted sum of the rewards of candidates."""
-
-    def build(reward: PreferenceRecipe) -> Reward:
-        match reward:
-            case PairwiseRecipe():
-                judge = pair_judge_of(reward, judge_pool)
-                return PairwiseReward(judge, schedule=reward.schedule, evidence_of=shown_to(reward.judge))
-            case PointwiseRecipe():
-                return PointwiseReward(judge_pool.judge(reward.judge), reward.dimension)
-            case MechanicsRecipe():
-                return MechanicsReward()
-            case FunctionPreferenceRecipe():
-                return function_reward_of(reward)
-
-    return TotalReward([build(reward) for reward in rewards], [reward.weight for reward in rewards])
+    made = [PREFERENCE_KINDS[reward.kind].make(reward, judge_pool) for reward in rewards]
+    return TotalReward(made, [reward.weight for reward in rewards])
 
 
 def preference_spec_of(rewards: Sequence[PreferenceRecipe]) -> RewardSpec:
     """The record of `preference_reward_of` that checkpoints carry."""
-    return RewardSpec(parts=tuple(map(_part, rewards)))
-
-
-def preference_judges_in(rewards: Sequence[PreferenceRecipe]) -> Iterator[tuple[str, JudgeRecipe]]:
-    """(kind of the reward, judge) of each judge that is a model."""
-    for reward in rewards:
-        if isinstance(reward, PairwiseRecipe | PointwiseRecipe) and isinstance(reward.judge, HttpJudgeRecipe):
-            yield reward.kind, reward.judge
+    return RewardSpec(
+        parts=tuple(
+            RewardPart(kind=reward.kind, weight=reward.weight, **PREFERENCE_KINDS[reward.kind].record(reward))
+            for reward in rewards
+        )
+    )
 
 
 def require_pools(
@@ -85,48 +68,47 @@ def require_pools(
             f"data.prefix_tokens and data.suffix_tokens are {window} together, more than the {positions} positions of "
             "the model"
         )
-    judges = continuation_judges_in(stage)
-    for judge in judges:
-        if isinstance(judge, HttpJudgeRecipe):
-            require_available(judge)
+    for judge in stage.judges():
+        require_available(judge)
     if tokenizer is None:
         next(read_documents(stage.data.texts), None)
         return []
     tasks = excerpts_of(stage.data, tokenizer).tasks
-    if any(isinstance(judge, EndingJudgeRecipe) for judge in judges):
-        require_endings(tasks)
+    require_endings(stage.judges(), tasks)
     return tasks
 
 
-def continuation_judges_in(stage: OnlineDpoRecipe | WinRateRecipe) -> list[ContinuationJudge]:
-    """The judges of a stage."""
-    if isinstance(stage, WinRateRecipe):
-        return [stage.judge]
-    if stage.loss.kind == "original_nll":
-        return []
-    return [part.judge for part in stage.reward if isinstance(part, PairwiseRecipe | PointwiseRecipe)]
+class PreferenceKind(NamedTuple):
+    """A kind of reward of candidates: `make` returns the reward of its recipe, `record` its scorer, version and sources
+    for checkpoints."""
+
+    make: Callable[[Any, JudgePool], Reward]
+    record: Callable[[Any], dict[str, Any]]
 
 
-def _right_endings(task: Task) -> str:
-    return "\n".join(task.golden_answers)
+def _make_pairwise(reward: PairwiseRecipe, judge_pool: JudgePool) -> Reward:
+    judge = pair_judge_of(reward, judge_pool)
+    return PairwiseReward(judge, schedule=reward.schedule, evidence_of=shown_to(reward.judge))
 
 
-def _asked(judge: ContinuationJudge, judge_pool: JudgePool) -> NamedPairJudge:
-    return EndingJudge(judge.flip) if isinstance(judge, EndingJudgeRecipe) else judge_pool.pair_judge(judge)
+def _record_pairwise(reward: PairwiseRecipe) -> dict[str, Any]:
+    scorer = f"{identity_of(reward.judge)}, {reward.schedule}, orders={reward.orders}"
+    return {"scorer": scorer, "scorer_version": PAIRWISE_VERSION}
 
 
-def _part(reward: PreferenceRecipe) -> RewardPart:
-    if isinstance(reward, FunctionPreferenceRecipe):
-        return RewardPart(kind=reward.kind, weight=reward.weight, **function_record(reward))
-    match reward:
-        case PairwiseRecipe():
-            scorer, version = f"{_name(reward.judge)}, {reward.schedule}, orders={reward.orders}", PAIRWISE_VERSION
-        case PointwiseRecipe():
-            scorer, version = f"{_name(reward.judge)}, {reward.dimension}", POINTWISE_VERSION
-        case MechanicsRecipe():
-            scorer, version = "rules", MECHANICS_VERSION
-    return RewardPart(kind=reward.kind, scorer=scorer, scorer_version=version, weight=reward.weight)
+def _record_pointwise(reward: PointwiseRecipe) -> dict[str, Any]:
+    return {"scorer": f"{identity_of(reward.judge)}, {reward.dimension}", "scorer_version": POINTWISE_VERSION}
 
 
-def _name(judge: ContinuationJudge) -> str:
-    return EndingJudge(judge.flip).identity if isinstance(judge, EndingJudgeRecipe) else identity_of(judge)
+PREFERENCE_KINDS: dict[str, PreferenceKind] = {
+    "pairwise": PreferenceKind(_make_pairwise, _record_pairwise),
+    "pointwise": PreferenceKind(
+        lambda reward, judge_pool: PointwiseReward(judge_pool.judge(reward.judge), reward.dimension), _record_pointwise
+    ),
+    "mechanics": PreferenceKind(
+        lambda reward, judge_pool: MechanicsReward(),
+        lambda reward: {"scorer": "rules", "scorer_version": MECHANICS_VERSION},
+    ),
+    "python": PreferenceKind(lambda reward, judge_pool: function_reward_of(reward), function_record),
+}
+"""By `kind` of `[[stage.reward]]` of an `online_dpo` stage."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -12,17 +12,16 @@ from transformers import PreTrainedTokenizerFast
 from sleuth.dialects import Dialect
 from sleuth.dialects.refine import refines
 from sleuth.factories.environments import EVAL_JUDGE
-from sleuth.factories.judges import JudgePool, identity_of, require_available
+from sleuth.factories.judges import AnyJudge, JudgePool, identity_of, require_available
 from sleuth.factories.setting import Setting
-from sleuth.judges.ending import EndingJudge
-from sleuth.recipe.judges import ContinuationJudge, EndingJudgeRecipe, HttpJudgeRecipe, JudgeRecipe
+from sleuth.recipe.judges import ContinuationJudge, EndingJudgeRecipe, JudgeRecipe
+from sleuth.recipe.preference import PreferenceRecipe
 from sleuth.recipe.rewards import (
     AnswerRewardRecipe,
     CitationRecipe,
     FunctionFields,
     FunctionRewardRecipe,
     GainRecipe,
-    JudgedPartRecipe,
     RewardRecipe,
     RubricRecipe,
     SuffixRecipe,
@@ -50,17 +49,6 @@ from sleuth.runs.protocol import RewardPart, RewardSpec
 from sleuth.types import Episode, Group, Judge, Reward, SleuthError, Task
 from sleuth.user_code.functions import load_function
 
-EPISODE_REWARDS: dict[str, tuple[int, Callable[[Episode, Dialect], float]]] = {
-    "sub_match": (1, sub_match),
-    "token_f1": (1, token_f1),
-    "format": (1, well_formed),
-    "searched": (1, searched),
-    "evidence_in_results": (1, evidence_in_results),
-    "answer_from_evidence": (1, answer_from_evidence),
-}
-"""The rewards of single episodes by kind: a version, increased whenever the same episode could get another score, and
-the function."""
-
 CITATION_VERSION = 2
 FUNCTION_VERSION = 1
 RUBRIC_VERSION = 1
@@ -69,7 +57,7 @@ GAIN_VERSION = 1
 """Increased whenever the same episode could get another score under that reward, by our own criteria, or by a judge
 that runs in this process."""
 
-Identify = Callable[[JudgeRecipe], str]
+Identify = Callable[[AnyJudge], str]
 """The identity of a recipe's judge."""
 
 
@@ -85,12 +73,22 @@ class RewardInputs:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewardKind:
     """A kind of reward. `make` returns the reward of its recipe, None if it is scored after all episodes have ended;
-    `record` returns its scorer, version and sources for checkpoints. `is_measured_alone`: exact match is not logged
-    beside it."""
+    `record` returns its scorer, version and sources for checkpoints. `require_gradable` raises SleuthError for a task
+    whose answers it cannot judge. `is_measured_alone`: exact match is not logged beside it."""
 
     make: Callable[[Any, RewardInputs], Reward] | None
     record: Callable[[Any, Identify], dict[str, Any]]
+    require_gradable: Callable[[Any, Sequence[Task]], None] = lambda reward, tasks: None
     is_measured_alone: bool = False
+
+
+def episode_reward(kind: str, version: int, function: Callable[[Episode, Dialect], float]) -> RewardKind:
+    """A kind of reward that is a function of an episode. The `version` is increased whenever the same episode could get
+    another score."""
+    return RewardKind(
+        make=lambda reward, inputs: EpisodeReward(kind, function, inputs.dialect),
+        record=lambda reward, identify: {"scorer": kind, "scorer_version": version},
+    )
 
 
 def _make_answer(reward: AnswerRewardRecipe, inputs: RewardInputs) -> Reward:
@@ -102,38 +100,52 @@ def _record_answer(reward: AnswerRewardRecipe, identify: Identify) -> dict[str, 
 
 
 def _make_citation(reward: CitationRecipe, inputs: RewardInputs) -> Reward:
-    return citation_reward_of(reward, inputs.dialect, inputs.judge_pool.judge(reward.judge, reward.watch))
-
-
-def _record_citation(reward: CitationRecipe, identify: Identify) -> dict[str, Any]:
-    return {"scorer": _terms(reward, identify), "scorer_version": CITATION_VERSION}
+    worth = RewardSum(
+        name=reward.sum,
+        citation_weight=reward.citation_weight,
+        verification_reward=reward.verification_reward,
+        non_stop_penalty=reward.non_stop_penalty,
+        format_gate=reward.format_gate,
+        padding_penalty=reward.padding_penalty,
+    )
+    judge = inputs.judge_pool.judge(reward.judge, reward.watch)
+    return CitationReward(inputs.dialect, judge, worth, formula=reward.formula, content=reward.content)
 
 
 def _make_rubric(reward: RubricRecipe, inputs: RewardInputs) -> Reward:
-    return rubric_reward_of(reward, inputs.dialect, inputs.judge_pool)
+    sheets, judge_pool = reward.calls == "per_answer", inputs.judge_pool
+    return RubricReward(
+        inputs.dialect,
+        criteria_of(reward),
+        None if sheets else judge_pool.judge(reward.judge, reward.watch),
+        sheet_judge=judge_pool.sheet_judge(reward.judge, reward.watch) if sheets else None,
+        aggregation=reward.aggregation,
+        sees_evidence=reward.sees_evidence,
+    )
 
 
-def _record_rubric(reward: RubricRecipe, identify: Identify) -> dict[str, Any]:
-    return {"scorer": _terms(reward, identify), "scorer_version": RUBRIC_VERSION}
+def _record_terms(version: int) -> Callable[[CitationRecipe | RubricRecipe, Identify], dict[str, Any]]:
+    """Records all that a judged reward depends on: `lexical, sum=additive, formula=f1, ...`."""
+
+    def record(reward: CitationRecipe | RubricRecipe, identify: Identify) -> dict[str, Any]:
+        terms = reward.model_dump(exclude={"kind", "judge", "watch", "weight", "shuffle"})
+        named = [identify(reward.judge), *(f"{name}={value}" for name, value in terms.items())]
+        return {"scorer": ", ".join(named), "scorer_version": version}
+
+    return record
 
 
 def _make_suffix(reward: SuffixRecipe, inputs: RewardInputs) -> Reward:
-    return suffix_reward_of(reward, inputs.dialect, inputs.judge_pool)
+    return SuffixReward(*judge_of_suffixes(reward.judge, inputs.judge_pool), inputs.dialect.think.close)
 
 
 def _record_suffix(reward: SuffixRecipe, identify: Identify) -> dict[str, Any]:
-    judge = reward.judge
-    scorer = EndingJudge(judge.flip).identity if isinstance(judge, EndingJudgeRecipe) else identify(judge)
-    return {"scorer": scorer, "scorer_version": SUFFIX_VERSION}
+    return {"scorer": identify(reward.judge), "scorer_version": SUFFIX_VERSION}
 
 
 def _record_gain(reward: GainRecipe, identify: Identify) -> dict[str, Any]:
     scorer = f"{reward.scorer}, clip={reward.clip}, floor={reward.floor}, decay={reward.decay}"
     return {"scorer": scorer, "scorer_version": GAIN_VERSION}
-
-
-def _make_function(reward: FunctionRewardRecipe, inputs: RewardInputs) -> Reward:
-    return function_reward_of(reward)
 
 
 def function_record(reward: FunctionFields) -> dict[str, Any]:
@@ -143,26 +155,42 @@ def function_record(reward: FunctionFields) -> dict[str, Any]:
     return {"scorer": ", ".join(terms), "scorer_version": FUNCTION_VERSION, "sources": dict(function.sources)}
 
 
-def _make_episode_reward(reward: RewardRecipe, inputs: RewardInputs) -> Reward:
-    return EpisodeReward(reward.kind, EPISODE_REWARDS[reward.kind][1], inputs.dialect)
+def _require_facts(reward: CitationRecipe, tasks: Sequence[Task]) -> None:
+    for task in tasks if reward.content == "grounded" else ():
+        if not task.golden_answers and (task.evidence is None or task.evidence.answerable is not False):
+            raise SleuthError(
+                f"question {task.id!r} has no golden answers, so that an answer cannot be judged right or wrong: set "
+                'content = "none" in the citation reward, and citations alone are paid'
+            )
 
 
-def _record_episode_reward(reward: RewardRecipe, identify: Identify) -> dict[str, Any]:
-    return {"scorer": reward.kind, "scorer_version": EPISODE_REWARDS[reward.kind][0]}
-
-
-def _record_function(reward: FunctionRewardRecipe, identify: Identify) -> dict[str, Any]:
-    return function_record(reward)
+def _require_criteria(reward: RubricRecipe, tasks: Sequence[Task]) -> None:
+    criteria = criteria_of(reward)
+    bare = next((task for task in tasks if not criteria.for_task(task)), None)
+    if bare is not None:
+        raise SleuthError(
+            f"question {bare.id!r} has no rubrics, so that there is nothing to judge its answers by: give rows with "
+            'rubrics, or set static = "refiner" in the rubric reward'
+        )
 
 
 REWARD_KINDS: dict[str, RewardKind] = {
     "answer": RewardKind(make=_make_answer, record=_record_answer, is_measured_alone=True),
-    "citation": RewardKind(make=_make_citation, record=_record_citation),
-    "rubric": RewardKind(make=_make_rubric, record=_record_rubric),
+    "sub_match": episode_reward("sub_match", 1, sub_match),
+    "token_f1": episode_reward("token_f1", 1, token_f1),
+    "format": episode_reward("format", 1, well_formed),
+    "searched": episode_reward("searched", 1, searched),
+    "evidence_in_results": episode_reward("evidence_in_results", 1, evidence_in_results),
+    "answer_from_evidence": episode_reward("answer_from_evidence", 1, answer_from_evidence),
+    "citation": RewardKind(
+        make=_make_citation, record=_record_terms(CITATION_VERSION), require_gradable=_require_facts
+    ),
+    "rubric": RewardKind(make=_make_rubric, record=_record_terms(RUBRIC_VERSION), require_gradable=_require_criteria),
     "suffix": RewardKind(make=_make_suffix, record=_record_suffix, is_measured_alone=True),
     "gain": RewardKind(make=None, record=_record_gain, is_measured_alone=True),
-    "python": RewardKind(make=_make_function, record=_record_function),
-    **{kind: RewardKind(make=_make_episode_reward, record=_record_episode_reward) for kind in EPISODE_REWARDS},
+    "python": RewardKind(
+        make=lambda reward, inputs: function_reward_of(reward), record=lambda reward, identify: function_record(reward)
+    ),
 }
 """By `kind` of `[[stage.reward]]`."""
 
@@ -182,46 +210,14 @@ def reward_spec_of(rewards: Sequence[RewardRecipe], identify: Identify = identit
     )
 
 
-def _terms(reward: CitationRecipe | RubricRecipe, identify: Identify) -> str:
-    """All that a judged reward depends on: `lexical, sum=additive, formula=f1, ...`."""
-    terms = reward.model_dump(exclude={"kind", "judge", "watch", "weight", "shuffle"})
-    return ", ".join([identify(reward.judge), *(f"{name}={value}" for name, value in terms.items())])
-
-
-def citation_reward_of(reward: CitationRecipe, dialect: Dialect, judge: Judge) -> CitationReward:
-    """The reward for the citations of answers in a dialect, as the judge finds them."""
-    worth = RewardSum(
-        name=reward.sum,
-        citation_weight=reward.citation_weight,
-        verification_reward=reward.verification_reward,
-        non_stop_penalty=reward.non_stop_penalty,
-        format_gate=reward.format_gate,
-        padding_penalty=reward.padding_penalty,
-    )
-    return CitationReward(dialect, judge, worth, formula=reward.formula, content=reward.content)
-
-
 def criteria_of(reward: RubricRecipe) -> Criteria:
     """The criteria of a rubric reward."""
     return Criteria(own=reward.own, static=STATIC[reward.static], dropout=reward.dropout)
 
 
-def rubric_reward_of(reward: RubricRecipe, dialect: Dialect, judge_pool: JudgePool) -> RubricReward:
-    """The reward for answers in a dialect, by the criteria and a judge of the pool."""
-    sheets = reward.calls == "per_answer"
-    return RubricReward(
-        dialect,
-        criteria_of(reward),
-        None if sheets else judge_pool.judge(reward.judge, reward.watch),
-        sheet_judge=judge_pool.sheet_judge(reward.judge, reward.watch) if sheets else None,
-        aggregation=reward.aggregation,
-        sees_evidence=reward.sees_evidence,
-    )
-
-
 def answer_scorer_of(rewards: Sequence[RewardRecipe]) -> str:
     """The scorer of the first reward for answers; the strict one if there is none."""
-    return next((reward.scorer for reward in rewards if isinstance(reward, AnswerRewardRecipe)), STRICT.name)
+    return next((scorer for reward in rewards if (scorer := reward.answer_scorer)), STRICT.name)
 
 
 def answer_reward_of(scorer: str, dialect: Dialect, tokenizer: PreTrainedTokenizerFast | None) -> AnswerReward:
@@ -270,16 +266,9 @@ def reward_of(
     return TotalReward([reward for reward, _ in made], [weight for _, weight in made])
 
 
-def suffix_reward_of(reward: SuffixRecipe, dialect: Dialect, judge_pool: JudgePool) -> SuffixReward:
-    """The reward for the suffix that is written after a thought."""
-    return SuffixReward(*judge_of_suffixes(reward.judge, judge_pool), dialect.think.close)
-
-
 def judge_of_suffixes(judge: ContinuationJudge, judge_pool: JudgePool) -> tuple[Judge, CaseBuilder]:
     """The judge of whether a suffix is equivalent to the true one, and the question it gets."""
-    if isinstance(judge, EndingJudgeRecipe):
-        return EndingJudge(judge.flip), known_ending_case
-    return judge_pool.judge(judge), equivalence_case
+    return judge_pool.judge(judge), known_ending_case if judge.needs_endings else equivalence_case
 
 
 def require_judges(rewards: Sequence[RewardRecipe]) -> None:
@@ -292,36 +281,20 @@ def require_judges(rewards: Sequence[RewardRecipe]) -> None:
             raise SleuthError(f"the judge of the {kind} reward: {error}") from None
 
 
-def judges_in(rewards: Sequence[RewardRecipe]) -> Iterator[tuple[str, JudgeRecipe]]:
-    """(kind of the reward, judge) of each judge, and of each that watches one."""
+def judges_in(rewards: Sequence[RewardRecipe | PreferenceRecipe]) -> Iterator[tuple[str, JudgeRecipe]]:
+    """(kind of the reward, judge) of each judge, and of each that watches one; without judges of endings, which know
+    them and pass no exam."""
     for reward in rewards:
-        if isinstance(reward, JudgedPartRecipe):
-            yield reward.kind, reward.judge
-            if reward.watch is not None:
-                yield reward.kind, reward.watch.judge
-        elif isinstance(reward, SuffixRecipe) and isinstance(reward.judge, HttpJudgeRecipe):
-            yield reward.kind, reward.judge
+        for judge in reward.judges():
+            if not isinstance(judge, EndingJudgeRecipe):
+                yield reward.kind, judge
 
 
 def require_gradable(rewards: Sequence[RewardRecipe], tasks: Sequence[Task]) -> None:
     """Raises SleuthError for a task whose answers a reward cannot judge: no golden answer, no criterion, no ending."""
     for reward in rewards:
-        bare = [task for task in tasks if isinstance(reward, RubricRecipe) and not criteria_of(reward).for_task(task)]
-        if bare:
-            raise SleuthError(
-                f"question {bare[0].id!r} has no rubrics, so that there is nothing to judge its answers by: give "
-                'rows with rubrics, or set static = "refiner" in the rubric reward'
-            )
-        if isinstance(reward, SuffixRecipe) and isinstance(reward.judge, EndingJudgeRecipe):
-            require_endings(tasks)
-    if not any(isinstance(reward, CitationRecipe) and reward.content == "grounded" for reward in rewards):
-        return
-    for task in tasks:
-        if not task.golden_answers and (task.evidence is None or task.evidence.answerable is not False):
-            raise SleuthError(
-                f"question {task.id!r} has no golden answers, so that an answer cannot be judged right or wrong: set "
-                'content = "none" in the citation reward, and citations alone are paid'
-            )
+        REWARD_KINDS[reward.kind].require_gradable(reward, tasks)
+        require_endings(reward.judges(), tasks)
 
 
 def require_functions(rewards: Sequence[StrictModel], trial: Callable[[], Group]) -> None:
@@ -333,10 +306,10 @@ def require_functions(rewards: Sequence[StrictModel], trial: Callable[[], Group]
             asyncio.run(function.score_or_raise(group))
 
 
-def require_endings(tasks: Sequence[Task]) -> None:
-    """Raises SleuthError for a text without a right ending for a judge of endings to compare with."""
+def require_endings(judges: Iterable[AnyJudge], tasks: Sequence[Task]) -> None:
+    """Raises SleuthError for a text without a right ending, if one of the judges compares with it."""
     unanswered = next((task for task in tasks if not task.golden_answers), None)
-    if unanswered is not None:
+    if unanswered is not None and any(judge.needs_endings for judge in judges):
         raise SleuthError(
             f'text {unanswered.id!r} has no golden_answers, and judge.kind = "ending" compares with nothing else: give '
             'texts that say what a right ending names, or a judge of kind "http"'
@@ -345,7 +318,7 @@ def require_endings(tasks: Sequence[Task]) -> None:
 
 def scorer_warnings(rewards: Sequence[RewardRecipe], setting: Setting) -> list[str]:
     """A sentence for each scorer that gives a right answer less than 1 under this prompt and dialect."""
-    asked = {reward.scorer for reward in rewards if isinstance(reward, AnswerRewardRecipe)}
+    asked = {reward.answer_scorer for reward in rewards}
     worths = {
         name: correct_answer_score(scorer, setting.opening, setting.dialect)
         for name, scorer in SCORERS.items()

@@ -154,7 +154,7 @@ def launches_of(recipe: Recipe, pool: PoolRecipe, model: str, *, ranks: int, spl
             "or give them other GPUs with engine.cards"
         )
     temperatures = {
-        stage.sampling.temperature for stage in recipe.stage if isinstance(stage, GrpoRecipe) and stage.engine == pool
+        stage.sampling.temperature for stage in recipe.stages_of(GrpoRecipe).values() if stage.engine == pool
     }
     launches = []
     for card, port in zip(cards or [None], ports, strict=True):

@@ -227,9 +227,8 @@ def load_search_stage(
 
 
 def _grpo_stage(recipe: Recipe, path: str) -> tuple[int, GrpoRecipe]:
-    for index, stage in enumerate(recipe.stage):
-        if isinstance(stage, GrpoRecipe):
-            return index, stage
+    for found in recipe.stages_of(GrpoRecipe).items():
+        return found
     raise SleuthError(f'{path}: no stage has kind = "grpo"; another trainer takes the environment of such a stage')
 
 

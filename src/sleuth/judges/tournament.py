@@ -3,7 +3,6 @@ correct for the order of the answers."""
 
 from __future__ import annotations
 
-import math
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -11,6 +10,7 @@ from itertools import combinations
 
 import numpy as np
 
+from sleuth.recipe.preference import rounds_of
 from sleuth.types import Pair, PairJudge, Verdict
 
 PRIOR = 2.0
@@ -56,11 +56,6 @@ async def find_extremes(
         for (one, other), verdict in zip(paired, await judge.compare(pairs), strict=True):
             standings.enter(one, other, verdict.score)
     return standings.extremes()
-
-
-def rounds_of(size: int) -> int:
-    """The number of rounds for a pool of this size."""
-    return math.ceil(math.log2(size)) if size > 1 else 0
 
 
 class Standings:

@@ -10,7 +10,7 @@ from sleuth.dialects import Dialect
 from sleuth.factories import Setting, answer_reward_of, scorer_warnings, setting_of, trial_group
 from sleuth.model_check.finding import Finding
 from sleuth.model_check.model_files import ModelFiles
-from sleuth.recipe import AnswerRewardRecipe, Recipe, RefineEnvRecipe, SearchEnvRecipe
+from sleuth.recipe import Recipe
 from sleuth.recipe.envs import RenderedEnvRecipe
 from sleuth.types import Evidence, Group, Passage, SleuthError, Task
 
@@ -46,10 +46,10 @@ def recipe_findings(files: ModelFiles, recipe: Recipe) -> Iterator[Finding]:
 def _stage_findings(files: ModelFiles, recipe: Recipe, index: int) -> Iterator[Finding]:
     stage: Any = recipe.stage[index]
     check = f"stage.{index} ({stage.name})"
-    env = stage.env.model_copy(update={"retriever": "empty"}) if isinstance(stage.env, SearchEnvRecipe) else stage.env
+    env = stage.env.without_retriever()
     context = stage.context or files.context
     try:
-        setting = setting_of(env, files.tokenizer, [TASK] if isinstance(env, RefineEnvRecipe) else [])
+        setting = setting_of(env, files.tokenizer, [TASK] if env.plays == "refiner" else [])
         trial = trial_group(setting, TASK, files.tokenizer, context or 1 << 20)
     except SleuthError as error:
         yield Finding(
@@ -70,7 +70,7 @@ def _scorer_findings(files: ModelFiles, stage: Any, setting: Setting, trial: Gro
     warnings = scorer_warnings(rewards, setting)
     for line in warnings:
         yield Finding(check=check, level="problem", line=line, fix=fix)
-    scorers = list(dict.fromkeys(one.scorer for one in rewards if isinstance(one, AnswerRewardRecipe)))
+    scorers = list(dict.fromkeys(scorer for one in rewards if (scorer := one.answer_scorer)))
     for scorer in scorers if not warnings else ():
         reward = answer_reward_of(scorer, setting.dialect, files.tokenizer)
         score = asyncio.run(reward(trial))[0]

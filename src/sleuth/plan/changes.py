@@ -124,7 +124,7 @@ def _is_valid(recipe: Recipe) -> bool:
 
 
 def _training(recipe: Recipe, stages: Sequence[int]) -> dict[int, TrainingRecipe]:
-    return {at: stage for at in stages if isinstance(stage := recipe.stage[at], TrainingRecipe)}
+    return {at: stage for at, stage in recipe.stages_of(TrainingRecipe).items() if at in stages}
 
 
 def _changed(recipe: Recipe, key: str, values: dict[int, Any]) -> Edited | None:

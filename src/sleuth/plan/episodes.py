@@ -15,7 +15,6 @@ from sleuth.plan.memory import Passes
 from sleuth.recipe import (
     AnnotateRecipe,
     EvaluateRecipe,
-    FunctionEnvRecipe,
     GateRecipe,
     GrpoRecipe,
     OnlineDpoRecipe,
@@ -29,7 +28,6 @@ from sleuth.recipe import (
     TextRecipe,
     ThoughtEnvRecipe,
     ThoughtTextRecipe,
-    ToolEnvRecipe,
     WarmStartRecipe,
     WinRateRecipe,
 )
@@ -114,38 +112,21 @@ def played_by(recipe: Recipe, index: int, ranks: int) -> Played | None:
     """What a rank generates in a step of a training stage, or in an evaluation; None if nothing."""
     stage = recipe.stage[index]
     match stage:
-        case GrpoRecipe():
-            return _played(
-                stage, -(-stage.prompts_per_step // ranks), stage.samples_per_prompt, lengths_of(recipe, index)
-            )
         case WarmStartRecipe():
             follower = recipe.grpo_stage_after(index)
             samples = stage.samples_per_prompt or follower.samples_per_prompt
             return _played(follower, -(-stage.prompts // ranks), samples, lengths_of(recipe, index))
-        case OnlineDpoRecipe():
-            if stage.loss.kind == "original_nll" or not stage.samples_per_prompt:
-                return None
-            return _played(
-                stage, -(-stage.prompts_per_step // ranks), stage.samples_per_prompt, lengths_of(recipe, index)
-            )
+        case GrpoRecipe() | OnlineDpoRecipe():
+            prompts, samples = stage.played_per_step
+            return _played(stage, -(-prompts // ranks), samples, lengths_of(recipe, index)) if samples else None
         case SupervisedRecipe() | AnnotateRecipe():
             return None
-        case EvaluateRecipe():
-            asked = stage.data.limit
-            if stage.data.suite is not None:
-                asked = _asked_of_suite(stage.data.suite, stage.data.per_set)
-            arms = 1 + stage.forced_search_arm
-            return _played(stage, None if asked is None else asked * arms, 1, lengths_of(recipe, index))
-        case WinRateRecipe():
-            return _played(stage, 2 * stage.data.limit, 1, lengths_of(recipe, index))
-        case ProbeRecipe():  # at the position, and at another one of its document
-            return _played(stage, 2 * stage.data.limit, stage.samples, lengths_of(recipe, index))
-        case GateRecipe():
-            return _played(stage, stage.data.limit, stage.samples, lengths_of(recipe, index))
-        case ReasonRecipe():
-            limits = [one.limit for one in stage.sets]
-            known = None if None in limits else sum(filter(None, limits))
-            return _played(stage, known, stage.samples, lengths_of(recipe, index))
+    asked = stage.asked
+    if isinstance(stage, EvaluateRecipe) and stage.data.suite is not None:
+        asked = _asked_of_suite(stage.data.suite, stage.data.per_set)
+    return _played(
+        stage, None if asked is None else asked * stage.arms, stage.samples_of_each, lengths_of(recipe, index)
+    )
 
 
 def _asked_of_suite(suite: Path, per_set: int | None) -> int | None:
@@ -179,9 +160,9 @@ def lengths_of(recipe: Recipe, index: int) -> Lengths:
         case ReasonRecipe():
             written = round(FULL * stage.max_tokens)
             return Lengths(limit=PROBLEM + stage.max_tokens, prompt=PROBLEM, response=written, sampled=written)
-        case GrpoRecipe() if isinstance(stage.env, ThoughtEnvRecipe):
+        case GrpoRecipe(env=ThoughtEnvRecipe() as env):
             assert isinstance(stage.data, TextRecipe | PlacesRecipe)  # the recipe's checks allow no other
-            return _thought(stage.env, stage.data)
+            return _thought(env, stage.data)
         case GrpoRecipe() | EvaluateRecipe():
             env, context = recipe.env_and_context(index)
             match env:
@@ -189,7 +170,7 @@ def lengths_of(recipe: Recipe, index: int) -> Lengths:
                     return _refined(env, context)
                 case SearchEnvRecipe():
                     return _search(env, context)
-                case FunctionEnvRecipe() | ToolEnvRecipe():
+                case _:
                     return _own(context)
 
 

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from sleuth.plan.changes import Change, change_that_fits
-from sleuth.plan.episodes import Played, lengths_of, played_by
+from sleuth.plan.episodes import lengths_of, played_by
 from sleuth.plan.judge_calls import StepCalls, step_calls
 from sleuth.plan.memory import CPU, CUDA, SIZES, Passes, total
 from sleuth.plan.phases import Machine, Phase, learner_of, phases_of, playing_passes, problems_of
 from sleuth.plan.server_cards import played_by_server, ranks_and_servers, shares_learner_card
 from sleuth.plan.shapes import ModelShape, shape_of
 from sleuth.plan.speed import BANDWIDTH, PREFILL_FLOPS, TRAIN_FLOPS, Speed
-from sleuth.recipe import (
-    GrpoRecipe,
-    OnlineDpoRecipe,
-    Recipe,
-    SupervisedRecipe,
-    TrainingRecipe,
-    WarmStartRecipe,
-)
+from sleuth.recipe import Recipe, TrainingRecipe
 from sleuth.recipe.hardware import Card, Cards
 from sleuth.runs.disk import SLACK, DiskPlan
 from sleuth.types import SleuthError
@@ -175,12 +167,13 @@ def _time(
 ) -> StageTime:
     stage, ranks = recipe.stage[index], machine.ranks
     if card is None:
-        steps = stage.last_step if isinstance(stage, TrainingRecipe) else 0
-        return StageTime(name=stage.name, kind=stage.kind, steps=steps, tokens=None, seconds=None, step_seconds={})
+        return StageTime(
+            name=stage.name, kind=stage.kind, steps=stage.last_step, tokens=None, seconds=None, step_seconds={}
+        )
     passes = Passes(shape=shape, device=machine.device, size=SIZES[recipe.dtype])
     speed = Speed(card=card, passes=passes, ranks=ranks)
     played = played_by(recipe, index, ranks)
-    generating = ranks if isinstance(stage, TrainingRecipe) else 1  # the first rank evaluates
+    generating = ranks if stage.trains else 1  # the first rank evaluates
     pool = recipe.engine_at(index)
     elsewhere = pool is not None and not shares_learner_card(pool, ranks, machine.servers)
     if played is not None and pool is not None and machine.servers and elsewhere:
@@ -200,12 +193,14 @@ def _time(
         playing = replace(speed, passes=playing_passes(stage, passes))
         generation = playing.generation(played, played.sequences, at_once)
         sampled = played.sequences * generating * played.lengths.sampled
-        if isinstance(stage, WarmStartRecipe):
+        if stage.plays_before_training:
             once, tokens = generation, sampled
         else:
             step["rollout"], tokens = generation, sampled * steps
-    trained = _distinct_tokens(recipe, index, stage, played, generating)
-    again, updates = _passes_and_updates(stage)
+    lengths = lengths_of(recipe, index)
+    prompts = played.prompts * generating if played is not None and played.prompts is not None else 0
+    trained = stage.trained_tokens(lengths.prompt, lengths.response, prompts)
+    again, updates = stage.passes_and_updates
     if learner.reference:
         step["reference pass"] = again * speed.frozen_pass(passes, trained)
     if learner.teacher is not None:
@@ -221,32 +216,10 @@ def _time(
     )
 
 
-def _passes_and_updates(stage: TrainingRecipe) -> tuple[int, int]:
-    """How often the learner computes the tokens of a step, and how often it steps the weights."""
-    if not isinstance(stage, GrpoRecipe):
-        return 1, 1
-    size = stage.prompts_per_update or stage.prompts_per_step
-    return stage.updates_per_batch, stage.updates_per_batch * math.ceil(stage.prompts_per_step / size)
-
-
-def _distinct_tokens(recipe: Recipe, index: int, stage: TrainingRecipe, played: Played | None, ranks: int) -> float:
-    """Tokens that the learner computes in a step, on all ranks; prompts of siblings once."""
-    lengths = lengths_of(recipe, index)
-    if isinstance(stage, GrpoRecipe) and played is not None and played.prompts is not None:
-        return played.prompts * ranks * (lengths.prompt + played.samples * lengths.response)
-    if isinstance(stage, OnlineDpoRecipe):
-        rows = 1 if stage.loss.kind != "dpo" else 2
-        return stage.prompts_per_step * (lengths.prompt + rows * lengths.response)
-    assert isinstance(stage, SupervisedRecipe | WarmStartRecipe)
-    return stage.rows_per_step * lengths.typical
-
-
 def _disk(recipe: Recipe, shape: ModelShape, machine: Machine) -> int:
     """Bytes of the checkpoints of all stages, with the one being written."""
     left = writing = 0
-    for index, stage in enumerate(recipe.stage):
-        if not isinstance(stage, TrainingRecipe):
-            continue
+    for index, stage in recipe.stages_of(TrainingRecipe).items():
         learner = learner_of(recipe, index, shape, Machine(device=machine.device, memory=0, ranks=1))
         saves = sum(map(stage.saves_at, range(1, stage.last_step + 1)))
         plan = DiskPlan(
@@ -261,8 +234,7 @@ def _disk(recipe: Recipe, shape: ModelShape, machine: Machine) -> int:
 
 
 def _require_model(recipe: Recipe) -> None:
-    first = recipe.stage[0]
-    if isinstance(first, SupervisedRecipe) and first.init is not None:
+    if recipe.init is not None:
         raise SleuthError(
             "the first stage makes a model with random weights, whose vocabulary is known only then: plan it with a "
             "probe, without --card"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,31 +12,11 @@ from sleuth.dialects import dialect_of, require_speakable
 from sleuth.envs.mcp_server import tool_server
 from sleuth.model_path import require_model
 from sleuth.prompts.library import read_prompt, require_askable
-from sleuth.recipe import (
-    EvalQuestionsRecipe,
-    FunctionEnvRecipe,
-    LossRecipe,
-    OnlineDpoRecipe,
-    QuestionsRecipe,
-    Recipe,
-    RefineEnvRecipe,
-    SearchEnvRecipe,
-    SupervisedRecipe,
-    ToolEnvRecipe,
-    WarmStartRecipe,
-    WinRateRecipe,
-)
 from sleuth.recipe.draft import Key
-from sleuth.recipe.envs import RenderedEnvRecipe, ToolServerRecipe
-from sleuth.recipe.evaluation import ProblemsRecipe
-from sleuth.recipe.grpo import PolicyTeacherRecipe
-from sleuth.recipe.judges import NliJudgeRecipe, ServedModelRecipe
+from sleuth.recipe.envs import ToolServerRecipe
 from sleuth.recipe.problems import looked_for
-from sleuth.recipe.rewards import FunctionFields
 from sleuth.recipe.shipped import REFINER_ROWS, WORLD
 from sleuth.recipe.strict import StrictModel
-from sleuth.recipe.supervised import HintRecipe
-from sleuth.recipe.text import DocumentsRecipe
 from sleuth.recipe.toml_writer import emit_value
 from sleuth.retrieval.index_card import read_card
 from sleuth.rewards.function import require_reward
@@ -48,12 +27,12 @@ from sleuth.user_code.functions import load_function
 def missing_inputs(table: StrictModel) -> Iterator[str]:
     """A message for each missing file or unknown name in a table: `questions = "nope.jsonl": no such file`. Keys that
     the table lacks because their values are invalid are skipped."""
-    for key, require in _named_in(table):
+    for key, kind in table.named.items():
         value = getattr(table, key, None)
         if not value:
             continue
         try:
-            require(value)
+            REQUIRED[kind](value, table)
         except SleuthError as error:
             reason = f"{error}{_how_to_make(value)}".removeprefix(f"{value}: ").removeprefix(f"{key} = {value!r}: ")
             shown = emit_value(value if isinstance(value, tuple) else str(value))
@@ -75,56 +54,6 @@ def require_named(table: StrictModel, where: str, key: Key = ()) -> None:
     problems = [f"{where}: {sentence}" for _, sentence in looked_for(table, missing_inputs, key)]
     if problems:
         raise SleuthError(*problems)
-
-
-def _named_in(table: StrictModel) -> Iterator[tuple[str, Callable[[Any], object]]]:
-    """Keys of a table, each with a check that raises SleuthError if its value does not exist."""
-    match table:
-        case QuestionsRecipe():
-            yield "questions", require_file
-        case EvalQuestionsRecipe():
-            yield "questions", require_file
-            yield "suite", require_suite
-        case DocumentsRecipe():
-            yield "texts", require_texts
-        case ProblemsRecipe():
-            yield "problems", require_file
-        case OnlineDpoRecipe():
-            yield "rewrites", require_file
-        case SearchEnvRecipe():
-            yield "dialect", partial(_require_dialect, env=table)
-            yield "prompt", partial(_require_prompt, env=table)
-            yield "hint", read_prompt
-            if getattr(table, "retriever", "empty") != "empty":
-                yield "index", require_index
-        case RefineEnvRecipe():
-            yield "prompt", partial(_require_prompt, env=table)
-        case HintRecipe():
-            yield "dialect", dialect_of
-            yield "prompt", read_prompt
-        case ServedModelRecipe():
-            yield "key_variable", _require_variable
-        case ToolServerRecipe():
-            yield "mcp", partial(_require_server, server=table)
-        case ToolEnvRecipe():
-            yield "tools", _require_tools
-            yield "prompt", partial(_require_prompt, env=table)
-            yield "index", require_index
-        case FunctionEnvRecipe() | LossRecipe():
-            yield "function", load_function
-            yield "dialect", dialect_of
-        case FunctionFields():
-            yield "function", partial(_require_reward, reward=table)
-        case NliJudgeRecipe() | PolicyTeacherRecipe():
-            yield "model", require_model
-        case WarmStartRecipe():
-            yield "teacher", require_model
-        case WinRateRecipe():
-            yield "against", require_model
-        case Recipe():
-            first = next(iter(getattr(table, "stage", ())), None)
-            if not (isinstance(first, SupervisedRecipe) and getattr(first, "init", None)):
-                yield "model", require_model
 
 
 def require_file(path: Path) -> None:
@@ -156,32 +85,63 @@ def require_index(folder: Path) -> None:
         require_encoder(card.encoder.model)
 
 
-def _require_dialect(name: str, env: SearchEnvRecipe) -> None:
+def _require_dialect(name: str, env: StrictModel) -> None:
     role, forced = getattr(env, "prompt_role", None), getattr(env, "forced_search", False)
     require_speakable(dialect_of(name), role or "user", forced_search=forced)
 
 
-def _require_prompt(name: str, env: RenderedEnvRecipe) -> None:
+def _require_prompt(name: str, env: StrictModel) -> None:
     text = read_prompt(name)
     if (role := getattr(env, "prompt_role", None)) is not None:
         require_askable(text, role, Path(name).stem)
 
 
-def _require_tools(tools: Sequence[str | ToolServerRecipe]) -> None:
+def _require_searched(folder: Path, env: StrictModel) -> None:
+    if getattr(env, "retriever", "index") != "empty":
+        require_index(folder)
+
+
+def _require_tools(tools: Sequence[str | ToolServerRecipe], env: StrictModel) -> None:
     for tool in tools:
         if isinstance(tool, str):
             load_function(tool)
 
 
-def _require_server(address: str, server: ToolServerRecipe) -> None:
+def _require_server(address: str, server: StrictModel) -> None:
     if address.strip():  # else the recipe refuses it
         tool_server(address, getattr(server, "folder", None)).offered(getattr(server, "only", ()))
 
 
-def _require_reward(name: str, reward: FunctionFields) -> None:
+def _require_reward(name: str, reward: StrictModel) -> None:
     require_reward(load_function(name), getattr(reward, "parameters", {}))
 
 
-def _require_variable(name: str) -> None:
+def _require_variable(name: str, model: StrictModel) -> None:
     if not os.environ.get(name):
         raise SleuthError(f"key_variable = {name!r}: there is no such variable in the environment")
+
+
+def _require_model(name: str, table: StrictModel) -> None:
+    first = next(iter(getattr(table, "stage", ())), None)
+    if not getattr(first, "init", None):  # else the run makes its model
+        require_model(name)
+
+
+REQUIRED: dict[str, Callable[[Any, StrictModel], object]] = {
+    "file": lambda path, table: require_file(path),
+    "texts": lambda path, table: require_texts(path),
+    "suite": lambda suite, table: require_suite(suite),
+    "index": _require_searched,
+    "model": _require_model,
+    "dialect": lambda name, table: dialect_of(name),
+    "spoken_dialect": _require_dialect,
+    "prompt": _require_prompt,
+    "text": lambda name, table: read_prompt(name),
+    "function": lambda name, table: load_function(name),
+    "reward": _require_reward,
+    "tools": _require_tools,
+    "server": _require_server,
+    "variable": _require_variable,
+}
+"""Checks of a value and its table that raise SleuthError if what it names does not exist, by its kind in
+`StrictModel.named`."""

@@ -6,12 +6,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sleuth.judges.tournament import rounds_of
-from sleuth.recipe import CitationRecipe, GrpoRecipe, OnlineDpoRecipe, Recipe, RubricRecipe, SuffixRecipe
-from sleuth.recipe.judges import HttpJudgeRecipe
-from sleuth.recipe.preference import PairwiseRecipe, PointwiseRecipe
+from sleuth.recipe import Recipe
 from sleuth.recipe.recipe import StageRecipe
-from sleuth.recipe.rewards import RewardRecipe
+from sleuth.recipe.rewards import AnswerSize
 from sleuth.rewards.rubric import STATIC
 
 OWN_CRITERIA = 5
@@ -49,43 +46,12 @@ def step_calls(recipe: Recipe) -> list[StepCalls]:
 
 
 def _of_stage(stage: StageRecipe) -> StepCalls | None:
+    static = {name: len(criteria) for name, criteria in STATIC.items()}
+    size = AnswerSize(own=OWN_CRITERIA, static=static, cited=CLAIMS * CASES)
     calls: dict[str, int] = {}
     assumed = False
-    if isinstance(stage, GrpoRecipe):
-        for reward in stage.reward:
-            if asked := math.ceil(stage.prompts_per_step * stage.samples_per_prompt * _of_answer(reward)):
-                calls[reward.kind] = calls.get(reward.kind, 0) + asked
-                assumed = assumed or _depends_on_rows(reward)
-    elif isinstance(stage, OnlineDpoRecipe) and stage.loss.kind != "original_nll":
-        pool = stage.samples_per_prompt + 1 + (stage.rewrites is not None)
-        for part in stage.reward:
-            if isinstance(part, PairwiseRecipe | PointwiseRecipe) and isinstance(part.judge, HttpJudgeRecipe):
-                asked = pool if isinstance(part, PointwiseRecipe) else _of_pool(part, pool)
-                calls[part.kind] = calls.get(part.kind, 0) + stage.prompts_per_step * asked
+    for kind, asked, depends_on_rows in stage.judge_calls(size):
+        if asked:
+            calls[kind] = calls.get(kind, 0) + math.ceil(asked)
+            assumed = assumed or depends_on_rows
     return StepCalls(stage=stage.name, calls=calls, assumed=assumed) if calls else None
-
-
-def _depends_on_rows(reward: RewardRecipe) -> bool:
-    rubric = isinstance(reward, RubricRecipe) and reward.own and reward.calls == "per_rubric"
-    return rubric or isinstance(reward, CitationRecipe)
-
-
-def _of_answer(reward: RewardRecipe) -> float:
-    """Calls for one answer, those of a judge that watches included."""
-    if isinstance(reward, SuffixRecipe):
-        return float(isinstance(reward.judge, HttpJudgeRecipe))
-    if not isinstance(reward, RubricRecipe | CitationRecipe):
-        return 0.0
-    cases = paid = CLAIMS * CASES
-    if isinstance(reward, RubricRecipe):
-        cases = OWN_CRITERIA * reward.own + len(STATIC.get(reward.static, ()))
-        paid = 1 if reward.calls == "per_answer" else cases
-    calls = float(paid * isinstance(reward.judge, HttpJudgeRecipe))
-    if reward.watch is not None and isinstance(reward.watch.judge, HttpJudgeRecipe):
-        calls += reward.watch.share * cases  # who watches is asked about one case at a time
-    return calls
-
-
-def _of_pool(part: PairwiseRecipe, size: int) -> int:
-    pairs = size * (size - 1) // 2 if part.schedule == "round_robin" else rounds_of(size) * -(-size // 2)
-    return pairs * (2 if part.orders == "both" else 1)

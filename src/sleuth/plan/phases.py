@@ -10,16 +10,7 @@ from sleuth.plan.episodes import CacheNeed, Played, lengths_of, played_by
 from sleuth.plan.memory import SIZES, Bytes, Device, LearnerMemory, Passes, total
 from sleuth.plan.server_cards import SERVER_SHARE, played_by_server, shares_learner_card
 from sleuth.plan.shapes import ModelShape, shape_of
-from sleuth.recipe import (
-    GrpoRecipe,
-    OnlineDpoRecipe,
-    Recipe,
-    SupervisedRecipe,
-    TrainingRecipe,
-    WarmStartRecipe,
-    WinRateRecipe,
-)
-from sleuth.recipe.rewards import GainRecipe
+from sleuth.recipe import Recipe, TrainingRecipe
 from sleuth.runs.disk import shown
 
 SERVER, SLEEPING_SERVER = 3_000_000_000, 1_500_000_000
@@ -68,14 +59,10 @@ def phases_of(recipe: Recipe, shape: ModelShape, machine: Machine) -> list[Phase
 
 def learner_of(recipe: Recipe, index: int, shape: ModelShape, machine: Machine) -> LearnerMemory:
     """The learner of a training stage."""
-    stage = recipe.stage[index]
-    assert isinstance(stage, TrainingRecipe)
+    stage = recipe.stages_of(TrainingRecipe)[index]
     passes = Passes(shape=shape, device=machine.device, size=SIZES[recipe.dtype])
-    named = stage.teacher if isinstance(stage, GrpoRecipe) else None
-    if named is not None and named.url is not None:  # in the memory of another machine, or of another process
-        named = None
-    teacher = None if named is None else replace(passes, shape=shape_of(named.model)[0])
-    return LearnerMemory.of(stage, passes, reference=keeps_first_weights(stage), teacher=teacher, ranks=machine.ranks)
+    teacher = None if stage.frozen_model is None else replace(passes, shape=shape_of(stage.frozen_model)[0])
+    return LearnerMemory.of(stage, passes, reference=stage.keeps_first_weights, teacher=teacher, ranks=machine.ranks)
 
 
 def problems_of(phases: Sequence[Phase], memory: int) -> dict[str, str]:
@@ -109,22 +96,21 @@ class _Stage:
         if not isinstance(stage, TrainingRecipe):
             if self.played is None:  # a teacher elsewhere generates
                 return
-            models = 2 if isinstance(stage, WinRateRecipe) else 1
-            yield self._generation("evaluation", {"weights": models * self._weights()}, {}, self.played, self.passes)
+            held = {"weights": stage.models * self._weights()}
+            yield self._generation("evaluation", held, {}, self.played, self.passes)
             yield from self._servers(self.played, 1)  # the first rank evaluates
             return
         learner = learner_of(self.recipe, self.index, self.shape, self.machine)
         if self.played is not None:
             before, playing = learner.state(), playing_passes(stage, self.passes)
-            if isinstance(stage, WarmStartRecipe):  # plays before it has a learner
+            if stage.plays_before_training:
                 before = {"weights": learner.weights}, {}
-                if stage.teacher is not None:
+                if stage.playing_model is not None:
                     before[0]["teacher"] = playing.size * playing.shape.weights
             yield self._generation("rollout", *before, self.played, playing)
             yield from self._servers(self.played, self.machine.ranks)
         tokens = self._tokens_at_once(stage)
-        generated = not isinstance(stage, SupervisedRecipe | WarmStartRecipe)
-        if learner.reference and generated:
+        if learner.reference:
             yield self._phase("reference pass", *learner.frozen_pass(tokens, tokens, self.passes))
         if learner.teacher is not None:
             yield self._phase("teacher pass", *learner.frozen_pass(tokens, tokens, learner.teacher))
@@ -192,33 +178,14 @@ class _Stage:
     def _tokens_at_once(self, stage: TrainingRecipe) -> int:
         """Distinct tokens in one pass: the budget, but a whole sequence at least, and of pairs both."""
         lengths = lengths_of(self.recipe, self.index)
-        longest = lengths.limit
-        if isinstance(stage, OnlineDpoRecipe) and stage.loss.kind == "dpo":
-            longest += lengths.response
-        return min(max(stage.tokens_per_micro_batch, longest), _tokens_of_step(stage, lengths.limit))
+        longest = lengths.limit + (stage.rows_at_once - 1) * lengths.response
+        return min(max(stage.tokens_per_micro_batch, longest), stage.sequences_per_step * lengths.limit)
 
 
-def _tokens_of_step(stage: TrainingRecipe, limit: int) -> int:
-    if isinstance(stage, GrpoRecipe):
-        return stage.prompts_per_step * stage.samples_per_prompt * limit
-    if isinstance(stage, OnlineDpoRecipe):
-        return 2 * stage.prompts_per_step * limit
-    assert isinstance(stage, SupervisedRecipe | WarmStartRecipe)
-    return stage.rows_per_step * limit
-
-
-def playing_passes(stage: object, policy: Passes) -> Passes:
+def playing_passes(stage: TrainingRecipe, policy: Passes) -> Passes:
     """Those of the model that plays a stage's episodes: the policy, or the teacher of a warm start."""
-    named = stage.teacher if isinstance(stage, WarmStartRecipe) else None
+    named = stage.playing_model
     return policy if named is None else replace(policy, shape=shape_of(named)[0])
-
-
-def keeps_first_weights(stage: TrainingRecipe) -> bool:
-    """Whether a stage keeps its first weights on the device, as the reference or to measure gains with."""
-    if isinstance(stage, GrpoRecipe):
-        moving = [reward for reward in stage.reward if isinstance(reward, GainRecipe)]
-        return bool(stage.loss.beta) or bool(moving)
-    return isinstance(stage, OnlineDpoRecipe) and stage.loss.kind == "dpo"
 
 
 def _present(parts: Bytes) -> Bytes:

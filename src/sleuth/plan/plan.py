@@ -7,25 +7,11 @@ from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any
 
-from sleuth.factories import continuation_judges_in, judges_in
 from sleuth.plan.judge_calls import StepCalls, step_calls
 from sleuth.plan.memory import FP32, SIZES
-from sleuth.plan.phases import keeps_first_weights
 from sleuth.plan.probe import Probe
-from sleuth.recipe import (
-    AnnotateRecipe,
-    EvaluateRecipe,
-    GateRecipe,
-    GrpoRecipe,
-    OnlineDpoRecipe,
-    ProbeRecipe,
-    ReasonRecipe,
-    Recipe,
-    StageRecipe,
-    TrainingRecipe,
-    WinRateRecipe,
-)
-from sleuth.recipe.judges import HttpJudgeRecipe, LexicalJudgeRecipe
+from sleuth.recipe import AnnotateRecipe, Recipe, StageRecipe, TrainingRecipe
+from sleuth.recipe.evaluation import EvaluationFields
 
 WARM_UP = 1
 """First steps that are left out if there are others: they load code and grow the heap."""
@@ -112,57 +98,25 @@ def _stage(stage: StageRecipe, questions: int, probe: Probe | None) -> StagePlan
             seconds_at_most=known,
         )
     if not isinstance(stage, TrainingRecipe):
-        arms = _arms(stage)
-        plan: dict[str, Any] = {"prompts": questions, "episodes": questions * arms}
-        measured = {} if probe is None else _evaluated(stage, questions, probe)
+        plan: dict[str, Any] = {"prompts": questions, "episodes": questions * stage.arms * stage.samples_of_each}
+        measured = {} if probe is None else _evaluated(stage.name, questions, probe)
     else:
         if probe is not None and stage.name not in probe.rows:  # a warm start that is not needed
             seconds = probe.costs[stage.name].seconds["total"]
             return StagePlan(name=stage.name, kind=stage.kind, tokens=0, seconds=seconds, seconds_at_most=seconds)
         steps = stage.last_step
-        prompts, samples = _played(stage)
+        prompts, samples = stage.played_per_step
         episodes = steps * prompts * samples
         plan = {"steps": steps, "prompts": steps * prompts, "episodes": episodes}
-        if _asks_a_model(stage):
+        if any(judge.is_model for judge in stage.judges()):
             plan["judge_calls"] = None
         measured = {} if probe is None else _trained(stage, episodes, probe)
     return StagePlan(name=stage.name, kind=stage.kind, **(plan | measured))
 
 
-def _arms(stage: EvaluateRecipe | WinRateRecipe | ProbeRecipe | GateRecipe | ReasonRecipe) -> int:
-    """Episodes for each question."""
-    match stage:
-        case WinRateRecipe():
-            return 2
-        case ProbeRecipe():  # at the position, and at another one of its document
-            return 2 * stage.samples
-        case GateRecipe() | ReasonRecipe():
-            return stage.samples
-        case EvaluateRecipe():
-            return 1 + stage.forced_search_arm
-
-
-def _played(stage: TrainingRecipe) -> tuple[int, int]:
-    """(prompts, samples of each) in one step."""
-    if isinstance(stage, GrpoRecipe):
-        return stage.prompts_per_step, stage.samples_per_prompt
-    if isinstance(stage, OnlineDpoRecipe):
-        return stage.prompts_per_step, 0 if stage.loss.kind == "original_nll" else stage.samples_per_prompt
-    return 0, 0
-
-
-def _asks_a_model(stage: TrainingRecipe) -> bool:
-    if isinstance(stage, OnlineDpoRecipe):
-        return any(isinstance(judge, HttpJudgeRecipe) for judge in continuation_judges_in(stage))
-    judges = judges_in(stage.reward) if isinstance(stage, GrpoRecipe) else ()
-    return any(not isinstance(judge, LexicalJudgeRecipe) for _, judge in judges)
-
-
-def _evaluated(
-    stage: EvaluateRecipe | WinRateRecipe | ProbeRecipe | GateRecipe | ReasonRecipe, questions: int, probe: Probe
-) -> dict[str, Any]:
+def _evaluated(name: str, questions: int, probe: Probe) -> dict[str, Any]:
     """The time of asking is proportional to the questions; the rest is spent once."""
-    cost, evaluated = probe.costs[stage.name], probe.evaluated[stage.name]
+    cost, evaluated = probe.costs[name], probe.evaluated[name]
     share = questions / evaluated.questions
     asking = cost.seconds["asking"]
     seconds = cost.seconds["total"] - asking + asking * share
@@ -208,13 +162,11 @@ def _typical(values: Iterable[float]) -> float:
 def _disk(recipe: Recipe, questions: Mapping[int, int], probe: Probe) -> int:
     """Peak bytes of the run folder: the files of all stages, and a checkpoint being written before older ones go."""
     left = writing = 0
-    for index, stage in enumerate(recipe.stage):
-        if isinstance(stage, AnnotateRecipe):  # its file is outside of the run folder
-            continue
-        if not isinstance(stage, TrainingRecipe):
-            evaluated = probe.evaluated[stage.name]
-            left += round(evaluated.bytes * questions[index] / evaluated.questions)
-        elif stage.name in probe.rows:
+    for index, stage in recipe.stages_of(EvaluationFields).items():
+        evaluated = probe.evaluated[stage.name]
+        left += round(evaluated.bytes * questions[index] / evaluated.questions)
+    for stage in recipe.stages_of(TrainingRecipe).values():
+        if stage.name in probe.rows:
             steps, (weights, state) = stage.last_step, probe.checkpoints[stage.name]
             saves = sum(map(stage.saves_at, range(1, steps + 1)))
             whole = min(saves, stage.keep + 1)  # the best one is kept beside the newest
@@ -244,7 +196,7 @@ class RankMemory:
 def rank_memory(recipe: Recipe, probe: Probe, world: int) -> RankMemory:
     """The memory of the most demanding stage. What does not depend on the weights (libraries, activations, the engine's
     cache) is taken from the probe's process."""
-    stages = [stage for stage in recipe.stage if isinstance(stage, TrainingRecipe) and stage.name in probe.rows]
+    stages = [stage for stage in recipe.stages_of(TrainingRecipe).values() if stage.name in probe.rows]
     of_stages = [_of_stage(recipe, stage, probe, world) for stage in stages]
     return RankMemory(
         world=world,
@@ -259,7 +211,7 @@ def _of_stage(recipe: Recipe, stage: TrainingRecipe, probe: Probe, world: int) -
     computed = SIZES[recipe.dtype]  # bytes of a weight in the forward pass
     masters = FP32 if computed < FP32 and stage.master_weights else 0
     stepped = state // (MOMENTS + masters)  # trained weights
-    reference = stored if keeps_first_weights(stage) else 0
+    reference = stored if stage.keeps_first_weights else 0
     # In one process a step holds weights, gradients, moments, and masters or a copy to compare with.
     alone = stored + stepped * (MOMENTS + FP32 + (masters or computed)) + reference
     if world == 1:

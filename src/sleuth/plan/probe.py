@@ -11,16 +11,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from sleuth.recipe import (
-    AnnotateRecipe,
-    EvaluateRecipe,
-    GateRecipe,
-    ProbeRecipe,
-    ReasonRecipe,
-    Recipe,
-    WinRateRecipe,
-    dump_toml,
-)
+from sleuth.recipe import Recipe, dump_toml
+from sleuth.recipe.evaluation import EvaluationFields
 from sleuth.runs.checkpoints import STATE, checkpoints_in, step_name
 from sleuth.runs.disk import bytes_in
 from sleuth.runs.manifest import Manifest
@@ -69,26 +61,11 @@ def shortened(recipe: Recipe, steps: int, *, world: int = 1) -> Recipe:
     """The recipe with at most `steps` steps of every training stage, saved once, and `QUESTIONS` questions of every
     evaluation, without stages that ask a teacher. Learning-rate horizons stay, so a step does the same work. For
     several ranks, whose memory follows from that of a process that holds all, nothing is offloaded."""
-
-    def cut(stage: Any) -> Any:
-        if isinstance(stage, WinRateRecipe | ProbeRecipe | GateRecipe):
-            fewer = {"limit": min(stage.data.limit, QUESTIONS)}
-            passed = {"max_missing_fraction": 1.0, "max_no_signal_fraction": 1.0}  # the run has to reach its last stage
-            return stage.model_copy(
-                update={"data": stage.data.model_copy(update=fewer), **(passed if stage.kind == "gate" else {})}
-            )
-        if isinstance(stage, ReasonRecipe):
-            sets = (one.model_copy(update={"limit": min(one.limit or PER_SET, PER_SET)}) for one in stage.sets)
-            return stage.model_copy(update={"sets": tuple(sets)})
-        if isinstance(stage, EvaluateRecipe):
-            key, most = ("limit", QUESTIONS) if stage.data.suite is None else ("per_set", PER_SET)
-            fewer = {key: min(getattr(stage.data, key) or most, most)}
-            return stage.model_copy(update={"data": stage.data.model_copy(update=fewer)})
-        last = min(steps, stage.stop_after or stage.steps)
-        held = {"cpu_offload": stage.cpu_offload and world == 1}
-        return stage.model_copy(update={"stop_after": last, "save_every": last, "milestone_every": None} | held)
-
-    measured = tuple(cut(stage) for stage in recipe.stage if not isinstance(stage, AnnotateRecipe))
+    measured = tuple(
+        stage.shortened(steps=steps, questions=QUESTIONS, per_set=PER_SET, offload=world == 1)
+        for stage in recipe.stage
+        if stage.trains or stage.measures
+    )
     return recipe.model_copy(update={"stage": measured, "trackers": ()})
 
 
@@ -123,11 +100,7 @@ def run_probe(
 
 def read_probe(recipe: Recipe, place: Path) -> Probe:
     """The measurements in the folder of a finished run."""
-    evaluations = [
-        stage
-        for stage in recipe.stage
-        if isinstance(stage, EvaluateRecipe | WinRateRecipe | ProbeRecipe | GateRecipe | ReasonRecipe)
-    ]
+    evaluations = recipe.stages_of(EvaluationFields).values()
     rows = MetricsFile(place / "metrics.jsonl").rows()
     trained = list(dict.fromkeys(row["stage"] for row in rows))  # a warm start may have been skipped
     by_stage = {name: [row for row in rows if row["stage"] == name] for name in trained}
@@ -140,18 +113,14 @@ def read_probe(recipe: Recipe, place: Path) -> Probe:
             )
             for name, cost in Manifest(place / "manifest.json").costs().items()
         },
-        evaluated={stage.name: _evaluated(stage, place / "eval") for stage in evaluations},
+        evaluated={stage.name: _evaluated(stage.evaluations, place / "eval") for stage in evaluations},
         checkpoints={name: _sizes(checkpoint) for name, checkpoint in saved},
         bytes_a_step={name: fmean(_bytes_of_step(place, row) for row in by_stage[name]) for name in trained},
     )
 
 
-def _evaluated(
-    stage: EvaluateRecipe | WinRateRecipe | ProbeRecipe | GateRecipe | ReasonRecipe, folder: Path
-) -> Evaluated:
-    """Reads the files of the stage's arms; a suite has its records in a file for each set."""
-    forced = isinstance(stage, EvaluateRecipe) and stage.forced_search_arm
-    arms = (stage.name, f"{stage.name}_forced") if forced else (stage.name,)
+def _evaluated(arms: Sequence[str], folder: Path) -> Evaluated:
+    """Reads the files of a stage's arms; a suite has its records in a file for each set."""
     files = [file for arm in arms for file in (folder / f"{arm}.json", *folder.glob(f"{arm}@*.json"))]
     records = [record for file in files for record in json.loads(file.read_text(encoding="utf-8")).get("records", ())]
     return Evaluated(

@@ -18,8 +18,8 @@ SERVER_SHARE = 0.9
 def ranks_and_servers(recipe: Recipe, cards: int) -> tuple[int, int]:
     """How many of the `cards` of a machine train, and how many have a server of their own, one each. Servers that would
     leave no card to train are taken to be elsewhere, and so are those of other machines."""
-    pools = [stage.engine for stage in recipe.stage if isinstance(stage, GrpoRecipe) and stage.engine is not None]
-    servers = max((_own_cards(pool, cards) for pool in pools), default=0)
+    pools = [stage.engine for stage in recipe.stages_of(GrpoRecipe).values()]
+    servers = max((_own_cards(pool, cards) for pool in pools if pool is not None), default=0)
     return (cards - servers, servers) if servers < cards else (cards, 0)
 
 

@@ -37,8 +37,8 @@ def server_memory(
         machine = Machine(device=CUDA, memory=card, ranks=ranks)
         held = (
             total(learner_of(recipe, index, shape, machine).state()[0])
-            for index, stage in enumerate(recipe.stage)
-            if isinstance(stage, GrpoRecipe) and stage.engine == pool
+            for index, stage in recipe.stages_of(GrpoRecipe).items()
+            if stage.engine == pool
         )
         given = card - CUDA.libraries - max(held) - MARGIN
     return _enough(recipe, given, SERVER + size * shape.weights + sequence, "weights, work and one sequence")

@@ -9,11 +9,12 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from sleuth.recipe.judges import TeacherRecipe
+from sleuth.recipe.stage import StageFields
 from sleuth.recipe.strict import FilePath, Name, combination
 from sleuth.recipe.text import DocumentsRecipe
 
 
-class AnnotateRecipe(DocumentsRecipe):
+class AnnotateRecipe(DocumentsRecipe, StageFields):
     """Lets a teacher insert thoughts into texts, as `sleuth annotate thoughts` does, if the file of them does not
     exist. Later stages may read that file: it is looked for when they begin. A run stops here with the reason if the
     teacher is not there; its answers are kept, and the same command goes on."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated, Literal
+from collections.abc import Iterator, Mapping
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
@@ -42,6 +42,7 @@ AskWith = Literal["question", "prompt"]
 class QuestionsRecipe(StrictModel):
     """Questions with their golden answers."""
 
+    named: ClassVar[Mapping[str, str]] = {"questions": "file"}
     questions: FilePath
     """A .jsonl, .jsonl.gz or .parquet file of questions, here or on the hub: hf://OWNER/NAME/FILE."""
     kinds: Row[str] = ()
@@ -94,6 +95,7 @@ class AnsweredRowsRecipe(QuestionsRecipe):
 class EvalQuestionsRecipe(StrictModel):
     """The questions of an evaluation: one file, or a suite of test sets."""
 
+    named: ClassVar[Mapping[str, str]] = {"questions": "file", "suite": "suite"}
     questions: FilePath | None = None
     """A .jsonl, .jsonl.gz or .parquet file of questions, here or on the hub: hf://OWNER/NAME/FILE."""
     kinds: Row[str] = ()

@@ -3,18 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Discriminator, Field, NonNegativeInt, PositiveFloat, PositiveInt, Tag
 
 from sleuth.recipe.strict import NO_KIND, TEXT, FilePath, Row, StrictModel, combination
 
 Role = Literal["raw", "user", "system"]
+EpisodeKind = Literal["agent", "refiner", "thought"]
+"""What the policy is in an environment: an agent that is asked a question, one that rewrites the evidence that it is
+given, or one that thinks in the middle of a text."""
 
 
-class SearchEnvRecipe(StrictModel):
+class EnvFields(StrictModel):
+    """What differs between environments; the defaults are those of an agent."""
+
+    plays: ClassVar[EpisodeKind] = "agent"
+    """Kind of its episodes, which decides the rewards and the data that fit it."""
+    turn_key: ClassVar[str] = "turn_tokens"
+    """The key that limits what the policy writes in one turn."""
+
+    def without_retriever(self) -> Self:
+        """The environment for a machine without the index or the servers that it searches."""
+        return self
+
+    def functions(self) -> tuple[str, ...]:
+        """The user's functions that it calls, `MODULE:NAME`."""
+        return ()
+
+    def tool_servers(self) -> tuple[ToolServerRecipe, ...]:
+        """The servers whose tools it offers."""
+        return ()
+
+
+class SearchEnvRecipe(EnvFields):
     """A question, a search tool and a budget of searches."""
 
+    named: ClassVar[Mapping[str, str]] = {
+        "dialect": "spoken_dialect",
+        "prompt": "prompt",
+        "hint": "text",
+        "index": "index",
+    }
     kind: Literal["search"]
     dialect: str
     """The search protocol: its tags, wrappers and stop rule."""
@@ -53,6 +83,10 @@ class SearchEnvRecipe(StrictModel):
     forced_search: bool = False
     """Whether the environment opens the first search itself, so that the policy starts inside a query."""
 
+    def without_retriever(self) -> Self:
+        """Every search returns nothing."""
+        return self.model_copy(update={"retriever": "empty", "index": None, "urls": ()})
+
     @combination
     def _can_search(self) -> Iterator[str]:
         if self.retriever == "remote" and not self.urls:
@@ -76,9 +110,11 @@ class SearchEnvRecipe(StrictModel):
             yield 'template_flags need a chat template: set prompt_role = "user" or "system"'
 
 
-class RefineEnvRecipe(StrictModel):
+class RefineEnvRecipe(EnvFields):
     """The reasoning and the tool output of a search agent, to be rewritten as one answer with citations."""
 
+    named: ClassVar[Mapping[str, str]] = {"prompt": "prompt"}
+    plays: ClassVar[EpisodeKind] = "refiner"
     kind: Literal["refine"]
     mode: Literal["answer_only", "thinking"] = "answer_only"
     """What the policy writes: the answer alone, or a thought and the answer."""
@@ -99,10 +135,12 @@ class RefineEnvRecipe(StrictModel):
             yield 'template_flags need a chat template: set prompt_role = "user" or "system"'
 
 
-class ThoughtEnvRecipe(StrictModel):
+class ThoughtEnvRecipe(EnvFields):
     """A text up to some point and an opening tag. The policy writes a thought there and, for rewards that judge it, the
     suffix after the thought."""
 
+    plays: ClassVar[EpisodeKind] = "thought"
+    turn_key: ClassVar[str] = "thought_tokens"
     kind: Literal["thought"]
     thought_tokens: PositiveInt = 48
     """Maximum number of tokens of a thought."""
@@ -132,10 +170,11 @@ class ThoughtEnvRecipe(StrictModel):
             )
 
 
-class FunctionEnvRecipe(StrictModel):
+class FunctionEnvRecipe(EnvFields):
     """An environment of your own: a class with the methods `open` and `reply` of `sleuth.types.Env`
     (docs/how-to/own_code.md)."""
 
+    named: ClassVar[Mapping[str, str]] = {"function": "function", "dialect": "dialect"}
     kind: Literal["python"]
     function: str
     """The class, or a function that makes an environment, `MODULE:NAME`; it is called with the `task` of an episode.
@@ -147,10 +186,14 @@ class FunctionEnvRecipe(StrictModel):
     seconds: PositiveFloat = 60.0
     """Timeout of each of its methods in seconds; then the score of the episode is missing."""
 
+    def functions(self) -> tuple[str, ...]:
+        return (self.function,)
+
 
 class ToolServerRecipe(StrictModel):
     """A server of tools that speaks the Model Context Protocol."""
 
+    named: ClassVar[Mapping[str, str]] = {"mcp": "server"}
     mcp: str
     """The command that starts it and talks over its stdin and stdout, such as "python -m my_server", with the Python
     that runs Sleuth; or its URL."""
@@ -175,9 +218,10 @@ ToolRecipe = Annotated[Annotated[str, Tag(TEXT)] | Annotated[ToolServerRecipe, T
 """A function, `MODULE:NAME`, or a server of tools."""
 
 
-class ToolEnvRecipe(StrictModel):
+class ToolEnvRecipe(EnvFields):
     """A question, and tools of your own that the policy may call (docs/how-to/own_code.md)."""
 
+    named: ClassVar[Mapping[str, str]] = {"tools": "tools", "prompt": "prompt", "index": "index"}
     kind: Literal["tools"]
     tools: Annotated[Row[ToolRecipe], Field(min_length=1)]
     """Functions, `MODULE:NAME`, with type hints and a docstring that describes each argument; a module is looked for
@@ -203,6 +247,12 @@ class ToolEnvRecipe(StrictModel):
     result_tokens: PositiveInt = 512
     """Results are truncated to this number of tokens each."""
 
+    def functions(self) -> tuple[str, ...]:
+        return tuple(tool for tool in self.tools if isinstance(tool, str))
+
+    def tool_servers(self) -> tuple[ToolServerRecipe, ...]:
+        return tuple(tool for tool in self.tools if not isinstance(tool, str))
+
     @combination
     def _flags_have_a_template(self) -> Iterator[str]:
         if self.template_flags and self.prompt_role == "raw":
@@ -210,7 +260,7 @@ class ToolEnvRecipe(StrictModel):
 
     @combination
     def _tools_differ(self) -> Iterator[str]:
-        names = [tool.rpartition(":")[2].rpartition(".")[2] for tool in self.tools if isinstance(tool, str)]
+        names = [tool.rpartition(":")[2].rpartition(".")[2] for tool in self.functions()]
         names += ["search"] if self.index is not None else []
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:

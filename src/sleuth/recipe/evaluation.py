@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated, Literal
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
@@ -11,15 +11,62 @@ from sleuth.recipe.data import EvalQuestionsRecipe
 from sleuth.recipe.envs import EnvRecipe, ThoughtEnvRecipe
 from sleuth.recipe.judges import ContinuationJudgeTable
 from sleuth.recipe.rewards import GainRecipe, SuffixRecipe
+from sleuth.recipe.stage import StageFields
 from sleuth.recipe.strict import FilePath, Name, Row, StrictModel, combination
 from sleuth.recipe.text import PlacesRecipe, TextRecipe
 from sleuth.recipe.training import SampledRecipe
 
 
-class EvaluateRecipe(SampledRecipe):
+class EvaluationFields(SampledRecipe, StageFields):
+    """What differs between stages that measure; the defaults are those of one that samples once at `data.limit` places
+    of texts."""
+
+    measures: ClassVar[bool] = True
+
+    kind: Any
+    """Set by each kind of stage."""
+    name: Name
+    """Name of the evaluation file."""
+
+    @combination
+    def _budget_stays(self) -> Iterator[str]:
+        if getattr(getattr(self, "env", None), "least_thought_tokens", None) is not None:
+            yield "env.least_thought_tokens has no effect here: only a grpo stage has steps to shrink over; remove it"
+
+    @property
+    def arms(self) -> int:
+        """How often each question is asked, under other conditions."""
+        return 1
+
+    @property
+    def evaluations(self) -> tuple[str, ...]:
+        """Names of the evaluation files that it writes, without those of single sets."""
+        return (self.name,)
+
+    @property
+    def samples_of_each(self) -> int:
+        """Answers to each question in each arm."""
+        return getattr(self, "samples", 1)
+
+    @property
+    def asked(self) -> int | None:
+        """The number of questions; None where only the file knows it."""
+        data: Any = getattr(self, "data", None)
+        return data.limit
+
+    def shortened(self, *, steps: int, questions: int, per_set: int, offload: bool) -> Self:
+        """Fewer questions."""
+        data: Any = getattr(self, "data", None)
+        return self.model_copy(
+            update={"data": data.model_copy(update={"limit": min(data.limit or questions, questions)})}
+        )
+
+
+class EvaluateRecipe(EvaluationFields):
     """Answers questions with the current model and writes `eval/NAME.json`; for a suite, `eval/NAME@SET.json` for each
     set, and their mean in `eval/NAME.json`."""
 
+    plays_like: ClassVar[Literal["next", "nearest"] | None] = "nearest"
     kind: Literal["evaluate"]
     name: Name
     """Name of the evaluation file, such as "base" or "trained"."""
@@ -35,8 +82,24 @@ class EvaluateRecipe(SampledRecipe):
     env: EnvRecipe | None = None
     """The environment; absent: that of the nearest `grpo` stage, so that evaluation matches training."""
 
+    @property
+    def arms(self) -> int:
+        return len(self.evaluations)
 
-class ProbeRecipe(SampledRecipe):
+    @property
+    def evaluations(self) -> tuple[str, ...]:
+        """That of the arm with a forced search last."""
+        return (self.name, f"{self.name}_forced") if self.forced_search_arm else (self.name,)
+
+    def shortened(self, *, steps: int, questions: int, per_set: int, offload: bool) -> Self:
+        """Of a suite fewer of each set."""
+        if self.data.suite is None:
+            return super().shortened(steps=steps, questions=questions, per_set=per_set, offload=offload)
+        fewer = {"per_set": min(self.data.per_set or per_set, per_set)}
+        return self.model_copy(update={"data": self.data.model_copy(update=fewer)})
+
+
+class ProbeRecipe(EvaluationFields):
     """Compares the model's thoughts in held-out texts with empty ones, generic phrases, thoughts of other texts and a
     teacher's, by the log-probability of the true suffix. Writes `eval/NAME.json`, and a certificate into the model's
     folder."""
@@ -55,18 +118,18 @@ class ProbeRecipe(SampledRecipe):
     judge: ContinuationJudgeTable | None = None
     """Decides whether a generated suffix is equivalent to the true one; absent: no suffix is generated."""
 
+    @property
+    def arms(self) -> int:
+        """At the place, and at another one of its document."""
+        return 2
+
     @combination
     def _judge_has_suffixes(self) -> Iterator[str]:
         if (self.judge is not None) != bool(self.env.suffix_tokens):
             yield "judge and env.suffix_tokens need each other: set both or neither"
 
-    @combination
-    def _budget_stays(self) -> Iterator[str]:
-        if self.env.least_thought_tokens is not None:
-            yield "env.least_thought_tokens has no effect here: only a grpo stage has steps to shrink over; remove it"
 
-
-class GateRecipe(SampledRecipe):
+class GateRecipe(EvaluationFields):
     """Plays the episodes of a rewarded stage on a fixed set of prefixes, without an update, and decides whether the
     stages after it train. Writes `eval/NAME.json`: mean reward, share of groups without signal, length of thoughts. A
     run that misses its gate ends there, unless no later stage trains."""
@@ -89,6 +152,11 @@ class GateRecipe(SampledRecipe):
     max_no_signal_fraction: Annotated[float, Field(ge=0, le=1)] = 0.5
     """Largest share of groups without signal, whose scores are all equal, with which the gate is passed."""
 
+    def shortened(self, *, steps: int, questions: int, per_set: int, offload: bool) -> Self:
+        """The gate is passed, so that the stages after it run."""
+        fewer = super().shortened(steps=steps, questions=questions, per_set=per_set, offload=offload)
+        return fewer.model_copy(update={"max_missing_fraction": 1.0, "max_no_signal_fraction": 1.0})
+
     @combination
     def _rewards_fit(self) -> Iterator[str]:
         kinds = [reward.kind for reward in self.reward]
@@ -97,15 +165,11 @@ class GateRecipe(SampledRecipe):
         if "suffix" in kinds and not self.env.suffix_tokens:
             yield 'env.suffix_tokens is missing: reward.kind = "suffix" judges the suffix written after a thought'
 
-    @combination
-    def _budget_stays(self) -> Iterator[str]:
-        if self.env.least_thought_tokens is not None:
-            yield "env.least_thought_tokens has no effect here: only a grpo stage has steps to shrink over; remove it"
-
 
 class ProblemsRecipe(StrictModel):
     """One test set: `[[stage.sets]]`."""
 
+    named: ClassVar[Mapping[str, str]] = {"problems": "file"}
     layout: Literal["gsm8k", "math_500", "gpqa_diamond", "olympiad_bench"]
     """The test set that the rows are from, which decides how they are read."""
     problems: FilePath
@@ -114,7 +178,7 @@ class ProblemsRecipe(StrictModel):
     """Use only the first `limit` problems; absent: all."""
 
 
-class ReasonRecipe(SampledRecipe):
+class ReasonRecipe(EvaluationFields):
     """Answers each problem several times with the current model: Mean@k and Pass@k in `eval/NAME.json`, and the records
     of each set in `eval/NAME@SET.json`."""
 
@@ -129,6 +193,15 @@ class ReasonRecipe(SampledRecipe):
     """Sampling temperature, from the whole vocabulary; 0: greedy."""
     max_tokens: PositiveInt = 4_096
     """Maximum number of tokens of an answer."""
+
+    @property
+    def asked(self) -> int | None:
+        limits = [one.limit for one in self.sets]
+        return None if None in limits else sum(filter(None, limits))
+
+    def shortened(self, *, steps: int, questions: int, per_set: int, offload: bool) -> Self:
+        sets = (one.model_copy(update={"limit": min(one.limit or per_set, per_set)}) for one in self.sets)
+        return self.model_copy(update={"sets": tuple(sets)})
 
     @combination
     def _samples_differ(self) -> Iterator[str]:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+import math
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Tag
 
 from sleuth.recipe.data import PlayedQuestionsRecipe, QuestionsRecipe
-from sleuth.recipe.envs import RefineEnvRecipe, ThoughtEnvRecipe, TrainedEnvRecipe
+from sleuth.recipe.envs import TrainedEnvRecipe
 from sleuth.recipe.loss import LossRecipe, SamplingRecipe
-from sleuth.recipe.rewards import FunctionRewardRecipe, GainRecipe, RewardTable, SuffixRecipe
+from sleuth.recipe.rewards import AnswerSize, FunctionRewardRecipe, RewardTable
 from sleuth.recipe.strict import NO_KIND, FilePath, Name, Row, StrictModel, combination
 from sleuth.recipe.text import PlacesRecipe, TextRecipe
 from sleuth.recipe.training import MemoryAmount, SampledRecipe, TrainingRecipe
@@ -45,6 +45,7 @@ class PolicyTeacherRecipe(StrictModel):
     (log p(x) - log q(x))^2 / 2, with the policy p and the teacher q: the expectation of its gradient is that of the
     reverse KL divergence KL(p || q) at that token."""
 
+    named: ClassVar[Mapping[str, str]] = {"model": "model"}
     model: str
     """Folder or hub id of a model with the same vocabulary, which is not trained. Ranks hold it in shards."""
     url: str | None = None
@@ -131,10 +132,14 @@ class PoolRecipe(StrictModel):
             )
 
 
-REFINER_REWARDS = ("citation", "rubric", "format")
-"""Kinds of reward for env.kind = "refine", where no search is made and answers are long."""
-THOUGHT_REWARDS = ("gain", "suffix")
-"""Kinds of reward for env.kind = "thought"."""
+BY_DIALECT = {
+    "search_r1": ("search_r1",),
+    "slime": ("slime", "search_r1"),
+    "verl": ("search_r1",),
+    "research": ("research",),
+    "research_card": ("research",),
+}
+"""The published methods of a dialect."""
 
 
 def _kind_of_data(table: Any) -> str:
@@ -204,14 +209,13 @@ class GrpoRecipe(SampledRecipe, TrainingRecipe):
                 f"min_siblings = {self.min_siblings} is more than samples_per_prompt = {self.samples_per_prompt}, "
                 "so every group would be dropped"
             )
-        key = "thought_tokens" if isinstance(self.env, ThoughtEnvRecipe) else "turn_tokens"
-        tokens = getattr(self.env, key, None)
+        tokens = getattr(self.env, self.env.turn_key, None)
         if tokens is not None and tokens >= self.context:
-            yield f"env.{key} = {tokens} leaves no room for a prompt in context = {self.context}"
+            yield f"env.{self.env.turn_key} = {tokens} leaves no room for a prompt in context = {self.context}"
 
     @combination
     def _data_fits_env(self) -> Iterator[str]:
-        thinks = isinstance(self.env, ThoughtEnvRecipe)
+        thinks = self.env.plays == "thought"
         if thinks and isinstance(self.data, QuestionsRecipe):
             yield 'data.kind is missing: env.kind = "thought" reads texts; set kind = "places" or "text"'
         if not thinks and not isinstance(self.data, QuestionsRecipe):
@@ -219,7 +223,7 @@ class GrpoRecipe(SampledRecipe, TrainingRecipe):
 
     @combination
     def _gains_are_known_late(self) -> Iterator[str]:
-        gains = [reward for reward in self.reward if isinstance(reward, GainRecipe)]
+        gains = [reward for reward in self.reward if reward.is_scored_late]
         if len(gains) > 1:
             yield 'reward has kind = "gain" twice; remove one of them'
         if gains and self.replace_no_signal:
@@ -321,21 +325,45 @@ class GrpoRecipe(SampledRecipe, TrainingRecipe):
     @combination
     def _rewards_fit_env(self) -> Iterator[str]:
         for index, reward in enumerate(self.reward):
-            if reward.kind == "python":  # it may read anything
-                continue
-            if isinstance(self.env, RefineEnvRecipe) and reward.kind not in REFINER_REWARDS:
-                yield (
-                    f'reward.{index}.kind = "{reward.kind}" needs an env that searches; for env.kind = "refine" set '
-                    f"{' or '.join(json.dumps(kind) for kind in REFINER_REWARDS)}"
-                )
-            elif (reward.kind in THOUGHT_REWARDS) != isinstance(self.env, ThoughtEnvRecipe):
-                yield (
-                    f'reward.{index}.kind = "{reward.kind}" does not fit env.kind = "{self.env.kind}": '
-                    f'{" and ".join(json.dumps(kind) for kind in THOUGHT_REWARDS)} need env.kind = "thought", which '
-                    "allows no other"
-                )
-            elif isinstance(reward, SuffixRecipe) and not getattr(self.env, "suffix_tokens", 0):
-                yield (
-                    f'reward.{index}.kind = "suffix" judges the suffix written after a thought: set '
-                    "env.suffix_tokens, such as 128"
-                )
+            if (problem := reward.misfit(self.env)) is not None:
+                yield f'reward.{index}.kind = "{reward.kind}" {problem}'
+
+    @property
+    def writes(self) -> Literal["answers", "thoughts"]:
+        return "thoughts" if self.env.plays == "thought" else "answers"
+
+    @property
+    def sequences_per_step(self) -> int:
+        return self.prompts_per_step * self.samples_per_prompt
+
+    @property
+    def played_per_step(self) -> tuple[int, int]:
+        return self.prompts_per_step, self.samples_per_prompt
+
+    @property
+    def passes_and_updates(self) -> tuple[int, int]:
+        size = self.prompts_per_update or self.prompts_per_step
+        return self.updates_per_batch, self.updates_per_batch * math.ceil(self.prompts_per_step / size)
+
+    @property
+    def keeps_first_weights(self) -> bool:
+        return bool(self.loss.beta) or any(reward.is_scored_late for reward in self.reward)
+
+    @property
+    def frozen_model(self) -> str | None:
+        """The teacher, unless it is in the memory of another machine, or of another process."""
+        return None if self.teacher is None or self.teacher.url is not None else self.teacher.model
+
+    def trained_tokens(self, prompt: int, response: int, prompts: int) -> int:
+        return prompts * (prompt + self.samples_per_prompt * response)
+
+    def judge_calls(self, size: AnswerSize) -> Iterator[tuple[str, float, bool]]:
+        for reward in self.reward:
+            yield reward.kind, self.sequences_per_step * reward.judge_calls(size), reward.cases(size)[2]
+
+    def methods(self) -> tuple[str, ...]:
+        loss = ("grpo",) if self.loss.advantage == "grpo" else ()
+        dialect = BY_DIALECT.get(getattr(self.env, "dialect", ""), ())
+        rewards = [method for reward in self.reward for method in reward.methods]
+        teacher = () if self.teacher is None else ("dgpo" if self.teacher.when == "wrong" else "distillation",)
+        return (*loss, *dialect, *rewards, *teacher)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt
 
@@ -17,6 +18,7 @@ class ServedModelRecipe(StrictModel):
     """A language model behind an OpenAI-compatible chat completions API, called at temperature 0. It is never replaced
     by another model."""
 
+    named: ClassVar[Mapping[str, str]] = {"key_variable": "variable"}
     urls: Row[str] = Field(min_length=1)
     """Servers of the same model, such as `["http://127.0.0.1:8000/v1"]`."""
     model: str
@@ -44,7 +46,22 @@ class ServedModelRecipe(StrictModel):
                 yield f"request.{name} cannot be set here; remove it"
 
 
-class _JudgeRecipe(StrictModel):
+class JudgeFields(StrictModel):
+    """What differs between judges."""
+
+    is_served: ClassVar[bool] = False
+    """Whether a verdict is a call over HTTP."""
+    is_model: ClassVar[bool] = False
+    """Whether a model gives the verdicts."""
+    needs_endings: ClassVar[bool] = False
+    """Whether it compares with the golden answers of a text."""
+
+    def verdicts_in(self, folder_file: Path) -> Path | None:
+        """The file of its verdict cache, `folder_file` unless it names one; None for a judge that needs none."""
+        return None
+
+
+class _JudgeRecipe(JudgeFields):
     least_accuracy: Annotated[float, Field(gt=0, le=1)] | None = None
     """Accuracy that the judge must reach on an exam before the stage trains, as `sleuth check judge` measures it.
     Absent: no exam."""
@@ -60,11 +77,16 @@ class _CostlyJudgeRecipe(_JudgeRecipe):
     verdicts: FilePath | None = None
     """File of the verdict cache, so that no case is judged twice; several runs may share one. Absent:
     `verdicts.sqlite` in the run's folder."""
+    is_model: ClassVar[bool] = True
+
+    def verdicts_in(self, folder_file: Path) -> Path | None:
+        return self.verdicts or folder_file
 
 
 class HttpJudgeRecipe(ServedModelRecipe, _CostlyJudgeRecipe):
     """A language model as judge."""
 
+    is_served: ClassVar[bool] = True
     kind: Literal["http"]
     again: NonNegativeInt = 8
     """Maximum number of further requests for a missing verdict. Missing scores should be rare: answers that need many
@@ -74,6 +96,7 @@ class HttpJudgeRecipe(ServedModelRecipe, _CostlyJudgeRecipe):
 class NliJudgeRecipe(_CostlyJudgeRecipe):
     """A cross-encoder for entailment, on this machine. It judges only support; it cannot compare two texts."""
 
+    named: ClassVar[Mapping[str, str]] = {"model": "model"}
     kind: Literal["nli"]
     model: str
     """Folder or hub id."""
@@ -81,9 +104,10 @@ class NliJudgeRecipe(_CostlyJudgeRecipe):
     """Device of the model: "cpu", "cuda" or "cuda:1"."""
 
 
-class EndingJudgeRecipe(StrictModel):
+class EndingJudgeRecipe(JudgeFields):
     """Compares with the right ending, where the data has one (`golden_answers`), without a model."""
 
+    needs_endings: ClassVar[bool] = True
     kind: Literal["ending"] = "ending"
     flip: Annotated[float, Field(ge=0, lt=0.5)] = 0.0
     """Share of its verdicts that are inverted, to measure the effect of a judge's errors on training."""

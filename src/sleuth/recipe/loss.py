@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
@@ -47,6 +47,7 @@ No setting includes a KL term. The bounds of GRPO and Dr. GRPO are PPO's; CISPO'
 class LossRecipe(StrictModel):
     """The policy-gradient loss."""
 
+    named: ClassVar[Mapping[str, str]] = {"function": "function"}
     setting: Literal["grpo", "dr_grpo", "dapo", "gspo", "cispo"] | None = None
     """A published loss by name. It sets the keys that define it; another value of one of these is an error."""
     advantage: Literal["grpo", "centered", "rloo", "best", "none"] = "grpo"

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated, Literal
+import math
+from collections.abc import Iterator, Mapping
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from sleuth.recipe.judges import ContinuationJudgeTable, HttpJudgeRecipe
+from sleuth.recipe.evaluation import EvaluationFields
+from sleuth.recipe.judges import ContinuationJudge, ContinuationJudgeTable, HttpJudgeRecipe, JudgeRecipe
 from sleuth.recipe.loss import SamplingRecipe
-from sleuth.recipe.rewards import FunctionFields
+from sleuth.recipe.rewards import AnswerSize, FunctionFields
 from sleuth.recipe.strict import FilePath, Name, Row, StrictModel, combination
 from sleuth.recipe.text import TextRecipe
 from sleuth.recipe.training import SampledRecipe, TrainingRecipe
@@ -25,7 +27,23 @@ class ComparisonRecipe(StrictModel):
     once, in a random order."""
 
 
-class PairwiseRecipe(ComparisonRecipe):
+class PreferenceFields(StrictModel):
+    """What differs between rewards of candidates; the defaults are those of one without a judge."""
+
+    is_mechanics: ClassVar[bool] = False
+    """Whether it only shows that the pipeline works."""
+
+    def judges(self) -> tuple[ContinuationJudge, ...]:
+        """The judge that it asks, if it does."""
+        judge = getattr(self, "judge", None)
+        return () if judge is None else (judge,)
+
+    def calls_of_pool(self, size: int) -> int:
+        """Calls of models over HTTP for a pool of so many candidates."""
+        return 0
+
+
+class PairwiseRecipe(ComparisonRecipe, PreferenceFields):
     """The share of the other candidates in the pool that a candidate beats, according to a judge who sees two."""
 
     kind: Literal["pairwise"]
@@ -34,8 +52,17 @@ class PairwiseRecipe(ComparisonRecipe):
     schedule: Literal["round_robin", "tournament"] = "round_robin"
     """Compares all pairs, or finds the best and the worst in as many rounds as the pool's size has binary digits."""
 
+    def calls_of_pool(self, size: int) -> int:
+        pairs = size * (size - 1) // 2 if self.schedule == "round_robin" else rounds_of(size) * -(-size // 2)
+        return pairs * (2 if self.orders == "both" else 1) * self.judge.is_served
 
-class PointwiseRecipe(StrictModel):
+
+def rounds_of(size: int) -> int:
+    """The number of rounds in which a tournament of a pool finds the best and the worst."""
+    return math.ceil(math.log2(size)) if size > 1 else 0
+
+
+class PointwiseRecipe(PreferenceFields):
     """One dimension of a continuation, according to a judge who sees one continuation at a time."""
 
     kind: Literal["pointwise"]
@@ -46,17 +73,21 @@ class PointwiseRecipe(StrictModel):
     judge: HttpJudgeRecipe
     """The judge."""
 
+    def calls_of_pool(self, size: int) -> int:
+        return size
 
-class MechanicsRecipe(StrictModel):
+
+class MechanicsRecipe(PreferenceFields):
     """Rules instead of a judge: repetition, copying, and names that the text does not contain. They only show that the
     pipeline works and do not measure quality; the run's metrics and cards call this mechanics mode."""
 
+    is_mechanics: ClassVar[bool] = True
     kind: Literal["mechanics"]
     weight: PositiveFloat = 1.0
     """Factor of this reward in the sum."""
 
 
-class FunctionPreferenceRecipe(FunctionFields):
+class FunctionPreferenceRecipe(FunctionFields, PreferenceFields):
     """The number that a function of your own returns for a candidate (docs/how-to/own_code.md): an episode of two
     segments, the prefix and its continuation."""
 
@@ -85,6 +116,7 @@ class OnlineDpoRecipe(SampledRecipe, TrainingRecipe):
     """Self-improving pretraining (arXiv:2601.21343): DPO on the best and the worst of a pool, which holds the original
     suffix of a text, a rewrite of it and the policy's own continuations."""
 
+    named: ClassVar[Mapping[str, str]] = {"rewrites": "file"}
     kind: Literal["online_dpo"]
     name: Name = "online_dpo"
     """What the stage is called in the run folder."""
@@ -119,12 +151,52 @@ class OnlineDpoRecipe(SampledRecipe, TrainingRecipe):
     @property
     def mechanics(self) -> bool:
         """Whether candidates are ranked without any judge."""
-        return self.loss.kind != "original_nll" and all(isinstance(part, MechanicsRecipe) for part in self.reward)
+        return self.loss.kind != "original_nll" and all(part.is_mechanics for part in self.reward)
+
+    @property
+    def writes(self) -> Literal["continuations"]:
+        return "continuations"
+
+    @property
+    def sequences_per_step(self) -> int:
+        """Two of each pool."""
+        return 2 * self.prompts_per_step
+
+    @property
+    def rows_at_once(self) -> int:
+        return 2 if self.loss.kind == "dpo" else 1
+
+    @property
+    def played_per_step(self) -> tuple[int, int]:
+        """Nothing, if only the original is trained."""
+        return self.prompts_per_step, 0 if self.loss.kind == "original_nll" else self.samples_per_prompt
+
+    @property
+    def keeps_first_weights(self) -> bool:
+        return self.loss.kind == "dpo"
+
+    def trained_tokens(self, prompt: int, response: int, prompts: int) -> int:
+        return self.prompts_per_step * (prompt + self.rows_at_once * response)
+
+    def judges(self) -> tuple[JudgeRecipe | ContinuationJudge, ...]:
+        """None, if nothing is compared."""
+        return super().judges() if self.loss.kind != "original_nll" else ()
+
+    def judge_calls(self, size: AnswerSize) -> Iterator[tuple[str, float, bool]]:
+        """Those for the pools of a step, unless nothing is compared."""
+        pool = self.samples_per_prompt + 1 + (self.rewrites is not None)
+        for reward in self.reward if self.loss.kind != "original_nll" else ():
+            yield reward.kind, self.prompts_per_step * reward.calls_of_pool(pool), False
+
+    def methods(self) -> tuple[str, ...]:
+        return ("self_improving",)
 
 
-class WinRateRecipe(SampledRecipe, ComparisonRecipe):
+class WinRateRecipe(EvaluationFields, ComparisonRecipe):
     """Compares the current model's continuations of held-out prefixes with another model's, in `eval/NAME.json`."""
 
+    named: ClassVar[Mapping[str, str]] = {"against": "model"}
+    models: ClassVar[int] = 2
     kind: Literal["win_rate"]
     name: Name
     """Name of the evaluation file, such as "against_base"."""
@@ -137,3 +209,8 @@ class WinRateRecipe(SampledRecipe, ComparisonRecipe):
     stops: Row[str] = ()
     """Texts that end a continuation early, such as "." where texts end with their next sentence. Otherwise it ends at
     the length of a suffix, or where the model ends the text."""
+
+    @property
+    def arms(self) -> int:
+        """The current model's continuation, and the other's."""
+        return 2

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import Field, NonNegativeInt
 
 from sleuth.recipe.annotation import AnnotateRecipe
-from sleuth.recipe.data import AnsweredRowsRecipe
 from sleuth.recipe.envs import EnvRecipe, RefineEnvRecipe, SearchEnvRecipe, ThoughtEnvRecipe
 from sleuth.recipe.evaluation import EvaluateRecipe, GateRecipe, ProbeRecipe, ReasonRecipe
 from sleuth.recipe.grpo import GrpoRecipe, PoolRecipe
 from sleuth.recipe.hardware import read_cards
 from sleuth.recipe.preference import OnlineDpoRecipe, WinRateRecipe
 from sleuth.recipe.rewards import RewardRecipe
+from sleuth.recipe.stage import StageFields
 from sleuth.recipe.strict import Name, Row, StrictModel, combination
 from sleuth.recipe.supervised import SupervisedRecipe, WarmStartRecipe
-from sleuth.recipe.text import DocumentsRecipe
+from sleuth.recipe.training import InitRecipe, TrainingRecipe
 
 StageRecipe = Annotated[
     AnnotateRecipe
@@ -34,6 +34,8 @@ StageRecipe = Annotated[
     | ReasonRecipe,
     Field(discriminator="kind"),
 ]
+
+Kind = TypeVar("Kind", bound=StageFields)
 
 
 def _nearest(indices: Iterable[int], index: int) -> int:
@@ -56,6 +58,7 @@ class Recipe(StrictModel):
     `load_recipe("recipes/demo.toml").stage[0].kind == "evaluate"`.
     """
 
+    named: ClassVar[Mapping[str, str]] = {"model": "model"}
     name: Name
     """Name of the run."""
     model: str = ""
@@ -76,15 +79,32 @@ class Recipe(StrictModel):
     resolved_from: ResolvedFrom = ResolvedFrom()
     """Written by `sleuth` into resolved copies; cannot be set."""
 
+    def stages_of(self, kind: type[Kind]) -> dict[int, Kind]:
+        """The stages of a class, such as `TrainingRecipe`, by their index."""
+        return {at: stage for at, stage in enumerate(self.stage) if isinstance(stage, kind)}
+
+    def first_step(self, index: int) -> int:
+        """Steps of the stages before one: its own are counted from there in the names of checkpoints."""
+        return sum(stage.steps for at, stage in self.stages_of(TrainingRecipe).items() if at < index)
+
+    @property
+    def steps(self) -> int:
+        """Optimiser steps of all stages."""
+        return sum(stage.last_step for stage in self.stage)
+
+    @property
+    def init(self) -> InitRecipe | None:
+        """The random weights that the run starts from, if it has no `model`."""
+        return getattr(self.stage[0], "init", None)
+
     def env_and_context(self, index: int) -> tuple[EnvRecipe, int]:
         """Environment and context of a stage that plays episodes. An evaluation without its own takes those of the
         nearest `grpo` stage (of two, the earlier), so that evaluation matches training."""
-        stage = self.stage[index]
-        if isinstance(stage, GrpoRecipe) and not isinstance(stage.env, ThoughtEnvRecipe):
-            return stage.env, stage.context
+        trained, stage = self._question_stages(), self.stage[index]
+        if index in trained:
+            return trained[index][:2]
         if not isinstance(stage, EvaluateRecipe):
             raise ValueError(f"stage.{index} ({stage.name}) asks no questions")
-        trained = self._question_stages()
         if not trained:
             assert stage.env is not None  # the checks below let no such recipe pass
             assert stage.context is not None
@@ -95,9 +115,7 @@ class Recipe(StrictModel):
     def refine_env_and_context(self, index: int) -> tuple[RefineEnvRecipe, int | None]:
         """Environment and context of a supervised stage on answered rows: its own environment, or that of the nearest
         `grpo` stage, whose context it takes. None as context: only the model's own limit."""
-        stage = self.stage[index]
-        assert isinstance(stage, SupervisedRecipe)
-        trained = self._question_stages()
+        stage, trained = self.stages_of(SupervisedRecipe)[index], self._question_stages()
         near = trained[_nearest(trained, index)] if trained else None
         env = stage.env or (near[0] if near else None)
         if not isinstance(env, RefineEnvRecipe):
@@ -115,44 +133,37 @@ class Recipe(StrictModel):
     def engine_at(self, index: int) -> PoolRecipe | None:
         """The servers that play a stage's episodes: its own, for a warm start those of the `grpo` stage that it
         prepares, for an evaluation those of the nearest `grpo` stage (of two, the earlier). None: this process."""
-        stage = self.stage[index]
-        if isinstance(stage, GrpoRecipe):
-            return stage.engine
-        if isinstance(stage, WarmStartRecipe):
+        stages, like = self.stages_of(GrpoRecipe), self.stage[index].plays_like
+        if like == "next":
             return self.grpo_stage_after(index).engine
-        trained = {at: other.engine for at, other in enumerate(self.stage) if isinstance(other, GrpoRecipe)}
-        return trained[_nearest(trained, index)] if trained and isinstance(stage, EvaluateRecipe) else None
+        if index in stages or (stages and like == "nearest"):
+            return stages[_nearest(stages, index)].engine
+        return None
 
     def context_of(self, pool: PoolRecipe) -> int:
         """The longest episode, in tokens, of the stages that these servers play."""
-        lengths = []
-        for index, stage in enumerate(self.stage):
-            if self.engine_at(index) != pool:
-                continue
-            if isinstance(stage, GrpoRecipe):
-                lengths.append(stage.context)
-            elif isinstance(stage, EvaluateRecipe):
-                lengths.append(self.env_and_context(index)[1])
-        return max(lengths)
+        lengths = {index: stage.context for index, stage in self.stages_of(GrpoRecipe).items()}
+        lengths |= {index: self.env_and_context(index)[1] for index in self.stages_of(EvaluateRecipe)}
+        return max(length for index, length in lengths.items() if self.engine_at(index) == pool)
 
     def _question_stages(self) -> dict[int, tuple[EnvRecipe, int, tuple[RewardRecipe, ...]]]:
         """Environment, context and rewards of the `grpo` stages that ask questions, by their index."""
         return {
             at: (stage.env, stage.context, stage.reward)
-            for at, stage in enumerate(self.stage)
-            if isinstance(stage, GrpoRecipe) and not isinstance(stage.env, ThoughtEnvRecipe)
+            for at, stage in self.stages_of(GrpoRecipe).items()
+            if not isinstance(stage.env, ThoughtEnvRecipe)
         }
 
     def awaited(self, index: int) -> Path | None:
         """A file that a stage reads, that an earlier one makes and that does not exist yet; None if there is none."""
         made = {file for stage in self.stage[:index] for file in stage.makes()}
-        tables = (getattr(self.stage[index], key, None) for key in ("data", "held_out"))
-        texts = (table.texts for table in tables if isinstance(table, DocumentsRecipe))
-        return next((file for file in texts if file in made and not file.exists()), None)
+        stage: Any = self.stage[index]
+        texts = (getattr(getattr(stage, key, None), "texts", None) for key in ("data", "held_out"))
+        return next((file for file in texts if file is not None and file in made and not file.exists()), None)
 
     def grpo_stage_after(self, index: int) -> GrpoRecipe:
         """The next `grpo` stage, which a warm start prepares."""
-        stage = next((stage for stage in self.stage[index + 1 :] if isinstance(stage, GrpoRecipe)), None)
+        stage = next((stage for at, stage in self.stages_of(GrpoRecipe).items() if at > index), None)
         if stage is None:
             raise ValueError(f'stage.{index}.kind = "warm_start" needs a grpo stage after it, and there is none')
         return stage
@@ -167,8 +178,8 @@ class Recipe(StrictModel):
 
     @combination
     def _answered_rows_have_an_env(self) -> Iterator[str]:
-        for index, stage in enumerate(self.stage):
-            if not isinstance(stage, SupervisedRecipe) or not isinstance(stage.data, AnsweredRowsRecipe):
+        for index, stage in self.stages_of(SupervisedRecipe).items():
+            if stage.data.kind != "rows":
                 continue
             try:
                 self.refine_env_and_context(index)
@@ -177,9 +188,7 @@ class Recipe(StrictModel):
 
     @combination
     def _warm_starts_precede_a_search_stage(self) -> Iterator[str]:
-        for index, stage in enumerate(self.stage):
-            if not isinstance(stage, WarmStartRecipe):
-                continue
+        for index in self.stages_of(WarmStartRecipe):
             try:
                 env = self.grpo_stage_after(index).env
             except ValueError as error:
@@ -193,7 +202,7 @@ class Recipe(StrictModel):
 
     @combination
     def _weights_fit(self) -> Iterator[str]:
-        inits = [isinstance(stage, SupervisedRecipe) and stage.init is not None for stage in self.stage]
+        inits = [getattr(stage, "init", None) is not None for stage in self.stage]
         if not self.model and not inits[0]:
             yield "model is missing: name a folder or a hub id, or give the first stage an [stage.init] table"
         if any(inits[1:]):
@@ -219,27 +228,23 @@ class Recipe(StrictModel):
             if stage.name in seen:
                 yield f'stage.{index}.name = "{stage.name}" is already the name of stage.{seen[stage.name]}; change it'
             seen[stage.name] = index
-        for index, stage in enumerate(self.stage):
-            if (
-                isinstance(stage, EvaluateRecipe)
-                and stage.forced_search_arm
-                and (name := f"{stage.name}_forced") in seen
-            ):
+        for index, stage in self.stages_of(EvaluateRecipe).items():
+            if stage.forced_search_arm and (name := f"{stage.name}_forced") in seen:
                 yield f"stage.{seen[name]}.name = {name!r} is where stage.{index}.forced_search_arm writes; change it"
 
     @combination
     def _evaluations_have_an_env(self) -> Iterator[str]:
         if self._question_stages():
             return
-        for index, stage in enumerate(self.stage):
-            for key in ("env", "context") if isinstance(stage, EvaluateRecipe) else ():
+        for index, stage in self.stages_of(EvaluateRecipe).items():
+            for key in ("env", "context"):
                 if getattr(stage, key) is None:
                     yield f"stage.{index}.{key} is missing, and there is no grpo stage to take it from"
 
     @combination
     def _forced_searches_are_allowed(self) -> Iterator[str]:
-        for index, stage in enumerate(self.stage):
-            if not isinstance(stage, EvaluateRecipe) or not stage.forced_search_arm:
+        for index, stage in self.stages_of(EvaluateRecipe).items():
+            if not stage.forced_search_arm:
                 continue
             if not self._question_stages() and None in (stage.env, stage.context):
                 continue  # reported by the check above

@@ -2,20 +2,79 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, get_args
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
 
-from sleuth.recipe.judges import ContinuationJudgeTable, JudgeTable, LexicalJudgeRecipe
+from sleuth.recipe.envs import EnvFields, EpisodeKind
+from sleuth.recipe.judges import ContinuationJudge, ContinuationJudgeTable, JudgeRecipe, JudgeTable, LexicalJudgeRecipe
 from sleuth.recipe.strict import StrictModel, combination
 
 
-class _PartRecipe(StrictModel):
+class AnswerSize(NamedTuple):
+    """How many cases an answer has for a judge: `own` criteria of a row, `static` ones by their name in a recipe, and
+    `cited`, those of its claims."""
+
+    own: int
+    static: Mapping[str, int]
+    cited: int
+
+
+class RewardFields(StrictModel):
+    """The keys of every reward, and what differs between rewards; the defaults are those of a function of an episode
+    that searches."""
+
+    scores: ClassVar[tuple[EpisodeKind, ...]] = ("agent",)
+    """The kinds of episodes that it can score."""
+    is_scored_late: ClassVar[bool] = False
+    """Whether its scores are known only after all episodes of a step have ended."""
+    methods: ClassVar[tuple[str, ...]] = ()
+    """Published methods that it follows, by their names in `sleuth.runs.methods`."""
+    figures: ClassVar[Mapping[str, str]] = {}
+    """The parts of its scores, as `metrics.jsonl` names their means, and what each means."""
+
     weight: PositiveFloat = 1.0
     """Factor of this reward in the sum."""
     shuffle: bool = False
     """Control arm: permutes the scores within the step, so that they do not depend on their episodes."""
+
+    @property
+    def answer_scorer(self) -> str | None:
+        """The scorer of answers; None for a reward that does not compare answers with golden ones."""
+        return None
+
+    def judges(self) -> tuple[JudgeRecipe | ContinuationJudge, ...]:
+        """The judges that it asks: the one that decides, and the one that watches it."""
+        named = getattr(self, "judge", None), getattr(getattr(self, "watch", None), "judge", None)
+        return tuple(judge for judge in named if judge is not None)
+
+    def unwatched(self) -> Self:
+        """The reward without the watch of its judge, which changes no score."""
+        return self.model_copy(update={"watch": None}) if getattr(self, "watch", None) else self
+
+    def cases(self, size: AnswerSize) -> tuple[int, int, bool]:
+        """For one answer: calls of the judge that decides, cases about which the one that watches is asked singly, and
+        whether the row or the answer decides how many."""
+        return 1, 1, False
+
+    def judge_calls(self, size: AnswerSize) -> float:
+        """Calls of models over HTTP for one answer, those of a judge that watches included."""
+        paid, cases, _ = self.cases(size)
+        asked = paid, getattr(getattr(self, "watch", None), "share", 0.0) * cases
+        return float(sum(calls for calls, judge in zip(asked, self.judges(), strict=False) if judge.is_served))
+
+    def misfit(self, env: EnvFields) -> str | None:
+        """Why it cannot score the episodes of an environment; None if it can."""
+        if env.plays in self.scores:
+            return None
+        fitting = [f'"{kind}"' for kind in _kinds_for(env.plays if env.plays == "refiner" else "thought")]
+        if env.plays == "refiner":
+            return f'needs an env that searches; for env.kind = "refine" set {" or ".join(fitting)}'
+        return (
+            f'does not fit env.kind = "{getattr(env, "kind", "")}": {" and ".join(fitting)} need env.kind = "thought", '
+            "which allows no other"
+        )
 
 
 class WatchRecipe(StrictModel):
@@ -28,7 +87,7 @@ class WatchRecipe(StrictModel):
     """Share of the groups that both judge."""
 
 
-class JudgedPartRecipe(_PartRecipe):
+class JudgedPartRecipe(RewardFields):
     """A reward that asks a judge."""
 
     kind: Any
@@ -45,7 +104,7 @@ class JudgedPartRecipe(_PartRecipe):
             yield "watch.judge equals judge; name another one"
 
 
-class AnswerRewardRecipe(_PartRecipe):
+class AnswerRewardRecipe(RewardFields):
     """1 for a golden answer and 0 otherwise, or the score of a published scorer."""
 
     kind: Literal["answer"]
@@ -55,40 +114,54 @@ class AnswerRewardRecipe(_PartRecipe):
     """How the answer is extracted from the trajectory: "strict" reads policy-written text alone; the others reproduce
     the scorer of that project, quirks included. Strict exact match is always logged too."""
 
+    @property
+    def answer_scorer(self) -> str:
+        return self.scorer
 
-class SubMatchRecipe(_PartRecipe):
+
+class SubMatchRecipe(RewardFields):
     """1 if the answer contains a golden answer."""
 
+    figures: ClassVar[Mapping[str, str]] = {"sub_match": "The answer contains a golden one."}
     kind: Literal["sub_match"]
 
 
-class TokenF1Recipe(_PartRecipe):
+class TokenF1Recipe(RewardFields):
     """F1 of the words of the answer against those of a golden answer."""
 
+    figures: ClassVar[Mapping[str, str]] = {"token_f1": "F1 of the words that the answer shares with a golden one."}
     kind: Literal["token_f1"]
 
 
-class FormatRecipe(_PartRecipe):
+class FormatRecipe(RewardFields):
     """1 if every turn is one closed thought and one action, and the last action is the answer."""
 
+    scores: ClassVar[tuple[EpisodeKind, ...]] = ("agent", "refiner")
+    figures: ClassVar[Mapping[str, str]] = {"format": "Every turn is one closed thought and one action."}
     kind: Literal["format"]
 
 
-class SearchedRecipe(_PartRecipe):
+class SearchedRecipe(RewardFields):
     """1 if the episode searched."""
 
     kind: Literal["searched"]
 
 
-class EvidenceInResultsRecipe(_PartRecipe):
+class EvidenceInResultsRecipe(RewardFields):
     """1 if a retrieved passage contains a golden answer."""
 
+    figures: ClassVar[Mapping[str, str]] = {
+        "evidence_in_results": "A golden answer stands in a passage that was shown."
+    }
     kind: Literal["evidence_in_results"]
 
 
-class AnswerFromEvidenceRecipe(_PartRecipe):
+class AnswerFromEvidenceRecipe(RewardFields):
     """1 if a retrieved passage contains the given answer."""
 
+    figures: ClassVar[Mapping[str, str]] = {
+        "answer_from_evidence": "The given answer stands in a passage that was shown."
+    }
     kind: Literal["answer_from_evidence"]
 
 
@@ -104,6 +177,26 @@ or 0.5 (S2 and S4)."""
 class CitationRecipe(JudgedPartRecipe):
     """Whether the sources support every claim of the answer, combined with its content."""
 
+    scores: ClassVar[tuple[EpisodeKind, ...]] = ("agent", "refiner")
+    methods: ClassVar[tuple[str, ...]] = ("dr_tulu",)
+    figures: ClassVar[Mapping[str, str]] = {
+        "claims": "Claims with a citation in an answer.",
+        "citation_recall": "Share of claims that their citations support together.",
+        "citation_precision": "Share of citations that support their claim and are needed for it.",
+        "citation_precision_concatenated": "The same, by all citations of a claim at once.",
+        "citation_f1": "Harmonic mean of citation recall and citation precision.",
+        "valid_ids": "Share of cited ids that exist.",
+        "invented_ids": "Share of cited ids that do not exist, in answers with claims.",
+        "padding": "Share of an answer's words that are in no cited claim.",
+        "abstained": "Share of answers that say that the evidence has no answer.",
+        "right_abstention": "The same, of questions that the evidence does not answer.",
+        "grounded": "A golden answer stands in a supported claim, or the abstention is right.",
+        "well_formed": "The transcript has the form that the environment asks for.",
+        "claim_precision": "Share of citations that are right, by the data's own table of claims and snippets.",
+        "claim_recall": "Share of the claims asked for that the answer makes with a right citation, by that table.",
+        "claim_f1": "Harmonic mean of the two.",
+        "off_query": "Share of claims that a cited snippet states and that were not asked for.",
+    }
     kind: Literal["citation"]
     sum: Literal["recommended", "additive", "convex"] = "recommended"
     """How content and citations are combined. "additive": content + weight x citations; "convex": (1 - weight) x
@@ -127,6 +220,9 @@ class CitationRecipe(JudgedPartRecipe):
     non_stop_penalty: bool = False
     """Scores 0 for an answer that the token budget cut off."""
 
+    def cases(self, size: AnswerSize) -> tuple[int, int, bool]:
+        return size.cited, size.cited, True
+
     @model_validator(mode="before")
     @classmethod
     def _named(cls, table: Any) -> Any:
@@ -144,6 +240,16 @@ class CitationRecipe(JudgedPartRecipe):
 class RubricRecipe(JudgedPartRecipe):
     """How far the answer fulfils written criteria."""
 
+    scores: ClassVar[tuple[EpisodeKind, ...]] = ("agent", "refiner")
+    methods: ClassVar[tuple[str, ...]] = ("dr_tulu",)
+    figures: ClassVar[Mapping[str, str]] = {
+        "rubric": "Score of the criteria, by the reward's `aggregation`.",
+        "rubric_wanted": "Mean fulfilment of the wanted criteria.",
+        "rubric_unwanted": "Mean fulfilment of the criteria that describe faults.",
+        "citation_discipline": "Fulfilment of the published refiners' criterion of that name.",
+        "off_query_padding": "Likewise.",
+        "wrong_entity_confabulation": "Likewise.",
+    }
     kind: Literal["rubric"]
     own: bool = True
     """Whether to judge by the question's own criteria (`rubrics` of its row)."""
@@ -162,6 +268,11 @@ class RubricRecipe(JudgedPartRecipe):
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Probability of leaving a criterion out of the scores of a group (arXiv:2608.11669)."""
 
+    def cases(self, size: AnswerSize) -> tuple[int, int, bool]:
+        """Criteria; a whole sheet of them may be one call."""
+        criteria, singly = size.own * self.own + size.static.get(self.static, 0), self.calls == "per_rubric"
+        return criteria if singly else 1, criteria, self.own and singly
+
     @combination
     def _judge_fits(self) -> Iterator[str]:
         if not self.own and self.static == "none":
@@ -176,18 +287,32 @@ class RubricRecipe(JudgedPartRecipe):
             yield f'calls = "per_answer" has no effect with judge.kind = "{self.judge.kind}", which makes no calls'
 
 
-class SuffixRecipe(_PartRecipe):
+class SuffixRecipe(RewardFields):
     """1 if a judge, who never sees the thought, finds the suffix written after it equivalent to the true suffix
     (arXiv:2601.21343)."""
 
+    scores: ClassVar[tuple[EpisodeKind, ...]] = ("thought",)
+    methods: ClassVar[tuple[str, ...]] = ("self_improving",)
+    figures: ClassVar[Mapping[str, str]] = {
+        "suffix": "The continuation behind a thought says what the text says, by the judge.",
+        "right": "The continuation behind a thought names the right ending, where the data knows it.",
+    }
     kind: Literal["suffix"]
     judge: ContinuationJudgeTable
     """The judge: a table of kind "http" names a model; "ending" knows the right ending of world texts."""
 
+    def misfit(self, env: EnvFields) -> str | None:
+        """Also why there is no suffix."""
+        if (other := super().misfit(env)) is None and not getattr(env, "suffix_tokens", 0):
+            return "judges the suffix written after a thought: set env.suffix_tokens, such as 128"
+        return other
 
-class GainRecipe(_PartRecipe):
+
+class GainRecipe(RewardFields):
     """Log-probability of the true suffix after the thought less that without it, in nats a token. Needs no judge."""
 
+    scores: ClassVar[tuple[EpisodeKind, ...]] = ("thought",)
+    is_scored_late: ClassVar[bool] = True
     kind: Literal["gain"]
     scorer: Literal["frozen", "moving", "policy"] = "frozen"
     """Weights that compute the log-probabilities: those at the start of the stage ("frozen"), or an exponential moving
@@ -213,6 +338,7 @@ class GainRecipe(_PartRecipe):
 class FunctionFields(StrictModel):
     """The keys of a reward that a function of the user computes."""
 
+    named: ClassVar[Mapping[str, str]] = {"function": "reward"}
     function: str
     """The function, `MODULE:NAME`. The module is looked for beside the recipe, in the current folder and among the
     installed packages. Its first parameter is an `episode`, or a whole `group`."""
@@ -222,9 +348,10 @@ class FunctionFields(StrictModel):
     """Timeout of a call in seconds; then the score is missing."""
 
 
-class FunctionRewardRecipe(FunctionFields, _PartRecipe):
+class FunctionRewardRecipe(FunctionFields, RewardFields):
     """The number that a function of your own returns for an episode (docs/how-to/own_code.md)."""
 
+    scores: ClassVar[tuple[EpisodeKind, ...]] = ("agent", "refiner", "thought")
     kind: Literal["python"]
 
 
@@ -244,3 +371,9 @@ RewardRecipe = (
 )
 RewardTable = Annotated[RewardRecipe, Field(discriminator="kind")]
 """One `[[stage.reward]]`."""
+
+
+def _kinds_for(plays: EpisodeKind) -> list[str]:
+    """The kinds of our rewards that can score such episodes, by name."""
+    tables = [table for table in get_args(RewardRecipe) if table is not FunctionRewardRecipe]
+    return sorted(get_args(table.model_fields["kind"].annotation)[0] for table in tables if plays in table.scores)

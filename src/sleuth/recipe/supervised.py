@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated, Literal
+from collections.abc import Iterator, Mapping
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveInt
 
@@ -39,16 +39,16 @@ class SupervisedRecipe(TrainingRecipe):
 
     @combination
     def _text_fits(self) -> Iterator[str]:
-        if self.env is not None and not isinstance(self.data, AnsweredRowsRecipe):
+        if self.env is not None and self.data.kind != "rows":
             yield f'env has no effect with data.kind = "{self.data.kind}", which has no prompts; remove it'
         if self.lora is not None and (self.init is not None or self.tokens):
             yield (
                 "lora freezes the weights of the model: those of init and the embeddings of tokens would stay random; "
                 "remove lora here, and set it in a later stage"
             )
-        if self.init is not None and not isinstance(self.data, WorldTextRecipe):
+        if self.init is not None and self.data.kind != "world_text":
             yield 'init can build a tokenizer only for data.kind = "world_text"; name a model instead'
-        if self.source_weight == 0 and isinstance(self.data, TextRecipe):
+        if self.source_weight == 0 and self.data.kind == "text":
             yield 'source_weight = 0 leaves no loss: all tokens of data.kind = "text" are source tokens'
 
 
@@ -56,6 +56,7 @@ class HintRecipe(StrictModel):
     """Helps the policy to search or to follow the protocol while it plays. The hint is removed from the rows that are
     trained."""
 
+    named: ClassVar[Mapping[str, str]] = {"dialect": "dialect", "prompt": "text"}
     prompt: str | None = None
     """Another prompt than the one that is trained, such as "search_example"."""
     prompt_role: Role | None = None
@@ -80,6 +81,9 @@ class WarmStartRecipe(TrainingRecipe):
     prompt. Skipped if the policy already searches. Another model may play in its place: distillation by the teacher's
     own successes."""
 
+    named: ClassVar[Mapping[str, str]] = {"teacher": "model"}
+    plays_like: ClassVar[Literal["next", "nearest"] | None] = "next"
+    plays_before_training: ClassVar[bool] = True
     kind: Literal["warm_start"]
     name: Name = "warm_start"
     """What the stage is called in the run folder."""
@@ -98,6 +102,10 @@ class WarmStartRecipe(TrainingRecipe):
     """Episodes of each question with the hint; absent: as in the `grpo` stage."""
     rows_per_step: PositiveInt = 16
     """Episodes in one optimiser step."""
+
+    @property
+    def playing_model(self) -> str | None:
+        return self.teacher
 
     @combination
     def _plays_otherwise(self) -> Iterator[str]:

@@ -20,7 +20,6 @@ from sleuth.recipe.problems import Look, read_table
 from sleuth.recipe.recipe import Recipe, StageRecipe
 from sleuth.recipe.shipped import find_recipe
 from sleuth.recipe.strict import Name, Row, StrictModel, combination
-from sleuth.recipe.training import TrainingRecipe
 from sleuth.types import SleuthError
 
 
@@ -128,7 +127,7 @@ def unshared_steps(runs: Mapping[str, Recipe]) -> dict[str, int]:
     steps = {}
     for name, run in runs.items():
         shared = max((shared_stage_count(run, other) for other in earlier), default=0)
-        steps[name] = sum(stage.last_step for stage in run.stage[shared:] if isinstance(stage, TrainingRecipe))
+        steps[name] = sum(stage.last_step for stage in run.stage[shared:])
         earlier.append(run)
     return steps
 
@@ -139,7 +138,7 @@ def shared_stage_count(one: Recipe, other: Recipe) -> int:
     if any(getattr(one, key) != getattr(other, key) for key in ("model", "seed", "dtype", "device")):
         return 0
     same = [pair[0] for pair in takewhile(lambda pair: pair[0] == pair[1], zip(one.stage, other.stage, strict=False))]
-    return max((at for at, stage in enumerate(same, start=1) if isinstance(stage, TrainingRecipe)), default=0)
+    return max((at for at, stage in enumerate(same, start=1) if stage.trains), default=0)
 
 
 def _draft(recipe: SweepRecipe, arm: ArmRecipe, where: str, path: Path, overrides: dict[str, str]) -> Draft:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated, ClassVar, Literal, get_args
 
 from pydantic import Field, PositiveInt, ValidationError
 
@@ -18,6 +18,7 @@ Part = Literal["sft", "rl", "held_out"]
 class DocumentsRecipe(StrictModel):
     """Documents of a file or folder."""
 
+    named: ClassVar[Mapping[str, str]] = {"texts": "texts"}
     texts: FilePath
     """A .txt, .jsonl, .jsonl.gz or .parquet file, or a folder of them, here or on the hub: hf://OWNER/NAME/FILE."""
     part: Part | None = None
@@ -60,6 +61,7 @@ def text_recipe(texts: Path, *, tokens: int, part: str | None, limit: int) -> Te
 class ThoughtTextRecipe(DocumentsRecipe):
     """Documents with a teacher's thoughts between thought tags (arXiv:2601.21343)."""
 
+    methods: ClassVar[tuple[str, ...]] = ("self_improving",)
     kind: Literal["thoughts"]
     row_tokens: PositiveInt = 768
     """Maximum number of tokens of a row. Longer rows are truncated, if need be before a thought that does not fit."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from sleuth.memory import DEFAULT_SLOTS, require_amount
+from sleuth.recipe.stage import StageFields
 from sleuth.recipe.strict import Name, Row, StrictModel, combination
 from sleuth.types import SleuthError
 
@@ -134,8 +135,12 @@ class LoraRecipe(StrictModel):
     """Names of the linear layers that get adapters."""
 
 
-class TrainingRecipe(StrictModel):
+class TrainingRecipe(StageFields):
     """Optimiser, schedule, memory, checkpoints and alarms."""
+
+    trains: ClassVar[bool] = True
+    plays_before_training: ClassVar[bool] = False
+    """Whether it plays all of its episodes before the first step, and before it has a learner."""
 
     kind: Any
     """Set by each kind of stage."""
@@ -187,6 +192,52 @@ class TrainingRecipe(StrictModel):
     def last_step(self) -> int:
         """The last step that runs: `steps`, or `stop_after` if given."""
         return min(self.steps, self.stop_after or self.steps)
+
+    @property
+    def sequences_per_step(self) -> int:
+        """The most sequences that one step trains."""
+        return getattr(self, "rows_per_step", 0)
+
+    @property
+    def rows_at_once(self) -> int:
+        """Sequences that one pass has to hold together."""
+        return 1
+
+    @property
+    def played_per_step(self) -> tuple[int, int]:
+        """(prompts, samples of each) that one step generates."""
+        return 0, 0
+
+    @property
+    def passes_and_updates(self) -> tuple[int, int]:
+        """How often the learner computes the tokens of a step, and how often it steps the weights."""
+        return 1, 1
+
+    @property
+    def keeps_first_weights(self) -> bool:
+        """Whether its first weights stay on the device, as the reference or to measure gains with."""
+        return False
+
+    @property
+    def frozen_model(self) -> str | None:
+        """A model that is loaded beside the one that is trained, and computes on its tokens."""
+        return None
+
+    @property
+    def playing_model(self) -> str | None:
+        """The model that plays the episodes; None: the one that is trained."""
+        return None
+
+    def trained_tokens(self, prompt: int, response: int, prompts: int) -> int:
+        """Tokens that the learner computes in a step of sequences of these lengths, prompts of siblings once. `prompts`
+        are those that the ranks together play, 0 without a file of known length."""
+        return self.sequences_per_step * (prompt + response)
+
+    def shortened(self, *, steps: int, questions: int, per_set: int, offload: bool) -> Self:
+        """Fewer steps, saved once, under the same schedule."""
+        last = min(steps, self.last_step)
+        once = {"stop_after": last, "save_every": last, "milestone_every": None}
+        return self.model_copy(update=once | {"cpu_offload": self.cpu_offload and offload})
 
     def optimisation(self) -> dict[str, Any]:
         """The optimiser's settings, as `sleuth.learn.optim.Optimisation` takes them."""

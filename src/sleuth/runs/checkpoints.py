@@ -277,15 +277,12 @@ def _shared_ends(recipe: Recipe, other: Path) -> list[tuple[str, Path]]:
     if not (other / "recipe.toml").is_file() or not _computed_alike(other):
         return []
     shared = shared_stage_count(recipe, load_recipe(other / "recipe.toml"))
-    ends, first_step = [], 0
-    for stage in recipe.stage[:shared]:
-        if not isinstance(stage, TrainingRecipe):
-            continue
-        end = other / "checkpoints" / step_name(first_step + stage.last_step)
-        if not resumable(end) or damage(end):
+    ends = []
+    for index, stage in recipe.stages_of(TrainingRecipe).items():
+        end = other / "checkpoints" / step_name(recipe.first_step(index) + stage.last_step)
+        if index >= shared or not resumable(end) or damage(end):
             break
         ends.append((stage.name, end))
-        first_step += stage.steps
     return ends
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sleuth.recipe import CitationRecipe, GrpoRecipe, OnlineDpoRecipe, Recipe, RubricRecipe, SuffixRecipe
+from sleuth.recipe import Recipe
 from sleuth.recipe.recipe import StageRecipe
-from sleuth.recipe.text import ThoughtTextRecipe
 
 
 def _misc(key: str, title: str, author: str, year: int, where: str) -> str:
@@ -78,14 +77,6 @@ CITATIONS = {
 }
 """BibTeX of each method. `self_improving` has both self-improving pretraining and thinking mid-training (RLMT)."""
 
-BY_DIALECT = {
-    "search_r1": ("search_r1",),
-    "slime": ("slime", "search_r1"),
-    "verl": ("search_r1",),
-    "research": ("research",),
-    "research_card": ("research",),
-}
-
 TAGS = {
     "grpo": ("reinforcement-learning",),
     "online_dpo": ("dpo",),
@@ -107,26 +98,9 @@ def method_tags(stages: Sequence[StageRecipe]) -> list[str]:
 
 def method_citations(stages: Sequence[StageRecipe]) -> list[str]:
     """BibTeX of the methods that these stages follow."""
-    return [CITATIONS[name] for name in dict.fromkeys(name for stage in stages for name in _methods(stage))]
+    return [CITATIONS[name] for name in dict.fromkeys(name for stage in stages for name in stage.methods())]
 
 
 def trained_stages(recipe: Recipe, stage: int) -> list[StageRecipe]:
     """The stages that trained a checkpoint of the recipe's stage number `stage`."""
-    measures = ("annotate", "evaluate", "probe", "gate", "reason", "win_rate")
-    return [one for one in recipe.stage[: stage + 1] if one.kind not in measures]
-
-
-def _methods(stage: StageRecipe) -> list[str]:
-    if isinstance(stage, OnlineDpoRecipe) or isinstance(getattr(stage, "data", None), ThoughtTextRecipe):
-        return ["self_improving"]
-    if not isinstance(stage, GrpoRecipe):
-        return []
-    methods = ["grpo"] if stage.loss.advantage == "grpo" else []
-    methods += BY_DIALECT.get(getattr(stage.env, "dialect", ""), ())
-    if any(isinstance(reward, SuffixRecipe) for reward in stage.reward):
-        methods.append("self_improving")
-    if any(isinstance(reward, RubricRecipe | CitationRecipe) for reward in stage.reward):
-        methods.append("dr_tulu")
-    if stage.teacher is not None:
-        methods.append("dgpo" if stage.teacher.when == "wrong" else "distillation")
-    return methods
+    return [one for one in recipe.stage[: stage + 1] if one.trains]

@@ -9,9 +9,10 @@ import sys
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, BinaryIO, TypeGuard
+from typing import Any, BinaryIO, TypeGuard, get_args
 
 from sleuth.recipe.renamed import renamed_figures
+from sleuth.recipe.rewards import RewardRecipe
 from sleuth.runs.atomic import write_text
 from sleuth.types import SleuthError
 
@@ -63,35 +64,7 @@ GLOSSARY: dict[str, dict[str, str]] = {
     },
     "Parts of the score (means over the episodes that have them)": {
         "score_*": "What the named published scorer, or your own function of that name, gives.",
-        "sub_match": "The answer contains a golden one.",
-        "token_f1": "F1 of the words that the answer shares with a golden one.",
-        "format": "Every turn is one closed thought and one action.",
-        "evidence_in_results": "A golden answer stands in a passage that was shown.",
-        "answer_from_evidence": "The given answer stands in a passage that was shown.",
-        "claims": "Claims with a citation in an answer.",
-        "citation_recall": "Share of claims that their citations support together.",
-        "citation_precision": "Share of citations that support their claim and are needed for it.",
-        "citation_precision_concatenated": "The same, by all citations of a claim at once.",
-        "citation_f1": "Harmonic mean of citation recall and citation precision.",
-        "valid_ids": "Share of cited ids that exist.",
-        "invented_ids": "Share of cited ids that do not exist, in answers with claims.",
-        "padding": "Share of an answer's words that are in no cited claim.",
-        "abstained": "Share of answers that say that the evidence has no answer.",
-        "right_abstention": "The same, of questions that the evidence does not answer.",
-        "grounded": "A golden answer stands in a supported claim, or the abstention is right.",
-        "well_formed": "The transcript has the form that the environment asks for.",
-        "claim_precision": "Share of citations that are right, by the data's own table of claims and snippets.",
-        "claim_recall": "Share of the claims asked for that the answer makes with a right citation, by that table.",
-        "claim_f1": "Harmonic mean of the two.",
-        "off_query": "Share of claims that a cited snippet states and that were not asked for.",
-        "rubric": "Score of the criteria, by the reward's `aggregation`.",
-        "rubric_wanted": "Mean fulfilment of the wanted criteria.",
-        "rubric_unwanted": "Mean fulfilment of the criteria that describe faults.",
-        "citation_discipline": "Fulfilment of the published refiners' criterion of that name.",
-        "off_query_padding": "Likewise.",
-        "wrong_entity_confabulation": "Likewise.",
-        "suffix": "The continuation behind a thought says what the text says, by the judge.",
-        "right": "The continuation behind a thought names the right ending, where the data knows it.",
+        **{name: meaning for table in get_args(RewardRecipe) for name, meaning in table.figures.items()},
     },
     "Credit": {
         "search_gain": "How much likelier a search made the words that it found, in nats.",

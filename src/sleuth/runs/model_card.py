@@ -14,7 +14,7 @@ from sleuth.data.hub import HubLocation
 from sleuth.dialects import Dialect
 from sleuth.dialects.refine import refines
 from sleuth.prompts.published import QUESTION
-from sleuth.recipe import GrpoRecipe, OnlineDpoRecipe, Recipe, StageRecipe, ThoughtEnvRecipe
+from sleuth.recipe import Recipe, StageRecipe
 from sleuth.recipe.toml_writer import emit_value
 from sleuth.runs.methods import method_citations, method_tags, trained_stages
 from sleuth.runs.protocol import ProtocolCard
@@ -172,7 +172,7 @@ def _bounds(results: Results, overlaps: Sequence[Mapping[str, Any]]) -> list[str
 
 def _mechanics(trained: StageRecipe) -> list[str]:
     """Where no judge had a part in what was preferred."""
-    if not isinstance(trained, OnlineDpoRecipe) or not trained.mechanics:
+    if not getattr(trained, "mechanics", False):
         return []
     return [
         "Trained in mechanics mode: rules about repetition, copying and names decided what was preferred, and no "
@@ -182,10 +182,11 @@ def _mechanics(trained: StageRecipe) -> list[str]:
 
 def _how_to_run(checkpoint: Path, protocol: ProtocolCard | None, trained: StageRecipe | None) -> list[str]:
     """With Sleuth, which reads `protocol.json`, or with a server of completions, to which one must hold to it."""
-    if isinstance(trained, OnlineDpoRecipe):
+    writes = trained.writes if trained is not None else "answers"
+    if writes == "continuations":
         compared = f"sleuth win-rate {checkpoint} RECIPE --against OTHER    # its continuations beside another's"
         return ["```", compared, "```", "", "It continues text: any server of plain completions runs it too."]
-    if isinstance(trained, GrpoRecipe) and isinstance(trained.env, ThoughtEnvRecipe):
+    if writes == "thoughts":
         probe = f"sleuth probe-thoughts {checkpoint} RECIPE    # whether its thoughts are of use"
         return [
             "```",

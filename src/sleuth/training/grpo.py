@@ -45,7 +45,6 @@ from sleuth.learn.objective import PolicyLoss
 from sleuth.learn.policy import no_update
 from sleuth.ranks import Ranks
 from sleuth.recipe.data import PlayedQuestionsRecipe
-from sleuth.recipe.envs import SearchEnvRecipe, ThoughtEnvRecipe
 from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.render import Renderer
 from sleuth.runs.protocol import ProtocolCard
@@ -98,7 +97,7 @@ def require_inputs(stage: GrpoRecipe, inputs: StageInputs) -> list[Task]:
 
 def require_ranks(stage: GrpoRecipe, ranks: Ranks) -> None:
     """Raises SleuthError for what only one process can do."""
-    if not ranks.alone and isinstance(stage.env, ThoughtEnvRecipe):
+    if not ranks.alone and stage.env.plays == "thought":
         raise SleuthError(
             f'env.kind = "thought": the gain of a thought is computed by one process, and not by {ranks.world} ranks; '
             "train in one process"
@@ -178,7 +177,7 @@ class GRPOTrainer(Trainer):
         lines += [line for hook in self.hooks for line in hook.opening()]
         if self.stage.probe_prompts:
             groups, _ = self._score(0, self.worker.probe(self.stage.probe_prompts))
-            lines += probe_lines(groups, searches=isinstance(self.stage.env, SearchEnvRecipe))
+            lines += probe_lines(groups, searches=self.stage.env.kind == "search")
         return lines
 
     def step(self, step: int) -> Figures:

@@ -22,9 +22,9 @@ from sleuth.evaluation.judge_exam import CARDS_FILE, cards_json, require_accurat
 from sleuth.factories import (
     JudgePool,
     excerpts_of,
+    judges_in,
     local_engine_of,
     policy_of,
-    preference_judges_in,
     preference_reward_of,
     preference_spec_of,
     record_cache,
@@ -79,7 +79,7 @@ class DPOTrainer(Trainer):
         self.order = InfiniteSampler(self.excerpts.tasks, seed=context.key, taken=taken)
         self.reward = preference_reward_of(stage.reward, judge_pool) if ranks.first else None  # it calls the judges
         self.reward_spec = preference_spec_of(stage.reward)
-        self.judges = ranks.broadcast(lambda: require_accurate(preference_judges_in(stage.reward), judge_pool, folder))
+        self.judges = ranks.broadcast(lambda: require_accurate(judges_in(stage.reward), judge_pool, folder))
         window = stage.data.prefix_tokens + stage.data.suffix_tokens
         self.engine = local_engine_of(stage, self.model, self.tokenizer, context=window, folder=folder, ranks=ranks)
         reference = context.starting_weights(self.model, saved) if stage.loss.kind == "dpo" else None

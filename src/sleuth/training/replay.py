@@ -77,8 +77,7 @@ def replay(
     then for verdicts that are not cached.
     Raises SleuthError if a file is missing.
     """
-    stage = context.recipe.stage[context.index]
-    assert isinstance(stage, GrpoRecipe)
+    stage = context.recipe.stages_of(GrpoRecipe)[context.index]
     if gain_in(changed.reward) != gain_in(stage.reward):
         raise SleuthError('kind = "gain": the gain of thoughts needs the scorer of the run; leave the reward as it is')
     if "prompts_per_update" in stage.repeats:

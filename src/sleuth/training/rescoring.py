@@ -14,7 +14,7 @@ from sleuth.learn.advantages import has_signal
 from sleuth.metrics.intervals import Measured, bootstrap_mean, share
 from sleuth.metrics.significance import kendall_tau_b
 from sleuth.recipe.grpo import GrpoRecipe
-from sleuth.recipe.rewards import JudgedPartRecipe, RewardRecipe
+from sleuth.recipe.rewards import RewardRecipe
 from sleuth.render import load_tokenizer
 from sleuth.rollout import scored
 from sleuth.runs.checkpoints import step_name
@@ -73,8 +73,8 @@ def rescore(
     the run already and only their weights differ: then missing scores stay missing. Raises SleuthError if scores were
     shuffled, so that they say nothing about their episodes, and if there are no rollouts.
     """
-    stage, rewards = context.stage, list(map(_unwatched, rewards))
-    assert isinstance(stage, GrpoRecipe)
+    stage = context.recipe.stages_of(GrpoRecipe)[context.index]
+    rewards = [reward.unwatched() for reward in rewards]
     if any(reward.shuffle for reward in (*stage.reward, *rewards)):
         raise SleuthError("shuffle = true: shuffled scores say nothing about their episodes")
     if gain_in((*stage.reward, *rewards)) is not None:
@@ -95,11 +95,6 @@ def rescore(
             progress(done, len(files))
         judge = judge_pool.figures()
     return _compared(stage.name, files, before, after, judge)
-
-
-def _unwatched(reward: RewardRecipe) -> RewardRecipe:
-    """The reward without the watch of its judge, which changes no score."""
-    return reward.model_copy(update={"watch": None}) if isinstance(reward, JudgedPartRecipe) else reward
 
 
 def _only_weights_differ(rewards: Sequence[RewardRecipe], before: Sequence[RewardRecipe]) -> bool:

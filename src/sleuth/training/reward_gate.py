@@ -31,9 +31,6 @@ from sleuth.learn.advantages import has_signal
 from sleuth.learn.token_budget import TokenBudget
 from sleuth.metrics.intervals import Measured, bootstrap_mean, share
 from sleuth.recipe.evaluation import GateRecipe
-from sleuth.recipe.judges import EndingJudgeRecipe, HttpJudgeRecipe
-from sleuth.recipe.rewards import SuffixRecipe
-from sleuth.recipe.training import TrainingRecipe
 from sleuth.render import Renderer
 from sleuth.rollout import Rollout
 from sleuth.runs.eval_file import read_eval, write_eval
@@ -53,17 +50,14 @@ SHARES = (NO_SIGNAL, MISSING, "closed")
 def require_inputs(stage: GateRecipe, inputs: StageInputs) -> list[Task]:
     """The tasks of a stage. Raises SleuthError if they do not fit the model or cannot be judged. Without a tokenizer
     (the model does not exist yet) nothing is read."""
-    judges = [reward.judge for reward in stage.reward if isinstance(reward, SuffixRecipe)]
-    for judge in judges:
-        if isinstance(judge, HttpJudgeRecipe):
-            require_available(judge)
+    for judge in stage.judges():
+        require_available(judge)
     if inputs.tokenizer is None:
         return []
     spots = spots_of(stage.data, inputs.tokenizer)
     _context(stage, spots, thought_setting(stage.env, inputs.tokenizer), inputs.positions)
     tasks = [spot.task for spot in spots]
-    if any(isinstance(judge, EndingJudgeRecipe) for judge in judges):
-        require_endings(tasks)
+    require_endings(stage.judges(), tasks)
     return tasks
 
 
@@ -87,7 +81,7 @@ def run(stage: GateRecipe, context: StageContext) -> Path:
 def require_passed(stage: GateRecipe, context: StageContext) -> None:
     """Raises StoppedByRule if the gate was missed and a later stage would train; what was done is kept."""
     gate = context.folder.manifest.read().get("gates", {}).get(stage.name)
-    later = [one.name for one in context.recipe.stage[context.index + 1 :] if isinstance(one, TrainingRecipe)]
+    later = [one.name for one in context.recipe.stage[context.index + 1 :] if one.trains]
     if gate is None or gate["passes"] or not later:
         return
     context.folder.require_written()

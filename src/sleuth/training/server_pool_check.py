@@ -29,15 +29,14 @@ class Finding:
 
 def pooled_stages(recipe: Recipe) -> list[int]:
     """The indices of the stages with a pool of servers that run already."""
-    pools = ((at, stage.engine) for at, stage in enumerate(recipe.stage) if isinstance(stage, GrpoRecipe))
-    return [at for at, pool in pools if pool is not None and pool.urls]
+    stages = recipe.stages_of(GrpoRecipe).items()
+    return [at for at, stage in stages if stage.engine is not None and stage.engine.urls]
 
 
 def pool_findings(recipe: Recipe, index: int) -> list[Finding]:
     """Each server of a stage's pool, checked as training would. All are checked at once, so that one that hangs delays
     no other."""
-    stage = recipe.stage[index]
-    assert isinstance(stage, GrpoRecipe)
+    stage = recipe.stages_of(GrpoRecipe)[index]
     assert stage.engine is not None
     assert stage.engine.urls
     outline = load_outline(recipe.model)
@@ -59,8 +58,7 @@ def pool_findings(recipe: Recipe, index: int) -> list[Finding]:
 def send_weights(recipe: Recipe, index: int) -> float:
     """Sends the recipe's model to the servers, as the first step would, and compares what they sample with the model;
     the seconds it took. Raises SleuthError if a server did not load the weights."""
-    stage = recipe.stage[index]
-    assert isinstance(stage, GrpoRecipe)
+    stage = recipe.stages_of(GrpoRecipe)[index]
     assert stage.engine is not None
     model, tokenizer = load_model(recipe.model, dtype=recipe.dtype, device=recipe.device)
     shared = stage.engine.weights

@@ -1,0 +1,168 @@
+"""What a new kind of reward or environment has to touch: its own code, its table, and one line of a registry."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+import sleuth
+from sleuth.dialects import DIALECTS, Dialect
+from sleuth.factories import Setting, judges_in, reward_of, reward_spec_of, setting_of
+from sleuth.factories.environments import ENV_KINDS, EnvKind
+from sleuth.factories.judges import JudgePool
+from sleuth.factories.own_code import own_code_in
+from sleuth.factories.rewards import REWARD_KINDS, episode_reward, require_gradable
+from sleuth.factories.setting import trial_group
+from sleuth.plan.fit import plan_for_cpu
+from sleuth.plan.inputs import missing_inputs
+from sleuth.plan.probe import shortened
+from sleuth.recipe import GrpoRecipe, Recipe, dump_toml, load_recipe
+from sleuth.recipe.envs import EnvFields
+from sleuth.recipe.rewards import RewardFields
+from sleuth.render import load_tokenizer
+from sleuth.runs.methods import method_citations, method_tags
+from sleuth.types import Env, Episode, Piece, Reply, StopReason, Task
+
+ROOT = Path(__file__).parents[1]
+SOURCE = Path(sleuth.__file__).parent
+MODEL = str(ROOT / "models" / "tiny-base")
+pytestmark = pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
+"""The unions of a recipe do not name the kinds that are added here."""
+TASK = Task(id="q", question="Which town?", golden_answers=("Tarn",))
+
+
+# -- all that a new reward is ------------------------------------------------------------------------------------------
+
+
+def is_brief(episode: Episode, dialect: Dialect) -> float:
+    return float(len(episode.trajectory.text) < 10_000)
+
+
+class BriefRecipe(RewardFields):
+    """1 for a brief episode."""
+
+    kind: Literal["brief"] = "brief"
+
+
+BRIEF = {"brief": episode_reward("brief", 1, is_brief)}
+
+
+# -- all that a new environment is -------------------------------------------------------------------------------------
+
+
+class EchoEnv:
+    """Repeats what the policy wrote, once."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+
+    async def open(self) -> Reply:
+        return Reply(pieces=(Piece(text=self.task.question),), max_tokens=8)
+
+    async def reply(self, text: str, stop: StopReason) -> Reply:
+        return Reply(pieces=(Piece(text=text),), done="answered")
+
+
+class EchoEnvRecipe(EnvFields):
+    """An environment that repeats."""
+
+    kind: Literal["echo"] = "echo"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EchoSetting(Setting):
+    def env(self, task: Task) -> Env:
+        return EchoEnv(task)
+
+
+def echo_setting(env: EchoEnvRecipe, tokenizer: object, tasks: Sequence[Task]) -> EchoSetting:
+    return EchoSetting(dialect=DIALECTS["sleuth"], prompt_name="", prompt="", prompt_role="raw", template=None)
+
+
+ECHO = {"echo": EnvKind(echo_setting, lambda env: DIALECTS["sleuth"])}
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+
+
+def changed(**keys: object) -> tuple[Recipe, GrpoRecipe]:
+    """The demo with keys of its last stage that trains replaced by ones of these kinds."""
+    recipe = load_recipe(ROOT / "recipes" / "demo.toml", [f'model="{MODEL}"'])
+    at, stage = list(recipe.stages_of(GrpoRecipe).items())[-1]
+    stage = stage.model_copy(update=keys)
+    stages = (*recipe.stage[:at], stage, *recipe.stage[at + 1 :])
+    return recipe.model_copy(update={"stage": stages[at:]}), stage
+
+
+def problems_of(stage: GrpoRecipe) -> list[str]:
+    return [problem for check in stage.combinations() for problem in check(stage)]
+
+
+def planned(recipe: Recipe) -> bool:
+    """Everything that is computed of a recipe before a run."""
+    assert dump_toml(recipe)
+    assert len(shortened(recipe, 2).stage) == len(recipe.stage)
+    return plan_for_cpu(recipe, 16_000_000_000).peak_memory_bytes > 0
+
+
+def test_a_reward_of_a_new_kind_is_its_function_its_table_and_one_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("sleuth.factories.rewards.REWARD_KINDS", REWARD_KINDS | BRIEF)
+    reward: Any = BriefRecipe(weight=0.5)
+    recipe, stage = changed(reward=(reward,))
+    assert problems_of(stage) == []
+    assert (list(judges_in([reward])), list(missing_inputs(reward))) == ([], [])
+    assert method_citations([stage])
+    assert planned(recipe)
+    [part] = reward_spec_of([reward]).parts
+    assert (part.kind, part.scorer, part.weight) == ("brief", "brief", 0.5)
+    require_gradable([reward], [TASK])
+
+    tokenizer = load_tokenizer(MODEL)
+    setting = setting_of(stage.env.model_copy(update={"retriever": "empty"}), tokenizer, [TASK])
+    group = trial_group(setting, TASK, tokenizer, 512)
+    scores = asyncio.run(reward_of([reward], setting.dialect, tokenizer, JudgePool(tmp_path / "none"))(group))
+    assert [(score.value, score.parts["brief"]) for score in scores] == [(0.5, 1.0), (0.5, 1.0)]
+
+
+def test_a_reward_of_a_new_kind_does_not_fit_a_refiner_unless_it_says_so() -> None:
+    refiner = load_recipe(ROOT / "recipes" / "tiny" / "refiner.toml").stages_of(GrpoRecipe).popitem()[1]
+    assert "needs an env that searches" in str(problems_of(refiner.model_copy(update={"reward": (BriefRecipe(),)})))
+
+
+def test_an_environment_of_a_new_kind_is_its_class_its_table_its_setting_and_one_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sleuth.factories.environments.ENV_KINDS", ENV_KINDS | ECHO)
+    env = EchoEnvRecipe()
+    recipe, stage = changed(env=env)
+    assert problems_of(stage) == []
+    assert list(missing_inputs(env)) == []
+    assert own_code_in(stage) == {}
+    assert (method_tags([stage]), bool(method_citations([stage]))) == (["reinforcement-learning"], True)
+    assert planned(recipe)
+    tokenizer = load_tokenizer(MODEL)
+    group = trial_group(setting_of(stage.env, tokenizer, [TASK]), TASK, tokenizer, 512)
+    assert [episode.trajectory.stop for episode in group.episodes] == ["answered", "answered"]
+    assert group.episodes[1].trajectory.text == "Which town???"
+
+
+def test_kinds_of_recipe_tables_are_compared_in_few_places() -> None:
+    """An `isinstance` narrows a type where one kind has something to do; a row of them belongs into the tables, as
+    methods."""
+    found = Counter(
+        str(file.relative_to(SOURCE))
+        for file in SOURCE.rglob("*.py")
+        for line in file.read_text().splitlines()
+        if re.search(r"isinstance\(.*Recipe", line)
+    )
+    assert found.total() <= 42, found
+    assert max(found.values()) <= 7, found.most_common(3)
