@@ -40,8 +40,8 @@ def main() -> None:
     questions = list(dict.fromkeys(task.question for path in options.questions for task in load_questions(path)))
     first, *others = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {first})
-    ours, searching = rate(Bm25(options.index).find, questions)
-    alone, _ = rate(tantivy_alone(options.index), questions)
+    ours, searching, times = rate(Bm25(options.index).find, questions)
+    alone, _, _ = rate(tantivy_alone(options.index), questions)
     with served("retriever", str(options.index), core=first) as (url, process):
         port = int(url.rpartition(":")[2])
         os.sched_setaffinity(0, set(others) or {first})
@@ -54,6 +54,8 @@ def main() -> None:
     figures = {
         "questions": len(questions) - WARM_UP,
         "in_process_per_second": round(ours),
+        "in_process_p50_ms": round(np.quantile(times, 0.5) * 1000, 2),
+        "in_process_p99_ms": round(np.quantile(times, 0.99) * 1000, 2),
         "tantivy_alone_per_second": round(alone),
         "http_per_second": round(http),
         "http_share": round(http / ours, 3),
@@ -68,14 +70,17 @@ def main() -> None:
     print(json.dumps(figures))
 
 
-def rate(find: Callable[[Sequence[str], int], object], questions: Sequence[str]) -> tuple[float, float]:
-    """Single queries per second, and the CPU seconds of one."""
+def rate(find: Callable[[Sequence[str], int], object], questions: Sequence[str]) -> tuple[float, float, list[float]]:
+    """Single queries per second, the CPU seconds of one, and the seconds of each."""
     for question in questions[:WARM_UP]:
         find([question], K)
     count, worked, started = len(questions) - WARM_UP, time.process_time(), time.perf_counter()
+    seconds = list[float]()
     for question in questions[WARM_UP:]:
+        asked = time.perf_counter()
         find([question], K)
-    return count / (time.perf_counter() - started), (time.process_time() - worked) / count
+        seconds.append(time.perf_counter() - asked)
+    return count / (time.perf_counter() - started), (time.process_time() - worked) / count, seconds
 
 
 def tantivy_alone(folder: Path) -> Callable[[Sequence[str], int], object]:

@@ -52,6 +52,50 @@ def test_search_that_finds_nothing_says_so(folder: Path) -> None:
     assert sleuth("search", folder / "index", "qqqq").stdout == "nothing found\n"
 
 
+def test_passages_are_added_and_removed_by_the_verb_that_builds(tmp_path: Path) -> None:
+    def rows(name: str, *ids: str) -> Path:
+        lines = (json.dumps({"id": name, "contents": f'"T"\nsoup number {name}'}) + "\n" for name in ids)
+        (tmp_path / name).write_text("".join(lines))
+        return tmp_path / name
+
+    def index(corpus: Path, folder: str, *options: str) -> dict[str, Any]:
+        return json.loads(sleuth("index", corpus, tmp_path / folder, *options, "--json").stdout)
+
+    built = index(rows("a.jsonl", "1", "2"), "i")
+    whole = index(rows("b.jsonl", "1", "2", "3", "4"), "whole")
+    grown = index(rows("more.jsonl", "3", "4"), "i", "--add")
+    assert grown | {"folder": ""} == whole | {"folder": ""}
+    assert grown["corpus_sha256"] != built["corpus_sha256"]
+    (tmp_path / "gone.txt").write_text("3\n")
+    assert index(tmp_path / "gone.txt", "i", "--remove")["count"] == 3
+    assert index(rows("gone.jsonl", "4"), "i", "--remove")["corpus_sha256"] == built["corpus_sha256"]
+    result = sleuth("index", tmp_path / "more.jsonl", tmp_path / "i", "--add")
+    assert result.stdout.startswith(f"{tmp_path / 'i'}: 4 passages, bm25")
+
+
+def test_an_update_that_makes_no_sense_is_one_line(folder: Path, tmp_path: Path) -> None:
+    index = str(folder / "index")
+    (tmp_path / "ids.txt").write_text("\n \n")
+    (tmp_path / "bare.jsonl").write_text('{"contents": "a"}\n')
+    for arguments, words in [
+        ((folder / "corpus.jsonl", index, "--add"), f"is in {index} already; remove that passage first"),
+        ((folder / "qa_test.jsonl", index, "--remove"), f"{index}: no passage with the id"),
+        ((tmp_path / "ids.txt", index, "--remove"), "ids.txt: no ids in this file"),
+        ((tmp_path / "bare.jsonl", index, "--remove"), "bare.jsonl:1: no id; a row should have one"),
+        ((tmp_path / "none.txt", index, "--remove"), "none.txt: no such file"),
+        ((tmp_path / "ids.txt", tmp_path / "i", "--remove"), f"{tmp_path / 'i'}: no index here"),
+        (("c", index, "--add", "--remove"), "--remove and --add are two commands"),
+        (
+            ("c", index, "--add", "--kind", "bm25"),
+            f"--kind is for a new index, and --add and --remove keep what {index}",
+        ),
+        (("c", index, "--remove", "--encoder", "m"), "--encoder is for a new index"),
+    ]:
+        result = sleuth("index", *arguments)
+        assert result.exit_code == 2
+        assert words in " ".join(result.stderr.split())
+
+
 def test_search_shows_hostile_passages_as_they_are(tmp_path: Path) -> None:
     hostile = "[bold]words[/nope] \\[x] :smile:"
     (tmp_path / "c.jsonl").write_text(json.dumps({"id": "1", "contents": f'"T [red]"\n{hostile}'}) + "\n")

@@ -54,6 +54,8 @@ def furnished(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     with_programs(folder)
     corpus = (world / "corpus.jsonl").read_bytes()
     (folder / "corpus.jsonl.gz").write_bytes(gzip.compress(corpus))
+    (folder / "more.jsonl").write_text('{"id": "more", "contents": "A new passage."}\n')
+    (folder / "gone.txt").write_text("more\n")
     for name, of_world in {"questions": "qa_train", "train": "qa_train", "test": "qa_test"}.items():
         rows = (world / f"{of_world}.jsonl").read_text().splitlines(keepends=True)
         (folder / f"{name}.jsonl").write_text("".join(rows[:40]))

@@ -248,7 +248,7 @@ def test_vectors_of_another_corpus_or_encoder_are_refused(
 
     for width, rows, words in ((8, 4, "4 vectors, and .* has 5 passages"), (9, 5, "vectors of 9 numbers")):
         index = faiss.IndexFlatIP(width)
-        index.add(np.eye(rows, width, dtype=np.float32))
+        index.add(np.resize(Encoder(card).passages(list(read_corpus(write_corpus()))), (rows, width)))
         faiss.write_index(index, str(tmp_path / "x.index"))
         with pytest.raises(SleuthError, match=words):
             adopt_vectors(write_corpus(), tmp_path / "adopted", card, tmp_path / "x.index")

@@ -33,8 +33,9 @@ def index(
     ],
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The index; an existing one is replaced.")],
     kind: Annotated[
-        Literal["bm25", "dense", "hybrid"], typer.Option(help="Words (bm25), vectors (dense), or both.")
-    ] = "bm25",
+        Literal["bm25", "dense", "hybrid"] | None,
+        typer.Option(help="Words (bm25), vectors (dense), or both. [default: bm25]"),
+    ] = None,
     encoder: Annotated[
         str | None, typer.Option(metavar="MODEL", help="dense, hybrid: a sentence encoder's folder or hub id.")
     ] = None,
@@ -58,22 +59,34 @@ def index(
     faiss: Annotated[
         Path | None, typer.Option(metavar="FILE", help="dense: use this faiss index of CORPUS instead of encoding it.")
     ] = None,
+    add: Annotated[bool, typer.Option("--add", help="Add the passages of CORPUS to the index in DIR.")] = False,
+    remove: Annotated[
+        bool,
+        typer.Option("--remove", help="Remove passages: CORPUS has their ids, one a line (.txt) or as its rows' ids."),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     r"""Build a search index of a corpus.
 
     Rows are {"id": "17", "contents": "\"Title\"\ntext"}, or {"_id": "17", "title": "Title", "text": "text"} as BEIR has
     them. The corpus is streamed, whatever its size. After a kill, the same command continues. A corpus on the hub is
-    downloaded into DIR.corpus first, and texts are split into passages there.
+    downloaded into DIR.corpus first, and texts are split into passages there. With --add or --remove the index in DIR
+    changes instead, and encodes no passage that it keeps; a kill leaves it as it was.
     """
     from sleuth.cli.progress import progress_bar
 
-    if kind == "bm25":
-        encoding = {"--encoder": encoder, "--query-prefix": query_prefix, "--passage-prefix": passage_prefix}
+    encoding = {"--encoder": encoder, "--query-prefix": query_prefix, "--passage-prefix": passage_prefix}
+    encoding |= {"--pooling": pooling, "--vectors": vectors, "--faiss": faiss}
+    if add or remove:
         require_unset(
-            encoding | {"--pooling": pooling, "--vectors": vectors, "--faiss": faiss},
-            "is for vectors, and a bm25 index has none; add --kind dense",
+            {"--remove": remove or None} if add else {}, "and --add are two commands; run one after the other"
         )
+        require_unset({"--kind": kind} | encoding, f"is for a new index, and --add and --remove keep what {folder} has")
+        _print_card(folder, (_add if add else _remove)(corpus, folder), as_json)
+        return
+    kind = kind or "bm25"
+    if kind == "bm25":
+        require_unset(encoding, "is for vectors, and a bm25 index has none; add --kind dense")
     elif kind == "hybrid":
         require_unset({"--faiss": faiss}, "is for --kind dense; leave it out to encode the corpus for a hybrid index")
     elif faiss is not None:
@@ -109,6 +122,34 @@ def index(
     with progress_bar("index") as progress:
         total = _count_rows(corpus)
         card = build(lambda done: progress(done, max(done, total)), total)
+    _print_card(folder, card, as_json)
+
+
+def _add(corpus: Path, folder: Path) -> IndexCard:
+    from sleuth.cli.progress import progress_bar
+    from sleuth.retrieval.corpus import corpus_file
+    from sleuth.retrieval.index_card import read_card
+    from sleuth.retrieval.updating import add_passages
+
+    count = read_card(folder).count
+    corpus = _local_corpus(corpus_file(corpus), folder.with_name(f"{folder.name}.added"))
+    with progress_bar("index") as progress:
+        total = count + _count_rows(corpus)
+        return add_passages(folder, corpus, lambda done: progress(done, max(done, total)))
+
+
+def _remove(ids: Path, folder: Path) -> IndexCard:
+    from sleuth.cli.progress import progress_bar
+    from sleuth.retrieval.corpus import read_ids
+    from sleuth.retrieval.index_card import read_card
+    from sleuth.retrieval.updating import remove_passages
+
+    total, removed = read_card(folder).count, read_ids(ids)
+    with progress_bar("index") as progress:
+        return remove_passages(folder, removed, lambda done: progress(done, max(done, total - len(removed))))
+
+
+def _print_card(folder: Path, card: IndexCard, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps({"folder": str(folder), **card.as_json()}))
         return

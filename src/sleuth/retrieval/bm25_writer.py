@@ -14,6 +14,7 @@ import shutil
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import tantivy
 
@@ -35,27 +36,30 @@ MAX_WORD_BYTES = 255  # longer runs of letters and digits are not indexed
 
 class Bm25Writer:
     """The `IndexWriter` of a BM25 index: `WRITER_BYTES` of memory for each writer and any corpus, and what merging
-    takes."""
+    takes. The words of the first passages may be there: those of `base`, another index of this layout."""
 
     every = COMMIT_EVERY
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, base: Path | None = None) -> None:
         folder.mkdir(exist_ok=True)
-        self._folder = folder
+        self._folder, self._base = folder, base
+        self._base_rows = (base / OFFSETS).stat().st_size // OFFSET.itemsize if base else 0
         self._parts: list[_Part] = []
         if (folder / META).exists():  # joined, and killed before its card was written
             self.done = (folder / OFFSETS).stat().st_size // OFFSET.itemsize
             return
         self._parts = [_Part(folder / f"part-{number}", number) for number in range(WRITERS)]
-        self.done = min(part.first_missing() for part in self._parts)
+        own = min(part.first_missing() for part in self._parts)
         for part in self._parts:
-            part.fed = _share(part.number, self.done)
+            part.fed = _share(part.number, own)
+        self.done = self._base_rows + own if own else 0
         self._passages = PassageFileWriter(folder / PASSAGES, folder / OFFSETS, self.done)
 
     def add(self, passages: list[Passage]) -> None:
         self._passages.append(passages)
         for passage in passages:
-            self._parts[_writer_of(self.done)].add(passage, self.done)
+            if self.done >= self._base_rows:
+                self._parts[_writer_of(self.done - self._base_rows)].add(passage, self.done)
             self.done += 1
 
     def checkpoint(self) -> None:
@@ -69,7 +73,7 @@ class Bm25Writer:
             self._passages.close()
             for part in self._parts:
                 part.close()
-            _join([part.folder for part in self._parts], self._folder)
+            _join([part.folder for part in self._parts], self._folder, self._base)
         return IndexCard(
             kind="bm25", count=self.done, corpus_sha256=corpus_sha256, k1=K1, b=B, layout=LAYOUT, library=library()
         )
@@ -140,14 +144,15 @@ def _schema() -> tantivy.Schema:
     return fields.build()
 
 
-def _join(parts: list[Path], folder: Path) -> None:
-    """Makes one index in `folder` of the segments of all parts, which are removed. A kill at any moment leaves either
-    the whole parts or the whole index."""
+def _join(parts: list[Path], folder: Path, base: Path | None = None) -> None:
+    """Makes one index in `folder` of the segments of all parts, which are removed, and of `base`, which stays. A kill
+    at any moment leaves either the whole parts or the whole index."""
     joined = folder / JOINED
     shutil.rmtree(joined, ignore_errors=True)
     joined.mkdir()
-    metas = [json.loads((part / META).read_text()) for part in parts]
-    files = [file for part in parts for file in part.iterdir() if not file.name.startswith(".") and file.name != META]
+    sources = [base, *parts] if base else parts
+    metas = [json.loads((source / META).read_text()) for source in sources]
+    files = [file for source, meta in zip(sources, metas, strict=True) for file in _segment_files(source, meta)]
     for file in files:
         os.link(file, joined / file.name)
     segments = [segment for meta in metas for segment in meta["segments"]]
@@ -164,3 +169,8 @@ def _join(parts: list[Path], folder: Path) -> None:
             os.replace(file, folder / file.name)
     for done in (joined, *parts):
         shutil.rmtree(done)
+
+
+def _segment_files(folder: Path, meta: dict[str, Any]) -> list[Path]:
+    names = {segment["segment_id"].replace("-", "") for segment in meta["segments"]}
+    return [file for file in folder.iterdir() if file.name.partition(".")[0] in names]

@@ -9,23 +9,28 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib.metadata import version
+from itertools import islice
 from pathlib import Path
 from threading import Lock
 
+import numpy as np
+
+from sleuth.retrieval.corpus import read_corpus
 from sleuth.retrieval.encoder import Encoder
 from sleuth.retrieval.index_card import HOW_TO_MAKE, EncoderCard, IndexCard, require_card
-from sleuth.retrieval.quantising import Storage, quantise, recall_against_flat
+from sleuth.retrieval.quantising import Storage, extend_quantised, quantise, recall_against_flat
 from sleuth.retrieval.query_batcher import QueryBatcher
-from sleuth.retrieval.scanning import open_search
+from sleuth.retrieval.scanning import FlatSearch, open_search
 from sleuth.retrieval.vectors import (
     FlatWriter,
     PassageFile,
     PassageFileWriter,
     find_rows,
     load_faiss,
+    mapped_rows,
     open_vectors,
 )
 from sleuth.retrieval.writing import Progress, write_index
@@ -36,6 +41,8 @@ VECTORS, FLAT_ROWS, PASSAGES, OFFSETS, DONE = (
     "vectors.faiss", "flat.faiss", "passages.jsonl", "passages.offsets", "done"
 )  # fmt: skip
 CHECKPOINT_EVERY = 1000  # passages that a kill can lose; encoding them takes from a second to a minute
+COMPARED = 8  # passages that are encoded to see whether existing vectors are of the same model
+COMPARED_ROWS = 1024
 QUERY_BATCH = 128  # queries of one scan at most
 
 
@@ -64,9 +71,28 @@ def adopt_vectors(
     index = open_vectors(vectors)
     if index.d != encoder.width:
         raise SleuthError(f"{vectors}: vectors of {index.d} numbers, and {encoder.model} makes {encoder.width}")
+    require_same_model(encoder, vectors, list(islice(read_corpus(corpus), COMPARED)))
     plan = {"kind": "dense", "vectors": str(vectors.resolve()), "encoder": asdict(encoder)}
     open_writer = partial(_AdoptedWriter, corpus, vectors, index.ntotal, encoder)
     return write_index(corpus, folder, plan, open_writer, progress)
+
+
+def require_same_model(encoder: EncoderCard, vectors: Path, first: Sequence[Passage]) -> None:
+    """Raises SleuthError unless most of the first passages of a corpus are nearest to their own rows of a faiss file,
+    among its first `COMPARED_ROWS`; in a quantised one it is enough to be among so many nearest."""
+    made, search = Encoder(encoder).passages(first), open_search(vectors)
+    if made.shape[1] != search.width:
+        raise SleuthError(f"{vectors}: vectors of {search.width} numbers, and {encoder.model} makes {made.shape[1]}")
+    if isinstance(search, FlatSearch):
+        near = [{row} for row in (made @ search.rows[:COMPARED_ROWS].T).argmax(axis=1).tolist()]
+    else:
+        near = [{row for row, _ in hits} for hits in search.search(made, COMPARED_ROWS)]
+    own = sum(row in rows for row, rows in enumerate(near))
+    if 2 * own < len(first):
+        raise SleuthError(
+            f"{vectors}: of the first {len(first)} passages, encoded by {encoder.model}, {own} are nearest to their "
+            "own vectors: these were made by another model, with other prefixes, or of another corpus"
+        )
 
 
 class Dense:
@@ -114,23 +140,39 @@ class Dense:
         return None if row is None else self._passages.passage(row)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptVectors:
+    """Rows of the vectors of an index that begin the next one: `KeptVectors(vectors=Path("old/vectors.faiss"),
+    rows=np.array([0, 1, 3]))` without the third, in ascending order."""
+
+    vectors: Path
+    rows: np.ndarray
+
+
 class DenseWriter:
-    """Writes a dense index into a folder, with one batch of passages in memory; quantising holds its whole result."""
+    """Writes a dense index into a folder, with one batch of passages in memory; quantising holds its whole result.
+    The first passages are those of `kept` and not encoded."""
 
     every = CHECKPOINT_EVERY
 
-    def __init__(self, encoder: EncoderCard, storage: Storage, folder: Path) -> None:
+    def __init__(self, encoder: EncoderCard, storage: Storage, folder: Path, kept: KeptVectors | None = None) -> None:
         folder.mkdir(exist_ok=True)
         self._folder = folder
         self._storage: Storage = storage
+        self._kept = kept
+        self._kept_rows = kept.rows if kept else np.empty(0, dtype=np.int64)
         self._flat = folder / (VECTORS if storage == "flat" else FLAT_ROWS)
         self.done = int((folder / DONE).read_text()) if (folder / DONE).exists() else 0
         self._encoder = Encoder(encoder)
-        self._vectors = FlatWriter(self._flat, encoder.width, self.done)
+        written = self.done if storage == "flat" else max(0, self.done - len(self._kept_rows))
+        self._vectors = FlatWriter(self._flat, encoder.width, written)
         self._passages = PassageFileWriter(folder / PASSAGES, folder / OFFSETS, self.done)
 
     def add(self, passages: list[Passage]) -> None:
-        self._vectors.append(self._encoder.passages(passages))
+        kept = self._kept_rows[self.done :][: len(passages)]
+        if self._kept is not None and self._storage == "flat":
+            self._vectors.append(np.asarray(mapped_rows(self._kept.vectors)[kept]))
+        self._vectors.append(self._encoder.passages(passages[len(kept) :]))
         self._passages.append(passages)
         self.done += len(passages)
 
@@ -144,7 +186,9 @@ class DenseWriter:
         self._vectors.close()
         self._passages.close()
         recall = None
-        if self._storage != "flat":
+        if self._storage != "flat" and self._kept is not None:
+            extend_quantised(self._kept.vectors, self._kept.rows, self._flat, self._folder / VECTORS)
+        elif self._storage != "flat":
             quantise(self._flat, self._folder / VECTORS, self._storage)
             recall = recall_against_flat(self._flat, self._folder / VECTORS)
         (self._folder / DONE).unlink(missing_ok=True)  # before deleting the rows that it counts

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from sleuth.retrieval import bm25, dense
 from sleuth.retrieval.bm25 import Bm25, Bm25Writer
-from sleuth.retrieval.dense import Dense, DenseWriter, dense_plan
+from sleuth.retrieval.dense import Dense, DenseWriter, KeptVectors, dense_plan
 from sleuth.retrieval.index_card import EncoderCard, IndexCard, require_card, write_card
 from sleuth.retrieval.quantising import Storage
 from sleuth.retrieval.vectors import load_faiss
@@ -92,11 +92,21 @@ class Hybrid:
 
 
 class HybridWriter:
-    """Feeds both writers, each from where it stopped."""
+    """Feeds both writers, each from where it stopped. See them for `base` and `kept`."""
 
-    def __init__(self, encoder: EncoderCard, storage: Storage, folder: Path) -> None:
+    def __init__(
+        self,
+        encoder: EncoderCard,
+        storage: Storage,
+        folder: Path,
+        base: Path | None = None,
+        kept: KeptVectors | None = None,
+    ) -> None:
         self._folder = folder
-        self._parts = {"bm25": Bm25Writer(folder / "bm25"), "dense": DenseWriter(encoder, storage, folder / "dense")}
+        self._parts = {
+            "bm25": Bm25Writer(folder / "bm25", base),
+            "dense": DenseWriter(encoder, storage, folder / "dense", kept),
+        }
         self.every = min(part.every for part in self._parts.values())
 
     @property

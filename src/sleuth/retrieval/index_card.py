@@ -9,6 +9,7 @@ from pathlib import Path
 from sleuth.types import SleuthError
 
 FILE_NAME = "card.json"
+OLD = ".old"  # after the name of an index that is being replaced
 HOW_TO_MAKE = "make one with `sleuth index CORPUS {folder}`"
 
 
@@ -70,6 +71,8 @@ def read_card(folder: Path) -> IndexCard:
     try:
         text = (folder / FILE_NAME).read_bytes()
     except (FileNotFoundError, NotADirectoryError):
+        if is_index(old := folder.with_name(folder.name + OLD)):
+            raise SleuthError(f"{folder}: a killed build left its index as {old}; rename that to {folder}") from None
         raise SleuthError(f"{folder}: no index here; {how}") from None
     try:
         fields = json.loads(text)

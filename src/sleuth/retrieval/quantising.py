@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from sleuth.retrieval.scanning import VectorSearch, open_search
-from sleuth.retrieval.vectors import load_faiss, mapped_rows
+from sleuth.retrieval.vectors import HEADER, load_faiss, mapped_rows
 from sleuth.types import SleuthError
 
 Storage = Literal["flat", "ivf-sq8", "ivf-pq"]
@@ -39,9 +39,39 @@ def quantise(flat: Path, target: Path, storage: Storage = "ivf-sq8") -> None:
     index = _empty(faiss, width, lists, storage)
     sample = np.random.default_rng(0).choice(count, size=min(count, lists * ROWS_PER_LIST), replace=False)
     index.train(rows[np.sort(sample)])
-    for start in range(0, count, BLOCK_ROWS):
-        index.add(np.ascontiguousarray(rows[start : start + BLOCK_ROWS]))
+    _add(index, rows)
     faiss.write_index(index, str(target))
+
+
+def extend_quantised(old: Path, kept: np.ndarray, flat: Path, target: Path) -> None:
+    """Writes the `kept` rows of a quantised file, in ascending order, to `target`, and after them those of a flat one.
+
+    The lists stay those of the old file, so that nothing is trained, and kept rows have the same bits. Takes the memory
+    of the whole result.
+    """
+    faiss = load_faiss()
+    index = faiss.read_index(str(old))
+    lists, now = index.invlists, np.full(index.ntotal, -1, dtype=np.int64)
+    now[kept] = np.arange(len(kept))
+    for number in range(index.nlist):
+        size = lists.list_size(number)
+        if not size:
+            continue
+        rows = now[faiss.rev_swig_ptr(lists.get_ids(number), size)]
+        codes = faiss.rev_swig_ptr(lists.get_codes(number), size * index.code_size).reshape(size, -1)
+        rows, codes = rows[rows >= 0], codes[rows >= 0]  # copies
+        lists.resize(number, 0)
+        if len(rows):
+            lists.add_entries(number, len(rows), faiss.swig_ptr(rows), faiss.swig_ptr(np.ascontiguousarray(codes)))
+    index.ntotal = len(kept)
+    if flat.stat().st_size > HEADER.size:
+        _add(index, mapped_rows(flat))
+    faiss.write_index(index, str(target))
+
+
+def _add(index: Any, rows: np.ndarray) -> None:
+    for start in range(0, len(rows), BLOCK_ROWS):
+        index.add(np.ascontiguousarray(rows[start : start + BLOCK_ROWS]))
 
 
 def recall_against_flat(flat: Path, quantised: Path) -> dict[str, float]:

@@ -50,7 +50,7 @@ class FlatSearch:
     def __init__(self, index: Any, rows: np.ndarray) -> None:
         self.count, self.width = rows.shape
         self._index = index
-        self._rows = rows
+        self.rows = rows
 
     def search(self, queries: np.ndarray, k: int) -> list[Hits]:
         """See `VectorSearch`."""
@@ -73,7 +73,7 @@ class FlatSearch:
 
     def _scored(self, query: np.ndarray, rows: np.ndarray) -> Hits:
         """The scores of a few rows. A sum along a row, unlike a matrix product, has the same bits in any company."""
-        scores = (np.asarray(self._rows[rows]) * query).sum(axis=1)
+        scores = (np.asarray(self.rows[rows]) * query).sum(axis=1)
         return list(zip(rows.tolist(), scores.tolist(), strict=True))
 
 

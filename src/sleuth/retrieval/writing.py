@@ -8,12 +8,13 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import IO, Protocol
 
 from sleuth.retrieval.corpus import hash_input, read_corpus
-from sleuth.retrieval.index_card import IndexCard, is_index, write_card
+from sleuth.retrieval.index_card import OLD, IndexCard, is_index, write_card
 from sleuth.types import Passage, SleuthError
 
 BATCH = 250  # passages per `IndexWriter.add`
@@ -56,8 +57,9 @@ def write_index(
     plan: Mapping[str, object],
     open_writer: Callable[[Path], IndexWriter],
     progress: Progress = lambda count: None,
+    read: Callable[[Path], Iterator[Passage]] = read_corpus,
 ) -> IndexCard:
-    """Indexes `corpus` into `folder`; `plan` has the kind of index and its settings.
+    """Indexes `corpus`, as `read` reads it, into `folder`; `plan` has the kind of index and its settings.
 
     The index grows in `folder` + ".partial" and is renamed when complete, replacing an existing one. An unfinished
     earlier call is resumed if plan and corpus are the same: the corpus is read again and its hash compared at the
@@ -68,6 +70,7 @@ def write_index(
         raise SleuthError(f"{folder}: exists and is not an index; name a new or empty folder")
     target = folder.resolve()
     partial = target.with_name(target.name + ".partial")
+    restore(target)
     try:
         partial.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
@@ -76,17 +79,25 @@ def write_index(
         _lock(lock, partial)
         _check_plan(partial, plan)
         try:
-            card = _resume(corpus, partial, plan, open_writer, progress)
+            card = _resume(lambda: _require_some(corpus, read), partial, plan, open_writer, progress)
             write_card(card, partial)
             _replace(partial, target)
         finally:
-            if partial.exists() and not _checkpoints(partial):
-                shutil.rmtree(partial)
+            while partial.exists() and not _checkpoints(partial):
+                with suppress(FileNotFoundError):  # threads of a writer that failed remove files of their own
+                    shutil.rmtree(partial)
     return card
 
 
+def restore(target: Path) -> None:
+    """Renames an index back that a killed process had moved aside and not replaced yet."""
+    old = target.with_name(target.name + OLD)
+    if not target.exists() and is_index(old):
+        old.rename(target)
+
+
 def _resume(
-    corpus: Path,
+    read: Callable[[], Iterator[Passage]],
     partial: Path,
     plan: Mapping[str, object],
     open_writer: Callable[[Path], IndexWriter],
@@ -95,18 +106,18 @@ def _resume(
     """Resumes an unfinished index of this corpus, or starts from nothing."""
     try:
         if _checkpoints(partial):
-            return _fill(corpus, partial, open_writer(partial), progress)
+            return _fill(read(), partial, open_writer(partial), progress)
     except _OtherCorpusError:
         pass
     _clear(partial)
     (partial / PLAN).write_text(json.dumps(plan))
-    return _fill(corpus, partial, open_writer(partial), progress)
+    return _fill(read(), partial, open_writer(partial), progress)
 
 
-def _fill(corpus: Path, partial: Path, writer: IndexWriter, progress: Progress) -> IndexCard:
+def _fill(passages: Iterator[Passage], partial: Path, writer: IndexWriter, progress: Progress) -> IndexCard:
     digest, count, resumed_at = hashlib.sha256(), 0, writer.done
     known = {number: sha256 for number, sha256 in _checkpoints(partial).items() if number <= resumed_at}
-    for batch in _batches(read_corpus(corpus)):
+    for batch in _batches(passages):
         new = batch[max(0, writer.done - count) :]
         count += len(batch)
         for passage in batch:
@@ -118,11 +129,18 @@ def _fill(corpus: Path, partial: Path, writer: IndexWriter, progress: Progress) 
             if count % writer.every == 0:
                 _checkpoint(partial, count, writer, digest.hexdigest())
         progress(count)
-    if count == 0:
-        raise SleuthError(f"{corpus}: no passages in this file")
     if count < resumed_at:
         raise _OtherCorpusError
     return writer.finish(digest.hexdigest())
+
+
+def _require_some(corpus: Path, read: Callable[[Path], Iterator[Passage]]) -> Iterator[Passage]:
+    """The passages of a corpus. Raises SleuthError at the end if there are none."""
+    passage = None
+    for passage in read(corpus):
+        yield passage
+    if passage is None:
+        raise SleuthError(f"{corpus}: no passages in this file")
 
 
 class _OtherCorpusError(Exception):
@@ -184,7 +202,7 @@ def _clear(partial: Path) -> None:
 
 
 def _replace(partial: Path, target: Path) -> None:
-    old = target.with_name(target.name + ".old")
+    old = target.with_name(target.name + OLD)
     shutil.rmtree(old, ignore_errors=True)
     if target.exists():
         target.rename(old)
