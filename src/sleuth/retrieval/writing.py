@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from sleuth.retrieval.corpus import hash_input, read_corpus
-from sleuth.retrieval.index_card import IndexCard, is_index, write_card
+from sleuth.retrieval.index_card import IndexCard, is_index, write_index_card
 from sleuth.types import Passage, SleuthError
 
 BATCH = 250  # passages per `IndexWriter.add`
@@ -77,7 +77,7 @@ def write_index(
         _check_plan(partial, plan)
         try:
             card = _resume(corpus, partial, plan, open_writer, progress)
-            write_card(card, partial)
+            card = write_index_card(card, partial, but=BOOKKEEPING)
             _replace(partial, target)
         finally:
             if partial.exists() and not _checkpoints(partial):
