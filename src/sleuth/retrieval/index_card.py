@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
 
@@ -43,7 +43,8 @@ class IndexCard:
     `encoder`, `vectors` (a faiss file) and `passages` (a .jsonl corpus) are those of a dense index; the two paths are
     relative to the folder of the index unless absolute. `corpus_bytes` is the size of a corpus that lies elsewhere and
     must not change. `storage` is how vectors are kept: `flat`, `ivf-sq8`, `ivf-pq`.
-    `files` has the size in bytes of each file, by its path from the folder; indexes of earlier versions have none.
+    `files` has the size in bytes of each file, by its path from the folder; indexes of earlier versions have none. File
+    names are drawn, so cards of two builds that differ only there are equal.
     `flat_recall` of quantised ones, measured when they were built, is the share of the ten nearest passages by exact
     search, of 200 passages, that are found too: `{"value": 0.97, "low": 0.96, "high": 0.98, "n": 200}`.
     """
@@ -61,7 +62,7 @@ class IndexCard:
     corpus_bytes: int | None = None
     storage: str | None = None
     flat_recall: dict[str, float] | None = None
-    files: dict[str, int] | None = None
+    files: dict[str, int] | None = field(default=None, compare=False)
 
     def as_json(self) -> dict[str, object]:
         """The fields that are not None, but for `files`: they matter to this folder alone."""
